@@ -150,6 +150,9 @@ pub use load::{LazyTensor, LoadOptions};
 #[cfg(feature = "std")]
 pub use parallel::Progress;
 #[cfg(feature = "std")]
+#[doc(hidden)]
+pub use parallel::lock;
+#[cfg(feature = "std")]
 #[doc(inline)]
 pub use rewrite::Rewrite;
 #[cfg(feature = "std")]

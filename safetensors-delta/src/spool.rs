@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use safetensors_core::lock;
 use safetensors_core::save::Sink;
 use safetensors_core::{Dtype, ErrorKind, TensorSource};
 
@@ -53,10 +54,6 @@ impl Write for Spool {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn lock(file: &Mutex<File>) -> MutexGuard<'_, File> {
-    file.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A part of a spool, as a tensor of bytes.

@@ -2,13 +2,14 @@
 
 use std::fmt::Debug;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use burn::optim::OptimizerRecord;
 use burn::store::ModuleRecord;
 use burn::tensor::Device;
 use burn::train::checkpoint::Checkpoint as Record;
 use safetensors_core::Result;
+use safetensors_core::lock;
 
 use super::container::Content;
 use super::module::Parameters;
@@ -52,19 +53,15 @@ impl<T> Default for LastRecord<T> {
 }
 
 impl<T> LastRecord<T> {
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<T>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn learn(&self, known: Option<T>) {
-        *self.lock() = known.map(Arc::new);
+        *lock(&self.0) = known.map(Arc::new);
     }
 
     /// Takes what is known, if it may fit a record. It is learned again when the record is
     /// unpacked, so that it is forgotten if burn panics or does not give all. The next record is
     /// then copied.
     fn take(&self, may_fit: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
-        self.lock().take().filter(|known| may_fit(known))
+        lock(&self.0).take().filter(|known| may_fit(known))
     }
 }
 

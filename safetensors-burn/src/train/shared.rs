@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use safetensors_core::digest::Digest;
+use safetensors_core::lock;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, ErrorKind, Result};
 
@@ -76,11 +77,6 @@ impl Shared {
         &self.epochs
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic happens under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Saves a record of an epoch. `write` writes its file into the directory of the epoch, and
     /// returns the number of tensors. If the other records are saved, the epoch is put in place.
     /// A panic of `write` is an error.
@@ -125,10 +121,10 @@ impl Shared {
     /// another record has failed says nothing new: its own error was decided on.
     fn decide(&self, epoch: usize, error: Error) -> Result<()> {
         if is_of_other(&error) {
-            return if self.state().given_up.contains(&epoch) { Ok(()) } else { Err(error) };
+            return if lock(&self.state).given_up.contains(&epoch) { Ok(()) } else { Err(error) };
         }
         if self.epochs.goes_on(epoch, &error) {
-            self.state().given_up.insert(epoch);
+            lock(&self.state).given_up.insert(epoch);
             return Ok(());
         }
         Err(error)
@@ -137,7 +133,7 @@ impl Shared {
     /// Begins the save of a record. Returns the directory of its attempt, which the first record
     /// creates.
     fn begin(&self, epoch: usize, part: RecordKind) -> Result<(Saving<'_>, Directory)> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         // What was to be deleted is replaced instead.
         state.deferred.remove(&epoch);
         let attempts = state.attempts.entry(epoch).or_default();
@@ -167,7 +163,7 @@ impl Shared {
         entry: Option<EpochFile>,
     ) -> Result<()> {
         let ended = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if entry.is_none() {
                 state.fail();
             }
@@ -188,11 +184,11 @@ impl Shared {
             let synced = paths.try_for_each(|path| sync(&path));
             let manifest = || Manifest::new(epoch, files).write(directory.path());
             synced.and_then(|()| manifest()).map_err(|error| directory.locate(error))?;
-            let _in_place = self.in_place();
+            let _in_place = lock(&self.in_place);
             self.epochs.put(epoch, directory)
         };
         let result = put();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let attempts = state.attempts.entry(epoch).or_default();
         match result {
             Ok(()) => {
@@ -211,7 +207,7 @@ impl Shared {
             }
         }
         drop(state);
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.made) = None;
         self.epochs.clean();
         // The epoch is saved. What cannot be deleted is tried again, and the next call of `delete`
         // says why it fails.
@@ -224,7 +220,7 @@ impl Shared {
     /// dropped: it counted on that save, and a strategy may decide otherwise at the next one.
     pub(super) fn delete(&self, epoch: usize, part: RecordKind) -> Result<()> {
         {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             let parts = state.deletes.entry(epoch).or_default();
             parts.insert(part);
             if parts.len() < RecordKind::ALL.len() {
@@ -245,9 +241,9 @@ impl Shared {
     /// Deletes what is to be deleted, except for the newest complete epoch and the one that was
     /// saved or restored last.
     fn delete_deferred(&self) -> Result<()> {
-        let _in_place = self.in_place();
+        let _in_place = lock(&self.in_place);
         let deferred = {
-            let state = self.state();
+            let state = lock(&self.state);
             let deferred = state.deferred.iter().copied();
             deferred.filter(|epoch| state.current != Some(*epoch)).collect::<Vec<_>>()
         };
@@ -258,19 +254,15 @@ impl Shared {
         let mut result = Ok(());
         for epoch in deferred.into_iter().filter(|epoch| newest != Some(*epoch)) {
             // A save of this epoch may have begun meanwhile.
-            if !self.state().deferred.remove(&epoch) {
+            if !lock(&self.state).deferred.remove(&epoch) {
                 continue;
             }
             if let Err(error) = self.epochs.delete(epoch) {
-                self.state().deferred.insert(epoch);
+                lock(&self.state).deferred.insert(epoch);
                 result = result.and(Err(error));
             }
         }
         result
-    }
-
-    fn in_place(&self) -> MutexGuard<'_, ()> {
-        self.in_place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the manifest of an epoch to restore a record, and makes whole files of its deltas,
@@ -287,7 +279,7 @@ impl Shared {
     ) -> Result<(Manifest, Option<Arc<WholeFiles>>)> {
         let (manifest, digest) = self.epochs.manifest(epoch)?;
         let is_last = self.begin_restore(epoch, part, digest)?;
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&self.made);
         let known = made.take().filter(|(of, _)| *of == digest).map(|(_, files)| files);
         if manifest.files.values().all(|file| file.delta.is_none()) {
             return Ok((manifest, None));
@@ -301,7 +293,7 @@ impl Shared {
 
     /// Returns whether this is the last record of the epoch to be restored.
     fn begin_restore(&self, epoch: usize, part: RecordKind, manifest: Digest) -> Result<bool> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.current = Some(epoch);
         match &mut state.restoring {
             Some(restoring) if restoring.epoch == epoch && !restoring.done.contains(&part) => {
@@ -396,6 +388,6 @@ mod tests {
             let path = shared.epochs.path(1).join(part.file_name());
             assert_eq!(std::fs::read(path).unwrap().last(), Some(&2));
         }
-        assert!(shared.state().attempts.is_empty());
+        assert!(lock(&shared.state).attempts.is_empty());
     }
 }

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use burn::module::ParamGroup;
 use burn::optim::{
@@ -21,6 +21,7 @@ use burn::tensor::{Device, TensorData};
 use burn::train::checkpoint::Checkpoint as _;
 use burn_store::burn_pack::Scalar;
 use safetensors_core::Result;
+use safetensors_core::lock;
 
 use super::EpochError;
 use super::container::{Container, Content};
@@ -175,10 +176,6 @@ impl Carrier {
     fn optimizer(self) -> ModuleOptimizer {
         SgdConfig::new().init().with_group(ParamGroup::all(), self, None)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DynOptimizer for Carrier {

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use candle_core::{DType, Device, Tensor};
+use safetensors_core::lock;
 
 /// Identifies a part: the name in the file, the positions of each dimension, and the dtype.
 pub(super) type Key = (String, Vec<Range<usize>>, DType);
@@ -16,27 +17,22 @@ pub(super) struct Prefetched(Mutex<HashMap<Key, Tensor>>);
 
 impl Prefetched {
     pub(super) fn insert(&self, parts: impl IntoIterator<Item = (Key, Tensor)>) {
-        self.lock().extend(parts);
+        lock(&self.0).extend(parts);
     }
 
     /// Takes a part out if it lies on this device.
     pub(super) fn take(&self, key: &Key, device: &Device) -> Option<Tensor> {
-        let mut parts = self.lock();
+        let mut parts = lock(&self.0);
         parts.get(key).filter(|part| part.device().same_device(device))?;
         parts.remove(key)
     }
 
     /// Whether a part is held on this device.
     pub(super) fn contains(&self, key: &Key, device: &Device) -> bool {
-        self.lock().get(key).is_some_and(|part| part.device().same_device(device))
+        lock(&self.0).get(key).is_some_and(|part| part.device().same_device(device))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    /// Locks the map. It is consistent even if a thread panicked, because each change is one call.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Tensor>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).is_empty()
     }
 }

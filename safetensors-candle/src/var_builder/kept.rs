@@ -1,9 +1,10 @@
 //! [`KeptTensors`]: tensors that are handed out more than once share their memory.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
+use safetensors_core::lock;
 
 /// Tensors that have been handed out and may be asked for again.
 ///
@@ -75,9 +76,4 @@ impl KeptTensors {
             entries.remove(&key);
         }
     }
-}
-
-/// Locks, also after a panic in a progress callback: the value is whole at any time.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,9 +3,10 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::mem;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use safetensors_core::convert::can_convert;
+use safetensors_core::lock;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result, TensorBuf,
 };
@@ -106,13 +107,13 @@ impl ReadAhead {
 
     /// Whether the tensor at each position was asked for.
     pub(super) fn asked(&self) -> Vec<bool> {
-        self.lock().asked.clone()
+        lock(&self.state).asked.clone()
     }
 
     /// Frees the tensors that were not asked for. They do not count as read in vain, because the
     /// caller wants them gone: the model may still ask for them in sequence.
     pub(super) fn release(&self) {
-        let State { slots, budget, .. } = &mut *self.lock();
+        let State { slots, budget, .. } = &mut *lock(&self.state);
         for (_, slot) in slots.extract_if(|_, slot| slot.buf.is_some()) {
             slot.settle(budget);
         }
@@ -126,7 +127,7 @@ impl ReadAhead {
         position: usize,
         tensor: &LazyTensor<'_, Source<'_>>,
     ) -> Result<TensorBuf> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let in_sequence = state.ask(reader, position, tensor);
         while let Some(slot) = state.slots.get(&position) {
             if slot.dtype != reader.dtype {
@@ -158,7 +159,7 @@ impl ReadAhead {
         drop(reading);
         // This tensor is read twice.
         let bytes = reader.memory(tensor).unwrap_or_else(|| tensor.byte_len());
-        self.lock().budget.read_in_vain(reader.dtype, bytes);
+        lock(&self.state).budget.read_in_vain(reader.dtype, bytes);
         tensor.read_with(&reader.options)
     }
 
@@ -170,7 +171,7 @@ impl ReadAhead {
         positions: impl Iterator<Item = usize>,
     ) -> Result<usize> {
         let mut wanted = Vec::new();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         for position in positions {
             let Some(bytes) = reader.expected(position) else { continue };
             if state.slots.get(&position).is_some_and(|slot| slot.dtype != reader.dtype) {
@@ -195,17 +196,12 @@ impl ReadAhead {
     /// not to blame. If it names none, any of them may be.
     fn leave_out(&self, reader: &Reader<'_>, error: &Error, positions: &[usize], asked: usize) {
         let named = error.tensor().and_then(|name| reader.checkpoint.position(name));
-        let left_out = &mut self.lock().left_out;
+        let left_out = &mut lock(&self.state).left_out;
         match named {
             Some(position) if position == asked => {}
             Some(position) if positions.contains(&position) => _ = left_out.insert(position),
             _ => left_out.extend(positions),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that panics is called while the state is locked.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -330,7 +326,7 @@ impl Reading<'_> {
         let names = positions.iter().filter_map(tensor_at).map(|tensor| tensor.name());
         let bufs = reader.checkpoint.read_named(names, &reader.options)?;
         let mut found = None;
-        let mut state = self.ahead.lock();
+        let mut state = lock(&self.ahead.state);
         for (position, buf) in positions.into_iter().zip(bufs) {
             if asked == Some(position) {
                 found = Some(buf);
@@ -345,7 +341,7 @@ impl Reading<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        let mut state = self.ahead.lock();
+        let mut state = lock(&self.ahead.state);
         for position in mem::take(&mut self.positions) {
             if let Some(slot) = state.slots.remove(&position) {
                 slot.waste(&mut state.budget);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::parts::Source;
 use super::product::Factors;
@@ -11,6 +11,7 @@ use crate::checkpoint::{ComputedTensor, failed, read_numbers};
 use crate::dtype::Dtype;
 use crate::io::Files;
 use crate::load::LoadOptions;
+use crate::parallel::lock;
 
 /// The most elements that are computed at once.
 const MOST: usize = 1 << 16;
@@ -74,11 +75,6 @@ impl Recent {
         }
         recent.push_back(Arc::clone(factors));
     }
-}
-
-/// A thread that panicked leaves nothing half done behind these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ComputedTensor for Merged {

@@ -8,7 +8,7 @@ mod task;
 mod work;
 
 use std::num::NonZeroUsize;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 pub use in_order::in_order;
@@ -111,6 +111,12 @@ pub fn default_threads() -> usize {
 fn threads_of_environment() -> Option<usize> {
     let threads = std::env::var(VARIABLE).ok()?;
     threads.trim().parse().ok().map(NonZeroUsize::get)
+}
+
+/// Locks a mutex. What it guards is whole even if another thread has panicked meanwhile.
+#[doc(hidden)]
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

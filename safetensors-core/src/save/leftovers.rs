@@ -11,12 +11,13 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use super::lock::lock_leftover;
 use crate::io::hidden::{TEMPORARY_LOCK, checkpoint_of_temporary, checkpoints_of};
 use crate::io::lock::DirectoryLock;
 use crate::io::remove::remove_hidden;
+use crate::parallel::lock;
 
 /// The name of a new directory within the temporary one.
 pub(super) const NEW: &str = "new";
@@ -79,7 +80,7 @@ impl Listings {
         checkpoints: &BTreeSet<String>,
         list: impl FnOnce() -> Option<Listed>,
     ) -> Vec<OsString> {
-        if let Some(known) = self.lock().get_mut(&directory)
+        if let Some(known) = lock(&self.0).get_mut(&directory)
             && known.saves < known.entries
         {
             known.saves += 1;
@@ -89,16 +90,11 @@ impl Listings {
         let Some(listed) = list() else { return Vec::new() };
         let found = listed.of(checkpoints);
         if listed.entries > FEW {
-            _ = self.lock().insert(directory, listed);
+            _ = lock(&self.0).insert(directory, listed);
         } else {
-            _ = self.lock().remove(&directory);
+            _ = lock(&self.0).remove(&directory);
         }
         found
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Listed>> {
-        // Nothing that can panic happens under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{MutexGuard, PoisonError};
 
 use super::StreamWriter;
 use super::pieces::Pieces;
@@ -11,6 +10,7 @@ use super::stream::Declared;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::positional::write_all_at;
+use crate::parallel::lock;
 use crate::tensor::{Element, TensorSource, swap_on_big_endian};
 
 /// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
@@ -84,7 +84,7 @@ impl<'a> TensorWriter<'a> {
 
     /// The number of bytes written so far.
     pub fn written(&self) -> u64 {
-        self.lock().byte_len()
+        lock(&self.tensor.written).byte_len()
     }
 
     /// Writes `bytes`, little-endian and in C order, at `offset` bytes from the tensor's beginning.
@@ -98,7 +98,7 @@ impl<'a> TensorWriter<'a> {
     /// from then on, if the [progress](crate::SaveOptions::progress) callback cancelled the save.
     pub fn write_bytes_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let write = || {
-            let range = self.claim(&mut self.lock(), offset, bytes.len())?;
+            let range = self.claim(&mut lock(&self.tensor.written), offset, bytes.len())?;
             self.write(range, bytes)
         };
         write().map_err(|error| self.locate(error))
@@ -152,7 +152,7 @@ impl<'a> TensorWriter<'a> {
     /// The errors of [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
         let append = || {
-            let mut written = self.lock();
+            let mut written = lock(&self.tensor.written);
             let end = written.end();
             let range = self.claim(&mut written, end, bytes.len())?;
             drop(written);
@@ -179,7 +179,7 @@ impl<'a> TensorWriter<'a> {
         };
         result.map_err(|error| {
             self.tensor.running().restart();
-            let mut all = self.lock();
+            let mut all = lock(&self.tensor.written);
             pieces.written().iter().for_each(|range| all.remove(range));
             drop(all);
             self.writer.progress.take_back(pieces.written().byte_len());
@@ -202,7 +202,7 @@ impl<'a> TensorWriter<'a> {
 
     /// Takes note that the whole tensor has been written together with its neighbours.
     pub(super) fn take_written(&self, bytes: &[u8]) -> Result<()> {
-        self.claim(&mut self.lock(), 0, bytes.len())?;
+        self.claim(&mut lock(&self.tensor.written), 0, bytes.len())?;
         self.writer.progress.add(bytes.len() as u64, self.name())?;
         if self.writer.digest_options.is_some() {
             self.tensor.running().take(0, bytes, self.byte_len());
@@ -256,7 +256,7 @@ impl<'a> TensorWriter<'a> {
 
     /// Fails if a byte has not been written.
     pub(super) fn check_complete(&self) -> Result<()> {
-        let written = self.lock();
+        let written = lock(&self.tensor.written);
         match written.first_gap(self.byte_len()) {
             None => Ok(()),
             Some(gap) => {
@@ -271,11 +271,6 @@ impl<'a> TensorWriter<'a> {
 
     pub(super) fn locate(&self, error: Error) -> Error {
         error.in_tensor(self.name()).in_path(self.writer.path())
-    }
-
-    fn lock(&self) -> MutexGuard<'a, Ranges> {
-        // Nothing that can panic happens under the lock.
-        self.tensor.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -306,7 +301,7 @@ impl Claim<'_> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if let Some(range) = self.range.take() {
-            self.tensor.lock().remove(range);
+            lock(&self.tensor.tensor.written).remove(range);
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::matrix::{Files, Raw};
 use super::spare::Spare;
 use super::weight::{Grids, Grouped, Part, Row};
+use crate::parallel::lock;
 
 /// The most elements of a part that is read for one read only, so that its codes stay in a
 /// processor's cache.
@@ -67,11 +68,6 @@ impl Slot<Raw> {
             raw.reuse(spare);
         }
     }
-}
-
-/// What it guards is whole even if a thread has panicked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Panel {

@@ -1,6 +1,8 @@
 //! [`Spare`]: memory for codes that is used again. Fresh memory costs more than reading into it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use crate::parallel::lock;
 
 /// The most bytes that are kept. It is enough for the tiles of 2 MiB that as many threads as most
 /// machines have read at once.
@@ -13,7 +15,7 @@ pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 impl Spare {
     /// Memory of this length with any content.
     pub(super) fn take(&self, len: usize) -> Vec<u8> {
-        let mut spare = self.lock();
+        let mut spare = lock(&self.0);
         match spare.iter().position(|bytes| bytes.capacity() >= len) {
             Some(place) => {
                 let mut bytes = spare.swap_remove(place);
@@ -31,7 +33,7 @@ impl Spare {
 
     /// Keeps memory, up to a limit: it may be kept as long as the checkpoint is open.
     pub(super) fn put(&self, bytes: Vec<u8>) {
-        let mut spare = self.lock();
+        let mut spare = lock(&self.0);
         let kept: usize = spare.iter().map(Vec::capacity).sum();
         if bytes.capacity() <= MOST_KEPT.saturating_sub(kept) {
             spare.push(bytes);
@@ -40,12 +42,7 @@ impl Spare {
 
     /// Frees all memory.
     pub(super) fn clear(&self) {
-        self.lock().clear();
-    }
-
-    /// The list is whole even if a thread has panicked.
-    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).clear();
     }
 }
 
@@ -57,7 +54,7 @@ mod tests {
     fn what_is_kept_has_a_limit() {
         let (spare, len) = (Spare::default(), MOST_KEPT / 4);
         (0..9).for_each(|_| spare.put(Vec::with_capacity(len)));
-        let kept: usize = spare.lock().iter().map(Vec::capacity).sum();
+        let kept: usize = lock(&spare.0).iter().map(Vec::capacity).sum();
         assert!((len..=MOST_KEPT).contains(&kept));
         assert_eq!(spare.take(3).len(), 3);
     }

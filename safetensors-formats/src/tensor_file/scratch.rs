@@ -6,6 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Mutex;
 
 use safetensors_core::ReadAt;
+use safetensors_core::lock;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::zipped::{Zipped, expect_end};
@@ -29,7 +30,7 @@ struct Unpacked {
 impl Scratch {
     /// Where a member begins in the temporary file. Unpacks it if it is not there yet.
     pub(super) fn unpacked<S: ReadAt>(&self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
-        let mut unpacked = self.lock();
+        let mut unpacked = lock(&self.0);
         if let Some(&start) = unpacked.starts.get(&member) {
             return Ok(start);
         }
@@ -43,16 +44,10 @@ impl Scratch {
 
     /// Reads bytes of the temporary file.
     pub(super) fn read(&self, buf: &mut [u8], at: u64) -> io::Result<()> {
-        let mut unpacked = self.lock();
+        let mut unpacked = lock(&self.0);
         let file = unpacked.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
         file.seek(SeekFrom::Start(at))?;
         file.read_exact(buf)
-    }
-
-    /// A panic of another thread leaves nothing half done that could be read: a member counts as
-    /// unpacked when it is complete.
-    fn lock(&self) -> std::sync::MutexGuard<'_, Unpacked> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

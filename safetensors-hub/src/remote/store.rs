@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
+use safetensors_core::lock;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::files::{Files, Objects};
@@ -133,22 +134,18 @@ impl Remote {
                 self.keep(key, file);
             }
         }
-        Ok(self.fetched().get(key).is_some_and(|(_, file)| file.is_some()))
+        Ok(lock(&self.fetched).get(key).is_some_and(|(_, file)| file.is_some()))
     }
 
     fn keep(&self, key: &str, file: Option<RemoteFile>) {
-        self.fetched().insert(key.to_owned(), (Instant::now(), file));
+        lock(&self.fetched).insert(key.to_owned(), (Instant::now(), file));
     }
 
     /// Takes what was found a short time ago.
     fn take_fetched(&self, key: &str) -> Option<Option<RemoteFile>> {
-        let mut fetched = self.fetched();
+        let mut fetched = lock(&self.fetched);
         fetched.retain(|_, (since, _)| since.elapsed() < KEPT);
         fetched.remove(key).map(|(_, file)| file)
-    }
-
-    fn fetched(&self) -> MutexGuard<'_, HashMap<String, (Instant, Option<RemoteFile>)>> {
-        self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn kind_of(&self, path: &Path) -> io::Result<Option<FileKind>> {
@@ -223,7 +220,7 @@ impl Remote {
     fn version(&self, path: &Path) -> io::Result<Option<Version>> {
         let key = self.key(path)?;
         // What is kept will be opened, so its version is the one that counts.
-        let fetched = self.fetched();
+        let fetched = lock(&self.fetched);
         let kept = fetched.get(&key).and_then(|(_, file)| file.as_ref());
         let kept = kept.map(RemoteFile::version);
         drop(fetched);

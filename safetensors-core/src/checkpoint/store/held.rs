@@ -9,6 +9,7 @@ use std::{error, fmt, io};
 use crate::error::{Error, ErrorKind};
 use crate::io::{AsyncReadAt, ReadAt, ReadRange};
 use crate::parallel::Task;
+use crate::parallel::lock;
 
 /// A file of an [`AsyncStore`](super::AsyncStore). Reads find the bytes that have been fetched. A
 /// read of others is an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).
@@ -87,10 +88,6 @@ impl<S> Held<S> {
         Self { source, pieces: Mutex::default() }
     }
 
-    fn pieces(&self) -> MutexGuard<'_, Pieces> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds the bytes of a range, or the error of the request for them, until the owner
     /// [releases](Held::release) them.
     pub(super) fn add(
@@ -102,7 +99,7 @@ impl<S> Held<S> {
         if range.is_empty() {
             return;
         }
-        let mut pieces = self.pieces();
+        let mut pieces = lock(&self.pieces);
         pieces.longest = pieces.longest.max(range.end - range.start);
         let piece = Arc::new(Piece { end: range.end, bytes });
         pieces.by_start.insert((range.start, owner), piece);
@@ -111,7 +108,7 @@ impl<S> Held<S> {
     /// Makes an owner one of those of the pieces that have bytes of a range, whoever fetched them,
     /// and returns the parts that have not been fetched.
     pub(super) fn claim(&self, range: Range<u64>, owner: Task) -> Vec<Range<u64>> {
-        let mut pieces = self.pieces();
+        let mut pieces = lock(&self.pieces);
         let (found, holes) = pieces.find(range, owner);
         for (start, piece) in found {
             let own = pieces.by_start.entry((start, owner)).or_insert_with(|| Arc::clone(&piece));
@@ -125,7 +122,7 @@ impl<S> Held<S> {
 
     /// Forgets the pieces of an owner.
     pub(super) fn release(&self, owner: Task) {
-        self.pieces().by_start.retain(|(_, of), _| *of != owner);
+        lock(&self.pieces).by_start.retain(|(_, of), _| *of != owner);
     }
 
     /// Copies bytes that have been fetched, and returns their number. Fewer than asked for come
@@ -134,7 +131,8 @@ impl<S> Held<S> {
         let (mut done, owner) = (0, Task::current());
         while done < buf.len() {
             let at = offset + done as u64;
-            let found = self.pieces().at(at, owner).map(|(start, piece)| (start, piece.clone()));
+            let found =
+                lock(&self.pieces).at(at, owner).map(|(start, piece)| (start, piece.clone()));
             let Some((start, piece)) = found else { break };
             let bytes = piece.bytes.as_ref().map_err(again)?;
             let bytes = &bytes[(at - start) as usize..];
@@ -185,10 +183,6 @@ impl<S> Default for Recorder<S> {
 }
 
 impl<S> Recorder<S> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Task, Missing<S>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs `work` for a task. `Err` with what was missing, if anything was: what `work` returned
     /// is then of no use.
     pub(super) fn record<T>(&self, task: Task, work: impl FnOnce() -> T) -> Result<T, Missing<S>> {
@@ -196,7 +190,7 @@ impl<S> Recorder<S> {
         struct Recording<'r, S>(&'r Recorder<S>, Task);
         impl<S> Recording<'_, S> {
             fn end(&self) -> Option<Missing<S>> {
-                self.0.lock().remove(&self.1)
+                lock(&self.0.0).remove(&self.1)
             }
         }
         impl<S> Drop for Recording<'_, S> {
@@ -204,7 +198,7 @@ impl<S> Recorder<S> {
                 self.end();
             }
         }
-        self.lock().insert(task, Missing::default());
+        lock(&self.0).insert(task, Missing::default());
         let recording = Recording(self, task);
         let result = {
             let _task = task.enter();
@@ -218,7 +212,7 @@ impl<S> Recorder<S> {
 
     /// Notes a file that has not been opened.
     pub(super) fn path(&self, files: &Arc<Files<S>>, path: &Path) {
-        if let Some(Missing { paths, .. }) = self.lock().get_mut(&Task::current())
+        if let Some(Missing { paths, .. }) = lock(&self.0).get_mut(&Task::current())
             && !paths.iter().any(|(of, known)| Arc::ptr_eq(of, files) && known == path)
         {
             paths.push((Arc::clone(files), path.into()));
@@ -228,8 +222,8 @@ impl<S> Recorder<S> {
     /// Notes bytes of a file, if they have not been fetched.
     fn range(&self, file: &Arc<Held<S>>, range: Range<u64>) {
         let task = Task::current();
-        if let Some(missing) = self.lock().get_mut(&task)
-            && !file.pieces().find(range.clone(), task).1.is_empty()
+        if let Some(missing) = lock(&self.0).get_mut(&task)
+            && !lock(&file.pieces).find(range.clone(), task).1.is_empty()
         {
             missing.ranges.push((Arc::clone(file), range));
         }
@@ -286,7 +280,7 @@ impl<S: AsyncReadAt> ReadAt for AsyncFile<S> {
 
 impl<S> fmt::Debug for AsyncFile<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = self.held.pieces().by_start.len();
+        let held = lock(&self.held.pieces).by_start.len();
         f.debug_struct("AsyncFile").field("pieces", &held).finish_non_exhaustive()
     }
 }

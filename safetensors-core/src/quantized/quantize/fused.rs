@@ -3,11 +3,12 @@
 use std::sync::Mutex;
 
 use super::Quantization;
-use super::numbers::{locked, pieces};
+use super::numbers::pieces;
 use super::rounding::largest;
 use crate::convert::{ConvertOptions, Converted};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::parallel::lock;
 use crate::tensor::TensorSource;
 
 /// The last names of modules that vLLM puts into one: queries, keys and values, the gate and its
@@ -60,7 +61,7 @@ impl<S: TensorSource + Clone> Fused<S> {
 impl<S: TensorSource> Fused<S> {
     /// The largest magnitude of all weights, which are read the first time.
     pub(super) fn largest(&self) -> Result<f32> {
-        let mut known = locked(&self.largest);
+        let mut known = lock(&self.largest);
         if let Some(known) = *known {
             return Ok(known);
         }

@@ -1,7 +1,5 @@
 //! The numbers of a weight that is quantised, piece by piece.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use super::Quantization;
 use super::rounding::largest;
 use crate::convert::{Converted, STREAMED};
@@ -38,8 +36,4 @@ fn refuse_infinite(first: u64, numbers: &[f32], how: Quantization) -> Result<()>
     let position = numbers.iter().position(|number| !number.is_finite()).unwrap_or(0);
     let (index, value) = (first + position as u64, format!("{:?}", numbers[position]));
     Err(ErrorKind::DoesNotFit { index, value, to: how.code() }.into())
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

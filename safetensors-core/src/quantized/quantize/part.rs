@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::error::Measured;
 use super::fused::Fused;
-use super::numbers::{ELEMENTS, locked, pieces};
+use super::numbers::{ELEMENTS, pieces};
 use super::rounding::{
     E2M1, LARGEST_E2M1, LARGEST_E4M3, largest, mxfp4_scales, nvfp4_scales, round_to_e4m3,
     round_to_i8, to_e2m1,
@@ -14,6 +14,7 @@ use super::{Quantization, QuantizationError};
 use crate::convert::Converted;
 use crate::dtype::Dtype;
 use crate::error::Result;
+use crate::parallel::lock;
 use crate::tensor::{Sink, TensorSource};
 
 /// One of the tensors that store a quantised weight: its codes, or scales of them.
@@ -107,7 +108,7 @@ impl<S> QuantizedPart<S> {
 
     /// The error of the weight, if these are its codes and they were written.
     pub(crate) fn error(&self) -> Option<QuantizationError> {
-        if self.is_codes() { *locked(&self.weight.error) } else { None }
+        if self.is_codes() { *lock(&self.weight.error) } else { None }
     }
 }
 
@@ -162,7 +163,7 @@ impl<S: TensorSource> Weight<S> {
 
     /// The largest magnitude of each cell. The weight is read the first time.
     fn magnitudes(&self) -> Result<Arc<[f32]>> {
-        let mut known = locked(&self.magnitudes);
+        let mut known = lock(&self.magnitudes);
         if let Some(magnitudes) = known.take() {
             // Magnitudes of many cells take memory; only the codes and one tensor of scales need
             // them.
@@ -240,7 +241,7 @@ impl<S: TensorSource> Weight<S> {
             measured.add(numbers, &decoded);
             sink(&codes)
         })?;
-        *locked(&self.error) = Some(measured.error());
+        *lock(&self.error) = Some(measured.error());
         Ok(())
     }
 

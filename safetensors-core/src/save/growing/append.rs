@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Header, Metadata};
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::load::catalog::alias_of;
+use crate::parallel::lock;
 use crate::save::SaveOptions;
 
 /// The finished file that is appended to. Its bytes are copied when the new file is finished.
@@ -51,7 +52,7 @@ impl GrowingWriter {
 
     /// Lets a tensor of the file that is appended to grow, or a new one.
     pub(super) fn grow_on(&self, mut series: Series) -> Result<Arc<Series>> {
-        let mut tensors = self.lock();
+        let mut tensors = lock(&self.tensors);
         let Tensors { list, names, .. } = &mut *tensors;
         let found = names.find(&series.name, |i| list[i].name());
         if let Some(entry) = found.and_then(|i| list.get_mut(i))

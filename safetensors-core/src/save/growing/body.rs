@@ -7,12 +7,13 @@
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::waiting::Waiting;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::io::reserve::insert_at_start;
+use crate::parallel::lock;
 use crate::save::SaveOptions;
 use crate::save::atomic::AtomicFile;
 use crate::save::temporary::TempFile;
@@ -86,7 +87,7 @@ impl Body {
 
     /// Reserves a place for a tensor of `len` bytes.
     pub(super) fn place(&self, dtype: Dtype, len: u64) -> io::Result<BodyPlace> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let too_large = || io::Error::from(io::ErrorKind::FileTooLarge);
         let is_aligned = len.is_multiple_of(ALIGN);
         if is_aligned && !state.has_tail {
@@ -110,7 +111,7 @@ impl Body {
     /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`]. Returns
     /// where it begins, or `None` if another tensor has it.
     pub(super) fn claim_tail(&self) -> Option<u64> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let is_free = !state.has_tail;
         state.has_tail = true;
         is_free.then_some(state.end)
@@ -135,7 +136,7 @@ impl Body {
     /// Writes all bytes that wait. They can be read then.
     pub(super) fn flush(&self) -> io::Result<()> {
         self.waiting.flush(self.file())?;
-        let state = self.lock();
+        let state = lock(&self.state);
         state
             .spills
             .iter()
@@ -180,12 +181,7 @@ impl Body {
 
     /// Where the tensors that were placed in the file end, from the end of the room.
     pub(super) fn end(&self) -> u64 {
-        self.lock().end
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic happens under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).end
     }
 }
 

@@ -22,6 +22,7 @@ use crate::hash::{self, RunningDigest};
 use crate::header::{LENGTH_BYTES, Metadata, NameTable};
 use crate::io::copy::copy_range;
 use crate::io::positional::write_all_at;
+use crate::parallel::lock;
 use crate::save::atomic::AtomicFile;
 use crate::save::layout::Layout;
 use crate::save::sequential::prefix_with_digests;
@@ -117,7 +118,7 @@ impl GrowingWriter {
             None => Metadata::new(),
         };
         let digests = self.options.digests || metadata.contains_key(hash::KEY);
-        let Tensors { list, metadata: new, .. } = &*self.lock();
+        let Tensors { list, metadata: new, .. } = &*lock(&self.tensors);
         metadata.extend(new.clone());
         let options = SaveOptions {
             metadata,

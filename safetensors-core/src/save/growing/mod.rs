@@ -19,8 +19,9 @@ mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
+use crate::parallel::lock;
 use append::Before;
 use body::{Body, BodyPlace};
 use passes::Passes;
@@ -217,12 +218,12 @@ impl GrowingWriter {
         len: u64,
     ) -> Result<()> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
-        let entry = self.lock().enter_whole(name, dtype, shape, || {
+        let entry = lock(&self.tensors).enter_whole(name, dtype, shape, || {
             body.place(dtype, len).map_err(|error| ErrorKind::Io(error).into())
         })?;
         let GrowingEntry::Whole(whole) = &*entry else { return Ok(()) };
         let BodyPlace { home, start, .. } = &whole.place;
-        self.lock_passes().add();
+        lock(&self.passes).add();
         let write = || {
             if len >= RESERVED {
                 let (file, start) = body.locate(home, *start).map_err(ErrorKind::Io)?;
@@ -294,7 +295,7 @@ impl GrowingWriter {
         entries: impl IntoIterator<Item = (K, V)>,
     ) {
         let entries = entries.into_iter().map(|(key, value)| (key.into(), value.into()));
-        self.lock().metadata.extend(entries);
+        lock(&self.tensors).metadata.extend(entries);
     }
 
     /// Gives a tensor an [attribute](crate::header::attributes()), such as its units. The tensor
@@ -328,7 +329,7 @@ impl GrowingWriter {
         value: impl FnOnce(usize) -> Result<String>,
     ) -> Result<()> {
         let set = |_: &Writing| {
-            let mut tensors = self.lock();
+            let mut tensors = lock(&self.tensors);
             let Tensors { list, names, metadata, .. } = &mut *tensors;
             let Some(at) = names.find(tensor, |i| list[i].name()) else {
                 return Err(Error::not_found(tensor, list.iter().map(|entry| entry.name())));
@@ -353,16 +354,6 @@ impl GrowingWriter {
 
     fn locate(&self, error: Error) -> Error {
         error.in_path(&self.path)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tensors> {
-        // Nothing that can panic happens under the lock, except in a caller's iterator of metadata.
-        self.tensors.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_passes(&self) -> MutexGuard<'_, Passes> {
-        // Nothing that can panic happens under the lock.
-        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::rename_attributes;
 use crate::io::{FileSource, SafeTensors};
 use crate::load::LazyTensor;
+use crate::parallel::lock;
 use crate::save::SaveOptions;
 use crate::slice::Index;
 
@@ -123,7 +124,7 @@ fn recover(
             .map_err(|error| error.in_path(directory.join(file_name(number))))?;
     }
     drop(growing);
-    let mut tensors = writer.lock();
+    let mut tensors = lock(&writer.tensors);
     let mut metadata = std::mem::take(&mut tensors.metadata);
     // A tensor with an attribute may have been added after the last sync.
     rename_attributes(&mut metadata, |name| tensors.has(name).then(|| name.to_owned()));

@@ -1,7 +1,7 @@
 //! [`GrowingTensor`]: a tensor that is appended to, step by step.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::GrowingWriter;
 use super::body::{ALIGN, Body};
@@ -10,6 +10,7 @@ use super::steps::{Layers, write_layers};
 use super::stored::StoredSteps;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
+use crate::parallel::lock;
 use crate::tensor::{TensorSource, shape, write_exactly};
 
 /// A tensor of a [`GrowingWriter`] that grows along one dimension. It can be cloned and sent to
@@ -79,7 +80,7 @@ impl GrowingTensor<'_> {
                 state.append(series, source, steps, len, &writing.body)?;
                 let new_steps = series.new_steps(&state);
                 let new_steps = new_steps.end - new_steps.start;
-                state.rank = Some(self.writer.lock_passes().append(state.rank, new_steps));
+                state.rank = Some(lock(&self.writer.passes).append(state.rank, new_steps));
                 Ok(())
             })
         };
@@ -204,7 +205,7 @@ impl Series {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, SeriesState> {
         // If a source panics, the bytes of its unfinished step are not counted.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

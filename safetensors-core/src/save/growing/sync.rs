@@ -9,7 +9,7 @@ mod tests;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::{fs, io};
 
 use super::body::Home;
@@ -27,6 +27,7 @@ use crate::io::lock::GrowingLock;
 use crate::io::positional::read_exact_at;
 use crate::io::remove::unless_missing;
 use crate::load::streaming::PIECE;
+use crate::parallel::lock;
 use crate::save::SaveOptions;
 use crate::save::atomic::{destination, sync_directory};
 use crate::save::spec::Spec;
@@ -75,9 +76,9 @@ impl GrowingWriter {
     }
 
     fn sync_files(&self, writing: &Writing) -> Result<()> {
-        let mut synced = writing.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut synced = lock(&writing.synced);
         let (entries, mut metadata) = {
-            let tensors = self.lock();
+            let tensors = lock(&self.tensors);
             (tensors.list.clone(), tensors.metadata.clone())
         };
         if synced.is_lost() {
@@ -112,7 +113,7 @@ impl GrowingWriter {
         writer.finish()?;
         synced.files += 1;
         news.iter_mut().for_each(News::mark);
-        self.lock_passes().sync();
+        lock(&self.passes).sync();
         Ok(())
     }
 
@@ -122,7 +123,7 @@ impl GrowingWriter {
             return Ok(());
         }
         let next = series.lock().rank;
-        let is_due = self.lock_passes().is_due(next, self.sync_every);
+        let is_due = lock(&self.passes).is_due(next, self.sync_every);
         if is_due { self.sync_files(writing) } else { Ok(()) }
     }
 }

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{Digest, TensorDigests};
 use crate::io::failpoint::interrupt_everywhere;
 use crate::io::testing::names_in;
+use crate::parallel::lock;
 use crate::save::{SaveOptions, save};
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
@@ -35,7 +36,7 @@ fn append(writer: &GrowingWriter, tensors: &[Grown], steps: Range<usize>) -> Res
         .enumerate()
         .map(|(i, t)| writer.grow(&i.to_string(), t.dtype, t.axis, &t.step_shape))
         .collect::<Result<Vec<_>>>()?;
-    let name = format!("whole {}", writer.lock().list.len());
+    let name = format!("whole {}", lock(&writer.tensors).list.len());
     writer.add(&name, &TensorView::from_slice(&[3], &[steps.start as u8; 3])?)?;
     for step in steps {
         for (tensor, growing) in tensors.iter().zip(&growing).filter(|(t, _)| step < t.steps) {
