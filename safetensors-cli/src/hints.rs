@@ -1,9 +1,9 @@
 //! Hints for commands that people expect, and that have another name here; and for a file in place
-//! of a command, or an option that is gone.
+//! of a command.
 
 use std::path::Path;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue};
 
 /// What people type in place of a command, and the commands that do it. A line of a narrow terminal
 /// holds each hint.
@@ -52,33 +52,15 @@ const PATHS: &[(&str, &str)] = &[
     ("", "did you mean `safetensors inspect FILE`?"),
 ];
 
-/// Adds a hint to the error about a command that does not exist, or about the option `--format` that
-/// `map` had.
+/// Adds a hint to the error about a command that does not exist.
 pub(crate) fn add_to(error: &mut clap::Error) {
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
-    let typed = |kind| match error.get(kind) {
-        Some(ContextValue::String(typed)) => typed.as_str(),
-        _ => "",
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+        return;
     };
-    let (hints, alike): (_, &[_]) = match error.kind() {
-        ErrorKind::InvalidSubcommand => (
-            hints_for(typed(ContextKind::InvalidSubcommand), &usage),
-            &[ContextKind::SuggestedSubcommand],
-        ),
-        ErrorKind::UnknownArgument
-            if usage.contains("safetensors map ")
-                && typed(ContextKind::InvalidArg) == "--format" =>
-        {
-            let hint = "`safetensors map` writes a page for a browser, .html";
-            (Some(vec![hint]), &[ContextKind::SuggestedArg, ContextKind::Usage])
-        }
-        _ => return,
-    };
-    if let Some(hints) = hints {
+    if let Some(hints) = hints_for(typed, &usage) {
         // In place of names that only look alike.
-        for kind in alike {
-            error.remove(*kind);
-        }
+        error.remove(ContextKind::SuggestedSubcommand);
         let hints = hints.into_iter().map(Into::into).collect();
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hints));
     }

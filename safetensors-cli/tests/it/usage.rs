@@ -69,13 +69,6 @@ fn commands_that_people_expect_get_a_hint() {
         );
         safetensors().args([typed, "a", "b"]).assert().code(2).stdout("").stderr(expected);
     }
-    let told = "error: unexpected argument '--format' found\n\n  \
-                tip: `safetensors map` writes a page for a browser, .html\n\n\
-                For more information, try '--help'.\n";
-    for format in [&["--format", "png"][..], &["--format=svg"]] {
-        let args = [&["map", "a", "-o", "-"], format].concat();
-        safetensors().args(args).assert().code(2).stdout("").stderr(told);
-    }
 }
 
 #[test]

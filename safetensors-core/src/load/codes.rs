@@ -190,10 +190,6 @@ impl<S: ReadAt> Tensors for OneFile<'_, S> {
         let infos = positions.iter().filter_map(|&at| self.0.archive.header().tensor_at(at));
         infos.map(|info| LazyTensor::new(info, self.0.archive, None).read()).collect()
     }
-
-    fn read_beside(&self, _: &str, _: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
-        Ok(None)
-    }
 }
 
 fn stored<S>(tensor: &LazyTensor<'_, S>) -> Option<Stored> {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::mem;
-use std::path::PathBuf;
 
 use super::{PlannedTensor, Rewrite};
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
@@ -85,9 +84,5 @@ impl<S: ReadAt> Tensors for Together<'_, '_, S> {
             })
         };
         positions.iter().map(read).collect()
-    }
-
-    fn read_beside(&self, _: &str, _: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
-        Ok(None)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use super::SaveOptions;
 use super::atomic::AtomicFile;
@@ -18,7 +18,7 @@ use crate::hash::RunningDigest;
 use crate::header::NameTable;
 use crate::io::positional::write_all_at;
 use crate::io::reserve::reserve;
-use crate::parallel::{Meter, in_parallel, progress};
+use crate::parallel::{Meter, in_parallel, lock, progress};
 use crate::trace::Span;
 
 /// Writes a file piece by piece. Each tensor is declared at the start, and then written whole or in
@@ -75,7 +75,7 @@ pub(super) struct Declared {
     /// tensor.
     pub(super) written: Mutex<Ranges>,
     /// The digest of what has been written, if digests are to be recorded.
-    running: Mutex<RunningDigest>,
+    pub(super) running: Mutex<RunningDigest>,
 }
 
 impl Declared {
@@ -85,10 +85,6 @@ impl Declared {
 
     fn spec(&self) -> Spec<'_> {
         Spec { name: &self.name, dtype: self.dtype, shape: &self.shape }
-    }
-
-    pub(super) fn running(&self) -> MutexGuard<'_, RunningDigest> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -203,8 +199,7 @@ impl StreamWriter {
     fn record_digests(&self, options: &SaveOptions) -> Result<()> {
         let file = self.file.file();
         let digests = in_parallel(&self.tensors, 0, |tensor, buffer| {
-            tensor
-                .running()
+            lock(&tensor.running)
                 .finish(file, tensor.place.clone(), buffer)
                 .map_err(|error| error.in_tensor(&tensor.name))
         })?;

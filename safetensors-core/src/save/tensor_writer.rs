@@ -178,7 +178,7 @@ impl<'a> TensorWriter<'a> {
             None => pieces.write(source, &mut sink),
         };
         result.map_err(|error| {
-            self.tensor.running().restart();
+            lock(&self.tensor.running).restart();
             let mut all = lock(&self.tensor.written);
             pieces.written().iter().for_each(|range| all.remove(range));
             drop(all);
@@ -205,7 +205,7 @@ impl<'a> TensorWriter<'a> {
         self.claim(&mut lock(&self.tensor.written), 0, bytes.len())?;
         self.writer.progress.add(bytes.len() as u64, self.name())?;
         if self.writer.digest_options.is_some() {
-            self.tensor.running().take(0, bytes, self.byte_len());
+            lock(&self.tensor.running).take(0, bytes, self.byte_len());
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl<'a> TensorWriter<'a> {
         self.write_pieces(range.start, bytes)?;
         claim.keep();
         if self.writer.digest_options.is_some() {
-            self.tensor.running().take(range.start, bytes, self.byte_len());
+            lock(&self.tensor.running).take(range.start, bytes, self.byte_len());
         }
         Ok(())
     }

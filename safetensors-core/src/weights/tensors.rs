@@ -34,7 +34,9 @@ pub(crate) trait Tensors {
     fn read(&self, positions: &[usize]) -> Result<Vec<TensorBuf>>;
 
     /// Reads a file beside the checkpoint, of at most so many bytes.
-    fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>>;
+    fn read_beside(&self, _name: &str, _most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
+        Ok(None)
+    }
 }
 
 /// Whether elements of this dtype may be codes of a quantised weight. A checkpoint without any such

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use safetensors_core::ReadAt;
+use safetensors_core::{ReadAt, lock};
 
 use super::Client;
 use super::body::{self, RangeBody};
@@ -176,14 +176,10 @@ impl HubFile {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Option<KnownAddress>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Where the bytes are.
     fn url(&self) -> Result<Url, Failure> {
         // Threads that find no address wait for the first of them to ask.
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         if let Some(known) = &*known {
             return Ok(known.url.clone());
         }
@@ -197,14 +193,14 @@ impl HubFile {
 
     /// Remembers that an address has worked.
     fn praise(&self, url: &Url) {
-        if let Some(known) = self.known().as_mut().filter(|known| known.url == *url) {
+        if let Some(known) = lock(&self.known).as_mut().filter(|known| known.url == *url) {
             known.has_worked = true;
         }
     }
 
     /// Forgets an address. Returns whether it has ever worked, or has been forgotten already.
     fn forget(&self, url: &Url) -> bool {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         match known.take_if(|known| known.url == *url) {
             Some(known) => known.has_worked,
             None => true,

@@ -15,7 +15,7 @@ use crate::checkpoint::names::{STANDARD_FILE, STANDARD_INDEX};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::AsyncReadAt;
 use crate::load::{LazyTensor, LoadOptions, read_tensors};
-use crate::parallel::Task;
+use crate::parallel::{Task, lock};
 use crate::tensor::TensorBuf;
 
 /// The bytes that are read when a file is opened. They have the whole header of many files. A
@@ -123,7 +123,7 @@ impl<S, O> AsyncStore<S, O> {
 
 impl<S, O> fmt::Debug for AsyncStore<S, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let opened: Vec<_> = self.files.lock().keys().cloned().collect();
+        let opened: Vec<_> = lock(&self.files.0).keys().cloned().collect();
         f.debug_struct("AsyncStore").field("opened", &opened).finish_non_exhaustive()
     }
 }
@@ -165,7 +165,7 @@ impl<S> Drop for Fetched<S> {
             Ok(_) => true,
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         };
-        self.failed.iter().for_each(|files| files.lock().retain(|_, file| is_known(file)));
+        self.failed.iter().for_each(|files| lock(&files.0).retain(|_, file| is_known(file)));
         self.files.iter().for_each(|file| file.release(self.owner));
     }
 }
@@ -321,7 +321,7 @@ where
                 Ok(file) => fetched.add(file),
                 Err(_) => fetched.failed.push(Arc::clone(&files)),
             }
-            let mut files = files.lock();
+            let mut files = lock(&files.0);
             // Somebody else may have opened it meanwhile.
             if !matches!(files.get(&path), Some(Ok(_))) {
                 files.insert(path, file.map_err(Arc::new));
@@ -368,7 +368,7 @@ where
             let version = file.as_ref().ok().filter(|_| is_index)?.source.version()?;
             Some((path.clone(), version))
         };
-        let indexes: Vec<_> = self.files.lock().iter().filter_map(version).collect();
+        let indexes: Vec<_> = lock(&self.files.0).iter().filter_map(version).collect();
         for (path, version) in indexes {
             match (self.open)(path.clone()).await {
                 Ok(file) if file.version().as_ref() == Some(&version) => {}
@@ -390,7 +390,7 @@ where
     type File = AsyncFile<S>;
 
     fn open(&self, path: &Path) -> Result<AsyncFile<S>> {
-        let held = match self.files.lock().get(path) {
+        let held = match lock(&self.files.0).get(path) {
             Some(opened) => opened.as_ref().map(Arc::clone).map_err(again),
             None => {
                 self.missing.path(&self.files, path);

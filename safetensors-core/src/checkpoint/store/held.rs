@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{error, fmt, io};
 
 use crate::error::{Error, ErrorKind};
@@ -145,19 +145,13 @@ impl<S> Held<S> {
 }
 
 /// What was opened, or the error of opening it.
-pub(super) struct Files<S>(Mutex<HashMap<PathBuf, Opened<S>>>);
+pub(super) struct Files<S>(pub(super) Mutex<HashMap<PathBuf, Opened<S>>>);
 
 pub(super) type Opened<S> = Result<Arc<Held<S>>, Arc<io::Error>>;
 
 impl<S> Default for Files<S> {
     fn default() -> Self {
         Self(Mutex::default())
-    }
-}
-
-impl<S> Files<S> {
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Opened<S>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -276,7 +276,7 @@ impl<'a> FinishedTensor<'a> {
                 Ok(Self { entry, state: None, shape: (&whole.shape).into(), len: whole.place.len })
             }
             GrowingEntry::Growing(series) => {
-                let state = series.lock();
+                let state = lock(&series.state);
                 let (shape, len) = (series.shape(state.steps).into(), series.byte_len(state.steps));
                 Ok(Self { entry, state: Some(state), shape, len })
             }

@@ -1,7 +1,7 @@
 //! [`GrowingTensor`]: a tensor that is appended to, step by step.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use super::GrowingWriter;
 use super::body::{ALIGN, Body};
@@ -24,7 +24,7 @@ pub struct GrowingTensor<'w> {
 impl GrowingTensor<'_> {
     /// The number of steps so far.
     pub fn steps(&self) -> u64 {
-        self.series.lock().steps
+        lock(&self.series.state).steps
     }
 
     /// Appends one step. If that fails, the tensor is as before.
@@ -76,7 +76,7 @@ impl GrowingTensor<'_> {
             let len = series.step_len.checked_mul(steps).ok_or_else(overflow)?;
             self.writer.while_writing(|writing| {
                 self.writer.sync_if_due(series, writing)?;
-                let mut state = series.lock();
+                let mut state = lock(&series.state);
                 state.append(series, source, steps, len, &writing.body)?;
                 let new_steps = series.new_steps(&state);
                 let new_steps = new_steps.end - new_steps.start;
@@ -100,7 +100,7 @@ pub(super) struct Series {
     pub(super) layers: Layers,
     /// The number of steps that are in the file that is appended to.
     kept: u64,
-    state: Mutex<SeriesState>,
+    pub(super) state: Mutex<SeriesState>,
 }
 
 /// The steps so far.
@@ -201,11 +201,6 @@ impl Series {
         let first = self.byte_len(steps.start - self.kept_steps());
         let read = |buf: &mut [u8], offset| state.stored.read_exact_at(body, buf, first + offset);
         write_layers(self.layers, steps.end - steps.start, &read, write)
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, SeriesState> {
-        // If a source panics, the bytes of its unfinished step are not counted.
-        lock(&self.state)
     }
 }
 

@@ -122,7 +122,7 @@ impl GrowingWriter {
         if self.sync_every == 0 {
             return Ok(());
         }
-        let next = series.lock().rank;
+        let next = lock(&series.state).rank;
         let is_due = lock(&self.passes).is_due(next, self.sync_every);
         if is_due { self.sync_files(writing) } else { Ok(()) }
     }
@@ -300,7 +300,7 @@ impl<'a> News<'a> {
                 is_new.then_some(Self::Whole(whole))
             }
             GrowingEntry::Growing(series) => {
-                let state = series.lock();
+                let state = lock(&series.state);
                 (state.synced != Some(state.steps)).then_some(Self::Steps(series, state))
             }
         }
@@ -346,6 +346,6 @@ fn forget(entry: &GrowingEntry) {
         GrowingEntry::Whole(whole) => {
             whole.synced.store(matches!(whole.place.home, Home::Before), Ordering::Relaxed);
         }
-        GrowingEntry::Growing(series) => series.lock().synced = None,
+        GrowingEntry::Growing(series) => lock(&series.state).synced = None,
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use object_store::path::Path as Key;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload, PutResult, UploadPart};
+use safetensors_core::lock;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -62,7 +63,7 @@ impl Begun {
         let upload = service.ask(|store| async move { store.put_multipart(&key).await })?;
         let parts = Parts { upload, under_way: Vec::new() };
         // Also if the process ends meanwhile: it waits for this step, and then aborts the upload.
-        let mut uploads = locked();
+        let mut uploads = lock(&UPLOADS);
         let number = uploads.next;
         uploads.next += 1;
         uploads.parts.insert(number, parts);
@@ -87,7 +88,7 @@ impl Begun {
     pub(super) fn complete(self, service: &Arc<Service>) -> io::Result<PutResult> {
         let _step = Step::begin()?;
         // Also if the process ends meanwhile: it waits for this step.
-        let parts = locked().parts.remove(&self.0);
+        let parts = lock(&UPLOADS).parts.remove(&self.0);
         let mut parts = parts.ok_or_else(ended_early)?;
         service.ask(|_| async move {
             let completed = parts.upload.complete().await;
@@ -101,7 +102,7 @@ impl Begun {
     /// Aborts the upload.
     pub(super) fn abort(self) {
         let (_step, parts) = {
-            let mut uploads = locked();
+            let mut uploads = lock(&UPLOADS);
             // Also if the process ends meanwhile: it waits for this step.
             uploads.steps += 1;
             (Step, uploads.parts.remove(&self.0))
@@ -125,24 +126,19 @@ impl Step {
 
 impl Drop for Step {
     fn drop(&mut self) {
-        locked().steps -= 1;
+        lock(&UPLOADS).steps -= 1;
         STEP_ENDED.notify_all();
     }
 }
 
 /// The uploads. Fails if the process is about to end, so that it begins nothing any more.
 fn uploads() -> io::Result<MutexGuard<'static, Uploads>> {
-    let uploads = locked();
+    let uploads = lock(&UPLOADS);
     if uploads.is_ending {
         Err(io::Error::other("all uploads of this process were aborted, so that it can end"))
     } else {
         Ok(uploads)
     }
-}
-
-fn locked() -> MutexGuard<'static, Uploads> {
-    // Nothing that can panic leaves them half changed.
-    UPLOADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Aborts all uploads that are under way in this process, so that the process can end and leave no
@@ -168,7 +164,7 @@ fn locked() -> MutexGuard<'static, Uploads> {
 ///
 /// [`remove_temporaries`]: safetensors_core::save::remove_temporaries
 pub fn abort_uploads() {
-    let mut uploads = locked();
+    let mut uploads = lock(&UPLOADS);
     uploads.is_ending = true;
     let waited = STEP_ENDED.wait_timeout_while(uploads, STEPS, |uploads| uploads.steps > 0);
     let (mut uploads, _) = waited.unwrap_or_else(PoisonError::into_inner);
