@@ -7,10 +7,11 @@ use std::fs::{self, File};
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use super::failpoint;
 use super::remove::remove_hidden;
+use crate::parallel::lock;
 
 /// How something unfinished is removed.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +110,7 @@ impl Owned {
     fn new(kind: Kind, path: &Path) -> Self {
         // The absolute path stays the same if the current directory changes.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
-        let mut all = all();
+        let mut all = lock(&UNFINISHED);
         let number = all.last_key_value().map_or(0, |(last, _)| last + 1);
         all.insert(number, (kind, path.clone()));
         Self { number, path, kind: Some(kind), lock: None }
@@ -132,13 +133,8 @@ impl Drop for Owned {
             // If this fails, the next save removes it.
             let _ = kind.remove(&self.path, self.lock.take());
         }
-        all().remove(&self.number);
+        lock(&UNFINISHED).remove(&self.number);
     }
-}
-
-fn all() -> MutexGuard<'static, BTreeMap<u64, (Kind, PathBuf)>> {
-    // Nothing that can panic happens under the lock.
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes the temporary files and directories of all saves and edits that are under way in this
@@ -162,7 +158,7 @@ pub fn remove_temporaries() {
     // The lock is never released.
     std::mem::forget(RUNNING.write().unwrap_or_else(PoisonError::into_inner));
     // A file in a directory was created after it, so it is removed before it.
-    for (kind, path) in all().values().rev() {
+    for (kind, path) in lock(&UNFINISHED).values().rev() {
         // Another thread may still put a file into a directory, so this tries twice. Errors are
         // ignored: a file that stays shows by its name what it is.
         let _ = kind.remove(path, None).or_else(|_| kind.remove(path, None));

@@ -1,13 +1,13 @@
 //! Codes of quantised weights whose scales come from another checkpoint than they.
 
 use std::collections::HashMap;
-use std::mem;
 
 use super::{PlannedTensor, Rewrite};
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::header::Metadata;
 use crate::io::ReadAt;
-use crate::tensor::{TensorBuf, write_exactly};
+use crate::tensor::shape::byte_len;
+use crate::tensor::{TensorBuf, TensorView, write_exactly};
 use crate::weights::{Known, Stored, Tensors, may_be_codes};
 
 /// The tensors of a rewrite under their present names.
@@ -73,15 +73,14 @@ impl<S: ReadAt> Tensors for Together<'_, '_, S> {
     fn read(&self, positions: &[usize]) -> Result<Vec<TensorBuf>> {
         let read = |&position: &usize| {
             let (_, planned) = &self.rewrite.tensors[position];
-            let shape = planned.source_shape().to_vec();
-            TensorBuf::filled_by(planned.source_dtype(), shape, |mut rest| {
-                write_exactly(&planned.origin, rest.len() as u64, &mut |piece| {
-                    let (now, later) = mem::take(&mut rest).split_at_mut(piece.len());
-                    now.copy_from_slice(piece);
-                    rest = later;
-                    Ok(())
-                })
-            })
+            let (dtype, shape) = (planned.source_dtype(), planned.source_shape());
+            let mut bytes = Vec::new();
+            let len = byte_len(dtype, shape)?;
+            write_exactly(&planned.origin, len, &mut |piece| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            })?;
+            TensorBuf::from_view(&TensorView::new(dtype, shape, &bytes)?)
         };
         positions.iter().map(read).collect()
     }

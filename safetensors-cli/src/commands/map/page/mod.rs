@@ -19,8 +19,7 @@ mod data;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use data_encoding::BASE64;
 use sha2::{Digest, Sha256};
 
 use super::groups::Groups;
@@ -108,5 +107,5 @@ fn policy(script: &str, style: &str) -> String {
 
 /// The source expression that allows exactly this script or style sheet.
 fn source(text: &str) -> String {
-    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
+    format!("'sha256-{}'", BASE64.encode(&Sha256::digest(text)))
 }
