@@ -126,11 +126,10 @@ impl Run for Args {
 /// own, and are written if they are asked for.
 fn refuse_unknown_codes<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> anyhow::Result<()> {
     let Err(error) = tensor.refuse_codes() else { return Ok(()) };
-    let is_known = matches!(
-        error.kind(),
-        ErrorKind::Quantization { problem: QuantizationProblem::Codes { .. } }
-    );
-    anyhow::ensure!(is_known, "{error}; --raw writes the bytes as they are stored");
+    let ErrorKind::Quantization { problem: QuantizationProblem::Codes { .. } } = error.kind()
+    else {
+        anyhow::bail!("{error}; --raw writes the bytes as they are stored")
+    };
     Ok(())
 }
 

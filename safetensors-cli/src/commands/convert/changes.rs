@@ -281,10 +281,11 @@ impl Change<'_> {
                 return true;
             }
         }
-        let to = self.cast(&weight.name, Dtype::F32, Kind::Quantised);
-        // Of a weight that keeps its dtype, `cast` returns the dtype that it was given.
-        let is_kept = self.cast(&weight.name, weight.dtype, Kind::Quantised) == Some(weight.dtype);
-        to.is_some() && !is_kept
+        let to = |from| self.cast(&weight.name, from, Kind::Quantised);
+        // Of a weight that keeps its dtype, `cast` returns the dtype that it was given. --dequantize
+        // makes numbers of that dtype, too.
+        let may_stay = self.changes.dtype.is_some() || self.cast_of(&weight.name).is_some();
+        to(Dtype::F32).is_some() && !(may_stay && to(weight.dtype) == Some(weight.dtype))
     }
 
     /// Whether a tensor is taken, by its name in the input.

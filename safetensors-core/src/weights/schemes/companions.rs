@@ -320,10 +320,7 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
     };
     // Scales of activations show that the weight had some, too. Plain data has offsets of its own,
     // which are integers.
-    let may_be_scales = |dtype| match method {
-        Some(_) => dtype != Dtype::I64,
-        None => !is_integer(dtype) && dtype != Dtype::BOOL,
-    };
+    let may_be_scales = |dtype| !is_integer(dtype) || method.is_some() && dtype != Dtype::I64;
     let is_scale = |companion: &&str| {
         !OF_CACHES.contains(&split(companion).1)
             && model.get(companion).is_some_and(|found| may_be_scales(found.dtype))
@@ -359,8 +356,8 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
 }
 
 fn is_integer(dtype: Dtype) -> bool {
-    use Dtype::{I16, I32, I64, U16, U32, U64};
-    matches!(dtype, I16 | U16 | I32 | U32 | I64 | U64)
+    use Dtype::{BOOL, I16, I32, I64, U16, U32, U64};
+    matches!(dtype, BOOL | I16 | U16 | I32 | U32 | I64 | U64)
 }
 
 /// Whether a tensor is a companion of another that exists.
