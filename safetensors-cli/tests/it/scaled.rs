@@ -70,6 +70,11 @@ fn an_option_multiplies_by_the_scales_and_leaves_them_out() {
     for (args, expected) in [
         (&["--dequantize", "bf16", "--dtype", "bf16"][..], all.clone()),
         (&["--dequantize", "bf16"], [all[0].clone(), ("norm".to_owned(), Dtype::F32)]),
+        // The codes have this dtype, too.
+        (
+            &["--dequantize", "f8_e4m3"],
+            [("l.weight".to_owned(), Dtype::F8_E4M3), ("norm".to_owned(), Dtype::F32)],
+        ),
     ] {
         convert(dir.path(), &[&["in.safetensors", "out.safetensors"], args].concat())
             .success()
