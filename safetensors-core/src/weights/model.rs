@@ -88,9 +88,10 @@ impl<'a> Model<'a> {
         let is_note = |name: &str| NOTES.iter().any(|end| name.ends_with(end));
         let all = (0..self.tensors.count()).filter_map(|position| {
             let stored = self.tensors.at(position)?;
-            let is_note = stored.byte_len <= MOST && is_note(&stored.name);
-            let known = self.known.get(self.tensors, position).filter(|_| is_note)?;
-            known.note.get().is_none().then_some(position)
+            if stored.byte_len > MOST || !is_note(&stored.name) {
+                return None;
+            }
+            self.known.get(self.tensors, position)?.note.get().is_none().then_some(position)
         });
         let positions: Vec<_> = all.collect();
         for (&position, note) in positions.iter().zip(self.tensors.read(&positions)?) {
