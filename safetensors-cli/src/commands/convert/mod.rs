@@ -15,7 +15,7 @@
 //! | `report` | how far quantised weights are from what they were |
 //!
 //! A further kind of input is a variant of [`Kind`](crate::input::kind::Kind) and an arm in
-//! [`Source::open`] with its tensors, each a [`TensorSource`]; what reads the format is a module of
+//! [`Source::open`] with its tensors, each a `TensorSource`; what reads the format is a module of
 //! `safetensors_formats`, as `npz` is.
 //!
 //! Core's [`Rewrite`] reads data only while it writes the output, piece by piece.
