@@ -11,15 +11,13 @@ use safetensors_burn::{
     Burn, CheckpointStore, ModuleSnapshot, ModuleStore, bridge, load_with, share_checkpoint,
     share_tensor,
 };
-use safetensors_core::error::QuantizationProblem;
 use safetensors_core::framework::{self, Framework};
 use safetensors_core::load::QuantizedWeights::{self, Numbers, Refuse, Stored};
-use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Limits, LoadOptions, Result, SaveOptions, TensorView,
-    Widening, serialize,
+    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, Result, SaveOptions, TensorView, Widening,
+    serialize,
 };
-use safetensors_testing::quantized::{Case, Quantized};
+use safetensors_testing::quantized::{Case, Quantized, check_error};
 
 #[derive(Module, Debug)]
 struct Floats<const D: usize> {
@@ -106,18 +104,6 @@ const WAYS: &[(&str, Way)] = &[
         load_parameter(&mut with_parameter(store, name, quantized), dtype, shape)
     }),
 ];
-
-fn check_error(what: &str, error: &Error, weight: &QuantizedWeight) {
-    let ErrorKind::Quantization { problem: QuantizationProblem::Codes { scheme, .. } } =
-        error.kind()
-    else {
-        panic!("{what}: {error}")
-    };
-    assert_eq!(*scheme, weight.scheme, "{what}: {error}");
-    let message = error.to_string();
-    assert!(message.contains("QuantizedWeights::Numbers"), "{what}: {message}");
-    assert!(error.file().is_some(), "{what}: {message}");
-}
 
 fn same(what: &str, found: &TensorData, expected: &TensorData) {
     assert_eq!(found.dtype(), expected.dtype(), "{what}");

@@ -3,16 +3,12 @@
 use std::path::Path;
 
 use ndarray::{Array2, ArrayD, Ix2, IxDyn, SliceInfoElem, array, s};
-use safetensors_core::error::QuantizationProblem;
 use safetensors_core::load::QuantizedWeights::{self, Numbers, Refuse, Stored};
-use safetensors_core::quantized::QuantizedWeight;
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, ReadAt, Result, TensorSource,
-};
+use safetensors_core::{Checkpoint, Dtype, Error, LoadOptions, ReadAt, Result, TensorSource};
 use safetensors_ndarray::{
     ArrayElement, DynArray, ReadArrayExt, Reader, SliceArrayExt, ViewArrayExt, Writer, load_with,
 };
-use safetensors_testing::quantized::Quantized;
+use safetensors_testing::quantized::{Quantized, check_error};
 
 /// The dtype, the shape and the bytes of a tensor.
 type Content = (Dtype, Vec<usize>, Vec<u8>);
@@ -157,18 +153,6 @@ fn refused_without_an_option(path: &Path, name: &str, dtype: Dtype) -> Vec<(&'st
         errors.push(("ArraySlice::read_as", error.unwrap_err()));
     }
     errors
-}
-
-fn check_error(what: &str, error: &Error, weight: &QuantizedWeight) {
-    let ErrorKind::Quantization { problem: QuantizationProblem::Codes { scheme, .. } } =
-        error.kind()
-    else {
-        panic!("{what}: {error}")
-    };
-    assert_eq!(*scheme, weight.scheme, "{what}: {error}");
-    let message = error.to_string();
-    assert!(message.contains("QuantizedWeights::Numbers"), "{what}: {message}");
-    assert!(error.file().is_some(), "{what}: {message}");
 }
 
 #[test]

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 pub use cases::{Case, ONE, TWO, Tensors, floats, raw, words};
-use safetensors_core::{Checkpoint, Dtype, LoadOptions};
+use safetensors_core::error::QuantizationProblem;
+use safetensors_core::quantized::QuantizedWeight;
+use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LoadOptions};
 
 /// A checkpoint as its scheme stores it, and what the reference implementation makes of it.
 #[derive(Clone, Debug)]
@@ -126,4 +128,17 @@ impl Case {
 pub fn made_by_reference() -> Checkpoint {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     Checkpoint::open(package.join("fixtures/quantize.safetensors")).unwrap()
+}
+
+/// Checks the error of a read that would take the codes of a weight for numbers.
+pub fn check_error(what: &str, error: &Error, weight: &QuantizedWeight) {
+    let ErrorKind::Quantization { problem: QuantizationProblem::Codes { scheme, .. } } =
+        error.kind()
+    else {
+        panic!("{what}: {error}")
+    };
+    assert_eq!(*scheme, weight.scheme, "{what}: {error}");
+    let message = error.to_string();
+    assert!(message.contains("QuantizedWeights::Numbers"), "{what}: {message}");
+    assert!(error.file().is_some(), "{what}: {message}");
 }

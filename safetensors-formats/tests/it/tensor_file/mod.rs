@@ -8,6 +8,7 @@
 
 #[cfg(feature = "pytorch")]
 mod arrays;
+mod beside;
 #[cfg(feature = "gguf")]
 mod gguf;
 #[cfg(feature = "gguf")]

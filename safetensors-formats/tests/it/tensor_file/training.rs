@@ -438,19 +438,3 @@ fn a_directory_of_no_trainer_is_refused() {
     }
     refused(&store, &["each of 2 directories mp_rank_*"]);
 }
-
-/// A directory is one file, and the settings of its model are in it.
-#[test]
-fn settings_are_read_from_the_directory() {
-    let dir = tempfile::tempdir().unwrap();
-    let model = dir.path().join("model");
-    std::fs::create_dir(&model).unwrap();
-    let mut names = Vec::new();
-    list(&fixture("training/values"), "", &mut names);
-    names.iter().for_each(|name| std::fs::write(model.join(name), read("values", name)).unwrap());
-    std::fs::write(dir.path().join("config.json"), "of others").unwrap();
-    std::fs::write(model.join("config.json"), "of the model").unwrap();
-    let checkpoint = safetensors_formats::open(&model, &Options::new()).unwrap();
-    let found = checkpoint.read_beside("config.json", 100).unwrap().unwrap();
-    assert_eq!(found, (model.join("config.json"), b"of the model".to_vec()));
-}
