@@ -5,8 +5,8 @@ use super::{Files, Format, Part, open};
 /// The header of a file.
 pub(super) const HEADER: Format = Format {
     name: "safetensors header",
-    repeated: &["tensors", "metadata", "attributes", "aliases", "dims", "spaces", "escapes", "claims"],
-    shared: &["kept name", "one text", "dimensions"],
+    repeated: &["tensors", "metadata", "attributes", "aliases", "dims", "spaces", "escapes", "claims", "kept name"],
+    shared: &["one text", "dimensions"],
     write: |parts| Files::one("a.safetensors", header(parts)),
     open: open::safetensors,
 };
@@ -14,8 +14,8 @@ pub(super) const HEADER: Format = Format {
 /// The index of a sharded checkpoint.
 pub(super) const INDEX: Format = Format {
     name: "sharded index",
-    repeated: &["names", "shards", "metadata", "nested", "values", "fields", "full shards"],
-    shared: &["one shard", "itself"],
+    repeated: &["names", "shards", "metadata", "nested", "values", "fields", "full shards", "one shard"],
+    shared: &["itself"],
     write: index,
     open: open::safetensors,
 };
@@ -25,9 +25,9 @@ pub(super) const SETTINGS: Format = Format {
     name: "config.json",
     repeated: &[
         "modules", "ignored", "patterns", "rules", "groups", "own settings", "nested", "values",
-        "scaled",
+        "scaled", "large patterns",
     ],
-    shared: &["large pattern", "one pattern"],
+    shared: &["one pattern"],
     write: settings,
     open: open::quantised,
 };
@@ -35,8 +35,8 @@ pub(super) const SETTINGS: Format = Format {
 /// A LoRA adapter and its settings.
 pub(super) const ADAPTER: Format = Format {
     name: "LoRA adapter",
-    repeated: &["modules", "ranks", "alphas", "whole", "nested", "values", "settings", "metadata"],
-    shared: &["large pattern", "one pattern"],
+    repeated: &["modules", "ranks", "alphas", "whole", "nested", "values", "settings", "metadata", "large patterns"],
+    shared: &["one pattern"],
     write: adapter,
     open: open::adapter,
 };
@@ -44,8 +44,8 @@ pub(super) const ADAPTER: Format = Format {
 /// A file whose manifest is written.
 pub(super) const MANIFEST: Format = Format {
     name: "kerchunk manifest",
-    repeated: &["tensors", "groups", "attributes", "dims", "metadata", "aliases"],
-    shared: &["parts", "dimensions", "kept name", "wide"],
+    repeated: &["tensors", "groups", "attributes", "dims", "metadata", "aliases", "kept name"],
+    shared: &["parts", "dimensions", "wide"],
     write: |parts| Files::one("a.safetensors", header(parts)),
     open: open::manifest,
 };
@@ -96,7 +96,7 @@ fn header(parts: &[Part]) -> Vec<u8> {
                 entries.push(empty(&part.text()));
                 let text = part.text();
                 metadata
-                    .extend((0..count.min(40)).map(|i| format!("\"z{number}-{i}\":\"{text}\"")));
+                    .extend((0..count).map(|i| format!("\"z{number}-{i}\":\"{text}\"")));
             }
             "one text" => metadata.push(format!("\"t{number}\":\"{}\"", "\\n".repeat(len))),
             "parts" => entries.push(empty(&format!("p{number}/{}a", "a/".repeat(len)))),
@@ -133,7 +133,7 @@ fn index(parts: &[Part]) -> Files {
                 map.extend(part.names().map(|tensor| (tensor, name.clone())));
             }
             "full shards" => {
-                for shard in 0..count.min(50) {
+                for shard in 0..count.min(100) {
                     let name = format!("f{number}-{shard}.safetensors");
                     let of = Part { what: "tensors", count: len / 64 + count, len: 1 };
                     files = files.with(&name, header(&[of]));
@@ -181,7 +181,7 @@ fn quoted<T: AsRef<str>>(texts: impl Iterator<Item = T>, after: &str) -> String 
 
 /// A pattern that compiles to far more than its text.
 fn large(number: usize) -> String {
-    format!("x{number}[ab]{{{}}}", 20_000 + number)
+    format!("x{number:x}[ab]{{90000}}")
 }
 
 fn settings(parts: &[Part]) -> Files {
@@ -199,9 +199,9 @@ fn settings(parts: &[Part]) -> Files {
                 method = "gemma";
                 patterns.push_str(&quoted(part.names(), ":{\"num_bits\":4}"));
             }
-            "large pattern" => {
+            "large patterns" => {
                 method = "gemma";
-                let all = (0..count.min(40)).map(large);
+                let all = (0..count).map(large);
                 patterns.push_str(&quoted(all, ":{\"num_bits\":4}"));
             }
             "one pattern" => {
@@ -281,7 +281,7 @@ fn adapter(parts: &[Part]) -> Files {
             "ranks" => ranks.push_str(&quoted(part.names(), ":2")),
             "alphas" => alphas.push_str(&quoted(part.names(), ":2")),
             "whole" => whole.push_str(&quoted(part.names(), "")),
-            "large pattern" => ranks.push_str(&quoted((0..count.min(40)).map(large), ":2")),
+            "large patterns" => ranks.push_str(&quoted((0..count).map(large), ":2")),
             "one pattern" => alphas.push_str(&quoted([part.text()].iter(), ":2")),
             "settings" => fields.push_str(&quoted(part.names(), ":null")),
             "metadata" => metadata.push_str(&quoted(part.names(), ":\"\"")),

@@ -39,8 +39,8 @@ pub(super) const SCRIPT: Format = Format {
 /// `pytorch_model.bin.index.json` and its shards.
 pub(super) const INDEX: Format = Format {
     name: "PyTorch index",
-    repeated: &["names", "shards", "metadata", "nested", "values", "aliases", "full shards"],
-    shared: &["one shard", "itself", "kept name"],
+    repeated: &["names", "shards", "metadata", "nested", "values", "aliases", "full shards", "one shard"],
+    shared: &["itself", "kept name"],
     write: index,
     open: open::foreign,
 };
