@@ -11,7 +11,9 @@ use safetensors_core::checkpoint::store::Store;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
+use crate::budget::Budget;
 use crate::error::{self, Error, ErrorKind, Result};
+use crate::open::open_source;
 use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
@@ -40,6 +42,7 @@ pub(crate) fn open_index<T: Store>(
     let located = |error: Error| error.in_file(error::label(path));
     let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
     let index = open(path)?;
+    let budget = Budget::new(index.byte_len(), &options.limits);
     let text = read(&index, options).map_err(located)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut opened: Vec<(PathBuf, TensorFile<T::File>)> = Vec::new();
@@ -47,7 +50,9 @@ pub(crate) fn open_index<T: Store>(
     for (shard, names) in shards {
         let file = folder.join(&shard);
         let options = Options { placed: Some(names), ..options.clone() };
-        let tensors = TensorFile::from_source(open(&file)?, &file, &options)?;
+        let source = open(&file)?;
+        budget.grow(source.byte_len());
+        let tensors = open_source(source, &file, &options, &budget)?;
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });

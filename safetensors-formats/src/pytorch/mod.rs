@@ -169,15 +169,18 @@ fn build(
         let unindexed = builder.tensors.extract_if(.., |tensor| !placed.contains(&tensor.name));
         builder.unindexed.extend(unindexed.map(|tensor| tensor.name));
     }
-    let first_names = first_names(values, &found);
+    let mut first_names: HashMap<_, Arc<str>> = HashMap::new();
+    for (key, name) in self::first_names(values, &found) {
+        first_names.insert(key, values.budget.text(name)?);
+    }
     // As the libraries of the Hub mark a file that PyTorch has written.
     builder.metadata.insert("format".into(), "pt".into());
     let mut places = HashMap::new();
     for (name, position) in &found {
         let tensor = &values.tensors[*position as usize];
-        let kept = first_names[&key(tensor)];
-        if kept != name && !is_reserved(name) {
-            builder.aliases.push((name.clone(), kept.to_owned()));
+        let kept = &first_names[&key(tensor)];
+        if **kept != **name && !is_reserved(name) {
+            builder.aliases.push((name.clone(), Arc::clone(kept)));
             continue;
         }
         let located = |error: Error| error.in_tensor(name);

@@ -16,15 +16,13 @@ use crate::opcodes as op;
 
 /// Reads one pickle, and leaves the bytes behind it unread. Returns its root.
 pub(super) fn read<R: BufRead>(bytes: &mut Bytes<R>, values: &mut Values) -> Result<Value> {
-    let steps = values.most_steps();
     let mut machine = Machine {
         bytes,
         values,
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
-        pushed: 0,
-        steps,
+        highest: 0,
     };
     while machine.step()? {}
     machine.pop()
@@ -37,10 +35,8 @@ struct Machine<'a, R> {
     /// The heights of the stack at the open marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
-    /// How many values were pushed so far.
-    pushed: usize,
-    /// The steps that searches for tensors may still take.
-    steps: usize,
+    /// The most values that were on the stack so far.
+    highest: usize,
 }
 
 impl<R: BufRead> Machine<'_, R> {
@@ -158,7 +154,7 @@ impl<R: BufRead> Machine<'_, R> {
     fn container(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::MARK => {
-                self.values.check_count(self.marks.len())?;
+                self.values.budget.keep_all::<usize>(1)?;
                 self.marks.push(self.stack.len());
             }
             op::EMPTY_TUPLE => self.push_node(Node::Tuple(Vec::new()))?,
@@ -222,8 +218,9 @@ impl<R: BufRead> Machine<'_, R> {
                     _ => self.index(opcode)?,
                 };
                 let top = self.top()?;
-                self.values.check_count(self.memo.len())?;
-                self.memo.insert(index, top);
+                if self.memo.insert(index, top).is_none() {
+                    self.values.budget.keep_all::<(u32, Value)>(1)?;
+                }
             }
             op::BINGET | op::LONG_BINGET | op::GET => {
                 let index = self.index(opcode)?;
@@ -249,12 +246,13 @@ impl<R: BufRead> Machine<'_, R> {
             }
             op::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                let text = |value| self.values.text(value).map(Box::<str>::from);
+                let text = |value| self.values.text(value);
                 let (Some(module), Some(name)) = (text(module), text(name)) else {
                     return Err(self.bytes.problem("the name of a class is not a text"));
                 };
                 // A long text can name many classes.
-                self.values.count_copies((module.len() + name.len()) / 16)?;
+                self.values.budget.keep(module.len() + name.len())?;
+                let (module, name) = (module.into(), name.into());
                 self.push_node(Node::Class { module, name })?;
             }
             op::REDUCE | op::NEWOBJ | op::NEWOBJ_EX | op::INST | op::OBJ => self.object(opcode)?,
@@ -336,8 +334,7 @@ impl<R: BufRead> Machine<'_, R> {
                 (class, self.values.add(Node::Tuple(arguments))?)
             }
         };
-        let made =
-            rebuild::call(self.values, class, arguments, opcode == op::REDUCE, &mut self.steps);
+        let made = rebuild::call(self.values, class, arguments, opcode == op::REDUCE);
         let value = made.map_err(|wrong| self.wrong(wrong))?;
         self.push(value)
     }
@@ -362,9 +359,11 @@ impl<R: BufRead> Machine<'_, R> {
     }
 
     fn push(&mut self, value: Value) -> Result<()> {
-        self.values.check_count(self.pushed)?;
-        self.pushed += 1;
         self.stack.push(value);
+        if self.stack.len() > self.highest {
+            self.highest = self.stack.len();
+            self.values.budget.keep_all::<Value>(1)?;
+        }
         Ok(())
     }
 

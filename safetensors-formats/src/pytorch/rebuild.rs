@@ -87,12 +87,11 @@ pub(super) fn call(
     class: Value,
     arguments: Value,
     is_function: bool,
-    steps: &mut usize,
 ) -> Result<Value, Wrong> {
     let known = values.class(class).and_then(|(module, name)| KnownCallable::of(module, name));
     let len = values.items(arguments).map_or(0, <[_]>::len);
     if known.is_some() {
-        values.count_copies(len)?;
+        values.copy(len)?;
     }
     // The arguments of a class that is not known remain where they are.
     let given = known.and_then(|_| values.items(arguments)).map(<[_]>::to_vec);
@@ -116,7 +115,7 @@ pub(super) fn call(
         }
         (Some(KnownCallable::Parameter), Some(given)) if is_function => {
             let (&data, rest) = given.split_first().ok_or("a parameter has no data")?;
-            if hold_tensors(values, rest, steps)? {
+            if hold_tensors(values, rest)? {
                 return object(values, given);
             }
             Some(data)
@@ -125,7 +124,7 @@ pub(super) fn call(
             let &[function, _, inner, ref rest @ ..] = given.as_slice() else {
                 return Err("a tensor of a subclass has too few fields".into());
             };
-            if hold_tensors(values, rest, steps)? {
+            if hold_tensors(values, rest)? {
                 return object(values, given);
             }
             // Only tensors are made so, and a function of this kind does not call itself.
@@ -133,7 +132,7 @@ pub(super) fn call(
             if let Some(KnownCallable::Subclass) = KnownCallable::of(module, name) {
                 return Err("a tensor of a subclass contains itself".into());
             }
-            return call(values, function, inner, true, steps);
+            return call(values, function, inner, true);
         }
         _ => None,
     };
@@ -141,9 +140,9 @@ pub(super) fn call(
 }
 
 /// Whether any of these values holds a tensor.
-fn hold_tensors(values: &Values, others: &[Value], steps: &mut usize) -> Result<bool, Wrong> {
+fn hold_tensors(values: &Values, others: &[Value]) -> Result<bool, Wrong> {
     for &other in others {
-        if values.holds_tensors(other, steps)? {
+        if values.holds_tensors(other)? {
             return Ok(true);
         }
     }
@@ -158,7 +157,7 @@ fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Optio
         _ => (Value::None, given),
     };
     let Some(len) = count_items(values, given, true) else { return Ok(None) };
-    values.count_copies(len)?;
+    values.copy(2 * len)?;
     let items = pairs(values, given)?;
     Ok(Some(values.add(Node::Dict { items, state })?))
 }
@@ -166,7 +165,7 @@ fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Optio
 /// A list of these arguments; `None` if what they make is not known.
 fn list(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     let Some(len) = count_items(values, given, false) else { return Ok(None) };
-    values.count_copies(len)?;
+    values.copy(len)?;
     let items = given.iter().filter_map(|&items| values.items(items)).flatten();
     let items = items.copied().collect();
     Ok(Some(values.add(Node::List(items))?))

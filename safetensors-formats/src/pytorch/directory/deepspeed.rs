@@ -5,6 +5,7 @@
 //! parameter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
@@ -13,7 +14,7 @@ use safetensors_core::{Dtype, ReadAt};
 use super::frozen::add_frozen;
 use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile, count};
 use super::{File, Folder, OPENED_AT_ONCE, add, bad, item, settings};
-use crate::Options;
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Archived, Data, Directory, Place, Region, WholeTensor};
 use crate::window::Window;
@@ -25,7 +26,6 @@ const UNIVERSAL: &str = "zero";
 const WIDTH: u64 = 4;
 
 /// Reads what the files say, and finds where each parameter lies.
-#[expect(clippy::redundant_closure, reason = "the function itself is of one lifetime only")]
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let names = Names::of(folder)?;
     let open = |name: &&String, _: &mut ()| folder.open(name);
@@ -33,11 +33,9 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let first = files.len();
     files.extend(in_parallel(names.optimizers.iter(), OPENED_AT_ONCE, open)?);
     let (models, optimizers) = files.split_at(first);
-    let mut models =
-        read_all(models, folder.options, |archive, options| states::model(archive, options))?;
-    let partitions = read_all(optimizers, folder.options, |archive, options| {
-        states::partition(archive, options)
-    })?;
+    let (options, budget) = (folder.options, &folder.budget);
+    let mut models = read_all(models, budget, |archive| states::model(archive, options))?;
+    let partitions = read_all(optimizers, budget, |archive| states::partition(archive, options))?;
     let mut directory = Directory::new(files);
     for (file, (_, input)) in directory.files.iter().enumerate() {
         directory.archives.push(Archived { file, start: 0, len: input.source.byte_len() });
@@ -121,12 +119,12 @@ impl<'a> Names<'a> {
 /// Reads the archives of all files in parallel.
 fn read_all<S: ReadAt, R: Send>(
     files: &[File<S>],
-    options: &Options,
-    read: impl Fn(&item::Archive<Window<'_, S>>, &Options) -> Result<R> + Sync,
+    budget: &Budget,
+    read: impl Fn(&item::Archive<Window<'_, S>>) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
-        let archive = item::open(Window::whole(&input.source), path, options)?;
-        read(&archive, options).map_err(|error| error.in_path(path))
+        let archive = item::open(Window::whole(&input.source), path, budget)?;
+        read(&archive).map_err(|error| error.in_path(path))
     })
 }
 
@@ -384,7 +382,7 @@ impl Plan<'_> {
         known.extend(directory.aliases.iter().map(|(alias, _)| alias.clone()));
         let shared: HashMap<_, _> = first.shared.into_iter().collect();
         let buffers: HashSet<_> = first.buffers.into_iter().collect();
-        let takes = |name: &String| {
+        let takes = |name: &str| {
             !known.contains(name)
                 && !shared.contains_key(name)
                 && (!is_divided || buffers.contains(name))
@@ -394,10 +392,11 @@ impl Plan<'_> {
         module.tensors.retain(|tensor| takes(&tensor.name));
         add(directory, module, 0);
         let aliased: HashSet<_> = directory.aliases.iter().map(|(alias, _)| alias).collect();
-        let names: HashSet<_> = directory.tensors.iter().map(|tensor| &tensor.name).collect();
-        let is_new = |alias: &String| !names.contains(alias) && !aliased.contains(alias);
-        let shared = shared.iter().filter(|(alias, kept)| names.contains(kept) && is_new(alias));
-        let mut aliases: Vec<_> = shared.map(|(a, b)| (a.clone(), b.clone())).collect();
+        let names: HashSet<_> = directory.tensors.iter().map(|tensor| &*tensor.name).collect();
+        let is_new = |alias: &String| !names.contains(&**alias) && !aliased.contains(alias);
+        let shared =
+            shared.iter().filter(|(alias, kept)| names.contains(&***kept) && is_new(alias));
+        let mut aliases: Vec<_> = shared.map(|(a, b)| (a.clone(), Arc::clone(b))).collect();
         aliases.sort_unstable();
         directory.aliases.extend(aliases);
         Ok(())

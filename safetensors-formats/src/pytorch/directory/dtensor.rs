@@ -32,7 +32,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let others: Vec<_> = others.map(String::as_str).collect();
     let files = in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| folder.open(name))?;
     let mut ranks = in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
-        let archive = item::open(Window::whole(&input.source), path, folder.options)?;
+        let archive = item::open(Window::whole(&input.source), path, &folder.budget)?;
         parts(archive, folder.options).map_err(|error| error.in_path(path))
     })?;
     let mut directory = Directory::new(files);
@@ -107,10 +107,10 @@ enum Division {
 fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<Parts> {
     let divided = divided(&mut archive.values)?;
     let values = &archive.values;
-    let found = names::collect(values, archive.object, "", &options.limits)?;
+    let found = names::collect(values, archive.object, "", "")?;
     let positions: HashMap<_, _> = found.tensors.iter().cloned().collect();
     let builder = build(values, found, options, |storage| archive.place(storage))?;
-    let mut others = item::below("", builder, 0)?;
+    let mut others = item::at(builder, 0)?;
     let (mut names, mut tensors) = (Vec::new(), HashMap::new());
     for tensor in std::mem::take(&mut others.tensors) {
         let position = positions.get(&tensor.name);

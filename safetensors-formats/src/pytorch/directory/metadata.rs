@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::settings::Setting;
 use super::{MOST_FIELDS, bad};
-use crate::Limits;
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::pytorch::bytes::Bytes;
 use crate::pytorch::kinds;
@@ -69,9 +69,9 @@ pub(super) struct Item {
 /// # Errors
 ///
 /// [`ErrorKind::BadDirectory`]; those of pickles.
-pub(super) fn read(bytes: impl BufRead, limits: &Limits) -> Result<Metadata> {
-    let mut values = Values::new(limits.objects);
-    let mut bytes = Bytes::new(bytes, limits.directory_bytes);
+pub(super) fn read(bytes: impl BufRead, budget: &Budget) -> Result<Metadata> {
+    let mut values = Values::new(budget);
+    let mut bytes = Bytes::new(bytes, budget);
     let root = pickle::read(&mut bytes, &mut values)?;
     Reader { values: &values }.metadata(root)
 }
@@ -94,7 +94,6 @@ impl<'a> Reader<'a> {
         let entries = self.field(state, "state_dict_metadata")?;
         let entries = self.values.dict(entries).ok_or_else(|| bad("it lists no tensors"))?;
         let (mut metadata, mut names) = (Metadata::default(), HashSet::new());
-        let mut left = self.values.len();
         for &(key, entry) in entries {
             let name = self.values.text(key).ok_or_else(|| bad("a name is not a text"))?;
             let located = |error: Error| error.in_tensor(name);
@@ -110,9 +109,6 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let mut tensor = self.tensor(name, entry, &items).map_err(located)?;
-            // Many tensors could have one long list of chunks.
-            let is_fine = left.checked_sub(tensor.chunks.len());
-            left = is_fine.ok_or_else(|| located(bad("its chunks are those of other tensors")))?;
             tensor.is_reshaped = reshaped.contains(name);
             metadata.tensors.push(tensor);
         }
