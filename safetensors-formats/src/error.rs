@@ -147,8 +147,8 @@ pub enum ErrorKind {
     NestedTooDeep { limit: usize },
     /// Reading the file takes more memory, or more steps, than a file of this length is worth.
     #[error(
-        "reading it takes over {limit} {what}, too much for {file_len} bytes: names, lists or \
-         tensors are repeated or shared too often; save the tensors again"
+        "reading it takes over {limit} {what}, too much for files of {file_len} bytes: names, \
+         lists or tensors are repeated or shared too often; save the tensors again"
     )]
     OutOfProportion { what: &'static str, limit: u64, file_len: u64 },
     /// The elements have a type that safetensors has no dtype for.

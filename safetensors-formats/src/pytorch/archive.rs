@@ -107,7 +107,7 @@ impl<S: ReadAt> Archive<S> {
     pub(super) fn place(&self, storage: usize) -> Result<(Place, u64)> {
         let key = &self.values.storages[storage].key;
         let index = self.members.get(&format!("{}{key}", self.root)).copied();
-        let index = index.ok_or_else(|| ErrorKind::NoStorage { storage: key.clone() })?;
+        let index = index.ok_or_else(|| ErrorKind::NoStorage { storage: key.to_string() })?;
         self.zipped.check_size(index)?;
         let len = self.zipped.member(index, |member| Ok(member.size()))?;
         let place = match self.zipped.place(index)? {

@@ -56,7 +56,7 @@ pub(crate) fn open<S: ReadAt>(
     let starts = starts(&input, bytes.position(), &values, keys)?;
     let place = |storage: usize| {
         let Storage { start, byte_len } = starts[storage].ok_or_else(|| ErrorKind::NoStorage {
-            storage: values.storages[storage].key.clone(),
+            storage: values.storages[storage].key.to_string(),
         })?;
         Ok((Place::At(start), byte_len))
     };

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::script;
-use super::values::{Class, Node, Value, Values};
+use super::values::{Class, ENTRY, Node, Value, Values};
 use crate::budget::Depth;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -16,9 +16,6 @@ const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 /// What the `state_dict()` of an optimizer has: the state, and the settings.
 const STATE: &str = "state";
 pub(super) const GROUPS: &str = "param_groups";
-
-/// The memory that what is found takes besides its name.
-pub(super) const ENTRY: usize = 64;
 
 /// What a pickle has, by name, in order.
 #[derive(Debug, Default)]
@@ -84,6 +81,7 @@ impl fmt::Display for LeftOut {
 /// name leads to; [`ErrorKind::NoCode`]; [`ErrorKind::DuplicateDictKey`].
 pub(super) fn collect(values: &Values, root: Value, alone: &str, name: &str) -> Result<Collected> {
     let mut search = Search::new(values);
+    values.budget.keep(alone.len())?;
     match values.node(root) {
         Some(&Node::Tensor(tensor)) => search.found.tensors.push((alone.to_owned(), tensor)),
         Some(Node::Bytes(bytes)) => search.found.bytes.push((alone.to_owned(), Arc::clone(bytes))),
@@ -214,6 +212,9 @@ impl<'a> Search<'a> {
     fn object(&mut self, value: Value, class: Value, parts: &'a [Value]) -> Result<()> {
         let values = self.values;
         let class = values.class(class);
+        // Many objects can have the same attributes.
+        let attributes = parts.last().and_then(|&attributes| values.dict(attributes));
+        values.step(attributes.map_or(0, <[_]>::len))?;
         if let Some((module, name)) = class {
             self.step_over(module)?;
             self.step_over(name)?;
@@ -255,11 +256,12 @@ impl<'a> Search<'a> {
     /// The tensors that `state_dict()` of a module has.
     fn module(&mut self, tables: [Value; 3], attributes: Value) -> Result<()> {
         let values = self.values;
-        values.step(values.node(attributes).map_or(0, Node::len))?;
         let hidden = values.get(attributes, "_non_persistent_buffers_set");
         let hidden = hidden.and_then(|hidden| values.items(hidden)).unwrap_or_default();
         values.step(hidden.len())?;
-        let hidden: HashSet<_> = hidden.iter().filter_map(|&name| values.text(name)).collect();
+        let hidden = hidden.iter().filter_map(|&name| values.text(name));
+        let hidden = hidden.map(|name| self.step_over(name).map(|()| name));
+        let hidden = hidden.collect::<Result<HashSet<_>>>()?;
         for (table, name) in tables.into_iter().zip(TABLES) {
             let items = values.dict(table).unwrap_or_default();
             values.step(items.len())?;
@@ -288,7 +290,6 @@ impl<'a> Search<'a> {
     fn script_module(&mut self, class: &Class, attributes: Value) -> Result<()> {
         let values = self.values;
         let items = values.dict(attributes).unwrap_or_default();
-        values.step(items.len())?;
         self.check_keys(items)?;
         for &(key, value) in items {
             let Some(key) = values.key(key) else {
@@ -346,7 +347,7 @@ impl<'a> Search<'a> {
     }
 
     /// Counts the search for a key. It takes longer for a long one, which many items can have.
-    fn step_over(&mut self, key: &str) -> Result<()> {
+    fn step_over(&self, key: &str) -> Result<()> {
         self.values.budget.work_on(key)
     }
 

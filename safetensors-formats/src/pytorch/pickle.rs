@@ -42,6 +42,7 @@ struct Machine<'a, R> {
 impl<R: BufRead> Machine<'_, R> {
     /// Carries out one opcode. `false` at the end.
     fn step(&mut self) -> Result<bool> {
+        self.values.budget.work(1)?;
         match self.bytes.byte()? {
             op::STOP => return Ok(false),
             op::PROTO => {
@@ -175,11 +176,13 @@ impl<R: BufRead> Machine<'_, R> {
             }
             op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
                 let count = usize::from(opcode - op::TUPLE1 + 1);
+                self.values.budget.keep_all::<Value>(count)?;
                 let mut items = (0..count).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
                 items.reverse();
                 self.push_node(Node::Tuple(items))?;
             }
             op::APPEND => {
+                self.values.budget.keep_all::<Value>(1)?;
                 let item = self.pop()?;
                 self.extend(vec![item])?;
             }
@@ -188,6 +191,7 @@ impl<R: BufRead> Machine<'_, R> {
                 self.extend(items)?;
             }
             op::SETITEM => {
+                self.values.budget.keep_all::<Value>(2)?;
                 let value = self.pop()?;
                 let key = self.pop()?;
                 self.set(vec![(key, value)])?;
@@ -315,6 +319,7 @@ impl<R: BufRead> Machine<'_, R> {
             }
             op::NEWOBJ_EX => {
                 let (keywords, arguments) = (self.pop()?, self.pop()?);
+                self.values.budget.keep_all::<Value>(2)?;
                 let both = self.values.add(Node::Tuple(vec![arguments, keywords]))?;
                 (self.pop()?, both)
             }
@@ -389,12 +394,16 @@ impl<R: BufRead> Machine<'_, R> {
 
     fn pop_to_mark(&mut self) -> Result<Vec<Value>> {
         match self.marks.pop() {
-            Some(mark) => Ok(self.stack.split_off(mark)),
+            Some(mark) => {
+                self.values.budget.keep_all::<Value>(self.stack.len() - mark)?;
+                Ok(self.stack.split_off(mark))
+            }
             None => Err(self.bytes.problem("it takes values from a mark that is not there")),
         }
     }
 
     fn pairs(&self, items: Vec<Value>) -> Result<Vec<(Value, Value)>> {
+        self.values.budget.keep_all::<Value>(items.len())?;
         match items.as_chunks::<2>() {
             (pairs, []) => Ok(pairs.iter().map(|&[key, value]| (key, value)).collect()),
             _ => Err(self.bytes.problem("a key of a dictionary has no value")),

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Number, Value as Json};
 
-use super::names::{ENTRY, Search};
-use super::values::{Node, Value};
+use super::names::Search;
+use super::values::{ENTRY, Node, Value};
 use crate::error::Result;
 
 impl Search<'_> {

@@ -94,11 +94,14 @@ pub(super) struct Kind {
     pub(super) width: u8,
 }
 
+/// The memory that an entry of a table takes besides its text.
+pub(super) const ENTRY: usize = 64;
+
 /// The bytes that tensors share.
 #[derive(Debug)]
 pub(super) struct Storage {
     /// The name in the archive.
-    pub(super) key: String,
+    pub(super) key: Arc<str>,
     /// As many as the pickle says.
     pub(super) byte_len: u64,
     /// The bytes of an element of the storage itself, in which a legacy file counts.
@@ -143,7 +146,7 @@ pub(super) struct Values {
     pub(super) storages: Vec<Storage>,
     pub(super) tensors: Vec<TensorRef>,
     /// The positions of storages by their keys.
-    pub(super) by_key: HashMap<String, u32>,
+    pub(super) by_key: HashMap<Arc<str>, u32>,
     /// What comes before the keys of storages in the names of an archive's members.
     pub(super) folder: &'static str,
     /// The classes of TorchScript whose objects are in the pickle.
@@ -215,6 +218,8 @@ impl Values {
         if let Some(&known) = self.decoded.get(&(position, encoding)) {
             return Ok(Some(known));
         }
+        self.budget.work_on(text)?;
+        self.budget.keep(text.len() + ENTRY)?;
         let bytes: Option<Vec<u8>> = match encoding {
             Encoding::Latin1 => text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect(),
             Encoding::Utf8 => Some(text.as_bytes().to_vec()),

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 const MOST_EXPANDED: u64 = 1032;
 
 /// The memory that an entry of the header takes besides its text.
-const ENTRY: usize = 128;
+pub(super) const ENTRY: usize = 128;
 
 /// A small file may have tensors of this many bytes anyway.
 const ALWAYS_FINE: u64 = 64 << 20;

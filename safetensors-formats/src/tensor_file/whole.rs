@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
+use std::mem::size_of;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use safetensors_core::checkpoint::{self, Assembled, TensorPiece};
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::{Checkpoint, Dtype, Metadata, ReadAt, shape};
 
-use super::build::check_expansion;
+use super::build::{ENTRY, check_expansion};
 use super::{Container, Content, Data, Place, Stored, TensorFile};
 use crate::budget::Budget;
 use crate::error::{Error, Result, to_io};
@@ -156,6 +157,8 @@ impl<S: ReadAt + 'static> TensorFile<S> {
         let mut wholes = Vec::with_capacity(tensors.len());
         for tensor in tensors {
             let WholeTensor { name, dtype, shape, stored: how, pieces } = tensor;
+            budget.keep(2 * (name.len() + size_of::<WholeTensor>()))?;
+            budget.keep_all::<[(TensorPiece, usize); 2]>(pieces.len())?;
             let located = |error: Error| error.in_tensor(&name);
             let byte_len = shape::byte_len(dtype, &shape).map_err(|kind| located(kind.into()))?;
             all = all.saturating_add(byte_len);
@@ -177,9 +180,11 @@ impl<S: ReadAt + 'static> TensorFile<S> {
         }
         names.extend(aliases.iter().map(|(alias, _)| alias.clone()));
         for (alias, kept) in aliases {
-            budget.keep(kept.len())?;
+            budget.keep(kept.len() + ENTRY)?;
             metadata.insert(alias, kept.as_ref().into());
         }
+        // Core writes and reads a header of it.
+        budget.keep(metadata.iter().map(|(key, text)| 2 * (key.len() + text.len())).sum())?;
         metadata.insert("format".into(), "pt".into());
         let assembled = Assembled::new(sources, wholes, &Metadata::from_iter(metadata))?;
         let whole = Whole { assembled, files: inputs, archives, limits: budget.limits().clone() };

@@ -10,8 +10,8 @@ use super::item::{self, Archive};
 use super::{bad, left_out, number};
 use crate::Options;
 use crate::error::{Error, Result};
-use crate::pytorch::names::{ENTRY, GROUPS};
-use crate::pytorch::values::{Node, Value, Values};
+use crate::pytorch::names::GROUPS;
+use crate::pytorch::values::{ENTRY, Node, Value, Values};
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
 /// A file of DeepSpeed, by its name.
@@ -212,6 +212,7 @@ impl<S: ReadAt> Reader<'_, S> {
     fn flats(&self, list: Value, what: &str) -> Result<Vec<Flat>> {
         let list = self.archive.values.items(list);
         let list = list.ok_or_else(|| bad(format!("{what} is no list")))?;
+        self.archive.values.copy(list.len())?;
         list.iter().map(|&item| self.flat(item, what)).collect()
     }
 
@@ -238,10 +239,13 @@ impl<S: ReadAt> Reader<'_, S> {
         let values = &self.archive.values;
         let Some(base) = self.optimizer(state, stage) else { return Ok(Vec::new()) };
         if let Some(groups) = values.items(base) {
+            values.copy(groups.len())?;
             return Ok(groups.to_vec());
         }
         let groups = values.get(base, "state").and_then(|state| values.dict(state));
-        let mut groups = groups.unwrap_or_default().to_vec();
+        let groups = groups.unwrap_or_default();
+        values.copy(2 * groups.len())?;
+        let mut groups = groups.to_vec();
         groups.sort_by_key(|(key, _)| whole_number(values, *key));
         Ok(groups.into_iter().map(|(_, state)| state).collect())
     }
