@@ -159,23 +159,6 @@ fn settings_are_metadata_and_an_unknown_object_is_listed() {
     assert!(state.setting::<f64>("lr").is_err());
 }
 
-/// What no optimizer has, a few bytes that stand for many, keeps no tensors from being read.
-#[test]
-fn a_setting_that_repeats_too_much_is_left_out() {
-    // The archive of `optim.param_groups.0.lr` is the first of its file.
-    const LEN: usize = 1261;
-    let pickle = [&b"\x80\x02"[..], &doubled(&text(&"long".repeat(25)), 10), b"."].concat();
-    let padded = |len: usize| {
-        zip(CompressionMethod::Stored, &[("a/data.pkl", &pickle), ("a/pad", &vec![0; len])])
-    };
-    let large = padded(LEN - padded(0).len());
-    let store = changed("settings", "__1_0.distcp", |bytes| bytes[..LEN].copy_from_slice(&large));
-    let checkpoint = open(&store).unwrap();
-    let notes = checkpoint.files()[0].safetensors().source().notes();
-    assert_eq!(notes, ["left out: 2 values: \"optim.param_groups.0.lr\", \"step\""]);
-    assert!(!checkpoint.metadata()["optim.param_groups"].contains("long"));
-}
-
 #[test]
 fn files_beside_those_that_are_read_are_named() {
     let mut store = in_memory("grid_rows_columns");
