@@ -16,7 +16,7 @@ pub(super) const NPY: Format = Format {
 pub(super) const NPZ: Format = Format {
     name: "npz",
     repeated: &["arrays", "folders", "dims", "spaces", "digits", "one name"],
-    shared: &["one name", "one array"],
+    shared: &["one array"],
     write: |parts| npz(parts, false),
     open: open::foreign,
 };
