@@ -61,6 +61,8 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let parameters = plan.parameters().map_err(located)?;
     directory.tensors.extend(parameters);
     if let Some(found) = &partitions[0].settings {
+        let names = plan.groups.iter().flatten().map(|(name, _)| 2 * name.len() + ENTRY);
+        budget.keep(names.sum())?;
         match settings::of_groups(found, &plan.groups) {
             Some(entry) => _ = directory.metadata.insert(settings::OPTIMIZER.into(), entry),
             None => directory.notes.push("left out: the settings of the optimizer".into()),
@@ -344,6 +346,7 @@ impl Plan<'_> {
             .collect();
         let (mut tensors, mut at) = (Vec::new(), 0_usize);
         for (name, shape) in self.groups.iter().flatten() {
+            self.budget.work(rows.len())?;
             let len = count(shape)?;
             let range = len.div_ceil(rows.len());
             let mut pieces = Vec::new();

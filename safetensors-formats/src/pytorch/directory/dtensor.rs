@@ -109,6 +109,7 @@ fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<
     let divided = divided(&mut archive.values)?;
     let values = &archive.values;
     let found = names::collect(values, archive.object, "", "")?;
+    values.budget.keep(found.tensors.iter().map(|(name, _)| name.len() + ENTRY).sum())?;
     let positions: HashMap<_, _> = found.tensors.iter().cloned().collect();
     let builder = build(values, found, options, |storage| archive.place(storage))?;
     let mut others = item::at(builder, 0)?;

@@ -20,6 +20,12 @@ fn list(items: &[u8], times: usize) -> Vec<u8> {
     [b"](", &items.repeat(times)[..], b"e"].concat()
 }
 
+/// A dictionary of this many keys, which all have this value.
+fn keys(count: usize, value: &[u8]) -> Vec<u8> {
+    let items = (0..count).flat_map(|i| [text(&format!("z{i}")), value.to_vec()].concat());
+    [b"}(", &items.collect::<Vec<u8>>()[..], b"u"].concat()
+}
+
 /// An object of a class that is made without arguments, with this state.
 fn object(class: &str, state: &[u8]) -> Vec<u8> {
     [b"c", class.as_bytes(), b"\n)\x81", state, b"b"].concat()
@@ -37,16 +43,14 @@ fn assert_refused<T>(opened: safetensors_core::Result<T>, case: &str) {
 fn what_a_pickle_repeats_is_counted_wherever_it_is_kept() {
     let long = put(&text(&"k".repeat(20_000)), 0);
     let tensor = put(&tensor("_rebuild_tensor_v2", b""), 1);
-    let names: Vec<u8> =
-        (0..4000).flat_map(|i| [text(&format!("z{i}")), b"h\x01".to_vec()].concat()).collect();
-    let aliases = [&long, &tensor, &b"}(h\0h\x01"[..], &names, b"u"].concat();
+    let aliases = [&long, &tensor, &b"}(h\0h\x01"[..], &keys(4000, b"h\x01")[2..]].concat();
 
     let state = put(&dictionary(&[("state", b"}"), ("param_groups", b"]")]), 1);
     let settings = [&long, &state, &b"}h\0"[..], &list(b"h\x01", 4000), b"s"].concat();
 
     let id = [b"(", &text("storage")[..], b"ctorch\nFloatStorage\nh\0", &text("cpu"), b"K\x02t"];
     let id = put(&id.concat(), 1);
-    let storages = [&long, &id, &b"h\x01Q0".repeat(50_000), &b"}"[..]].concat();
+    let storages = [&long, &id, &b"h\x01Q0".repeat(20_000), &b"}"[..]].concat();
 
     let objects = put(&list(&text("t"), 10_000), 0);
     let dtype = [b"cnumpy\ndtype\n(", &text("O8")[..], b"\x89\x88tR"].concat();
@@ -170,21 +174,9 @@ fn what_the_files_of_deepspeed_repeat_is_counted() {
     let names = |times: usize| [b"](", &long[..], &b"h\0".repeat(times), b"e"].concat();
     let shapes = [b"}", &long[..], b")s"].concat();
     let shapes = [b"](", &shapes[..], b"q\x01", &b"h\x01".repeat(4000), b"e"].concat();
-    let dims = [b"](", &b"K\x01".repeat(5000)[..], b"eq\0"].concat();
-    let dims: Vec<u8> = (0..500)
-        .flat_map(|i| {
-            let dims = if i == 0 { &dims[..] } else { b"h\0" };
-            [&text(&format!("w{i}"))[..], dims].concat()
-        })
-        .collect();
-    let dims = [b"](}(", &dims[..], b"ue"].concat();
-    let shared: Vec<u8> = (0..4000)
-        .flat_map(|i| {
-            let kept = if i == 0 { &long[..] } else { b"h\0" };
-            [&text(&format!("w{i}"))[..], kept].concat()
-        })
-        .collect();
-    let shared = [b"}(", &shared[..], b"u"].concat();
+    let dims = put(&list(b"K\x01", 5000), 0);
+    let dims = [&dims[..], b"](", &keys(500, b"h\0"), b"e"].concat();
+    let shared = [&put(&long, 0)[..], &keys(4000, b"h\0")].concat();
     for (case, key, value) in [
         ("lists of shapes", "param_shapes", shapes),
         ("dimensions", "param_shapes", dims),
@@ -195,9 +187,7 @@ fn what_the_files_of_deepspeed_repeat_is_counted() {
     }
 
     // Every parameter has the long name of its state in its own.
-    let parameters: Vec<u8> =
-        (0..2000).flat_map(|i| [text(&format!("w{i}")), b")".to_vec()].concat()).collect();
-    let parameters = [b"](}(", &parameters[..], b"ue"].concat();
+    let parameters = list(&keys(2000, b")"), 1);
     let storage = [&text("storage")[..], b"ctorch\nFloatStorage\n", &text("0"), &text("cpu")];
     let fields = b"M\xd0\x07tQK\0M\xd0\x07\x85K\x01\x85\x89ccollections\nOrderedDict\n)R";
     let flat = [b"ctorch._utils\n_rebuild_tensor_v2\n((", &storage.concat()[..], fields, b"tR"];
@@ -216,7 +206,22 @@ fn what_the_files_of_deepspeed_repeat_is_counted() {
     let file = zip(CompressionMethod::Stored, &members);
     store.insert("zero_pp_rank_0_mp_rank_00_optim_states.pt", file);
     open_files(store.clone(), "", &Options::new()).unwrap();
-    assert_refused(open(store), "names of the state");
+    assert_refused(open(store.clone()), "names of the state");
+
+    // A parameter that is not trained has a long name, and thousands of others.
+    let frozen = |value: &[u8]| {
+        [&dictionary(&[(&"k".repeat(20_000), value)])[..], b"(", &keys(4000, value)[2..]].concat()
+    };
+    let fragments = [put(&tensor("_rebuild_tensor_v2", b""), 0), frozen(b"h\0")].concat();
+    let model = dictionary(&[
+        ("module", b"}"),
+        ("param_shapes", &parameters),
+        ("frozen_param_shapes", &frozen(b"K\x02\x85")),
+        ("frozen_param_fragments", &fragments),
+    ]);
+    store.insert("mp_rank_00_model_states.pt", archive(&model));
+    let opened = open_files(store, "", &Options::new()).map(drop);
+    assert_refused(opened, "names of a frozen parameter");
 }
 
 #[test]
