@@ -11,7 +11,6 @@
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
-use std::mem::size_of;
 
 use safetensors_core::ReadAt;
 

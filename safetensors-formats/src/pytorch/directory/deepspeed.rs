@@ -5,7 +5,6 @@
 //! parameter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::mem::size_of;
 use std::sync::Arc;
 
 use safetensors_core::checkpoint::store::Store;

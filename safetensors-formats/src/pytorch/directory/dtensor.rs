@@ -2,7 +2,6 @@
 //! that a mesh of one dimension divides, in files such as `model_world_size_2_rank_0.pt`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::mem::{size_of, size_of_val};
 
 use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::Store;
