@@ -1,7 +1,6 @@
 //! [`Budget`]: how much memory and time the readers of one open may take, and [`Depth`].
 
 use std::io::Read;
-use std::mem::size_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,8 +13,8 @@ use crate::error::{ErrorKind, Result};
 const MEMORY: (u64, u64) = (16 << 20, 16);
 const STEPS: (u64, u64) = (4 << 20, 16);
 
-/// The bytes of memory for each of [`Limits::directory_bytes`], and the steps for each of
-/// [`Limits::objects`].
+/// The bytes of memory of a file for each of [`Limits::directory_bytes`], and its steps for each of
+/// [`Limits::objects`], however long it is.
 const MEMORY_OF_TEXT: u64 = 32;
 const STEPS_OF_OBJECTS: u64 = 16;
 
@@ -42,6 +41,8 @@ pub(crate) struct Budget {
 
 #[derive(Debug, Default)]
 struct Counts {
+    files: AtomicU64,
+    /// The bytes of all files.
     file_len: AtomicU64,
     memory: AtomicU64,
     steps: AtomicU64,
@@ -61,14 +62,16 @@ impl Budget {
 
     /// Adds a file of this length to those that are opened.
     pub(crate) fn grow(&self, file_len: u64) {
+        add(&self.counts.files, 1);
         add(&self.counts.file_len, file_len);
     }
 
     /// Returns a budget with the counts of now, to read the same files twice.
     pub(crate) fn again(&self) -> Self {
-        let Counts { file_len, memory, steps } = &*self.counts;
-        let copy = |count: &AtomicU64| AtomicU64::new(count.load(Ordering::Relaxed));
-        let counts = Counts { file_len: copy(file_len), memory: copy(memory), steps: copy(steps) };
+        let Counts { files, file_len, memory, steps } = &*self.counts;
+        let [files, file_len, memory, steps] = [files, file_len, memory, steps]
+            .map(|count| AtomicU64::new(count.load(Ordering::Relaxed)));
+        let counts = Counts { files, file_len, memory, steps };
         Self { limits: self.limits.clone(), counts: Arc::new(counts) }
     }
 
@@ -131,6 +134,7 @@ impl Budget {
         what: &'static str,
     ) -> Result<()> {
         let file_len = self.counts.file_len.load(Ordering::Relaxed);
+        let most = most.saturating_mul(self.counts.files.load(Ordering::Relaxed));
         let limit = file_len.saturating_mul(each).saturating_add(always).min(most);
         if add(count, more as u64) <= limit {
             Ok(())

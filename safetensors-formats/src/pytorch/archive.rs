@@ -106,6 +106,7 @@ impl<S: ReadAt> Archive<S> {
     /// Where a storage begins, and how many bytes it has in the archive.
     pub(super) fn place(&self, storage: usize) -> Result<(Place, u64)> {
         let key = &self.values.storages[storage].key;
+        self.values.budget.work_on(&self.root)?;
         let index = self.members.get(&format!("{}{key}", self.root)).copied();
         let index = index.ok_or_else(|| ErrorKind::NoStorage { storage: key.to_string() })?;
         self.zipped.check_size(index)?;

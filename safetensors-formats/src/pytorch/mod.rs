@@ -120,7 +120,6 @@ mod values;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::mem::size_of;
 use std::sync::Arc;
 
 pub(crate) use archive::open as open_archive;

@@ -403,7 +403,6 @@ impl<R: BufRead> Machine<'_, R> {
     }
 
     fn pairs(&self, items: Vec<Value>) -> Result<Vec<(Value, Value)>> {
-        self.values.budget.keep_all::<Value>(items.len())?;
         match items.as_chunks::<2>() {
             (pairs, []) => Ok(pairs.iter().map(|&[key, value]| (key, value)).collect()),
             _ => Err(self.bytes.problem("a key of a dictionary has no value")),

@@ -111,7 +111,7 @@ pub(super) fn call(
     let known = values.class(class).and_then(|(module, name)| KnownCallable::of(module, name));
     let len = values.items(arguments).map_or(0, <[_]>::len);
     if known.is_some() {
-        values.copy(len)?;
+        values.step(len)?;
     }
     // The arguments of a class that is not known remain where they are.
     let given = known.and_then(|_| values.items(arguments)).map(<[_]>::to_vec);

@@ -11,7 +11,6 @@
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
-use std::mem::size_of;
 
 use safetensors_core::ReadAt;
 
@@ -71,6 +70,7 @@ pub(super) fn read_classes<S: ReadAt>(
         modules.filter(|it| is_of_code(it)).map(str::to_owned).collect();
     for module in &modules {
         let file = format!("{root}code/{}.py", module.replace('.', "/"));
+        values.budget.work_on(&file)?;
         // What it means that a class has no code is told where a tensor needs it.
         let Some(&index) = members.get(&file) else { continue };
         zipped.check_size(index)?;
@@ -107,8 +107,8 @@ fn read_file(code: &str, module: &str, values: &mut Values) -> Result<Result<(),
             if std::mem::replace(has, true) {
                 return Ok(Err(format!("a class has {} twice", list.trim())));
             }
-            // A name takes four bytes in the list at least.
-            budget.keep_all::<String>(names.len() / 4)?;
+            // A name takes four bytes in the text at least, and is in a list and in a table.
+            budget.keep_all::<[String; 2]>(names.len() / 4)?;
             let Some(names) = quoted(names) else {
                 return Ok(Err(format!("{} is no list of names", list.trim())));
             };

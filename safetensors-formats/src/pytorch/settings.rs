@@ -6,6 +6,9 @@ use super::names::Search;
 use super::values::{ENTRY, Node, Value};
 use crate::error::Result;
 
+/// What a map of one entry takes: room for several.
+type MapNode = [(String, Json); 11];
+
 impl Search<'_> {
     /// A value as JSON; `None` if JSON cannot hold it, such as a tensor. A pickle of few bytes can
     /// use one value in many places, so what is made is counted.
@@ -25,6 +28,7 @@ impl Search<'_> {
                 Some(Json::Array(items.collect::<Result<_>>()?))
             }
             Node::Dict { items, .. } => {
+                values.budget.keep_all::<MapNode>(items.len().min(1))?;
                 let mut map = Map::new();
                 for &(key, value) in items {
                     let Some(key) = values.key(key) else { continue };

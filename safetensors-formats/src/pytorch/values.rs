@@ -218,7 +218,6 @@ impl Values {
         if let Some(&known) = self.decoded.get(&(position, encoding)) {
             return Ok(Some(known));
         }
-        self.budget.work_on(text)?;
         self.budget.keep(text.len() + ENTRY)?;
         let bytes: Option<Vec<u8>> = match encoding {
             Encoding::Latin1 => text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect(),

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
-use std::mem::size_of;
 use std::ops::Range;
 use std::sync::Arc;
 

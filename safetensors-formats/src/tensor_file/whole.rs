@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::mem::size_of;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;

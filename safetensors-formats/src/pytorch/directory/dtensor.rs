@@ -2,7 +2,6 @@
 //! that a mesh of one dimension divides, in files such as `model_world_size_2_rank_0.pt`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::mem::{size_of, size_of_val};
 
 use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::Store;
@@ -109,6 +108,7 @@ fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<
     let divided = divided(&mut archive.values)?;
     let values = &archive.values;
     let found = names::collect(values, archive.object, "", "")?;
+    values.budget.keep(found.tensors.iter().map(|(name, _)| name.len() + ENTRY).sum())?;
     let positions: HashMap<_, _> = found.tensors.iter().cloned().collect();
     let builder = build(values, found, options, |storage| archive.place(storage))?;
     let mut others = item::at(builder, 0)?;

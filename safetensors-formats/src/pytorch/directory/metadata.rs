@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::BufRead;
-use std::mem::size_of;
 use std::sync::Arc;
 
 use super::settings::Setting;

@@ -9,12 +9,9 @@ use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Checkpoint, ReadAt};
 use safetensors_formats::{ErrorKind, Format, Options, TensorFile, open_files};
 use serde_json::{Value, json};
-use zip::CompressionMethod;
 
 use super::fixture;
-use super::rebuilt::{archive, dictionary, tensor, text};
-use super::settings::doubled;
-use crate::support::zip;
+use super::rebuilt::{archive, dictionary, tensor};
 
 const DCP: [&str; 4] = ["grid_rows_columns", "strided", "values", "per_rank"];
 const ZERO: [&str; 2] = ["stage2", "stage3"];
