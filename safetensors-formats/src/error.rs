@@ -310,6 +310,12 @@ pub enum ErrorKind {
     /// Zarr does not allow the name of a tensor.
     #[error("Zarr does not allow the name: {problem}")]
     NotForZarr { problem: &'static str },
+    /// A manifest of Zarr would be far longer than the header and the data it is about.
+    #[error(
+        "with all groups, dimensions and other names up to this one, the manifest has more than {limit} \
+         bytes, which is far more than the header; use shorter names"
+    )]
+    ManifestTooLong { limit: u64 },
     /// An earlier tensor was not written whole, so the archive cannot be finished.
     #[error("an earlier tensor was not written whole")]
     WriterFailed,
