@@ -7,7 +7,7 @@ use regex::{Regex, RegexBuilder};
 use crate::error::Quoted;
 
 /// The most expressions of one file, and the most bytes of the text of one.
-const MOST: usize = 256;
+const MOST: usize = 100;
 const LONGEST: usize = 1000;
 
 /// The most bytes of a compiled expression. A name takes 5,000, `\w` 20,000.
