@@ -142,6 +142,15 @@ pub enum ErrorKind {
          may have {limit} at most"
     )]
     TooExpanded { file_len: u64, limit: u64, found: u64 },
+    /// Values are nested too deep.
+    #[error("the values are nested deeper than the limit of {limit}")]
+    NestedTooDeep { limit: usize },
+    /// Reading the file takes more memory, or more steps, than a file of this length is worth.
+    #[error(
+        "reading it takes over {limit} {what}, too much for files of {file_len} bytes: names, \
+         lists or tensors are repeated or shared too often; save the tensors again"
+    )]
+    OutOfProportion { what: &'static str, limit: u64, file_len: u64 },
     /// The elements have a type that safetensors has no dtype for.
     #[error("the elements are {name}, which has no dtype in the format")]
     NoDtype { name: String },
@@ -166,9 +175,6 @@ pub enum ErrorKind {
     /// [`Limits`](crate::Limits) allows.
     #[error("the pickle is over the limit of {limit} objects")]
     TooManyObjects { limit: usize },
-    /// Dictionaries and lists that hold tensors are nested too deep.
-    #[error("the tensors are nested deeper than the limit of {limit}")]
-    NestedTooDeep { limit: usize },
     /// A tensor or an array is a part of an object whose class is not known. No code of a file is
     /// run, so it is not known what the tensor means.
     #[error(

@@ -66,6 +66,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
 
+#[cfg_attr(not(feature = "pytorch"), allow(dead_code, reason = "what the features read uses it"))]
+mod budget;
 #[cfg(feature = "burn")]
 #[cfg_attr(docsrs, doc(cfg(feature = "burn")))]
 pub mod burn;

@@ -14,6 +14,7 @@ use safetensors_core::io::FileSource;
 use safetensors_core::{self as core, Limits};
 use safetensors_core::{Checkpoint, ReadAt};
 
+use crate::budget::Budget;
 use crate::error::{self, Error, ErrorKind, Result};
 #[cfg(feature = "pytorch")]
 use crate::format::STANDARD;
@@ -112,9 +113,11 @@ fn open_path<T: Store<File: 'static> + 'static>(
             return open_directory(store, path, options);
         }
     }
+    let budget = Budget::new(0, &options.limits);
     let open = |path: &Path| {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
-        open_source(source, path, options)
+        budget.grow(source.byte_len());
+        open_source(source, path, options, &budget)
     };
     let file = open(path)?;
     #[cfg(feature = "gguf")]
@@ -229,7 +232,8 @@ impl<S: ReadAt> TensorFile<S> {
     /// The errors of [`open`](TensorFile::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        let file = open_source(source, path, options)?;
+        let budget = Budget::new(source.byte_len(), &options.limits);
+        let file = open_source(source, path, options, &budget)?;
         #[cfg(feature = "gguf")]
         if let Some(crate::tensor_file::Split { number, count, .. }) = file.split() {
             return Err(Error::from(ErrorKind::SplitGguf { number, count }).in_path(path));
@@ -291,14 +295,19 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Opti
 }
 
 /// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.
-fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<TensorFile<S>> {
+pub(crate) fn open_source<S: ReadAt>(
+    source: S,
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+) -> Result<TensorFile<S>> {
     let open = || {
         if !source.may_change_unseen() {
-            return open_input(Input::new(source, path), path, options);
+            return open_input(Input::new(source, path), path, options, budget);
         }
         let before = Input::new(Window::whole(&source), path);
-        let before = open_input(before, path, options)?.into_layout();
-        let file = open_input(Input::new(source, path), path, options)?;
+        let before = open_input(before, path, options, &budget.again())?.into_layout();
+        let file = open_input(Input::new(source, path), path, options, budget)?;
         if !file.has_layout(&before) {
             return Err(std::io::Error::other("the file changed while it was opened").into());
         }
@@ -308,7 +317,12 @@ fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<T
 }
 
 /// Errors need not name the file yet.
-fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Result<TensorFile<S>> {
+fn open_input<S: ReadAt>(
+    input: Input<S>,
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+) -> Result<TensorFile<S>> {
     // One that has a single part looks like a whole file.
     if Format::from_name(path) == Some(Format::Dcp) {
         return Err(ErrorKind::PartOfDirectory.into());
@@ -318,23 +332,25 @@ fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Res
         polyglot::check_polyglot(&input.source)?;
     }
     match begins {
-        Start::Format(Format::Npy) => npy::open_file(input, path, &options.limits),
+        Start::Format(Format::Npy) => npy::open_file(input, path, budget),
         #[cfg(feature = "gguf")]
-        Start::Format(Format::Gguf) => crate::gguf::open(input, options),
+        Start::Format(Format::Gguf) => crate::gguf::open(input, options, budget),
         #[cfg(feature = "burn")]
         Start::Format(format @ (Format::Burn | Format::Burnpack)) => {
-            crate::burn::open(format, input, options)
+            crate::burn::open(format, input, budget)
         }
         #[cfg(feature = "pytorch")]
-        Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options),
+        Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options, budget),
         Start::Zip(kind) => {
             let zipped = Zipped::open(input, &options.limits);
             let format = of_archive(&zipped, kind);
             let zipped = zipped?;
             match format {
                 #[cfg(feature = "pytorch")]
-                Some(Format::Pytorch) => crate::pytorch::open_archive(zipped, path, options),
-                Some(Format::Npz) => npz::open_file(Arc::new(zipped), &options.limits),
+                Some(Format::Pytorch) => {
+                    crate::pytorch::open_archive(zipped, path, options, budget)
+                }
+                Some(Format::Npz) => npz::open_file(Arc::new(zipped), budget),
                 Some(format) => Err(ErrorKind::NotEnabled { format }.into()),
                 None => Err(ErrorKind::UnknownFormat { found: Some(kind) }.into()),
             }

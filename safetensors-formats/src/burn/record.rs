@@ -10,6 +10,7 @@ use safetensors_core::{ReadAt, shape};
 use super::reader::{Reader, Value};
 use super::{MOST_DIMS, dtype_of};
 use crate::Limits;
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
@@ -18,7 +19,8 @@ use crate::tensor_file::{Builder, Data, Place, Tensor};
 const MOST_DEPTH: usize = 128;
 
 /// Reads a record, but not the bytes of its tensors.
-pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Result<Builder> {
+pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
+    let limits = budget.limits();
     let reader = Reader::new(cursor, limits.directory_bytes);
     let mut record = Record {
         reader,

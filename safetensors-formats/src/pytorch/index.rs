@@ -9,9 +9,11 @@ use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::Store;
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::budget::Budget;
 use crate::error::{self, Error, ErrorKind, Result};
+use crate::open::open_source;
 use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
@@ -40,14 +42,19 @@ pub(crate) fn open_index<T: Store>(
     let located = |error: Error| error.in_file(error::label(path));
     let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
     let index = open(path)?;
+    let budget = Budget::new(index.byte_len(), &options.limits);
     let text = read(&index, options).map_err(located)?;
+    // The names and the tables of them, which take several times the bytes of their text.
+    budget.keep(text.len().saturating_mul(8)).map_err(located)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut opened: Vec<(PathBuf, TensorFile<T::File>)> = Vec::new();
     let (shards, total_size) = shards(&text).map_err(located)?;
     for (shard, names) in shards {
         let file = folder.join(&shard);
         let options = Options { placed: Some(names), ..options.clone() };
-        let tensors = TensorFile::from_source(open(&file)?, &file, &options)?;
+        let source = open(&file)?;
+        budget.grow(source.byte_len());
+        let tensors = open_source(source, &file, &options, &budget)?;
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });
@@ -107,10 +114,7 @@ fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     if shards.is_empty() {
         return Err(bad("the weight_map is empty".into()));
     }
-    // Some programs write a float. What else is there says nothing.
-    let size = index.metadata.get("total_size");
-    let size = size.and_then(|size| size.as_u64().or(size.as_f64().map(|size| size as u64)));
-    Ok((shards, size))
+    Ok((shards, index.metadata.0))
 }
 
 /// Whether the name of a shard leads, on every system, to a file below the folder of the index.
@@ -122,8 +126,67 @@ fn is_safe(name: &str) -> bool {
 #[derive(Deserialize)]
 struct Index {
     #[serde(default)]
-    metadata: serde_json::Value,
+    metadata: TotalSize,
     weight_map: Shards,
+}
+
+/// The number `total_size` of a map, or the number itself. Nothing else is kept.
+#[derive(Default)]
+struct TotalSize(Option<u64>);
+
+impl<'de> Deserialize<'de> for TotalSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self(None))
+    }
+}
+
+impl<'de> Visitor<'de> for TotalSize {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("metadata")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            if key == "total_size" {
+                self = map.next_value()?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, size: u64) -> Result<Self, E> {
+        Ok(Self(Some(size)))
+    }
+
+    /// Some programs write a float.
+    fn visit_f64<E>(self, size: f64) -> Result<Self, E> {
+        Ok(Self(Some(size as u64)))
+    }
+
+    fn visit_i64<E>(self, _size: i64) -> Result<Self, E> {
+        Ok(Self(Some(0)))
+    }
+
+    fn visit_str<E>(self, _text: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _flag: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
 }
 
 /// The shard of each tensor.

@@ -1,6 +1,7 @@
 //! The tensors of a burnpack file.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use safetensors_core::{Dtype, ReadAt, shape};
 
@@ -8,13 +9,15 @@ use super::content::{Content, Described, Pairs};
 use super::entries::{Ids, put_ids, put_scalars};
 use super::{HEADER, START, bad, data_start};
 use crate::Limits;
+use crate::budget::Budget;
 use crate::burn::dtype_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
 /// Reads a file, but not the bytes of its tensors.
-pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Result<Builder> {
+pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
+    let limits = budget.limits();
     let file = &cursor.input.source;
     let file_len = file.byte_len();
     let (content, start) = read_content(file, limits)?;
@@ -121,18 +124,18 @@ impl Placed {
 #[derive(Default)]
 struct Places {
     tensors: Vec<(String, Placed)>,
-    names: HashMap<Placed, String>,
+    names: HashMap<Placed, Arc<str>>,
 }
 
 impl Places {
     /// The earlier tensor that this one is another name of: the one with the same bytes.
-    fn tied(&mut self, name: &str, tensor: &Placed) -> Option<String> {
+    fn tied(&mut self, name: &str, tensor: &Placed) -> Option<Arc<str>> {
         if tensor.begin == tensor.end {
             return None;
         }
-        let kept = self.names.get(tensor).filter(|kept| *kept != name).cloned();
+        let kept = self.names.get(tensor).filter(|kept| &***kept != name).cloned();
         if kept.is_none() {
-            self.names.insert(tensor.clone(), name.to_owned());
+            self.names.insert(tensor.clone(), name.into());
         }
         kept
     }
