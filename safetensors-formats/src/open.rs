@@ -26,7 +26,7 @@ use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
 
 /// The bytes at the start of a file that tell its format.
-const START: usize = 16;
+const START: usize = 512;
 
 /// Opens a file of any format as a checkpoint, an index of PyTorch with its shards, a directory of
 /// one of PyTorch's trainers, or a split GGUF file with all of its parts. Of safetensors files,
@@ -155,7 +155,7 @@ fn open_directory<T: Store<File: 'static> + 'static>(
         let found = CheckpointPath::find_in(&**store, path);
         matches!(found, Ok(CheckpointPath::Index(_)))
     };
-    let mut found_none = Error::from(ErrorKind::UnknownFormat).in_path(path);
+    let mut found_none = Error::from(ErrorKind::UnknownFormat { found: None }).in_path(path);
     if folder.has_safetensors() && (standard.is_none() || !is_whole()) {
         match Checkpoint::open_whole_in(Arc::clone(store), path, &Limits::default()) {
             Ok(whole) => {
@@ -191,23 +191,19 @@ impl Format {
     /// [`Io`](safetensors_core::ErrorKind::Io) if the file cannot be read;
     /// [`ErrorKind::TwoFormats`] if it is an archive and something else, too.
     pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
-        let mut start = [0; START];
-        let len = source.byte_len().min(START as u64) as usize;
-        let start = &mut start[..len];
-        source.read_exact_at(start, 0)?;
-        Ok(match Start::of(start) {
+        Ok(match Start::read(source)? {
             Start::Format(format) => Some(format),
-            Start::Zip => {
+            Start::Zip(kind) => {
                 let input = Input::new(Window::whole(source), Path::new(""));
                 match Zipped::open(input, &Options::new().limits) {
                     // The input has no name that the error could have.
                     Err(error) if matches!(error.other(), Some(ErrorKind::TwoFormats { .. })) => {
                         return Err(error.into_kind().into());
                     }
-                    zipped => of_archive(&zipped),
+                    zipped => of_archive(&zipped, kind),
                 }
             }
-            Start::Other => None,
+            Start::Other(_) => None,
         })
     }
 }
@@ -249,12 +245,21 @@ impl<S: ReadAt> TensorFile<S> {
 /// What the first bytes of a file tell.
 enum Start {
     Format(Format),
-    /// An archive, whose members tell the format.
-    Zip,
-    Other,
+    /// An archive, with the kind that its first member says. All members say the format.
+    Zip(OtherFormat),
+    /// Any other file, with its format if that is known.
+    Other(Option<OtherFormat>),
 }
 
 impl Start {
+    fn read(source: &impl ReadAt) -> std::io::Result<Self> {
+        let mut start = [0; START];
+        let len = source.byte_len().min(START as u64) as usize;
+        let start = &mut start[..len];
+        source.read_exact_at(start, 0)?;
+        Ok(Self::of(start))
+    }
+
     /// No header of safetensors begins so: its length would be over every limit, or the byte after
     /// it would be another than `{`.
     fn of(start: &[u8]) -> Self {
@@ -263,20 +268,22 @@ impl Start {
             Some(OtherFormat::Npy) => Self::Format(Format::Npy),
             // A file of old versions of PyTorch.
             Some(OtherFormat::Pickle) => Self::Format(Format::Pytorch),
-            Some(OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip) => Self::Zip,
+            Some(kind @ (OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip)) => {
+                Self::Zip(kind)
+            }
             _ if is_record(start) => Self::Format(Format::Burn),
             _ if is_burnpack(start) => Self::Format(Format::Burnpack),
-            _ => Self::Other,
+            other => Self::Other(other),
         }
     }
 }
 
 /// The format of an archive, by the names of its members. An archive that cannot be listed is taken
-/// for the more common one, and opening it says what is wrong.
-fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
+/// for the one that its first member says, or the more common one. Opening it says what is wrong.
+fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Option<Format> {
     let Ok(names) = zipped.as_ref().map_err(|_| ()).and_then(|it| it.names().map_err(|_| ()))
     else {
-        return Some(Format::Pytorch);
+        return Some(if first == OtherFormat::Npz { Format::Npz } else { Format::Pytorch });
     };
     let is_pickle = |name: &String| {
         name.strip_suffix("data.pkl").is_some_and(|root| root.is_empty() || root.ends_with('/'))
@@ -320,11 +327,7 @@ fn open_input<S: ReadAt>(
     if Format::from_name(path) == Some(Format::Dcp) {
         return Err(ErrorKind::PartOfDirectory.into());
     }
-    let mut start = [0; START];
-    let len = input.source.byte_len().min(START as u64) as usize;
-    let start = &mut start[..len];
-    input.source.read_exact_at(start, 0)?;
-    let begins = Start::of(start);
+    let begins = Start::read(&input.source)?;
     if matches!(begins, Start::Format(_)) {
         polyglot::check_polyglot(&input.source)?;
     }
@@ -338,9 +341,9 @@ fn open_input<S: ReadAt>(
         }
         #[cfg(feature = "pytorch")]
         Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options, budget),
-        Start::Zip => {
+        Start::Zip(kind) => {
             let zipped = Zipped::open(input, &options.limits);
-            let format = of_archive(&zipped);
+            let format = of_archive(&zipped, kind);
             let zipped = zipped?;
             match format {
                 #[cfg(feature = "pytorch")]
@@ -348,19 +351,12 @@ fn open_input<S: ReadAt>(
                     crate::pytorch::open_archive(zipped, path, options, budget)
                 }
                 Some(Format::Npz) => npz::open_file(Arc::new(zipped), budget),
-                _ => Err(unknown(format)),
+                Some(format) => Err(ErrorKind::NotEnabled { format }.into()),
+                None => Err(ErrorKind::UnknownFormat { found: Some(kind) }.into()),
             }
         }
-        Start::Format(other) => Err(unknown(Some(other))),
-        Start::Other => Err(unknown(None)),
-    }
-}
-
-/// The error for a file that cannot be read here.
-fn unknown(format: Option<Format>) -> Error {
-    match format {
-        Some(format) => ErrorKind::NotEnabled { format }.into(),
-        None => ErrorKind::UnknownFormat.into(),
+        Start::Format(format) => Err(ErrorKind::NotEnabled { format }.into()),
+        Start::Other(found) => Err(ErrorKind::UnknownFormat { found }.into()),
     }
 }
 

@@ -70,7 +70,7 @@ fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> 
         .collect();
     let sizes: BTreeSet<_> = of_ranks.keys().map(|(ranks, _)| *ranks).collect();
     let Some(&ranks) = sizes.first() else {
-        return Err(folder.wrong(ErrorKind::UnknownFormat));
+        return Err(folder.wrong(ErrorKind::UnknownFormat { found: None }));
     };
     if sizes.len() > 1 {
         let problem = format!("its files are of jobs of {sizes:?} ranks; remove those of others");

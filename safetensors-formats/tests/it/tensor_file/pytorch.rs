@@ -162,13 +162,19 @@ fn a_wrong_total_size_of_an_index_is_found() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_says_so() {
-    let whole = std::fs::read(fixture("pytorch/tied.pt")).unwrap();
-    for len in [100, whole.len() / 2, whole.len() - 1] {
-        let error = refused(&whole[..len], &Options::new());
-        let says =
-            format!("truncated: an archive ends with the list of its members, which the {len}");
-        assert!(error.contains(&says), "{error}");
+fn an_archive_that_is_cut_off_says_so_and_what_it_is() {
+    for (name, kind) in
+        [("pytorch/tied.pt", "a PyTorch checkpoint (.pt"), ("stored.npz", "a NumPy archive (.npz)")]
+    {
+        let whole = std::fs::read(fixture(name)).unwrap();
+        for len in [100, whole.len() / 2, whole.len() - 1] {
+            let error = refused(&whole[..len], &Options::new());
+            let says =
+                format!("truncated after {len} bytes, before the list of members at the end");
+            assert!(error.contains(&says) && error.contains(kind), "{error}");
+            let format = Format::detect(&&whole[..len]).unwrap();
+            assert_eq!(format == Some(Format::Npz), name == "stored.npz", "{format:?}");
+        }
     }
 }
 

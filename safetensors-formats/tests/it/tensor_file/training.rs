@@ -409,7 +409,7 @@ fn a_directory_of_no_trainer_is_refused() {
     let mut store = MemoryStore::default();
     store.insert("config.json", b"{}".to_vec());
     let error = open(&store).unwrap_err();
-    assert!(matches!(error.other(), Some(ErrorKind::UnknownFormat)), "{error}");
+    assert!(matches!(error.other(), Some(ErrorKind::UnknownFormat { .. })), "{error}");
     store.insert("metadata.json", br#"{"sharded_backend": "zarr"}"#.to_vec());
     refused(&store, &["Megatron", "zarr"]);
     let mut store = MemoryStore::default();
