@@ -6,10 +6,19 @@ use super::{Files, Format, Part, open};
 pub(super) const RECORD: Format = Format {
     name: "burn record",
     repeated: &[
-        "tensors", "parameters", "modules", "lists", "params", "numbers", "list", "bytes", "ids",
+        "tensors",
+        "parameters",
+        "modules",
+        "lists",
+        "params",
+        "numbers",
+        "list",
+        "bytes",
+        "ids",
         "nested",
     ],
     shared: &["one path", "one id", "one shape"],
+    each: 8,
     write: |parts| Files::one("a.mpk", record(parts)),
     open: open::foreign,
 };
@@ -19,6 +28,7 @@ pub(super) const PACK: Format = Format {
     name: "burnpack",
     repeated: &["tensors", "metadata", "scalars", "nested", "others", "dims", "ids", "dtypes"],
     shared: &["kept name", "one text"],
+    each: 8,
     write: |parts| Files::one("a.bpk", pack(parts)),
     open: open::foreign,
 };

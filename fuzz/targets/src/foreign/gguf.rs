@@ -6,10 +6,23 @@ use super::{Files, Format, Part, open};
 pub(super) const GGUF: Format = Format {
     name: "GGUF",
     repeated: &[
-        "tensors", "texts", "numbers", "booleans", "short arrays", "long array", "array of texts",
-        "nested", "arrays", "empty arrays", "shapes", "unknown types", "scales", "claims",
+        "tensors",
+        "texts",
+        "numbers",
+        "booleans",
+        "short arrays",
+        "long array",
+        "array of texts",
+        "nested",
+        "arrays",
+        "empty arrays",
+        "shapes",
+        "unknown types",
+        "scales",
+        "claims",
     ],
     shared: &["one key", "one text"],
+    each: 8,
     write: |parts| Files::one("a.gguf", gguf(parts)),
     open: open::foreign,
 };
@@ -44,7 +57,8 @@ impl File {
     fn tensor(&mut self, name: &str, kind: u32) {
         text(&mut self.tensors, name);
         self.tensors.extend(1_u32.to_le_bytes());
-        self.tensors.extend([0_u64.to_le_bytes().as_slice(), &kind.to_le_bytes(), &[0; 8]].concat());
+        self.tensors
+            .extend([0_u64.to_le_bytes().as_slice(), &kind.to_le_bytes(), &[0; 8]].concat());
         self.tensor_count += 1;
     }
 

@@ -71,9 +71,9 @@ impl Files {
         self
     }
 
-    /// The bytes of all files.
+    /// The bytes of all files and of their names.
     pub fn len(&self) -> usize {
-        self.files.iter().map(|(_, bytes)| bytes.len()).sum()
+        self.files.iter().map(|(name, bytes)| name.len() + bytes.len()).sum()
     }
 
     /// Whether there are no bytes.
@@ -96,6 +96,8 @@ pub struct Format {
     pub repeated: &'static [&'static str],
     /// The parts that are written once and referred to.
     pub shared: &'static [&'static str],
+    /// The bytes of a repeated part besides its length.
+    pub each: usize,
     /// Writes files of these parts.
     pub write: fn(&[Part]) -> Files,
     /// Opens the path in the store, lists what is there, and reads small tensors. Returns the error.
@@ -135,7 +137,7 @@ impl Format {
         let parts = iter::repeat_with(|| {
             let what = input.one_of(&kinds);
             let (count, len) = (input.one_of(&COUNTS), input.one_of(&LENS).min(most));
-            let each = if self.shared.contains(&what) { 8 } else { len + 8 };
+            let each = if self.shared.contains(&what) { 8 } else { len + self.each };
             Part { what, count: count.min(most / each), len }
         });
         parts.take(count).collect()

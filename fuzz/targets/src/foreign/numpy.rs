@@ -8,6 +8,7 @@ pub(super) const NPY: Format = Format {
     name: "npy",
     repeated: &["dims", "spaces", "fields", "nested", "digits", "claims"],
     shared: &["text"],
+    each: 8,
     write: |parts| Files::one("a.npy", npy(parts)),
     open: open::foreign,
 };
@@ -17,6 +18,7 @@ pub(super) const NPZ: Format = Format {
     name: "npz",
     repeated: &["arrays", "folders", "dims", "spaces", "digits", "one name"],
     shared: &["one array"],
+    each: 8,
     write: |parts| npz(parts, false),
     open: open::foreign,
 };
@@ -65,7 +67,8 @@ fn npz(parts: &[Part], is_deflated: bool) -> Files {
         match what {
             "arrays" => {
                 let empty = array("0,", "");
-                members.extend(part.names().map(|name| (format!("{name:.60000}.npy"), empty.clone())));
+                members
+                    .extend(part.names().map(|name| (format!("{name:.60000}.npy"), empty.clone())));
             }
             "folders" => {
                 members.extend(part.names().map(|name| (format!("{name:.60000}/"), Vec::new())));
@@ -81,5 +84,8 @@ fn npz(parts: &[Part], is_deflated: bool) -> Files {
             }
         }
     }
-    Files::one("a.npz", archive(members.iter().map(|(name, bytes)| (name.clone(), &**bytes)), is_deflated))
+    Files::one(
+        "a.npz",
+        archive(members.iter().map(|(name, bytes)| (name.clone(), &**bytes)), is_deflated),
+    )
 }

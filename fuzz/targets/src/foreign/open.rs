@@ -22,7 +22,8 @@ fn look<S: ReadAt>(checkpoint: &Checkpoint<S>) -> Result<()> {
     for tensor in checkpoint.tensors() {
         listed += tensor.name().len() + tensor.shape().len();
     }
-    listed += checkpoint.aliases().map(|(alias, kept)| alias.len() + kept.name().len()).sum::<usize>();
+    listed +=
+        checkpoint.aliases().map(|(alias, kept)| alias.len() + kept.name().len()).sum::<usize>();
     listed += checkpoint.metadata().iter().map(|(key, text)| key.len() + text.len()).sum::<usize>();
     std::hint::black_box(listed);
     let small = checkpoint.tensors().filter(|tensor| tensor.byte_len() <= MOST_BYTES);

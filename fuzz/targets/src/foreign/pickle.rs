@@ -111,13 +111,34 @@ impl Pickle {
 
 /// The parts of the object in any file of PyTorch.
 pub(super) const REPEATED: &[&str] = &[
-    "tensors", "aliases", "texts", "numbers", "lists", "dicts", "tuples", "arrays", "bytes",
-    "optimizers", "objects", "classes", "memo", "cycles",
+    "tensors",
+    "aliases",
+    "texts",
+    "numbers",
+    "lists",
+    "dicts",
+    "tuples",
+    "arrays",
+    "bytes",
+    "optimizers",
+    "objects",
+    "classes",
+    "memo",
+    "cycles",
 ];
 pub(super) const SHARED_PARTS: &[&str] = &[
-    "kept name", "one name", "one dict", "one list", "doubled", "one key of a storage",
-    "one array of objects", "one name of settings", "one setting", "one name of a class",
-    "one shape", "one text as bytes",
+    "kept name",
+    "one name",
+    "one dict",
+    "one list",
+    "doubled",
+    "one key of a storage",
+    "one array of objects",
+    "one name of settings",
+    "one setting",
+    "one name of a class",
+    "one shape",
+    "one text as bytes",
 ];
 
 /// The names of a part for tensors in a dictionary.
@@ -223,7 +244,9 @@ pub(super) fn write(pickle: &mut Pickle, part: Part) {
         }
         "doubled" => {
             pickle.get(TENSOR).put(SHARED).op(b"0");
-            for _ in 0..count.min(90) {
+            // As many ways to the tensor as the part counts, or more than there are atoms.
+            let depth = if count < 1000 { count.checked_ilog2().unwrap_or(0) } else { 90 };
+            for _ in 0..depth {
                 pickle.op(b"](h\x03h\x03e").put(SHARED).op(b"0");
             }
             pickle.get(SHARED);

@@ -5,8 +5,19 @@ use super::{Files, Format, Part, open};
 /// The header of a file.
 pub(super) const HEADER: Format = Format {
     name: "safetensors header",
-    repeated: &["tensors", "metadata", "attributes", "aliases", "dims", "spaces", "escapes", "claims", "kept name"],
+    repeated: &[
+        "tensors",
+        "metadata",
+        "attributes",
+        "aliases",
+        "dims",
+        "spaces",
+        "escapes",
+        "claims",
+        "kept name",
+    ],
     shared: &["one text", "dimensions"],
+    each: 8,
     write: |parts| Files::one("a.safetensors", header(parts)),
     open: open::safetensors,
 };
@@ -14,8 +25,18 @@ pub(super) const HEADER: Format = Format {
 /// The index of a sharded checkpoint.
 pub(super) const INDEX: Format = Format {
     name: "sharded index",
-    repeated: &["names", "shards", "metadata", "nested", "values", "fields", "full shards", "one shard"],
+    repeated: &[
+        "names",
+        "shards",
+        "metadata",
+        "nested",
+        "values",
+        "fields",
+        "full shards",
+        "one shard",
+    ],
     shared: &["itself"],
+    each: 8,
     write: index,
     open: open::safetensors,
 };
@@ -24,10 +45,19 @@ pub(super) const INDEX: Format = Format {
 pub(super) const SETTINGS: Format = Format {
     name: "config.json",
     repeated: &[
-        "modules", "ignored", "patterns", "rules", "groups", "own settings", "nested", "values",
-        "scaled", "large patterns",
+        "modules",
+        "ignored",
+        "patterns",
+        "rules",
+        "groups",
+        "own settings",
+        "nested",
+        "values",
+        "scaled",
+        "large patterns",
     ],
     shared: &["one pattern"],
+    each: 8,
     write: settings,
     open: open::quantised,
 };
@@ -35,8 +65,19 @@ pub(super) const SETTINGS: Format = Format {
 /// A LoRA adapter and its settings.
 pub(super) const ADAPTER: Format = Format {
     name: "LoRA adapter",
-    repeated: &["modules", "ranks", "alphas", "whole", "nested", "values", "settings", "metadata", "large patterns"],
+    repeated: &[
+        "modules",
+        "ranks",
+        "alphas",
+        "whole",
+        "nested",
+        "values",
+        "settings",
+        "metadata",
+        "large patterns",
+    ],
     shared: &["one pattern"],
+    each: 8,
     write: adapter,
     open: open::adapter,
 };
@@ -46,6 +87,7 @@ pub(super) const MANIFEST: Format = Format {
     name: "kerchunk manifest",
     repeated: &["tensors", "groups", "attributes", "dims", "metadata", "aliases", "kept name"],
     shared: &["parts", "dimensions", "wide"],
+    each: 8,
     write: |parts| Files::one("a.safetensors", header(parts)),
     open: open::manifest,
 };
@@ -74,8 +116,9 @@ fn header(parts: &[Part]) -> Vec<u8> {
                 entries.extend(part.names().map(|name| empty(&name.replace("xx", "/x"))));
             }
             "metadata" => metadata.extend(part.names().map(|name| format!("\"{name}\":\"\""))),
-            "attributes" => metadata
-                .extend(part.names().map(|name| format!("\"attribute:u:{name}\":\"m\""))),
+            "attributes" => {
+                metadata.extend(part.names().map(|name| format!("\"attribute:u:{name}\":\"m\"")))
+            }
             "aliases" => {
                 let name = format!("kept{number}");
                 entries.push(empty(&name));
@@ -90,13 +133,13 @@ fn header(parts: &[Part]) -> Vec<u8> {
             "spaces" => spaces.push_str(&" ".repeat(count * len.max(1))),
             "escapes" => entries.push(empty(&format!("e{number}{}", "\\u0001".repeat(count)))),
             "claims" => {
-                entries.push(empty(&format!("c{number}")).replace("0,0]", "0,18446744073709551615]"));
+                entries
+                    .push(empty(&format!("c{number}")).replace("0,0]", "0,18446744073709551615]"));
             }
             "kept name" => {
                 entries.push(empty(&part.text()));
                 let text = part.text();
-                metadata
-                    .extend((0..count).map(|i| format!("\"z{number}-{i}\":\"{text}\"")));
+                metadata.extend((0..count).map(|i| format!("\"z{number}-{i}\":\"{text}\"")));
             }
             "one text" => metadata.push(format!("\"t{number}\":\"{}\"", "\\n".repeat(len))),
             "parts" => entries.push(empty(&format!("p{number}/{}a", "a/".repeat(len)))),
@@ -106,7 +149,8 @@ fn header(parts: &[Part]) -> Vec<u8> {
             ),
             _ => {
                 let name = format!("u{number}");
-                entries.push(empty(&name).replace("[0]", &format!("[{}0]", "1,".repeat(len.min(60)))));
+                entries
+                    .push(empty(&name).replace("[0]", &format!("[{}0]", "1,".repeat(len.min(60)))));
                 let dims = "x ".repeat(len.min(60));
                 metadata.push(format!("\"attribute:{name}:dimensions\":\"{dims}x\""));
             }
@@ -171,7 +215,9 @@ fn index(parts: &[Part]) -> Files {
 
 /// A weight of FP8 and its scale.
 fn scaled(name: &str) -> String {
-    let weight = format!("\"{name}.weight\":{{\"dtype\":\"F8_E4M3\",\"shape\":[0,1],\"data_offsets\":[0,0]}}");
+    let weight = format!(
+        "\"{name}.weight\":{{\"dtype\":\"F8_E4M3\",\"shape\":[0,1],\"data_offsets\":[0,0]}}"
+    );
     format!("{weight},{}", empty(&format!("{name}.weight_scale")).replace("[0]", "[0,1]"))
 }
 

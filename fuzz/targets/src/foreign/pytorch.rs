@@ -9,6 +9,7 @@ pub(super) const ARCHIVE: Format = Format {
     name: "PyTorch archive",
     repeated: REPEATED,
     shared: SHARED_PARTS,
+    each: 8,
     write: |parts| Files::one("a.pt", saved(&pickled(parts), parts, false)),
     open: open::foreign,
 };
@@ -21,17 +22,24 @@ pub(super) const DEFLATED: Format = Format {
 };
 
 /// A file of PyTorch 0.1.10 to 1.5.
-pub(super) const LEGACY: Format = Format {
-    name: "PyTorch legacy",
-    write: |parts| Files::one("a.pt", legacy(parts)),
-    ..ARCHIVE
-};
+pub(super) const LEGACY: Format =
+    Format { name: "PyTorch legacy", write: |parts| Files::one("a.pt", legacy(parts)), ..ARCHIVE };
 
 /// Modules, also frozen ones, whose tensors are constants.
 pub(super) const SCRIPT: Format = Format {
     name: "TorchScript",
-    repeated: &["attributes", "listed", "classes", "modules", "constants", "nested", "lines", "members"],
+    repeated: &[
+        "attributes",
+        "listed",
+        "classes",
+        "modules",
+        "constants",
+        "nested",
+        "lines",
+        "members",
+    ],
     shared: &["one module", "one constant", "one tensor", "one class", "one list"],
+    each: 8,
     write: |parts| Files::one("a.pt", script(parts)),
     open: open::foreign,
 };
@@ -39,8 +47,18 @@ pub(super) const SCRIPT: Format = Format {
 /// `pytorch_model.bin.index.json` and its shards.
 pub(super) const INDEX: Format = Format {
     name: "PyTorch index",
-    repeated: &["names", "shards", "metadata", "nested", "values", "aliases", "full shards", "one shard"],
+    repeated: &[
+        "names",
+        "shards",
+        "metadata",
+        "nested",
+        "values",
+        "aliases",
+        "full shards",
+        "one shard",
+    ],
     shared: &["itself", "kept name"],
+    each: 8,
     write: index,
     open: open::foreign,
 };
@@ -101,12 +119,17 @@ fn script(parts: &[Part]) -> Vec<u8> {
                 (0..count).for_each(|number| _ = root.text(&format!("z{number:x}")).get(TENSOR));
             }
             "listed" => part.names().for_each(|name| code.push_str(&format!("\"{name}\", "))),
-            "classes" => part
-                .names()
-                .for_each(|name| classes.push_str(&format!("class {name}(Module):\n"))),
+            "classes" => {
+                part.names().for_each(|name| classes.push_str(&format!("class {name}(Module):\n")))
+            }
             "lines" => part.names().for_each(|name| classes.push_str(&format!("  {name}\n"))),
             "modules" => part.names().for_each(|name| {
-                root.text(&name).global("__torch__", "N").op(b")\x81}").text("w").get(TENSOR).op(b"sb");
+                root.text(&name)
+                    .global("__torch__", "N")
+                    .op(b")\x81}")
+                    .text("w")
+                    .get(TENSOR)
+                    .op(b"sb");
             }),
             "nested" => {
                 part.names().for_each(|name| {
@@ -209,11 +232,8 @@ fn index(parts: &[Part]) -> Files {
         }
     }
     let map: Vec<_> = map.iter().map(|(name, shard)| format!("\"{name}\":\"{shard}\"")).collect();
-    let json = format!(
-        "{{\"metadata\":{{{}}},\"weight_map\":{{{}}}}}",
-        metadata.join(","),
-        map.join(",")
-    );
+    let json =
+        format!("{{\"metadata\":{{{}}},\"weight_map\":{{{}}}}}", metadata.join(","), map.join(","));
     let path = files.path;
     let tensor = [Part { what: "aliases", count: 0, len: 0 }, WEIGHT];
     files.with("w.bin", saved(&pickled(&tensor), &[], false)).with(path, json)

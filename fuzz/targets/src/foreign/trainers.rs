@@ -9,6 +9,7 @@ pub(super) const DCP: Format = Format {
     name: "DCP directory",
     repeated: &["tensors", "chunks", "empty", "values", "settings", "paths", "files", "deflated"],
     shared: &["one chunk", "one list of chunks", "one shape", "one place", "one name", "one path"],
+    each: 700,
     write: dcp,
     open: open::foreign,
 };
@@ -21,9 +22,17 @@ pub(super) const DEEPSPEED: Format = Format {
         "module", "files",
     ],
     shared: &[
-        "one group", "one shape", "one buffer", "one kept name", "one list of flats",
-        "one padding", "one flat", "kept name", "one name",
+        "one group",
+        "one shape",
+        "one buffer",
+        "one kept name",
+        "one list of flats",
+        "one padding",
+        "one flat",
+        "kept name",
+        "one name",
     ],
+    each: 8,
     write: deepspeed,
     open: open::foreign,
 };
@@ -120,7 +129,7 @@ impl Listed {
             }),
             // Each archive says far more than it weighs.
             "deflated" => part.names().for_each(|name| {
-                let aliases = Part { what: "aliases", count: len * 16, len: 6 };
+                let aliases = Part { what: "aliases", count: len, len: 6 };
                 self.value(&name);
                 self.place(&name, None, &saved(&pickled(&[aliases]), &[], true));
             }),
@@ -200,17 +209,14 @@ impl Listed {
 
 fn dcp(parts: &[Part]) -> Files {
     let empty = || Pickle(Vec::new());
-    let mut listed =
-        Listed { entries: empty(), places: empty(), paths: empty(), file: Vec::new() };
+    let mut listed = Listed { entries: empty(), places: empty(), paths: empty(), file: Vec::new() };
     parts.iter().for_each(|part| listed.add(*part));
     let Listed { entries, places, paths, file } = listed;
     let mut metadata = Pickle::new();
     metadata.object(METADATA, "Metadata", |pickle| {
-        for (field, entries) in [
-            ("state_dict_metadata", entries),
-            ("planner_data", paths),
-            ("storage_data", places),
-        ] {
+        for (field, entries) in
+            [("state_dict_metadata", entries), ("planner_data", paths), ("storage_data", places)]
+        {
             pickle.text(field).op(b"}(").op(&entries.0).op(b"u");
         }
     });
