@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use safetensors_core::io::beside;
 use serde::Deserialize;
 
 use super::scan::broken_links_below;
@@ -93,9 +94,9 @@ impl CachedRepo {
     /// The digests of the files of a commit, by name, as Python's library has listed them. A list
     /// that cannot be read tells nothing.
     fn listed_digests(&self, snapshot: &CachedSnapshot) -> HashMap<String, Etag> {
-        let path = self.dir.join("trees").join(format!("{}.json", snapshot.commit));
-        let listed =
-            fs::read(path).ok().and_then(|json| serde_json::from_slice::<Tree>(&json).ok());
+        let name = format!("{}.json", snapshot.commit);
+        let json = beside::read(&self.dir.join("trees"), name, MOST).ok().flatten();
+        let listed = json.and_then(|json| serde_json::from_slice::<Tree>(&json).ok());
         let files = listed.filter(|tree| tree.format_version == 1).map(|tree| tree.files);
         let digest = |(name, file): (String, TreeFile)| {
             let text = file.lfs_sha256.unwrap_or(file.blob_id);
@@ -137,6 +138,9 @@ fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
     let mut alike = byte_len.and_then(|len| by_len.get(&len)).into_iter().flatten();
     alike.any(|digest| digest.check(path, None, &AtomicBool::new(false)).is_ok())
 }
+
+/// The most bytes of a list of the files of a commit.
+const MOST: u64 = 100_000_000;
 
 /// `trees/<commit>.json`: what a commit has.
 #[derive(Deserialize)]
