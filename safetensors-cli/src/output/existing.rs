@@ -383,7 +383,7 @@ fn opens_as(directory: &Path) -> Option<(String, Vec<PathBuf>)> {
 
 /// Whether a file names a directory beside it, or has its number, as Megatron does.
 fn says_newest(path: &Path, name: &str) -> bool {
-    let Ok(Some(said)) = beside::read(path, name, LONGEST_NAME) else { return false };
+    let Ok(said) = beside::read_file(&path.join(name), LONGEST_NAME) else { return false };
     let Ok(said) = String::from_utf8(said) else { return false };
     let said = Path::new(said.trim());
     let is_number = name != NEWEST[0] && said.to_str().is_some_and(|it| it.parse::<u64>().is_ok());

@@ -109,3 +109,112 @@ fn is_blob(home: &Path, target: &Path) -> bool {
     let is_below = |it: &Path| it.join("blobs").is_dir() && target.starts_with(it.join("blobs"));
     repository.is_some_and(|it| it.join("blobs").is_dir() && it.ancestors().take(2).any(is_below))
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::symlink;
+
+    use tempfile::tempdir;
+
+    use super::*;
+
+    fn write(path: PathBuf) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x").unwrap();
+    }
+
+    #[test]
+    fn names_and_links_stay_below_the_directory() {
+        let dir = tempdir().unwrap();
+        let home = dir.path().join("home");
+        write(home.join("a/file"));
+        write(dir.path().join("secret"));
+        write(dir.path().join("home2/file"));
+        for (target, link) in [
+            ("a/file", "below"),
+            ("below", "twice"),
+            ("a", "folder"),
+            ("../home/a/file", "around"),
+            ("../secret", "out"),
+            ("../home2/file", "sibling"),
+            ("..", "up"),
+            ("/dev/zero", "device"),
+            ("nowhere", "dangling"),
+            ("out", "chain"),
+            ("loop", "loop"),
+        ] {
+            symlink(target, home.join(link)).unwrap();
+        }
+        for name in ["a/file", "./a/file", "below", "twice", "folder/file", "around"] {
+            assert_eq!(read(&home, name, 1).unwrap().as_deref(), Some(&b"x"[..]), "{name}");
+        }
+        for name in ["absent", "absent/file", "a/file/file", "dangling"] {
+            assert!(read(&home, name, 1).unwrap().is_none(), "{name}");
+        }
+        let absolute = dir.path().join("secret");
+        let outside = ["out", "sibling", "up/secret", "device", "chain", "../secret", "a/../below"];
+        for name in outside.into_iter().map(Path::new).chain([&*absolute]) {
+            let error = read(&home, name, 1).unwrap_err();
+            assert!(error.to_string().contains("leads out of its directory"), "{error}");
+            assert_eq!(error.file(), home.join(name).to_str());
+        }
+        assert!(read(&home, "loop", 1).is_err());
+        // The directory itself may be a link, and relative.
+        symlink(&home, dir.path().join("link")).unwrap();
+        assert!(read(&dir.path().join("link"), "below", 1).unwrap().is_some());
+        assert!(find(Path::new(""), "Cargo.toml").unwrap().is_some());
+    }
+
+    #[test]
+    fn only_regular_files_of_some_bytes_are_read() {
+        let dir = tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "four").unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("fifo"), 0o600.into()).unwrap();
+        File::create(at("hole")).unwrap().set_len(1 << 30).unwrap();
+        for (name, most, expected) in [
+            ("file", 3, "expected at most 3 bytes, found 4"),
+            ("hole", 100, "expected at most 100 bytes, found 1073741824"),
+            ("fifo", 9, "found a special file"),
+            ("directory", 9, "found a directory"),
+        ] {
+            for read in
+                [read(dir.path(), name, most).map(drop), read_file(&at(name), most).map(drop)]
+            {
+                let error = read.unwrap_err();
+                assert!(error.to_string().ends_with(expected), "{error}");
+                assert_eq!(error.file(), at(name).to_str());
+            }
+        }
+        assert_eq!(read(dir.path(), "file", 4).unwrap().unwrap(), b"four");
+        assert_eq!(read_file(&at("file"), u64::MAX).unwrap(), b"four");
+    }
+
+    /// A blob may be a link into a place for all repositories.
+    #[test]
+    fn links_to_blobs_are_followed_in_a_cache_of_the_hub() {
+        let dir = tempdir().unwrap();
+        let snapshot = dir.path().join("models--a--b/snapshots/0123");
+        fs::create_dir_all(snapshot.join("unet")).unwrap();
+        write(dir.path().join("models--a--b/blobs/own"));
+        write(dir.path().join("blobs/ab/shared"));
+        write(dir.path().join("models--a--c/blobs/other"));
+        write(dir.path().join("models--a--b/refs/main"));
+        let link = |target, name| symlink(target, snapshot.join(name)).unwrap();
+        link("../../blobs/own", "own");
+        link("../../../blobs/own", "unet/own");
+        symlink("../../blobs/ab/shared", dir.path().join("models--a--b/blobs/shared")).unwrap();
+        link("../../blobs/shared", "shared");
+        link("../../../models--a--c/blobs/other", "other");
+        link("../../refs/main", "ref");
+        for name in ["own", "unet/own", "shared"] {
+            assert!(read(&snapshot, name, 1).unwrap().is_some(), "{name}");
+        }
+        assert!(read(&snapshot.join("unet"), "own", 1).unwrap().is_some());
+        for name in ["other", "ref"] {
+            assert!(read(&snapshot, name, 1).is_err(), "{name}");
+        }
+    }
+}

@@ -23,10 +23,10 @@ pub(super) fn read_text(directory: &Path, name: &str) -> Result<Option<String>> 
 /// Reads JSON; `None` if there is none. `bad` makes the error of a file that is not JSON.
 pub(super) fn read_json(
     directory: &Path,
-    name: &str,
+    name: impl AsRef<Path>,
     bad: fn(String) -> Error,
 ) -> Result<Option<Value>> {
-    let Some(bytes) = beside::read(directory, name, MOST)? else { return Ok(None) };
+    let Some(bytes) = beside::read(directory, &name, MOST)? else { return Ok(None) };
     let parsed = python_json::read(&bytes).map(Some);
     let file = || label(&directory.join(name));
     parsed.map_err(|error| bad(format!("not JSON: {error}")).in_file(file()))

@@ -166,7 +166,7 @@ impl Model {
         let Some(folder) = pooling.and_then(|module| module["path"].as_str()) else {
             return Ok(());
         };
-        let name = format!("{folder}/config.json");
+        let name = Path::new(folder).join("config.json");
         let config = read_json(&self.directory, &name, bad)?.unwrap_or_default();
         let kinds = [
             ("pooling_mode_mean_tokens", "mean", 1_u32),
