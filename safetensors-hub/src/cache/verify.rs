@@ -161,6 +161,7 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::error::ErrorKind;
+    use crate::repo::Revision;
     use safetensors_core as core;
 
     const GIT: &str = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f"; // of "abc"
@@ -244,6 +245,28 @@ mod tests {
         symlink(format!("../../blobs/{GIT}"), snapshot.join("a")).unwrap();
         symlink("alone", snapshot.join("b")).unwrap();
         assert_eq!(found(&repo), (1, vec![], vec!["alone".into(), "b".into()]));
+    }
+
+    /// Reading a FIFO would wait for a writer.
+    #[cfg(unix)]
+    #[test]
+    fn special_files_are_damaged_or_no_list_or_no_reference() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = repo(dir.path(), &[(GIT, "abc")], &[("alone", "alone")]);
+        let list = format!("trees/{COMMIT}.json");
+        for name in [&*format!("blobs/{SHA256}"), &list, "refs/main"] {
+            let path = repo.dir().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        }
+        assert_eq!(found(&repo), (1, vec![SHA256.into()], vec!["alone".into()]));
+        let error = repo.commit(&Revision::parse("main").unwrap()).unwrap_err();
+        assert!(matches!(error.kind(), core::ErrorKind::NotAFile { .. }), "{error}");
+        // Not more is read than a name of a commit can have.
+        fs::remove_file(repo.dir().join("refs/main")).unwrap();
+        let large = fs::File::create(repo.dir().join("refs/main")).unwrap();
+        large.set_len(1 << 30).unwrap();
+        assert!(repo.commit(&Revision::parse("main").unwrap()).is_err());
     }
 
     #[cfg(unix)]
