@@ -168,7 +168,8 @@ impl<S> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], also for a file over `most` bytes.
+    /// [`ErrorKind::Io`], also for a file over `most` bytes; [`ErrorKind::NotAFile`] for anything but
+    /// a regular file, and for a link that leads out of the directory.
     pub fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.catalog.read_beside(name, most)
     }
