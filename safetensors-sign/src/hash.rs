@@ -116,3 +116,20 @@ fn read(
         }
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// Opening a FIFO would wait for a writer.
+    #[test]
+    fn a_file_that_has_become_a_special_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for path in [&*fifo, Path::new("/dev/zero")] {
+            let error = read(path, &mut Vec::new(), |_| {}, &|_| Ok(())).unwrap_err();
+            assert!(matches!(error.kind(), CoreKind::NotAFile { .. }), "{error}");
+        }
+    }
+}
