@@ -363,7 +363,7 @@ fn whole_tensors_are_not_larger_than_their_bytes_and_the_base_explain() {
         let made = make(&base, views(&new), scratch.path("made"), &quick());
         assert_eq!(made.is_ok(), is_fine);
         match made {
-            Ok(delta) => _ = Chain::new([delta]).unwrap().verify(&base, &quick()).unwrap(),
+            Ok(delta) => Chain::new([delta]).unwrap().verify(&base, &quick()).unwrap(),
             Err(error) => assert!(is_refused(&error), "{error}"),
         }
     }
