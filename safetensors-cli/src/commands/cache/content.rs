@@ -29,6 +29,13 @@ struct ListedRepo {
     path: String,
     bytes: u64,
     snapshots: Vec<ListedSnapshot>,
+    revisions_without_snapshot: Vec<LostRevision>,
+}
+
+#[derive(Serialize)]
+struct LostRevision {
+    revision: String,
+    commit: String,
 }
 
 #[derive(Serialize)]
@@ -163,6 +170,14 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
             path: lossy(repo.dir()),
             bytes: repo.byte_len()?,
             snapshots: repo.snapshots()?.into_iter().map(snapshot).collect(),
+            revisions_without_snapshot: repo
+                .revisions_without_snapshot()?
+                .into_iter()
+                .map(|(revision, commit)| LostRevision {
+                    revision: revision.to_string(),
+                    commit: commit.to_string(),
+                })
+                .collect(),
         });
     }
     if which.json {
@@ -186,6 +201,15 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
                         text::name(&snapshot.commit),
                         text::count(snapshot.files.len() as u64),
                         text::size(snapshot.bytes),
+                    ]);
+                }
+                for lost in &repo.revisions_without_snapshot {
+                    rows.row([
+                        repo.repo.clone(),
+                        text::name(&lost.revision),
+                        text::name(&lost.commit),
+                        String::new(),
+                        "no snapshot".to_owned(),
                     ]);
                 }
             }
