@@ -96,7 +96,7 @@ impl Cache {
         }
     }
 
-    /// The repositories of models that the cache has, sorted by name. An absent cache has none.
+    /// The repositories that the cache has, sorted by name. An absent cache has none.
     ///
     /// # Errors
     ///

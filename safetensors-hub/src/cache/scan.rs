@@ -42,6 +42,12 @@ impl CachedRepo {
         Ok(snapshots)
     }
 
+    /// The names of the files of a commit, sorted, as far as they are there.
+    #[cfg(feature = "download")]
+    pub(crate) fn files(&self, commit: &Revision) -> Result<Vec<String>> {
+        files_below(&self.snapshot_dir(commit))
+    }
+
     /// Returns the branches and tags whose commit has no snapshot, sorted, each with the commit.
     /// They are of no use offline until the next download.
     ///
@@ -152,7 +158,8 @@ mod tests {
         symlink("..", snapshot.join("circle")).unwrap();
 
         let cache = Cache::at(dir.path());
-        let [repo] = &cache.repos().unwrap()[..] else { panic!("one repository") };
+        let [repo, other] = &cache.repos().unwrap()[..] else { panic!("two repositories") };
+        assert_eq!(other.id().to_string(), "datasets/a/c");
         assert_eq!(repo.id().to_string(), "a/b");
         let [snapshot] = &repo.snapshots().unwrap()[..] else { panic!("one snapshot") };
         assert_eq!(snapshot.files, ["x/file"]);

@@ -20,6 +20,12 @@ use crate::repo::{RepoId, Revision, check_file_name};
 /// Each time this many bytes have arrived, one more failure is allowed.
 const FORGIVING: u64 = 1 << 20;
 
+/// The largest file that the Hub's CDN sends as a whole. To a request for more it answers 400.
+const LARGEST_WHOLE: u64 = 50_000_000_000;
+
+/// The bytes of a request for a part of a larger file.
+const PART: u64 = 16 << 30;
+
 /// A file of a repository at one commit. Its bytes are read by range, from several threads at once.
 ///
 /// A broken connection, a server that stalls or is overloaded, and a signed address that has
@@ -96,7 +102,8 @@ impl HubFile {
         &self.resolved.repo
     }
 
-    /// The commit that the file belongs to: 40 hex digits.
+    /// The commit that the file belongs to: 40 hex digits. For a file in a bucket it is the revision
+    /// that was asked for.
     pub fn commit(&self) -> &Revision {
         &self.resolved.commit
     }
@@ -150,8 +157,8 @@ impl HubFile {
         let (mut at, mut forgiven) = (range.start, range.start);
         while at < range.end {
             check_stop(stop)?;
-            let rest = at..range.end;
-            let copied = self.open(&rest, stop).and_then(|mut opened| {
+            let next = next_request(at..range.end, self.byte_len());
+            let copied = self.open(&next, stop).and_then(|mut opened| {
                 opened.copy(|bytes| {
                     check_stop(stop)?;
                     sink(bytes)?;
@@ -251,6 +258,13 @@ impl HubFile {
     }
 }
 
+/// The bytes of a range that are asked for next. A file that the Hub's CDN does not send as a whole
+/// comes in parts.
+fn next_request(rest: Range<u64>, byte_len: u64) -> Range<u64> {
+    let most = if byte_len > LARGEST_WHOLE { PART } else { u64::MAX };
+    rest.start..rest.end.min(rest.start.saturating_add(most))
+}
+
 impl fmt::Debug for HubFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HubFile")
@@ -269,5 +283,29 @@ impl ReadAt for HubFile {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_until(buf, offset, &AtomicBool::new(false)).map_err(to_io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_the_cdn_does_not_send_whole_is_asked_for_in_parts() {
+        for byte_len in [0, 1, LARGEST_WHOLE] {
+            assert_eq!(next_request(0..byte_len, byte_len), 0..byte_len);
+        }
+        for byte_len in [LARGEST_WHOLE + 1, 500_000_000_000] {
+            let (mut at, mut parts) = (7, 0);
+            while at < byte_len {
+                let next = next_request(at..byte_len, byte_len);
+                assert_eq!(next.start, at);
+                assert!(next.end <= byte_len && next.end - at <= PART);
+                (at, parts) = (next.end, parts + 1);
+            }
+            assert_eq!(parts, (byte_len - 7).div_ceil(PART));
+            // A header is asked for as ever.
+            assert_eq!(next_request(8..4096, byte_len), 8..4096);
+        }
     }
 }

@@ -71,6 +71,9 @@ pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
 }
 
 fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
+    if repo.is_bucket() {
+        return Err(ErrorKind::Bucket { bucket: repo.to_string() }.into());
+    }
     let revision = match &options.revision {
         Some(text) => Revision::parse(text)?,
         None => Revision::main(),
