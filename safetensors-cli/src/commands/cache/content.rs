@@ -184,8 +184,13 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
         json::write(&listed, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let columns =
-        [("model", Left), ("revision", Left), ("commit", Left), ("files", Right), ("size", Right)];
+    let columns = [
+        ("repository", Left),
+        ("revision", Left),
+        ("commit", Left),
+        ("files", Right),
+        ("size", Right),
+    ];
     if !listed.repos.is_empty() {
         table::write(&columns, out, |rows| {
             for repo in &listed.repos {
@@ -234,7 +239,7 @@ pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     if !sized.repos.is_empty() {
-        table::write(&[("model", Left), ("bytes", Right), ("size", Right)], out, |rows| {
+        table::write(&[("repository", Left), ("bytes", Right), ("size", Right)], out, |rows| {
             for SizedRepo { repo, bytes } in &sized.repos {
                 rows.row([repo.clone(), text::count(*bytes), text::size(*bytes)]);
             }
@@ -245,17 +250,17 @@ pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// The last line: how many models there are, and their bytes.
+/// The last line: how many repositories there are, and their bytes.
 fn summarise(
     dir: &Path,
     sizes: impl ExactSizeIterator<Item = u64>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let (path, models) = (text::path(dir), text::counted(sizes.len() as u64, "model"));
+    let (path, repos) = (text::path(dir), text::counted(sizes.len() as u64, "repo"));
     if !dir.exists() {
-        return Ok(writeln!(out, "{path}: {models}; the first download makes this directory")?);
+        return Ok(writeln!(out, "{path}: {repos}; the first download makes this directory")?);
     }
-    Ok(writeln!(out, "{path}: {models}, {}", text::size(sizes.sum::<u64>()))?)
+    Ok(writeln!(out, "{path}: {repos}, {}", text::size(sizes.sum::<u64>()))?)
 }
 
 pub(super) fn verify(
@@ -294,7 +299,7 @@ pub(super) fn verify(
         json::write(&verified, out)?;
     } else if verified.repos.len() != 1 {
         let count = |state| verified.repos.iter().filter(|repo| repo.state == state).count() as u64;
-        let checked = text::counted(verified.repos.len() as u64, "model");
+        let checked = text::counted(verified.repos.len() as u64, "repo");
         write!(out, "\n{checked} checked: {} intact", text::count(count(State::Ok)))?;
         match count(State::Unverified) {
             0 => writeln!(out)?,
@@ -308,7 +313,7 @@ pub(super) fn verify(
     })
 }
 
-/// Prints a line about a model, unless it is damaged, and one for each file with a problem.
+/// Prints a line about a repository, unless it is damaged, and one for each file with a problem.
 fn show(
     repo: &CachedRepo,
     bytes: u64,

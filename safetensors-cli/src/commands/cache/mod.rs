@@ -52,7 +52,7 @@ struct Which {
     json: bool,
 }
 
-/// List the models that were downloaded, with their revisions
+/// List the repositories that were downloaded, with their revisions
 ///
 /// The size of a revision is that of its files. Revisions share files that are the same. A branch
 /// or a tag with a commit that has no snapshot is listed as such: nothing of it was downloaded, or
@@ -93,7 +93,7 @@ struct Verify {
     strict: bool,
 }
 
-/// Show the bytes on the disk of each model, the largest first
+/// Show the bytes on the disk of each repository, the largest first
 ///
 /// Unfinished downloads count too.
 #[derive(Debug, clap::Args)]
