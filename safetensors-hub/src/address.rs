@@ -17,9 +17,8 @@ pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
 }
 
 /// The address of a repository, of one of its folders or of one of its files, as Python's
-/// `huggingface_hub` writes it: `hf://[models/]owner/name[@revision][/path]`, with `datasets`,
-/// `spaces` or `kernels` in place of `models` for other kinds, or
-/// `hf://buckets/owner/name[/path]`.
+/// `huggingface_hub` writes it: `hf://[models/]owner/name[@revision][/path]`, for other kinds with
+/// `datasets`, `spaces` or `kernels` instead of `models`, or `hf://buckets/owner/name[/path]`.
 ///
 /// A revision that contains `/` is written with `%2F`, except for those of the forms `refs/pr/1`
 /// and `refs/convert/x`.

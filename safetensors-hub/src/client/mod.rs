@@ -21,6 +21,7 @@ pub use file::HubFile;
 pub(crate) use listing::BucketEntry;
 pub use listing::RepoFiles;
 pub use options::ClientOptions;
+#[cfg(feature = "remote")]
 pub(crate) use retry::GLANCE;
 
 use crate::environment::Environment;

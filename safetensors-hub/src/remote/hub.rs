@@ -13,7 +13,7 @@ use super::files::Files;
 use super::hub_reads::Slots;
 use super::{RemoteFile, RemoteOptions};
 use crate::cache::{Cache, CachedRepo};
-use crate::client::{BucketEntry, Client, ClientOptions};
+use crate::client::{BucketEntry, Client, ClientOptions, HubFile};
 use crate::environment::{DEFAULT_ENDPOINT, Environment};
 use crate::repo::check_file_name;
 use crate::{ErrorKind, HubAddress, RepoId, Result, Revision};
@@ -41,22 +41,19 @@ struct State {
 impl HubFiles {
     /// The repository of an address. No request is made.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
-        let repo = address.repo();
+        let repo = address.repo().clone();
         let is_cached = options.environment && !repo.is_bucket();
-        let cache = is_cached.then(Cache::from_environment);
-        let mut revision = address.revision().clone();
-        let client = if options.environment && Environment::PROCESS.is_offline() {
-            let cache = Cache::from_environment()?;
-            revision = find_offline(&cache, address)?;
-            None
+        let cache = is_cached.then(|| Cache::from_environment().ok()).flatten();
+        let (client, revision) = if options.environment && Environment::PROCESS.is_offline() {
+            (None, find_offline(&Cache::from_environment()?, address)?)
         } else {
-            Some(client(options)?)
+            (Some(client(options)?), address.revision().clone())
         };
         Ok(Self {
             client,
-            cached: cache.and_then(Result::ok).map(|cache| cache.repo(repo)),
+            cached: cache.map(|cache| cache.repo(&repo)),
             slots: Arc::default(),
-            state: Mutex::new(State { repo: repo.clone(), revision, names: None }),
+            state: Mutex::new(State { repo, revision, names: None }),
         })
     }
 
@@ -98,6 +95,18 @@ impl HubFiles {
         }
         (state.repo, state.revision) = (repo.clone(), commit.clone());
         Ok(())
+    }
+
+    /// Asks for a file; `None` if there is none of this name, or if no request may be made.
+    fn ask(&self, key: &str) -> io::Result<Option<HubFile>> {
+        let Some(client) = &self.client else { return Ok(None) };
+        let (repo, revision) = self.asked();
+        match client.file(&repo, &revision, key) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if matches!(error.other(), Some(ErrorKind::FileNotFound)) => Ok(None),
+            // What the error lacks of a file must not look like one that is not there.
+            Err(error) => Err(io::Error::other(error)),
+        }
     }
 
     fn names(&self) -> Result<Arc<[String]>> {
@@ -161,20 +170,11 @@ fn find_offline(cache: &Cache, address: &HubAddress) -> Result<Revision> {
 
 impl Files for HubFiles {
     fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>> {
-        let (repo, revision) = self.asked();
-        if let Some(file) = self.cached(&revision, key, None)? {
+        if let Some(file) = self.cached(&self.asked().1, key, None)? {
             return Ok(Some(file));
         }
-        let Some(client) = &self.client else { return Ok(None) };
         let _slot = self.slots.take(&AtomicBool::new(false)).map_err(io::Error::other)?;
-        let file = match client.file(&repo, &revision, key) {
-            Ok(file) => file,
-            Err(error) if matches!(error.other(), Some(ErrorKind::FileNotFound)) => {
-                return Ok(None);
-            }
-            // What the error lacks of a file must not look like one that is not there.
-            Err(error) => return Err(io::Error::other(error)),
-        };
+        let Some(file) = self.ask(key)? else { return Ok(None) };
         self.pin(file.repo(), file.commit()).map_err(io::Error::other)?;
         match self.cached(file.commit(), key, Some(file.byte_len()))? {
             Some(file) => Ok(Some(file)),
@@ -213,14 +213,12 @@ impl Files for HubFiles {
     /// A commit never changes, and so its files do not either.
     fn version(&self, key: &str, fetched: Option<String>) -> io::Result<Option<String>> {
         let (repo, revision) = self.asked();
-        match self.client.as_ref().filter(|_| repo.is_bucket() && fetched.is_none()) {
-            None if repo.is_bucket() => Ok(fetched),
-            None => Ok(revision.is_commit().then(|| revision.to_string())),
-            Some(client) => match client.file(&repo, &revision, key) {
-                Ok(file) => Ok(Some(file.etag().to_owned())),
-                Err(error) if matches!(error.other(), Some(ErrorKind::FileNotFound)) => Ok(None),
-                Err(error) => Err(io::Error::other(error)),
-            },
+        if !repo.is_bucket() {
+            return Ok(revision.is_commit().then(|| revision.to_string()));
+        }
+        match fetched {
+            None => Ok(self.ask(key)?.map(|file| file.etag().to_owned())),
+            fetched => Ok(fetched),
         }
     }
 }
