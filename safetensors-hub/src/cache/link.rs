@@ -50,7 +50,7 @@ fn means_no_links(error: &io::Error) -> bool {
     #[cfg(unix)]
     let codes = {
         use rustix::io::Errno;
-        [Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS].map(Errno::raw_os_error)
+        [Errno::PERM, Errno::NOTSUP, Errno::OPNOTSUPP, Errno::NOSYS].map(Errno::raw_os_error)
     };
     // ERROR_INVALID_FUNCTION, ERROR_NOT_SUPPORTED, ERROR_PRIVILEGE_NOT_HELD.
     #[cfg(not(unix))]
