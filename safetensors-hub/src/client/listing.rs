@@ -144,8 +144,8 @@ impl Client {
                 let (patience, http) = (self.shared.patience, self.http());
                 let asking = Attempts::new(patience, http.was_reached(), &stop).run(ask);
                 let (all, len, next) = asking.map_err(|error| asked.locate(error))?;
-                // An empty page has two bytes at least, so this ends.
-                left = left.saturating_sub(len);
+                // A page counts, too, so that empty ones come to an end.
+                left = left.saturating_sub(len.max(1 << 10));
                 entries.extend(all);
                 page = next;
             }

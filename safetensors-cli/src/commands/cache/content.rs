@@ -1,5 +1,6 @@
 //! The repositories of the cache, as tables and as JSON.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -29,13 +30,8 @@ struct ListedRepo {
     path: String,
     bytes: u64,
     snapshots: Vec<ListedSnapshot>,
-    revisions_without_snapshot: Vec<LostRevision>,
-}
-
-#[derive(Serialize)]
-struct LostRevision {
-    revision: String,
-    commit: String,
+    /// Their commits.
+    revisions_without_snapshot: BTreeMap<String, String>,
 }
 
 #[derive(Serialize)]
@@ -173,10 +169,7 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
             revisions_without_snapshot: repo
                 .revisions_without_snapshot()?
                 .into_iter()
-                .map(|(revision, commit)| LostRevision {
-                    revision: revision.to_string(),
-                    commit: commit.to_string(),
-                })
+                .map(|(revision, commit)| (revision.to_string(), commit.to_string()))
                 .collect(),
         });
     }
@@ -208,11 +201,11 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
                         text::size(snapshot.bytes),
                     ]);
                 }
-                for lost in &repo.revisions_without_snapshot {
+                for (revision, commit) in &repo.revisions_without_snapshot {
                     rows.row([
                         repo.repo.clone(),
-                        text::name(&lost.revision),
-                        text::name(&lost.commit),
+                        text::name(revision),
+                        text::name(commit),
                         String::new(),
                         "no snapshot".to_owned(),
                     ]);

@@ -158,9 +158,9 @@ fn a_branch_whose_snapshot_is_gone_is_named() {
     let row: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(row, ["owner/shards", "main", &commit, "no", "snapshot"]);
     let json = json(dir.path(), "list");
-    let lost = serde_json::json!([{ "revision": "main", "commit": commit }]);
+    let lost = serde_json::json!({ "main": commit });
     assert_eq!(json["repos"][1]["revisions_without_snapshot"], lost);
-    assert_eq!(json["repos"][0]["revisions_without_snapshot"], serde_json::json!([]));
+    assert_eq!(json["repos"][0]["revisions_without_snapshot"], serde_json::json!({}));
 
     let assert = run(dir.path(), &["cache", "verify"]).assert().success();
     let said = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();

@@ -41,16 +41,22 @@ fn files_of<'a>(
     Ok(&bucket.commits[bucket.resolve("main").unwrap()])
 }
 
-/// `OWNER/NAME/tree[/PREFIX]`: two entries a page. The prefix is one of the text.
+/// `OWNER/NAME[/tree[/PREFIX]]`: two entries a page. The prefix is one of the text.
 fn tree(state: &State, request: &Request, rest: &str) -> Option<Answer> {
     let mut parts = rest.splitn(4, '/');
     let bucket = format!("buckets/{}/{}", parts.next()?, parts.next()?);
-    parts.next().filter(|it| *it == "tree")?;
-    let prefix = parts.next().unwrap_or_default();
+    let (is_tree, prefix) = (parts.next() == Some("tree"), parts.next().unwrap_or_default());
     let files = match files_of(state, request, &bucket) {
         Ok(files) => files,
         Err(answer) => return Some(answer),
     };
+    if !is_tree {
+        let info = serde_json::json!({
+            "id": bucket.trim_start_matches("buckets/"), "private": false, "size": 0,
+            "createdAt": "2026-01-01T00:00:00.000Z", "totalFiles": files.len(),
+        });
+        return Some(Answer::new(200).body(info.to_string()));
+    }
     let mut entries = BTreeMap::new();
     for (path, file) in files.iter().filter(|(path, _)| path.starts_with(prefix)) {
         let below = if prefix.is_empty() { 0 } else { prefix.len() + 1 };
@@ -77,7 +83,8 @@ fn tree(state: &State, request: &Request, rest: &str) -> Option<Answer> {
     if start + 2 >= total {
         return Some(answer);
     }
-    let next = format!("/api/{bucket}/tree/{}", prefix.replace('/', "%2F"));
+    let host = request.header("host").unwrap_or_default();
+    let next = format!("http://{host}/api/{bucket}/tree/{}", prefix.replace('/', "%2F"));
     Some(
         answer
             .header("Link", format!("<{next}?recursive=false&cursor={}>; rel=\"next\"", start + 2)),
@@ -164,7 +171,7 @@ fn api(state: &mut State, request: &Request, rest: &str) -> Option<Answer> {
             let (oid, size) = (&file.etag, file.bytes.len());
             let lfs = serde_json::json!({ "oid": oid, "size": size, "pointerSize": 134 });
             let mut entry = serde_json::json!({
-                "type": "file", "oid": &oid[..40], "size": size, "path": path,
+                "type": "file", "oid": oid.get(..40).unwrap_or(oid), "size": size, "path": path,
             });
             if file.is_large {
                 entry["lfs"] = lfs;
