@@ -9,7 +9,9 @@ use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::Store;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Number;
+use serde_json::value::RawValue;
 
 use crate::budget::Budget;
 use crate::error::{self, Error, ErrorKind, Result};
@@ -101,7 +103,7 @@ type ShardNames = BTreeMap<String, HashSet<String>>;
 /// The shards, and the number of bytes that all tensors should have.
 fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     let bad = |problem: String| Error::from(ErrorKind::BadIndex { problem });
-    let index: Index = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
+    let index: Index<'_> = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
     let mut shards = ShardNames::new();
     for (tensor, shard) in index.weight_map.0 {
         if !is_safe(&shard) {
@@ -114,7 +116,11 @@ fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     if shards.is_empty() {
         return Err(bad("the weight_map is empty".into()));
     }
-    Ok((shards, index.metadata.0))
+    let metadata = index.metadata.and_then(|it| serde_json::from_str(it.get()).ok());
+    let size = metadata.and_then(|Metadata { total_size: size }| {
+        size.as_u64().or(size.as_f64().map(|size| size as u64))
+    });
+    Ok((shards, size))
 }
 
 /// Whether the name of a shard leads, on every system, to a file below the folder of the index.
@@ -124,69 +130,17 @@ fn is_safe(name: &str) -> bool {
 }
 
 #[derive(Deserialize)]
-struct Index {
-    #[serde(default)]
-    metadata: TotalSize,
+struct Index<'a> {
+    /// Anything.
+    #[serde(borrow, default)]
+    metadata: Option<&'a RawValue>,
     weight_map: Shards,
 }
 
-/// The number `total_size` of a map, or the number itself. Nothing else is kept.
-#[derive(Default)]
-struct TotalSize(Option<u64>);
-
-impl<'de> Deserialize<'de> for TotalSize {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Self(None))
-    }
-}
-
-impl<'de> Visitor<'de> for TotalSize {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("metadata")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
-        while let Some(key) = map.next_key::<String>()? {
-            if key == "total_size" {
-                self = map.next_value()?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(self)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(self)
-    }
-
-    fn visit_u64<E>(self, size: u64) -> Result<Self, E> {
-        Ok(Self(Some(size)))
-    }
-
+#[derive(Deserialize)]
+struct Metadata {
     /// Some programs write a float.
-    fn visit_f64<E>(self, size: f64) -> Result<Self, E> {
-        Ok(Self(Some(size as u64)))
-    }
-
-    fn visit_i64<E>(self, _size: i64) -> Result<Self, E> {
-        Ok(Self(Some(0)))
-    }
-
-    fn visit_str<E>(self, _text: &str) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_bool<E>(self, _flag: bool) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_unit<E>(self) -> Result<Self, E> {
-        Ok(self)
-    }
+    total_size: Number,
 }
 
 /// The shard of each tensor.

@@ -12,12 +12,13 @@ use safetensors_core::framework::in_parallel;
 use safetensors_core::{Dtype, ReadAt};
 
 use super::frozen::add_frozen;
+use super::row::{Piece, Row};
 use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile, count};
 use super::{File, Folder, OPENED_AT_ONCE, add, bad, item, settings};
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pytorch::values::ENTRY;
-use crate::tensor_file::{Archived, Data, Directory, Place, Region, WholeTensor};
+use crate::tensor_file::{Archived, Directory, Region, WholeTensor};
 use crate::window::Window;
 
 /// The directory that a checkpoint in another format of DeepSpeed has.
@@ -25,9 +26,6 @@ const UNIVERSAL: &str = "zero";
 
 /// What the names of the optimizer's state begin with.
 const STATE: &str = "optimizer.state";
-
-/// The bytes of a number.
-const WIDTH: u64 = 4;
 
 /// Reads what the files say, and finds where each parameter lies.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
@@ -191,59 +189,6 @@ fn check_partitions<S>(
         return Err(bad(problem).in_path(&directory.files[first + rank].0));
     }
     Ok(())
-}
-
-/// The number of a file, what it has of a tensor, and where.
-type Piece = (usize, Region, Data);
-
-/// Numbers in a row, of which each file has ranges.
-struct Row {
-    /// The number of the file of each range, and the range.
-    ranges: Vec<(usize, Flat)>,
-    /// Where each range ends in the row.
-    ends: Vec<usize>,
-}
-
-impl Row {
-    fn new(ranges: impl Iterator<Item = (usize, Flat)>) -> Self {
-        let (ranges, mut len) = (ranges.collect::<Vec<_>>(), 0_usize);
-        let end = |(_, flat): &(usize, Flat)| {
-            len = len.saturating_add(flat.len);
-            len
-        };
-        let ends = ranges.iter().map(end).collect();
-        Self { ranges, ends }
-    }
-
-    fn len(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
-    }
-
-    /// Where `len` numbers lie, from the number `at` on.
-    fn cut(&self, at: usize, len: usize, budget: &Budget) -> Result<Vec<Piece>> {
-        let end = at.saturating_add(len);
-        if end > self.len() {
-            return Err(bad(format!(
-                "its numbers end at {end} of a row of {}; a part of it is missing",
-                self.len()
-            )));
-        }
-        let (mut pieces, mut from) = (Vec::new(), at);
-        let mut position = self.ends.partition_point(|&range_end| range_end <= at);
-        while from < end {
-            budget.keep_all::<Piece>(1)?;
-            let (file, flat) = self.ranges[position];
-            let begin = position.checked_sub(1).map_or(0, |before| self.ends[before]);
-            let to = end.min(self.ends[position]);
-            if from < to {
-                let start = flat.start + (from - begin) as u64 * WIDTH;
-                let region = Region::Flat { first: from - at, len: to - from };
-                pieces.push((file, region, Data::Plain(Place::At(start))));
-            }
-            (from, position) = (to, position + 1);
-        }
-        Ok(pieces)
-    }
 }
 
 /// Where the parameters lie.
@@ -424,36 +369,5 @@ impl Plan<'_> {
         aliases.sort_unstable();
         directory.aliases.extend(aliases);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_row_is_cut_anywhere() {
-        // The numbers are the bytes where they begin. Some ranges are empty.
-        let ranges = [(0, 0, 0), (1, 100, 2), (1, 200, 0), (2, 300, 3), (3, 400, 0)];
-        let budget = Budget::new(0, &crate::Limits::default());
-        let row = Row::new(ranges.iter().map(|&(file, start, len)| (file, Flat { start, len })));
-        let all = [(1, 100), (1, 104), (2, 300), (2, 304), (2, 308)];
-        for at in 0..=5 {
-            for len in 0..=5 - at {
-                let mut found = Vec::new();
-                for (file, region, data) in row.cut(at, len, &budget).unwrap() {
-                    let (Region::Flat { first, len }, Data::Plain(Place::At(start))) =
-                        (region, data)
-                    else {
-                        panic!("{at} {len}");
-                    };
-                    assert_eq!(first, found.len());
-                    found.extend((0..len as u64).map(|number| (file, start + number * WIDTH)));
-                }
-                assert_eq!(found, all[at..at + len]);
-            }
-            let error = row.cut(at, 6 - at, &budget).unwrap_err().to_string();
-            assert!(error.contains("its numbers end at 6 of a row of 5"), "{error}");
-        }
     }
 }

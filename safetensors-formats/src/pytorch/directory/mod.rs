@@ -9,6 +9,7 @@
 //! | `settings` | the settings of optimizers in it |
 //! | `ranks` | the `.metadata` of each rank |
 //! | `deepspeed` | ZeRO of DeepSpeed |
+//! | `row` | where the numbers of one parameter lie |
 //! | `states` | what each file of DeepSpeed says |
 //! | `frozen` | parameters of DeepSpeed that are not trained |
 //! | `dtensor` | one file of each rank, with its parts |
@@ -21,6 +22,7 @@ mod frozen;
 mod item;
 mod metadata;
 mod ranks;
+mod row;
 mod settings;
 mod states;
 
