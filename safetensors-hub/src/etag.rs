@@ -9,10 +9,10 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 
 use crate::error::{ErrorKind, Result, check_stop, io_at};
-use crate::repo::is_hex;
+use crate::repo::{Revision, is_hex};
 
 /// The most bytes of an ETag.
 const LONGEST: usize = 128;
@@ -61,6 +61,16 @@ impl Etag {
     /// Whether the content of a whole file can be checked against the ETag.
     pub(crate) fn is_digest(&self) -> bool {
         self.digest != Algorithm::Unknown
+    }
+
+    /// The name of the blob of a file in a cache. A text that is no digest may belong to two files
+    /// of the same length, as with nginx, so the name says which file it is of.
+    pub(crate) fn blob(&self, commit: &Revision, path: &str, size: u64) -> Self {
+        if self.is_digest() {
+            return self.clone();
+        }
+        let place = hex(digest(&SHA256, format!("{commit}/{path} {size}").as_bytes()));
+        Self { text: format!("{self}-{}", &place[..32]), digest: Algorithm::Unknown }
     }
 
     /// The ETag of a blob in a cache.

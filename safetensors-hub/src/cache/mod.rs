@@ -8,7 +8,9 @@
 //! <cache>/.locks/models--OWNER--NAME/<etag>.lock            held while a blob is downloaded
 //! ```
 //!
-//! Where the system has no links, a snapshot has the files themselves. Newer versions of Python's
+//! Data sets, spaces and kernels have `datasets--`, `spaces--` and `kernels--` instead of `models--`.
+//! An ETag that is no digest is followed by one of the commit, the path and the length, because two
+//! files may have it. Where the system has no links, a snapshot has the files themselves. Newer versions of Python's
 //! library may keep a blob in a store for all models, and link to it; such links are followed. Only
 //! the layout above is written.
 //!
@@ -96,7 +98,7 @@ impl Cache {
         }
     }
 
-    /// The repositories of models that the cache has, sorted by name. An absent cache has none.
+    /// The repositories that the cache has, sorted by name. An absent cache has none.
     ///
     /// # Errors
     ///

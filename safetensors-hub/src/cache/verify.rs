@@ -23,8 +23,8 @@ pub struct Verification {
     /// A link of a snapshot whose blob is missing is among them. Remove a file to have the next
     /// download replace it.
     pub damaged: Vec<(PathBuf, Error)>,
-    /// The files whose content was compared with nothing, each with the reason why no digest of it
-    /// is known.
+    /// The files whose content was compared with nothing, each with the reason: no digest of it is
+    /// known, or it is a branch or tag in `refs`, with a commit that has no snapshot.
     pub unverified: Vec<(PathBuf, &'static str)>,
 }
 
@@ -33,6 +33,9 @@ const NO_DIGEST: &str = "its name is no digest of its content";
 
 /// Why a file of a snapshot is not verified.
 const COPY: &str = "it is a copy in a snapshot, and the cache has no digest of it";
+
+/// Why a branch or a tag is not verified.
+const NO_SNAPSHOT: &str = "the cache has no snapshot of its commit; download it again";
 
 impl CachedRepo {
     /// Reads every file and compares it with the digest that the Hub gave it: the SHA-256 of a
@@ -86,6 +89,9 @@ impl CachedRepo {
                     found.add_damaged(io_at(error, &path), path);
                 }
             }
+        }
+        for (revision, _) in self.revisions_without_snapshot()? {
+            found.unverified.push((self.reference(&revision), NO_SNAPSHOT));
         }
         Ok(found)
     }
@@ -203,6 +209,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let repo = repo(dir.path(), &[(GIT, "abc"), ("W-1-2", "x"), (".x y", "z")], &[]);
         assert_eq!(found(&repo), (1, vec![], vec![".x y".into(), "W-1-2".into()]));
+    }
+
+    #[test]
+    fn a_branch_without_a_snapshot_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = repo(dir.path(), &[(GIT, "abc")], &[]);
+        fs::create_dir_all(repo.dir().join("refs/refs/pr")).unwrap();
+        fs::write(repo.dir().join("refs/main"), COMMIT).unwrap();
+        assert_eq!(found(&repo), (1, vec![], vec![]));
+        let other = COMMIT.replace('0', "f");
+        fs::write(repo.dir().join("refs/refs/pr/1"), &other).unwrap();
+        assert_eq!(found(&repo), (1, vec![], vec!["1".into()]));
+        let lost = repo.revisions_without_snapshot().unwrap();
+        assert_eq!(lost, [("refs/pr/1".parse().unwrap(), other.parse().unwrap())]);
+        // The repository is listed, even if nothing else is there.
+        fs::remove_dir_all(repo.dir().join("snapshots")).unwrap();
+        let repos = Cache::at(dir.path()).repos().unwrap();
+        assert_eq!(repos[0].revisions_without_snapshot().unwrap().len(), 2);
     }
 
     #[test]
