@@ -78,7 +78,7 @@ check-browser:
 
 # Licences, sources and known vulnerabilities of all dependencies (cargo-deny, network).
 deny:
-    cargo deny check
+    cargo deny --workspace check
 
 # Build the documentation as docs.rs does, with the features of items. Needs a nightly toolchain.
 docs-rs:

@@ -67,6 +67,13 @@ pub enum ErrorKind {
     /// The frame goes on after all bytes that the tensor needs.
     #[error("its frame should have a content of {expected} bytes, and goes on after them")]
     ContentTooLong { expected: u64 },
+    /// The tensors that a delta has whole are larger than their compressed bytes and the base
+    /// explain.
+    #[error(
+        "the tensors that the delta has whole would have {found} bytes, over the limit of {limit}: \
+         those of the base, and 1,032 times their compressed bytes. A full version has no such limit"
+    )]
+    TooExpanded { limit: u64, found: u64 },
     /// The header of the frame does not say how large the content is, and nothing else does.
     #[error("its frame should say how large its content is")]
     UnknownContentSize,

@@ -250,8 +250,8 @@ impl Follower {
 /// Whether an error may come of another base than the deltas were made of.
 fn is_about_base(error: &Error) -> bool {
     use ErrorKind::{
-        ContentSize, ContentTooLong, InBase, NotInBase, PositionOutside, TooManyPositions,
-        WrongBase, WrongResult, WrongTensor,
+        ContentSize, ContentTooLong, InBase, NotInBase, PositionOutside, TooExpanded,
+        TooManyPositions, WrongBase, WrongResult, WrongTensor,
     };
 
     matches!(
@@ -262,6 +262,7 @@ fn is_about_base(error: &Error) -> bool {
                 | InBase { .. }
                 | NotInBase { .. }
                 | PositionOutside { .. }
+                | TooExpanded { .. }
                 | TooManyPositions { .. }
                 | WrongBase { .. }
                 | WrongResult { .. }

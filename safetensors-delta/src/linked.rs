@@ -28,7 +28,7 @@ use crate::options::Options;
 /// metadata of the new file. The new file stays, and can be deleted.
 ///
 /// Returns `false`, and leaves no directory, if the delta would not be smaller than the new file,
-/// or if the base can have no second name: the file system has no hard links, or is another one
+/// if [none can be made](ErrorKind::TooExpanded), or if the base can have no second name: the file system has no hard links, or is another one
 /// than that of the directory, or another file has taken the place of the base meanwhile. The
 /// second name is made last, when the delta is known to be smaller.
 ///
@@ -183,7 +183,13 @@ fn is_same(source: &FileSource, _: &Path) -> io::Result<bool> {
 fn write(base: &Checkpoint, new: &Checkpoint, directory: &Path, options: &Options) -> Result<bool> {
     let options = options.clone().metadata(new.metadata().clone());
     let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
-    Plan::of(base, tensors, &options)?.write(directory)?;
+    let written = Plan::of(base, tensors, &options)?.write(directory);
+    if let Err(error) = &written
+        && matches!(error.other(), Some(ErrorKind::TooExpanded { .. }))
+    {
+        return Ok(false);
+    }
+    written?;
     base.check_unchanged()?;
     let len = |path: &Path| match fs::metadata(path) {
         Ok(metadata) => Ok(metadata.len()),

@@ -25,6 +25,7 @@ use crate::format::{
 };
 use crate::options::Options;
 use crate::patch::LARGEST;
+use crate::patched::check_expansion;
 use crate::sums::digest_of;
 
 /// The most bytes of a file, unless one tensor has more. It is what the Hub recommends.
@@ -55,7 +56,8 @@ const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 /// if the delta is [for](Options::for_slime) a program that cannot be told;
 /// [`FileExists`](CoreKind::FileExists) if the directory has a delta and [`Options::overwrite`] is
 /// off; [`NotADelta`](CoreKind::NotADelta) if it has a checkpoint;
-/// [`ErrorKind::TooLargeToOverwrite`] and [`ErrorKind::NotForReader`]; the errors of reading, of
+/// [`ErrorKind::TooLargeToOverwrite`], [`ErrorKind::TooExpanded`] and
+/// [`ErrorKind::NotForReader`]; the errors of reading, of
 /// [`save_sharded`](safetensors_core::save_sharded) and of [`Delta::open`].
 pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
@@ -115,7 +117,26 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
     /// cannot move a directory with open files in it.
     pub(crate) fn write(self, directory: &Path) -> Result<()> {
         let compared = compare_all(&self.pairs, directory, &self.options)?;
+        self.check_expansion(&compared)?;
         save_files(&self.pairs, &compared, directory, (&self.options, self.metadata))
+    }
+}
+
+impl<S: ReadAt, T: TensorSource> Plan<'_, S, T> {
+    /// Fails if applying the delta would.
+    fn check_expansion(&self, compared: &[Compared]) -> Result<()> {
+        let olds = self.pairs.iter().filter_map(|pair| pair.old.as_ref());
+        let base = olds.map(LazyTensor::byte_len).fold(0, u64::saturating_add);
+        let (mut compressed, mut expanded) = (0_u64, 0_u64);
+        for (pair, compared) in self.pairs.iter().zip(compared) {
+            if let (Some(whole), Some(new)) = (&compared.difference, &pair.new)
+                && whole.is_whole
+            {
+                compressed = compressed.saturating_add(whole.compressed.len());
+                expanded = expanded.saturating_add(shape::byte_len(new.dtype(), new.shape())?);
+            }
+        }
+        check_expansion(base, compressed, expanded)
     }
 }
 

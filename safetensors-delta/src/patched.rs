@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use safetensors_core::framework::{default_threads, in_parallel};
 use safetensors_core::save::Sink;
-use safetensors_core::{Checkpoint, Dtype, LazyTensor, Metadata, ReadAt, TensorSource};
+use safetensors_core::{Checkpoint, Dtype, LazyTensor, Metadata, ReadAt, TensorSource, shape};
 
 use crate::chain::Chain;
 use crate::delta::Delta;
@@ -16,6 +16,13 @@ use crate::frame::whole;
 use crate::options::Options;
 use crate::passes::{Bytes, FRAMES, Link, Pass};
 use crate::sums::{Line, digest_of};
+
+/// Tensors that a delta has whole may have this many times as many bytes as they are compressed,
+/// and as many bytes as the base more.
+const MOST_EXPANDED: u64 = 1032;
+
+/// A delta may have whole tensors of this many bytes anyway.
+const ALWAYS_FINE: u64 = 64 << 20;
 
 /// The tensors of a base, and those that deltas add, as they are after the deltas of a chain. They
 /// are computed while they are read, and checked then; [`check`](Patched::check) compares what
@@ -51,7 +58,8 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotInBase`], [`ErrorKind::InBase`], [`ErrorKind::ContentSize`].
+    /// [`ErrorKind::NotInBase`], [`ErrorKind::InBase`], [`ErrorKind::ContentSize`],
+    /// [`ErrorKind::TooExpanded`].
     pub(crate) fn new(
         base: &'a Checkpoint<B>,
         chain: &'a Chain<S>,
@@ -77,13 +85,17 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         let mut by_name: HashMap<_, _> =
             tensors.iter().enumerate().map(|(number, it)| (it.name, number)).collect();
         for (number, delta) in chain.deltas().iter().enumerate() {
+            let before = tensors.iter().filter(|it| !it.is_removed());
+            let before = before.map(|it| byte_len(it.form)).fold(0, u64::saturating_add);
+            let (mut compressed, mut expanded) = (0_u64, 0_u64);
             for (name, change) in delta.changes() {
                 let bytes = delta.bytes_of(name);
                 let found = by_name.get(name).copied();
                 let is_there = found.is_some_and(|found| !tensors[found].is_removed());
                 check_change(delta, (name, change), is_there)?;
                 if let (Some(bytes), Some(form)) = (bytes, change.whole()) {
-                    whole(bytes, form)?;
+                    compressed = compressed.saturating_add(bytes.byte_len());
+                    expanded = expanded.saturating_add(whole(bytes, form)?.1);
                 }
                 let found = found.unwrap_or_else(|| {
                     by_name.insert(name, tensors.len());
@@ -94,6 +106,8 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
                 tensor.form = change.whole().unwrap_or(tensor.form);
                 tensor.links.push(Link { number, change, bytes });
             }
+            check_expansion(before, compressed, expanded)
+                .map_err(|error| error.in_path(delta.path()))?;
         }
         Ok(Self { chain, tensors })
     }
@@ -185,6 +199,21 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         result.map_or(Ok(()), |result| compare(result, false))?;
         base.map_or(Ok(()), |base| compare(base, true))
     }
+}
+
+/// The bytes of a tensor.
+fn byte_len((dtype, shape): Form<'_>) -> u64 {
+    shape::byte_len(dtype, shape).unwrap_or(u64::MAX)
+}
+
+/// Fails if tensors of `expanded` bytes come from too few compressed ones, and from a base of too
+/// few bytes.
+pub(crate) fn check_expansion(base: u64, compressed: u64, expanded: u64) -> Result<()> {
+    let limit = compressed.saturating_mul(MOST_EXPANDED).saturating_add(base).max(ALWAYS_FINE);
+    if expanded <= limit {
+        return Ok(());
+    }
+    Err(ErrorKind::TooExpanded { limit, found: expanded }.into())
 }
 
 /// Fails if a delta changes or removes a tensor that is not there, or adds one that is.

@@ -25,6 +25,9 @@ fn main() {
         ("owner/name", sharded(20_000_000)),
         ("owner/other", sharded(3_000_000)),
         ("owner/private", sharded(1000).access(Access::Private)),
+        ("owner/alike", sharded(1000).alike("68f0-186a0")),
+        ("datasets/owner/name", sharded(2000)),
+        ("buckets/owner/name", sharded(3000)),
     ]);
     println!("{}", server.endpoint);
     for line in std::io::stdin().lock().lines() {

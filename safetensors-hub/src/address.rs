@@ -16,8 +16,9 @@ pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     found.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// The address of a repository, of one of its folders or of one of its files:
-/// `hf://owner/name[@revision][/path]`.
+/// The address of a repository, of one of its folders or of one of its files, as Python's
+/// `huggingface_hub` writes it: `hf://[models/]owner/name[@revision][/path]`, for other kinds with
+/// `datasets`, `spaces` or `kernels` instead of `models`, or `hf://buckets/owner/name[/path]`.
 ///
 /// A revision that contains `/` is written with `%2F`, except for those of the forms `refs/pr/1`
 /// and `refs/convert/x`.
@@ -47,13 +48,20 @@ impl HubAddress {
     /// [`ErrorKind::UnsafeName`].
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let bad = || Error::from(ErrorKind::BadAddress { found: text.into() });
-        let rest = after_scheme(text, SCHEME).ok_or_else(bad)?.trim_end_matches('/');
-        let (owner, rest) = rest.split_once('/').ok_or_else(bad)?;
-        let end = rest.find(['/', '@']).unwrap_or(rest.len());
-        let (name, rest) = rest.split_at(end);
-        let repo = RepoId::parse(&format!("{owner}/{name}"))?;
+        let rest = after_scheme(text, SCHEME).ok_or_else(bad)?.trim_matches('/');
+        // Python's library refuses these, too: the kinds are in the plural.
+        let first = rest.split('/').next().unwrap_or_default();
+        if RepoId::is_kind(&format!("{first}s")) {
+            return Err(bad());
+        }
+        let names = if RepoId::is_kind(first) { 3 } else { 2 };
+        let last = rest.match_indices('/').nth(names - 2).ok_or_else(bad)?.0 + 1;
+        let end = rest[last..].find(['/', '@']).map_or(rest.len(), |end| last + end);
+        let (repo, rest) = rest.split_at(end);
+        let repo = RepoId::parse(repo)?;
         let (revision, path) = match rest.strip_prefix('@') {
             None => (Revision::main(), rest),
+            Some(_) if repo.is_bucket() => return Err(bad()),
             Some(rest) => {
                 let (revision, path) = rest.split_at(revision_end(rest));
                 let revision = percent_decoded(revision).and_then(|it| String::from_utf8(it).ok());
@@ -87,9 +95,11 @@ impl fmt::Display for HubAddress {
     /// The address, which `parse` reads back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}://{}", self.repo)?;
-        if self.revision != Revision::main() {
-            let revision = percent_encoded(self.revision.as_str(), false);
+        let revision = self.revision.as_str();
+        if special_ref(revision) == Some(revision.len()) {
             write!(f, "@{revision}")?;
+        } else if self.revision != Revision::main() {
+            write!(f, "@{}", percent_encoded(revision, false))?;
         }
         match self.path.as_str() {
             "" => Ok(()),
@@ -108,9 +118,21 @@ impl FromStr for HubAddress {
 
 /// Where the revision at the start of a text ends.
 fn revision_end(text: &str) -> usize {
-    let parts =
-        if text.starts_with("refs/pr/") || text.starts_with("refs/convert/") { 3 } else { 1 };
-    text.match_indices('/').nth(parts - 1).map_or(text.len(), |(end, _)| end)
+    special_ref(text).or_else(|| text.find('/')).unwrap_or(text.len())
+}
+
+/// The length of `refs/pr/1` or `refs/convert/x` at the start of a text. These have `/` in them and
+/// need no escape.
+fn special_ref(text: &str) -> Option<usize> {
+    let (before, rest, is_part): (_, _, fn(char) -> bool) =
+        if let Some(rest) = text.strip_prefix("refs/pr/") {
+            (8, rest, |c| c.is_ascii_digit())
+        } else {
+            let rest = text.strip_prefix("refs/convert/")?;
+            (13, rest, |c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'))
+        };
+    let part = rest.split('/').next().filter(|part| !part.is_empty())?;
+    part.chars().all(is_part).then_some(before + part.len())
 }
 
 #[cfg(test)]
@@ -123,7 +145,10 @@ mod tests {
             ("hf://o/n", "main", ""),
             ("hf://o/n@v1", "v1", ""),
             ("hf://o/n/a/b.safetensors", "main", "a/b.safetensors"),
-            ("hf://o/n@refs%2Fpr%2F1/a", "refs/pr/1", "a"),
+            ("hf://o/n@refs/pr/1/a", "refs/pr/1", "a"),
+            ("hf://o/n@refs/convert/parquet-v2", "refs/convert/parquet-v2", ""),
+            ("hf://o/n@refs/pr/a", "refs", "pr/a"),
+            ("hf://o/n@v%25", "v%", ""),
             ("hf://o/n@feature%2Fx", "feature/x", ""),
             ("hf://o/n/a@b.safetensors", "main", "a@b.safetensors"),
         ] {
@@ -132,6 +157,33 @@ mod tests {
             assert_eq!(address.to_string(), text);
             assert_eq!(HubAddress::parse(&format!("{text}/")).unwrap(), address);
             assert_eq!(HubAddress::parse(&text.replace("hf:", "HF:")).unwrap(), address);
+        }
+    }
+
+    #[test]
+    fn addresses_of_every_kind_are_read_and_printed_as_by_python() {
+        for (text, repo, revision, path, shown) in [
+            ("hf://models/o/n", "o/n", "main", "", "hf://o/n"),
+            ("hf://models/o/n@v1/a", "o/n", "v1", "a", "hf://o/n@v1/a"),
+            ("hf://o/n@refs%2Fpr%2F1/a", "o/n", "refs/pr/1", "a", "hf://o/n@refs/pr/1/a"),
+            ("hf://datasets/o/n", "datasets/o/n", "main", "", "hf://datasets/o/n"),
+            (
+                "hf://datasets/o/n@refs/convert/parquet/d/a",
+                "datasets/o/n",
+                "refs/convert/parquet",
+                "d/a",
+                "hf://datasets/o/n@refs/convert/parquet/d/a",
+            ),
+            ("hf://spaces/o/n@a%2Fb/f", "spaces/o/n", "a/b", "f", "hf://spaces/o/n@a%2Fb/f"),
+            ("hf://kernels/o/n/f@1", "kernels/o/n", "main", "f@1", "hf://kernels/o/n/f@1"),
+            ("hf://buckets/o/n/d/f@1", "buckets/o/n", "main", "d/f@1", "hf://buckets/o/n/d/f@1"),
+        ] {
+            let address = HubAddress::parse(text).unwrap();
+            assert_eq!(address.repo().to_string(), repo, "{text}");
+            assert_eq!(address.revision().as_str(), revision, "{text}");
+            assert_eq!(address.path(), path, "{text}");
+            assert_eq!(address.to_string(), shown);
+            assert_eq!(HubAddress::parse(shown).unwrap(), address);
         }
     }
 
@@ -153,6 +205,15 @@ mod tests {
             "hf://o/n//x",
             "hf://../n",
             "hf://o/n/a\\b",
+            "hf://gpt2",
+            "hf://models/gpt2",
+            "hf://datasets",
+            "hf://datasets/squad",
+            "hf://dataset/o/n",
+            "hf://bucket/o/n",
+            "hf://buckets/o",
+            "hf://buckets/o/n@main",
+            "hf://buckets/o/n@main/f",
         ] {
             assert!(HubAddress::parse(text).is_err(), "{text}");
         }

@@ -80,8 +80,12 @@ pub enum ErrorKind {
     /// A text cannot be a branch, a tag or a commit.
     #[error("{} is no revision; expected a branch, a tag or a commit", Quoted(.found))]
     BadRevision { found: String },
-    /// A text is not an address `hf://owner/name[@revision][/file]`.
-    #[error("{} is no address; expected hf://owner/name[@revision][/file]", Quoted(.found))]
+    /// A text is not an address such as `hf://owner/name[@revision][/file]`.
+    #[error(
+        "{} is no address; expected hf://owner/name[@revision][/file], for other kinds with \
+         datasets/, spaces/, kernels/ or buckets/ before the owner; buckets have no revisions",
+        Quoted(.found)
+    )]
     BadAddress { found: String },
     /// The name of a file leads out of its repository, or is not a plain path.
     #[error("the file name {} is not a plain relative path; it is refused", Quoted(.found))]
@@ -176,6 +180,12 @@ pub enum ErrorKind {
         Plain(&.cache.to_string_lossy())
     )]
     NotInCache { what: String, cache: PathBuf, reason: &'static str },
+    /// A bucket is read in place, or copied.
+    #[error(
+        "a bucket has no commits, and is not downloaded into the cache; \
+         `safetensors convert hf://{bucket} OUT` copies it"
+    )]
+    Bucket { bucket: String },
     /// No file of the repository matches the pattern.
     #[error("no file matches {}; the repository has {}", Quoted(.pattern), NameList(.found))]
     NoMatch { pattern: String, found: Vec<String> },

@@ -4,15 +4,16 @@
 //! debug build, where other crates take minutes for a model.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
+use safetensors_core::ReadAt;
+use safetensors_core::io::FileSource;
 
 use crate::error::{ErrorKind, Result, check_stop, io_at};
-use crate::repo::is_hex;
+use crate::repo::{Revision, is_hex};
 
 /// The most bytes of an ETag.
 const LONGEST: usize = 128;
@@ -63,6 +64,16 @@ impl Etag {
         self.digest != Algorithm::Unknown
     }
 
+    /// The name of the blob of a file in a cache. A text that is no digest may belong to two files
+    /// of the same length, as with nginx, so the name says which file it is of.
+    pub(crate) fn blob(&self, commit: &Revision, path: &str, size: u64) -> Self {
+        if self.is_digest() {
+            return self.clone();
+        }
+        let place = hex(digest(&SHA256, format!("{commit}/{path} {size}").as_bytes()));
+        Self { text: format!("{self}-{}", &place[..32]), digest: Algorithm::Unknown }
+    }
+
     /// The ETag of a blob in a cache.
     pub(crate) fn of_blob(name: &str) -> Option<Self> {
         Self::of_header(name, true)
@@ -91,8 +102,8 @@ impl Etag {
         stop: &AtomicBool,
         work: &mut dyn FnMut(),
     ) -> Result<()> {
-        let mut file = File::open(path).map_err(|error| io_at(error, path))?;
-        let found = file.metadata().map_err(|error| io_at(error, path))?.len();
+        let file = FileSource::open(path)?;
+        let found = file.byte_len();
         if let Some(expected) = size.filter(|size| *size != found) {
             return Err(ErrorKind::WrongSize { expected, found }.into());
         }
@@ -105,11 +116,12 @@ impl Etag {
             }
             Algorithm::Unknown => return Ok(()),
         };
+        let mut bytes = file.file().take(found.saturating_add(1));
         let mut buffer = vec![0; 1 << 20];
         loop {
             check_stop(stop)?;
             work();
-            match file.read(&mut buffer) {
+            match bytes.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

@@ -8,15 +8,25 @@ use crate::error::{Error, ErrorKind, Result};
 /// The most bytes of an owner, and of a name.
 const LONGEST_NAME: usize = 96;
 
-/// The name of a repository of models, `owner/name`. A few old ones have no owner: `gpt2`.
+/// The kinds of what the Hub has. Each begins an address, and the models also the name of a folder.
+const KINDS: [&str; 5] = [MODELS, "datasets", "spaces", "kernels", BUCKETS];
+const MODELS: &str = "models";
+const BUCKETS: &str = "buckets";
+
+/// The name of a repository of models, `owner/name`, or of another kind: `datasets/owner/name`,
+/// `spaces/...`, `kernels/...`. A few old ones have no owner: `gpt2`. `buckets/owner/name` has no
+/// commits, and is not downloaded into the cache.
 ///
-/// It has letters, digits, `-`, `_` and `.` only, so it is safe in a path and in a URL.
+/// It has letters, digits, `-`, `_`, `.` and `/` only, so it is safe in a path and in a URL.
 ///
 /// ```
 /// use safetensors_hub::RepoId;
 ///
 /// let repo: RepoId = "openai-community/gpt2".parse()?;
 /// assert_eq!(repo.to_string(), "openai-community/gpt2");
+/// let same: RepoId = "models/openai-community/gpt2".parse()?;
+/// assert_eq!(repo, same);
+/// assert!("datasets/owner/name".parse::<RepoId>().is_ok());
 /// assert!("../gpt2".parse::<RepoId>().is_err());
 /// # Ok::<(), safetensors_hub::Error>(())
 /// ```
@@ -40,26 +50,50 @@ impl RepoId {
                 && !name.contains("..")
                 && !name.ends_with(".git")
         };
-        let is_repo = match text.split_once('/') {
+        let (kind, rest) = kind_and_rest(text);
+        let is_repo = match rest.split_once('/') {
             Some((owner, name)) => is_name(owner) && is_name(name),
-            None => is_name(text),
+            None => is_name(rest) && !KINDS.contains(&rest) && kind != BUCKETS,
         };
         if is_repo {
-            Ok(Self(text.into()))
+            Ok(Self(if kind == MODELS { rest.into() } else { text.into() }))
         } else {
             Err(ErrorKind::BadRepoId { found: text.into() }.into())
         }
     }
 
+    /// Whether a part of an address says of which kind a repository is.
+    pub(crate) fn is_kind(part: &str) -> bool {
+        KINDS.contains(&part)
+    }
+
+    /// The name with its kind, as in addresses of the Hub's API.
+    pub(crate) fn with_kind(&self) -> String {
+        let (kind, rest) = kind_and_rest(&self.0);
+        format!("{kind}/{rest}")
+    }
+
+    /// Whether it has no commits.
+    pub(crate) fn is_bucket(&self) -> bool {
+        kind_and_rest(&self.0).0 == BUCKETS
+    }
+
     /// The name of the repository's folder in a cache, such as `models--owner--name`.
     pub(crate) fn folder(&self) -> String {
-        format!("models--{}", self.0.replace('/', "--"))
+        self.with_kind().replace('/', "--")
     }
 
     /// The repository that a folder of a cache belongs to.
     pub(crate) fn of_folder(folder: &str) -> Option<Self> {
-        Self::parse(&folder.strip_prefix("models--")?.replacen("--", "/", 1)).ok()
+        let (kind, rest) = folder.split_once("--")?;
+        let repo = Self::parse(&format!("{kind}/{}", rest.replacen("--", "/", 1))).ok()?;
+        Some(repo).filter(|repo| repo.folder() == folder && !repo.is_bucket())
     }
+}
+
+/// Divides the name of a repository into its kind, models by default, and the rest.
+fn kind_and_rest(text: &str) -> (&str, &str) {
+    text.split_once('/').filter(|(kind, _)| KINDS.contains(kind)).unwrap_or((MODELS, text))
 }
 
 /// A branch, a tag, a pull request such as `refs/pr/1`, or a commit.
@@ -205,18 +239,52 @@ mod tests {
 
     #[test]
     fn only_plain_names_are_repositories() {
-        for good in ["gpt2", "a/b", "Qwen/Qwen2.5-0.5B_x", "0/1"] {
+        for (good, folder) in [
+            ("gpt2", "models--gpt2"),
+            ("Qwen/Qwen2.5-0.5B_x", "models--Qwen--Qwen2.5-0.5B_x"),
+            ("0/1", "models--0--1"),
+            ("datasets/a/b", "datasets--a--b"),
+            ("datasets/squad", "datasets--squad"),
+            ("spaces/a/b", "spaces--a--b"),
+            ("kernels/a/b", "kernels--a--b"),
+        ] {
             let repo = RepoId::parse(good).unwrap();
-            assert_eq!(RepoId::of_folder(&repo.folder()), Some(repo));
+            assert_eq!(repo.folder(), folder);
+            assert_eq!(RepoId::of_folder(folder), Some(repo));
         }
+        assert_eq!(RepoId::parse("models/a/b").unwrap(), RepoId::parse("a/b").unwrap());
+        assert!(RepoId::parse("buckets/a/b").unwrap().is_bucket());
         let long = "x".repeat(97);
         for bad in [
-            "", "/", "a/", "/b", "a/b/c", "..", "a/..", "a--b/c", "-a", "a.", "a b", "a\\b", "é",
-            "a.git", "a/b?x", "a/b#", "a:b", "a/b\n", &long,
+            "",
+            "/",
+            "a/",
+            "/b",
+            "a/b/c",
+            "..",
+            "a/..",
+            "a--b/c",
+            "-a",
+            "a.",
+            "a b",
+            "a\\b",
+            "é",
+            "a.git",
+            "a/b?x",
+            "a/b#",
+            "a:b",
+            "a/b\n",
+            &long,
+            "datasets",
+            "models/a/b/c",
+            "buckets/a",
+            "datasets/models/a/b",
         ] {
             assert!(RepoId::parse(bad).is_err(), "{bad}");
         }
-        assert_eq!(RepoId::of_folder("datasets--a--b"), None);
+        for folder in ["a--b", "buckets--a--b", "models", "trees", "models--a--b--c"] {
+            assert_eq!(RepoId::of_folder(folder), None, "{folder}");
+        }
     }
 
     #[test]

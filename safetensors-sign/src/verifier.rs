@@ -1,6 +1,6 @@
 //! [`Verifier`]: compares the files of a model with a signature.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -270,16 +270,27 @@ impl Verifier {
         }
         let files: Vec<_> = report.unsigned.iter().map(|name| &found[name]).collect();
         let digests = self.hashing.hash(&files, manifest.hash)?;
-        let mut unsigned: Vec<_> = report.unsigned.drain(..).zip(digests).collect();
-        report.missing.retain(|name| {
-            let is_it = |(_, digest): &(String, _)| manifest.files[name] == *digest;
-            let Some(at) = unsigned.iter().position(is_it) else { return true };
-            report.renamed.push((name.clone(), unsigned.remove(at).0));
-            false
-        });
-        report.unsigned = unsigned.into_iter().map(|(name, _)| name).collect();
+        pair_renamed(&manifest.files, digests, report);
         Ok(())
     }
+}
+
+/// Pairs each missing file with the first unsigned one that has its digest and is not paired yet.
+/// `digests` are those of the unsigned files. Either may be a million files of a stranger, so each
+/// is looked at once.
+fn pair_renamed(signed: &Digests, digests: Vec<[u8; 32]>, report: &mut Report) {
+    let mut unsigned: Vec<_> = report.unsigned.drain(..).map(Some).collect();
+    let mut alike: HashMap<_, Vec<usize>> = HashMap::new();
+    for (at, digest) in digests.into_iter().enumerate().rev() {
+        alike.entry(digest).or_default().push(at);
+    }
+    report.missing.retain(|name| {
+        let first = alike.get_mut(&signed[name]).and_then(Vec::pop);
+        let Some(found) = first.and_then(|at| unsigned[at].take()) else { return true };
+        report.renamed.push((name.clone(), found));
+        false
+    });
+    report.unsigned = unsigned.into_iter().flatten().collect();
 }
 
 /// Gives a file that is a whole model the name that the signature has for it: `.`, or that of the
@@ -302,5 +313,43 @@ impl fmt::Debug for Verifier {
             Trust::Roots(_) => "roots",
         };
         f.debug_struct("Verifier").field("trust", &trust).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A digest that several numbers share.
+    fn digest(number: usize) -> [u8; 32] {
+        std::array::from_fn(|at| if at < 8 { (number / 3).to_le_bytes()[at] } else { 0 })
+    }
+
+    #[test]
+    fn a_hundred_thousand_renamed_files_are_paired_in_order() {
+        // Both in the order of their names, the present ones behind one that is unsigned.
+        let count = 100_002;
+        let [old, new] = ["old", "new"].map(|kind| move |number| format!("{kind}-{number:06}"));
+        let signed = (0..count).map(|number| (old(number), digest(number))).collect();
+        let mut report = Report {
+            missing: (0..count).map(old).collect(),
+            unsigned: (0..count).map(new).chain(["other".to_owned()]).collect(),
+            ..Report::default()
+        };
+        let digests = (0..count).map(digest).chain([[7; 32]]).collect();
+        pair_renamed(&signed, digests, &mut report);
+        assert!(report.renamed.iter().cloned().eq((0..count).map(|at| (old(at), new(at)))));
+        assert!(report.missing.is_empty());
+        assert_eq!(report.unsigned, ["other"]);
+
+        // Of files that are alike, the first is taken, and what has no counterpart stays.
+        let mut report = Report {
+            missing: vec![old(0), old(1), old(5)],
+            unsigned: vec!["a".into(), "b".into(), "c".into()],
+            ..Report::default()
+        };
+        pair_renamed(&signed, vec![digest(9), digest(2), digest(2)], &mut report);
+        assert_eq!(report.renamed, [(old(0), "b".into()), (old(1), "c".into())]);
+        assert_eq!((report.missing, report.unsigned), (vec![old(5)], vec!["a".into()]));
     }
 }

@@ -21,6 +21,8 @@ use crate::terminal::stdout::Out;
 #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
 pub(crate) struct Args {
     /// owner/name, owner/name@revision, or an address such as hf://owner/name/folder
+    ///
+    /// A data set is datasets/owner/name; spaces and kernels likewise
     #[arg(value_name = "REPO")]
     repo: String,
     /// Files of the repository, or patterns of their whole names: * any text, ? one character

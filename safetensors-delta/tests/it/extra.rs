@@ -336,6 +336,39 @@ fn hostile_entries_are_named() {
     );
 }
 
+/// What a delta may make is known before a byte is decompressed, and making one is held to it, too.
+#[test]
+fn whole_tensors_are_not_larger_than_their_bytes_and_the_base_explain() {
+    const LEN: usize = (64 << 20) + 1;
+    let scratch = Scratch::new(&Tensors::from([bytes("w", [1])]));
+    // The header of a frame with a window of 1 KiB that promises so many bytes, and no block.
+    let claim = [&b"\x28\xb5\x2f\xfd\xc0\0"[..], &(LEN as u64).to_le_bytes()].concat();
+    let mut parts = Parts::new("xor-or-whole", &[("a", &claim, &[])]);
+    parts.metadata[format!("{KEY}added")] = format!(r#"["a","U8",[{LEN}]]"#).into();
+    scratch.write_delta("delta", &parts);
+    let error = scratch.apply(&["delta"]).unwrap_err();
+    let is_refused = |error: &Error| {
+        let (limit, found) = (64 << 20, LEN as u64);
+        matches!(error.other(), Some(&ErrorKind::TooExpanded { limit: l, found: f })
+            if (l, f) == (limit, found))
+    };
+    assert!(is_refused(&error), "{error}");
+    assert!(error.to_string().contains(INDEX), "{error}");
+
+    // A base of as many bytes explains them.
+    for (len, is_fine) in [(1, false), (LEN, true)] {
+        let scratch = Scratch::new(&Tensors::from([bytes("w", vec![0; len])]));
+        let base = Checkpoint::open(scratch.path("base")).unwrap();
+        let new = Tensors::from([bytes("a", vec![0; LEN])]);
+        let made = make(&base, views(&new), scratch.path("made"), &quick());
+        assert_eq!(made.is_ok(), is_fine);
+        match made {
+            Ok(delta) => Chain::new([delta]).unwrap().verify(&base, &quick()).unwrap(),
+            Err(error) => assert!(is_refused(&error), "{error}"),
+        }
+    }
+}
+
 /// Whole tensors are checked without a base, too.
 #[test]
 fn a_whole_tensor_with_another_checksum_is_found_by_itself() {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use super::{create_parent, unique};
 
 /// Makes `pointer`, a path in a snapshot, a relative link to the blob. What is there is replaced in
-/// one step. Where links are impossible, the file itself is put there: moved if it is `is_new`, so
-/// that no other snapshot needs the blob, else copied. Another process may have moved it there
-/// first.
+/// one step. Where the system has no links, the file itself is put there: moved if it is `is_new`,
+/// so that no other snapshot needs the blob, else copied. Another process may have moved it there
+/// first. A full disk, or a directory that may not be written, is an error.
 ///
 /// `depth` is the number of directories between the pointer and the repository's.
 pub(crate) fn link(blob: &Path, pointer: &Path, depth: usize, is_new: bool) -> io::Result<()> {
@@ -34,6 +34,7 @@ fn link_by(
     let temporary = pointer.with_file_name(unique::name(".", ".tmp"));
     let placed = match symlink(&target, &temporary) {
         Ok(()) => fs::rename(&temporary, pointer),
+        Err(error) if !means_no_links(&error) => Err(error),
         Err(_) if is_new => fs::rename(blob, pointer),
         Err(_) => fs::copy(blob, &temporary).and_then(|_| fs::rename(&temporary, pointer)),
     };
@@ -41,6 +42,21 @@ fn link_by(
     let _ = fs::remove_file(&temporary);
     let is_moved = || !blob.exists() && fs::symlink_metadata(pointer).is_ok_and(|it| it.is_file());
     if error.kind() == io::ErrorKind::NotFound && is_moved() { Ok(()) } else { Err(error) }
+}
+
+/// Whether the error of a link says that the system, or its user, can make none at all.
+fn means_no_links(error: &io::Error) -> bool {
+    // FAT answers EPERM. A directory that may not be written is EACCES, and another error.
+    #[cfg(unix)]
+    let codes = {
+        use rustix::io::Errno;
+        [Errno::PERM, Errno::NOTSUP, Errno::OPNOTSUPP, Errno::NOSYS].map(Errno::raw_os_error)
+    };
+    // ERROR_INVALID_FUNCTION, ERROR_NOT_SUPPORTED, ERROR_PRIVILEGE_NOT_HELD.
+    #[cfg(not(unix))]
+    let codes = [1, 50, 1314];
+    error.kind() == io::ErrorKind::Unsupported
+        || error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 #[cfg(unix)]
@@ -102,7 +118,7 @@ mod tests {
     #[test]
     fn without_links_the_file_itself_is_put_there() {
         let dir = tempfile::tempdir().unwrap();
-        let fail = |_: &Path, _: &Path| Err(io::ErrorKind::PermissionDenied.into());
+        let fail = |_: &Path, _: &Path| Err(io::ErrorKind::Unsupported.into());
         for is_new in [false, true] {
             let blob = blob(dir.path());
             let pointer = dir.path().join("snapshots/c/model.safetensors");
@@ -116,7 +132,7 @@ mod tests {
     #[test]
     fn another_process_may_have_moved_the_file_there() {
         let dir = tempfile::tempdir().unwrap();
-        let fail = |_: &Path, _: &Path| Err(io::ErrorKind::PermissionDenied.into());
+        let fail = |_: &Path, _: &Path| Err(io::ErrorKind::Unsupported.into());
         let blob = blob(dir.path());
         let pointer = dir.path().join("snapshots/c/model.safetensors");
         link_by(fail, &blob, &pointer, 2, true).unwrap();
@@ -127,5 +143,26 @@ mod tests {
             let error = link_by(fail, &blob, &absent, 2, is_new).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::NotFound);
         }
+    }
+
+    #[test]
+    fn only_a_system_without_links_has_the_file_in_place_of_one() {
+        use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        let dir = tempfile::tempdir().unwrap();
+        let blob = blob(dir.path());
+        let pointer = dir.path().join("snapshots/c/model.safetensors");
+        for kind in [StorageFull, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem] {
+            for is_new in [false, true] {
+                let fail = |_: &Path, _: &Path| Err(io::Error::from(kind));
+                let found = link_by(fail, &blob, &pointer, 2, is_new).unwrap_err();
+                assert_eq!(found.kind(), kind);
+                assert!(blob.exists() && fs::symlink_metadata(&pointer).is_err(), "{kind}");
+            }
+        }
+        // EPERM, or a privilege that the user does not have.
+        let code = if cfg!(unix) { 1 } else { 1314 };
+        let fail = |_: &Path, _: &Path| Err(io::Error::from_raw_os_error(code));
+        link_by(fail, &blob, &pointer, 2, false).unwrap();
+        assert_eq!(fs::read(&pointer).unwrap(), b"content");
     }
 }

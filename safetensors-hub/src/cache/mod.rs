@@ -8,7 +8,9 @@
 //! <cache>/.locks/models--OWNER--NAME/<etag>.lock            held while a blob is downloaded
 //! ```
 //!
-//! Where the system has no links, a snapshot has the files themselves. Newer versions of Python's
+//! Data sets, spaces and kernels have `datasets--`, `spaces--` and `kernels--` instead of `models--`.
+//! An ETag that is no digest is followed by one of the commit, the path and the length, because two
+//! files may have it. Where the system has no links, a snapshot has the files themselves. Newer versions of Python's
 //! library may keep a blob in a store for all models, and link to it; such links are followed. Only
 //! the layout above is written.
 //!
@@ -55,6 +57,8 @@ pub(crate) use space::free_bytes;
 #[cfg(feature = "download")]
 pub use verify::Verification;
 
+use safetensors_core::io::beside;
+
 use crate::environment::Environment;
 use crate::error::{Result, io_at, is_absent};
 use crate::repo::{RepoId, Revision};
@@ -96,7 +100,7 @@ impl Cache {
         }
     }
 
-    /// The repositories of models that the cache has, sorted by name. An absent cache has none.
+    /// The repositories that the cache has, sorted by name. An absent cache has none.
     ///
     /// # Errors
     ///
@@ -116,6 +120,9 @@ pub struct CachedRepo {
     dir: PathBuf,
     locks: PathBuf,
 }
+
+/// The most bytes of a reference, which has the name of a commit.
+const LONGEST_REF: u64 = 1000;
 
 impl CachedRepo {
     /// The repository.
@@ -138,21 +145,17 @@ impl CachedRepo {
         if revision.is_commit() {
             return Ok(Some(revision.clone()));
         }
-        let path = self.reference(revision);
-        match fs::read_to_string(&path) {
-            Ok(text) => Ok(Revision::parse(text.trim()).ok().filter(Revision::is_commit)),
-            Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(io_at(error, &path)),
-        }
+        let Some(text) = beside::read(&self.dir.join("refs"), revision.as_str(), LONGEST_REF)?
+        else {
+            return Ok(None);
+        };
+        let commit = Revision::parse(String::from_utf8_lossy(&text).trim()).ok();
+        Ok(commit.filter(Revision::is_commit))
     }
 
     /// The directory of a commit's files. It need not exist.
     pub(crate) fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
         self.dir.join("snapshots").join(commit.as_str())
-    }
-
-    fn reference(&self, revision: &Revision) -> PathBuf {
-        joined(&self.dir.join("refs"), revision.as_str())
     }
 
     fn blobs(&self) -> PathBuf {
@@ -182,7 +185,7 @@ impl CachedRepo {
         if revision.is_commit() || self.commit(revision)?.as_ref() == Some(commit) {
             return Ok(());
         }
-        let path = self.reference(revision);
+        let path = joined(&self.dir.join("refs"), revision.as_str());
         // It is written elsewhere first: every file below `refs` is read as a reference.
         let temporary = self.dir.join(unique::name("tmp_", ""));
         let write = || {

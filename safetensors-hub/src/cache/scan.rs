@@ -28,25 +28,49 @@ impl CachedRepo {
     ///
     /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
     pub fn snapshots(&self) -> Result<Vec<CachedSnapshot>> {
-        let mut revisions = Vec::new();
-        for name in files_below(&self.dir.join("refs"))? {
-            if let Ok(revision) = Revision::parse(&name)
-                && let Some(commit) = self.commit(&revision)?
-            {
-                revisions.push((commit, revision));
-            }
-        }
+        let revisions = self.revisions()?;
         let mut snapshots = Vec::new();
         let commits = names(&self.dir.join("snapshots"))?.into_iter();
         for commit in commits.filter_map(|name| Revision::parse(&name).ok()) {
             let dir = self.snapshot_dir(&commit);
             let files = files_below(&dir)?;
-            let of_commit = revisions.iter().filter(|(of, _)| *of == commit);
-            let revisions = of_commit.map(|(_, revision)| revision.clone()).collect();
+            let of_commit = revisions.iter().filter(|(_, of)| *of == commit);
+            let revisions = of_commit.map(|(revision, _)| revision.clone()).collect();
             snapshots.push(CachedSnapshot { commit, revisions, dir, files });
         }
         snapshots.sort_by(|a, b| a.commit.cmp(&b.commit));
         Ok(snapshots)
+    }
+
+    /// The names of the files of a commit, sorted, as far as they are there.
+    #[cfg(feature = "download")]
+    pub(crate) fn files(&self, commit: &Revision) -> Result<Vec<String>> {
+        files_below(&self.snapshot_dir(commit))
+    }
+
+    /// Returns the branches and tags whose commit has no snapshot, sorted, each with the commit.
+    /// They are of no use offline until the next download.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
+    pub fn revisions_without_snapshot(&self) -> Result<Vec<(Revision, Revision)>> {
+        let mut revisions = self.revisions()?;
+        revisions.retain(|(_, commit)| !self.snapshot_dir(commit).is_dir());
+        Ok(revisions)
+    }
+
+    /// The branches and tags, sorted, and their commits when they were last downloaded.
+    fn revisions(&self) -> Result<Vec<(Revision, Revision)>> {
+        let mut revisions = Vec::new();
+        for name in files_below(&self.dir.join("refs"))? {
+            if let Ok(revision) = Revision::parse(&name)
+                && let Some(commit) = self.commit(&revision)?
+            {
+                revisions.push((revision, commit));
+            }
+        }
+        Ok(revisions)
     }
 
     /// The bytes of all blobs together, unfinished downloads included, and of files that a system
@@ -134,7 +158,8 @@ mod tests {
         symlink("..", snapshot.join("circle")).unwrap();
 
         let cache = Cache::at(dir.path());
-        let [repo] = &cache.repos().unwrap()[..] else { panic!("one repository") };
+        let [repo, other] = &cache.repos().unwrap()[..] else { panic!("two repositories") };
+        assert_eq!(other.id().to_string(), "datasets/a/c");
         assert_eq!(repo.id().to_string(), "a/b");
         let [snapshot] = &repo.snapshots().unwrap()[..] else { panic!("one snapshot") };
         assert_eq!(snapshot.files, ["x/file"]);

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use safetensors_core::io::beside;
 use serde::Deserialize;
 
 use super::scan::broken_links_below;
@@ -23,8 +24,8 @@ pub struct Verification {
     /// A link of a snapshot whose blob is missing is among them. Remove a file to have the next
     /// download replace it.
     pub damaged: Vec<(PathBuf, Error)>,
-    /// The files whose content was compared with nothing, each with the reason why no digest of it
-    /// is known.
+    /// The files whose content was compared with nothing, each with the reason: no digest of it is
+    /// known, or it is a branch or tag in `refs`, with a commit that has no snapshot.
     pub unverified: Vec<(PathBuf, &'static str)>,
 }
 
@@ -33,6 +34,9 @@ const NO_DIGEST: &str = "its name is no digest of its content";
 
 /// Why a file of a snapshot is not verified.
 const COPY: &str = "it is a copy in a snapshot, and the cache has no digest of it";
+
+/// Why a branch or a tag is not verified.
+const NO_SNAPSHOT: &str = "the cache has no snapshot of its commit; download it again";
 
 impl CachedRepo {
     /// Reads every file and compares it with the digest that the Hub gave it: the SHA-256 of a
@@ -87,15 +91,18 @@ impl CachedRepo {
                 }
             }
         }
+        for (revision, _) in self.revisions_without_snapshot()? {
+            found.unverified.push((self.reference(&revision), NO_SNAPSHOT));
+        }
         Ok(found)
     }
 
     /// The digests of the files of a commit, by name, as Python's library has listed them. A list
     /// that cannot be read tells nothing.
     fn listed_digests(&self, snapshot: &CachedSnapshot) -> HashMap<String, Etag> {
-        let path = self.dir.join("trees").join(format!("{}.json", snapshot.commit));
-        let listed =
-            fs::read(path).ok().and_then(|json| serde_json::from_slice::<Tree>(&json).ok());
+        let name = format!("{}.json", snapshot.commit);
+        let json = beside::read(&self.dir.join("trees"), name, MOST).ok().flatten();
+        let listed = json.and_then(|json| serde_json::from_slice::<Tree>(&json).ok());
         let files = listed.filter(|tree| tree.format_version == 1).map(|tree| tree.files);
         let digest = |(name, file): (String, TreeFile)| {
             let text = file.lfs_sha256.unwrap_or(file.blob_id);
@@ -138,6 +145,9 @@ fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
     alike.any(|digest| digest.check(path, None, &AtomicBool::new(false)).is_ok())
 }
 
+/// The most bytes of a list of the files of a commit.
+const MOST: u64 = 100_000_000;
+
 /// `trees/<commit>.json`: what a commit has.
 #[derive(Deserialize)]
 struct Tree {
@@ -157,6 +167,7 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::error::ErrorKind;
+    use crate::repo::Revision;
     use safetensors_core as core;
 
     const GIT: &str = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f"; // of "abc"
@@ -206,6 +217,24 @@ mod tests {
     }
 
     #[test]
+    fn a_branch_without_a_snapshot_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = repo(dir.path(), &[(GIT, "abc")], &[]);
+        fs::create_dir_all(repo.dir().join("refs/refs/pr")).unwrap();
+        fs::write(repo.dir().join("refs/main"), COMMIT).unwrap();
+        assert_eq!(found(&repo), (1, vec![], vec![]));
+        let other = COMMIT.replace('0', "f");
+        fs::write(repo.dir().join("refs/refs/pr/1"), &other).unwrap();
+        assert_eq!(found(&repo), (1, vec![], vec!["1".into()]));
+        let lost = repo.revisions_without_snapshot().unwrap();
+        assert_eq!(lost, [("refs/pr/1".parse().unwrap(), other.parse().unwrap())]);
+        // The repository is listed, even if nothing else is there.
+        fs::remove_dir_all(repo.dir().join("snapshots")).unwrap();
+        let repos = Cache::at(dir.path()).repos().unwrap();
+        assert_eq!(repos[0].revisions_without_snapshot().unwrap().len(), 2);
+    }
+
+    #[test]
     fn copies_in_snapshots_are_verified_by_a_list_or_by_a_blob() {
         let dir = tempfile::tempdir().unwrap();
         // As by `cp -L`: the blobs are there too.
@@ -240,6 +269,28 @@ mod tests {
         symlink(format!("../../blobs/{GIT}"), snapshot.join("a")).unwrap();
         symlink("alone", snapshot.join("b")).unwrap();
         assert_eq!(found(&repo), (1, vec![], vec!["alone".into(), "b".into()]));
+    }
+
+    /// Reading a FIFO would wait for a writer.
+    #[cfg(unix)]
+    #[test]
+    fn special_files_are_damaged_or_no_list_or_no_reference() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = repo(dir.path(), &[(GIT, "abc")], &[("alone", "alone")]);
+        let list = format!("trees/{COMMIT}.json");
+        for name in [&*format!("blobs/{SHA256}"), &list, "refs/main"] {
+            let path = repo.dir().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        }
+        assert_eq!(found(&repo), (1, vec![SHA256.into()], vec!["alone".into()]));
+        let error = repo.commit(&Revision::parse("main").unwrap()).unwrap_err();
+        assert!(matches!(error.kind(), core::ErrorKind::NotAFile { .. }), "{error}");
+        // Not more is read than a name of a commit can have.
+        fs::remove_file(repo.dir().join("refs/main")).unwrap();
+        let large = fs::File::create(repo.dir().join("refs/main")).unwrap();
+        large.set_len(1 << 30).unwrap();
+        assert!(repo.commit(&Revision::parse("main").unwrap()).is_err());
     }
 
     #[cfg(unix)]

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use safetensors_core::{ReadAt, lock};
 
 use super::Client;
 use super::body::{self, RangeBody};
 use super::resolve::{Resolved, changed};
-use super::retry::{Attempts, Failure};
+use super::retry::{Attempts, Failure, GLANCE};
 use super::url::Url;
 use crate::error::{Error, ErrorKind, Result, check_stop, to_io};
 use crate::etag::Etag;
@@ -19,6 +19,12 @@ use crate::repo::{RepoId, Revision, check_file_name};
 
 /// Each time this many bytes have arrived, one more failure is allowed.
 const FORGIVING: u64 = 1 << 20;
+
+/// The largest file that the Hub's CDN sends as a whole. To a request for more it answers 400.
+const LARGEST_WHOLE: u64 = 50_000_000_000;
+
+/// The bytes of a request for a part of a larger file.
+const PART: u64 = 16 << 30;
 
 /// A file of a repository at one commit. Its bytes are read by range, from several threads at once.
 ///
@@ -33,15 +39,23 @@ pub struct HubFile {
     client: Client,
     path: String,
     resolved: Resolved,
-    /// Where the bytes are now; `None` if that has to be asked for again.
-    known: Mutex<Option<KnownAddress>>,
+    blob: Etag,
+    address: Mutex<Address>,
+    /// Wakes the threads that wait for the address.
+    answered: Condvar,
 }
 
-/// An address that the bytes are at.
-struct KnownAddress {
-    url: Url,
-    /// Whether any bytes have come from it.
-    has_worked: bool,
+/// Where the bytes are now.
+enum Address {
+    Known {
+        url: Url,
+        /// Whether any bytes have come from it.
+        has_worked: bool,
+    },
+    /// It has to be asked for again.
+    Unknown,
+    /// A thread asks for it.
+    Asked,
 }
 
 impl Client {
@@ -72,8 +86,15 @@ impl Client {
 
 impl HubFile {
     fn new(client: Client, path: &str, resolved: Resolved) -> Self {
-        let known = KnownAddress { url: resolved.url.clone(), has_worked: false };
-        Self { client, path: path.into(), resolved, known: Mutex::new(Some(known)) }
+        let address = Address::Known { url: resolved.url.clone(), has_worked: false };
+        Self {
+            client,
+            path: path.into(),
+            blob: resolved.etag.blob(&resolved.commit, path, resolved.size),
+            resolved,
+            address: Mutex::new(address),
+            answered: Condvar::new(),
+        }
     }
 
     /// The repository; the new one if it was renamed.
@@ -81,7 +102,8 @@ impl HubFile {
         &self.resolved.repo
     }
 
-    /// The commit that the file belongs to: 40 hex digits.
+    /// The commit that the file belongs to: 40 hex digits. For a file in a bucket it is the revision
+    /// that was asked for.
     pub fn commit(&self) -> &Revision {
         &self.resolved.commit
     }
@@ -96,8 +118,9 @@ impl HubFile {
         self.resolved.etag.as_str()
     }
 
-    pub(crate) fn checked_etag(&self) -> &Etag {
-        &self.resolved.etag
+    /// The name of its blob in a cache, and the digest that it must have, if that is known.
+    pub(crate) fn blob(&self) -> &Etag {
+        &self.blob
     }
 
     /// Fills `buf` with the bytes from `offset` on, as [`ReadAt::read_exact_at`] does, and ends soon
@@ -134,8 +157,8 @@ impl HubFile {
         let (mut at, mut forgiven) = (range.start, range.start);
         while at < range.end {
             check_stop(stop)?;
-            let rest = at..range.end;
-            let copied = self.open(&rest, stop).and_then(|mut opened| {
+            let next = next_request(at..range.end, self.byte_len());
+            let copied = self.open(&next, stop).and_then(|mut opened| {
                 opened.copy(|bytes| {
                     check_stop(stop)?;
                     sink(bytes)?;
@@ -158,7 +181,7 @@ impl HubFile {
     fn open(&self, range: &Range<u64>, stop: &AtomicBool) -> Result<RangeBody, Failure> {
         loop {
             check_stop(stop)?;
-            let url = self.url()?;
+            let url = self.url(stop)?;
             let failure = match body::open(self.client.http(), &url, range, &self.resolved) {
                 Ok(opened) => {
                     self.praise(&url);
@@ -176,34 +199,56 @@ impl HubFile {
         }
     }
 
-    /// Where the bytes are.
-    fn url(&self) -> Result<Url, Failure> {
-        // Threads that find no address wait for the first of them to ask.
-        let mut known = lock(&self.known);
-        if let Some(known) = &*known {
-            return Ok(known.url.clone());
+    /// Returns where the bytes are. Of several threads that find no address, one asks, and the
+    /// others wait until it has an answer or they are stopped.
+    fn url(&self, stop: &AtomicBool) -> Result<Url, Failure> {
+        let mut address = lock(&self.address);
+        loop {
+            match &*address {
+                Address::Known { url, .. } => return Ok(url.clone()),
+                Address::Unknown => break,
+                Address::Asked => check_stop(stop)?,
+            }
+            let waited = self.answered.wait_timeout(address, GLANCE);
+            address = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        *address = Address::Asked;
+        drop(address);
+        let asked = self.ask();
+        *lock(&self.address) = match &asked {
+            Ok(url) => Address::Known { url: url.clone(), has_worked: false },
+            Err(_) => Address::Unknown,
+        };
+        self.answered.notify_all();
+        asked
+    }
+
+    /// Asks the Hub where the bytes are now. The file must be the same.
+    fn ask(&self) -> Result<Url, Failure> {
         let now = self.client.resolve(self.repo(), self.commit(), &self.path)?;
-        if let Some(error) = changed(&self.resolved, &now) {
-            return Err(Failure::Final(self.locate(error)));
+        match changed(&self.resolved, &now) {
+            Some(error) => Err(Failure::Final(self.locate(error))),
+            None => Ok(now.url),
         }
-        *known = Some(KnownAddress { url: now.url.clone(), has_worked: false });
-        Ok(now.url)
     }
 
     /// Remembers that an address has worked.
-    fn praise(&self, url: &Url) {
-        if let Some(known) = lock(&self.known).as_mut().filter(|known| known.url == *url) {
-            known.has_worked = true;
+    fn praise(&self, used: &Url) {
+        if let Address::Known { url, has_worked } = &mut *lock(&self.address) {
+            *has_worked |= url == used;
         }
     }
 
     /// Forgets an address. Returns whether it has ever worked, or has been forgotten already.
-    fn forget(&self, url: &Url) -> bool {
-        let mut known = lock(&self.known);
-        match known.take_if(|known| known.url == *url) {
-            Some(known) => known.has_worked,
-            None => true,
+    fn forget(&self, used: &Url) -> bool {
+        let mut address = lock(&self.address);
+        match &*address {
+            Address::Known { url, has_worked } if url == used => {
+                let has_worked = *has_worked;
+                *address = Address::Unknown;
+                has_worked
+            }
+            _ => true,
         }
     }
 
@@ -211,6 +256,13 @@ impl HubFile {
     pub(crate) fn locate(&self, error: Error) -> Error {
         error.in_file(format_args!("{}: {}", self.repo(), self.path))
     }
+}
+
+/// The bytes of a range that are asked for next. A file that the Hub's CDN does not send as a whole
+/// comes in parts.
+fn next_request(rest: Range<u64>, byte_len: u64) -> Range<u64> {
+    let most = if byte_len > LARGEST_WHOLE { PART } else { u64::MAX };
+    rest.start..rest.end.min(rest.start.saturating_add(most))
 }
 
 impl fmt::Debug for HubFile {
@@ -231,5 +283,29 @@ impl ReadAt for HubFile {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_until(buf, offset, &AtomicBool::new(false)).map_err(to_io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_the_cdn_does_not_send_whole_is_asked_for_in_parts() {
+        for byte_len in [0, 1, LARGEST_WHOLE] {
+            assert_eq!(next_request(0..byte_len, byte_len), 0..byte_len);
+        }
+        for byte_len in [LARGEST_WHOLE + 1, 500_000_000_000] {
+            let (mut at, mut parts) = (7, 0);
+            while at < byte_len {
+                let next = next_request(at..byte_len, byte_len);
+                assert_eq!(next.start, at);
+                assert!(next.end <= byte_len && next.end - at <= PART);
+                (at, parts) = (next.end, parts + 1);
+            }
+            assert_eq!(parts, (byte_len - 7).div_ceil(PART));
+            // A header is asked for as ever.
+            assert_eq!(next_request(8..4096, byte_len), 8..4096);
+        }
     }
 }

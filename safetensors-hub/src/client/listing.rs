@@ -1,15 +1,18 @@
-//! [`Client::files`]: which commit a revision is, and which files it has.
+//! [`Client::files`]: which commit a revision is, and which files it has; and what is in a bucket.
 
 use std::io::Read as _;
 use std::sync::atomic::AtomicBool;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::Client;
 use super::http::{Answer, Method};
 use super::refusal::RequestSubject;
 use super::retry::{Attempts, Failure};
-use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "remote")]
+use super::url::Url;
+use crate::error::{ErrorKind, Result};
 use crate::repo::{RepoId, Revision, is_hex, percent_encoded};
 
 /// The most bytes of a listing.
@@ -44,6 +47,16 @@ struct Sibling {
     rfilename: String,
 }
 
+/// A file or a directory in a bucket.
+#[cfg(feature = "remote")]
+#[derive(Deserialize)]
+pub(crate) struct BucketEntry {
+    pub(crate) path: String,
+    /// `file`, `directory`, or a later kind.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+}
+
 impl Client {
     /// Asks which commit a revision is, and which files it has. This is one request.
     ///
@@ -70,20 +83,26 @@ impl Client {
 
     fn ask_files(&self, asked: &RequestSubject<'_>) -> Result<RepoFiles, Failure> {
         let revision = percent_encoded(asked.revision.as_str(), false);
-        let path = |repo: &RepoId| format!("/api/models/{repo}/revision/{revision}");
+        let path = |repo: &RepoId| format!("/api/{}/revision/{revision}", repo.with_kind());
         let mut repo = asked.repo.clone();
         for _ in 0..REDIRECTS {
             let url = self.at(&path(&repo))?;
             let answer = self.http().send(Method::Get, &url, None)?;
             if answer.is_redirect() {
                 let target = answer.target()?;
-                let moved = self.moved(&target, &repo, "/api/models/", "/revision/");
+                let moved = self.moved(&target, &repo, "/api/", "/revision/");
                 let lost = || answer.bad("it sends the question for files to another address");
                 repo = self.renamed(moved.ok_or_else(lost)?)?;
             } else if answer.status() == 200 {
-                let listed = read(answer, repo)?;
-                asked.check_commit(&listed.commit)?;
-                return Ok(listed);
+                let bad = answer.bad("the list of files has no commit");
+                let Info { sha, siblings } = read(answer, LIMIT)?.0;
+                if !is_hex(&sha, 40) {
+                    return Err(Failure::Final(bad));
+                }
+                let commit = Revision::parse(&sha)?;
+                asked.check_commit(&commit)?;
+                let files = siblings.into_iter().map(|sibling| sibling.rfilename).collect();
+                return Ok(RepoFiles { repo, commit, files });
             } else {
                 return Err(asked.refusal(&answer));
             }
@@ -91,26 +110,82 @@ impl Client {
         let problem = "it sends from one address to the next".into();
         Err(ErrorKind::BadAnswer { host: self.http().endpoint().host(), problem }.into())
     }
+
+    /// Asks what is directly in a directory of a bucket. A directory that does not exist has
+    /// nothing.
+    #[cfg(feature = "remote")]
+    pub(crate) fn bucket_entries(
+        &self,
+        bucket: &RepoId,
+        directory: &str,
+    ) -> Result<Vec<BucketEntry>> {
+        let stop = AtomicBool::new(false);
+        let prefix = match directory {
+            "" => String::new(),
+            _ => format!("/{}", percent_encoded(directory, false)),
+        };
+        self.asking(bucket, &Revision::main(), None, |asked| {
+            let mut entries: Vec<BucketEntry> = Vec::new();
+            let mut left = LIMIT;
+            let first = self.at(&format!("/api/{bucket}/tree{prefix}?recursive=false"))?;
+            let mut page = Some(first);
+            while let Some(url) = page {
+                let ask = || {
+                    let answer = self.http().send(Method::Get, &url, None)?;
+                    match answer.status() {
+                        200 => {
+                            let next = self.next_page(&answer)?;
+                            read::<Vec<BucketEntry>>(answer, left)
+                                .map(|(all, len)| (all, len, next))
+                        }
+                        _ => Err(asked.refusal(&answer)),
+                    }
+                };
+                let (patience, http) = (self.shared.patience, self.http());
+                let asking = Attempts::new(patience, http.was_reached(), &stop).run(ask);
+                let (all, len, next) = asking.map_err(|error| asked.locate(error))?;
+                // A page counts, too, so that empty ones come to an end.
+                left = left.saturating_sub(len.max(1 << 10));
+                entries.extend(all);
+                page = next;
+            }
+            // The Hub compares the start of the whole text, so others may be among them.
+            entries.retain(|entry| {
+                entry.path.rsplit_once('/').map_or("", |(parent, _)| parent) == directory
+            });
+            Ok(entries)
+        })
+    }
+
+    /// The address of the next page of a list, which is the Hub's.
+    #[cfg(feature = "remote")]
+    fn next_page(&self, answer: &Answer) -> Result<Option<Url>> {
+        let links = answer.header("link").unwrap_or_default().split(',');
+        let next = links.filter_map(|link| link.trim().split_once(">;")).find(|(_, rest)| {
+            rest.split(';').any(|it| matches!(it.trim(), "rel=\"next\"" | "rel=next"))
+        });
+        let Some((location, _)) = next else { return Ok(None) };
+        let target = answer.url.join(location.trim_start_matches('<'));
+        match target.filter(|target| target.has_origin_of(self.http().endpoint())) {
+            Some(target) => Ok(Some(target)),
+            None => Err(answer.bad("the next page of the list is at no address of the Hub")),
+        }
+    }
 }
 
-/// Reads the body of a listing.
-fn read(answer: Answer, repo: RepoId) -> Result<RepoFiles, Failure> {
+/// Reads the body of a listing, of at most `limit` bytes. Returns its length, too.
+fn read<T: DeserializeOwned>(answer: Answer, limit: u64) -> Result<(T, u64), Failure> {
     let bad = answer.bad("the list of files is malformed");
     let too_long = answer.bad(format!("the list of files is over the limit of {LIMIT} bytes"));
     let (url, mut body, _span) = answer.into_body();
     let mut json = Vec::new();
     body.as_reader()
-        .take(LIMIT + 1)
+        .take(limit + 1)
         .read_to_end(&mut json)
         .map_err(|error| super::http::failed(&url, &ureq::Error::from(error)))?;
-    if json.len() as u64 > LIMIT {
+    let len = json.len() as u64;
+    if len > limit {
         return Err(too_long.into());
     }
-    let Ok(info) = serde_json::from_slice::<Info>(&json) else { return Err(bad.into()) };
-    if !is_hex(&info.sha, 40) {
-        return Err(Failure::Final(bad));
-    }
-    let commit = Revision::parse(&info.sha).map_err(|_: Error| Failure::Final(bad))?;
-    let files = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-    Ok(RepoFiles { repo, commit, files })
+    serde_json::from_slice(&json).map(|list| (list, len)).map_err(|_| bad.into())
 }

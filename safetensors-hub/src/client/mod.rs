@@ -17,8 +17,12 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use file::HubFile;
+#[cfg(feature = "remote")]
+pub(crate) use listing::BucketEntry;
 pub use listing::RepoFiles;
 pub use options::ClientOptions;
+#[cfg(feature = "remote")]
+pub(crate) use retry::GLANCE;
 
 use crate::environment::Environment;
 use crate::error::{ErrorKind, Result};

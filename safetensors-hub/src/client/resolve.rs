@@ -40,12 +40,16 @@ impl Client {
     }
 
     fn first_answer(&self, asked: &RequestSubject<'_>, path: &str) -> Result<Resolved, Failure> {
-        let revision = percent_encoded(asked.revision.as_str(), false);
-        let file = percent_encoded(path, true);
-        let rest = format!("/resolve/{revision}/{file}");
+        let at = |repo: &RepoId, revision: &Revision| match repo.is_bucket() {
+            true => self.at(&format!("/{repo}/resolve/{}", percent_encoded(path, true))),
+            false => {
+                let revision = percent_encoded(revision.as_str(), false);
+                self.at(&format!("/{repo}/resolve/{revision}/{}", percent_encoded(path, true)))
+            }
+        };
         let mut repo = asked.repo.clone();
-        let mut url = self.at(&format!("/{repo}{rest}"))?;
-        let mut commit = None;
+        let mut url = at(&repo, asked.revision)?;
+        let mut commit = repo.is_bucket().then(|| asked.revision.clone());
         for _ in 0..REDIRECTS {
             let answer = self.http().send(Method::Head, &url, None)?;
             commit = commit_of(&answer, asked)?.or(commit);
@@ -62,12 +66,8 @@ impl Client {
                     let url = target.unwrap_or(url);
                     // The branch may lead to another commit by the time the bytes are asked for.
                     let is_of_branch = url.has_origin_of(self.http().endpoint())
-                        && url.path() == self.at(&format!("/{repo}{rest}"))?.path();
-                    let url = if is_of_branch {
-                        self.at(&format!("/{repo}/resolve/{commit}/{file}"))?
-                    } else {
-                        url
-                    };
+                        && url.path() == at(&repo, asked.revision)?.path();
+                    let url = if is_of_branch { at(&repo, &commit)? } else { url };
                     return Ok(Resolved { repo, commit, etag, etag_is_of_body, size, url });
                 }
                 (None, ..) if !is_here || target.is_none() => return Err(lacks(&answer, "ETag")),
@@ -82,7 +82,7 @@ impl Client {
             match self.moved(&target, &repo, "/", "/resolve/") {
                 Some(new) => {
                     repo = self.renamed(new)?;
-                    url = self.at(&format!("/{repo}{rest}"))?;
+                    url = at(&repo, asked.revision)?;
                 }
                 None => url = target,
             }
@@ -138,15 +138,11 @@ fn commit_of(answer: &Answer, asked: &RequestSubject<'_>) -> Result<Option<Revis
 }
 
 /// The ETag of the file. On a redirect only the Hub's own header is meant for the file, or else the
-/// redirect's.
+/// redirect's. Of a file in a bucket it may name Xet's hash alone.
 fn etag_of(answer: &Answer) -> Result<Option<Etag>> {
-    let (header, is_linked) = match answer.header("x-linked-etag") {
-        Some(header) => (header, true),
-        None => match answer.header("etag") {
-            Some(header) => (header, false),
-            None => return Ok(None),
-        },
-    };
+    let names = ["x-linked-etag", "etag", "x-xet-hash"];
+    let found = names.iter().find_map(|name| Some((answer.header(name)?, *name == names[0])));
+    let Some((header, is_linked)) = found else { return Ok(None) };
     let bad = || answer.bad("its ETag cannot be the name of a file");
     Etag::of_header(header, is_linked).map(Some).ok_or_else(bad)
 }

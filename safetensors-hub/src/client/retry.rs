@@ -11,7 +11,7 @@ use crate::error::{Error, Result, check_stop};
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// How often it is asked during a pause whether to stop.
-const GLANCE: Duration = Duration::from_millis(50);
+pub(crate) const GLANCE: Duration = Duration::from_millis(50);
 
 /// Why a request failed.
 #[derive(Debug)]

@@ -18,61 +18,66 @@ const TOUCH: Duration = Duration::from_secs(5);
 ///
 /// The blob gets its name only after its size and its digest have been checked on the disk.
 pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<()> {
-    let blob = repo.blob(file.checked_etag());
+    let blob = repo.blob(file.blob());
     let is_there = || is_blob(&blob, file.byte_len());
     let pointer = repo.pointer(file.commit(), file.path());
-    let is_new = !is_there();
+    let mut is_new = false;
     // It is held until the file has its place: without links, the blob itself is moved there.
     let mut lock = None;
-    if is_new {
-        let path = repo.lock_path(file.checked_etag());
+    if is_there() {
+        meter.add(file.byte_len(), file.path())?;
+    } else {
+        let path = repo.lock_path(file.blob());
         let progress = || {
             // The caller may cancel while another process works.
             let _ = meter.report(file.path());
-            (!is_there()).then(|| progress_of(repo, file.checked_etag()))
+            (!is_there()).then(|| progress_of(repo, file.blob()))
         };
         lock = Lock::wait(&path, meter.stop(), progress)?;
         // Another process, or another thread, may have downloaded it meanwhile.
-        if is_there() || is_blob(&pointer, file.byte_len()) {
+        if is_there() {
             meter.add(file.byte_len(), file.path())?;
+        } else if is_blob(&pointer, file.byte_len()) {
+            // Without a blob: one that makes no links.
+            meter.add(file.byte_len(), file.path())?;
+            return meter.report(file.path());
         } else {
-            complete(repo, file, &blob, lock.is_some(), meter)?;
+            is_new = complete(repo, file, &blob, lock.is_some(), meter)?;
         }
-    } else {
-        meter.add(file.byte_len(), file.path())?;
     }
     place(file, &blob, &pointer, is_new)?;
     drop(lock);
     meter.report(file.path())
 }
 
-/// Downloads the blob. `is_alone` says that no other process does so.
+/// Downloads the blob. `is_alone` says that no other process does so. Returns whether the blob is
+/// this one's, so that no snapshot has it yet.
 fn complete(
     repo: &CachedRepo,
     file: &HubFile,
     blob: &Path,
     is_alone: bool,
     meter: &Meter,
-) -> Result<()> {
-    let begin = Incomplete::open(repo, file.checked_etag(), file.byte_len(), is_alone)?;
+) -> Result<bool> {
+    let begin = Incomplete::open(repo, file.blob(), file.byte_len(), is_alone)?;
     match complete_part(begin, file, blob, meter) {
         // Where locks have no effect, another process may have taken the unfinished file over. It
         // may have put the blob in place since then, or it may be killed before that.
         Err(error) if is_absent(&error) => {
             if is_blob(blob, file.byte_len()) {
-                return Ok(());
+                return Ok(false);
             }
             meter.take_back(file.byte_len());
-            let own = Incomplete::open(repo, file.checked_etag(), file.byte_len(), false)?;
-            complete_part(own, file, blob, meter)
+            let own = Incomplete::open(repo, file.blob(), file.byte_len(), false)?;
+            complete_part(own, file, blob, meter).map(|()| true)
         }
-        result => result,
+        result => result.map(|()| true),
     }
 }
 
 /// Downloads the rest of an unfinished blob, and puts it in place.
 fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Meter) -> Result<()> {
-    let etag = file.checked_etag();
+    let etag = file.blob();
     let mut was_resumed = part.len() > 0;
     meter.add(part.len(), file.path())?;
     loop {

@@ -71,6 +71,9 @@ pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
 }
 
 fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
+    if repo.is_bucket() {
+        return Err(ErrorKind::Bucket { bucket: repo.to_string() }.into());
+    }
     let revision = match &options.revision {
         Some(text) => Revision::parse(text)?,
         None => Revision::main(),
@@ -196,7 +199,7 @@ impl Job<'_> {
     fn check_space(&self, files: &[HubFile]) -> Result<()> {
         let Some(free) = free_bytes(self.cached.dir()) else { return Ok(()) };
         let missing = |file: &HubFile| {
-            let (etag, size) = (file.checked_etag(), file.byte_len());
+            let (etag, size) = (file.blob(), file.byte_len());
             let blob = self.cached.blob(etag);
             if blob.metadata().is_ok_and(|metadata| metadata.len() == size) {
                 0
@@ -206,7 +209,7 @@ impl Job<'_> {
         };
         // Files with the same content have one blob.
         let mut seen = HashSet::new();
-        let blobs = files.iter().filter(|file| seen.insert(file.etag()));
+        let blobs = files.iter().filter(|file| seen.insert(file.blob().as_str()));
         let needed = blobs.map(missing).fold(0, u64::saturating_add);
         if needed == 0 || needed.saturating_add(SPARE_BYTES) <= free {
             Ok(())

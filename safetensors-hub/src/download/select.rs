@@ -136,7 +136,7 @@ impl<'a> WantedFiles<'a> {
         let listed = if patterns.all(|pattern| !pattern.contains(['*', '?'])) {
             self.patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
         } else if is_offline {
-            cached_files(repo, commit)?
+            repo.files(commit)?
         } else {
             return Ok(Err(Missing("the list of files".into())));
         };
@@ -154,7 +154,7 @@ impl<'a> WantedFiles<'a> {
             }
         }
         if self.wants_only_files() && cached.files.is_empty() {
-            return Err(self.all_left_out(cached_files(repo, commit)?));
+            return Err(self.all_left_out(repo.files(commit)?));
         }
         Ok(Ok(cached))
     }
@@ -221,12 +221,6 @@ pub(super) fn shards(dir: &Path, index: &Path, listed: &[String]) -> Result<Vec<
         names.push(name);
     }
     Ok(names)
-}
-
-fn cached_files(repo: &CachedRepo, commit: &Revision) -> Result<Vec<String>> {
-    let snapshots = repo.snapshots()?;
-    let found = snapshots.into_iter().find(|snapshot| snapshot.commit == *commit);
-    Ok(found.map(|snapshot| snapshot.files).unwrap_or_default())
 }
 
 /// Whether a path is a listed file, or a folder of one.

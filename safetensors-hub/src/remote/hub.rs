@@ -1,23 +1,31 @@
-//! [`HubFiles`]: the files of a repository on the Hub, at one commit, read by ranges.
+//! [`HubFiles`]: the files of a repository on the Hub, at one commit: those that the cache has, and
+//! the others by ranges.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use safetensors_core as core;
-use safetensors_core::checkpoint::store::{FileKind, StoreEntry};
+use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
 
 use super::files::Files;
 use super::hub_reads::Slots;
 use super::{RemoteFile, RemoteOptions};
-use crate::client::{Client, ClientOptions};
+use crate::cache::{Cache, CachedRepo};
+use crate::client::{BucketEntry, Client, ClientOptions, HubFile};
 use crate::environment::{DEFAULT_ENDPOINT, Environment};
+use crate::repo::check_file_name;
 use crate::{ErrorKind, HubAddress, RepoId, Result, Revision};
 
 /// The files of a repository. The first answer of the Hub says which commit the revision is; from
-/// then on every request is for that commit, so that files of two commits never mix.
+/// then on every request is for that commit, so that files of two commits never mix. A bucket has
+/// no commits: there each file stays the one that was opened.
 pub(super) struct HubFiles {
-    client: Client,
+    /// `None` if no request may be made.
+    client: Option<Client>,
+    /// `None` if there is no cache, as for a bucket.
+    cached: Option<CachedRepo>,
     slots: Arc<Slots>,
     state: Mutex<State>,
 }
@@ -33,30 +41,44 @@ struct State {
 impl HubFiles {
     /// The repository of an address. No request is made.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
-        let retries = u32::try_from(options.retries).unwrap_or(u32::MAX);
-        let mut client = ClientOptions::new().retries(retries);
-        if options.environment {
-            if Environment::PROCESS.is_offline() {
-                let message = "HF_HUB_OFFLINE forbids requests; open the downloaded files instead";
-                return Err(core::ErrorKind::Io(io::Error::other(message)).into());
-            }
+        let repo = address.repo().clone();
+        let is_cached = options.environment && !repo.is_bucket();
+        let cache = is_cached.then(|| Cache::from_environment().ok()).flatten();
+        let (client, revision) = if options.environment && Environment::PROCESS.is_offline() {
+            (None, find_offline(&Cache::from_environment()?, address)?)
         } else {
-            client = client.token(None).endpoint(DEFAULT_ENDPOINT);
-        }
-        for (name, value) in options.pairs(None) {
-            match name.to_ascii_lowercase().as_str() {
-                "endpoint" => client = client.endpoint(value),
-                "token" => client = client.token(Some(&value)),
-                _ => {}
-            }
-        }
-        let state = State {
-            repo: address.repo().clone(),
-            revision: address.revision().clone(),
-            names: None,
+            (Some(client(options)?), address.revision().clone())
         };
-        let client = Client::new(&client)?;
-        Ok(Self { client, slots: Arc::default(), state: Mutex::new(state) })
+        Ok(Self {
+            client,
+            cached: cache.map(|cache| cache.repo(&repo)),
+            slots: Arc::default(),
+            state: Mutex::new(State { repo, revision, names: None }),
+        })
+    }
+
+    /// Opens a file of a commit in the cache, if it is there. `byte_len` is its length, if that is
+    /// known.
+    fn cached(
+        &self,
+        commit: &Revision,
+        key: &str,
+        byte_len: Option<u64>,
+    ) -> io::Result<Option<RemoteFile>> {
+        let Some(cached) = self.cached.as_ref().filter(|_| commit.is_commit()) else {
+            return Ok(None);
+        };
+        let path = cached.pointer(commit, key);
+        if check_file_name(key).is_err() || !path.is_file() {
+            return Ok(None);
+        }
+        match LocalStore.open(&path) {
+            Ok(file) if byte_len.is_some_and(|len| len != file.byte_len()) => Ok(None),
+            Ok(file) => Ok(Some(RemoteFile::on_disk(file))),
+            Err(error) if self.client.is_none() => Err(io::Error::other(error)),
+            // Another user's, for example.
+            Err(_) => Ok(None),
+        }
     }
 
     fn asked(&self) -> (RepoId, Revision) {
@@ -75,34 +97,89 @@ impl HubFiles {
         Ok(())
     }
 
+    /// Asks for a file; `None` if there is none of this name, or if no request may be made.
+    fn ask(&self, key: &str) -> io::Result<Option<HubFile>> {
+        let Some(client) = &self.client else { return Ok(None) };
+        let (repo, revision) = self.asked();
+        match client.file(&repo, &revision, key) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if matches!(error.other(), Some(ErrorKind::FileNotFound)) => Ok(None),
+            // What the error lacks of a file must not look like one that is not there.
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
     fn names(&self) -> Result<Arc<[String]>> {
         let known = self.state.lock().unwrap_or_else(PoisonError::into_inner).names.clone();
         if let Some(names) = known {
             return Ok(names);
         }
         let (repo, revision) = self.asked();
-        let listed = self.client.files(&repo, &revision)?;
-        self.pin(&listed.repo, &listed.commit)?;
-        let names: Arc<[String]> = listed.files.into();
+        let names = match (&self.client, &self.cached) {
+            (Some(client), _) => {
+                let listed = client.files(&repo, &revision)?;
+                self.pin(&listed.repo, &listed.commit)?;
+                listed.files
+            }
+            (None, Some(cached)) => cached.files(&revision)?,
+            (None, None) => Vec::new(),
+        };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(state.names.insert(names).clone())
+        Ok(state.names.insert(names.into()).clone())
+    }
+}
+
+/// The client that the options and the environment describe.
+fn client(options: &RemoteOptions) -> Result<Client> {
+    let retries = u32::try_from(options.retries).unwrap_or(u32::MAX);
+    let mut client = ClientOptions::new().retries(retries);
+    if !options.environment {
+        client = client.token(None).endpoint(DEFAULT_ENDPOINT);
+    }
+    for (name, value) in options.pairs(None) {
+        match name.to_ascii_lowercase().as_str() {
+            "endpoint" => client = client.endpoint(value),
+            "token" => client = client.token(Some(&value)),
+            _ => {}
+        }
+    }
+    Client::new(&client)
+}
+
+/// The commit of an address in the cache, which must have what the address names.
+fn find_offline(cache: &Cache, address: &HubAddress) -> Result<Revision> {
+    let missing = |what: String| {
+        let reason = "no request may be made; unset HF_HUB_OFFLINE to read it from the Hub";
+        let error = ErrorKind::NotInCache { what, cache: cache.dir().into(), reason };
+        safetensors_core::Error::from(error).in_file(address)
+    };
+    let (repo, revision) = (address.repo(), address.revision());
+    if repo.is_bucket() {
+        return Err(missing(repo.to_string()));
+    }
+    let cached = cache.repo(repo);
+    let commit = cached.commit(revision)?;
+    let commit = commit.filter(|commit| cached.snapshot_dir(commit).is_dir());
+    let commit = commit.ok_or_else(|| missing(format!("revision {revision}")))?;
+    if cached.pointer(&commit, address.path()).exists() {
+        Ok(commit)
+    } else {
+        Err(missing(address.path().to_owned()))
     }
 }
 
 impl Files for HubFiles {
     fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>> {
-        let (repo, revision) = self.asked();
-        let _slot = self.slots.take();
-        let file = match self.client.file(&repo, &revision, key) {
-            Ok(file) => file,
-            Err(error) if matches!(error.other(), Some(ErrorKind::FileNotFound)) => {
-                return Ok(None);
-            }
-            // What the error lacks of a file must not look like one that is not there.
-            Err(error) => return Err(io::Error::other(error)),
-        };
+        if let Some(file) = self.cached(&self.asked().1, key, None)? {
+            return Ok(Some(file));
+        }
+        let _slot = self.slots.take(&AtomicBool::new(false)).map_err(io::Error::other)?;
+        let Some(file) = self.ask(key)? else { return Ok(None) };
         self.pin(file.repo(), file.commit()).map_err(io::Error::other)?;
-        RemoteFile::of_hub(file, Arc::clone(&self.slots)).map(Some)
+        match self.cached(file.commit(), key, Some(file.byte_len()))? {
+            Some(file) => Ok(Some(file)),
+            None => RemoteFile::of_hub(file, Arc::clone(&self.slots)).map(Some),
+        }
     }
 
     fn knows(&self, key: &str) -> Option<bool> {
@@ -111,6 +188,11 @@ impl Files for HubFiles {
     }
 
     fn list(&self, directory: &str) -> io::Result<Option<Vec<StoreEntry>>> {
+        let (repo, _) = self.asked();
+        if let Some(client) = self.client.as_ref().filter(|_| repo.is_bucket()) {
+            let listed = client.bucket_entries(&repo, directory).map_err(io::Error::other)?;
+            return Ok(Some(listed.into_iter().filter_map(entry).collect()));
+        }
         let names = self.names().map_err(io::Error::other)?;
         let mut entries = BTreeMap::new();
         for name in &*names {
@@ -128,9 +210,26 @@ impl Files for HubFiles {
         Ok(Some(entries.into_iter().map(entry).collect()))
     }
 
-    /// The commit never changes, and so the file does not either.
-    fn version(&self, _: &str, _: Option<String>) -> io::Result<Option<String>> {
-        let (_, revision) = self.asked();
-        Ok(revision.is_commit().then(|| revision.to_string()))
+    /// A commit never changes, and so its files do not either.
+    fn version(&self, key: &str, fetched: Option<String>) -> io::Result<Option<String>> {
+        let (repo, revision) = self.asked();
+        if !repo.is_bucket() {
+            return Ok(revision.is_commit().then(|| revision.to_string()));
+        }
+        match fetched {
+            None => Ok(self.ask(key)?.map(|file| file.etag().to_owned())),
+            fetched => Ok(fetched),
+        }
     }
+}
+
+/// An entry of a directory of a bucket.
+fn entry(listed: BucketEntry) -> Option<StoreEntry> {
+    let kind = match listed.kind.as_str() {
+        "file" => FileKind::File,
+        "directory" => FileKind::Directory,
+        _ => return None,
+    };
+    let name = listed.path.rsplit('/').next().unwrap_or_default().to_owned();
+    Some(StoreEntry { name, kind })
 }

@@ -4,12 +4,12 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use safetensors_core::ErrorKind;
+use safetensors_core::{ErrorKind, Result};
 
 use super::object::IN_FLIGHT;
 use super::plan::Request;
-use crate::client::HubFile;
-use crate::error::to_io;
+use crate::client::{GLANCE, HubFile};
+use crate::error::{check_stop, to_io};
 use crate::parallel::each;
 
 /// Bounds how many requests of all files of a repository are under way.
@@ -23,13 +23,16 @@ pub(super) struct Slots {
 pub(super) struct RequestSlot<'a>(&'a Slots);
 
 impl Slots {
-    pub(super) fn take(&self) -> RequestSlot<'_> {
+    /// Waits for a place, or until another thread sets `stop`.
+    pub(super) fn take(&self, stop: &AtomicBool) -> Result<RequestSlot<'_>> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         while *taken >= IN_FLIGHT {
-            taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+            check_stop(stop)?;
+            let waited = self.freed.wait_timeout(taken, GLANCE);
+            taken = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         *taken += 1;
-        RequestSlot(self)
+        Ok(RequestSlot(self))
     }
 }
 
@@ -44,7 +47,7 @@ impl Drop for RequestSlot<'_> {
 pub(super) fn fill(file: &HubFile, slots: &Slots, requests: Vec<Request<'_>>) -> io::Result<()> {
     let stop = AtomicBool::new(false);
     let fetch = |mut request: Request<'_>| {
-        let _slot = slots.take();
+        let _slot = slots.take(&stop)?;
         file.stream(request.range(), &stop, &mut |bytes| {
             request.take(bytes).map_err(|error| ErrorKind::Io(error).into())
         })

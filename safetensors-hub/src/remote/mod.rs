@@ -29,7 +29,7 @@
 //! | `gs://bucket/path` | Google Cloud Storage | yes | yes |
 //! | `az://container/path` | Azure Blob Storage; also `azure`, `adl`, `abfs`, `abfss` | yes | yes |
 //! | `https://host/path`, `http` | a web server that sends ranges; a query may sign it | no | no |
-//! | `hf://owner/name[@revision][/path]` | a repository on the Hugging Face Hub | yes | no |
+//! | `hf://owner/name[@revision][/path]` | a repository on the Hugging Face Hub; also `hf://datasets/...`, `models`, `spaces`, `kernels`, and `hf://buckets/owner/name[/path]` | yes | no |
 //! | `file:///path` | the local disk, as without an address ([`local_path`]) | yes | yes |
 //! | `memory:///path` | the memory of this process, for tests | yes | yes |
 //!
@@ -60,6 +60,13 @@
 //! times are options ([`RemoteOptions::option`]). Every answer must have the range that was asked
 //! for, of the same version of the object: of the ETag or, without one, of the same length and time
 //! of change. A file that changed since it was opened is an error.
+//!
+//! # The Hub's cache
+//!
+//! A file of the Hub that the [cache](crate::cache) has at the same commit is read from there. For a
+//! branch one request asks which commit that is; for a commit there is none. With `HF_HUB_OFFLINE`
+//! only the cache is read, at the commit that the branch was when it was last downloaded. Nothing is
+//! written to the cache. Buckets are not in it.
 //!
 //! # Credentials
 //!

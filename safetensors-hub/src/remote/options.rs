@@ -72,7 +72,8 @@ impl RemoteOptions {
 
     /// Whether to take options and credentials from the environment, as `object_store` and the
     /// vendors' tools name them: variables that begin with `AWS_`, `GOOGLE_` or `AZURE_`. For `hf`
-    /// these are the variables of Python's `huggingface_hub`. On by default.
+    /// these are the variables of Python's `huggingface_hub`, also those that say where the cache is
+    /// and that no request may be made; without them there is no cache. On by default.
     #[must_use]
     pub fn environment(mut self, environment: bool) -> Self {
         self.environment = environment;

@@ -160,3 +160,34 @@ fn another_thread_stops_a_read() {
     let error = file.read_until(&mut [0; 8], 0, &stop).unwrap_err();
     assert!(matches!(error.kind(), safetensors_core::ErrorKind::Cancelled), "{error}");
 }
+
+#[test]
+fn a_thread_that_waits_for_the_address_of_a_file_can_be_stopped() {
+    let server = Server::start([(REPO, single(LEN))]);
+    let file = open(&server, "model.safetensors");
+    read_exact(&file, &mut [0; 10], 0).unwrap();
+    // The address has expired, and the Hub takes its time to name another one.
+    let slow = Duration::from_secs(4);
+    server.fault(Origin::Cdn, "", 1, Kind::Status(403, Vec::new()));
+    server.fault_of("HEAD", Origin::Hub, "", 1, Kind::Slow(slow));
+    server.clear_log();
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| read_exact(&file, &mut [0; 10], 0));
+        while server.count(Origin::Hub, "HEAD", "") == 0 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let (stop, begin) = (AtomicBool::new(false), Instant::now());
+        thread::scope(|scope| {
+            let stopped = scope.spawn(|| file.read_until(&mut [0; 10], 0, &stop));
+            thread::sleep(Duration::from_millis(100));
+            stop.store(true, Ordering::Relaxed);
+            let error = stopped.join().unwrap().unwrap_err();
+            assert!(matches!(error.kind(), safetensors_core::ErrorKind::Cancelled), "{error}");
+        });
+        assert!(begin.elapsed() < slow / 2, "it waited for the request of the other thread");
+        // One that is not stopped gets the address that the other one asks for.
+        read_exact(&file, &mut [0; 10], 0).unwrap();
+        asking.join().unwrap().unwrap();
+    });
+    assert_eq!(server.count(Origin::Hub, "HEAD", ""), 1);
+}

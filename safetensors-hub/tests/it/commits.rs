@@ -70,6 +70,42 @@ fn an_answer_with_another_etag_is_an_error() {
 }
 
 #[test]
+fn an_etag_that_is_no_digest_never_makes_one_file_the_blob_of_another() {
+    let [first, second] = [1, 7].map(|factor| {
+        let named = ["a", "b", "c"].map(|name| {
+            let values: Vec<u8> =
+                (0..LEN).map(|i| (i * factor) as u8 ^ name.as_bytes()[0]).collect();
+            (name, values)
+        });
+        let mut files = shards(LEN);
+        for ((_, content), (name, values)) in files[2..5].iter_mut().zip(&named) {
+            let shape = [LEN];
+            let view = safetensors_core::TensorView::from_slice(&shape, values).unwrap();
+            *content = safetensors_core::serialize([(name, view)], &Default::default()).unwrap();
+        }
+        (files, named)
+    });
+    // As nginx makes them: of the time in seconds and of the length, and all within a second.
+    let repo = Repo::new(first.0).commit("next", second.0).alike("68f0-186a0");
+    let server = Server::start([(REPO, repo)]);
+    let cache = tempfile::tempdir().unwrap();
+    for (revision, named) in [("main", &first.1), ("next", &second.1), ("main", &first.1)] {
+        let wanted = options(&server, cache.path()).revision(revision);
+        let found = tensors(&download(REPO, &wanted).unwrap());
+        for (name, values) in named {
+            assert!(found[*name] == *values, "{name} of {revision}");
+        }
+    }
+    // Nothing comes twice, and the cache says that nothing of it was checked.
+    server.clear_log();
+    download(REPO, &options(&server, cache.path())).unwrap();
+    assert_eq!(server.log().len(), 1, "{:?}", server.log());
+    let repos = safetensors_hub::cache::Cache::at(cache.path()).repos().unwrap();
+    let verified = repos[0].verify().unwrap();
+    assert_eq!((verified.intact, verified.damaged.len(), verified.unverified.len()), (0, 0, 8));
+}
+
+#[test]
 fn a_list_of_another_commit_than_the_one_asked_for_is_an_error() {
     let (server, mut repo, [first, next]) = server();
     repo.refs.insert(first.clone(), next);

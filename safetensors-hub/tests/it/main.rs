@@ -3,6 +3,8 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
+#[cfg(feature = "remote")]
+mod cached;
 mod client;
 mod commits;
 mod download;

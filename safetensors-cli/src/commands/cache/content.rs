@@ -1,5 +1,6 @@
 //! The repositories of the cache, as tables and as JSON.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -29,6 +30,8 @@ struct ListedRepo {
     path: String,
     bytes: u64,
     snapshots: Vec<ListedSnapshot>,
+    /// Their commits.
+    revisions_without_snapshot: BTreeMap<String, String>,
 }
 
 #[derive(Serialize)]
@@ -163,14 +166,24 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
             path: lossy(repo.dir()),
             bytes: repo.byte_len()?,
             snapshots: repo.snapshots()?.into_iter().map(snapshot).collect(),
+            revisions_without_snapshot: repo
+                .revisions_without_snapshot()?
+                .into_iter()
+                .map(|(revision, commit)| (revision.to_string(), commit.to_string()))
+                .collect(),
         });
     }
     if which.json {
         json::write(&listed, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let columns =
-        [("model", Left), ("revision", Left), ("commit", Left), ("files", Right), ("size", Right)];
+    let columns = [
+        ("repository", Left),
+        ("revision", Left),
+        ("commit", Left),
+        ("files", Right),
+        ("size", Right),
+    ];
     if !listed.repos.is_empty() {
         table::write(&columns, out, |rows| {
             for repo in &listed.repos {
@@ -186,6 +199,15 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
                         text::name(&snapshot.commit),
                         text::count(snapshot.files.len() as u64),
                         text::size(snapshot.bytes),
+                    ]);
+                }
+                for (revision, commit) in &repo.revisions_without_snapshot {
+                    rows.row([
+                        repo.repo.clone(),
+                        text::name(revision),
+                        text::name(commit),
+                        String::new(),
+                        "no snapshot".to_owned(),
                     ]);
                 }
             }
@@ -210,7 +232,7 @@ pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     if !sized.repos.is_empty() {
-        table::write(&[("model", Left), ("bytes", Right), ("size", Right)], out, |rows| {
+        table::write(&[("repository", Left), ("bytes", Right), ("size", Right)], out, |rows| {
             for SizedRepo { repo, bytes } in &sized.repos {
                 rows.row([repo.clone(), text::count(*bytes), text::size(*bytes)]);
             }
@@ -221,17 +243,17 @@ pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// The last line: how many models there are, and their bytes.
+/// The last line: how many repositories there are, and their bytes.
 fn summarise(
     dir: &Path,
     sizes: impl ExactSizeIterator<Item = u64>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let (path, models) = (text::path(dir), text::counted(sizes.len() as u64, "model"));
+    let (path, repos) = (text::path(dir), text::counted(sizes.len() as u64, "repo"));
     if !dir.exists() {
-        return Ok(writeln!(out, "{path}: {models}; the first download makes this directory")?);
+        return Ok(writeln!(out, "{path}: {repos}; the first download makes this directory")?);
     }
-    Ok(writeln!(out, "{path}: {models}, {}", text::size(sizes.sum::<u64>()))?)
+    Ok(writeln!(out, "{path}: {repos}, {}", text::size(sizes.sum::<u64>()))?)
 }
 
 pub(super) fn verify(
@@ -270,7 +292,7 @@ pub(super) fn verify(
         json::write(&verified, out)?;
     } else if verified.repos.len() != 1 {
         let count = |state| verified.repos.iter().filter(|repo| repo.state == state).count() as u64;
-        let checked = text::counted(verified.repos.len() as u64, "model");
+        let checked = text::counted(verified.repos.len() as u64, "repo");
         write!(out, "\n{checked} checked: {} intact", text::count(count(State::Ok)))?;
         match count(State::Unverified) {
             0 => writeln!(out)?,
@@ -284,7 +306,7 @@ pub(super) fn verify(
     })
 }
 
-/// Prints a line about a model, unless it is damaged, and one for each file with a problem.
+/// Prints a line about a repository, unless it is damaged, and one for each file with a problem.
 fn show(
     repo: &CachedRepo,
     bytes: u64,

@@ -52,9 +52,11 @@ struct Which {
     json: bool,
 }
 
-/// List the models that were downloaded, with their revisions
+/// List the repositories that were downloaded, with their revisions
 ///
-/// The size of a revision is that of its files. Revisions share files that are the same.
+/// The size of a revision is that of its files. Revisions share files that are the same. A branch
+/// or a tag with a commit that has no snapshot is listed as such: nothing of it was downloaded, or
+/// its files were removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -72,7 +74,8 @@ struct List {
 ///
 /// A file that is damaged gets a line on standard error. Remove it, and the next download replaces
 /// it. A file whose digest is not known is not verified, and gets a warning: a copy in a snapshot,
-/// as on Windows, or a blob of a server whose ETags are no digests.
+/// as on Windows, or a blob of a server whose ETags are no digests. So does a branch or a tag that
+/// has no snapshot.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -90,7 +93,7 @@ struct Verify {
     strict: bool,
 }
 
-/// Show the bytes on the disk of each model, the largest first
+/// Show the bytes on the disk of each repository, the largest first
 ///
 /// Unfinished downloads count too.
 #[derive(Debug, clap::Args)]

@@ -42,11 +42,11 @@ fn models_are_listed_with_their_revisions() {
     let listed = output(run(dir.path(), &["cache", "list"]));
     let rows: Vec<Vec<&str>> =
         listed.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["model", "revision", "commit", "files", "size"]);
+    assert_eq!(rows[0], ["repository", "revision", "commit", "files", "size"]);
     assert_eq!(rows[2], ["owner/name", "main", &commit, "1", "2.1", "MB"]);
     assert_eq!(rows[3][0], "owner/shards");
     let cache = dir.path().join("cache");
-    assert!(listed.ends_with(&format!("{}: 2 models, 4.2 MB\n", cache.display())), "{listed}");
+    assert!(listed.ends_with(&format!("{}: 2 repos, 4.2 MB\n", cache.display())), "{listed}");
 
     let json = json(dir.path(), "list");
     assert_eq!(json["path"], cache.to_str().unwrap());
@@ -57,7 +57,7 @@ fn models_are_listed_with_their_revisions() {
     assert!(Path::new(snapshot["path"].as_str().unwrap()).join("model.safetensors").is_file());
 
     let one = output(run(dir.path(), &["cache", "list", "owner/shards"]));
-    assert!(one.contains("1 model,") && !one.contains("owner/name"), "{one}");
+    assert!(one.contains("1 repo,") && !one.contains("owner/name"), "{one}");
     let missing = error(run(dir.path(), &["cache", "size", "owner/absent"]), 1);
     assert!(missing.contains("`safetensors download owner/absent`"), "{missing}");
     error(run(dir.path(), &["cache", "list", "../x"]), 2);
@@ -88,7 +88,7 @@ fn a_damaged_file_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let server = filled(dir.path());
     let intact = output(run(dir.path(), &["cache", "verify"]));
-    assert!(intact.contains("owner/name: ok") && intact.ends_with("2 models checked: 2 intact\n"));
+    assert!(intact.contains("owner/name: ok") && intact.ends_with("2 repos checked: 2 intact\n"));
     let blob = blob(dir.path(), "models--owner--shards");
     let mut bytes = fs::read(&blob).unwrap();
     bytes[1000] ^= 1;
@@ -126,7 +126,7 @@ fn a_file_that_was_compared_with_nothing_is_not_verified() {
         .map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     assert!(shown.contains("owner/name: ok") && !shown.contains("owner/shards: ok"), "{shown}");
     assert!(shown.contains("owner/shards: not verified: 2 of "), "{shown}");
-    assert!(shown.ends_with("2 models checked: 1 intact, 1 not verified\n"), "{shown}");
+    assert!(shown.ends_with("2 repos checked: 1 intact, 1 not verified\n"), "{shown}");
     for path in [&odd, &copy] {
         let line = format!("warning: {}: not verified: ", path.display());
         assert!(said.contains(&line), "{said}");
@@ -147,16 +147,39 @@ fn a_file_that_was_compared_with_nothing_is_not_verified() {
 }
 
 #[test]
+fn a_branch_whose_snapshot_is_gone_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = filled(dir.path());
+    let repo = dir.path().join("cache/models--owner--shards");
+    fs::remove_dir_all(repo.join("snapshots")).unwrap();
+    let commit = server.commit("owner/shards", "main");
+    let listed = output(run(dir.path(), &["cache", "list"]));
+    let row = listed.lines().find(|line| line.starts_with("owner/shards")).expect(&listed);
+    let row: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(row, ["owner/shards", "main", &commit, "no", "snapshot"]);
+    let json = json(dir.path(), "list");
+    let lost = serde_json::json!({ "main": commit });
+    assert_eq!(json["repos"][1]["revisions_without_snapshot"], lost);
+    assert_eq!(json["repos"][0]["revisions_without_snapshot"], serde_json::json!({}));
+
+    let assert = run(dir.path(), &["cache", "verify"]).assert().success();
+    let said = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    let named = format!("warning: {}: not verified: ", repo.join("refs/main").display());
+    assert!(said.contains(&named) && said.contains("no snapshot of its commit"), "{said}");
+    error(run(dir.path(), &["cache", "verify", "--strict"]), 1);
+}
+
+#[test]
 fn a_cache_that_does_not_exist_is_empty() {
     let dir = tempfile::tempdir().unwrap();
     for command in ["list", "verify", "size"] {
         let shown = output(run(dir.path(), &["cache", command]));
-        assert!(shown.contains("0 models"), "{shown}");
+        assert!(shown.contains("0 repos"), "{shown}");
     }
     assert_eq!(json(dir.path(), "list")["repos"], serde_json::json!([]));
     let shown = output(run(dir.path(), &["cache", "list"]));
     assert!(
-        shown.ends_with("cache: 0 models; the first download makes this directory\n"),
+        shown.ends_with("cache: 0 repos; the first download makes this directory\n"),
         "{shown}"
     );
 }

@@ -44,6 +44,12 @@ fn the_checkpoint_comes_and_its_directory_is_printed() {
     assert_eq!(output(offline), format!("{}\n", expected.display()));
     assert_eq!(server.log().len(), 1);
 
+    // What was downloaded is read offline, too, by its address.
+    let mut offline = run(&["inspect", "hf://models/owner/name"]);
+    offline.env("HF_HUB_OFFLINE", "1");
+    assert!(output(offline).contains("hf://owner/name/model.safetensors"));
+    assert_eq!(server.log().len(), 1);
+
     let printed = output(run(&["download", "owner/shards", "--quiet", "--max-workers", "1"]));
     let sharded = snapshot(&server, dir.path(), "owner/shards");
     assert_eq!(Path::new(printed.trim_end()), sharded);

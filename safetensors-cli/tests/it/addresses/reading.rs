@@ -324,6 +324,7 @@ fn what_is_no_address_is_an_error_that_says_so() {
     for (address, expected) in [
         ("ftp://host/model.safetensors", "expected an address that begins with one of s3, s3a, gs"),
         ("hf://owner", "expected hf://owner/name"),
+        ("hf://dataset/owner/name", "datasets/, spaces/, kernels/ or buckets/ before the owner"),
         ("hf://owner/name@../x", "is no revision"),
         ("https://user:secret@host/a.safetensors", "credentials do not belong in an address"),
     ] {
@@ -333,7 +334,11 @@ fn what_is_no_address_is_an_error_that_says_so() {
     let mut offline = safetensors(dir.path(), &["inspect", "hf://owner/name"]);
     offline.env("HF_HUB_OFFLINE", "1");
     let error = error(offline, 1);
-    assert!(error.contains("HF_HUB_OFFLINE forbids requests"), "{error}");
+    assert!(
+        error.starts_with("error: hf://owner/name: \"revision main\" is not in the"),
+        "{error}"
+    );
+    assert!(error.contains("unset HF_HUB_OFFLINE"), "{error}");
     // A directory of that name is on the disk.
     fs::create_dir_all(dir.path().join("ftp:/host")).unwrap();
     fs::write(dir.path().join("ftp:/host/model.safetensors"), file()).unwrap();

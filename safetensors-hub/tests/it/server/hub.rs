@@ -1,19 +1,116 @@
 //! The Hub: what a repository has, and where its files are.
 
+use std::collections::BTreeMap;
+
 use super::http::{Answer, Request};
-use super::repo::{Access, Repo};
+use super::repo::{Access, File, Repo};
 use super::{State, TOKEN, cdn};
 
 /// Answers a request.
 pub(super) fn answer(state: &mut State, request: &Request) -> Answer {
     let path = request.path.trim_start_matches('/').to_owned();
-    if let Some(rest) = path.strip_prefix("api/resolve-cache/models/") {
-        return small(state, request, rest).unwrap_or_else(|| Answer::new(404));
+    let answer = if let Some(rest) = path.strip_prefix("api/resolve-cache/") {
+        small(state, request, rest)
+    } else if let Some(rest) = path.strip_prefix("api/buckets/") {
+        tree(state, request, rest)
+    } else if let Some(rest) = path.strip_prefix("api/") {
+        api(state, request, rest)
+    } else if path.starts_with("buckets/") {
+        object(state, request, &path)
+    } else {
+        file(state, request, &path)
+    };
+    answer.unwrap_or_else(|| Answer::new(404))
+}
+
+/// The name of a repository as the tests have it, and what follows, given `KIND/OWNER/NAME/…`.
+fn repo_and_rest(path: &str) -> Option<(String, Option<&str>)> {
+    let mut parts = path.splitn(4, '/');
+    let (kind, owner, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let kind = if kind == "models" { String::new() } else { format!("{kind}/") };
+    Some((format!("{kind}{owner}/{name}"), parts.next()))
+}
+
+/// The files of a bucket.
+fn files_of<'a>(
+    state: &'a State,
+    request: &Request,
+    bucket: &str,
+) -> Result<&'a BTreeMap<String, File>, Answer> {
+    let bucket = find(state, request, bucket, false)?;
+    Ok(&bucket.commits[bucket.resolve("main").unwrap()])
+}
+
+/// `OWNER/NAME[/tree[/PREFIX]]`: two entries a page. The prefix is one of the text.
+fn tree(state: &State, request: &Request, rest: &str) -> Option<Answer> {
+    let mut parts = rest.splitn(4, '/');
+    let bucket = format!("buckets/{}/{}", parts.next()?, parts.next()?);
+    let (is_tree, prefix) = (parts.next() == Some("tree"), parts.next().unwrap_or_default());
+    let files = match files_of(state, request, &bucket) {
+        Ok(files) => files,
+        Err(answer) => return Some(answer),
+    };
+    if !is_tree {
+        let info = serde_json::json!({
+            "id": bucket.trim_start_matches("buckets/"), "private": false, "size": 0,
+            "createdAt": "2026-01-01T00:00:00.000Z", "totalFiles": files.len(),
+        });
+        return Some(Answer::new(200).body(info.to_string()));
     }
-    if let Some(rest) = path.strip_prefix("api/models/") {
-        return api(state, request, rest).unwrap_or_else(|| Answer::new(404));
+    let mut entries = BTreeMap::new();
+    for (path, file) in files.iter().filter(|(path, _)| path.starts_with(prefix)) {
+        let below = if prefix.is_empty() { 0 } else { prefix.len() + 1 };
+        let child = path.get(below..).and_then(|rest| rest.find('/')).map(|end| below + end);
+        let entry = match child {
+            Some(end) => (&path[..end], serde_json::json!({ "type": "directory" })),
+            None => {
+                let (len, hash) = (file.bytes.len(), &file.etag);
+                (&**path, serde_json::json!({ "type": "file", "size": len, "xetHash": hash }))
+            }
+        };
+        entries.insert(entry.0, entry.1);
     }
-    file(state, request, &path).unwrap_or_else(|| Answer::new(404))
+    let start: usize = match request.query.rsplit_once("cursor=") {
+        Some((_, cursor)) => cursor.parse().ok()?,
+        None => 0,
+    };
+    let total = entries.len();
+    let page = entries.into_iter().skip(start).take(2).map(|(path, mut entry)| {
+        entry["path"] = path.into();
+        entry
+    });
+    let answer = Answer::new(200).body(serde_json::Value::from_iter(page).to_string());
+    if start + 2 >= total {
+        return Some(answer);
+    }
+    let host = request.header("host").unwrap_or_default();
+    let next = format!("http://{host}/api/{bucket}/tree/{}", prefix.replace('/', "%2F"));
+    Some(
+        answer
+            .header("Link", format!("<{next}?recursive=false&cursor={}>; rel=\"next\"", start + 2)),
+    )
+}
+
+/// `buckets/OWNER/NAME/resolve/FILE`: no commit, and of the ETag only Xet's hash.
+fn object(state: &mut State, request: &Request, path: &str) -> Option<Answer> {
+    let (bucket, file) = path.split_once("/resolve/")?;
+    let (etag, len) = match files_of(state, request, bucket) {
+        Ok(files) => match files.get(file) {
+            Some(file) => (file.etag.clone(), file.bytes.len()),
+            None => return Some(error(404, "EntryNotFound")),
+        },
+        Err(answer) => return Some(answer),
+    };
+    let answer = signed(state, &etag).header("X-Linked-Size", len);
+    Some(answer.header("X-Xet-Hash", etag))
+}
+
+/// A redirect to a signed address at the CDN.
+fn signed(state: &mut State, etag: &str) -> Answer {
+    let signature = format!("secret-signature-{}", state.signatures.len());
+    state.signatures.insert(signature.clone(), state.uses);
+    let location = format!("{}/xet/{etag}?Signature={signature}", state.cdn);
+    Answer::new(302).header("Location", location)
 }
 
 fn error(status: u16, code: &str) -> Answer {
@@ -50,18 +147,20 @@ fn find<'a>(
     }
 }
 
-/// `api/models/OWNER/NAME[/revision/REVISION | /tree/REVISION]`.
+/// `api/KIND/OWNER/NAME[/revision/REVISION | /tree/REVISION]`.
 fn api(state: &mut State, request: &Request, rest: &str) -> Option<Answer> {
-    let mut parts = rest.splitn(4, '/');
-    let name = format!("{}/{}", parts.next()?, parts.next()?);
-    let (kind, revision) = (parts.next(), parts.next().unwrap_or("main"));
+    let (name, rest) = repo_and_rest(rest)?;
+    let mut parts = rest.unwrap_or_default().splitn(2, '/');
+    let (kind, revision) =
+        (parts.next().filter(|it| !it.is_empty()), parts.next().unwrap_or("main"));
     let repo = match find(state, request, &name, true) {
         Ok(repo) => repo,
         Err(answer) => return Some(answer),
     };
     if let Some(new) = &repo.renamed_to {
         let kind = kind.map_or_else(String::new, |kind| format!("/{kind}/{revision}"));
-        return Some(Answer::new(307).header("Location", format!("/api/models/{new}{kind}")));
+        let new = if new.matches('/').count() == 1 { format!("models/{new}") } else { new.clone() };
+        return Some(Answer::new(307).header("Location", format!("/api/{new}{kind}")));
     }
     let Some(commit) = repo.resolve(revision) else {
         return Some(error(404, "RevisionNotFound"));
@@ -72,7 +171,7 @@ fn api(state: &mut State, request: &Request, rest: &str) -> Option<Answer> {
             let (oid, size) = (&file.etag, file.bytes.len());
             let lfs = serde_json::json!({ "oid": oid, "size": size, "pointerSize": 134 });
             let mut entry = serde_json::json!({
-                "type": "file", "oid": &oid[..40], "size": size, "path": path,
+                "type": "file", "oid": oid.get(..40).unwrap_or(oid), "size": size, "path": path,
             });
             if file.is_large {
                 entry["lfs"] = lfs;
@@ -126,27 +225,23 @@ fn file(state: &mut State, request: &Request, path: &str) -> Option<Answer> {
     }
     if !found.is_large {
         // As the Hub does it: another place of its own, which has the ETag.
-        let location = format!("/api/resolve-cache/models/{name}/{commit}/{}", encoded(file));
+        let kind = if name.matches('/').count() == 1 { "models/" } else { "" };
+        let location = format!("/api/resolve-cache/{kind}{name}/{commit}/{}", encoded(file));
         let answer = Answer::new(307).header("Location", location);
         return Some(answer.header("X-Repo-Commit", commit));
     }
-    let signature = format!("secret-signature-{}", state.signatures.len());
-    state.signatures.insert(signature.clone(), state.uses);
-    let location = format!("{}/xet/{}?Signature={signature}", state.cdn, found.etag);
     Some(
-        Answer::new(302)
-            .header("Location", location)
+        signed(state, &found.etag)
             .header("X-Repo-Commit", commit)
             .header("X-Linked-Size", found.bytes.len())
             .header("X-Linked-Etag", format!("\"{}\"", found.etag)),
     )
 }
 
-/// `OWNER/NAME/COMMIT/FILE`: a small file.
+/// `KIND/OWNER/NAME/COMMIT/FILE`: a small file.
 fn small(state: &State, request: &Request, rest: &str) -> Option<Answer> {
-    let mut parts = rest.splitn(4, '/');
-    let name = format!("{}/{}", parts.next()?, parts.next()?);
-    let (commit, file) = (parts.next()?, parts.next()?);
+    let (name, rest) = repo_and_rest(rest)?;
+    let (commit, file) = rest?.split_once('/')?;
     let repo = match find(state, request, &name, false) {
         Ok(repo) => repo,
         Err(answer) => return Some(answer),

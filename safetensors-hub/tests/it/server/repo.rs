@@ -78,6 +78,16 @@ impl Repo {
         self
     }
 
+    /// Gives all files the same ETag, which is no digest, as a server may that makes it of the time
+    /// and the length. The Hub sends them itself.
+    #[must_use]
+    pub fn alike(mut self, etag: &str) -> Self {
+        for file in self.commits.values_mut().flat_map(BTreeMap::values_mut) {
+            (file.etag, file.is_large) = (etag.to_owned(), false);
+        }
+        self
+    }
+
     /// Sets who may read it.
     #[must_use]
     pub fn access(self, access: Access) -> Self {
