@@ -16,7 +16,7 @@ pub(super) const NPY: Format = Format {
 /// Archives of stored members.
 pub(super) const NPZ: Format = Format {
     name: "npz",
-    repeated: &["arrays", "folders", "dims", "spaces", "digits", "one name"],
+    repeated: &["arrays", "folders", "dims", "spaces", "digits", "one name", "references"],
     shared: &["one array"],
     each: 8,
     write: |parts| npz(parts, false),
@@ -56,6 +56,9 @@ fn npy(parts: &[Part]) -> Vec<u8> {
 }
 
 fn npz(parts: &[Part], is_deflated: bool) -> Files {
+    if let Some(part) = parts.iter().find(|part| part.what == "references") {
+        return Files::one("a.npz", references(*part, &array("0,", "")));
+    }
     let mut members: Vec<(String, Vec<u8>)> = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         let Part { what, count, len } = *part;
@@ -88,4 +91,30 @@ fn npz(parts: &[Part], is_deflated: bool) -> Files {
         "a.npz",
         archive(members.iter().map(|(name, bytes)| (name.clone(), &**bytes)), is_deflated),
     )
+}
+
+/// An archive with one member, which its list has under many names.
+fn references(part: Part, bytes: &[u8]) -> Vec<u8> {
+    let names: Vec<_> =
+        part.names().take(65_000).map(|name| format!("{name:.60000}.npy")).collect();
+    let len = (bytes.len() as u32).to_le_bytes();
+    // Version, flags, method, time, checksum, lengths, and the length of the name.
+    let about = |name: &str| {
+        let name_len = (name.len() as u16).to_le_bytes();
+        [&b"\x14\0\0\0\0\0\0\0\0\0\0\0\0\0"[..], &len, &len, &name_len, b"\0\0"].concat()
+    };
+    let mut file = b"PK\x03\x04".to_vec();
+    file.extend(about("a"));
+    file.extend([b"a", bytes].concat());
+    let start = file.len();
+    for name in &names {
+        file.extend(b"PK\x01\x02\x14\0");
+        file.extend(about(name));
+        file.extend([0; 14]);
+        file.extend(name.as_bytes());
+    }
+    let [list, start] = [file.len() - start, start].map(|len| (len as u32).to_le_bytes());
+    let count = (names.len() as u16).to_le_bytes();
+    file.extend([&b"PK\x05\x06\0\0\0\0"[..], &count, &count, &list, &start, b"\0\0"].concat());
+    file
 }
