@@ -32,7 +32,7 @@ fn most_memory(len: usize) -> usize {
 
 /// The bytes that may be allocated one after another, which count the steps.
 fn most_steps(len: usize) -> usize {
-    256 * MIB + 512 * len
+    256 * MIB + 1024 * len
 }
 
 /// What it took to open files.
@@ -199,8 +199,10 @@ fn table() {
             files += 1;
             wrong += usize::from(!measured.is_fine());
             slow = slow.max(measured.took.as_secs_f64());
-            if !measured.is_fine() && measured.parts.len() == 1 {
+            if measured.parts.len() == 1 && !measured.is_fine() {
                 println!("over the limit: {measured}");
+            } else if measured.took.as_secs() >= 4 {
+                println!("slow: {measured}");
             }
             if measured.len >= 128 << 10 {
                 large = large.max(measured.peak as f64 / measured.len as f64);
