@@ -36,12 +36,17 @@ impl Part {
     /// As many different names as the part has, each of its length or a little longer.
     fn names(self) -> impl Iterator<Item = String> {
         let tag = self.what.as_bytes()[0] as char;
-        let len = self.len;
+        let text = self.text();
         (0..self.count).map(move |number| {
             let mut name = format!("{tag}{number:x}");
-            name.extend(iter::repeat_n('x', len.saturating_sub(name.len())));
+            name.push_str(text.get(name.len()..).unwrap_or_default());
             name
         })
+    }
+
+    /// The part with shorter names, for those of files.
+    fn at_most(self, len: usize) -> Self {
+        Self { len: self.len.min(len), ..self }
     }
 
     /// A text of the part's length.

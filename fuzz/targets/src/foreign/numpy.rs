@@ -62,6 +62,7 @@ fn npz(parts: &[Part], is_deflated: bool) -> Files {
     let mut members: Vec<(String, Vec<u8>)> = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         let Part { what, count, len } = *part;
+        let short = part.at_most(60_000);
         // Each member has a long header of its own.
         let mut each = |shape: &str| {
             let bytes = array(&format!("0,{}", shape.repeat(len)), "");
@@ -70,19 +71,18 @@ fn npz(parts: &[Part], is_deflated: bool) -> Files {
         match what {
             "arrays" => {
                 let empty = array("0,", "");
-                members
-                    .extend(part.names().map(|name| (format!("{name:.60000}.npy"), empty.clone())));
+                members.extend(short.names().map(|name| (format!("{name}.npy"), empty.clone())));
             }
             "folders" => {
-                members.extend(part.names().map(|name| (format!("{name:.60000}/"), Vec::new())));
+                members.extend(short.names().map(|name| (format!("{name}/"), Vec::new())));
             }
             "dims" => each("1,"),
             "spaces" => each(" "),
             "digits" => each("0"),
             "one array" => members.push((format!("{number}"), array(&"1,".repeat(len), ""))),
             _ => {
-                let name = part.text();
-                let names = (0..count).map(|i| format!("{name:.60000}/{i:x}.npy"));
+                let name = short.text();
+                let names = (0..count).map(|i| format!("{name}/{i:x}.npy"));
                 members.extend(names.map(|name| (name, array("0,", ""))));
             }
         }
@@ -96,7 +96,7 @@ fn npz(parts: &[Part], is_deflated: bool) -> Files {
 /// An archive with one member, which its list has under many names.
 fn references(part: Part, bytes: &[u8]) -> Vec<u8> {
     let names: Vec<_> =
-        part.names().take(65_000).map(|name| format!("{name:.60000}.npy")).collect();
+        part.at_most(60_000).names().take(65_000).map(|name| format!("{name}.npy")).collect();
     let len = (bytes.len() as u32).to_le_bytes();
     // Version, flags, method, time, checksum, lengths, and the length of the name.
     let about = |name: &str| {

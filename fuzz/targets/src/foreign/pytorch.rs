@@ -161,7 +161,10 @@ fn script(parts: &[Part]) -> Vec<u8> {
             }
             "constants" => (0..count).for_each(|_| _ = constants.tensor(0)),
             "one constant" => (0..count).for_each(|_| _ = constants.get(TENSOR)),
-            _ => members.extend(part.names().map(|name| format!("archive/code/{name}.py"))),
+            _ => {
+                let part = part.at_most(60_000);
+                members.extend(part.names().map(|name| format!("archive/code/{name}.py")));
+            }
         }
     }
     root.op(b"ub.");

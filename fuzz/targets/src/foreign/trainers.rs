@@ -223,8 +223,8 @@ fn dcp(parts: &[Part]) -> Files {
     metadata.op(b".");
     let mut files = Files::default().with("d/.metadata", metadata.0).with("d/__0_0.distcp", file);
     for part in parts.iter().filter(|part| part.what == "files") {
-        for name in part.names() {
-            files = files.with(format!("d/{name:.200}.distcp"), b"PK");
+        for name in part.at_most(200).names() {
+            files = files.with(format!("d/{name}.distcp"), b"PK");
         }
     }
     Files { path: "d", ..files }
@@ -349,8 +349,8 @@ fn deepspeed(parts: &[Part]) -> Files {
                 optimizer.op(b"e");
             }
             _ => {
-                for name in part.names() {
-                    files = files.with(format!("d/{name:.200}"), b"");
+                for name in part.at_most(200).names() {
+                    files = files.with(format!("d/{name}"), b"");
                 }
             }
         }
