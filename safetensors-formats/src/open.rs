@@ -18,7 +18,7 @@ use crate::budget::Budget;
 use crate::error::{self, Error, ErrorKind, Result};
 #[cfg(feature = "pytorch")]
 use crate::format::STANDARD;
-use crate::format::{Format, is_burnpack, is_exported, is_record};
+use crate::format::{Format, is_exported};
 use crate::input::Input;
 use crate::tensor_file::TensorFile;
 use crate::window::Window;
@@ -271,8 +271,8 @@ impl Start {
             Some(kind @ (OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip)) => {
                 Self::Zip(kind)
             }
-            _ if is_record(start) => Self::Format(Format::Burn),
-            _ if is_burnpack(start) => Self::Format(Format::Burnpack),
+            Some(OtherFormat::BurnRecord) => Self::Format(Format::Burn),
+            Some(OtherFormat::Burnpack) => Self::Format(Format::Burnpack),
             other => Self::Other(other),
         }
     }
