@@ -13,7 +13,7 @@ import json
 import os
 import posixpath
 import re
-from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -153,14 +153,23 @@ def files_of(path: str) -> list[str]:
 
 
 def read(path: str) -> bytes:
-    """The content of an index."""
+    """The content of an index. What is no regular file is not read: it may have no end."""
     if not scheme_of(path):
-        return Path(path).read_bytes()
+        with open(path, "rb", opener=open_at_once) as file:
+            found = os.fstat(file.fileno())
+            if not S_ISREG(found.st_mode) or found.st_size > LARGEST_INDEX:
+                raise ValueError("no regular file, or too large")
+            return file.read(LARGEST_INDEX)
     system, inside = bucket_of(path)
     content = system.cat_file(inside, start=0, end=LARGEST_INDEX + 1)
     if len(content) > LARGEST_INDEX:
         raise ValueError("too large")
     return content
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """Opens a file without waiting for the writer of a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def directly_in(address: str) -> list[str]:
@@ -231,9 +240,12 @@ def output_of(path: str, root: str, out: str) -> str:
         below = os.path.relpath(path, root)
         if below.startswith(os.pardir + os.sep):
             raise WrongUsage(f"{path} is not below --root {root}")
+        if below == os.curdir:  # a directory without a checkpoint, of which the command says so
+            return out
     below = below.rstrip("/").removesuffix(INDEX_SUFFIX)
-    # Whoever writes to the bucket chooses these names. No output may leave `out`.
-    if scheme_of(path) and not {"", ".", ".."}.isdisjoint(unquote(below).split("/")):
+    # Whoever writes to the directory or the bucket chooses these names. No output may leave `out`.
+    parts = (unquote(below) if scheme_of(path) else below).split("/")
+    if not {"", ".", ".."}.isdisjoint(parts):
         raise WrongUsage(f"{name}: this is no place for an output below {shown(root)}")
     if scheme_of(out):
         if not is_utf8(below):

@@ -81,6 +81,41 @@ class Outputs(unittest.TestCase):
         self.refused("would replace", (one, "s3://b/x.safetensors"), (two, escaped))
 
 
+    def test_no_output_leaves_out(self) -> None:
+        for name in ("...safetensors.index.json", "..safetensors.index.json",
+                     ".safetensors.index.json", "x/...safetensors.index.json",
+                     "x/.safetensors.index.json", ".."):
+            for root, out in (("/m", "/o/small"), ("s3://b/m", "/o/small"), ("/m", "s3://b/o")):
+                with self.assertRaises(WrongUsage, msg=(root, name)) as caught:
+                    places.output_of(f"{root}/{name}", root, out)
+                self.assertIn(name, str(caught.exception))
+        for name, expected in (("a.safetensors.index.json", "/o/a"), ("", "/o"),
+                               ("....safetensors", "/o/....safetensors")):
+            self.assertEqual(places.output_of(f"/m/{name}", "/m", "/o"), expected)
+
+
+class Indexes(unittest.TestCase):
+    def test_only_regular_files_of_some_bytes_are_read(self) -> None:
+        with temporary() as here:
+            text = json.dumps({"weight_map": {"w": "m-1.safetensors"}})
+            for kind in ("file", "fifo", "device", "directory", "large", "absent"):
+                index = here / f"{kind}.safetensors.index.json"
+                if kind == "file":
+                    index.write_text(text)
+                elif kind == "fifo":
+                    os.mkfifo(index)
+                elif kind == "device":
+                    index.symlink_to("/dev/zero")
+                elif kind == "directory":
+                    index.mkdir()
+                elif kind == "large":
+                    index.write_text(text)
+                    os.truncate(index, places.LARGEST_INDEX + 1)
+                shards = [str(here / "m-1.safetensors")] if kind == "file" else []
+                self.assertEqual(places.files_of(str(index)), [str(index), *shards])
+            self.assertEqual(len(places.checkpoints_below(str(here), None)), 4)
+
+
 class Names(unittest.TestCase):
     def test_names_that_are_not_utf8(self) -> None:
         name = os.fsdecode(b"/m/\xff.safetensors")

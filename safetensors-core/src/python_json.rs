@@ -11,12 +11,14 @@ use serde_json::{Result, Value};
 const WORDS: [(&[u8], &[u8]); 3] =
     [(b"-Infinity", b"\"-Infini\""), (b"Infinity", b"\"Infini\""), (b"NaN", b"\"N\"")];
 
-/// Reads a JSON. A word of Python becomes a text of its first letters, which is no number.
+/// Reads a JSON, also after a byte order mark. A word of Python becomes a text of its first letters,
+/// which is no number.
 ///
 /// # Errors
 ///
 /// The text is no JSON.
 pub fn read(json: &[u8]) -> Result<Value> {
+    let json = json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json);
     serde_json::from_slice(json).or_else(|_| serde_json::from_slice(&plain(json)))
 }
 
@@ -37,7 +39,7 @@ pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
 }
 
 /// The same text, as long, without the words.
-fn plain(json: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn plain(json: &[u8]) -> Cow<'_, [u8]> {
     let mut plain = Cow::Borrowed(json);
     let (mut at, mut is_text) = (0, false);
     while let Some(byte) = json.get(at) {

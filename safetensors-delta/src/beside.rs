@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::framework::{is_temporary_name, signed_name};
+use safetensors_core::io::{FileSource, beside};
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::error::{Error, Result};
@@ -92,9 +93,10 @@ impl Beside {
         Ok(found)
     }
 
-    /// The files to copy.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, PathBuf)> {
-        self.files.iter().map(|name| (name.as_path(), self.from.join(name)))
+    /// Opens the files to copy, each with its name.
+    pub(crate) fn files(&self) -> impl Iterator<Item = Result<(&Path, FileSource)>> {
+        let open = |name| Some(beside::open(&self.from, name).transpose()?.map(|it| (name, it)));
+        self.files.iter().map(PathBuf::as_path).filter_map(open)
     }
 }
 
@@ -151,28 +153,13 @@ fn is_signature(name: &OsStr) -> bool {
     signed_name(&name.to_string_lossy().to_ascii_lowercase()).is_some()
 }
 
-/// Whether a path below a directory of the disk is that of a regular file, or of a link to one that
-/// may be copied, too. A link must not lead out of the directory: its target may be secret. In the
-/// cache of the Hub, links lead to files of the same repository.
+/// Returns `true` for a regular file below a directory of the disk, and for a link to one that may be
+/// copied, too. A link must not lead out of the directory: its target may be secret.
 pub(crate) fn is_file_below(home: &Path, path: &Path) -> bool {
-    let from = home.join(path);
-    match fs::symlink_metadata(&from) {
-        Ok(found) if !found.is_symlink() => return found.is_file(),
-        Ok(_) => {}
-        Err(_) => return false,
-    }
-    let (Ok(home), Ok(target)) = (home.canonicalize(), from.canonicalize()) else { return false };
-    if !target.is_file() {
-        return false;
-    }
-    match target.strip_prefix(&home) {
-        Ok(name) => !name.iter().any(is_left_out),
-        Err(_) => home
-            .ancestors()
-            .find(|it| it.ends_with("snapshots") && it.with_file_name("blobs").is_dir())
-            .and_then(Path::parent)
-            .is_some_and(|repository| target.starts_with(repository)),
-    }
+    let Ok(Some(target)) = beside::find(home, path) else { return false };
+    let is_left_out =
+        |home: PathBuf| target.strip_prefix(home).is_ok_and(|name| name.iter().any(is_left_out));
+    target.is_file() && !home.canonicalize().is_ok_and(is_left_out)
 }
 
 /// Whether a name ends in one of these, in upper or lower case.

@@ -165,11 +165,15 @@ impl Destination {
 
     /// Copies the files next to a base.
     pub(crate) fn copy(&mut self, beside: Beside) -> Result<()> {
-        for (name, from) in beside.files() {
+        for file in beside.files() {
+            let (name, from) = file?;
             let to = self.staging().join(name);
-            let folder = to.parent().map_or(Ok(()), fs::create_dir_all);
-            let copied = folder.and_then(|()| fs::copy(&from, &to));
-            copied.map_err(|error| Error::from(error).in_path(&from))?;
+            let copy = || -> io::Result<()> {
+                to.parent().map_or(Ok(()), fs::create_dir_all)?;
+                io::copy(&mut from.file(), &mut fs::File::create(&to)?)?;
+                fs::set_permissions(&to, from.file().metadata()?.permissions())
+            };
+            copy().map_err(|error| Error::from(error).in_path(from.path()))?;
             self.add(name.to_string_lossy().into_owned());
         }
         self.left_out = beside.left_out;

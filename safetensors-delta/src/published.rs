@@ -149,10 +149,10 @@ impl<T: Store + 'static> Root<T> {
                 continue;
             }
             let from = directory.join(name);
-            // A store of another place has no links.
-            let is_link_out = fs::symlink_metadata(&from).is_ok_and(|it| it.is_symlink())
+            // A store of another place has no links, and no special files.
+            let is_no_file = fs::symlink_metadata(&from).is_ok_and(|it| !it.is_file())
                 && !is_file_below(&directory, name);
-            if is_left_out(name.as_os_str()) || entry.name.ends_with(UNFINISHED) || is_link_out {
+            if is_left_out(name.as_os_str()) || entry.name.ends_with(UNFINISHED) || is_no_file {
                 new.left_out.push(entry.name.into());
                 continue;
             }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::io::beside;
 use safetensors_core::save::AtomicFile;
 use safetensors_core::{ErrorKind, SaveOptions};
 use serde_json::{Value, json};
@@ -16,6 +17,9 @@ use crate::plan::State;
 /// The file in the directory of a follower that says which version it has. It is hidden, so that
 /// no copy of the checkpoint has it.
 pub(crate) const STATE: &str = ".safetensors-follow.json";
+
+/// The most bytes of that file, which names each file of a version.
+const MOST: u64 = 100_000_000;
 
 /// The content of that file. A follower has written to the directory, also if there is no version
 /// yet.
@@ -46,14 +50,7 @@ impl StateFile {
     /// Reads the state of a directory. `None` if there is none, or if no follower has written it.
     /// While one version replaces another, the files decide which one it is.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
-        use io::ErrorKind::{NotADirectory, NotFound};
-
-        let path = directory.join(STATE);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(None),
-            Err(error) => return Err(Error::from(error).in_path(path)),
-        };
+        let Some(text) = beside::read(directory, STATE, MOST)? else { return Ok(None) };
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         let before = version_of(&state);
         let Some(next) = version_of(&state["next"]) else {
@@ -85,7 +82,7 @@ impl StateFile {
     /// Says that the new version is here, unless another follower has written since.
     pub(crate) fn settle(directory: &Path, changing: &str, state: &State) -> Result<()> {
         let path = directory.join(STATE);
-        if fs::read(&path)? != changing.as_bytes() {
+        if beside::read(directory, STATE, MOST)?.as_deref() != Some(changing.as_bytes()) {
             return Ok(());
         }
         let mut file = AtomicFile::create(&path, &SaveOptions::new())?;

@@ -11,7 +11,7 @@ use crate::error::{ErrorKind, Result};
 /// grow take up to three times what is counted, and core reads the header again, so four times the
 /// memory is within 64 MiB and 64 bytes for each byte of the file.
 const MEMORY: (u64, u64) = (16 << 20, 16);
-const STEPS: (u64, u64) = (4 << 20, 16);
+const STEPS: (u64, u64) = (1 << 20, 16);
 
 /// The bytes of memory of a file for each of [`Limits::directory_bytes`], and its steps for each of
 /// [`Limits::objects`], however long it is.
@@ -177,12 +177,12 @@ mod tests {
     fn memory_and_steps_are_in_proportion_to_all_files() {
         let budget = Budget::new(1 << 20, &Limits::default());
         budget.keep(32 << 20).unwrap();
-        budget.work(20 << 20).unwrap();
+        budget.work(17 << 20).unwrap();
         let again = budget.again();
         for budget in [&budget, &again] {
             let error = budget.keep(1).unwrap_err().to_string();
             assert!(error.contains("over 33554432 bytes of memory"), "{error}");
-            assert!(budget.work(1).unwrap_err().to_string().contains("over 20971520 steps"));
+            assert!(budget.work(1).unwrap_err().to_string().contains("over 17825792 steps"));
         }
         let mut limits = Limits::default();
         (limits.directory_bytes, limits.objects) = (1, 1);

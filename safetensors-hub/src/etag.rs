@@ -4,12 +4,13 @@
 //! debug build, where other crates take minutes for a model.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
+use safetensors_core::ReadAt;
+use safetensors_core::io::FileSource;
 
 use crate::error::{ErrorKind, Result, check_stop, io_at};
 use crate::repo::{Revision, is_hex};
@@ -101,8 +102,8 @@ impl Etag {
         stop: &AtomicBool,
         work: &mut dyn FnMut(),
     ) -> Result<()> {
-        let mut file = File::open(path).map_err(|error| io_at(error, path))?;
-        let found = file.metadata().map_err(|error| io_at(error, path))?.len();
+        let file = FileSource::open(path)?;
+        let found = file.byte_len();
         if let Some(expected) = size.filter(|size| *size != found) {
             return Err(ErrorKind::WrongSize { expected, found }.into());
         }
@@ -115,11 +116,12 @@ impl Etag {
             }
             Algorithm::Unknown => return Ok(()),
         };
+        let mut bytes = file.file().take(found.saturating_add(1));
         let mut buffer = vec![0; 1 << 20];
         loop {
             check_stop(stop)?;
             work();
-            match file.read(&mut buffer) {
+            match bytes.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

@@ -1,11 +1,11 @@
 //! The signature file: a Sigstore bundle of version 0.3 with an envelope of DSSE.
 
-use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
 use data_encoding::BASE64;
-use safetensors_core::{Error, ErrorKind as CoreKind, Result};
+use safetensors_core::io::FileSource;
+use safetensors_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -61,14 +61,10 @@ impl Material {
 impl Bundle {
     /// Reads a file, which must be a regular one. Nothing in it is verified yet.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let found = fs::metadata(path).map_err(|error| io_at(error, path))?;
-        if !found.is_file() {
-            let found = if found.is_dir() { "a directory" } else { "a special file" };
-            return Err(CoreKind::NotAFile { found }.into());
-        }
-        let file = fs::File::open(path).map_err(|error| io_at(error, path))?;
+        let file = FileSource::open(path)?;
         let mut text = Vec::new();
-        file.take(MAX_LEN + 1).read_to_end(&mut text).map_err(|error| io_at(error, path))?;
+        let read = file.file().take(MAX_LEN + 1).read_to_end(&mut text);
+        read.map_err(|error| io_at(error, path))?;
         Self::parse(&text)
     }
 

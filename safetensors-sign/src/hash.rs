@@ -1,6 +1,5 @@
 //! Hashes of files: [`HashAlgorithm`], and many files at once.
 
-use std::fs;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -8,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use safetensors_core::framework::in_parallel;
-use safetensors_core::{ErrorKind as CoreKind, Result};
+use safetensors_core::io::FileSource;
+use safetensors_core::{ErrorKind as CoreKind, ReadAt, Result};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{ErrorKind, io_at};
@@ -101,9 +101,11 @@ fn read(
     count: &impl Fn(u64) -> Result<()>,
 ) -> Result<()> {
     buffer.resize(BUFFER, 0);
-    let mut file = fs::File::open(path).map_err(|error| io_at(error, path))?;
+    let file = FileSource::open(path)?;
+    // A file that grows while it is read is another one, and ends all the same.
+    let mut bytes = file.file().take(file.byte_len().saturating_add(1));
     loop {
-        match file.read(buffer) {
+        match bytes.read(buffer) {
             Ok(0) => return Ok(()),
             Ok(len) => {
                 update(&buffer[..len]);
@@ -111,6 +113,23 @@ fn read(
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => return Err(io_at(error, path)),
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// Opening a FIFO would wait for a writer.
+    #[test]
+    fn a_file_that_has_become_a_special_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for path in [&*fifo, Path::new("/dev/zero")] {
+            let error = read(path, &mut Vec::new(), |_| {}, &|_| Ok(())).unwrap_err();
+            assert!(matches!(error.kind(), CoreKind::NotAFile { .. }), "{error}");
         }
     }
 }

@@ -10,11 +10,12 @@
 //! needs it, so any epoch can be deleted at any time, in any order.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::digest::Digest;
+use safetensors_core::io::FileSource;
 use safetensors_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +40,8 @@ pub(super) struct Stored {
 impl Stored {
     /// Describes a file.
     pub(super) fn of(path: &Path) -> Result<Self> {
+        let file = open(path)?;
         let describe = || {
-            let file = File::open(path)?;
             let bytes = file.metadata()?.len();
             Ok(Self { bytes, header_xxh3_128: Digest::of_header(file)?.to_string() })
         };
@@ -147,13 +148,7 @@ pub(super) fn verify(path: &Path, delta: &DeltaOf) -> Result<()> {
 
 /// Opens a regular file. Opening something else, such as a FIFO, could wait for ever.
 pub(super) fn open(path: &Path) -> Result<File> {
-    let metadata = fs::metadata(path).map_err(ErrorKind::Io)?;
-    // Opening a FIFO would wait for a writer.
-    if !metadata.is_file() {
-        let found = if metadata.is_dir() { "a directory" } else { "a special file" };
-        return Err(ErrorKind::NotAFile { found }.into());
-    }
-    Ok(File::open(path).map_err(ErrorKind::Io)?)
+    Ok(FileSource::open(path)?.file().try_clone().map_err(ErrorKind::Io)?)
 }
 
 pub(super) fn in_file(error: io::Error, path: &Path) -> Error {

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use safetensors_core::digest::Digest;
 use safetensors_core::framework::NameList;
-use safetensors_core::{Error, ErrorKind, Result};
+use safetensors_core::io::beside;
+use safetensors_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::linked::{DeltaOf, Stored, in_file, open};
+use super::linked::{DeltaOf, Stored, in_file};
 use super::{EpochError, RecordKind};
 
 /// The name of the manifest in the directory of an epoch. It is the first one by name, so it goes
@@ -85,13 +86,11 @@ fn found(path: &Path) -> io::Result<Option<String>> {
 
 /// Whether a directory has the manifest of an epoch, which may be broken otherwise.
 pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
-    let path = directory.join(NAME);
-    let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
-    if fs::symlink_metadata(directory)?.is_symlink() || !is_file {
+    if fs::symlink_metadata(directory)?.is_symlink() {
         return Ok(false);
     }
-    let outline: Result<Outline, _> =
-        serde_json::from_reader(BufReader::new(File::open(path)?.take(MOST_BYTES)));
+    let Ok(Some(text)) = beside::read(directory, NAME, MOST_BYTES) else { return Ok(false) };
+    let outline: Result<Outline, _> = serde_json::from_slice(&text);
     Ok(outline.is_ok_and(|outline| outline.format == FORMAT))
 }
 
@@ -155,16 +154,10 @@ impl Manifest {
     /// [`EpochError::OtherEpoch`], [`EpochError::NoRecord`], [`ErrorKind::Io`]; each names the
     /// directory or the manifest.
     pub(super) fn read(directory: &Path, epoch: usize) -> Result<(Self, Digest)> {
-        let path = directory.join(NAME);
-        let file = open(&path).map_err(|error| match error.kind() {
-            ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound => {
-                Error::from(EpochError::NoManifest { manifest: NAME }).in_path(directory)
-            }
-            _ => error.in_path(&path),
+        let text = beside::read(directory, NAME, MOST_BYTES)?.ok_or_else(|| {
+            Error::from(EpochError::NoManifest { manifest: NAME }).in_path(directory)
         })?;
-        let mut text = Vec::new();
-        let read = file.take(MOST_BYTES).read_to_end(&mut text);
-        read.map_err(|error| in_file(error, &path))?;
+        let path = directory.join(NAME);
         let manifest = Self::parse(&text, epoch).map_err(|error| error.in_path(&path))?;
         Ok((manifest, Digest::of(&text)))
     }

@@ -16,6 +16,7 @@ pub(crate) mod targets;
 pub(crate) mod threads;
 
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -24,6 +25,7 @@ pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::io::beside;
 use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
 
@@ -130,6 +132,18 @@ pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
 pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
     let mut paths = checkpoint.files().iter().map(CheckpointFile::path);
     paths.any(|path| path.ends_with("*.safetensors") || checkpoint.index_path() == Some(path))
+}
+
+/// Reads a file of at most `most` bytes that the user has named. It may be a pipe.
+pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
+    if !is_fifo(path) {
+        return Ok(beside::read_file(path, most)?);
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes));
+    read.with_context(|| name(path))?;
+    anyhow::ensure!(bytes.len() as u64 <= most, "{}: over {most} bytes", name(path));
+    Ok(bytes)
 }
 
 /// Whether a path leads to a FIFO.

@@ -3,13 +3,13 @@
 //! An epoch is a directory `epoch-N` with a `manifest.json` that safetensors-burn has written.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{BufReader, Read};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::digest::Digest;
-use safetensors_core::shape;
+use safetensors_core::io::{FileSource, beside};
+use safetensors_core::{ReadAt, shape};
 use safetensors_delta::{Change, open_linked};
 use serde::Deserialize;
 
@@ -125,16 +125,17 @@ impl Epoch {
 
 /// Reads the manifest of an epoch.
 fn manifest(epoch: &Path, number: u64) -> anyhow::Result<Manifest> {
-    let path = epoch.join("manifest.json");
+    const NAME: &str = "manifest.json";
+    let text = beside::read(epoch, NAME, MANIFEST)?;
     let read = || {
-        let file = BufReader::new(File::open(&path)?.take(MANIFEST));
-        let manifest: Manifest = serde_json::from_reader(file)?;
+        let text = text.context("there is no such file")?;
+        let manifest: Manifest = serde_json::from_slice(&text)?;
         anyhow::ensure!(manifest.format == FORMAT, "this is no manifest of an epoch");
         let found = manifest.epoch.unwrap_or(number);
         anyhow::ensure!(found == number, "expected the manifest of epoch {number}, found {found}");
         Ok(manifest)
     };
-    read().with_context(|| shown(&path))
+    read().with_context(|| shown(&epoch.join(NAME)))
 }
 
 /// The files that the manifest of an epoch names. Only their headers are read.
@@ -176,16 +177,15 @@ fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
 impl Described {
     /// Returns the length of a file if it has the length and the header of the manifest.
     fn check(&self, path: &Path) -> anyhow::Result<u64> {
+        let file = FileSource::open(path)?;
         let check = || {
-            let metadata = fs::metadata(path)?;
-            anyhow::ensure!(metadata.is_file(), "expected a file");
-            let (expected, found) = (self.bytes, metadata.len());
+            let (expected, found) = (self.bytes, file.byte_len());
             anyhow::ensure!(
                 found == expected,
                 "the file should have {expected} bytes, found {found}"
             );
             if let Some(expected) = &self.header_xxh3_128 {
-                let found = Digest::of_header(File::open(path)?)?.to_string();
+                let found = Digest::of_header(file.file())?.to_string();
                 anyhow::ensure!(
                     found == *expected,
                     "the header has changed: its XXH3-128 should be {expected}, found {found}"

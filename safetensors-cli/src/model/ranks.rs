@@ -1,13 +1,12 @@
 //! [`Rules`]: the options that say how tensors are divided among ranks.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use anyhow::Context;
-use safetensors_core::Error;
 use safetensors_core::ranks::{RankPlan, RankRules};
+use safetensors_core::{Error, Limits};
 
+use crate::input;
 use crate::terminal::text;
 
 /// The options of every command that divides tensors among ranks.
@@ -75,14 +74,9 @@ pub(crate) fn world_size(text: &str) -> Result<usize, String> {
 
 /// Reads a plan from a file.
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<RankPlan> {
-    // A plan over this limit is refused, so no more is read.
-    const MOST: u64 = 100_000_001;
-    let read = || -> anyhow::Result<RankPlan> {
-        let mut json = String::new();
-        File::open(path)?.take(MOST).read_to_string(&mut json)?;
-        Ok(json.parse()?)
-    };
-    read().with_context(|| text::path(path))
+    let json = input::read_named(path, Limits::default().index_bytes)?;
+    let json = String::from_utf8(json).with_context(|| text::path(path))?;
+    json.parse().with_context(|| text::path(path))
 }
 
 /// Adds a remedy to the error of a tensor that cannot be divided.

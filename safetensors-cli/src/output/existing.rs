@@ -11,8 +11,9 @@ use std::io::{self, BufRead, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath, FilePattern};
+use safetensors_core::io::beside;
 use safetensors_core::save::AtomicFile;
-use safetensors_core::{Error, Result, SaveOptions};
+use safetensors_core::{Error, Limits, Result, SaveOptions};
 use safetensors_formats::Format;
 use serde_json::Value;
 
@@ -382,12 +383,8 @@ fn opens_as(directory: &Path) -> Option<(String, Vec<PathBuf>)> {
 
 /// Whether a file names a directory beside it, or has its number, as Megatron does.
 fn says_newest(path: &Path, name: &str) -> bool {
-    let file = path.join(name);
-    let is_short = |it: fs::Metadata| it.is_file() && it.len() <= LONGEST_NAME;
-    if !fs::metadata(&file).is_ok_and(is_short) {
-        return false;
-    }
-    let Ok(said) = fs::read_to_string(file) else { return false };
+    let Ok(said) = beside::read_file(&path.join(name), LONGEST_NAME) else { return false };
+    let Ok(said) = String::from_utf8(said) else { return false };
     let said = Path::new(said.trim());
     let is_number = name != NEWEST[0] && said.to_str().is_some_and(|it| it.parse::<u64>().is_ok());
     is_number || said.file_name() == Some(said.as_os_str()) && path.join(said).is_dir()
@@ -402,7 +399,7 @@ fn shard(path: &Path) -> Option<(PathBuf, BTreeSet<String>)> {
             let Some(CheckpointPath::Index(_)) = CheckpointPath::from_name(&index) else {
                 return None;
             };
-            let text = index.is_file().then(|| fs::read(&index).ok())??;
+            let text = beside::read_file(&index, Limits::default().index_bytes).ok()?;
             let json: Value = serde_json::from_slice(&text).ok()?;
             let tensors = json["weight_map"].as_object()?.iter().filter(|(_, file)| *file == name);
             let names: BTreeSet<_> = tensors.map(|(name, _)| name.clone()).collect();

@@ -4,6 +4,8 @@
 #[cfg(feature = "remote")]
 mod addresses;
 #[cfg(unix)]
+mod beside;
+#[cfg(unix)]
 mod browse;
 mod completions;
 mod convert;

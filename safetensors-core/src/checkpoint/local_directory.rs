@@ -9,11 +9,11 @@ use super::destination::{refuse_irreplaceable, refuse_long_names, refuse_to_hide
 use super::store::{LocalStore, Store, Version, Versions, WritableDirectory};
 use super::{Contention, FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::failpoint;
 use crate::io::hidden::remove_header_backup;
 use crate::io::identity::Identity;
 use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
+use crate::io::{FileSource, failpoint};
 use crate::save::SaveOptions;
 use crate::save::atomic::{sync, sync_directory};
 use crate::save::directories::NewDirectories;
@@ -174,7 +174,8 @@ impl LocalDirectory {
             // The copy is written through an open file, because some systems can synchronise only a
             // file that is open for writing.
             let mut file = File::create(&copy)?;
-            io::copy(&mut File::open(&from)?, &mut file)?;
+            let from = FileSource::open_now(&from).map_err(Error::through_io)?;
+            io::copy(&mut from.file(), &mut file)?;
             if self.save_options().durable { sync(&file) } else { Ok(()) }
         });
         copied.map_err(|error| Error::io(error, &to))?;

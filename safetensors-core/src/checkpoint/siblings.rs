@@ -8,8 +8,8 @@ use super::store::{FileKind, Store, StoreEntry, Version};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
-use crate::io::ReadAt;
 use crate::io::hidden::{BACKUP_MAGIC, header_backup};
+use crate::io::{ReadAt, beside};
 
 /// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it. Only indexes are
 /// read from it.
@@ -19,8 +19,9 @@ pub(super) trait Siblings: Send + Sync {
     fn version(&self, path: &Path) -> Result<Option<Version>>;
     /// The files that an index names.
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
-    /// The bytes of a file, at most this many; `None` if there is none.
-    fn read(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>>;
+    /// The bytes of a file, at most this many; `None` if there is none. Links on a local disk must
+    /// not lead out of the directory, except those of the checkpoint's own file.
+    fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>>;
     /// Whether a file is a backup of a header; `false` if there is none, or if it cannot be read.
     fn is_header_backup(&self, path: &Path) -> bool;
 }
@@ -42,13 +43,20 @@ impl<T: Store> Siblings for T {
         Ok(Index::read(self, index, &Limits::default())?.files_beside(index))
     }
 
-    fn read(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
+    fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>> {
         match Store::kind(self, path) {
             Ok(Some(FileKind::File)) => {}
             Ok(_) => return Ok(None),
             // Credentials may be good for some files only, as those in a signed address are.
             Err(error) if is_refused(&error) => return Ok(None),
             Err(error) => return Err(error),
+        }
+        if let (Some(home), Some(name), false) = (path.parent(), path.file_name(), is_own)
+            && let Err(error) = beside::find(home, name)
+            // Nothing on the disk has the path of a file in another store.
+            && matches!(error.kind(), ErrorKind::NotAFile { .. })
+        {
+            return Err(error);
         }
         let file = self.open(path)?;
         let len = file.byte_len();
@@ -160,7 +168,8 @@ impl<S> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], also for a file over `most` bytes.
+    /// [`ErrorKind::Io`], also for a file over `most` bytes; [`ErrorKind::NotAFile`] for anything but
+    /// a regular file, and for a link that leads out of the directory.
     pub fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.catalog.read_beside(name, most)
     }
@@ -177,8 +186,9 @@ impl<S> Checkpoint<S> {
         if let Some(path) = self.about.index.as_deref().or_else(first).map(Path::to_owned) {
             let siblings = Arc::clone(&siblings);
             self.catalog.beside = Some(Arc::new(move |name, most| {
-                let path = if is_directory { path.join(name) } else { path.with_file_name(name) };
-                Ok(siblings.read(&path, most)?.map(|bytes| (path, bytes)))
+                let found = if is_directory { path.join(name) } else { path.with_file_name(name) };
+                let bytes = siblings.read(&found, found == path, most)?;
+                Ok(bytes.map(|bytes| (found, bytes)))
             }));
         }
         self.about.siblings = Some(siblings);

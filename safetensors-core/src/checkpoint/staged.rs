@@ -1,7 +1,6 @@
 //! [`StagedShards`]: a checkpoint between writing and its commit.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use super::commit::{Done, NewFiles, commit, finish};
@@ -203,7 +202,7 @@ impl LocalDirectory {
         let read = || -> Result<_> {
             if let Some(CheckpointPath::Index(_)) = CheckpointPath::from_name(main) {
                 let index = Index::read_any(&LocalStore, &path, &highest_limits())?;
-                return Ok((index, Some(fs::read(&path).map_err(ErrorKind::Io)?)));
+                return Ok((index, Some(FileSource::open(&path)?.read_to_vec()?)));
             }
             let file = SafeTensors::from_source_with(FileSource::open(&path)?, &highest_limits())?;
             let names = file.tensors().map(|tensor| tensor.name().to_owned()).collect();

@@ -24,11 +24,12 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::error::Error;
 use crate::header::{Header, LENGTH_BYTES, Limits};
 use crate::io::hidden::{BACKUP_MAGIC, directory};
 use crate::io::identity::Identity;
 use crate::io::positional::write_all_at;
-use crate::io::{FileSource, ReadAt};
+use crate::io::{FileSource, ReadAt, beside};
 use crate::save::atomic::{sync, sync_directory};
 use crate::save::permissions::take_after;
 use crate::save::temporary::TempFile;
@@ -130,14 +131,17 @@ impl Backup {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let most = 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes);
+        let headers = 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes);
+        let most = headers + (FIELDS + HASH) as u64;
         if !metadata.is_file()
-            || metadata.len() > most + (FIELDS + HASH) as u64
+            || metadata.len() > most
             || !(same_owner(&metadata, &original.metadata()?) || is_own(&metadata))
         {
             return Ok(None);
         }
-        Ok(Self::from_bytes(&fs::read(path)?))
+        let name = path.file_name().unwrap_or_default();
+        let bytes = beside::read(directory(path), name, most).map_err(Error::through_io)?;
+        Ok(bytes.and_then(|bytes| Self::from_bytes(&bytes)))
     }
 
     /// Whether the backup was made for this file, and the file's header is what an interrupted

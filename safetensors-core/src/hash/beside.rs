@@ -1,15 +1,16 @@
 //! Records that are in other files of the directory, and notes about records.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::ErrorKind::{NotFound, UnexpectedEof};
-use std::io::{self, Read};
+use std::fs;
+use std::io::ErrorKind::{NotFound, PermissionDenied, UnexpectedEof};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Digest;
 use super::table::{Change, Fate, MANIFEST, Place, RECORDS, signed_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::hidden::directory;
+use crate::io::{FileSource, beside};
 
 /// Where manifests are, from the directory of a file.
 const LEVELS: [&str; 3] = ["", "..", "../.."];
@@ -75,17 +76,17 @@ pub(crate) fn check_records(path: &Path, destination: &Path, change: Change) -> 
     for (path, level) in
         paths.into_iter().flatten().flat_map(|path| LEVELS.map(|level| (path, level)))
     {
-        let manifest = directory(path).join(level).join(MANIFEST);
-        let text = read(&manifest).map_err(|error| Error::io(error, &manifest))?;
-        let Some(text) = text else { continue };
+        let home = directory(path).join(level);
+        let Some(text) = read(&home)? else { continue };
         let digest = match &digest {
             Some(digest) => digest,
-            None => match header_digest(path).map_err(ErrorKind::Io)? {
+            None => match header_digest(path)? {
                 Some(found) => digest.insert(found.to_string()),
                 None => return Ok(()),
             },
         };
         if String::from_utf8_lossy(&text).contains(&**digest) {
+            let manifest = home.join(MANIFEST);
             return Err(ErrorKind::InManifest { manifest }.into());
         }
     }
@@ -114,24 +115,31 @@ fn has_fate(place: Place, change: Change, fate: Fate) -> bool {
     RECORDS.iter().any(|record| record.0 == place && record.fate(change) == fate)
 }
 
-/// Reads a manifest; `None` if there is none that this user can see.
-fn read(manifest: &Path) -> io::Result<Option<Vec<u8>>> {
-    // Opening a FIFO would wait for a writer.
-    if !fs::metadata(manifest).is_ok_and(|found| found.is_file()) {
-        return Ok(None);
-    }
+/// Reads the manifest of a directory; `None` if there is none that this user can see.
+fn read(home: &Path) -> Result<Option<Vec<u8>>> {
+    let file = match beside::open(home, MANIFEST) {
+        Err(error) if is_unseen(error.kind()) => None,
+        opened => opened?,
+    };
+    let Some(file) = file else { return Ok(None) };
     let mut text = Vec::new();
-    match File::open(manifest).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut text)) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
-        read => read.map(|_| Some(text)),
+    let read = file.file().take(MOST_BYTES).read_to_end(&mut text);
+    read.map(|_| Some(text)).map_err(|error| Error::io(error, &home.join(MANIFEST)))
+}
+
+fn is_unseen(kind: &ErrorKind) -> bool {
+    match kind {
+        ErrorKind::Io(error) => error.kind() == PermissionDenied,
+        kind => matches!(kind, ErrorKind::NotAFile { .. }),
     }
 }
 
 /// The digest of the header of a file; `None` if there is no file with one.
-fn header_digest(path: &Path) -> io::Result<Option<Digest>> {
-    match File::open(path).and_then(Digest::of_header) {
+fn header_digest(path: &Path) -> Result<Option<Digest>> {
+    let digest = FileSource::open_now(path).map_err(Error::through_io);
+    match digest.and_then(|file| Digest::of_header(file.file())) {
         Err(error) if matches!(error.kind(), NotFound | UnexpectedEof) => Ok(None),
-        digest => digest.map(Some),
+        digest => digest.map(Some).map_err(|error| ErrorKind::Io(error).into()),
     }
 }
 

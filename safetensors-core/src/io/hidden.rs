@@ -6,13 +6,12 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::failpoint;
+use super::{FileSource, ReadAt, failpoint};
 
 /// The most bytes of a hidden name. Most file systems take 255, eCryptfs takes 143.
 const NAME_MAX: usize = 143;
@@ -89,7 +88,7 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
         let mut found = [0; BACKUP_MAGIC.len()];
         let is_file = fs::symlink_metadata(path).ok()?.is_file();
         is_file.then_some(())?;
-        File::open(path).ok()?.read_exact(&mut found).ok()?;
+        FileSource::open_now(path).ok()?.read_exact_at(&mut found, 0).ok()?;
         Some(found)
     };
     magic() == Some(BACKUP_MAGIC)

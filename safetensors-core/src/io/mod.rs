@@ -3,6 +3,9 @@
 #[cfg(feature = "std")]
 mod async_read_at;
 #[cfg(feature = "std")]
+#[doc(hidden)]
+pub mod beside;
+#[cfg(feature = "std")]
 pub(crate) mod copy;
 #[cfg(feature = "std")]
 pub(crate) mod failpoint;
@@ -25,7 +28,6 @@ pub(crate) mod remove;
 #[cfg(feature = "std")]
 pub(crate) mod reserve;
 mod safetensors;
-#[cfg(feature = "std")]
 #[cfg(feature = "std")]
 pub(crate) mod stamp;
 #[cfg(all(test, feature = "std"))]

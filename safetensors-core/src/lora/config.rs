@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use crate::error::{AdapterProblem, Result};
 use crate::header::UniqueMap;
 use crate::patterns::Expressions;
+use crate::python_json;
 
 /// The settings by their names.
 pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
@@ -76,7 +77,8 @@ const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal", "true", "fal
 impl Config {
     /// Reads an `adapter_config.json`.
     pub(super) fn parse(json: &[u8]) -> Result<Self> {
-        let text = std::str::from_utf8(json).map_err(wrong)?;
+        let json = python_json::plain(json);
+        let text = std::str::from_utf8(&json).map_err(wrong)?;
         let mut fields = UniqueMap::new("an object of settings").parse(text).map_err(wrong)?;
         let kind: Option<String> = take(&mut fields, "peft_type")?;
         match kind.as_deref() {

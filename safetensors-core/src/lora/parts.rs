@@ -11,6 +11,7 @@ use crate::error::{AdapterProblem, Error, Result, Shape};
 use crate::io::ReadAt;
 use crate::load::{LazyTensor, LoadOptions};
 use crate::patterns::Expressions;
+use crate::python_json;
 
 /// The checkpoint of an adapter, wherever its file is.
 pub(super) type Source = Checkpoint<Box<dyn ReadAt>>;
@@ -171,7 +172,8 @@ fn whole(source: &Source, name: &str) -> Option<String> {
 fn of_diffusers(source: &Source) -> Result<BTreeMap<String, Config>> {
     let Some(json) = source.metadata().get(DIFFUSERS) else { return Ok(BTreeMap::new()) };
     let fields: BTreeMap<String, Box<RawValue>> =
-        serde_json::from_str(json).map_err(|error| wrong(format!("{DIFFUSERS}: {error}")))?;
+        serde_json::from_slice(&python_json::plain(json.as_bytes()))
+            .map_err(|error| wrong(format!("{DIFFUSERS}: {error}")))?;
     let mut models = BTreeMap::<String, Fields>::new();
     for (key, value) in fields {
         let Some((model, field)) = key.split_once('.') else { continue };

@@ -28,7 +28,7 @@ use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
 use crate::io::lock::DirectoryLock;
 use crate::io::remove::unless_missing;
 use crate::io::unfinished::{Owned, Steps};
-use crate::io::{FileSource, SafeTensors, failpoint};
+use crate::io::{FileSource, SafeTensors, beside, failpoint};
 use crate::save::AtomicFile;
 use crate::save::atomic::{sync, sync_directory};
 use crate::save::directories::NewDirectories;
@@ -37,6 +37,9 @@ use crate::save::temporary::TempDirectory;
 
 /// The name of the file that describes an attempt.
 const MANIFEST: &str = "attempt.json";
+
+/// The most bytes of `attempt.json`.
+const MOST: u64 = 1 << 20;
 
 /// What `attempt.json` says.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -380,12 +383,7 @@ fn marks(attempt: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// What describes an attempt; `None` if there is nothing.
 fn read_manifest(attempt: &Path) -> Result<Option<Manifest>> {
-    let path = attempt.join(MANIFEST);
-    let json = match fs::read_to_string(&path) {
-        Ok(json) => json,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io(error, &path)),
-    };
-    let manifest = serde_json::from_str(&json);
-    manifest.map(Some).map_err(|error| Error::io(error.into(), &path))
+    let Some(json) = beside::read(attempt, MANIFEST, MOST)? else { return Ok(None) };
+    let manifest = serde_json::from_slice(&json);
+    manifest.map(Some).map_err(|error| Error::io(error.into(), &attempt.join(MANIFEST)))
 }

@@ -26,6 +26,9 @@ pub(crate) fn open_file<S: ReadAt>(
                 let size = member.size();
                 header_of_member(member, size, budget.limits())
             })?;
+            // A deflated header may be a thousand times as long as its member.
+            budget.work(usize::try_from(header_len).unwrap_or(usize::MAX))?;
+            budget.keep_all::<[u64; 4]>(header.shape.len())?;
             let place = match zipped.place(index)? {
                 zipped::Place::Stored(start) => Place::At(start + header_len),
                 zipped::Place::Compressed => Place::Unpacked { member: index, skipped: header_len },

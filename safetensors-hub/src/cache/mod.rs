@@ -57,6 +57,8 @@ pub(crate) use space::free_bytes;
 #[cfg(feature = "download")]
 pub use verify::Verification;
 
+use safetensors_core::io::beside;
+
 use crate::environment::Environment;
 use crate::error::{Result, io_at, is_absent};
 use crate::repo::{RepoId, Revision};
@@ -119,6 +121,9 @@ pub struct CachedRepo {
     locks: PathBuf,
 }
 
+/// The most bytes of a reference, which has the name of a commit.
+const LONGEST_REF: u64 = 1000;
+
 impl CachedRepo {
     /// The repository.
     pub fn id(&self) -> &RepoId {
@@ -140,21 +145,17 @@ impl CachedRepo {
         if revision.is_commit() {
             return Ok(Some(revision.clone()));
         }
-        let path = self.reference(revision);
-        match fs::read_to_string(&path) {
-            Ok(text) => Ok(Revision::parse(text.trim()).ok().filter(Revision::is_commit)),
-            Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(io_at(error, &path)),
-        }
+        let Some(text) = beside::read(&self.dir.join("refs"), revision.as_str(), LONGEST_REF)?
+        else {
+            return Ok(None);
+        };
+        let commit = Revision::parse(String::from_utf8_lossy(&text).trim()).ok();
+        Ok(commit.filter(Revision::is_commit))
     }
 
     /// The directory of a commit's files. It need not exist.
     pub(crate) fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
         self.dir.join("snapshots").join(commit.as_str())
-    }
-
-    fn reference(&self, revision: &Revision) -> PathBuf {
-        joined(&self.dir.join("refs"), revision.as_str())
     }
 
     fn blobs(&self) -> PathBuf {
@@ -184,7 +185,7 @@ impl CachedRepo {
         if revision.is_commit() || self.commit(revision)?.as_ref() == Some(commit) {
             return Ok(());
         }
-        let path = self.reference(revision);
+        let path = joined(&self.dir.join("refs"), revision.as_str());
         // It is written elsewhere first: every file below `refs` is read as a reference.
         let temporary = self.dir.join(unique::name("tmp_", ""));
         let write = || {

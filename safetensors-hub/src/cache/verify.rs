@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use safetensors_core::io::beside;
 use serde::Deserialize;
 
 use super::scan::broken_links_below;
@@ -99,9 +100,9 @@ impl CachedRepo {
     /// The digests of the files of a commit, by name, as Python's library has listed them. A list
     /// that cannot be read tells nothing.
     fn listed_digests(&self, snapshot: &CachedSnapshot) -> HashMap<String, Etag> {
-        let path = self.dir.join("trees").join(format!("{}.json", snapshot.commit));
-        let listed =
-            fs::read(path).ok().and_then(|json| serde_json::from_slice::<Tree>(&json).ok());
+        let name = format!("{}.json", snapshot.commit);
+        let json = beside::read(&self.dir.join("trees"), name, MOST).ok().flatten();
+        let listed = json.and_then(|json| serde_json::from_slice::<Tree>(&json).ok());
         let files = listed.filter(|tree| tree.format_version == 1).map(|tree| tree.files);
         let digest = |(name, file): (String, TreeFile)| {
             let text = file.lfs_sha256.unwrap_or(file.blob_id);
@@ -144,6 +145,9 @@ fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
     alike.any(|digest| digest.check(path, None, &AtomicBool::new(false)).is_ok())
 }
 
+/// The most bytes of a list of the files of a commit.
+const MOST: u64 = 100_000_000;
+
 /// `trees/<commit>.json`: what a commit has.
 #[derive(Deserialize)]
 struct Tree {
@@ -163,6 +167,7 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::error::ErrorKind;
+    use crate::repo::Revision;
     use safetensors_core as core;
 
     const GIT: &str = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f"; // of "abc"
@@ -264,6 +269,28 @@ mod tests {
         symlink(format!("../../blobs/{GIT}"), snapshot.join("a")).unwrap();
         symlink("alone", snapshot.join("b")).unwrap();
         assert_eq!(found(&repo), (1, vec![], vec!["alone".into(), "b".into()]));
+    }
+
+    /// Reading a FIFO would wait for a writer.
+    #[cfg(unix)]
+    #[test]
+    fn special_files_are_damaged_or_no_list_or_no_reference() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = repo(dir.path(), &[(GIT, "abc")], &[("alone", "alone")]);
+        let list = format!("trees/{COMMIT}.json");
+        for name in [&*format!("blobs/{SHA256}"), &list, "refs/main"] {
+            let path = repo.dir().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        }
+        assert_eq!(found(&repo), (1, vec![SHA256.into()], vec!["alone".into()]));
+        let error = repo.commit(&Revision::parse("main").unwrap()).unwrap_err();
+        assert!(matches!(error.kind(), core::ErrorKind::NotAFile { .. }), "{error}");
+        // Not more is read than a name of a commit can have.
+        fs::remove_file(repo.dir().join("refs/main")).unwrap();
+        let large = fs::File::create(repo.dir().join("refs/main")).unwrap();
+        large.set_len(1 << 30).unwrap();
+        assert!(repo.commit(&Revision::parse("main").unwrap()).is_err());
     }
 
     #[cfg(unix)]

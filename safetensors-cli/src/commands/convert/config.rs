@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
+use safetensors_core::io::beside;
 use safetensors_core::python_json;
 use serde_json::{Map, Value};
 
-use super::source::{CONFIG, Source, config_of};
+use super::source::{CONFIG, MOST, Source, config_of};
 use crate::input::Rewrite;
 use crate::terminal::report::warn;
 use crate::terminal::text;
@@ -85,25 +86,31 @@ fn quantised(text: &[u8]) -> Map<String, Value> {
     entries
 }
 
-/// Warns if the settings in a directory describe weights that are stored in another way there.
-pub(super) fn warn_of_settings(directory: &Path, sources: &[Source], is_replaced: bool) {
-    // The output is complete, so inputs whose settings cannot be read are no error.
-    let copies = |it: &&Source| it.numbers.is_empty() || !it.kept.is_empty();
-    let copied = sources.iter().filter(copies);
-    let copied = copied.filter_map(|source| {
-        let (path, text) = config_of(source.checkpoint()).ok().flatten()?;
-        Some((path, quantised(text.as_bytes()))).filter(|(_, entries)| !entries.is_empty())
-    });
-    let copied: Vec<_> = copied.collect();
-    let path = directory.join(CONFIG);
-    if !is_replaced && let Ok(text) = std::fs::read(&path) {
-        let (there, path) = (quantised(&text), text::path(&path));
+/// Returns a warning for each file of settings in a directory that describes weights as they will not
+/// be stored there. Nothing is written yet.
+pub(super) fn stale_settings(
+    directory: &Path,
+    sources: &[Source],
+    is_replaced: bool,
+) -> Vec<String> {
+    // Plain weights need no settings, so those that cannot be read are no error.
+    let ignored = |error: anyhow::Error| warn(format!("{error:#}; its settings are not compared"));
+    let mut copied = Vec::new();
+    for source in sources.iter().filter(|it| it.numbers.is_empty() || !it.kept.is_empty()) {
+        let found = config_of(source.checkpoint()).map_err(ignored).ok().flatten();
+        let found = found.map(|(path, text)| (path, quantised(text.as_bytes())));
+        copied.extend(found.filter(|(_, entries)| !entries.is_empty()));
+    }
+    let mut warnings = Vec::new();
+    let there = || beside::read(directory, CONFIG, MOST).map_err(|error| ignored(error.into()));
+    if !is_replaced && let Some(text) = there().ok().flatten() {
+        let (there, path) = (quantised(&text), text::path(&directory.join(CONFIG)));
         match copied.iter().find(|(_, entries)| *entries != there) {
-            Some((from, _)) => warn(format!(
+            Some((from, _)) => warnings.push(format!(
                 "{path} does not describe the quantised weights: take what {} says of them",
                 text::path(from)
             )),
-            None if copied.is_empty() && !there.is_empty() => warn(format!(
+            None if copied.is_empty() && !there.is_empty() => warnings.push(format!(
                 "{path} still describes quantised weights: remove that, because the weights are \
                  not stored like that now"
             )),
@@ -113,11 +120,12 @@ pub(super) fn warn_of_settings(directory: &Path, sources: &[Source], is_replaced
     let others = ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
     let others = others.map(|name| directory.join(name));
     for path in others.iter().filter(|path| copied.is_empty() && path.is_file()) {
-        warn(format!(
+        warnings.push(format!(
             "{} is there still: remove it, because it describes other weights",
             text::path(path)
         ));
     }
+    warnings
 }
 
 #[cfg(test)]

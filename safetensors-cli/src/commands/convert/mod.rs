@@ -249,13 +249,14 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         writeln!(out, "\n{would}{named}{removed}{hides}")?;
         return Ok(ExitCode::SUCCESS);
     }
+    let is_changed = sources.iter().any(|source| !source.numbers.is_empty());
+    let stale = output.stale_settings(&sources, is_changed || change.quantization().is_some());
     let progress = Progress::bytes(plan.bytes);
     output
         .write(&rewrite, &destination.options(), &progress)
         .map_err(|error| output.advise(error, plan.bytes))?;
     drop(progress);
-    let is_changed = sources.iter().any(|source| !source.numbers.is_empty());
-    output.warn_of_settings(&sources, is_changed || change.quantization().is_some());
+    stale.into_iter().for_each(warn);
     if args.report {
         let told = report::report(&rewrite, out);
         file::printed(told, &input::shown(output.path()), "written")?;

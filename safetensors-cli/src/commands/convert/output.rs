@@ -99,15 +99,17 @@ impl Output {
         }
     }
 
-    /// Warns if settings beside the output describe weights as they are not stored there.
-    pub(super) fn warn_of_settings(&self, sources: &[Source], is_changed: bool) {
+    /// Returns warnings of settings next to the output that describe weights as they will not be
+    /// stored there.
+    pub(super) fn stale_settings(&self, sources: &[Source], is_changed: bool) -> Vec<String> {
         let directory = match self.form {
             Form::Directory(_) => Some(&*self.path),
             // Other files may lie there.
             _ => self.path.parent().filter(|_| is_changed),
         };
-        if let Some(directory) = directory.filter(|_| address::of(&self.path).is_none()) {
-            config::warn_of_settings(directory, sources, self.config.is_some());
+        match directory.filter(|_| address::of(&self.path).is_none()) {
+            Some(directory) => config::stale_settings(directory, sources, self.config.is_some()),
+            None => Vec::new(),
         }
     }
 

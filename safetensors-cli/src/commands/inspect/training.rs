@@ -7,10 +7,11 @@
 //! | `train/epoch-N/NAME.log`, `valid/…` here or one level up | a metric, as burn's loop logs it |
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
+use safetensors_core::ReadAt;
+use safetensors_core::io::beside;
 use serde::Serialize;
 
 use crate::commands::inputs::ShownInput;
@@ -160,7 +161,7 @@ impl Epoch {
             let directory = logs.join(part).join(format!("epoch-{}", self.epoch));
             let logged = names(&directory).into_iter().filter_map(|name| {
                 let metric = name.strip_suffix(".log")?.replace('_', " ");
-                Some((metric, mean(&directory.join(&name))?))
+                Some((metric, mean(&directory, &name)?))
             });
             let logged: BTreeMap<_, _> = logged.collect();
             if !logged.is_empty() {
@@ -182,9 +183,10 @@ impl Epoch {
 
 /// The mean of a metric over an epoch, as burn computes it of its log. `None` if the log cannot be
 /// read, or has something other than numbers.
-fn mean(log: &Path) -> Option<f64> {
+fn mean(directory: &Path, log: &str) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0.0);
-    for line in BufReader::new(File::open(log).ok()?.take(LOG)).lines() {
+    let log = beside::open(directory, log).ok()?.filter(|log| log.byte_len() <= LOG)?;
+    for line in BufReader::new(log.file().take(LOG)).lines() {
         let line = line.ok()?;
         let (value, of) = line.split_once(',').unwrap_or((&line, "1"));
         match (value, of) {

@@ -6,7 +6,6 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use safetensors_core::Result;
 use safetensors_core::framework::{NameList, Quoted};
 use safetensors_sign::{ErrorKind, HashAlgorithm, Report, Signer, Verifier};
@@ -274,10 +273,6 @@ fn with_path<T>(
 
 /// Reads a text in PEM. No error shows any of it.
 fn read_pem(path: &Path) -> anyhow::Result<String> {
-    let found = fs::metadata(path).with_context(|| text::path(path))?;
-    if found.is_file() && found.len() > MAX_PEM {
-        anyhow::bail!("{}: too large for a key or certificates", text::path(path));
-    }
-    let bytes = fs::read(path).with_context(|| text::path(path))?;
+    let bytes = input::read_named(path, MAX_PEM)?;
     String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("{}: not PEM", text::path(path)))
 }

@@ -7,12 +7,15 @@ use std::{fmt, fs, io};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{AXIS_PREFIX, CONTINUES_KEY};
 use crate::io::hidden::{is_temporary_name, with_suffix};
-use crate::io::{FileSource, SafeTensors};
+use crate::io::{FileSource, SafeTensors, beside};
 use crate::load::LazyTensor;
 use crate::save::{AtomicFile, SaveOptions};
 
 /// How the names of synced files end.
 const SUFFIX: &str = ".safetensors";
+
+/// The most bytes of the mark.
+const MOST: u64 = 100;
 
 /// The name of the mark. It has the number of synced files.
 pub(super) const MARK: &str = "finishing";
@@ -92,11 +95,8 @@ pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
 
 /// The number of synced files that the mark says; 0 if it is malformed.
 fn marked_files(directory: &Path) -> Result<Option<u32>> {
-    match fs::read_to_string(directory.join(MARK)) {
-        Ok(mark) => Ok(Some(mark.parse().unwrap_or(0))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io(error, directory)),
-    }
+    let mark = beside::read(directory, MARK, MOST)?;
+    Ok(mark.map(|mark| String::from_utf8_lossy(&mark).parse().unwrap_or(0)))
 }
 
 /// What a directory of synced steps has.

@@ -9,6 +9,8 @@ use tempfile::tempdir;
 
 use super::{fill_of, plan, problem, save_rank};
 use crate::support::names_in;
+#[cfg(unix)]
+use crate::support::{make_fifo, must_not_hang};
 
 #[test]
 fn another_plan_or_other_options_are_refused() {
@@ -100,4 +102,17 @@ fn another_attempt_that_is_malformed() {
     assert!(other.exists());
     let error = save_rank(directory.path(), (0, 2), "other", 1).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    // Reading a FIFO would wait for a writer.
+    #[cfg(unix)]
+    {
+        fs::remove_file(other.join("attempt.json")).unwrap();
+        make_fifo(&other.join("attempt.json"));
+        let path = directory.path().to_owned();
+        let saved = must_not_hang(move || {
+            ["b", "other"].map(|name| save_rank(&path, (0, 2), name, 1).map(drop))
+        });
+        saved[0].as_ref().unwrap();
+        let error = saved[1].as_ref().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    }
 }

@@ -100,7 +100,7 @@ impl Model {
         let directory = directory.as_ref();
         let path = directory.join("config.json");
         let located = |error: crate::Error| error.in_file(label(&path));
-        let config = read_json(&path, bad)?;
+        let config = read_json(directory, "config.json", bad)?;
         let config = config.ok_or_else(|| located(bad("there is no such file".into())))?;
         let mut model = Self::read(directory, config).map_err(located)?;
         if model.architecture.name == "bert" {
@@ -159,15 +159,15 @@ impl Model {
 
     /// How the embeddings of a text become one, after the files of sentence-transformers.
     fn read_pooling(&mut self) -> Result<()> {
-        let modules = read_json(&self.directory.join("modules.json"), bad)?.unwrap_or_default();
+        let modules = read_json(&self.directory, "modules.json", bad)?.unwrap_or_default();
         let is_pooling =
             |module: &&Json| module["type"].as_str().is_some_and(|kind| kind.ends_with("Pooling"));
         let pooling = modules.as_array().and_then(|modules| modules.iter().find(is_pooling));
         let Some(folder) = pooling.and_then(|module| module["path"].as_str()) else {
             return Ok(());
         };
-        let path = self.directory.join(folder).join("config.json");
-        let config = read_json(&path, bad)?.unwrap_or_default();
+        let name = Path::new(folder).join("config.json");
+        let config = read_json(&self.directory, &name, bad)?.unwrap_or_default();
         let kinds = [
             ("pooling_mode_mean_tokens", "mean", 1_u32),
             ("pooling_mode_cls_token", "cls", 2),
@@ -177,7 +177,8 @@ impl Model {
             config[*name] == true || config["pooling_mode"] == *mode
         };
         let kind = kinds.iter().find(is_it).ok_or_else(|| {
-            bad("its pooling is none of mean, cls and lasttoken".into()).in_file(label(&path))
+            bad("its pooling is none of mean, cls and lasttoken".into())
+                .in_file(label(&self.directory.join(&name)))
         })?;
         self.settings.metadata.push(("pooling_type", kind.2.into()));
         Ok(())

@@ -41,11 +41,10 @@ impl Tokenizer {
     pub(super) fn open(directory: &Path, config: &Json) -> Result<Self> {
         let path = directory.join("tokenizer.json");
         let located = |error: crate::Error| error.in_file(label(&path));
-        let Some(tokenizer) = read_json(&path, bad)? else {
+        let Some(tokenizer) = read_json(directory, "tokenizer.json", bad)? else {
             return Err(located(bad("there is no such file")));
         };
-        let other =
-            |name: &str| read_json(&directory.join(name), bad).map(Option::unwrap_or_default);
+        let other = |name| read_json(directory, name, bad).map(Option::unwrap_or_default);
         let settings = other("tokenizer_config.json")?;
         let generation = other("generation_config.json")?;
         let mut read = Self::read(&tokenizer).map_err(located)?;
@@ -145,10 +144,10 @@ impl Tokenizer {
     /// The templates of conversations.
     fn read_templates(&mut self, directory: &Path, settings: &Json) -> Result<()> {
         let template = match &settings["chat_template"] {
-            Json::Null => match read_text(&directory.join("chat_template.jinja"))? {
+            Json::Null => match read_text(directory, "chat_template.jinja")? {
                 Some(text) => text.into(),
                 None => {
-                    let file = read_json(&directory.join("chat_template.json"), bad)?;
+                    let file = read_json(directory, "chat_template.json", bad)?;
                     file.map_or(Json::Null, |file| file["chat_template"].clone())
                 }
             },

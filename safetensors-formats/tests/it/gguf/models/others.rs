@@ -232,4 +232,14 @@ fn pooling_is_read_beside_bert() {
     std::fs::write(&config, r#"{"pooling_mode_max_tokens": true}"#).unwrap();
     let error = bert("BertModel", "").open(dir.path()).unwrap_err().to_string();
     assert!(error.ends_with("its pooling is none of mean, cls and lasttoken"), "{error}");
+    // The file names no other directory.
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(elsewhere.path().join("config.json"), "{\"pooling_mode_cls_token\": true}")
+        .unwrap();
+    for folder in [elsewhere.path().to_str().unwrap(), "..", "1/../.."] {
+        let modules = json!([{"type": "a.Pooling", "path": folder}]);
+        std::fs::write(dir.path().join("modules.json"), modules.to_string()).unwrap();
+        let error = bert("BertModel", "").open(dir.path()).unwrap_err().to_string();
+        assert!(error.ends_with("found a path that leads out of its directory"), "{error}");
+    }
 }

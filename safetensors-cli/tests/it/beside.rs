@@ -1,0 +1,399 @@
+//! Small files next to a checkpoint that are no small files, or are somewhere else.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use safetensors_core::{Dtype, SaveOptions, TensorView, save};
+
+use crate::convert_gguf;
+use crate::delta_follow::versions;
+use crate::fixtures::*;
+use crate::lora::one_module;
+use crate::plan::llama;
+use crate::training_epochs::training_run;
+
+/// What is put in the place of a file.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Fifo,
+    /// A link to /dev/zero.
+    Device,
+    /// A link to the file itself, which is in another directory.
+    LinkOut,
+    /// A link to the file itself, which is below its directory.
+    LinkBelow,
+    /// 1 GiB, all of it a hole.
+    Sparse,
+    /// A number that is none, as Python writes it.
+    Nan,
+    Absent,
+}
+
+const KINDS: [Kind; 7] = [
+    Kind::Fifo,
+    Kind::Device,
+    Kind::LinkOut,
+    Kind::LinkBelow,
+    Kind::Sparse,
+    Kind::Nan,
+    Kind::Absent,
+];
+
+/// What the command does.
+#[derive(Clone, Copy, Debug)]
+enum Does {
+    /// Reads the file, or passes over it: nothing is said of it.
+    Reads,
+    /// Succeeds, and says this and the name of the file or its directory.
+    Says(&'static str),
+    /// Fails with this code, says the same, and writes nothing.
+    Fails(i32, &'static str),
+    /// Takes too long for a test.
+    Skipped,
+}
+
+use Does::{Fails, Reads, Says, Skipped};
+
+impl Does {
+    fn reads(self) -> bool {
+        matches!(self, Reads)
+    }
+}
+
+/// A file, with the arguments of a command that looks at it. `nan` is its text with such a number.
+struct Case {
+    file: &'static str,
+    nan: &'static str,
+    args: &'static [&'static str],
+    does: [Does; KINDS.len()],
+}
+
+const SPECIAL: &str = "expected a regular file, found a special file";
+const OUT: &str = "expected a regular file, found a link that leads out of its directory; put a \
+                   copy there";
+const LARGE: &str = "bytes, found 1073741824";
+
+/// Settings that are read: an error says what is wrong with them.
+const NEEDED: [Does; KINDS.len()] =
+    [Fails(1, SPECIAL), Fails(1, OUT), Fails(1, OUT), Reads, Fails(1, LARGE), Reads, Reads];
+
+/// The same, and they must be there.
+const REQUIRED: [Does; KINDS.len()] = [
+    Fails(1, SPECIAL),
+    Fails(1, OUT),
+    Fails(1, OUT),
+    Reads,
+    Fails(1, LARGE),
+    Reads,
+    Fails(1, "there is no such file"),
+];
+
+/// Settings that are looked at, and not needed: a warning says what is wrong with them.
+const COMPARED: [Does; KINDS.len()] =
+    [Says(SPECIAL), Says(OUT), Says(OUT), Reads, Says(LARGE), Reads, Reads];
+
+/// Files that are passed over if they are not what they should be.
+const OPTIONAL: [Does; KINDS.len()] = [Reads; KINDS.len()];
+
+/// Files that are copied.
+const COPIED: [Does; KINDS.len()] =
+    [Says(LEFT_OUT), Says(LEFT_OUT), Says(LEFT_OUT), Reads, Skipped, Reads, Reads];
+
+/// The directory has a checkpoint of ranks, whose newest part is named by `latest`.
+const RANKS: Does = Fails(1, "files that the ranks of a training have saved");
+
+/// The output is a shard, by an index that may be a link to anywhere, as the shards may be.
+const SHARD: Does = Fails(1, "is a shard of shards/a.safetensors.index.json");
+
+const LEFT_OUT: &str = "or lead out of their directory";
+
+/// The result for a file that the user has named. It may be a pipe, and a link to anywhere.
+const fn named(nan: &'static str) -> [Does; KINDS.len()] {
+    let absent = Fails(1, "No such file or directory");
+    [Reads, Fails(1, SPECIAL), Reads, Reads, Fails(1, LARGE), Fails(1, nan), absent]
+}
+
+const GGUF: &[&str] = &["convert", "model", "out.gguf", "--quantize", "f32"];
+
+const CASES: &[Case] = &[
+    Case {
+        file: "fp8/config.json",
+        nan: r#"{"x": NaN, "y": [-Infinity]}"#,
+        args: &["convert", "fp8", "out", "--dtype", "bf16"],
+        does: NEEDED,
+    },
+    Case {
+        file: "plain/config.json",
+        nan: r#"{"x": NaN}"#,
+        args: &["convert", "plain", "out"],
+        does: COMPARED,
+    },
+    Case {
+        file: "lora/adapter_config.json",
+        nan: r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "lora_dropout": NaN}"#,
+        args: &["convert", "plain", "out", "--lora", "lora"],
+        does: NEEDED,
+    },
+    Case {
+        file: "model/config.json",
+        nan: r#"{
+            "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 48,
+            "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64,
+            "vocab_size": 8, "rms_norm_eps": 1e-5, "initializer_range": NaN
+        }"#,
+        args: GGUF,
+        does: REQUIRED,
+    },
+    Case {
+        file: "model/tokenizer.json",
+        nan: r#"{
+            "decoder": {"type": "ByteLevel"}, "dropout": NaN,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+            "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
+        }"#,
+        args: GGUF,
+        does: REQUIRED,
+    },
+    Case {
+        file: "model/tokenizer_config.json",
+        nan: "\u{feff}{\"model_max_length\": Infinity}",
+        args: GGUF,
+        does: NEEDED,
+    },
+    Case {
+        file: "model/generation_config.json",
+        nan: r#"{"temperature": NaN}"#,
+        args: GGUF,
+        does: NEEDED,
+    },
+    Case { file: "model/chat_template.jinja", nan: "NaN", args: GGUF, does: NEEDED },
+    Case {
+        file: "run/checkpoints/epoch-9/manifest.json",
+        nan: r#"{"x": NaN}"#,
+        args: &["inspect", "run"],
+        does: [
+            Fails(1, SPECIAL),
+            Fails(1, OUT),
+            Fails(1, OUT),
+            Reads,
+            Fails(1, LARGE),
+            Fails(1, "expected value"),
+            Fails(1, "there is no such file"),
+        ],
+    },
+    Case {
+        file: "run/train/epoch-9/Loss.log",
+        nan: "NaN\n",
+        args: &["inspect", "run"],
+        does: OPTIONAL,
+    },
+    Case {
+        file: "plan.json",
+        nan: r#"{"x": NaN}"#,
+        args: &["convert", "llama.safetensors", "out", "--plan", "plan.json"],
+        does: named("the plan of ranks is malformed"),
+    },
+    #[cfg(feature = "sign")]
+    Case {
+        file: "key.pem",
+        nan: "NaN",
+        args: &["sign", "plain/model.safetensors", "--key", "key.pem", "--signature", "out"],
+        does: named("not a usable key"),
+    },
+    #[cfg(feature = "sign")]
+    Case {
+        file: "model.sig",
+        nan: r#"{"x": NaN}"#,
+        args: &[
+            "verify",
+            "plain/model.safetensors",
+            "--signature",
+            "model.sig",
+            "--key",
+            "key.pub",
+        ],
+        does: [
+            Fails(1, SPECIAL),
+            Fails(1, SPECIAL),
+            Reads,
+            Reads,
+            Fails(1, "more than the limit"),
+            Fails(1, "not a signature"),
+            Fails(1, "No such file or directory"),
+        ],
+    },
+    Case {
+        file: "base/README.md",
+        nan: "NaN",
+        args: &["delta", "apply", "base", "delta", "out"],
+        does: COPIED,
+    },
+    Case {
+        file: "root/weight_v000000/notes.txt",
+        nan: "NaN",
+        args: &["delta", "follow", "root", "out", "--once"],
+        does: COPIED,
+    },
+    Case {
+        file: "served/.safetensors-follow.json",
+        nan: r#"{"x": NaN}"#,
+        args: &["delta", "follow", "root", "served", "--once"],
+        does: [
+            Fails(1, SPECIAL),
+            Fails(1, OUT),
+            Fails(1, OUT),
+            Reads,
+            Fails(1, LARGE),
+            Fails(1, "exists; --force replaces it"),
+            Fails(1, "the directory has files"),
+        ],
+    },
+    Case {
+        file: "saved/latest",
+        nan: "NaN",
+        args: &["convert", "plain", "saved", "--dry-run"],
+        does: [Reads, Reads, RANKS, RANKS, Reads, Reads, Reads],
+    },
+    Case {
+        file: "shards/a.safetensors.index.json",
+        nan: r#"{"x": NaN}"#,
+        args: &["convert", "plain", "shards/b.safetensors", "--dry-run"],
+        does: [Reads, Reads, SHARD, SHARD, Reads, Reads, Reads],
+    },
+    Case {
+        file: "manifest.json",
+        nan: r#"{"x": NaN}"#,
+        args: &["metadata", "set", "llama.safetensors", "a=b"],
+        does: OPTIONAL,
+    },
+];
+
+fn fixtures(dir: &Path) {
+    for name in ["fp8", "plain", "lora", "saved/iter", "shards"] {
+        fs::create_dir_all(dir.join(name)).unwrap();
+    }
+    let options = SaveOptions::new().durable(false);
+    let codes = TensorView::new(Dtype::F8_E4M3, &[2, 2], &[0x38, 0x38, 0x40, 0x40]).unwrap();
+    let scale = TensorView::from_slice(&[1, 1], &[0.5_f32]).unwrap();
+    let tensors = [("l.weight", codes), ("l.weight_scale_inv", scale)];
+    save(dir.join("fp8/model.safetensors"), tensors, &options).unwrap();
+    small_file(&dir.join("plain"), "model.safetensors");
+    llama(dir, "llama.safetensors");
+    run_in(dir, &["plan", "llama.safetensors", "-w", "2", "-o", "plan.json"]).success();
+    let lora = one_module(&dir.join("lora"), "embed", [2, 3], 1.0);
+    fs::rename(lora, dir.join("lora/adapter_model.safetensors")).unwrap();
+    convert_gguf::save_model(dir, convert_gguf::tensors());
+    training_run(&dir.join("run"));
+    let [from, to] =
+        [9, 10].map(|n| dir.join(format!("run/checkpoints/epoch-{n}/optimizer.safetensors")));
+    fs::copy(from, to).unwrap();
+    #[cfg(feature = "sign")]
+    {
+        for (from, to) in [("p256.pem", "key.pem"), ("p256.pub", "key.pub")] {
+            fs::copy(crate::sign::fixture(from), dir.join(to)).unwrap();
+        }
+        let sign =
+            ["sign", "plain/model.safetensors", "--key", "key.pem", "--signature", "model.sig"];
+        run_in(dir, &sign).success();
+    }
+    versions(dir);
+    fs::rename(dir.join("step-1"), dir.join("base")).unwrap();
+    fs::rename(dir.join("weight_v000002"), dir.join("delta")).unwrap();
+    run_in(dir, &["delta", "follow", "root", "served", "--once"]).success();
+    for (name, text) in [
+        ("fp8/config.json", r#"{"model_type": "llama"}"#),
+        ("plain/config.json", r#"{"model_type": "llama"}"#),
+        ("lora/adapter_config.json", r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1}"#),
+        ("model/tokenizer.json", TOKENIZER),
+        ("model/tokenizer_config.json", "{}"),
+        ("model/generation_config.json", "{}"),
+        ("model/chat_template.jinja", "{{ x }}"),
+        ("base/README.md", "base"),
+        ("root/weight_v000000/notes.txt", "notes"),
+        ("saved/latest", "iter"),
+        ("shards/a.safetensors.index.json", r#"{"weight_map": {"w": "b.safetensors"}}"#),
+        ("manifest.json", "{}"),
+    ] {
+        fs::write(dir.join(name), text).unwrap();
+    }
+}
+
+const TOKENIZER: &str = r#"{
+    "added_tokens": [], "normalizer": null, "decoder": {"type": "ByteLevel"},
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+    "post_processor": null, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
+}"#;
+
+fn put(kind: Kind, case: &Case, path: &Path, elsewhere: &Path) {
+    let below = path.with_file_name("below");
+    match kind {
+        Kind::Fifo => {
+            assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+            if case.does[0].reads() {
+                let (fifo, content) = (path.to_owned(), fs::read(elsewhere).unwrap());
+                // It waits for the command to open the FIFO.
+                thread::spawn(move || fs::write(fifo, content));
+            }
+        }
+        Kind::Device => symlink("/dev/zero", path).unwrap(),
+        Kind::LinkOut => symlink(elsewhere, path).unwrap(),
+        Kind::LinkBelow => {
+            fs::create_dir(&below).unwrap();
+            fs::copy(elsewhere, below.join("file")).unwrap();
+            symlink("below/file", path).unwrap();
+        }
+        Kind::Sparse => File::create(path).unwrap().set_len(1 << 30).unwrap(),
+        Kind::Nan => fs::write(path, case.nan).unwrap(),
+        Kind::Absent => {}
+    }
+}
+
+#[test]
+fn no_file_beside_a_checkpoint_hangs_or_fills_memory_or_leads_out() {
+    let dir = temp_dir();
+    let elsewhere = dir.path().join("elsewhere");
+    fixtures(dir.path());
+    for case in CASES {
+        let path = dir.path().join(case.file);
+        fs::rename(&path, &elsewhere).unwrap();
+        for (kind, does) in KINDS.into_iter().zip(case.does) {
+            if matches!(does, Skipped) {
+                continue;
+            }
+            put(kind, case, &path, &elsewhere);
+            let mut command = safetensors();
+            command.current_dir(dir.path()).args(case.args).timeout(Duration::from_secs(60));
+            let output = command.output().unwrap();
+            let what = format!("{} {kind:?}: {does:?}, {output:?}", case.file);
+            let said = text(&output.stderr).to_owned() + text(&output.stdout);
+            let outs = ["out", "out.gguf"].map(|name| dir.path().join(name));
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let directory = case.file.split('/').next().unwrap();
+            let (code, says) = match does {
+                Fails(code, says) => (code, Some(says)),
+                Says(says) => (0, Some(says)),
+                Reads | Skipped => (0, None),
+            };
+            assert_eq!(output.status.code(), Some(code), "{what}");
+            assert!(code == 0 || !outs.iter().any(|out| out.exists()), "{what}");
+            match says {
+                Some(says) => {
+                    let is_named = said.contains(name) || said.contains(directory);
+                    assert!(said.contains(says) && is_named, "{what}");
+                }
+                None => assert!(!text(&output.stderr).contains(name), "{what}"),
+            }
+            let _ = fs::remove_file(&path);
+            let _ = fs::remove_dir_all(path.with_file_name("below"));
+            for out in outs {
+                let _ = fs::remove_file(&out);
+                let _ = fs::remove_dir_all(&out);
+            }
+        }
+        fs::rename(&elsewhere, &path).unwrap();
+    }
+}
