@@ -158,6 +158,10 @@ impl CachedRepo {
         self.dir.join("snapshots").join(commit.as_str())
     }
 
+    fn reference(&self, revision: &Revision) -> PathBuf {
+        joined(&self.dir.join("refs"), revision.as_str())
+    }
+
     fn blobs(&self) -> PathBuf {
         self.dir.join("blobs")
     }
@@ -185,7 +189,7 @@ impl CachedRepo {
         if revision.is_commit() || self.commit(revision)?.as_ref() == Some(commit) {
             return Ok(());
         }
-        let path = joined(&self.dir.join("refs"), revision.as_str());
+        let path = self.reference(revision);
         // It is written elsewhere first: every file below `refs` is read as a reference.
         let temporary = self.dir.join(unique::name("tmp_", ""));
         let write = || {
