@@ -85,6 +85,8 @@ mod trace;
 pub mod error;
 #[cfg(feature = "std")]
 mod parallel;
+#[cfg(feature = "std")]
+mod patterns;
 mod tensor;
 
 pub mod convert;

@@ -5,6 +5,9 @@ use core::fmt;
 /// The bytes of a safetensors file before its header.
 const LENGTH_BYTES: usize = 8;
 
+/// A length that no header has: more than twice the default limit.
+const IMPOSSIBLE: u64 = 1 << 28;
+
 /// A format other than safetensors that a file looks like, by its first bytes. It is displayed as
 /// in an error.
 ///
@@ -29,30 +32,53 @@ pub enum OtherFormat {
     Npz,
     /// Any other ZIP archive.
     Zip,
-    /// A compressed file.
-    Gzip,
-    /// A file of Keras.
-    Hdf5,
-    /// What `git` has in place of a large file.
-    LfsPointer,
-    /// A JSON text.
-    Json,
-    /// A page of the web.
-    Html,
-    /// An XML document.
-    Xml,
-    /// Any other text.
-    Text,
+    /// A format that this library does not read, in the words of an error.
+    Named(&'static str),
 }
 
-/// Formats that begin with fixed bytes.
-const MAGIC: [(&[u8], OtherFormat); 5] = [
-    (b"\x1f\x8b\x08", OtherFormat::Gzip),
-    (b"\x89HDF\r\n\x1a\n", OtherFormat::Hdf5),
-    (b"version https://git-lfs.github.com/spec/", OtherFormat::LfsPointer),
-    (b"{\"", OtherFormat::Json),
-    (b"<?xml", OtherFormat::Xml),
+use OtherFormat::Named;
+
+/// Formats that have fixed bytes at a fixed offset.
+const MAGIC: &[(usize, &[u8], OtherFormat)] = &[
+    (0, b"GGUF", OtherFormat::Gguf),
+    (0, b"\x93NUMPY", OtherFormat::Npy),
+    // An archive without members has only its end.
+    (0, b"PK\x03\x04", OtherFormat::Zip),
+    (0, b"PK\x05\x06", OtherFormat::Zip),
+    (0, b"lmgg", Named(GGML)),
+    (0, b"fmgg", Named(GGML)),
+    (0, b"tjgg", Named(GGML)),
+    (0, b"algg", Named(GGML)),
+    (0, b"nsgg", Named(GGML)),
+    (0, b"NRUB", Named("a burnpack file of burn (.bpk)")),
+    (4, b"TFL3", Named("a TensorFlow Lite model")),
+    (0, b"\x89HDF\r\n\x1a\n", Named("an HDF5 file, as Keras writes")),
+    (0, b"PAR1", Named("a Parquet table")),
+    (0, b"PARE", Named("an encrypted Parquet table")),
+    (0, b"ARROW1", Named("an Arrow table (Feather)")),
+    (0, b"FEA1", Named("an Arrow table (Feather)")),
+    (257, b"ustar", Named("a tar archive, as .nemo models are, which has to be unpacked first")),
+    (0, b"\x1f\x8b\x08", Named("a gzip file, which has to be decompressed first")),
+    (0, b"\x28\xb5\x2f\xfd", Named("a zstd file, which has to be decompressed first")),
+    (0, b"\xfd7zXZ\0", Named("an xz file, which has to be decompressed first")),
+    (0, b"\x04\x22\x4d\x18", Named("an lz4 file, which has to be decompressed first")),
+    (0, b"BZh", Named("a bzip2 file, which has to be decompressed first")),
+    (0, b"7z\xbc\xaf\x27\x1c", Named("a 7z archive, which has to be unpacked first")),
+    (
+        0,
+        b"version https://git-lfs.github.com/spec/",
+        Named("a Git LFS pointer instead of the file itself, which `git lfs pull` fetches"),
+    ),
+    (
+        0,
+        b"# xet version",
+        Named("an Xet pointer instead of the file itself, which a clone with git-xet fetches"),
+    ),
+    (0, b"{\"", Named("JSON, without the length that comes before a header")),
+    (0, b"<?xml", Named("an XML document")),
 ];
+
+const GGML: &str = "a ggml file (.bin), as whisper.cpp and llama.cpp before GGUF read";
 
 impl fmt::Display for OtherFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,56 +86,85 @@ impl fmt::Display for OtherFormat {
             Self::Gguf => "a GGUF file, as llama.cpp reads",
             Self::Npy => "a NumPy file (.npy)",
             Self::Pickle => "a pickle, as older PyTorch checkpoints are",
-            Self::PytorchArchive => {
-                "a PyTorch checkpoint (.pt, .pth, .bin), which is a ZIP archive of a pickle"
-            }
+            Self::PytorchArchive => "a PyTorch checkpoint (.pt, .pth, .bin)",
             Self::Npz => "a NumPy archive (.npz)",
             Self::Zip => "a ZIP archive, as PyTorch checkpoints and .npz files are",
-            Self::Gzip => "a gzip file, which has to be decompressed first",
-            Self::Hdf5 => "an HDF5 file, as Keras writes",
-            Self::LfsPointer => {
-                "a Git LFS pointer in place of the file itself, which `git lfs pull` fetches"
-            }
-            Self::Json => "JSON, without the length that stands before a header",
-            Self::Html => "an HTML page, such as a server's error or login page",
-            Self::Xml => "an XML document",
-            Self::Text => "a text file",
+            Self::Named(name) => name,
         })
     }
 }
 
 impl OtherFormat {
-    /// The format that a file beginning with `start` looks like. For archives, 512 bytes tell more
-    /// than 16 do.
+    /// The format that a file beginning with `start` looks like. Archives need 512 bytes, most other
+    /// formats 16.
     pub fn of(start: &[u8]) -> Option<Self> {
-        // As lengths of a header, these are over every limit, whatever byte follows.
-        if start.starts_with(b"GGUF") {
-            return Some(Self::Gguf);
-        }
-        if start.starts_with(b"\x93NUMPY") {
-            return Some(Self::Npy);
-        }
-        if start.get(LENGTH_BYTES) == Some(&b'{') {
+        let len = start.first_chunk().map(|len| u64::from_le_bytes(*len));
+        if start.get(LENGTH_BYTES) == Some(&b'{') && len.is_some_and(|len| len < IMPOSSIBLE) {
             // This is a header of our format. Its length may have any bytes.
             return None;
         }
-        // An archive without members has nothing but its end.
-        if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") {
-            return Some(of_zip(start));
-        }
-        if is_pickle(start) {
-            return Some(Self::Pickle);
+        let has = |(at, magic, _): &&(usize, &[u8], Self)| {
+            start.get(*at..).is_some_and(|rest| rest.starts_with(magic))
+        };
+        match MAGIC.iter().find(has) {
+            Some((_, _, Self::Zip)) => return Some(of_zip(start)),
+            Some((_, _, format)) => return Some(*format),
+            None => {}
         }
         let text = start.trim_ascii_start();
         let is_html = [&b"<!doctype"[..], b"<html", b"<head"]
             .iter()
             .any(|tag| text.get(..tag.len()).is_some_and(|it| it.eq_ignore_ascii_case(tag)));
-        if is_html {
-            return Some(Self::Html);
-        }
-        let format = MAGIC.iter().find(|(magic, _)| start.starts_with(magic));
-        format.map(|(_, format)| *format).or_else(|| is_text(start).then_some(Self::Text))
+        Some(match () {
+            () if is_pickle(start) => Self::Pickle,
+            () if is_html => Named("an HTML page, such as a server's error or login page"),
+            () if is_onnx(start) => Named("an ONNX model"),
+            () if is_ctranslate2(start) => {
+                Named("a model of CTranslate2 (model.bin), as faster-whisper reads")
+            }
+            () if is_map(start) => {
+                Named("MessagePack, as Flax checkpoints and records of burn are")
+            }
+            () if is_text(start) => Named("a text file"),
+            () => return None,
+        })
     }
+}
+
+/// Whether a file begins as an ONNX model does: with a small version, and the name of the program
+/// that wrote it, or the graph. As a length of a header, these bytes are over every limit.
+fn is_onnx(start: &[u8]) -> bool {
+    match start {
+        [0x08, 1..=32, 0x12, len @ 1..=64, name @ ..] if name.len() >= 4 => {
+            name.iter().take(usize::from(*len)).all(u8::is_ascii_graphic)
+        }
+        [0x08, 1..=32, 0x3a, rest @ ..] => rest.get(3..5).is_some_and(|high| high != [0, 0]),
+        _ => false,
+    }
+}
+
+/// Whether a file begins as a model of CTranslate2 does: with a version, and the name of a
+/// specification with its length and a zero.
+fn is_ctranslate2(start: &[u8]) -> bool {
+    let [1..=32, 0, 0, 0, len, 0, name @ ..] = start else { return false };
+    let name = name.get(..usize::from(*len)).unwrap_or(name);
+    name.first().is_some_and(u8::is_ascii_uppercase)
+        && (name.ends_with(b"Spec\0") || name.len() < usize::from(*len))
+        && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == 0)
+}
+
+/// Whether a file begins as MessagePack does that is a map by names.
+fn is_map(start: &[u8]) -> bool {
+    let key = match start {
+        [0x81..=0x8f, key @ ..] | [0xde, _, _, key @ ..] | [0xdf, _, _, _, _, key @ ..] => key,
+        _ => return false,
+    };
+    let (len, name) = match key {
+        [len @ 0xa1..=0xbf, name @ ..] => (*len & 0x1f, name),
+        [0xd9, len, name @ ..] => (*len, name),
+        _ => return false,
+    };
+    !name.is_empty() && name.iter().take(usize::from(len)).all(|byte| byte.is_ascii_graphic())
 }
 
 /// Whether a file begins like text in UTF-8. As a length of a header, eight letters are over every
@@ -159,46 +214,78 @@ mod tests {
 
     use super::*;
 
-    #[track_caller]
-    fn is(start: &[u8], part: &str) {
-        let found = OtherFormat::of(start);
-        assert!(found.is_some_and(|found| found.to_string().contains(part)), "{found:?}");
-        // A truncated start must not panic.
-        (0..start.len()).for_each(|len| _ = OtherFormat::of(&start[..len]));
-    }
-
     #[test]
     fn each_format_by_its_start() {
         let zip = |name: &[u8]| {
             let fixed = b"PK\x03\x04\0\0\x08\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
             [&fixed[..], &(name.len() as u16).to_le_bytes(), &[0, 0], name, b"data"].concat()
         };
-        is(&zip(b"model/data.pkl"), "PyTorch checkpoint (");
-        is(&zip(b"arr_0.npy"), ".npz");
-        is(&zip(b"word/document.xml"), "a ZIP archive, as");
-        is(b"<!DOCTYPE html><html>", "HTML");
-        is(b"\n <HTML lang=en>", "HTML");
-        is(b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS pointer");
-        is(b"GGUF\x03\0\0\0\0\0\0\0", "GGUF");
-        // A file of 123 tensors has the letter with which headers begin in the same place.
-        is(b"GGUF\x03\0\0\0{\0\0\0", "GGUF");
-        is(b"PK\x05\x06\0\0", "a ZIP archive, as");
-        is(b"\x1f\x8b\x08\0\0\0\0\0\0\x03", "gzip");
-        is(b"\x80\x02}q\0", "pickle");
-        is(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle");
-        is(b"\x80\x04\x95\x10\0\0\0\0\0\0\0}", "pickle");
-        is(b"\x93NUMPY\x01\0", "NumPy file");
-        is(b"\x89HDF\r\n\x1a\n\0", "HDF5");
-        is(b"{\"error\":\"not found\"}", "JSON");
-        is("# Über dieses Modell\n".as_bytes(), "a text file");
-        is(b"eight by\xc3", "a text file");
+        let mut tar = b"./\0".to_vec();
+        tar.resize(257, 0);
+        tar.extend(b"ustar\x0000");
+        for (start, says) in [
+            (&zip(b"model/data.pkl")[..], "a PyTorch checkpoint ("),
+            (&zip(b"arr_0.npy"), "a NumPy archive (.npz)"),
+            (&zip(b"word/document.xml"), "a ZIP archive, as"),
+            (b"PK\x05\x06\0\0", "a ZIP archive, as"),
+            (b"<!DOCTYPE html><html>", "an HTML page"),
+            (b"\n <HTML lang=en>", "an HTML page"),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "a Git LFS pointer"),
+            (b"# xet version 0\nfilesize = 3\nhash = '0'\n", "an Xet pointer"),
+            (b"GGUF\x03\0\0\0\0\0\0\0", "a GGUF file"),
+            // A file of 123 tensors has the letter with which headers begin in the same place.
+            (b"GGUF\x03\0\0\0{\0\0\0", "a GGUF file"),
+            (b"lmgg\x98\xca\0\0\xdc\x05\0\0\0\x05\0\0", "a ggml file (.bin), as whisper.cpp"),
+            (b"lmgg\0\0\0\0{", "a ggml file"),
+            (b"fmgg\x01\0\0\0", "a ggml file"),
+            (b"tjgg\x03\0\0\0\0\x7d\0\0", "a ggml file"),
+            (b"algg\x01\0\0\0", "a ggml file"),
+            (b"\x06\0\0\0\x0c\0WhisperSpec\0\x03\0\0\0", "a model of CTranslate2"),
+            (b"\x08\x07\x12\x07pytorch\x1a\x032.1", "an ONNX model"),
+            (b"\x08\x08\x12\x0eonnx.quantize:", "an ONNX model"),
+            (b"\x08\x0a\x3a\xa2\x92\x03\x0a\x2b\x0a\x01", "an ONNX model"),
+            (b"\x1c\0\0\0TFL3\x14\0\x20\0", "a TensorFlow Lite model"),
+            (b"\x82\xa6params\x81\xa5Dense", "MessagePack, as Flax"),
+            (b"\xde\0\x10\xa9embedding\x81", "MessagePack, as Flax"),
+            (b"\x83\xa8metadata\x85", "MessagePack, as Flax"),
+            (b"NRUB\x01\0\0\0", "a burnpack file"),
+            (b"PAR1\x15\x04\x15\xc0\x01\x15", "a Parquet table"),
+            (b"ARROW1\0\0\xff\xff\xff\xff", "an Arrow table"),
+            (b"FEA1\0\0\0\0", "an Arrow table"),
+            (&tar, "a tar archive, as .nemo models are"),
+            (b"\x1f\x8b\x08\0\0\0\0\0\0\x03", "a gzip file"),
+            (b"\x28\xb5\x2f\xfd\x04\x58", "a zstd file"),
+            (b"\xfd7zXZ\0\0\x04", "an xz file"),
+            (b"\x04\x22\x4d\x18\x64\x40", "an lz4 file"),
+            (b"BZh91AY&SY", "a bzip2 file"),
+            (b"7z\xbc\xaf\x27\x1c\0\x04", "a 7z archive"),
+            (b"\x80\x02}q\0", "a pickle"),
+            (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a pickle"),
+            (b"\x80\x04\x95\x10\0\0\0\0\0\0\0}", "a pickle"),
+            (b"\x93NUMPY\x01\0", "a NumPy file"),
+            (b"\x89HDF\r\n\x1a\n\0", "an HDF5 file"),
+            (b"{\"error\":\"not found\"}", "JSON"),
+            (b"<?xml version='1.0'?><Error>", "an XML document"),
+            ("# \u{dc}ber dieses Modell\n".as_bytes(), "a text file"),
+            (b"eight by\xc3", "a text file"),
+        ] {
+            let found = OtherFormat::of(start);
+            assert!(found.is_some_and(|it| it.to_string().starts_with(says)), "{says}: {found:?}");
+            // A truncated start must not panic. Sixteen bytes are enough, but for archives.
+            (0..start.len()).for_each(|len| _ = OtherFormat::of(&start[..len]));
+            if start.len() > 16
+                && !says.contains("archive")
+                && !says.contains("checkpoint")
+                && !says.contains("LFS")
+            {
+                assert_eq!(OtherFormat::of(&start[..16]), found, "{says}");
+            }
+        }
     }
 
     #[test]
     fn a_header_whose_length_looks_like_another_format_is_a_header() {
-        for length in
-            [0x0008_8b1f_u64, 0x0346_5547_4755, 0x7d_0280, u64::from_le_bytes(*b"<html>  ")]
-        {
+        for length in [0x0008_8b1f_u64, 0x03_1208, 0x7d_0280, 0x00a1_6181] {
             assert_eq!(OtherFormat::of(&[&length.to_le_bytes()[..], b"{\"a\":"].concat()), None);
         }
         for start in [
@@ -209,6 +296,10 @@ mod tests {
             b"model",
             b"eight by\xff",
             b"a\0b\0c\0d\0e",
+            b"\x08\x07\x12\0\0\0\0\0[",
+            b"\x08\x07\x3a\0\0\0\0\0[",
+            b"\x81\xa1\0\0\0\0\0\0[",
+            b"\x06\0\0\0\0\0\0\0[",
         ] {
             assert_eq!(OtherFormat::of(start), None, "{start:?}");
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use safetensors_core::framework::NameList;
+use safetensors_core::framework::{NameList, OtherFormat};
 use safetensors_core::{Dtype, ErrorKind as CoreKind};
 pub use safetensors_core::{Error, Result};
 
@@ -114,8 +114,8 @@ pub enum ErrorKind {
 
     // Any format.
     /// The file is of no format that this crate reads.
-    #[error("not a file of NumPy, PyTorch or GGUF")]
-    UnknownFormat,
+    #[error("not a file of NumPy, PyTorch, GGUF or burn{}", Known(*.found))]
+    UnknownFormat { found: Option<OtherFormat> },
     /// The file is of a format whose feature is not enabled.
     #[error("a file of {format}, which this program was built without")]
     NotEnabled { format: crate::Format },
@@ -142,6 +142,15 @@ pub enum ErrorKind {
          may have {limit} at most"
     )]
     TooExpanded { file_len: u64, limit: u64, found: u64 },
+    /// Values are nested too deep.
+    #[error("the values are nested deeper than the limit of {limit}")]
+    NestedTooDeep { limit: usize },
+    /// Reading the file takes more memory, or more steps, than a file of this length is worth.
+    #[error(
+        "reading it takes over {limit} {what}, too much for files of {file_len} bytes: names, \
+         lists or tensors are repeated or shared too often; save the tensors again"
+    )]
+    OutOfProportion { what: &'static str, limit: u64, file_len: u64 },
     /// The elements have a type that safetensors has no dtype for.
     #[error("the elements are {name}, which has no dtype in the format")]
     NoDtype { name: String },
@@ -166,9 +175,6 @@ pub enum ErrorKind {
     /// [`Limits`](crate::Limits) allows.
     #[error("the pickle is over the limit of {limit} objects")]
     TooManyObjects { limit: usize },
-    /// Dictionaries and lists that hold tensors are nested too deep.
-    #[error("the tensors are nested deeper than the limit of {limit}")]
-    NestedTooDeep { limit: usize },
     /// A tensor or an array is a part of an object whose class is not known. No code of a file is
     /// run, so it is not known what the tensor means.
     #[error(
@@ -310,6 +316,12 @@ pub enum ErrorKind {
     /// Zarr does not allow the name of a tensor.
     #[error("Zarr does not allow the name: {problem}")]
     NotForZarr { problem: &'static str },
+    /// A manifest of Zarr would be far longer than the header and the data it is about.
+    #[error(
+        "with all groups, dimensions and other names up to this one, the manifest has more than {limit} \
+         bytes, which is far more than the header; use shorter names"
+    )]
+    ManifestTooLong { limit: u64 },
     /// An earlier tensor was not written whole, so the archive cannot be finished.
     #[error("an earlier tensor was not written whole")]
     WriterFailed,
@@ -321,6 +333,15 @@ pub enum ErrorKind {
         .directory.display()
     )]
     Temporary { directory: PathBuf, source: io::Error },
+}
+
+/// The format of a file, where it is known.
+struct Known(Option<OtherFormat>);
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |format| write!(f, ": {format}"))
+    }
 }
 
 /// A text that may quote names of any length, shortened where it is too long for a message.

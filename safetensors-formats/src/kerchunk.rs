@@ -28,6 +28,21 @@ use serde_json::{Map, Value, json};
 use crate::error::{ErrorKind, Result};
 use crate::npy::{ByteOrder, encode};
 
+/// What describes a group.
+const GROUP: &str = r#"{"zarr_format":2}"#;
+
+/// How many bytes a manifest may have for each of the header, and in any case. A tensor takes about
+/// so many of the header besides its name and its shape.
+const FACTOR: u64 = 16;
+const LEAST: u64 = 8 << 20;
+const HEADER_BYTES: usize = 48;
+
+/// The name of a dimension besides the name of its tensor.
+const DIM_BYTES: usize = 32;
+
+/// The memory of an entry besides its bytes.
+const ENTRY: usize = 64;
+
 /// The most chunks that an array is cut into.
 const MOST_CHUNKS: usize = 4096;
 
@@ -50,7 +65,7 @@ const MOST_CHUNKS: usize = 4096;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotForZarr`] for a name that Zarr does not allow;
+/// [`ErrorKind::NotForZarr`] for a name that Zarr does not allow; [`ErrorKind::ManifestTooLong`];
 /// [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute); the errors of `location`. Each
 /// names the tensor or the file.
 pub fn manifest<S>(
@@ -70,23 +85,23 @@ pub fn manifest<S>(
         metadata: checkpoint.metadata(),
         dims: BTreeSet::new(),
         chunk_bytes,
+        len: 0,
+        limit: most_bytes(checkpoint),
     };
     for (name, tensor) in named() {
         arrays.add_dims(name, tensor.shape()).map_err(|error| tensor.locate(error))?;
     }
-    let group = json!({ "zarr_format": 2 }).to_string();
-    arrays.refs.insert(".zgroup".into(), group.clone().into());
+    arrays.refs.insert(".zgroup".into(), GROUP.into());
     let root = root_attributes(checkpoint.metadata(), &names).to_string();
     arrays.refs.insert(".zattrs".into(), root.into());
     for (name, tensor) in named() {
         let mut add = || -> Result<()> {
-            for parent in parents(name, &names)? {
-                arrays.refs.insert(format!("{parent}/.zgroup"), group.clone().into());
-            }
+            arrays.add_groups(name, &names)?;
             let chunks = arrays.add(name, tensor.info())?;
             let file = files.get(tensor.file_index()).map_or("", String::as_str);
+            let dims = array_shape(tensor.info()).len().max(1);
             for (number, (offset, len)) in chunks.enumerate() {
-                let dims = array_shape(tensor.info()).len().max(1);
+                arrays.charge(name.len() + 2 * dims)?;
                 let key = format!("{name}/{number}{}", ".0".repeat(dims - 1));
                 arrays.refs.insert(key, json!([file, tensor.file_offset() + offset, len]));
             }
@@ -108,17 +123,17 @@ fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
         .into()
 }
 
-/// The groups that an array of this name is in. Fails for a name that Zarr does not allow.
-fn parents<'n>(name: &'n str, names: &BTreeSet<&str>) -> Result<Vec<&'n str>> {
-    let refuse = |problem| Err(ErrorKind::NotForZarr { problem }.into());
-    if name.split('/').any(|part| matches!(part, "" | "." | "..") || part.starts_with(".z")) {
-        return refuse("a part of it is empty, . or .., or begins with .z");
-    }
-    let parents: Vec<_> = name.match_indices('/').map(|(at, _)| &name[..at]).collect();
-    if parents.iter().any(|parent| names.contains(parent)) {
-        return refuse("it lies below another tensor");
-    }
-    Ok(parents)
+/// The most bytes of the keys and values of a manifest: in proportion to the header and the data, so
+/// that a few long names, with many parts, dimensions or aliases, cannot make gigabytes. Usual
+/// tensors make ten times their header.
+fn most_bytes<S>(checkpoint: &Checkpoint<S>) -> u64 {
+    let of_tensors = checkpoint.tensors().map(|tensor| {
+        let header = tensor.name().len() + 2 * tensor.shape().len() + HEADER_BYTES;
+        (FACTOR * header as u64).saturating_add(tensor.byte_len())
+    });
+    let of_metadata = checkpoint.metadata().iter();
+    let of_metadata = of_metadata.map(|(key, value)| FACTOR * (key.len() + value.len()) as u64);
+    of_tensors.chain(of_metadata).fold(LEAST, u64::saturating_add)
 }
 
 /// The shape of the array that stands for a tensor.
@@ -136,9 +151,39 @@ struct Arrays<'m> {
     /// The dimensions that have names, with their lengths.
     dims: BTreeSet<(String, usize)>,
     chunk_bytes: u64,
+    /// The bytes of all entries, and the most they may have.
+    len: u64,
+    limit: u64,
 }
 
 impl Arrays<'_> {
+    /// Counts the bytes of an entry, before it is made.
+    fn charge(&mut self, bytes: usize) -> Result<()> {
+        self.len = self.len.saturating_add((bytes + ENTRY) as u64);
+        let limit = self.limit;
+        if self.len > limit { Err(ErrorKind::ManifestTooLong { limit }.into()) } else { Ok(()) }
+    }
+
+    /// Adds the groups that an array of this name is in. Fails for a name that Zarr does not allow.
+    fn add_groups(&mut self, name: &str, names: &BTreeSet<&str>) -> Result<()> {
+        let refuse = |problem| Err(ErrorKind::NotForZarr { problem }.into());
+        if name.split('/').any(|part| matches!(part, "" | "." | "..") || part.starts_with(".z")) {
+            return refuse("a part of it is empty, . or .., or begins with .z");
+        }
+        for (at, _) in name.rmatch_indices('/') {
+            self.charge(at + GROUP.len())?;
+            let group = &name[..at];
+            if names.contains(group) {
+                return refuse("it lies below another tensor");
+            }
+            // The groups around one that is there are there, too.
+            if self.refs.insert(format!("{group}/.zgroup"), GROUP.into()).is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn add_dims(&mut self, name: &str, shape: &[usize]) -> Result<()> {
         let named = dimensions(self.metadata, name, shape.len())?;
         self.dims.extend(named.into_iter().flatten().zip(shape.iter().copied()));
@@ -180,8 +225,12 @@ impl Arrays<'_> {
             "zarr_format": 2, "shape": shape, "chunks": chunks, "order": "C", "fill_value": null,
             "dtype": known.as_deref().unwrap_or(codes), "compressor": null, "filters": null,
         });
-        self.refs.insert(format!("{name}/.zarray"), array.to_string().into());
+        let array = array.to_string();
+        self.charge(name.len() + array.len())?;
+        self.refs.insert(format!("{name}/.zarray"), array.into());
 
+        let dims = shape.len() * (name.len() + DIM_BYTES);
+        self.charge(dims)?;
         let mut attrs: Map<String, Value> = attributes(self.metadata, name)
             .filter(|(key, _)| *key != "dimensions")
             .map(|(key, value)| (key.to_owned(), value.into()))
@@ -193,7 +242,9 @@ impl Arrays<'_> {
         if dtype.is_sub_byte() {
             attrs.insert("safetensors_shape".into(), tensor.shape().into());
         }
-        self.refs.insert(format!("{name}/.zattrs"), Value::from(attrs).to_string().into());
+        let attrs = Value::from(attrs).to_string();
+        self.charge((name.len() + attrs.len()).saturating_sub(dims))?;
+        self.refs.insert(format!("{name}/.zattrs"), attrs.into());
         let chunk = len / count;
         // An array without elements has no chunks.
         let count = if len == 0 { 0 } else { count };

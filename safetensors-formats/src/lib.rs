@@ -51,9 +51,9 @@
 //! # Hostile files
 //!
 //! Nothing here panics on what a file holds, and no code in a file is ever run. What is held in
-//! memory to open a file is bounded by [`Limits`], whatever it claims. A member of an archive is
-//! unpacked to as many bytes as its array asks for, and to none more. [`npz::Archive::check`] finds
-//! archives that claim to unpack to more than they can.
+//! memory to open a file is in proportion to its length and bounded by [`Limits`], whatever it
+//! claims. A member of an archive is unpacked to as many bytes as its array asks for, and to none
+//! more. [`npz::Archive::check`] finds archives that claim to unpack to more than they can.
 //!
 //! Every malformed file is an [`Error`] that names the file, the member, what was expected and what
 //! was found.
@@ -66,6 +66,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
 
+#[cfg_attr(not(feature = "pytorch"), allow(dead_code, reason = "what the features read uses it"))]
+mod budget;
 #[cfg(feature = "burn")]
 #[cfg_attr(docsrs, doc(cfg(feature = "burn")))]
 pub mod burn;

@@ -2,8 +2,10 @@
 
 /// How much of a file is read before its arrays are.
 ///
-/// A small file can claim much. These limits bound what is held in memory to open it, whatever it
-/// claims. The data is bounded by itself: it is read in pieces.
+/// A small file can claim much, and name the same things again and again. What is held in memory to
+/// open it is in proportion to its length, and so is the number of steps: those of a directory or an
+/// index are counted over all of its files. These limits bound what large files take. The data is
+/// bounded by itself: it is read in pieces.
 ///
 /// ```
 /// use safetensors_formats::{ErrorKind, Limits, npy};
@@ -27,11 +29,11 @@ pub struct Limits {
     /// half a million names of usual length take.
     ///
     /// The pickle of a file of PyTorch, the header of a GGUF file, and an index may have as many
-    /// bytes.
+    /// bytes. All that is kept to open a file, such as names, takes up to 32 times as many.
     pub directory_bytes: u64,
     /// The most objects in the pickle of a file of PyTorch; 8,000,000 by default, of which each
-    /// takes up to 50 bytes of memory. A tensor needs some 20 of them. As many values at most are
-    /// copied from one object into another.
+    /// takes up to 50 bytes of memory. A tensor needs some 10 of them. To open a file takes up to 16
+    /// times as many steps.
     pub objects: usize,
 }
 

@@ -14,6 +14,7 @@ use safetensors_core::io::FileSource;
 use safetensors_core::{self as core, Limits};
 use safetensors_core::{Checkpoint, ReadAt};
 
+use crate::budget::Budget;
 use crate::error::{self, Error, ErrorKind, Result};
 #[cfg(feature = "pytorch")]
 use crate::format::STANDARD;
@@ -25,7 +26,7 @@ use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
 
 /// The bytes at the start of a file that tell its format.
-const START: usize = 16;
+const START: usize = 512;
 
 /// Opens a file of any format as a checkpoint, an index of PyTorch with its shards, a directory of
 /// one of PyTorch's trainers, or a split GGUF file with all of its parts. Of safetensors files,
@@ -112,9 +113,11 @@ fn open_path<T: Store<File: 'static> + 'static>(
             return open_directory(store, path, options);
         }
     }
+    let budget = Budget::new(0, &options.limits);
     let open = |path: &Path| {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
-        open_source(source, path, options)
+        budget.grow(source.byte_len());
+        open_source(source, path, options, &budget)
     };
     let file = open(path)?;
     #[cfg(feature = "gguf")]
@@ -152,7 +155,7 @@ fn open_directory<T: Store<File: 'static> + 'static>(
         let found = CheckpointPath::find_in(&**store, path);
         matches!(found, Ok(CheckpointPath::Index(_)))
     };
-    let mut found_none = Error::from(ErrorKind::UnknownFormat).in_path(path);
+    let mut found_none = Error::from(ErrorKind::UnknownFormat { found: None }).in_path(path);
     if folder.has_safetensors() && (standard.is_none() || !is_whole()) {
         match Checkpoint::open_whole_in(Arc::clone(store), path, &Limits::default()) {
             Ok(whole) => {
@@ -188,23 +191,19 @@ impl Format {
     /// [`Io`](safetensors_core::ErrorKind::Io) if the file cannot be read;
     /// [`ErrorKind::TwoFormats`] if it is an archive and something else, too.
     pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
-        let mut start = [0; START];
-        let len = source.byte_len().min(START as u64) as usize;
-        let start = &mut start[..len];
-        source.read_exact_at(start, 0)?;
-        Ok(match Start::of(start) {
+        Ok(match Start::read(source)? {
             Start::Format(format) => Some(format),
-            Start::Zip => {
+            Start::Zip(kind) => {
                 let input = Input::new(Window::whole(source), Path::new(""));
                 match Zipped::open(input, &Options::new().limits) {
                     // The input has no name that the error could have.
                     Err(error) if matches!(error.other(), Some(ErrorKind::TwoFormats { .. })) => {
                         return Err(error.into_kind().into());
                     }
-                    zipped => of_archive(&zipped),
+                    zipped => of_archive(&zipped, kind),
                 }
             }
-            Start::Other => None,
+            Start::Other(_) => None,
         })
     }
 }
@@ -233,7 +232,8 @@ impl<S: ReadAt> TensorFile<S> {
     /// The errors of [`open`](TensorFile::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        let file = open_source(source, path, options)?;
+        let budget = Budget::new(source.byte_len(), &options.limits);
+        let file = open_source(source, path, options, &budget)?;
         #[cfg(feature = "gguf")]
         if let Some(crate::tensor_file::Split { number, count, .. }) = file.split() {
             return Err(Error::from(ErrorKind::SplitGguf { number, count }).in_path(path));
@@ -245,12 +245,21 @@ impl<S: ReadAt> TensorFile<S> {
 /// What the first bytes of a file tell.
 enum Start {
     Format(Format),
-    /// An archive, whose members tell the format.
-    Zip,
-    Other,
+    /// An archive, with the kind that its first member says. All members say the format.
+    Zip(OtherFormat),
+    /// Any other file, with its format if that is known.
+    Other(Option<OtherFormat>),
 }
 
 impl Start {
+    fn read(source: &impl ReadAt) -> std::io::Result<Self> {
+        let mut start = [0; START];
+        let len = source.byte_len().min(START as u64) as usize;
+        let start = &mut start[..len];
+        source.read_exact_at(start, 0)?;
+        Ok(Self::of(start))
+    }
+
     /// No header of safetensors begins so: its length would be over every limit, or the byte after
     /// it would be another than `{`.
     fn of(start: &[u8]) -> Self {
@@ -259,20 +268,22 @@ impl Start {
             Some(OtherFormat::Npy) => Self::Format(Format::Npy),
             // A file of old versions of PyTorch.
             Some(OtherFormat::Pickle) => Self::Format(Format::Pytorch),
-            Some(OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip) => Self::Zip,
+            Some(kind @ (OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip)) => {
+                Self::Zip(kind)
+            }
             _ if is_record(start) => Self::Format(Format::Burn),
             _ if is_burnpack(start) => Self::Format(Format::Burnpack),
-            _ => Self::Other,
+            other => Self::Other(other),
         }
     }
 }
 
 /// The format of an archive, by the names of its members. An archive that cannot be listed is taken
-/// for the more common one, and opening it says what is wrong.
-fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
+/// for the one that its first member says, or the more common one. Opening it says what is wrong.
+fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Option<Format> {
     let Ok(names) = zipped.as_ref().map_err(|_| ()).and_then(|it| it.names().map_err(|_| ()))
     else {
-        return Some(Format::Pytorch);
+        return Some(if first == OtherFormat::Npz { Format::Npz } else { Format::Pytorch });
     };
     let is_pickle = |name: &String| {
         name.strip_suffix("data.pkl").is_some_and(|root| root.is_empty() || root.ends_with('/'))
@@ -284,14 +295,19 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
 }
 
 /// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.
-fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<TensorFile<S>> {
+pub(crate) fn open_source<S: ReadAt>(
+    source: S,
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+) -> Result<TensorFile<S>> {
     let open = || {
         if !source.may_change_unseen() {
-            return open_input(Input::new(source, path), path, options);
+            return open_input(Input::new(source, path), path, options, budget);
         }
         let before = Input::new(Window::whole(&source), path);
-        let before = open_input(before, path, options)?.into_layout();
-        let file = open_input(Input::new(source, path), path, options)?;
+        let before = open_input(before, path, options, &budget.again())?.into_layout();
+        let file = open_input(Input::new(source, path), path, options, budget)?;
         if !file.has_layout(&before) {
             return Err(std::io::Error::other("the file changed while it was opened").into());
         }
@@ -301,50 +317,46 @@ fn open_source<S: ReadAt>(source: S, path: &Path, options: &Options) -> Result<T
 }
 
 /// Errors need not name the file yet.
-fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Result<TensorFile<S>> {
+fn open_input<S: ReadAt>(
+    input: Input<S>,
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+) -> Result<TensorFile<S>> {
     // One that has a single part looks like a whole file.
     if Format::from_name(path) == Some(Format::Dcp) {
         return Err(ErrorKind::PartOfDirectory.into());
     }
-    let mut start = [0; START];
-    let len = input.source.byte_len().min(START as u64) as usize;
-    let start = &mut start[..len];
-    input.source.read_exact_at(start, 0)?;
-    let begins = Start::of(start);
+    let begins = Start::read(&input.source)?;
     if matches!(begins, Start::Format(_)) {
         polyglot::check_polyglot(&input.source)?;
     }
     match begins {
-        Start::Format(Format::Npy) => npy::open_file(input, path, &options.limits),
+        Start::Format(Format::Npy) => npy::open_file(input, path, budget),
         #[cfg(feature = "gguf")]
-        Start::Format(Format::Gguf) => crate::gguf::open(input, options),
+        Start::Format(Format::Gguf) => crate::gguf::open(input, options, budget),
         #[cfg(feature = "burn")]
         Start::Format(format @ (Format::Burn | Format::Burnpack)) => {
-            crate::burn::open(format, input, options)
+            crate::burn::open(format, input, budget)
         }
         #[cfg(feature = "pytorch")]
-        Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options),
-        Start::Zip => {
+        Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options, budget),
+        Start::Zip(kind) => {
             let zipped = Zipped::open(input, &options.limits);
-            let format = of_archive(&zipped);
+            let format = of_archive(&zipped, kind);
             let zipped = zipped?;
             match format {
                 #[cfg(feature = "pytorch")]
-                Some(Format::Pytorch) => crate::pytorch::open_archive(zipped, path, options),
-                Some(Format::Npz) => npz::open_file(Arc::new(zipped), &options.limits),
-                _ => Err(unknown(format)),
+                Some(Format::Pytorch) => {
+                    crate::pytorch::open_archive(zipped, path, options, budget)
+                }
+                Some(Format::Npz) => npz::open_file(Arc::new(zipped), budget),
+                Some(format) => Err(ErrorKind::NotEnabled { format }.into()),
+                None => Err(ErrorKind::UnknownFormat { found: Some(kind) }.into()),
             }
         }
-        Start::Format(other) => Err(unknown(Some(other))),
-        Start::Other => Err(unknown(None)),
-    }
-}
-
-/// The error for a file that cannot be read here.
-fn unknown(format: Option<Format>) -> Error {
-    match format {
-        Some(format) => ErrorKind::NotEnabled { format }.into(),
-        None => ErrorKind::UnknownFormat.into(),
+        Start::Format(format) => Err(ErrorKind::NotEnabled { format }.into()),
+        Start::Other(found) => Err(ErrorKind::UnknownFormat { found }.into()),
     }
 }
 

@@ -102,7 +102,7 @@ fn begins(source: &impl ReadAt) -> io::Result<bool> {
 }
 
 /// What a file looks like from a position on, for an error.
-fn looks_like(source: &impl ReadAt, at: u64) -> io::Result<String> {
+pub(crate) fn looks_like(source: &impl ReadAt, at: u64) -> io::Result<String> {
     let mut bytes = vec![0; source.byte_len().saturating_sub(at).min(SHOWN) as usize];
     source.read_exact_at(&mut bytes, at)?;
     Ok(match OtherFormat::of(&bytes) {

@@ -60,9 +60,9 @@ impl<S: ReadAt> Zipped<S> {
                 if problem == "Could not find EOCD" || problem.starts_with("Unexpected end of") =>
             {
                 let len = input.source.byte_len();
+                let kind = polyglot::looks_like(&input.source, 0).unwrap_or_default();
                 let problem = format!(
-                    "truncated: an archive ends with the list of its members, which the {len} \
-                     bytes of this one do not have"
+                    "truncated after {len} bytes, before the list of members at the end of {kind}"
                 );
                 ErrorKind::BadArchive { problem }.into()
             }

@@ -17,6 +17,7 @@
 //! | [`modelspec`] | what is read is written, and reading agrees with validating |
 //! | [`npy`] | arrays of every layout are read element for element, archives as they were written |
 //! | [`quantized`] | quantised weights are refused, or read in parts as they are whole |
+//! | [`foreign`] | files of every format that share, repeat and nest are read, or refused in few words |
 //! | [`tensor_file`] | any file of PyTorch, GGUF or NumPy, and any directory of a trainer, is read in
 //! parts as it is whole, or refused |
 //!
@@ -27,6 +28,7 @@
 pub mod convert;
 pub mod delta;
 pub mod edit;
+pub mod foreign;
 pub mod header;
 pub mod index;
 pub mod input;
@@ -48,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     ("convert", convert::run),
     ("delta", delta::run),
     ("edit", edit::run),
+    ("foreign", foreign::run),
     ("header", header::run),
     ("index", index::run),
     ("modelspec", modelspec::run),

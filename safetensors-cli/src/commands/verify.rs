@@ -207,6 +207,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
         for opened in opened {
             for file in opened.files() {
                 judge.judge(file.path(), None)?;
+                outcome.warnings.extend(judge.misnamed(file.path()));
                 other::refuse_polyglot(file.safetensors().source(), file.path())?;
             }
             findings.extend(opened.audit()?);

@@ -137,6 +137,18 @@ pub(crate) enum Judge {
 }
 
 impl Judge {
+    /// Says that a safetensors file has the name of another format, which some programs go by.
+    pub(crate) fn misnamed(self, path: &Path) -> Option<String> {
+        let format = match (self, Kind::of(path)) {
+            (Self::As(_), _) => return None,
+            (_, Kind::Other(format)) => format.to_string(),
+            (_, Kind::Foreign(format)) => format.to_owned(),
+            _ => return None,
+        };
+        let shown = text::path(path);
+        Some(format!("{shown}: a safetensors file under the name of a file of {format}"))
+    }
+
     /// Judges a file at a path. `found` is `None` if it is a safetensors file.
     pub(crate) fn judge(self, path: &Path, found: Option<Format>) -> anyhow::Result<()> {
         // The name of a directory says nothing, and those of the files in it are as they must be.

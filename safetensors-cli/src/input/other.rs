@@ -113,7 +113,7 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
 
 /// Whether an error says that a directory is of no format that is read.
 fn is_unknown(error: &Error) -> bool {
-    matches!(error.other(), Some(safetensors_formats::ErrorKind::UnknownFormat))
+    matches!(error.other(), Some(safetensors_formats::ErrorKind::UnknownFormat { .. }))
 }
 
 /// Fails if a file that is none of these formats is an archive, too.

@@ -149,8 +149,8 @@ fn what_is_malformed_is_refused_before_it_is_copied() {
     let header = br#"{"a":{"dtype":"U9","shape":[1],"data_offsets":[0,1]}}"#;
     let unknown_dtype = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 9]].concat();
     for (bytes, says) in [
-        (b"GGUF\x03\0\0\0".to_vec(), "it looks like a GGUF file"),
-        (b"<!DOCTYPE html>".repeat(100_000), "it looks like an HTML page"),
+        (b"GGUF\x03\0\0\0".to_vec(), "not a safetensors file: a GGUF file"),
+        (b"<!DOCTYPE html>".repeat(100_000), "not a safetensors file: an HTML page"),
         (unknown_dtype, "tensor \"a\": unknown dtype \"U9\""),
         (vec![], "expected at least 8 bytes for the header length, found 0"),
     ] {

@@ -24,7 +24,7 @@ fn a_text_file_is_told_as_one() {
         run_in(dir.path(), &["verify", "model.safetensors"])
             .code(1)
             .stdout("")
-            .stderr(predicate::str::ends_with("; it looks like a text file\n"));
+            .stderr(predicate::str::ends_with(": not a safetensors file: a text file\n"));
     }
 }
 

@@ -56,9 +56,26 @@ fn a_file_of_another_format_is_not_sound_under_the_name_of_a_safetensors_file() 
 #[test]
 fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_for() {
     let dir = temp_dir();
-    for name in ["model", "model.bin", "model.safetensors"] {
+    for (name, format) in [
+        ("model", None),
+        ("model.safetensors", None),
+        ("model.bin", Some("PyTorch")),
+        ("model.pt", Some("PyTorch")),
+        ("model.npz", Some("NumPy .npz")),
+        ("model.gguf", Some("GGUF")),
+        ("model.onnx", Some("ONNX")),
+    ] {
         small_file(dir.path(), name);
-        verify(dir.path(), &[name]).success().stderr("");
+        let warning = format.map(|format| {
+            format!("{name}: a safetensors file under the name of a file of {format}\n")
+        });
+        let warning = warning.unwrap_or_default();
+        let says = predicate::str::ends_with(warning.clone());
+        verify(dir.path(), &[name]).success().stderr(says);
+        verify(dir.path(), &["--strict", name]).code(i32::from(format.is_some()));
+        if format == Some("GGUF") {
+            continue;
+        }
         verify(dir.path(), &["--format", "safetensors", name]).success();
         let error = format!(
             "error: {name}: expected a file of GGUF, found a safetensors file; --format \
@@ -69,6 +86,50 @@ fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_f
     let missing = verify(dir.path(), &["--format", "onnx", "model"]).code(2);
     missing
         .stderr(predicate::str::contains("safetensors, pytorch, gguf, burn, burnpack, npy, npz"));
+}
+
+/// The first bytes say it, whatever the name.
+#[test]
+fn a_file_of_a_format_that_is_not_read_is_named_for_what_it_is() {
+    let dir = temp_dir();
+    let mut nemo = b"./\0".to_vec();
+    nemo.resize(257, 0);
+    nemo.extend(b"ustar\x0000");
+    for (named, start, says) in [
+        ("ggml-base.bin", &b"lmgg\x98\xca\0\0\xdc\x05\0\0"[..], "a ggml file (.bin), as whisper"),
+        ("model.bin", b"\x06\0\0\0\x0c\0WhisperSpec\0\x03", "a model of CTranslate2"),
+        ("model.onnx", b"\x08\x07\x12\x07pytorch\x1a\x032.1", "an ONNX model"),
+        ("model.tflite", b"\x1c\0\0\0TFL3\x14\0\x20\0", "a TensorFlow Lite model"),
+        ("flax_model.msgpack", b"\x82\xa6params\x81\xa5Dense", "MessagePack, as Flax"),
+        ("train.parquet", b"PAR1\x15\x04\x15\xc0\x01\x15", "a Parquet table"),
+        ("data.arrow", b"ARROW1\0\0\xff\xff\xff\xff", "an Arrow table"),
+        ("model.nemo", &nemo, "a tar archive, as .nemo models are"),
+        ("model.h5", b"\x89HDF\r\n\x1a\n\0", "an HDF5 file"),
+        ("model.zst", b"\x28\xb5\x2f\xfd\x04\x58", "a zstd file"),
+        ("pointer", b"# xet version 0\nfilesize = 3\nhash = '0'\n", "an Xet pointer instead"),
+        ("lfs.bin", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer instead"),
+        ("page.gguf", b"<!doctype html><title>Sign in</title>", "an HTML page"),
+    ] {
+        for named in [named, "model.safetensors"] {
+            fs::write(dir.path().join(named), start).unwrap();
+            for command in ["inspect", "verify"] {
+                let error = predicate::str::contains(says);
+                run_in(dir.path(), &[command, named]).code(1).stdout("").stderr(error);
+            }
+        }
+    }
+    for (named, from, kind) in [
+        ("cut.npz", "stored.npz", "a NumPy archive (.npz)"),
+        ("cut.pt", "pytorch/tied.pt", "a PyTorch checkpoint"),
+    ] {
+        let whole = fs::read(fixture(from)).unwrap();
+        fs::write(dir.path().join(named), &whole[..whole.len() - 9]).unwrap();
+        for command in ["inspect", "verify"] {
+            let begin = predicate::str::starts_with(format!("error: {named}: truncated after "));
+            let error = begin.and(predicate::str::contains(format!(" at the end of {kind}")));
+            run_in(dir.path(), &[command, named]).code(1).stderr(error);
+        }
+    }
 }
 
 #[test]

@@ -75,8 +75,8 @@ struct Inner {
     tensor: Option<String>,
     /// Names that the caller may have meant.
     similar: Vec<String>,
-    /// What looks like another format, the file or a part of it, and that format.
-    looks_like: Option<(&'static str, OtherFormat)>,
+    /// The other format of the file, or of the bytes after its tensors.
+    looks_like: Option<OtherFormat>,
 }
 
 impl Error {
@@ -216,10 +216,10 @@ impl Error {
         self.in_file(path.as_ref().display())
     }
 
-    /// Adds the other format that the file, or what is named, looks like.
+    /// Adds the other format of the file, or of the bytes after its tensors.
     #[must_use]
-    pub(crate) fn looking_like(mut self, what: &'static str, format: OtherFormat) -> Self {
-        self.0.looks_like = Some((what, format));
+    pub(crate) fn looking_like(mut self, format: OtherFormat) -> Self {
+        self.0.looks_like = Some(format);
         self
     }
 
@@ -361,14 +361,18 @@ impl fmt::Display for Error {
         if let Some(tensor) = &self.0.tensor {
             write!(f, "tensor {}: ", Quoted(tensor))?;
         }
-        self.0.kind.fmt(f)?;
+        match (&self.0.kind, self.0.looks_like) {
+            (kind @ ErrorKind::TrailingData { .. }, Some(format)) => {
+                write!(f, "{kind}; after them is {format}")?;
+            }
+            // The numbers that these bytes are as a length of a header say nothing.
+            (_, Some(format)) => write!(f, "not a safetensors file: {format}")?,
+            (kind, None) => kind.fmt(f)?,
+        }
         if !self.0.similar.is_empty() {
             write!(f, "; did you mean {}?", NameList(&self.0.similar))?;
         }
-        match self.0.looks_like {
-            Some((what, format)) => write!(f, "; {what} looks like {format}"),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

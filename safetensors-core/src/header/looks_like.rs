@@ -22,18 +22,18 @@ pub(crate) fn telling(error: &Error, file_len: u64) -> u64 {
 /// of another format cannot cause are returned unchanged.
 #[cold]
 pub(crate) fn explain(error: Error, bytes: &[u8]) -> Error {
-    let what = match error.kind() {
-        ErrorKind::TrailingData { .. } => "what follows them",
-        ErrorKind::TooShort { .. }
-        | ErrorKind::HeaderTooLarge { .. }
-        | ErrorKind::HeaderPastEnd { .. }
-        | ErrorKind::NotUtf8 { .. }
-        | ErrorKind::NotAnObject { .. }
-        | ErrorKind::Json { .. } => "it",
-        _ => return error,
-    };
-    match OtherFormat::of(bytes) {
-        Some(format) => error.looking_like(what, format),
+    let may_be_other = matches!(
+        error.kind(),
+        ErrorKind::TrailingData { .. }
+            | ErrorKind::TooShort { .. }
+            | ErrorKind::HeaderTooLarge { .. }
+            | ErrorKind::HeaderPastEnd { .. }
+            | ErrorKind::NotUtf8 { .. }
+            | ErrorKind::NotAnObject { .. }
+            | ErrorKind::Json { .. }
+    );
+    match OtherFormat::of(bytes).filter(|_| may_be_other) {
+        Some(format) => error.looking_like(format),
         None => error,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use regex::Regex;
 use serde::Deserialize;
@@ -11,6 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::error::{AdapterProblem, Result};
 use crate::header::UniqueMap;
+use crate::patterns::Expressions;
 use crate::python_json;
 
 /// The settings by their names.
@@ -19,11 +21,13 @@ pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
 /// How the modules of an adapter are merged.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
+    /// The file of the settings, if they have one.
+    pub(super) file: Option<PathBuf>,
     rank: u64,
     alpha: f64,
-    /// Other ranks for modules whose names match. The first counts.
-    ranks: Vec<(Regex, f64)>,
-    alphas: Vec<(Regex, f64)>,
+    /// Other ranks for modules that match a pattern. The first counts.
+    ranks: Ordered,
+    alphas: Ordered,
     /// Whether alpha is divided by the root of the rank.
     is_rslora: bool,
     /// Whether weights lie transposed, as those of GPT-2 do.
@@ -32,6 +36,16 @@ pub(super) struct Config {
     /// The ends of the names of modules that were trained whole.
     whole: Vec<String>,
 }
+
+/// The rank of a module, and the factor of its product.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Factor {
+    pub(super) rank: f64,
+    pub(super) scaling: f64,
+}
+
+/// The most patterns of one setting.
+const MOST_PATTERNS: usize = 1 << 16;
 
 /// Settings that do not matter once the adapter is trained, whatever they say.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -76,15 +90,12 @@ impl Config {
 
     /// Settings without `peft_type`. Each that changes what is merged must be known.
     pub(super) fn of(mut fields: Fields) -> Result<Self> {
-        let patterns = |patterns: Option<Ordered>, key: &str| -> Result<Vec<(Regex, f64)>> {
-            let patterns = patterns.unwrap_or_default().0.into_iter();
-            patterns.map(|(pattern, number)| Ok((matcher(key, &pattern)?, number))).collect()
-        };
         let config = Self {
+            file: None,
             rank: take(&mut fields, "r")?.unwrap_or(8),
             alpha: take(&mut fields, "lora_alpha")?.unwrap_or(8.0),
-            ranks: patterns(take(&mut fields, "rank_pattern")?, "rank_pattern")?,
-            alphas: patterns(take(&mut fields, "alpha_pattern")?, "alpha_pattern")?,
+            ranks: take(&mut fields, "rank_pattern")?.unwrap_or_default(),
+            alphas: take(&mut fields, "alpha_pattern")?.unwrap_or_default(),
             is_rslora: take(&mut fields, "use_rslora")?.unwrap_or(false),
             is_transposed: take(&mut fields, "fan_in_fan_out")?.unwrap_or(false),
             is_dora: take(&mut fields, "use_dora")?.unwrap_or(false),
@@ -112,28 +123,74 @@ impl Config {
         self.whole.iter().any(|end| !end.is_empty() && module.ends_with(&**end))
     }
 
-    /// The rank of a module.
-    pub(super) fn rank(&self, module: &str) -> f64 {
-        first(&self.ranks, module).unwrap_or(self.rank as f64)
-    }
-
-    /// The factor of a module's product.
-    pub(super) fn scaling(&self, module: &str) -> f64 {
-        let alpha = first(&self.alphas, module).unwrap_or(self.alpha);
-        let rank = self.rank(module);
-        alpha / if self.is_rslora { rank.sqrt() } else { rank }
+    /// The factors of these modules.
+    pub(super) fn factors(
+        &self,
+        modules: &[&str],
+        expressions: &mut Expressions,
+    ) -> Result<Vec<Factor>> {
+        let ranks = self.ranks.first("rank_pattern", modules, expressions)?;
+        let alphas = self.alphas.first("alpha_pattern", modules, expressions)?;
+        let factors = ranks.into_iter().zip(alphas).map(|(rank, alpha)| {
+            let (rank, alpha) = (rank.unwrap_or(self.rank as f64), alpha.unwrap_or(self.alpha));
+            let scaling = alpha / if self.is_rslora { rank.sqrt() } else { rank };
+            Factor { rank, scaling }
+        });
+        Ok(factors.collect())
     }
 }
 
-/// The number of the first pattern that matches a module's name.
-fn first(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
-    patterns.iter().find(|(pattern, _)| pattern.is_match(module)).map(|(_, number)| *number)
+/// A pattern of PEFT, which matches a whole name, or the part after a dot of it.
+enum Matcher {
+    /// The characters of a pattern that has no special ones but `.`, which is any, and `^`.
+    Name {
+        chars: Vec<Option<char>>,
+        is_whole: bool,
+    },
+    Expression(Regex),
 }
 
-/// A pattern matches a whole name, or what follows a dot in it.
-fn matcher(key: &str, pattern: &str) -> Result<Regex> {
-    let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$"));
-    regex.map_err(|error| wrong(format!("{key}: {error}")))
+impl Matcher {
+    fn new(pattern: &str, expressions: &mut Expressions) -> Result<Self, String> {
+        let name = pattern.strip_suffix('$').unwrap_or(pattern);
+        let (name, is_whole) = name.strip_prefix('^').map_or((name, false), |name| (name, true));
+        // Most adapters list names, up to thousands. This needs no compiling.
+        if let Some(chars) = plain(name) {
+            return Ok(Self::Name { chars, is_whole });
+        }
+        let in_expression = |pattern: &str| format!(r"^(?:.*\.)?(?:{pattern})$");
+        Ok(Self::Expression(expressions.compile(pattern, in_expression)?))
+    }
+
+    fn is_match(&self, module: &str) -> bool {
+        let (chars, is_whole) = match self {
+            Self::Name { chars, is_whole } => (chars, *is_whole),
+            Self::Expression(regex) => return regex.is_match(module),
+        };
+        let mut rest = module.chars();
+        let is_end = chars.iter().rev().all(|expected| match (expected, rest.next_back()) {
+            (None, Some(found)) => found != '\n',
+            (expected, found) => *expected == found && found.is_some(),
+        });
+        let before = rest.next_back();
+        let is_start = before.is_none() || before == Some('.') && !is_whole;
+        is_end && is_start && !rest.as_str().contains('\n')
+    }
+}
+
+/// The characters that a pattern stands for, `None` for any one. `None` for a regular expression.
+fn plain(pattern: &str) -> Option<Vec<Option<char>>> {
+    let mut rest = pattern.chars();
+    let mut chars = Vec::new();
+    while let Some(c) = rest.next() {
+        chars.push(match c {
+            '.' => None,
+            '\\' if rest.as_str().starts_with('.') => rest.next(),
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '-' | '/' => Some(c),
+            _ => return None,
+        });
+    }
+    Some(chars)
 }
 
 /// Takes a field out of the settings. Null is absent.
@@ -151,9 +208,37 @@ fn unsupported(field: &str, value: &str) -> crate::error::Error {
     AdapterProblem::Unsupported { found: format!("{field}: {value}") }.into()
 }
 
-/// Numbers by names, in the order of the file.
-#[derive(Default)]
+/// Numbers by patterns, in the order of the file.
+#[derive(Clone, Debug, Default)]
 struct Ordered(Vec<(String, f64)>);
+
+impl Ordered {
+    /// The number of the first pattern that matches, for each module.
+    fn first(
+        &self,
+        key: &str,
+        modules: &[&str],
+        expressions: &mut Expressions,
+    ) -> Result<Vec<Option<f64>>> {
+        if self.0.len() > MOST_PATTERNS {
+            let found = self.0.len();
+            return Err(wrong(format!(
+                "{key} has {found} patterns, over the limit of {MOST_PATTERNS}"
+            )));
+        }
+        let mut found = vec![None; modules.len()];
+        for (pattern, number) in &self.0 {
+            let matcher = Matcher::new(pattern, expressions)
+                .map_err(|problem| wrong(format!("{key}: {problem}")))?;
+            for (module, found) in modules.iter().zip(&mut found) {
+                if found.is_none() && matcher.is_match(module) {
+                    *found = Some(*number);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
 
 impl<'de> Deserialize<'de> for Ordered {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -182,7 +267,8 @@ mod tests {
     use super::*;
 
     fn scaling(json: &str, module: &str) -> f64 {
-        Config::parse(json.as_bytes()).unwrap().scaling(module)
+        let config = Config::parse(json.as_bytes()).unwrap();
+        config.factors(&[module], &mut Expressions::default()).unwrap()[0].scaling
     }
 
     #[test]
@@ -199,6 +285,37 @@ mod tests {
     }
 
     #[test]
+    fn a_name_matches_as_the_expression_of_peft_does() {
+        let modules =
+            ["q", "a.q", "aq", "a.b.q", "a-b.q", "a.b.q\n", "\n.b.q", "é.q", "b.q", "", ".", "aéq"];
+        for pattern in [
+            "q", "b.q", r"b\.q", "^b.q", "^a.b.q", "b.q$", "", "^", ".", "..q", "a.q", "^a-b.q$",
+            "é",
+        ] {
+            let matcher = Matcher::new(pattern, &mut Expressions::default()).unwrap();
+            assert_eq!(matches!(matcher, Matcher::Name { .. }), pattern != "é", "{pattern}");
+            let oracle = Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$")).unwrap();
+            for module in modules {
+                let expected = oracle.is_match(module);
+                assert_eq!(matcher.is_match(module), expected, "{pattern:?} in {module:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_of_a_thousand_modules_has_a_rank_by_its_name() {
+        let names: Vec<_> = (1..=1000).map(|i| format!("model.layers.{i}.q_proj")).collect();
+        let patterns: Vec<_> =
+            names.iter().enumerate().map(|(i, name)| format!("\"^{name}\": {i}")).collect();
+        let json =
+            format!("{{\"peft_type\": \"LORA\", \"rank_pattern\": {{{}}}}}", patterns.join(", "));
+        let config = Config::parse(json.as_bytes()).unwrap();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let factors = config.factors(&names, &mut Expressions::default()).unwrap();
+        assert!(factors.iter().enumerate().all(|(i, factor)| factor.rank == i as f64));
+    }
+
+    #[test]
     fn what_would_change_the_result_is_refused_by_name() {
         for (more, problem) in [
             (r#""use_qalora": true"#, "use_qalora: true"),
@@ -208,7 +325,6 @@ mod tests {
             (r#""target_parameters": ["experts"]"#, "target_parameters"),
             (r#""r": -1"#, "r: invalid value"),
             (r#""r": 2, "r": 4"#, "duplicate key"),
-            (r#""rank_pattern": {"(": 1}"#, "rank_pattern: regex parse error"),
             (r#""use_rslora": "yes""#, "use_rslora: invalid type"),
         ] {
             let json = format!("{{\"peft_type\": \"LORA\", {more}}}");

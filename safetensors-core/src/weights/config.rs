@@ -1,8 +1,7 @@
 //! [`Config`]: what the files beside a checkpoint say of its quantised weights.
 
-use std::sync::OnceLock;
+use std::path::PathBuf;
 
-use regex::Regex;
 use serde_json::Value;
 
 use super::tensors::Tensors;
@@ -20,7 +19,8 @@ pub(super) struct Config {
     value: Value,
     /// The `config.json` of the model, which has its dimensions.
     model: Value,
-    bits_by_name: OnceLock<Vec<(Regex, Option<u64>)>>,
+    /// The file of the settings.
+    pub(super) file: PathBuf,
 }
 
 impl Config {
@@ -51,7 +51,7 @@ impl Config {
                 _ => Some((json, Some(method))),
             };
             if let Some((value, method)) = found {
-                return Ok(Self { model, ..Self::new(value, method) });
+                return Ok(Self { model, file: path, ..Self::new(value, method) });
             }
         }
         Ok(Self::default())
@@ -137,18 +137,15 @@ impl Config {
         entries.filter(move |(_, of)| has_any(of)).map(|(module, _)| module.as_str())
     }
 
-    /// The numbers of bits of modules, by regular expressions that find their names.
-    pub(super) fn bits_by_name(&self) -> Result<&[(Regex, Option<u64>)]> {
-        if let Some(known) = self.bits_by_name.get() {
-            return Ok(known);
-        }
+    /// The numbers of bits of some modules, where they have one, by patterns that are searched in
+    /// their names.
+    pub(super) fn bits_by_pattern(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         let patterns = self.value.get("module_quant_configs").and_then(Value::as_object);
-        let found = patterns.into_iter().flatten().map(|(pattern, settings)| {
-            let regex = Regex::new(pattern).map_err(|error| bad_config(error.to_string()))?;
-            Ok((regex, settings.get("num_bits").and_then(Value::as_u64)))
-        });
-        let found = found.collect::<Result<_>>()?;
-        Ok(self.bits_by_name.get_or_init(|| found))
+        let bits = |settings: &Value| settings.get("num_bits").and_then(Value::as_u64);
+        patterns.into_iter().flatten().map(move |(pattern, settings)| {
+            let bits = bits(settings).map(|bits| usize::try_from(bits).unwrap_or(usize::MAX));
+            (pattern.as_str(), bits)
+        })
     }
 
     /// The number of inputs of a linear layer, by its usual name and the dimensions of the model.

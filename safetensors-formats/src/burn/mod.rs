@@ -13,10 +13,11 @@ use std::sync::Arc;
 use safetensors_core::{Dtype, ReadAt};
 
 pub use self::pack::Writer;
+use crate::Format;
+use crate::budget::Budget;
 use crate::error::Result;
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Container, TensorFile};
-use crate::{Format, Limits, Options};
 
 /// The most dimensions of a tensor.
 const MOST_DIMS: usize = 64;
@@ -56,14 +57,14 @@ fn name_of(dtype: Dtype) -> Option<&'static str> {
 pub(crate) fn open<S: ReadAt>(
     format: Format,
     input: Input<S>,
-    options: &Options,
+    budget: &Budget,
 ) -> Result<TensorFile<S>> {
-    let read: fn(Cursor<S>, &Limits) -> Result<Builder> = match format {
+    let read: fn(Cursor<S>, &Budget) -> Result<Builder> = match format {
         Format::Burnpack => pack::read,
         _ => record::read,
     };
     let input = Arc::new(input);
-    let builder = read(Cursor { input: Arc::clone(&input), at: 0 }, &options.limits)?;
-    let built = builder.build(input.source.byte_len(), &options.limits)?;
+    let builder = read(Cursor { input: Arc::clone(&input), at: 0 }, budget)?;
+    let built = builder.build(input.source.byte_len(), budget)?;
     TensorFile::new(format, built, Container::File(input))
 }

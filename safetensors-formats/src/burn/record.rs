@@ -9,29 +9,25 @@ use safetensors_core::{ReadAt, shape};
 
 use super::reader::{Reader, Value};
 use super::{MOST_DIMS, dtype_of};
-use crate::Limits;
+use crate::budget::{Budget, Depth};
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
-/// The deepest nesting. burn's modules are far less deep.
-const MOST_DEPTH: usize = 128;
-
 /// Reads a record, but not the bytes of its tensors.
-pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Result<Builder> {
-    let reader = Reader::new(cursor, limits.directory_bytes);
+pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
     let mut record = Record {
-        reader,
+        reader: Reader::new(cursor, budget.limits().directory_bytes),
         builder: Builder::default(),
         ids: BTreeMap::new(),
         path: Vec::new(),
-        names: limits.directory_bytes,
         others: 0,
-        limits: limits.clone(),
+        budget,
     };
     record.read()?;
     let Record { mut builder, ids, others, .. } = record;
     if !ids.is_empty() {
+        budget.keep(ids.keys().map(|name| name.len() + ID_BYTES).sum())?;
         let ids = serde_json::to_string(&ids).map_err(io::Error::from)?;
         builder.metadata.insert(PARAM_IDS_KEY.into(), ids);
     }
@@ -41,18 +37,19 @@ pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Result<Buil
     Ok(builder)
 }
 
-struct Record<S: ReadAt> {
+/// The bytes of an id in a JSON text.
+const ID_BYTES: usize = 24;
+
+struct Record<'a, S: ReadAt> {
     reader: Reader<S>,
     builder: Builder,
     /// The ids of parameters, by the names of their tensors.
     ids: BTreeMap<String, u64>,
     /// The keys that lead to the current value.
     path: Vec<String>,
-    /// How many bytes the names of further tensors may have.
-    names: u64,
     /// The number of values that are left out.
     others: u64,
-    limits: Limits,
+    budget: &'a Budget,
 }
 
 /// The entries of a map that make it a tensor.
@@ -63,7 +60,7 @@ struct Parts {
     dtype: Option<String>,
 }
 
-impl<S: ReadAt> Record<S> {
+impl<S: ReadAt> Record<'_, S> {
     /// The whole file: what burn says of it, and the record.
     fn read(&mut self) -> Result<()> {
         let len = self.expect_map("a record")?;
@@ -72,7 +69,7 @@ impl<S: ReadAt> Record<S> {
             let key = self.reader.expect_text("a key")?;
             match (number, key.as_str()) {
                 (0, "metadata") => self.read_metadata()?,
-                (1, "item") => self.read_value(None)?,
+                (1, "item") => self.read_value(None, Depth::default())?,
                 (2.., "_b") => match self.reader.value()? {
                     Value::Nothing | Value::List(0) => {}
                     other => return Err(self.expected("nothing", other)),
@@ -105,16 +102,13 @@ impl<S: ReadAt> Record<S> {
     }
 
     /// Reads the value at the current path, of the parameter with this id.
-    fn read_value(&mut self, id: Option<&str>) -> Result<()> {
+    fn read_value(&mut self, id: Option<&str>, depth: Depth) -> Result<()> {
         let value = self.reader.value()?;
-        self.read_rest(value, id)
+        self.read_rest(value, id, depth)
     }
 
     /// Reads what follows of the value that begins here.
-    fn read_rest(&mut self, value: Value, id: Option<&str>) -> Result<()> {
-        if self.path.len() > MOST_DEPTH {
-            return Err(ErrorKind::NestedTooDeep { limit: MOST_DEPTH }.into());
-        }
+    fn read_rest(&mut self, value: Value, id: Option<&str>, depth: Depth) -> Result<()> {
         match value {
             Value::Nothing => {}
             Value::Number(_) | Value::Other => self.others += 1,
@@ -123,19 +117,20 @@ impl<S: ReadAt> Record<S> {
                 self.reader.pass(len)?;
             }
             Value::List(len) => {
+                let depth = depth.deeper()?;
                 for index in 0..len {
                     self.path.push(index.to_string());
-                    self.read_value(None)?;
+                    self.read_value(None, depth)?;
                     self.path.pop();
                 }
             }
-            Value::Map(len) => self.read_map(len, id)?,
+            Value::Map(len) => self.read_map(len, id, depth.deeper()?)?,
         }
         Ok(())
     }
 
     /// Reads a module, a parameter (`id` and `param`) or a tensor (`bytes`, `shape` and `dtype`).
-    fn read_map(&mut self, len: u64, id: Option<&str>) -> Result<()> {
+    fn read_map(&mut self, len: u64, id: Option<&str>, depth: Depth) -> Result<()> {
         let (mut parts, mut own_id) = (Parts::default(), None);
         for number in 0..len {
             let key = self.reader.expect_text("a key")?;
@@ -146,7 +141,7 @@ impl<S: ReadAt> Record<S> {
             match (key.as_str(), len, number, value) {
                 ("id", 2, 0, Value::Text(len)) => own_id = Some(self.reader.text(len)?),
                 ("param", 2, 1, _) if own_id.is_some() => {
-                    self.read_rest(value, own_id.as_deref())?;
+                    self.read_rest(value, own_id.as_deref(), depth)?;
                 }
                 ("bytes", 3, 0, Value::Bytes(len)) => {
                     parts.data = Some((Place::At(self.reader.position()), len));
@@ -163,7 +158,7 @@ impl<S: ReadAt> Record<S> {
                 }
                 _ => {
                     self.path.push(key);
-                    self.read_rest(value, None)?;
+                    self.read_rest(value, None, depth)?;
                     self.path.pop();
                 }
             }
@@ -178,7 +173,7 @@ impl<S: ReadAt> Record<S> {
     }
 }
 
-impl<S: ReadAt> Record<S> {
+impl<S: ReadAt> Record<'_, S> {
     /// The bytes of a tensor that old versions of burn list as numbers, each of one byte or two.
     /// Those are held in memory.
     fn listed_bytes(&mut self, len: u64) -> Result<(Place, u64)> {
@@ -238,15 +233,16 @@ impl<S: ReadAt> Record<S> {
             let problem = format!("the tensor should have {expected} bytes, found {len}");
             return Err(self.name_in(self.reader.problem(problem)));
         }
-        let limit = self.limits.members;
+        let limit = self.budget.limits().members;
         if self.builder.tensors.len() >= limit {
             return Err(ErrorKind::TooManyMembers { limit, found: limit + 1 }.into());
         }
+        let len: usize = self.path.iter().map(|key| key.len() + 1).sum();
+        self.budget.keep(len + size_of::<Tensor>())?;
+        self.budget.keep_all::<usize>(shape.len())?;
         let name = self.path.join(".");
-        let left = self.names.checked_sub(name.len() as u64);
-        let limit = self.limits.directory_bytes;
-        self.names = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;
         if let Some(id) = id.and_then(number_of_id) {
+            self.budget.keep(len + size_of::<(String, u64)>())?;
             self.ids.insert(name.clone(), id);
         }
         self.builder.tensors.push(Tensor {

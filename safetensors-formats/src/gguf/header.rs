@@ -9,14 +9,19 @@ use super::listed::Listed;
 use super::metadata::{self, SHAPE};
 use super::reader::Reader;
 use super::{companions, places, split};
+use crate::budget::Budget;
 use crate::error::{ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Container, TensorFile};
 use crate::{Format, Options};
 
 /// Opens the tensors of a file.
-pub(crate) fn open<S: ReadAt>(input: Input<S>, options: &Options) -> Result<TensorFile<S>> {
-    let (input, limits) = (Arc::new(input), &options.limits);
+pub(crate) fn open<S: ReadAt>(
+    input: Input<S>,
+    options: &Options,
+    budget: &Budget,
+) -> Result<TensorFile<S>> {
+    let (input, limits) = (Arc::new(input), budget.limits());
     let cursor = Cursor { input: Arc::clone(&input), at: 0 };
     let mut reader = Reader::new(cursor, limits.directory_bytes);
     if &reader.array()? != b"GGUF" {
@@ -69,6 +74,6 @@ pub(crate) fn open<S: ReadAt>(input: Input<S>, options: &Options) -> Result<Tens
     }
     let mut builder = Builder { metadata: keys.metadata, split, ..Builder::default() };
     builder.tensors.extend(listed.into_iter().map(|tensor| tensor.into_tensor(options)));
-    let built = builder.build(file_len, limits)?;
+    let built = builder.build(file_len, budget)?;
     TensorFile::new(Format::Gguf, built, Container::File(Arc::clone(&input)))
 }

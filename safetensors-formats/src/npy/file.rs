@@ -7,24 +7,25 @@ use safetensors_core::ReadAt;
 
 use super::descr::ByteOrder;
 use super::header::{Header, Order, check_length};
+use crate::Format;
+use crate::budget::Budget;
 use crate::error::{ErrorKind, Result};
 use crate::input::{Cursor, Input, stem};
 use crate::tensor_file::{Builder, Container, Data, Place, Placement, Tensor, TensorFile};
-use crate::{Format, Limits};
 
 /// Opens a `.npy` file.
 pub(crate) fn open_file<S: ReadAt>(
     input: Input<S>,
     path: &Path,
-    limits: &Limits,
+    budget: &Budget,
 ) -> Result<TensorFile<S>> {
     let input = Arc::new(input);
     let mut cursor = Cursor { input: Arc::clone(&input), at: 0 };
-    let header = Header::read(&mut cursor, limits)?;
+    let header = Header::read(&mut cursor, budget.limits())?;
     check_length(&header, cursor.left())?;
     let tensor = tensor(stem(path), &header, Place::At(cursor.at))?;
     let builder = Builder { tensors: vec![tensor], ..Builder::default() };
-    let built = builder.build(input.source.byte_len(), limits)?;
+    let built = builder.build(input.source.byte_len(), budget)?;
     TensorFile::new(Format::Npy, built, Container::File(input))
 }
 

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use safetensors_core::ReadAt;
 
 use super::read::arrays;
+use crate::Format;
+use crate::budget::Budget;
 use crate::error::Result;
 use crate::npy::{header_of_member, tensor};
 use crate::tensor_file::{Builder, Container, Place, Scratch, TensorFile};
 use crate::zipped::{self, Zipped};
-use crate::{Format, Limits};
 
 /// Opens an archive whose members are listed: reads the header of each.
 pub(crate) fn open_file<S: ReadAt>(
     zipped: Arc<Zipped<S>>,
-    limits: &Limits,
+    budget: &Budget,
 ) -> Result<TensorFile<S>> {
     zipped.check_overlap()?;
     let mut builder = Builder::default();
@@ -23,8 +24,11 @@ pub(crate) fn open_file<S: ReadAt>(
             zipped.check_size(index)?;
             let (header, header_len) = zipped.member(index, |member| {
                 let size = member.size();
-                header_of_member(member, size, limits)
+                header_of_member(member, size, budget.limits())
             })?;
+            // A deflated header may be a thousand times as long as its member.
+            budget.work(usize::try_from(header_len).unwrap_or(usize::MAX))?;
+            budget.keep_all::<[u64; 4]>(header.shape.len())?;
             let place = match zipped.place(index)? {
                 zipped::Place::Stored(start) => Place::At(start + header_len),
                 zipped::Place::Compressed => Place::Unpacked { member: index, skipped: header_len },
@@ -34,7 +38,7 @@ pub(crate) fn open_file<S: ReadAt>(
         let array = array().map_err(|error: crate::Error| error.in_tensor(&name))?;
         builder.tensors.push(array);
     }
-    let built = builder.build(zipped.input.source.byte_len(), limits)?;
+    let built = builder.build(zipped.input.source.byte_len(), budget)?;
     let container = Container::Zip(Arc::clone(&zipped), Scratch::default());
     TensorFile::new(Format::Npz, built, container)
 }

@@ -9,12 +9,13 @@ use safetensors_core::ReadAt;
 use super::bytes::Bytes;
 use super::values::{Node, Value, Values};
 use super::{Members, build, names, pickle, root_of, script};
+use crate::budget::Budget;
 use crate::error::{ErrorKind, Result};
 use crate::format::is_exported;
 use crate::input::stem;
 use crate::tensor_file::{Container, Place, Scratch, TensorFile};
 use crate::zipped::{self, Zipped};
-use crate::{Format, Limits, Options};
+use crate::{Format, Options};
 
 /// The longest text that says in which order the bytes of numbers are.
 const LONGEST_TEXT: u64 = 64;
@@ -24,12 +25,13 @@ pub(crate) fn open<S: ReadAt>(
     zipped: Zipped<S>,
     path: &Path,
     options: &Options,
+    budget: &Budget,
 ) -> Result<TensorFile<S>> {
-    let archive = Archive::read(zipped, &options.limits)?;
+    let archive = Archive::read(zipped, budget)?;
     let place = |storage| archive.place(storage);
-    let found = names::collect(&archive.values, archive.object, &stem(path), &options.limits)?;
+    let found = names::collect(&archive.values, archive.object, &stem(path), "")?;
     let builder = build(&archive.values, found, options, place)?;
-    let built = builder.build(archive.zipped.input.source.byte_len(), &options.limits)?;
+    let built = builder.build(archive.zipped.input.source.byte_len(), budget)?;
     let container = Container::Zip(archive.zipped, Scratch::default());
     TensorFile::new(Format::Pytorch, built, container)
 }
@@ -47,7 +49,7 @@ pub(super) struct Archive<S> {
 
 impl<S: ReadAt> Archive<S> {
     /// Reads the pickle of an archive whose members are listed. Errors do not name the file yet.
-    pub(super) fn read(zipped: Zipped<S>, limits: &Limits) -> Result<Self> {
+    pub(super) fn read(zipped: Zipped<S>, budget: &Budget) -> Result<Self> {
         zipped.check_overlap()?;
         let members: Members =
             zipped.names()?.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
@@ -56,7 +58,7 @@ impl<S: ReadAt> Archive<S> {
         }
         let roots = members.keys().filter_map(|name| root_of(name));
         let root = roots.min_by_key(|root| root.len()).ok_or(ErrorKind::NoPickle)?.to_owned();
-        let mut values = Values::new(limits.objects);
+        let mut values = Values::new(budget);
         let member = |name: &str| members.get(&format!("{root}{name}")).copied();
         if let Some(index) = member("byteorder") {
             check_order(&zipped, index)?;
@@ -64,13 +66,13 @@ impl<S: ReadAt> Archive<S> {
         let index = member("data.pkl").ok_or(ErrorKind::NoPickle)?;
         zipped.check_size(index)?;
         values.folder = "data/";
-        let object = read_pickle(&zipped, index, &mut values, limits)?;
+        let object = read_pickle(&zipped, index, &mut values)?;
         if values.modules().any(script::is_of_code) {
-            script::read_classes(&zipped, &members, &root, &mut values, limits)?;
+            script::read_classes(&zipped, &members, &root, &mut values)?;
             if let Some(index) = member("constants.pkl") {
                 values.folder = "constants/";
                 zipped.check_size(index)?;
-                values.constants = read_pickle(&zipped, index, &mut values, limits)?;
+                values.constants = read_pickle(&zipped, index, &mut values)?;
             }
         }
         Ok(Self { zipped: Arc::new(zipped), members, root, values, object })
@@ -104,8 +106,9 @@ impl<S: ReadAt> Archive<S> {
     /// Where a storage begins, and how many bytes it has in the archive.
     pub(super) fn place(&self, storage: usize) -> Result<(Place, u64)> {
         let key = &self.values.storages[storage].key;
+        self.values.budget.work_on(&self.root)?;
         let index = self.members.get(&format!("{}{key}", self.root)).copied();
-        let index = index.ok_or_else(|| ErrorKind::NoStorage { storage: key.clone() })?;
+        let index = index.ok_or_else(|| ErrorKind::NoStorage { storage: key.to_string() })?;
         self.zipped.check_size(index)?;
         let len = self.zipped.member(index, |member| Ok(member.size()))?;
         let place = match self.zipped.place(index)? {
@@ -130,14 +133,9 @@ fn check_order<S: ReadAt>(zipped: &Zipped<S>, member: usize) -> Result<()> {
 }
 
 /// Reads the pickle of a member. Returns its root.
-fn read_pickle<S: ReadAt>(
-    zipped: &Zipped<S>,
-    member: usize,
-    values: &mut Values,
-    limits: &Limits,
-) -> Result<Value> {
+fn read_pickle<S: ReadAt>(zipped: &Zipped<S>, member: usize, values: &mut Values) -> Result<Value> {
     zipped.member(member, |member| {
-        let mut bytes = Bytes::new(BufReader::new(member), limits.directory_bytes);
+        let mut bytes = Bytes::new(BufReader::new(member), &values.budget);
         pickle::read(&mut bytes, values)
     })
 }

@@ -2,18 +2,22 @@
 
 use std::io::{BufRead, Read};
 
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
+
+/// The bytes of a line that are read before they are counted.
+const LINE: usize = 256;
 
 /// The bytes of a pickle, counted and limited.
 pub(super) struct Bytes<R> {
     inner: R,
     at: u64,
-    limit: u64,
+    budget: Budget,
 }
 
 impl<R: BufRead> Bytes<R> {
-    pub(super) fn new(inner: R, limit: u64) -> Self {
-        Self { inner, at: 0, limit }
+    pub(super) fn new(inner: R, budget: &Budget) -> Self {
+        Self { inner, at: 0, budget: budget.clone() }
     }
 
     /// The number of bytes that are read.
@@ -23,11 +27,8 @@ impl<R: BufRead> Bytes<R> {
 
     fn count(&mut self, bytes: u64) -> Result<()> {
         self.at = self.at.saturating_add(bytes);
-        if self.at <= self.limit {
-            Ok(())
-        } else {
-            Err(ErrorKind::PickleTooLong { limit: self.limit }.into())
-        }
+        let limit = self.budget.limits().directory_bytes;
+        if self.at <= limit { Ok(()) } else { Err(ErrorKind::PickleTooLong { limit }.into()) }
     }
 
     pub(super) fn byte(&mut self) -> Result<u8> {
@@ -41,11 +42,10 @@ impl<R: BufRead> Bytes<R> {
         Ok(bytes)
     }
 
-    /// So many bytes. Memory grows with what is there, not with what is asked for.
+    /// So many bytes.
     pub(super) fn bytes(&mut self, len: u64) -> Result<Vec<u8>> {
         self.count(len)?;
-        let mut bytes = Vec::new();
-        self.inner.by_ref().take(len).read_to_end(&mut bytes)?;
+        let bytes = self.budget.read(&mut self.inner, len)?;
         if bytes.len() as u64 == len {
             Ok(bytes)
         } else {
@@ -55,10 +55,16 @@ impl<R: BufRead> Bytes<R> {
 
     /// The bytes up to a line feed.
     pub(super) fn line(&mut self) -> Result<Vec<u8>> {
-        let left = self.limit.saturating_sub(self.at).saturating_add(1);
         let mut line = Vec::new();
-        let read = self.inner.by_ref().take(left).read_until(b'\n', &mut line)?;
-        self.count(read as u64)?;
+        loop {
+            let most = line.len().max(LINE) as u64;
+            let read = self.inner.by_ref().take(most).read_until(b'\n', &mut line)?;
+            self.count(read as u64)?;
+            self.budget.keep(read)?;
+            if line.ends_with(b"\n") || (read as u64) < most {
+                break;
+            }
+        }
         if line.pop() != Some(b'\n') {
             return Err(self.problem("it ends inside a line"));
         }

@@ -10,8 +10,12 @@ use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::Store;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Number;
+use serde_json::value::RawValue;
 
+use crate::budget::Budget;
 use crate::error::{self, Error, ErrorKind, Result};
+use crate::open::open_source;
 use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
@@ -40,14 +44,19 @@ pub(crate) fn open_index<T: Store>(
     let located = |error: Error| error.in_file(error::label(path));
     let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
     let index = open(path)?;
+    let budget = Budget::new(index.byte_len(), &options.limits);
     let text = read(&index, options).map_err(located)?;
+    // The names and the tables of them, which take several times the bytes of their text.
+    budget.keep(text.len().saturating_mul(8)).map_err(located)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut opened: Vec<(PathBuf, TensorFile<T::File>)> = Vec::new();
     let (shards, total_size) = shards(&text).map_err(located)?;
     for (shard, names) in shards {
         let file = folder.join(&shard);
         let options = Options { placed: Some(names), ..options.clone() };
-        let tensors = TensorFile::from_source(open(&file)?, &file, &options)?;
+        let source = open(&file)?;
+        budget.grow(source.byte_len());
+        let tensors = open_source(source, &file, &options, &budget)?;
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });
@@ -94,7 +103,7 @@ type ShardNames = BTreeMap<String, HashSet<String>>;
 /// The shards, and the number of bytes that all tensors should have.
 fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     let bad = |problem: String| Error::from(ErrorKind::BadIndex { problem });
-    let index: Index = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
+    let index: Index<'_> = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
     let mut shards = ShardNames::new();
     for (tensor, shard) in index.weight_map.0 {
         if !is_safe(&shard) {
@@ -107,9 +116,10 @@ fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     if shards.is_empty() {
         return Err(bad("the weight_map is empty".into()));
     }
-    // Some programs write a float. What else is there says nothing.
-    let size = index.metadata.get("total_size");
-    let size = size.and_then(|size| size.as_u64().or(size.as_f64().map(|size| size as u64)));
+    let metadata = index.metadata.and_then(|it| serde_json::from_str(it.get()).ok());
+    let size = metadata.and_then(|Metadata { total_size: size }| {
+        size.as_u64().or(size.as_f64().map(|size| size as u64))
+    });
     Ok((shards, size))
 }
 
@@ -120,10 +130,17 @@ fn is_safe(name: &str) -> bool {
 }
 
 #[derive(Deserialize)]
-struct Index {
-    #[serde(default)]
-    metadata: serde_json::Value,
+struct Index<'a> {
+    /// Anything.
+    #[serde(borrow, default)]
+    metadata: Option<&'a RawValue>,
     weight_map: Shards,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    /// Some programs write a float.
+    total_size: Number,
 }
 
 /// The shard of each tensor.

@@ -13,6 +13,7 @@ use safetensors_core::ReadAt;
 use super::bytes::Bytes;
 use super::values::{Node, Value, Values};
 use super::{build, names, pickle};
+use crate::budget::Budget;
 use crate::error::{ErrorKind, Result};
 use crate::input::stem;
 use crate::input::{Cursor, Input};
@@ -30,11 +31,12 @@ pub(crate) fn open<S: ReadAt>(
     input: Input<S>,
     path: &Path,
     options: &Options,
+    budget: &Budget,
 ) -> Result<TensorFile<S>> {
-    let (input, limits) = (Arc::new(input), &options.limits);
+    let input = Arc::new(input);
     let cursor = Cursor { input: Arc::clone(&input), at: 0 };
-    let mut bytes = Bytes::new(BufReader::new(cursor), limits.directory_bytes);
-    let mut values = Values::new(limits.objects);
+    let mut bytes = Bytes::new(BufReader::new(cursor), budget);
+    let mut values = Values::new(budget);
     let magic = pickle::read(&mut bytes, &mut values)?;
     if !matches!(values.node(magic), Some(Node::Integer(found)) if **found == MAGIC) {
         return Err(ErrorKind::NoMagic.into());
@@ -54,13 +56,13 @@ pub(crate) fn open<S: ReadAt>(
     let starts = starts(&input, bytes.position(), &values, keys)?;
     let place = |storage: usize| {
         let Storage { start, byte_len } = starts[storage].ok_or_else(|| ErrorKind::NoStorage {
-            storage: values.storages[storage].key.clone(),
+            storage: values.storages[storage].key.to_string(),
         })?;
         Ok((Place::At(start), byte_len))
     };
-    let found = names::collect(&values, root, &stem(path), limits)?;
+    let found = names::collect(&values, root, &stem(path), "")?;
     let builder = build(&values, found, options, place)?;
-    let built = builder.build(input.source.byte_len(), limits)?;
+    let built = builder.build(input.source.byte_len(), budget)?;
     TensorFile::new(Format::Pytorch, built, Container::File(input))
 }
 

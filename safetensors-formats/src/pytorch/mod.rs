@@ -118,6 +118,7 @@ mod settings;
 mod text;
 mod values;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -160,6 +161,7 @@ fn build(
     if values.items(values.constants).is_some_and(|constants| !constants.is_empty()) {
         builder.notes.push(CONSTANTS.into());
     }
+    values.budget.keep_all::<Tensor>(bytes.len() + unreadable.len())?;
     let others = bytes.into_iter().map(|(name, bytes)| of_bytes(name, bytes));
     let others = others.chain(unreadable.into_iter().map(|(name, class)| unread(name, class)));
     builder.tensors.extend(others);
@@ -169,18 +171,20 @@ fn build(
         let unindexed = builder.tensors.extract_if(.., |tensor| !placed.contains(&tensor.name));
         builder.unindexed.extend(unindexed.map(|tensor| tensor.name));
     }
-    let first_names = first_names(values, &found);
+    let tied = tied(values, &found)?;
     // As the libraries of the Hub mark a file that PyTorch has written.
     builder.metadata.insert("format".into(), "pt".into());
     let mut places = HashMap::new();
-    for (name, position) in &found {
-        let tensor = &values.tensors[*position as usize];
-        let kept = first_names[&key(tensor)];
-        if kept != name && !is_reserved(name) {
-            builder.aliases.push((name.clone(), kept.to_owned()));
+    for (name, position) in found {
+        let tensor = &values.tensors[position as usize];
+        if let Some(kept) = tied.get(&key(tensor))
+            && **kept != *name
+            && !is_reserved(&name)
+        {
+            builder.aliases.push((name, Arc::clone(kept)));
             continue;
         }
-        let located = |error: Error| error.in_tensor(name);
+        let located = |error: Error| error.in_tensor(&name);
         let storage = match places.get(&tensor.storage) {
             Some(known) => known,
             None => {
@@ -192,7 +196,7 @@ fn build(
                 places.entry(tensor.storage).or_insert(opened)
             }
         };
-        builder.tensors.push(one(values, name, tensor, storage).map_err(located)?);
+        builder.tensors.push(one(values, &name, tensor, storage).map_err(located)?);
     }
     Ok(builder)
 }
@@ -212,17 +216,23 @@ fn key(tensor: &TensorRef) -> Key<'_> {
     (tensor.storage, tensor.offset, tensor.kind.name, &tensor.shape, &tensor.strides)
 }
 
-/// The first name of each tensor, in sorted order.
-fn first_names<'a>(values: &'a Values, found: &'a [(String, u32)]) -> HashMap<Key<'a>, &'a str> {
-    let mut names: HashMap<_, &str> = HashMap::new();
+/// The first name, in sorted order, of each tensor that has several. All others refer to it.
+fn tied<'a>(values: &'a Values, found: &[(String, u32)]) -> Result<HashMap<Key<'a>, Arc<str>>> {
+    let mut names: HashMap<Key<'a>, (&str, bool)> = HashMap::new();
     for (name, position) in found {
         let tensor = &values.tensors[*position as usize];
-        let first = names.entry(key(tensor)).or_insert(name);
-        if name.as_str() < *first {
-            *first = name;
+        values.step(tensor.shape.len())?;
+        match names.entry(key(tensor)) {
+            Entry::Vacant(entry) => _ = entry.insert((name, false)),
+            Entry::Occupied(mut entry) => {
+                let first = entry.get().0;
+                values.budget.work_on(first)?;
+                entry.insert((first.min(name), true));
+            }
         }
     }
-    names
+    let tied = names.into_iter().filter(|(_, (_, is_tied))| *is_tied);
+    tied.map(|(key, (name, _))| Ok((key, values.budget.text(name)?))).collect()
 }
 
 /// A tensor in its storage, which begins at a place and has this many bytes.
@@ -233,6 +243,8 @@ fn one(
     (place, stored_len): &(Place, u64),
 ) -> Result<Tensor> {
     let TensorRef { kind, offset, shape, strides, .. } = tensor;
+    values.budget.keep(name.len() + size_of::<Tensor>())?;
+    values.budget.keep_all::<[u64; 4]>(shape.len())?;
     let storage = &values.storages[tensor.storage as usize];
     // The size of what only Python can read is checked where it is found.
     if storage.held.is_some() && kind.dtype().is_none() {
@@ -242,7 +254,7 @@ fn one(
     let available = storage.byte_len.min(*stored_len) / u64::from(kind.width);
     let placement = Placement::new(shape, strides, *offset, width, available);
     let placement = placement.ok_or_else(|| ErrorKind::OutsideStorage {
-        storage: storage.key.clone(),
+        storage: storage.key.to_string(),
         available,
         offset: *offset,
         shape: shape.clone(),

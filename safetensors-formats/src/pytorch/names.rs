@@ -6,12 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::script;
-use super::values::{Class, Node, Value, Values};
-use crate::Limits;
+use super::values::{Class, ENTRY, Node, Value, Values};
+use crate::budget::Depth;
 use crate::error::{Error, ErrorKind, Result};
-
-/// The deepest nesting of dictionaries and lists that hold tensors.
-const DEEPEST: usize = 100;
 
 /// The tables that every `torch.nn.Module` has.
 const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
@@ -72,7 +69,7 @@ impl fmt::Display for LeftOut {
 }
 
 /// Finds every tensor below `root`, in order, with its name. `alone` names a tensor, or bytes, that
-/// is the root itself.
+/// is the root itself; `name`, if there is one, is before the names of all others.
 ///
 /// A name is the keys on the way, joined by dots; a list has its positions as keys. A module is
 /// read as its `state_dict()` would name it. The constants of TorchScript have the names by which
@@ -82,17 +79,14 @@ impl fmt::Display for LeftOut {
 ///
 /// [`ErrorKind::UnknownObject`] if the root is an object of another class, or a tensor is where no
 /// name leads to; [`ErrorKind::NoCode`]; [`ErrorKind::DuplicateDictKey`].
-pub(super) fn collect(
-    values: &Values,
-    root: Value,
-    alone: &str,
-    limits: &Limits,
-) -> Result<Collected> {
-    let mut search = Search::new(values, limits);
+pub(super) fn collect(values: &Values, root: Value, alone: &str, name: &str) -> Result<Collected> {
+    let mut search = Search::new(values);
+    values.budget.keep(alone.len())?;
     match values.node(root) {
         Some(&Node::Tensor(tensor)) => search.found.tensors.push((alone.to_owned(), tensor)),
         Some(Node::Bytes(bytes)) => search.found.bytes.push((alone.to_owned(), Arc::clone(bytes))),
-        _ => search.walk(root)?,
+        _ if name.is_empty() => search.walk(root)?,
+        _ => search.below(name.into(), root)?,
     }
     for (position, &constant) in
         values.items(values.constants).unwrap_or_default().iter().enumerate()
@@ -109,31 +103,20 @@ pub(super) struct Search<'a> {
     /// The keys on the way to the value that is visited.
     path: Vec<Cow<'a, str>>,
     /// The bytes of the path, with a dot behind each key.
-    path_len: u64,
-    /// The values that may still be visited: a pickle can use one value in many places.
-    pub(super) steps: usize,
-    /// The bytes that names and settings may still have.
-    text_left: u64,
-    limits: &'a Limits,
+    path_len: usize,
+    pub(super) depth: Depth,
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(values: &'a Values, limits: &'a Limits) -> Self {
-        Self {
-            values,
-            found: Collected::default(),
-            path: Vec::new(),
-            path_len: 0,
-            steps: values.most_steps(),
-            text_left: limits.directory_bytes,
-            limits,
-        }
+    pub(super) fn new(values: &'a Values) -> Self {
+        let (found, depth) = (Collected::default(), Depth::default());
+        Self { values, found, path: Vec::new(), path_len: 0, depth }
     }
 
     fn walk(&mut self, value: Value) -> Result<()> {
         let values = self.values;
         let Some(node) = values.node(value) else { return Ok(()) };
-        values.step(&mut self.steps, node.len())?;
+        values.step(node.len())?;
         match node {
             &Node::Tensor(tensor) => {
                 let name = self.name()?;
@@ -189,25 +172,21 @@ impl<'a> Search<'a> {
         if self.values.dict(state).is_none() || self.values.items(groups).is_none() {
             return Ok(false);
         }
-        let json = self.json(groups, 0)?;
-        let path = self.path.iter().map(AsRef::as_ref).chain([GROUPS]);
-        let name = path.collect::<Vec<&str>>().join(".");
-        self.found.settings.extend(json.map(|json| (name, json.to_string())));
+        if let Some(json) = self.json(groups)? {
+            let json = json.to_string();
+            self.path.push(GROUPS.into());
+            self.values.budget.keep(json.len() + GROUPS.len())?;
+            let name = self.name()?;
+            self.path.pop();
+            self.found.settings.push((name, json));
+        }
         Ok(true)
     }
 
-    /// The name of what is visited.
+    /// The name of what is visited, for an entry of the list of what is found.
     fn name(&mut self) -> Result<String> {
-        self.keep_text(self.path_len)?;
+        self.values.budget.keep(self.path_len + ENTRY)?;
         Ok(self.path.join("."))
-    }
-
-    /// Counts the bytes of a text that is kept.
-    pub(super) fn keep_text(&mut self, bytes: u64) -> Result<()> {
-        let limit = self.limits.directory_bytes;
-        let left = self.text_left.checked_sub(bytes);
-        self.text_left = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;
-        Ok(())
     }
 
     fn below(&mut self, key: Cow<'a, str>, value: Value) -> Result<()> {
@@ -215,20 +194,13 @@ impl<'a> Search<'a> {
             self.leave_out(value);
             return Ok(());
         }
-        if self.path.len() >= DEEPEST {
-            return Err(ErrorKind::NestedTooDeep { limit: DEEPEST }.into());
-        }
-        // One long key can stand at every depth.
-        let before = self.path_len;
-        self.path_len = before.saturating_add(key.len() as u64 + 1);
-        let limit = self.limits.directory_bytes;
-        if self.path_len > limit {
-            return Err(ErrorKind::DirectoryTooLong { limit }.into());
-        }
+        let before = (self.depth, self.path_len);
+        self.depth = self.depth.deeper()?;
+        self.path_len += key.len() + 1;
         self.path.push(key);
         self.walk(value)?;
         self.path.pop();
-        self.path_len = before;
+        (self.depth, self.path_len) = before;
         Ok(())
     }
 
@@ -240,6 +212,9 @@ impl<'a> Search<'a> {
     fn object(&mut self, value: Value, class: Value, parts: &'a [Value]) -> Result<()> {
         let values = self.values;
         let class = values.class(class);
+        // Many objects can have the same attributes.
+        let attributes = parts.last().and_then(|&attributes| values.dict(attributes));
+        values.step(attributes.map_or(0, <[_]>::len))?;
         if let Some((module, name)) = class {
             self.step_over(module)?;
             self.step_over(name)?;
@@ -253,7 +228,7 @@ impl<'a> Search<'a> {
         if let Some((tables, attributes)) = self.tables(parts) {
             return self.module(tables, attributes);
         }
-        if !values.holds_tensors(value, &mut self.steps)? {
+        if !values.holds_tensors(value)? {
             self.found.left_out.objects += 1;
             return Ok(());
         }
@@ -281,14 +256,15 @@ impl<'a> Search<'a> {
     /// The tensors that `state_dict()` of a module has.
     fn module(&mut self, tables: [Value; 3], attributes: Value) -> Result<()> {
         let values = self.values;
-        values.step(&mut self.steps, values.node(attributes).map_or(0, Node::len))?;
         let hidden = values.get(attributes, "_non_persistent_buffers_set");
         let hidden = hidden.and_then(|hidden| values.items(hidden)).unwrap_or_default();
-        values.step(&mut self.steps, hidden.len())?;
-        let hidden: HashSet<_> = hidden.iter().filter_map(|&name| values.text(name)).collect();
+        values.step(hidden.len())?;
+        let hidden = hidden.iter().filter_map(|&name| values.text(name));
+        let hidden = hidden.map(|name| self.step_over(name).map(|()| name));
+        let hidden = hidden.collect::<Result<HashSet<_>>>()?;
         for (table, name) in tables.into_iter().zip(TABLES) {
             let items = values.dict(table).unwrap_or_default();
-            values.step(&mut self.steps, items.len())?;
+            values.step(items.len())?;
             self.check_keys(items)?;
             for &(key, value) in items.iter().filter(|(_, value)| is_node(*value)) {
                 let Some(key) = values.key(key) else {
@@ -314,7 +290,6 @@ impl<'a> Search<'a> {
     fn script_module(&mut self, class: &Class, attributes: Value) -> Result<()> {
         let values = self.values;
         let items = values.dict(attributes).unwrap_or_default();
-        values.step(&mut self.steps, items.len())?;
         self.check_keys(items)?;
         for &(key, value) in items {
             let Some(key) = values.key(key) else {
@@ -336,7 +311,7 @@ impl<'a> Search<'a> {
             };
             if is_state {
                 self.below(key, value)?;
-            } else if values.holds_tensors(value, &mut self.steps)? {
+            } else if values.holds_tensors(value)? {
                 self.found.left_out.attributes += 1;
             } else {
                 self.found.left_out.objects += 1;
@@ -372,8 +347,8 @@ impl<'a> Search<'a> {
     }
 
     /// Counts the search for a key. It takes longer for a long one, which many items can have.
-    fn step_over(&mut self, key: &str) -> Result<()> {
-        self.values.step(&mut self.steps, key.len() / 64)
+    fn step_over(&self, key: &str) -> Result<()> {
+        self.values.budget.work_on(key)
     }
 
     /// Lists what is visited as an object that cannot be read. If it is all there is, that is an
@@ -383,14 +358,14 @@ impl<'a> Search<'a> {
             return Err(ErrorKind::UnknownObject { class }.into());
         }
         let name = self.name()?;
-        self.keep_text(class.len() as u64)?;
+        self.values.budget.keep(class.len())?;
         self.found.unreadable.push((name, class));
         Ok(())
     }
 
     /// Fails if a value, which is a part of `what`, holds tensors.
     fn refuse_tensors(&mut self, value: Value, what: &str) -> Result<()> {
-        if self.values.holds_tensors(value, &mut self.steps)? {
+        if self.values.holds_tensors(value)? {
             Err(self.located(ErrorKind::UnknownObject { class: what.to_owned() }))
         } else {
             Ok(())

@@ -124,6 +124,7 @@ fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
         }
         (_, Some('S' | 'U' | 'T')) => return Ok(Some(Node::Text(Box::default()))),
         (_, Some('O')) => {
+            values.step(values.items(parts.bytes).map_or(0, <[_]>::len))?;
             if !holds_numbers(values, parts.bytes) {
                 return Ok(Some(Node::Tuple(Vec::new())));
             }
@@ -150,14 +151,11 @@ fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
         return Err(problem.into());
     }
     let strides = parts.order.strides(&shape);
-    // There are no more storages and tensors than nodes, whose number is limited.
-    let storage = values.storages.len() as u32;
-    let held = Some(bytes);
-    let width = kind.width;
-    values.storages.push(Storage { key: "of NumPy".into(), byte_len: found, width, held });
-    let position = values.tensors.len() as u32;
-    values.tensors.push(TensorRef { storage, kind, offset: 0, shape, strides, is_swapped });
-    Ok(Some(Node::Tensor(position)))
+    let (held, width) = (Some(bytes), kind.width);
+    let storage = Storage { key: "of NumPy".into(), byte_len: found, width, held };
+    let storage = values.add_storage(storage)?;
+    let tensor = TensorRef { storage, kind, offset: 0, shape, strides, is_swapped };
+    Ok(Some(values.add_tensor(tensor)?))
 }
 
 /// The type with its byte order, as NumPy writes it: `<f4`. The object is `dtype('f4', False, True)`

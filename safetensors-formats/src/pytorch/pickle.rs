@@ -16,15 +16,13 @@ use crate::opcodes as op;
 
 /// Reads one pickle, and leaves the bytes behind it unread. Returns its root.
 pub(super) fn read<R: BufRead>(bytes: &mut Bytes<R>, values: &mut Values) -> Result<Value> {
-    let steps = values.most_steps();
     let mut machine = Machine {
         bytes,
         values,
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
-        pushed: 0,
-        steps,
+        highest: 0,
     };
     while machine.step()? {}
     machine.pop()
@@ -37,15 +35,14 @@ struct Machine<'a, R> {
     /// The heights of the stack at the open marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
-    /// How many values were pushed so far.
-    pushed: usize,
-    /// The steps that searches for tensors may still take.
-    steps: usize,
+    /// The most values that were on the stack so far.
+    highest: usize,
 }
 
 impl<R: BufRead> Machine<'_, R> {
     /// Carries out one opcode. `false` at the end.
     fn step(&mut self) -> Result<bool> {
+        self.values.budget.work(1)?;
         match self.bytes.byte()? {
             op::STOP => return Ok(false),
             op::PROTO => {
@@ -158,7 +155,7 @@ impl<R: BufRead> Machine<'_, R> {
     fn container(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::MARK => {
-                self.values.check_count(self.marks.len())?;
+                self.values.budget.keep_all::<usize>(1)?;
                 self.marks.push(self.stack.len());
             }
             op::EMPTY_TUPLE => self.push_node(Node::Tuple(Vec::new()))?,
@@ -179,11 +176,13 @@ impl<R: BufRead> Machine<'_, R> {
             }
             op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
                 let count = usize::from(opcode - op::TUPLE1 + 1);
+                self.values.budget.keep_all::<Value>(count)?;
                 let mut items = (0..count).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
                 items.reverse();
                 self.push_node(Node::Tuple(items))?;
             }
             op::APPEND => {
+                self.values.budget.keep_all::<Value>(1)?;
                 let item = self.pop()?;
                 self.extend(vec![item])?;
             }
@@ -192,6 +191,7 @@ impl<R: BufRead> Machine<'_, R> {
                 self.extend(items)?;
             }
             op::SETITEM => {
+                self.values.budget.keep_all::<Value>(2)?;
                 let value = self.pop()?;
                 let key = self.pop()?;
                 self.set(vec![(key, value)])?;
@@ -222,8 +222,9 @@ impl<R: BufRead> Machine<'_, R> {
                     _ => self.index(opcode)?,
                 };
                 let top = self.top()?;
-                self.values.check_count(self.memo.len())?;
-                self.memo.insert(index, top);
+                if self.memo.insert(index, top).is_none() {
+                    self.values.budget.keep_all::<(u32, Value)>(1)?;
+                }
             }
             op::BINGET | op::LONG_BINGET | op::GET => {
                 let index = self.index(opcode)?;
@@ -249,12 +250,13 @@ impl<R: BufRead> Machine<'_, R> {
             }
             op::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                let text = |value| self.values.text(value).map(Box::<str>::from);
+                let text = |value| self.values.text(value);
                 let (Some(module), Some(name)) = (text(module), text(name)) else {
                     return Err(self.bytes.problem("the name of a class is not a text"));
                 };
                 // A long text can name many classes.
-                self.values.count_copies((module.len() + name.len()) / 16)?;
+                self.values.budget.keep(module.len() + name.len())?;
+                let (module, name) = (module.into(), name.into());
                 self.push_node(Node::Class { module, name })?;
             }
             op::REDUCE | op::NEWOBJ | op::NEWOBJ_EX | op::INST | op::OBJ => self.object(opcode)?,
@@ -317,6 +319,7 @@ impl<R: BufRead> Machine<'_, R> {
             }
             op::NEWOBJ_EX => {
                 let (keywords, arguments) = (self.pop()?, self.pop()?);
+                self.values.budget.keep_all::<Value>(2)?;
                 let both = self.values.add(Node::Tuple(vec![arguments, keywords]))?;
                 (self.pop()?, both)
             }
@@ -336,8 +339,7 @@ impl<R: BufRead> Machine<'_, R> {
                 (class, self.values.add(Node::Tuple(arguments))?)
             }
         };
-        let made =
-            rebuild::call(self.values, class, arguments, opcode == op::REDUCE, &mut self.steps);
+        let made = rebuild::call(self.values, class, arguments, opcode == op::REDUCE);
         let value = made.map_err(|wrong| self.wrong(wrong))?;
         self.push(value)
     }
@@ -362,9 +364,11 @@ impl<R: BufRead> Machine<'_, R> {
     }
 
     fn push(&mut self, value: Value) -> Result<()> {
-        self.values.check_count(self.pushed)?;
-        self.pushed += 1;
         self.stack.push(value);
+        if self.stack.len() > self.highest {
+            self.highest = self.stack.len();
+            self.values.budget.keep_all::<Value>(1)?;
+        }
         Ok(())
     }
 
@@ -390,7 +394,10 @@ impl<R: BufRead> Machine<'_, R> {
 
     fn pop_to_mark(&mut self) -> Result<Vec<Value>> {
         match self.marks.pop() {
-            Some(mark) => Ok(self.stack.split_off(mark)),
+            Some(mark) => {
+                self.values.budget.keep_all::<Value>(self.stack.len() - mark)?;
+                Ok(self.stack.split_off(mark))
+            }
             None => Err(self.bytes.problem("it takes values from a mark that is not there")),
         }
     }

@@ -4,9 +4,12 @@
 //! an object that is the list of its parts. If a tensor is among them, that is an error once the
 //! object turns out to be a part of the model.
 
+use std::sync::Arc;
+
 use super::call::{Wrong, count, numbers, shape};
 use super::values::{Encoding, Kind, Node, Storage, StorageRef, TensorRef, Value, Values};
 use super::{kinds, numpy};
+use crate::error::Result;
 
 /// Resolves an identifier: that of a storage, or `('module', class, file, source)`, by which old
 /// versions name the class of a module.
@@ -27,7 +30,7 @@ pub(super) fn persistent(values: &mut Values, id: Value) -> Result<Value, Wrong>
 }
 
 /// Resolves the identifier of a storage: `('storage', type, key, location, elements, view)`.
-fn storage(values: &mut Values, id: Value) -> Result<StorageRef, String> {
+fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Wrong> {
     let fields = values.items(id).ok_or("the identifier of a storage is not a tuple")?;
     let &[tag, class, key, _, elements, ref view @ ..] = fields else {
         return Err("the identifier of a storage has too few fields".into());
@@ -44,6 +47,8 @@ fn storage(values: &mut Values, id: Value) -> Result<StorageRef, String> {
         })?),
     };
     let key = values.key(key).ok_or("the key of a storage is not a text")?;
+    // One long key can name many storages.
+    values.budget.work_on(&key)?;
     let key = format!("{}{key}", values.folder);
     let elements = count(elements).ok_or("the size of a storage is not a number")?;
     let offset = match view.first().map(|&view| (view, values.items(view))) {
@@ -56,28 +61,43 @@ fn storage(values: &mut Values, id: Value) -> Result<StorageRef, String> {
     let width = kind.map_or(1, |kind| kind.width);
     let byte_len =
         elements.checked_mul(width.into()).ok_or("the size of a storage does not fit 64 bits")?;
-    let storage = values.storage_of(Storage { key, byte_len, width, held: None })?;
+    let storage = values.storage_of(&key, byte_len, width)?;
     Ok(StorageRef { storage, offset, kind })
 }
 
 impl Values {
     /// The position of a storage, which is added if it is new.
-    fn storage_of(&mut self, storage: Storage) -> Result<u32, String> {
-        if let Some(&position) = self.by_key.get(&storage.key) {
-            let known = &self.storages[position as usize];
-            if known.byte_len != storage.byte_len {
+    fn storage_of(&mut self, key: &str, byte_len: u64, width: u8) -> Result<u32, Wrong> {
+        if let Some(&position) = self.by_key.get(key) {
+            let known = self.storages[position as usize].byte_len;
+            if known != byte_len {
                 return Err(format!(
-                    "the storage {:?} has {} bytes in one place and {} in another",
-                    storage.key, known.byte_len, storage.byte_len
-                ));
+                    "the storage {key:?} has {known} bytes in one place and {byte_len} in another"
+                )
+                .into());
             }
             return Ok(position);
         }
-        // There are no more storages than nodes, whose number is limited.
-        let position = self.storages.len() as u32;
-        self.by_key.insert(storage.key.clone(), position);
-        self.storages.push(storage);
+        let key = self.budget.text(key)?;
+        let position = self.add_storage(Storage { key, byte_len, width, held: None })?;
+        let key = Arc::clone(&self.storages[position as usize].key);
+        self.by_key.insert(key, position);
         Ok(position)
+    }
+
+    /// Adds a storage. There are no more of them than nodes, whose number is limited.
+    pub(super) fn add_storage(&mut self, storage: Storage) -> Result<u32> {
+        self.budget.keep_all::<(Storage, Arc<str>)>(1)?;
+        self.storages.push(storage);
+        Ok(self.storages.len() as u32 - 1)
+    }
+
+    /// Adds a tensor. There are no more of them than nodes.
+    pub(super) fn add_tensor(&mut self, tensor: TensorRef) -> Result<Node> {
+        self.budget.keep_all::<TensorRef>(1)?;
+        self.budget.keep_all::<(usize, u64)>(tensor.shape.len())?;
+        self.tensors.push(tensor);
+        Ok(Node::Tensor(self.tensors.len() as u32 - 1))
     }
 }
 
@@ -87,12 +107,11 @@ pub(super) fn call(
     class: Value,
     arguments: Value,
     is_function: bool,
-    steps: &mut usize,
 ) -> Result<Value, Wrong> {
     let known = values.class(class).and_then(|(module, name)| KnownCallable::of(module, name));
     let len = values.items(arguments).map_or(0, <[_]>::len);
     if known.is_some() {
-        values.count_copies(len)?;
+        values.step(len)?;
     }
     // The arguments of a class that is not known remain where they are.
     let given = known.and_then(|_| values.items(arguments)).map(<[_]>::to_vec);
@@ -116,7 +135,7 @@ pub(super) fn call(
         }
         (Some(KnownCallable::Parameter), Some(given)) if is_function => {
             let (&data, rest) = given.split_first().ok_or("a parameter has no data")?;
-            if hold_tensors(values, rest, steps)? {
+            if hold_tensors(values, rest)? {
                 return object(values, given);
             }
             Some(data)
@@ -125,7 +144,7 @@ pub(super) fn call(
             let &[function, _, inner, ref rest @ ..] = given.as_slice() else {
                 return Err("a tensor of a subclass has too few fields".into());
             };
-            if hold_tensors(values, rest, steps)? {
+            if hold_tensors(values, rest)? {
                 return object(values, given);
             }
             // Only tensors are made so, and a function of this kind does not call itself.
@@ -133,17 +152,18 @@ pub(super) fn call(
             if let Some(KnownCallable::Subclass) = KnownCallable::of(module, name) {
                 return Err("a tensor of a subclass contains itself".into());
             }
-            return call(values, function, inner, true, steps);
+            return call(values, function, inner, true);
         }
         _ => None,
     };
+    values.budget.keep_all::<Value>(1)?;
     made.map_or_else(|| object(values, vec![arguments]), Ok)
 }
 
 /// Whether any of these values holds a tensor.
-fn hold_tensors(values: &Values, others: &[Value], steps: &mut usize) -> Result<bool, Wrong> {
+fn hold_tensors(values: &Values, others: &[Value]) -> Result<bool, Wrong> {
     for &other in others {
-        if values.holds_tensors(other, steps)? {
+        if values.holds_tensors(other)? {
             return Ok(true);
         }
     }
@@ -158,7 +178,7 @@ fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Optio
         _ => (Value::None, given),
     };
     let Some(len) = count_items(values, given, true) else { return Ok(None) };
-    values.count_copies(len)?;
+    values.copy(2 * len)?;
     let items = pairs(values, given)?;
     Ok(Some(values.add(Node::Dict { items, state })?))
 }
@@ -166,7 +186,7 @@ fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Optio
 /// A list of these arguments; `None` if what they make is not known.
 fn list(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     let Some(len) = count_items(values, given, false) else { return Ok(None) };
-    values.count_copies(len)?;
+    values.copy(len)?;
     let items = given.iter().filter_map(|&items| values.items(items)).flatten();
     let items = items.copied().collect();
     Ok(Some(values.add(Node::List(items))?))
@@ -310,10 +330,10 @@ fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value,
         let (shape, strides) = (shape.len(), strides.len());
         return Err(format!("a tensor has {shape} dimensions and {strides} strides").into());
     }
-    let position = values.tensors.len() as u32;
     let is_swapped = false;
-    values.tensors.push(TensorRef { storage, kind, offset, shape, strides, is_swapped });
-    Ok(values.add(Node::Tensor(position))?)
+    let tensor = TensorRef { storage, kind, offset, shape, strides, is_swapped };
+    let tensor = values.add_tensor(tensor)?;
+    Ok(values.add(tensor)?)
 }
 
 fn kind_of(name: &str) -> Result<Kind, String> {
@@ -325,7 +345,10 @@ pub(super) fn build(values: &mut Values, object: Value, state: Value) -> Result<
     let built = numpy::built(values, object, state)?;
     match (values.node_mut(object), built) {
         (Some(node), Some(built)) => *node = built,
-        (Some(Node::Object { parts, .. }), None) => parts.push(state),
+        (Some(Node::Object { parts, .. }), None) => {
+            parts.push(state);
+            values.budget.keep_all::<Value>(1)?;
+        }
         (Some(Node::Dict { state: before, .. }), None) => *before = state,
         _ => return Err("a value without attributes gets some".into()),
     }

@@ -11,13 +11,11 @@
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
-use std::io::Read;
 
 use safetensors_core::ReadAt;
 
 use super::Members;
-use super::values::{Class, Classes, Values};
-use crate::Limits;
+use super::values::{Class, Values};
 use crate::error::{ErrorKind, Result};
 use crate::zipped::Zipped;
 
@@ -66,32 +64,27 @@ pub(super) fn read_classes<S: ReadAt>(
     members: &Members,
     root: &str,
     values: &mut Values,
-    limits: &Limits,
 ) -> Result<()> {
     let modules = values.modules().collect::<BTreeSet<_>>().into_iter();
     let modules: BTreeSet<String> =
         modules.filter(|it| is_of_code(it)).map(str::to_owned).collect();
-    let mut left = limits.directory_bytes;
     for module in &modules {
         let file = format!("{root}code/{}.py", module.replace('.', "/"));
+        values.budget.work_on(&file)?;
         // What it means that a class has no code is told where a tensor needs it.
         let Some(&index) = members.get(&file) else { continue };
         zipped.check_size(index)?;
-        let mut code = Vec::new();
-        zipped.member(index, |member| {
-            Ok(member.take(left.saturating_add(1)).read_to_end(&mut code).map(drop)?)
-        })?;
-        let limit = limits.directory_bytes;
-        left = left.checked_sub(code.len() as u64).ok_or(ErrorKind::DirectoryTooLong { limit })?;
+        let code = zipped.member(index, |member| values.budget.read(member, u64::MAX))?;
         let bad = |problem: String| ErrorKind::BadCode { file: file.clone(), problem };
         let code = String::from_utf8(code).map_err(|_| bad("it is not UTF-8".into()))?;
-        read_file(&code, module, &mut values.classes).map_err(bad)?;
+        read_file(&code, module, values)?.map_err(bad)?;
     }
     Ok(())
 }
 
-/// Reads the classes of a file of code.
-fn read_file(code: &str, module: &str, classes: &mut Classes) -> Result<(), String> {
+/// Reads the classes of a file of code. The inner error is what is wrong with it.
+fn read_file(code: &str, module: &str, values: &mut Values) -> Result<Result<(), String>> {
+    let Values { budget, classes, .. } = values;
     let mut open: Option<&mut Class> = None;
     // Which lists the open class has.
     let mut has = [false; 2];
@@ -100,8 +93,9 @@ fn read_file(code: &str, module: &str, classes: &mut Classes) -> Result<(), Stri
         if let Some(head) = line.strip_prefix("class ") {
             let (name, bases) = head.split_once('(').unwrap_or((head.trim_end_matches(':'), ""));
             let class = Class { is_module: bases.starts_with("Module"), ..Class::default() };
+            budget.keep(module.len() + name.len() + size_of::<(String, Class)>())?;
             let Entry::Vacant(vacant) = classes.entry(format!("{module}.{name}")) else {
-                return Err(format!("the class {name} is there twice"));
+                return Ok(Err(format!("the class {name} is there twice")));
             };
             (open, has) = (Some(vacant.insert(class)), [false; 2]);
             continue;
@@ -111,16 +105,18 @@ fn read_file(code: &str, module: &str, classes: &mut Classes) -> Result<(), Stri
                 continue;
             };
             if std::mem::replace(has, true) {
-                return Err(format!("a class has {} twice", list.trim()));
+                return Ok(Err(format!("a class has {} twice", list.trim())));
             }
-            let names = quoted(names);
+            // A name takes four bytes in the text at least, and is in a list and in a table.
+            budget.keep_all::<[String; 2]>(names.len() / 4)?;
+            let Some(names) = quoted(names) else {
+                return Ok(Err(format!("{} is no list of names", list.trim())));
+            };
             class.lists_buffers |= list.contains("buffers");
-            class
-                .state
-                .extend(names.ok_or_else(|| format!("{} is no list of names", list.trim()))?);
+            class.state.extend(names);
         }
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// The names in a list such as `["weight", "bias", ]`.
@@ -145,6 +141,8 @@ fn quoted(list: &str) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Limits;
+    use crate::budget::Budget;
 
     #[test]
     fn a_list_is_quoted_names_and_nothing_else() {
@@ -162,15 +160,17 @@ mod tests {
         let code = "class A(Module):\n  __parameters__ = [\"w\", ]\n  __buffers__ = [\"b\"]\n  w : \
                     Tensor\n\n  def forward(self):\n    return 1\nclass P(NamedTuple):\n  x : \
                     Tensor\nclass B(Module):\n  __parameters__ = []\n";
-        let mut classes = Classes::new();
-        read_file(code, "__torch__.net", &mut classes).unwrap();
-        let [a, b, p] = ["A", "B", "P"].map(|name| &classes[&format!("__torch__.net.{name}")]);
+        let mut values = Values::new(&Budget::new(0, &Limits::default()));
+        read_file(code, "__torch__.net", &mut values).unwrap().unwrap();
+        let class = |name: &str| &values.classes[&format!("__torch__.net.{name}")];
+        let [a, b, p] = ["A", "B", "P"].map(class);
         assert!(a.is_module && a.has("w") && a.has("b") && !a.has("x"));
         // No list says what its buffers are.
         assert!(b.is_module && b.has("w") && !p.is_module);
         for wrong in ["__parameters__ = f()", "__parameters__ = []\n  __parameters__ = []"] {
             let code = format!("class A(Module):\n  {wrong}\n");
-            assert!(read_file(&code, "m", &mut Classes::new()).is_err(), "{wrong}");
+            let mut values = Values::new(&Budget::new(0, &Limits::default()));
+            assert!(read_file(&code, "m", &mut values).unwrap().is_err(), "{wrong}");
         }
     }
 

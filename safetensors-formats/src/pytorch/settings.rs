@@ -3,39 +3,37 @@
 use serde_json::{Map, Number, Value as Json};
 
 use super::names::Search;
-use super::values::{Node, Value};
+use super::values::{ENTRY, Node, Value};
 use crate::error::Result;
 
-/// The deepest nesting of settings. What is deeper is left out.
-const DEEPEST: usize = 16;
+/// What a map of one entry takes: room for several.
+type MapNode = [(String, Json); 11];
 
 impl Search<'_> {
-    /// A value at this depth of the settings as JSON; `None` if JSON cannot hold it, such as a
-    /// tensor. A pickle of few bytes can use one value in many places, so what is written is
-    /// counted.
-    pub(super) fn json(&mut self, value: Value, depth: usize) -> Result<Option<Json>> {
+    /// A value as JSON; `None` if JSON cannot hold it, such as a tensor. A pickle of few bytes can
+    /// use one value in many places, so what is made is counted.
+    pub(super) fn json(&mut self, value: Value) -> Result<Option<Json>> {
         let values = self.values;
-        let node = values.node(value);
-        values.step(&mut self.steps, node.map_or(0, Node::len))?;
-        self.keep_text(8)?;
-        let Some(node) = node else { return Ok(plain(value)) };
+        values.budget.keep_all::<Json>(1)?;
+        let Some(node) = values.node(value) else { return Ok(plain(value)) };
+        values.step(node.len())?;
         Ok(match node {
-            _ if depth >= DEEPEST => None,
             Node::Text(text) => {
-                self.keep_text(text.len() as u64)?;
+                values.budget.keep(text.len())?;
                 Some(Json::from(&**text))
             }
             Node::Tuple(items) | Node::List(items) => {
                 let items = items.iter();
-                let items = items.map(|&item| Ok(self.json(item, depth + 1)?.unwrap_or_default()));
+                let items = items.map(|&item| Ok(self.json_below(item)?.unwrap_or_default()));
                 Some(Json::Array(items.collect::<Result<_>>()?))
             }
             Node::Dict { items, .. } => {
+                values.budget.keep_all::<MapNode>(items.len().min(1))?;
                 let mut map = Map::new();
                 for &(key, value) in items {
                     let Some(key) = values.key(key) else { continue };
-                    self.keep_text(key.len() as u64)?;
-                    if let Some(value) = self.json(value, depth + 1)? {
+                    values.budget.keep(key.len() + ENTRY)?;
+                    if let Some(value) = self.json_below(value)? {
                         map.insert(key.into_owned(), value);
                     }
                 }
@@ -43,6 +41,14 @@ impl Search<'_> {
             }
             _ => None,
         })
+    }
+
+    fn json_below(&mut self, value: Value) -> Result<Option<Json>> {
+        let before = self.depth;
+        self.depth = before.deeper()?;
+        let json = self.json(value)?;
+        self.depth = before;
+        Ok(json)
     }
 }
 

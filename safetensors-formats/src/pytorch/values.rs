@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::budget::Budget;
 use crate::error::{ErrorKind, Result};
 
 /// A value: small, or the position of a node.
@@ -93,11 +94,14 @@ pub(super) struct Kind {
     pub(super) width: u8,
 }
 
+/// The memory that an entry of a table takes besides its text.
+pub(super) const ENTRY: usize = 64;
+
 /// The bytes that tensors share.
 #[derive(Debug)]
 pub(super) struct Storage {
     /// The name in the archive.
-    pub(super) key: String,
+    pub(super) key: Arc<str>,
     /// As many as the pickle says.
     pub(super) byte_len: u64,
     /// The bytes of an element of the storage itself, in which a legacy file counts.
@@ -134,13 +138,15 @@ pub(super) struct Class {
 }
 
 /// All objects of one pickle.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Values {
+    /// What the objects and all that is made of them may take.
+    pub(super) budget: Budget,
     nodes: Vec<Node>,
     pub(super) storages: Vec<Storage>,
     pub(super) tensors: Vec<TensorRef>,
     /// The positions of storages by their keys.
-    pub(super) by_key: HashMap<String, u32>,
+    pub(super) by_key: HashMap<Arc<str>, u32>,
     /// What comes before the keys of storages in the names of an archive's members.
     pub(super) folder: &'static str,
     /// The classes of TorchScript whose objects are in the pickle.
@@ -149,21 +155,31 @@ pub(super) struct Values {
     pub(super) constants: Value,
     /// The bytes that texts stand for, by their nodes, so that none is decoded twice.
     decoded: HashMap<(u32, Encoding), Value>,
-    limit: usize,
-    /// How many values calls were given and have copied, which no opcode pushes one by one.
-    copied: usize,
 }
 
 impl Values {
-    /// No objects, and at most `limit` of them.
-    pub(super) fn new(limit: usize) -> Self {
-        Self { limit, ..Self::default() }
+    /// No objects.
+    pub(super) fn new(budget: &Budget) -> Self {
+        Self {
+            budget: budget.clone(),
+            nodes: Vec::new(),
+            storages: Vec::new(),
+            tensors: Vec::new(),
+            by_key: HashMap::new(),
+            folder: "",
+            classes: Classes::new(),
+            constants: Value::None,
+            decoded: HashMap::new(),
+        }
     }
 
-    /// Adds an object.
+    /// Adds an object, which has counted what it refers to.
     pub(super) fn add(&mut self, node: Node) -> Result<Value> {
-        let position = self.nodes.len();
-        self.check_count(position)?;
+        let (position, limit) = (self.nodes.len(), self.budget.limits().objects);
+        if position >= limit.min(u32::MAX as usize) {
+            return Err(ErrorKind::TooManyObjects { limit }.into());
+        }
+        self.budget.keep_all::<Node>(1)?;
         self.nodes.push(node);
         Ok(Value::Node(position as u32))
     }
@@ -171,36 +187,6 @@ impl Values {
     /// All objects.
     pub(super) fn nodes(&self) -> impl Iterator<Item = Value> + use<> {
         (0..self.nodes.len()).map(|position| Value::Node(position as u32))
-    }
-
-    /// The number of objects.
-    pub(super) fn len(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// Fails if there are too many of something that the pickle makes one by one.
-    pub(super) fn check_count(&self, count: usize) -> Result<()> {
-        if count < self.limit.min(u32::MAX as usize) {
-            Ok(())
-        } else {
-            Err(ErrorKind::TooManyObjects { limit: self.limit }.into())
-        }
-    }
-
-    /// Counts values that are copied from one object into another. A pickle of few bytes can use
-    /// one long list in many calls, and so these values are limited as the objects are.
-    pub(super) fn count_copies(&mut self, count: usize) -> Result<()> {
-        self.copied = self.copied.saturating_add(count);
-        if self.copied <= self.limit {
-            Ok(())
-        } else {
-            Err(ErrorKind::TooManyObjects { limit: self.limit }.into())
-        }
-    }
-
-    /// The most steps of a search among the objects.
-    pub(super) fn most_steps(&self) -> usize {
-        self.limit.saturating_mul(4)
     }
 
     /// The node of a value, if it has one.
@@ -232,6 +218,7 @@ impl Values {
         if let Some(&known) = self.decoded.get(&(position, encoding)) {
             return Ok(Some(known));
         }
+        self.budget.keep(text.len() + ENTRY)?;
         let bytes: Option<Vec<u8>> = match encoding {
             Encoding::Latin1 => text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect(),
             Encoding::Utf8 => Some(text.as_bytes().to_vec()),
@@ -298,22 +285,27 @@ impl Values {
         }
     }
 
-    /// Counts down `steps`, by one for a container and one for each of its items.
-    pub(super) fn step(&self, steps: &mut usize, items: usize) -> Result<()> {
-        let left = steps.checked_sub(items.saturating_add(1));
-        *steps = left.ok_or(ErrorKind::TooManyObjects { limit: self.limit })?;
-        Ok(())
+    /// Counts values that are copied from one object into another. A pickle of few bytes can use one
+    /// long list in many calls.
+    pub(super) fn copy(&self, count: usize) -> Result<()> {
+        self.budget.work(count)?;
+        self.budget.keep_all::<Value>(count)
+    }
+
+    /// Counts a step for a container and one for each of its items.
+    pub(super) fn step(&self, items: usize) -> Result<()> {
+        self.budget.work(items.saturating_add(1))
     }
 
     /// Whether a tensor, a storage or an array is in a value, at any depth. Each value that is looked
-    /// at counts down `steps`.
-    pub(super) fn holds_tensors(&self, value: Value, steps: &mut usize) -> Result<bool> {
+    /// at is counted.
+    pub(super) fn holds_tensors(&self, value: Value) -> Result<bool> {
         let mut seen = HashSet::new();
         let mut left = vec![value];
         while let Some(value) = left.pop() {
             let (Value::Node(position), Some(node)) = (value, self.node(value)) else { continue };
             let is_new = seen.insert(position);
-            self.step(steps, if is_new { node.len() } else { 0 })?;
+            self.step(if is_new { node.len() } else { 0 })?;
             if !is_new {
                 continue;
             }

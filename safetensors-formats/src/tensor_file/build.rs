@@ -1,20 +1,24 @@
 //! [`Builder`]: the header of the safetensors file that tensors of another format make.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
+use std::sync::Arc;
 
 use safetensors_core::{self as core, Dtype, shape};
 
 #[cfg(feature = "gguf")]
 use super::Split;
 use super::{Data, Span, Stored};
-use crate::Limits;
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A file becomes at most this many times as many bytes of tensors. A deflated archive can, and a
 /// tensor of PyTorch can repeat the elements of a small storage.
 const MOST_EXPANDED: u64 = 1032;
+
+/// The memory that an entry of the header takes besides its text.
+pub(super) const ENTRY: usize = 128;
 
 /// A small file may have tensors of this many bytes anyway.
 const ALWAYS_FINE: u64 = 64 << 20;
@@ -36,7 +40,7 @@ pub(crate) struct Builder {
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) metadata: BTreeMap<String, String>,
     /// The other names of tied tensors, each with the name that has the bytes.
-    pub(crate) aliases: Vec<(String, String)>,
+    pub(crate) aliases: Vec<(String, Arc<str>)>,
     /// The tensors that the index of the file does not place in it.
     pub(crate) unindexed: Vec<String>,
     pub(crate) notes: Vec<String>,
@@ -62,15 +66,17 @@ impl Builder {
     /// Writes the header. Tensors lie in their order and without gaps behind it.
     ///
     /// `file_len` is the length of the file that they come from, which bounds what they may become.
-    pub(crate) fn build(mut self, file_len: u64, limits: &Limits) -> Result<Built> {
+    pub(crate) fn build(mut self, file_len: u64, budget: &Budget) -> Result<Built> {
         let mut names = HashSet::with_capacity(self.tensors.len());
-        for (alias, kept) in std::mem::take(&mut self.aliases) {
+        let mut metadata: BTreeMap<&str, &str> = BTreeMap::new();
+        metadata.extend(self.metadata.iter().map(|(key, text)| (&**key, &**text)));
+        for (alias, kept) in &self.aliases {
             if !names.insert(alias.clone()) {
-                return Err(twice(&alias));
+                return Err(twice(alias));
             }
-            self.metadata.insert(alias, kept);
+            metadata.insert(alias, kept);
         }
-        let mut header = HeaderText::new(&self.metadata, limits.directory_bytes)?;
+        let mut header = HeaderText::new(&metadata, budget)?;
         let (mut spans, mut stored, mut start) = (Vec::new(), BTreeMap::new(), 0_u64);
         for tensor in std::mem::take(&mut self.tensors) {
             let name = tensor.name.as_str();
@@ -119,53 +125,72 @@ pub(super) fn check_expansion(file_len: u64, found: u64) -> Result<()> {
     }
 }
 
-/// The text of a header that grows, and its longest length.
-struct HeaderText {
-    json: String,
-    limit: u64,
+/// The text of a header that grows, behind room for its length.
+struct HeaderText<'a> {
+    json: Vec<u8>,
+    budget: &'a Budget,
 }
 
-impl HeaderText {
-    fn new(metadata: &BTreeMap<String, String>, limit: u64) -> Result<Self> {
-        let mut json = String::from("{");
-        if !metadata.is_empty() {
-            json.push_str("\"__metadata__\":");
-            json.push_str(&serde_json::to_string(metadata).map_err(io::Error::from)?);
+/// The bytes before the text.
+const BEFORE: usize = size_of::<u64>();
+
+impl<'a> HeaderText<'a> {
+    fn new(metadata: &BTreeMap<&str, &str>, budget: &'a Budget) -> Result<Self> {
+        let mut text = Self { json: vec![0; BEFORE], budget };
+        text.json.push(b'{');
+        if metadata.is_empty() {
+            return Ok(text);
         }
-        let text = Self { json, limit };
-        text.check_limit()?;
+        text.json.extend(b"\"__metadata__\":{");
+        for (number, (key, value)) in metadata.iter().enumerate() {
+            let start = text.json.len();
+            text.json.extend((number > 0).then_some(b','));
+            text.quote(key)?;
+            text.json.push(b':');
+            text.quote(value)?;
+            text.count_from(start)?;
+        }
+        text.json.push(b'}');
         Ok(text)
     }
 
     /// Adds a tensor whose data has this place.
     fn add(&mut self, tensor: &Tensor, Range { start, end }: Range<u64>) -> Result<()> {
         let Tensor { name, dtype, shape, .. } = tensor;
-        if self.json.len() > 1 {
-            self.json.push(',');
+        let before = self.json.len();
+        if before > BEFORE + 1 {
+            self.json.push(b',');
         }
-        let key = serde_json::to_string(name).map_err(io::Error::from)?;
-        self.json.push_str(&format!(
-            "{key}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\
-             \"data_offsets\":[{start},{end}]}}"
-        ));
-        self.check_limit()
+        self.quote(name)?;
+        write!(
+            self.json,
+            ":{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}"
+        )?;
+        self.count_from(before)
     }
 
-    fn check_limit(&self) -> Result<()> {
-        if self.json.len() as u64 > self.limit {
-            Err(ErrorKind::DirectoryTooLong { limit: self.limit }.into())
-        } else {
-            Ok(())
+    fn quote(&mut self, text: &str) -> Result<()> {
+        Ok(serde_json::to_writer(&mut self.json, text).map_err(io::Error::from)?)
+    }
+
+    /// Counts an entry that begins at a byte. It is kept here, as a name, and where the header is
+    /// read.
+    fn count_from(&mut self, start: usize) -> Result<()> {
+        self.budget.keep(2 * (self.json.len() - start) + ENTRY)?;
+        let limit = self.budget.limits().directory_bytes;
+        if self.json.len() as u64 > limit {
+            return Err(ErrorKind::DirectoryTooLong { limit }.into());
         }
+        Ok(())
     }
 
     /// The bytes of the file before the data: the length of the text, and the text.
     fn finish(mut self) -> Vec<u8> {
-        self.json.push('}');
-        while !self.json.len().is_multiple_of(8) {
-            self.json.push(' ');
-        }
-        [&(self.json.len() as u64).to_le_bytes(), self.json.as_bytes()].concat()
+        self.json.push(b'}');
+        self.json.resize(self.json.len().next_multiple_of(BEFORE), b' ');
+        let len = (self.json.len() - BEFORE) as u64;
+        self.json[..BEFORE].copy_from_slice(&len.to_le_bytes());
+        self.json
     }
 }
 

@@ -14,8 +14,9 @@ use safetensors_core::checkpoint::{self, Assembled, TensorPiece};
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::{Checkpoint, Dtype, Metadata, ReadAt, shape};
 
-use super::build::check_expansion;
+use super::build::{ENTRY, check_expansion};
 use super::{Container, Content, Data, Place, Stored, TensorFile};
+use crate::budget::Budget;
 use crate::error::{Error, Result, to_io};
 use crate::input::Input;
 use crate::window::Window;
@@ -29,7 +30,7 @@ pub(crate) struct Directory<S> {
     pub(crate) files: Vec<(PathBuf, Arc<Input<S>>)>,
     pub(crate) tensors: Vec<WholeTensor>,
     /// The other names of tensors, each with the name that has the bytes.
-    pub(crate) aliases: Vec<(String, String)>,
+    pub(crate) aliases: Vec<(String, Arc<str>)>,
     /// What is kept beside tensors, such as the settings of optimizers.
     pub(crate) metadata: BTreeMap<String, String>,
     /// What the files have beside that.
@@ -142,7 +143,7 @@ impl<S: ReadAt + 'static> TensorFile<S> {
     pub(crate) fn of_directory(
         format: Format,
         directory: Directory<S>,
-        limits: &Limits,
+        budget: &Budget,
     ) -> Result<Self> {
         let Directory { files, tensors, aliases, mut metadata, notes, archives, strays } =
             directory;
@@ -155,6 +156,8 @@ impl<S: ReadAt + 'static> TensorFile<S> {
         let mut wholes = Vec::with_capacity(tensors.len());
         for tensor in tensors {
             let WholeTensor { name, dtype, shape, stored: how, pieces } = tensor;
+            budget.keep(2 * (name.len() + size_of::<WholeTensor>()))?;
+            budget.keep_all::<[(TensorPiece, usize); 2]>(pieces.len())?;
             let located = |error: Error| error.in_tensor(&name);
             let byte_len = shape::byte_len(dtype, &shape).map_err(|kind| located(kind.into()))?;
             all = all.saturating_add(byte_len);
@@ -175,10 +178,15 @@ impl<S: ReadAt + 'static> TensorFile<S> {
             wholes.push(checkpoint::WholeTensor { name, dtype, shape, pieces });
         }
         names.extend(aliases.iter().map(|(alias, _)| alias.clone()));
-        metadata.extend(aliases);
+        for (alias, kept) in aliases {
+            budget.keep(kept.len() + ENTRY)?;
+            metadata.insert(alias, kept.as_ref().into());
+        }
+        // Core writes and reads a header of it.
+        budget.keep(metadata.iter().map(|(key, text)| 2 * (key.len() + text.len())).sum())?;
         metadata.insert("format".into(), "pt".into());
         let assembled = Assembled::new(sources, wholes, &Metadata::from_iter(metadata))?;
-        let whole = Whole { assembled, files: inputs, archives, limits: limits.clone() };
+        let whole = Whole { assembled, files: inputs, archives, limits: budget.limits().clone() };
         let content = Content::Directory(Box::new(whole));
         let findings = strays.into_iter().map(|file| Finding::StrayFile { file }).collect();
         let file = Self { stored, findings, notes, ..Self::with(format, content, names) };

@@ -82,7 +82,8 @@ fn a_record_is_told_by_its_content_and_becomes_a_safetensors_file() {
 }
 
 fn text(text: &str) -> Vec<u8> {
-    [&[0xd9, text.len() as u8], text.as_bytes()].concat()
+    let len = (text.len() as u16).to_be_bytes();
+    [&[0xda], &len[..], text.as_bytes()].concat()
 }
 
 fn map(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
@@ -191,8 +192,27 @@ fn hostile_records_take_no_memory() {
         let error = opened(record(claim)).unwrap_err();
         assert!(matches!(error.other(), Some(ErrorKind::BadRecord { .. })), "{error}");
     }
-    let error = opened(record(vec![0x91; 100_000])).unwrap_err();
-    assert!(matches!(error.other(), Some(ErrorKind::NestedTooDeep { .. })), "{error}");
+    let parameter = [&[0x82][..], &text("id"), &text("x"), &text("param")].concat();
+    let field = [&[0x81][..], &text("field")].concat();
+    let mixed = [&parameter[..], &[0x91], &field].concat();
+    for nested in [&[0x91][..], &parameter, &field, &mixed] {
+        let error = opened(record(nested.repeat(100_000))).unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::NestedTooDeep { .. })), "{error}");
+        let shallow = [&nested.repeat(30)[..], &[0xc0]].concat();
+        opened(record(shallow)).unwrap();
+    }
+
+    // A long key is a part of many names.
+    let named = |tensors: Vec<u8>| {
+        let list = [&[0xdd, 0, 0, 0x0f, 0xa0][..], &tensors.repeat(4000)].concat();
+        record(map(&[(&"n".repeat(40_000), list)]))
+    };
+    let scalar = tensor(&[], &[0], text("F32"));
+    let with_id = map(&[("id", text("10")), ("param", scalar.clone())]);
+    for tensors in [scalar, with_id] {
+        let error = opened(named(tensors)).unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::OutOfProportion { .. })), "{error}");
+    }
 
     let mut limits = Limits::default();
     limits.members = 2;

@@ -8,6 +8,7 @@ mod burnpack;
 #[cfg(feature = "gguf")]
 mod gguf;
 mod hostile;
+mod manifest;
 #[cfg(target_os = "linux")]
 mod memory;
 mod numpy;

@@ -57,6 +57,29 @@ fn tensors_and_settings_of_an_adapter() {
     }
 }
 
+/// A few bytes of text may be megabytes once they are compiled.
+#[test]
+fn patterns_of_settings_have_a_size_and_a_number() {
+    let many = |count: usize, pattern: &str| -> String {
+        let patterns = (0..count).map(|i| format!("\"{pattern}{i}\": 4"));
+        patterns.collect::<Vec<_>>().join(", ")
+    };
+    let long = format!("\"{}\": 4", "a|".repeat(600));
+    for (setting, patterns, expected) in [
+        ("rank_pattern", "\"x[ab]{90000}\": 4", "pattern \"x[ab]{90000}\" takes more than"),
+        ("alpha_pattern", &*many(300, "x[ab]"), "pattern \"x[ab]100\" is one of more than 100"),
+        ("rank_pattern", &*many(70_000, "x"), "rank_pattern has 70000 patterns, over the limit"),
+        ("alpha_pattern", &*long, "has 1200 bytes, over the limit of 1000"),
+        ("rank_pattern", "\"x(\": 4", "pattern \"x(\" is no regular expression: error: unclosed"),
+    ] {
+        let settings = format!("{SETTINGS}, \"{setting}\": {{{patterns}}}");
+        let tensors = [(DOWN, &[2, 3][..]), (UP, &[4, 2])];
+        let error = adapter(Some(&settings), &tensors).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert!(error.contains("adapter_config.json") && error.contains(setting), "{error}");
+    }
+}
+
 #[test]
 fn an_adapter_that_does_not_fit_the_checkpoint() {
     const WEIGHT: &str = "layers.0.q.weight";

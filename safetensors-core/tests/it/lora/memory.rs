@@ -32,3 +32,23 @@ fn a_weight_is_merged_in_less_memory_than_it_has() {
     let row = row.convert(Dtype::F32, &Default::default()).unwrap();
     assert_eq!(row.as_slice::<f32>().unwrap()[..3], [6144.0, 12288.0, 18432.0]);
 }
+
+#[test]
+fn patterns_take_the_memory_of_one() {
+    if !is_alone(patterns_take_the_memory_of_one) {
+        return;
+    }
+    let settings = |count: usize| {
+        let patterns = (0..count).map(|i| format!("\"x{i}[ab]{{700}}\": 1"));
+        let patterns = patterns.collect::<Vec<_>>().join(", ");
+        format!(", \"r\": 1, \"rank_pattern\": {{{patterns}}}")
+    };
+    let tensors: [(&str, &[usize]); 2] = [
+        ("base_model.model.q.lora_A.weight", &[1, 4]),
+        ("base_model.model.q.lora_B.weight", &[4, 1]),
+    ];
+    adapter(Some(&settings(1)), &tensors).unwrap();
+    let (opened, grown) = growth(resident(), || adapter(Some(&settings(100)), &tensors));
+    opened.unwrap();
+    assert!(grown < 1 << 20, "{} KiB", grown >> 10);
+}

@@ -242,6 +242,16 @@ fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
         assert!(matches!(problem, QuantizationProblem::Config { .. }), "{text}");
         assert!(text.contains("layers.0.mlp.up.weight"), "{text}");
     }
+    // A few bytes of text may be megabytes once they are compiled.
+    let many: Vec<_> = (0..300).map(|i| format!("\"x{i}\": {{}}")).collect();
+    for (patterns, expected) in [
+        ("\"x[ab]{90000}\": {}", "pattern \"x[ab]{90000}\" takes more than"),
+        (&*many.join(", "), "is one of more than 100 regular expressions"),
+    ] {
+        let (_, text) = problem(Some(&config(&format!("{{{patterns}}}"))), &tensors);
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains("config.json") && text.contains("module_quant_configs"), "{text}");
+    }
 }
 
 #[test]

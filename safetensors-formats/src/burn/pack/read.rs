@@ -1,20 +1,28 @@
 //! The tensors of a burnpack file.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use safetensors_core::{Dtype, ReadAt, shape};
+use safetensors_core::framework::{PARAM_IDS_KEY, SCALARS_KEY};
+use safetensors_core::{Dtype, Metadata, ReadAt, shape};
 
 use super::content::{Content, Described, Pairs};
 use super::entries::{Ids, put_ids, put_scalars};
 use super::{HEADER, START, bad, data_start};
 use crate::Limits;
+use crate::budget::Budget;
 use crate::burn::dtype_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
+/// The memory of a JSON text's entries for each of its bytes, and that of an entry besides its name.
+const PARSED: usize = 12;
+const ADDED: usize = 128;
+
 /// Reads a file, but not the bytes of its tensors.
-pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Result<Builder> {
+pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
+    let limits = budget.limits();
     let file = &cursor.input.source;
     let file_len = file.byte_len();
     let (content, start) = read_content(file, limits)?;
@@ -26,6 +34,9 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Re
     let mut builder = Builder { metadata, ..Builder::default() };
     let (mut places, mut ids) = (Places::default(), Ids::new());
     for (name, described) in tensors {
+        // The name is kept as that of a tensor, of a place and of an id.
+        budget.keep(3 * (name.len() + size_of::<(String, Placed)>()))?;
+        budget.keep_all::<[u64; 3]>(described.shape.0.len())?;
         let id = described.param_id;
         let tensor = Placed::new(described, start, file_len);
         let tensor = tensor.map_err(|error| error.in_tensor(&name))?;
@@ -36,13 +47,26 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, limits: &Limits) -> Re
         }
     }
     if !ids.is_empty() {
+        keep_entry(PARAM_IDS_KEY, &builder.metadata, ids.keys(), budget)?;
         put_ids(&mut builder.metadata, ids)?;
     }
     if !scalars.is_empty() {
+        keep_entry(SCALARS_KEY, &builder.metadata, scalars.0.keys(), budget)?;
         put_scalars(&mut builder.metadata, scalars)?;
     }
     builder.tensors = places.into_tensors()?;
     Ok(builder)
+}
+
+/// Counts a metadata entry that is parsed, and written with these names added.
+fn keep_entry<'a>(
+    key: &str,
+    metadata: &Metadata,
+    names: impl Iterator<Item = &'a String>,
+    budget: &Budget,
+) -> Result<()> {
+    budget.keep(metadata.get(key).map_or(0, |text| text.len().saturating_mul(PARSED)))?;
+    budget.keep(names.map(|name| 2 * name.len() + ADDED).sum())
 }
 
 /// The content, and where the data begins.
@@ -121,18 +145,18 @@ impl Placed {
 #[derive(Default)]
 struct Places {
     tensors: Vec<(String, Placed)>,
-    names: HashMap<Placed, String>,
+    names: HashMap<Placed, Arc<str>>,
 }
 
 impl Places {
     /// The earlier tensor that this one is another name of: the one with the same bytes.
-    fn tied(&mut self, name: &str, tensor: &Placed) -> Option<String> {
+    fn tied(&mut self, name: &str, tensor: &Placed) -> Option<Arc<str>> {
         if tensor.begin == tensor.end {
             return None;
         }
-        let kept = self.names.get(tensor).filter(|kept| *kept != name).cloned();
+        let kept = self.names.get(tensor).filter(|kept| &***kept != name).cloned();
         if kept.is_none() {
-            self.names.insert(tensor.clone(), name.to_owned());
+            self.names.insert(tensor.clone(), name.into());
         }
         kept
     }

@@ -14,6 +14,7 @@ use super::metadata::{Item, Metadata, TensorEntry, ValueEntry};
 use super::settings::{self, Setting};
 use super::{File, Folder, OPENED_AT_ONCE, add, bad, in_one_piece, item, left_out, ranks};
 use crate::Options;
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pytorch::{shape_of, without_dtype};
 use crate::tensor_file::{
@@ -24,9 +25,6 @@ use crate::window::Window;
 /// What Megatron writes besides: which format it is, and what no rank divides.
 const MEGATRON: &str = "metadata.json";
 const COMMON: &str = "common.pt";
-
-/// The most bytes of settings for a byte of their archive.
-const MOST_REPEATED: u64 = 64;
 
 /// The archives that one thread examines at a time.
 const AT_ONCE: usize = 32;
@@ -47,7 +45,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let file_of = |item: &Item| first + names.binary_search(&&*item.file).unwrap_or(0);
     let jobs = jobs(&metadata, file_of);
     check_places(&jobs, &files)?;
-    let found = examine_all(&jobs, &files, folder.options)?;
+    let found = examine_all(&jobs, &files, folder.options, &folder.budget)?;
     let mut directory = Directory::new(files);
     directory.archives = jobs.iter().map(|job| job.archived).collect();
     directory.tensors = metadata.tensors.iter().map(whole).collect();
@@ -157,6 +155,7 @@ fn examine_all<S: ReadAt>(
     jobs: &[Job<'_>],
     files: &[File<S>],
     options: &Options,
+    budget: &Budget,
 ) -> Result<Vec<Found>> {
     let batches: Vec<_> = jobs
         .chunk_by(|a, b| a.archived.file == b.archived.file)
@@ -178,7 +177,7 @@ fn examine_all<S: ReadAt>(
             .iter()
             .zip(windows)
             .map(|(job, window)| {
-                let archive = item::open(window, path, options);
+                let archive = item::open(window, path, budget);
                 let examined = archive.and_then(|archive| examine_one(job, &archive, options));
                 examined.map_err(|error| error.in_tensor(job.name).in_path(path))
             })
@@ -192,20 +191,11 @@ fn examine_one<S: ReadAt>(
     archive: &item::Archive<S>,
     options: &Options,
 ) -> Result<Found> {
-    let Archived { start, len, .. } = job.archived;
+    let start = job.archived.start;
     let (Part::Chunk { chunk, .. }, Some(entry)) = (job.part, job.entry) else {
         let builder = item::tensors(archive, archive.object, job.name, start, options)?;
         if matches!(job.part, Part::Value(Some(_))) && builder.tensors.is_empty() {
-            // A pickle can use one value in many places: too many make no setting.
-            let mut limits = options.limits.clone();
-            let most = len.saturating_mul(MOST_REPEATED);
-            limits.directory_bytes = limits.directory_bytes.min(most);
-            let value = match item::json(archive, archive.object, &limits) {
-                Err(error) if matches!(error.other(), Some(ErrorKind::DirectoryTooLong { .. })) => {
-                    None
-                }
-                value => value?,
-            };
+            let value = item::json(archive, archive.object)?;
             return Ok(value.map_or(Found::Value(builder), Found::Setting));
         }
         return Ok(Found::Value(builder));
@@ -284,7 +274,7 @@ fn add_common<T: Store>(folder: &Folder<'_, T>, directory: &mut Directory<T::Fil
     let (path, input) = folder.open(COMMON)?;
     let len = input.source.byte_len();
     let mut read = || {
-        let archive = item::open(Window::whole(&input.source), &path, folder.options)?;
+        let archive = item::open(Window::whole(&input.source), &path, &folder.budget)?;
         let builder = item::tensors(&archive, archive.object, "", 0, folder.options)?;
         let file = directory.files.len();
         add(directory, builder, file);

@@ -5,27 +5,29 @@
 //! parameter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
 use safetensors_core::{Dtype, ReadAt};
 
 use super::frozen::add_frozen;
+use super::row::{Piece, Row};
 use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile, count};
 use super::{File, Folder, OPENED_AT_ONCE, add, bad, item, settings};
-use crate::Options;
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor_file::{Archived, Data, Directory, Place, Region, WholeTensor};
+use crate::pytorch::values::ENTRY;
+use crate::tensor_file::{Archived, Directory, Region, WholeTensor};
 use crate::window::Window;
 
 /// The directory that a checkpoint in another format of DeepSpeed has.
 const UNIVERSAL: &str = "zero";
 
-/// The bytes of a number.
-const WIDTH: u64 = 4;
+/// What the names of the optimizer's state begin with.
+const STATE: &str = "optimizer.state";
 
 /// Reads what the files say, and finds where each parameter lies.
-#[expect(clippy::redundant_closure, reason = "the function itself is of one lifetime only")]
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let names = Names::of(folder)?;
     let open = |name: &&String, _: &mut ()| folder.open(name);
@@ -33,11 +35,9 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let first = files.len();
     files.extend(in_parallel(names.optimizers.iter(), OPENED_AT_ONCE, open)?);
     let (models, optimizers) = files.split_at(first);
-    let mut models =
-        read_all(models, folder.options, |archive, options| states::model(archive, options))?;
-    let partitions = read_all(optimizers, folder.options, |archive, options| {
-        states::partition(archive, options)
-    })?;
+    let (options, budget) = (folder.options, &folder.budget);
+    let mut models = read_all(models, budget, |archive| states::model(archive, options))?;
+    let partitions = read_all(optimizers, budget, |archive| states::partition(archive, options))?;
     let mut directory = Directory::new(files);
     for (file, (_, input)) in directory.files.iter().enumerate() {
         directory.archives.push(Archived { file, start: 0, len: input.source.byte_len() });
@@ -54,10 +54,12 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
         return Ok(directory);
     };
     check_partitions(&partitions, &models, &directory, first).map_err(located)?;
-    let plan = Plan { groups, partitions: &partitions, first };
+    let plan = Plan { groups, partitions: &partitions, first, budget };
     let parameters = plan.parameters().map_err(located)?;
     directory.tensors.extend(parameters);
     if let Some(found) = &partitions[0].settings {
+        let names = plan.groups.iter().flatten().map(|(name, _)| 2 * name.len() + ENTRY);
+        budget.keep(names.sum())?;
         match settings::of_groups(found, &plan.groups) {
             Some(entry) => _ = directory.metadata.insert(settings::OPTIMIZER.into(), entry),
             None => directory.notes.push("left out: the settings of the optimizer".into()),
@@ -121,12 +123,12 @@ impl<'a> Names<'a> {
 /// Reads the archives of all files in parallel.
 fn read_all<S: ReadAt, R: Send>(
     files: &[File<S>],
-    options: &Options,
-    read: impl Fn(&item::Archive<Window<'_, S>>, &Options) -> Result<R> + Sync,
+    budget: &Budget,
+    read: impl Fn(&item::Archive<Window<'_, S>>) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
-        let archive = item::open(Window::whole(&input.source), path, options)?;
-        read(&archive, options).map_err(|error| error.in_path(path))
+        let archive = item::open(Window::whole(&input.source), path, budget)?;
+        read(&archive).map_err(|error| error.in_path(path))
     })
 }
 
@@ -189,61 +191,13 @@ fn check_partitions<S>(
     Ok(())
 }
 
-/// Numbers in a row, of which each file has ranges.
-struct Row {
-    /// The number of the file of each range, and the range.
-    ranges: Vec<(usize, Flat)>,
-    /// Where each range ends in the row.
-    ends: Vec<usize>,
-}
-
-impl Row {
-    fn new(ranges: impl Iterator<Item = (usize, Flat)>) -> Self {
-        let (ranges, mut len) = (ranges.collect::<Vec<_>>(), 0_usize);
-        let end = |(_, flat): &(usize, Flat)| {
-            len = len.saturating_add(flat.len);
-            len
-        };
-        let ends = ranges.iter().map(end).collect();
-        Self { ranges, ends }
-    }
-
-    fn len(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
-    }
-
-    /// Where `len` numbers lie, from the number `at` on.
-    fn cut(&self, at: usize, len: usize) -> Result<Vec<(usize, Region, Data)>> {
-        let end = at.saturating_add(len);
-        if end > self.len() {
-            return Err(bad(format!(
-                "its numbers end at {end} of a row of {}; a part of it is missing",
-                self.len()
-            )));
-        }
-        let (mut pieces, mut from) = (Vec::new(), at);
-        let mut position = self.ends.partition_point(|&range_end| range_end <= at);
-        while from < end {
-            let (file, flat) = self.ranges[position];
-            let begin = position.checked_sub(1).map_or(0, |before| self.ends[before]);
-            let to = end.min(self.ends[position]);
-            if from < to {
-                let start = flat.start + (from - begin) as u64 * WIDTH;
-                let region = Region::Flat { first: from - at, len: to - from };
-                pieces.push((file, region, Data::Plain(Place::At(start))));
-            }
-            (from, position) = (to, position + 1);
-        }
-        Ok(pieces)
-    }
-}
-
 /// Where the parameters lie.
 struct Plan<'a> {
     groups: Vec<Shapes>,
     partitions: &'a [Partition],
     /// The number of the file of the first partition.
     first: usize,
+    budget: &'a Budget,
 }
 
 impl Plan<'_> {
@@ -267,12 +221,13 @@ impl Plan<'_> {
                 3 => self.of_ranges(&ranks)?,
                 _ => self.of_groups(&ranks, moment.is_some())?,
             };
-            tensors.extend(found.into_iter().map(|mut tensor| {
+            for mut tensor in found {
                 if let Some(moment) = moment {
-                    tensor.name = format!("optimizer.state.{}.{moment}", tensor.name);
+                    self.budget.keep(STATE.len() + tensor.name.len() + moment.len())?;
+                    tensor.name = format!("{STATE}.{}.{moment}", tensor.name);
                 }
-                tensor
-            }));
+                tensors.push(tensor);
+            }
         }
         Ok(tensors)
     }
@@ -302,8 +257,9 @@ impl Plan<'_> {
             let mut at = 0_usize;
             for (position, (name, shape)) in shapes.iter().enumerate() {
                 let len = count(shape)?;
-                let pieces = row.cut(at, len).map_err(|error| error.in_tensor(name))?;
-                tensors.push(whole(name, shape, pieces));
+                let pieces =
+                    row.cut(at, len, self.budget).map_err(|error| error.in_tensor(name))?;
+                tensors.push(self.whole(name, shape, pieces)?);
                 let padding = paddings.map_or(0, |paddings| paddings[position]);
                 at = at.saturating_add(len).saturating_add(padding);
             }
@@ -334,13 +290,15 @@ impl Plan<'_> {
             .collect();
         let (mut tensors, mut at) = (Vec::new(), 0_usize);
         for (name, shape) in self.groups.iter().flatten() {
+            self.budget.work(rows.len())?;
             let len = count(shape)?;
             let range = len.div_ceil(rows.len());
             let mut pieces = Vec::new();
             for (rank, row) in rows.iter().enumerate() {
                 let first = range.saturating_mul(rank).min(len);
                 let of_rank = range.min(len - first);
-                let cut = row.cut(at, of_rank).map_err(|error| error.in_tensor(name))?;
+                let cut = row.cut(at, of_rank, self.budget);
+                let cut = cut.map_err(|error| error.in_tensor(name))?;
                 pieces.extend(cut.into_iter().map(|(file, region, data)| {
                     let Region::Flat { first: inside, len } = region else {
                         return (file, region, data);
@@ -348,7 +306,7 @@ impl Plan<'_> {
                     (file, Region::Flat { first: first + inside, len }, data)
                 }));
             }
-            tensors.push(whole(name, shape, pieces));
+            tensors.push(self.whole(name, shape, pieces)?);
             at = at.saturating_add(range);
         }
         for row in &rows {
@@ -363,6 +321,14 @@ impl Plan<'_> {
         Ok(tensors)
     }
 
+    /// The pieces of a tensor of F32.
+    fn whole(&self, name: &str, shape: &[usize], pieces: Vec<Piece>) -> Result<WholeTensor> {
+        self.budget.keep(name.len() + size_of::<WholeTensor>())?;
+        self.budget.keep_all::<usize>(shape.len())?;
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        Ok(WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces })
+    }
+
     /// Adds what is not trained: buffers, and parameters that are frozen. And other names.
     fn add_model<S>(
         &self,
@@ -370,8 +336,9 @@ impl Plan<'_> {
         directory: &mut Directory<S>,
     ) -> Result<()> {
         let is_divided = self.partitions[0].stage == 3;
-        let mut known: HashSet<String> =
-            directory.tensors.iter().map(|tensor| tensor.name.clone()).collect();
+        let names = directory.tensors.iter().map(|tensor| &tensor.name);
+        self.budget.keep(names.clone().map(|name| name.len() + ENTRY).sum())?;
+        let mut known: HashSet<String> = names.cloned().collect();
         models.truncate(if is_divided { models.len() } else { 1 });
         let fragments: Vec<_> =
             models.iter_mut().map(|state| std::mem::take(&mut state.fragments)).collect();
@@ -384,7 +351,7 @@ impl Plan<'_> {
         known.extend(directory.aliases.iter().map(|(alias, _)| alias.clone()));
         let shared: HashMap<_, _> = first.shared.into_iter().collect();
         let buffers: HashSet<_> = first.buffers.into_iter().collect();
-        let takes = |name: &String| {
+        let takes = |name: &str| {
             !known.contains(name)
                 && !shared.contains_key(name)
                 && (!is_divided || buffers.contains(name))
@@ -394,48 +361,13 @@ impl Plan<'_> {
         module.tensors.retain(|tensor| takes(&tensor.name));
         add(directory, module, 0);
         let aliased: HashSet<_> = directory.aliases.iter().map(|(alias, _)| alias).collect();
-        let names: HashSet<_> = directory.tensors.iter().map(|tensor| &tensor.name).collect();
-        let is_new = |alias: &String| !names.contains(alias) && !aliased.contains(alias);
-        let shared = shared.iter().filter(|(alias, kept)| names.contains(kept) && is_new(alias));
-        let mut aliases: Vec<_> = shared.map(|(a, b)| (a.clone(), b.clone())).collect();
+        let names: HashSet<_> = directory.tensors.iter().map(|tensor| &*tensor.name).collect();
+        let is_new = |alias: &String| !names.contains(&**alias) && !aliased.contains(alias);
+        let shared =
+            shared.iter().filter(|(alias, kept)| names.contains(&***kept) && is_new(alias));
+        let mut aliases: Vec<_> = shared.map(|(a, b)| (a.clone(), Arc::clone(b))).collect();
         aliases.sort_unstable();
         directory.aliases.extend(aliases);
         Ok(())
-    }
-}
-
-/// The pieces of a tensor of F32.
-fn whole(name: &str, shape: &[usize], pieces: Vec<(usize, Region, Data)>) -> WholeTensor {
-    let (name, shape) = (name.to_owned(), shape.to_vec());
-    WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_row_is_cut_anywhere() {
-        // The numbers are the bytes where they begin. Some ranges are empty.
-        let ranges = [(0, 0, 0), (1, 100, 2), (1, 200, 0), (2, 300, 3), (3, 400, 0)];
-        let row = Row::new(ranges.iter().map(|&(file, start, len)| (file, Flat { start, len })));
-        let all = [(1, 100), (1, 104), (2, 300), (2, 304), (2, 308)];
-        for at in 0..=5 {
-            for len in 0..=5 - at {
-                let mut found = Vec::new();
-                for (file, region, data) in row.cut(at, len).unwrap() {
-                    let (Region::Flat { first, len }, Data::Plain(Place::At(start))) =
-                        (region, data)
-                    else {
-                        panic!("{at} {len}");
-                    };
-                    assert_eq!(first, found.len());
-                    found.extend((0..len as u64).map(|number| (file, start + number * WIDTH)));
-                }
-                assert_eq!(found, all[at..at + len]);
-            }
-            let error = row.cut(at, 6 - at).unwrap_err().to_string();
-            assert!(error.contains("its numbers end at 6 of a row of 5"), "{error}");
-        }
     }
 }

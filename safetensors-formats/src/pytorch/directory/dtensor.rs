@@ -10,7 +10,7 @@ use safetensors_core::framework::in_parallel;
 use super::{Folder, MOST_FIELDS, OPENED_AT_ONCE, add, bad, item, left_out, number};
 use crate::Options;
 use crate::error::{Error, ErrorKind, Quoted, Result};
-use crate::pytorch::values::{Node, Value, Values};
+use crate::pytorch::values::{ENTRY, Node, Value, Values};
 use crate::pytorch::{build, names, shape_of};
 use crate::tensor_file::{Archived, Builder, Directory, Region, Tensor, WholeTensor};
 use crate::window::Window;
@@ -32,7 +32,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let others: Vec<_> = others.map(String::as_str).collect();
     let files = in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| folder.open(name))?;
     let mut ranks = in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
-        let archive = item::open(Window::whole(&input.source), path, folder.options)?;
+        let archive = item::open(Window::whole(&input.source), path, &folder.budget)?;
         parts(archive, folder.options).map_err(|error| error.in_path(path))
     })?;
     let mut directory = Directory::new(files);
@@ -70,7 +70,7 @@ fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> 
         .collect();
     let sizes: BTreeSet<_> = of_ranks.keys().map(|(ranks, _)| *ranks).collect();
     let Some(&ranks) = sizes.first() else {
-        return Err(folder.wrong(ErrorKind::UnknownFormat));
+        return Err(folder.wrong(ErrorKind::UnknownFormat { found: None }));
     };
     if sizes.len() > 1 {
         let problem = format!("its files are of jobs of {sizes:?} ranks; remove those of others");
@@ -107,10 +107,11 @@ enum Division {
 fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<Parts> {
     let divided = divided(&mut archive.values)?;
     let values = &archive.values;
-    let found = names::collect(values, archive.object, "", &options.limits)?;
+    let found = names::collect(values, archive.object, "", "")?;
+    values.budget.keep(found.tensors.iter().map(|(name, _)| name.len() + ENTRY).sum())?;
     let positions: HashMap<_, _> = found.tensors.iter().cloned().collect();
     let builder = build(values, found, options, |storage| archive.place(storage))?;
-    let mut others = item::below("", builder, 0)?;
+    let mut others = item::at(builder, 0)?;
     let (mut names, mut tensors) = (Vec::new(), HashMap::new());
     for tensor in std::mem::take(&mut others.tensors) {
         let position = positions.get(&tensor.name);
@@ -125,6 +126,7 @@ fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<
                 return Err(error.in_tensor(&tensor.name));
             }
         };
+        values.budget.keep(2 * (tensor.name.len() + size_of::<(Tensor, Division)>()))?;
         names.push(tensor.name.clone());
         tensors.insert(tensor.name.clone(), (tensor, division));
     }
@@ -137,6 +139,12 @@ fn divided(values: &mut Values) -> Result<HashMap<u32, Result<Division, String>>
     let mut divided = HashMap::new();
     for node in values.nodes() {
         let Some((position, division)) = division(values, node) else { continue };
+        let len = match &division {
+            Ok(Division::Whole) => 0,
+            Ok(Division::Along { shape, .. }) => 4 * size_of_val(&**shape),
+            Err(problem) => problem.len(),
+        };
+        values.budget.keep(len + ENTRY)?;
         divided.insert(position, division);
         if let Some(node) = values.node_mut(node) {
             *node = Node::Tensor(position);

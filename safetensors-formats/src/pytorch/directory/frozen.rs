@@ -1,6 +1,7 @@
 //! Parameters of DeepSpeed that are not trained. Each rank has a fragment of each.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use safetensors_core::Dtype;
 
@@ -30,15 +31,16 @@ pub(super) fn add_frozen<S>(
             entry.push((file, tensor.data, tensor.shape, tensor.dtype));
         }
     }
-    let shapes: HashMap<_, _> = parameters.iter().map(|(name, shape)| (name, shape)).collect();
+    let shapes: HashMap<_, _> = parameters.iter().map(|(name, shape)| (&**name, shape)).collect();
     for (name, shape) in parameters {
         if let Some(kept) = tied.get(name) {
-            let is_same = shapes.get(kept) == Some(&shape) && !fragments.contains_key(name);
+            let is_same =
+                shapes.get(kept.as_ref()) == Some(&shape) && !fragments.contains_key(name);
             if !is_same {
                 let problem = format!("the ranks do not all have it as another name of {kept:?}");
                 return Err(bad(problem).in_tensor(name));
             }
-            directory.aliases.push((name.clone(), kept.clone()));
+            directory.aliases.push((name.clone(), Arc::clone(kept)));
             continue;
         }
         match fragments.remove(name) {

@@ -5,22 +5,23 @@ use std::path::Path;
 use safetensors_core::ReadAt;
 use serde_json::Value as Json;
 
+use crate::Options;
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::input::Input;
 pub(super) use crate::pytorch::archive::Archive;
 use crate::pytorch::names::Search;
 use crate::pytorch::values::{Node, Value};
-use crate::pytorch::{build, is_reserved, names, unread};
+use crate::pytorch::{build, names, unread};
 use crate::tensor_file::{Builder, Tensor};
 use crate::window::Window;
 use crate::zipped::Zipped;
-use crate::{Limits, Options};
 
 /// Opens an archive that is a range of a file, whose path this is.
 pub(super) fn open<'a, S: ReadAt>(
     window: Window<'a, S>,
     path: &Path,
-    options: &Options,
+    budget: &Budget,
 ) -> Result<Archive<Window<'a, S>>> {
     let located = |error: Error| error.in_file(crate::error::label(path));
     let mut start = [0; 4];
@@ -31,8 +32,8 @@ pub(super) fn open<'a, S: ReadAt>(
         let problem = "its bytes are no archive that PyTorch's save has written";
         return Err(located(ErrorKind::BadDirectory { problem: problem.into() }.into()));
     }
-    let zipped = Zipped::open(Input::new(window, path), &options.limits)?;
-    Archive::read(zipped, &options.limits).map_err(located)
+    let zipped = Zipped::open(Input::new(window, path), budget.limits())?;
+    Archive::read(zipped, budget).map_err(located)
 }
 
 /// Every tensor in a value of an archive that begins at a byte of its file. `name` is what the
@@ -44,45 +45,31 @@ pub(super) fn tensors<S: ReadAt>(
     start: u64,
     options: &Options,
 ) -> Result<Builder> {
-    let found = match names::collect(&archive.values, value, name, &options.limits) {
+    let found = match names::collect(&archive.values, value, name, name) {
         // Here it has a name, as in a file in which it is one object of several.
-        Err(error) if !name.is_empty() && error.tensor().is_none() => {
+        Err(error) if !name.is_empty() && error.tensor() == Some(name) => {
             let Some(ErrorKind::UnknownObject { class }) = error.other() else { return Err(error) };
             let tensors = vec![unread(name.to_owned(), class.clone())];
             return Ok(Builder { tensors, ..Builder::default() });
         }
         found => found?,
     };
-    let builder = build(&archive.values, found, options, |storage| archive.place(storage))?;
-    let is_alone = matches!(archive.values.node(value), Some(Node::Tensor(_)));
-    below(if is_alone { "" } else { name }, builder, start)
+    let mut builder = build(&archive.values, found, options, |storage| archive.place(storage))?;
+    if !name.is_empty() && !matches!(archive.values.node(value), Some(Node::Tensor(_))) {
+        builder.notes.iter_mut().for_each(|note| *note = format!("{}: {note}", Quoted(name)));
+    }
+    at(builder, start)
 }
 
 /// A value of an archive as JSON, if that can hold it.
-pub(super) fn json<S>(archive: &Archive<S>, value: Value, limits: &Limits) -> Result<Option<Json>> {
-    Search::new(&archive.values, limits).json(value, 0)
+pub(super) fn json<S>(archive: &Archive<S>, value: Value) -> Result<Option<Json>> {
+    Search::new(&archive.values).json(value)
 }
 
-/// What an archive holds that begins at a byte of its file, under names below a name.
-pub(super) fn below(name: &str, mut builder: Builder, start: u64) -> Result<Builder> {
-    let full = |below: String| match name {
-        "" => below,
-        name => format!("{name}.{below}"),
-    };
-    builder.metadata = std::mem::take(&mut builder.metadata)
-        .into_iter()
-        .map(|(key, text)| (if is_reserved(&key) { key } else { full(key) }, text))
-        .collect();
-    if !name.is_empty() {
-        builder.notes.iter_mut().for_each(|note| *note = format!("{}: {note}", Quoted(name)));
-    }
-    for (alias, kept) in &mut builder.aliases {
-        *alias = full(std::mem::take(alias));
-        *kept = full(std::mem::take(kept));
-    }
+/// What an archive holds that begins at a byte of its file.
+pub(super) fn at(mut builder: Builder, start: u64) -> Result<Builder> {
     for tensor in std::mem::take(&mut builder.tensors) {
         let Tensor { name, data, .. } = tensor;
-        let name = full(name);
         let Some(data) = data.inside(start) else {
             let problem = "it is compressed, which PyTorch does not do in such a directory".into();
             return Err(Error::from(ErrorKind::NotRead { problem }).in_tensor(&name));

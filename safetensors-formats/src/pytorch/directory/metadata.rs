@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::settings::Setting;
 use super::{MOST_FIELDS, bad};
-use crate::Limits;
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::pytorch::bytes::Bytes;
 use crate::pytorch::kinds;
@@ -69,9 +69,9 @@ pub(super) struct Item {
 /// # Errors
 ///
 /// [`ErrorKind::BadDirectory`]; those of pickles.
-pub(super) fn read(bytes: impl BufRead, limits: &Limits) -> Result<Metadata> {
-    let mut values = Values::new(limits.objects);
-    let mut bytes = Bytes::new(bytes, limits.directory_bytes);
+pub(super) fn read(bytes: impl BufRead, budget: &Budget) -> Result<Metadata> {
+    let mut values = Values::new(budget);
+    let mut bytes = Bytes::new(bytes, budget);
     let root = pickle::read(&mut bytes, &mut values)?;
     Reader { values: &values }.metadata(root)
 }
@@ -89,15 +89,17 @@ impl<'a> Reader<'a> {
         // Megatron saves an object of a class that is derived from PyTorch's, with one more field.
         let state = self.state(root, |_, name| name == "Metadata" || name == "MCoreMetadata")?;
         let items = self.items(self.field(state, "storage_data")?)?;
-        let reshaped = self.reshaped(state);
-        let paths = self.paths(state);
+        let reshaped = self.reshaped(state)?;
+        let paths = self.paths(state)?;
         let entries = self.field(state, "state_dict_metadata")?;
         let entries = self.values.dict(entries).ok_or_else(|| bad("it lists no tensors"))?;
         let (mut metadata, mut names) = (Metadata::default(), HashSet::new());
-        let mut left = self.values.len();
         for &(key, entry) in entries {
             let name = self.values.text(key).ok_or_else(|| bad("a name is not a text"))?;
             let located = |error: Error| error.in_tensor(name);
+            self.values.budget.work_on(name)?;
+            // The name, and what a setting has of it.
+            self.values.budget.keep(3 * name.len() + size_of::<TensorEntry>())?;
             if !names.insert(name) {
                 return Err(located(ErrorKind::DuplicateDictKey.into()));
             }
@@ -110,9 +112,6 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let mut tensor = self.tensor(name, entry, &items).map_err(located)?;
-            // Many tensors could have one long list of chunks.
-            let is_fine = left.checked_sub(tensor.chunks.len());
-            left = is_fine.ok_or_else(|| located(bad("its chunks are those of other tensors")))?;
             tensor.is_reshaped = reshaped.contains(name);
             metadata.tensors.push(tensor);
         }
@@ -129,6 +128,8 @@ impl<'a> Reader<'a> {
             let name = self.values.text(self.field(index, "fqn")?);
             let name = name.ok_or_else(|| bad("a name is not a text"))?;
             let located = |error: Error| error.in_tensor(name);
+            self.values.budget.work_on(name)?;
+            self.values.budget.keep_all::<Item>(2)?;
             // A field that has the value None by default may be absent.
             let offset = match self.values.get(index, "offset") {
                 None | Some(Value::None) => None,
@@ -175,8 +176,12 @@ impl<'a> Reader<'a> {
         let kind = self.kind(self.field(state, "properties")?)?;
         let list = self.values.items(self.field(state, "chunks")?);
         let list = list.ok_or_else(|| bad("it has no list of chunks"))?;
-        let mut chunks = Vec::with_capacity(list.len());
+        self.values.copy(list.len())?;
+        let mut chunks = Vec::new();
         for &chunk in list {
+            // A list can have one chunk any number of times, and each takes a job and a piece.
+            self.values.budget.work_on(name)?;
+            self.values.budget.keep(8 * size_of::<Chunk>())?;
             let chunk = self.state(chunk, |module, name| {
                 module == METADATA && name == "ChunkStorageMetadata"
             })?;
@@ -212,23 +217,29 @@ impl<'a> Reader<'a> {
     }
 
     /// The names of the tensors of which Megatron saved pieces of the flattened tensor.
-    fn reshaped(&self, state: Value) -> HashSet<&'a str> {
+    fn reshaped(&self, state: Value) -> Result<HashSet<&'a str>> {
         let data = self.values.get(state, "mcore_data");
         let entries = data.and_then(|data| self.values.dict(data)).unwrap_or_default();
-        let is_reshaped = |entry| {
-            self.values
-                .get(entry, "nd_reformulated_orig_global_shape")
-                .is_some_and(|shape| shape != Value::None)
-        };
-        let names = entries.iter().filter(|(_, entry)| is_reshaped(*entry));
-        names.filter_map(|(name, _)| self.values.text(*name)).collect()
+        let mut reshaped = HashSet::new();
+        for &(name, entry) in entries {
+            // Many tensors can have the same fields.
+            self.values.step(self.values.node(entry).map_or(0, Node::len))?;
+            let shape = self.values.get(entry, "nd_reformulated_orig_global_shape");
+            let Some(name) = self.values.text(name) else { continue };
+            if shape.is_some_and(|shape| shape != Value::None) {
+                self.values.budget.work_on(name)?;
+                reshaped.insert(name);
+            }
+        }
+        Ok(reshaped)
     }
 
     /// The keys that lead to each value, by its name. Other writers than PyTorch's have none.
-    fn paths(&self, state: Value) -> HashMap<&'a str, Value> {
+    fn paths(&self, state: Value) -> Result<HashMap<&'a str, Value>> {
         let paths = self.values.get(state, "planner_data");
         let paths = paths.and_then(|paths| self.values.dict(paths)).unwrap_or_default().iter();
-        paths.filter_map(|&(name, path)| Some((self.values.text(name)?, path))).collect()
+        let paths = paths.filter_map(|&(name, path)| Some((self.values.text(name)?, path)));
+        paths.map(|(name, path)| self.values.budget.work_on(name).map(|()| (name, path))).collect()
     }
 
     fn is_object(&self, value: Value, module: &str, name: &str) -> bool {
@@ -272,6 +283,7 @@ impl<'a> Reader<'a> {
             _ => None,
         };
         let items = self.values.items(value).filter(|items| items.len() <= MOST_FIELDS);
+        self.values.copy(items.map_or(0, <[_]>::len))?;
         let numbers = items.and_then(|items| items.iter().map(number).collect());
         numbers.ok_or_else(|| bad(format!("{what} is not a list of numbers")))
     }

@@ -9,6 +9,7 @@
 //! | `settings` | the settings of optimizers in it |
 //! | `ranks` | the `.metadata` of each rank |
 //! | `deepspeed` | ZeRO of DeepSpeed |
+//! | `row` | where the numbers of one parameter lie |
 //! | `states` | what each file of DeepSpeed says |
 //! | `frozen` | parameters of DeepSpeed that are not trained |
 //! | `dtensor` | one file of each rank, with its parts |
@@ -21,6 +22,7 @@ mod frozen;
 mod item;
 mod metadata;
 mod ranks;
+mod row;
 mod settings;
 mod states;
 
@@ -31,6 +33,7 @@ use std::sync::Arc;
 use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::{FileKind, Store};
 
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Directory, Region, Tensor, TensorFile, WholeTensor};
@@ -62,6 +65,8 @@ pub(crate) struct Folder<'a, T> {
     files: Vec<String>,
     directories: Vec<String>,
     options: &'a Options,
+    /// What all of its files together may take.
+    budget: Budget,
 }
 
 /// An open file of a directory.
@@ -110,7 +115,8 @@ impl<'a, T: Store> Folder<'a, T> {
             files.extend(is_there.map(|_| ranks::METADATA.to_owned()));
         }
         files.sort_unstable();
-        Ok(Self { store, path, files, directories, options })
+        let budget = Budget::new(0, &options.limits);
+        Ok(Self { store, path, files, directories, options, budget })
     }
 
     /// The path of the directory.
@@ -151,6 +157,7 @@ impl<'a, T: Store> Folder<'a, T> {
     fn open(&self, name: &str) -> Result<File<T::File>> {
         let path = self.path.join(name);
         let source = self.store.open(&path).map_err(|error| error.in_path(&path))?;
+        self.budget.grow(source.byte_len());
         let input = Arc::new(Input::new(source, &path));
         Ok((path, input))
     }
@@ -187,7 +194,7 @@ pub(crate) fn open<T: Store>(folder: &Folder<'_, T>, format: Format) -> Result<T
 where
     T::File: 'static,
 {
-    let Folder { path, options, .. } = folder;
+    let Folder { path, budget, .. } = folder;
     let examine = || match format {
         Format::Dcp => dcp::examine(folder),
         Format::DeepSpeed => deepspeed::examine(folder),
@@ -202,7 +209,7 @@ where
             return Err(Error::from(error).in_path(path));
         }
     }
-    let opened = TensorFile::of_directory(format, directory, &options.limits);
+    let opened = TensorFile::of_directory(format, directory, budget);
     opened.map_err(|error| error.in_path(path))
 }
 

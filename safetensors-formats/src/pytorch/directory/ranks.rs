@@ -21,8 +21,7 @@ pub(super) fn of_metadata(name: &str) -> Option<usize> {
 pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<File<T::File>>)> {
     let read = |name: &str| -> Result<_> {
         let (path, input) = folder.open(name)?;
-        let metadata =
-            folder.read(&input, |bytes| metadata::read(bytes, &folder.options.limits))?;
+        let metadata = folder.read(&input, |bytes| metadata::read(bytes, &folder.budget))?;
         Ok((metadata, (path, input)))
     };
     if folder.has(METADATA) {

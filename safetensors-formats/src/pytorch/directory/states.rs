@@ -1,14 +1,17 @@
 //! The files of DeepSpeed: what each says of the model, and where its numbers lie.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use safetensors_core::{Dtype, ReadAt};
 use serde_json::Value as Json;
 
 use super::item::{self, Archive};
 use super::{bad, left_out, number};
 use crate::Options;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pytorch::names::GROUPS;
-use crate::pytorch::values::{Node, Value, Values};
+use crate::pytorch::values::{ENTRY, Node, Value, Values};
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
 /// A file of DeepSpeed, by its name.
@@ -69,7 +72,7 @@ pub(super) struct ModelState {
     pub(super) frozen: Shapes,
     pub(super) fragments: Builder,
     /// Other names of parameters, each with the name that has the numbers.
-    pub(super) shared: Vec<(String, String)>,
+    pub(super) shared: Vec<(String, Arc<str>)>,
     pub(super) buffers: Vec<String>,
     /// What `state_dict()` of the model had, on the rank that saved it.
     pub(super) module: Builder,
@@ -119,10 +122,6 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
     let reader = Reader { archive, options };
     let values = &archive.values;
     let get = |key: &str| values.get(archive.object, key).filter(|it| *it != Value::None);
-    let names = |value: Option<Value>| -> Vec<String> {
-        let items = value.and_then(|value| values.items(value)).unwrap_or_default();
-        items.iter().filter_map(|&item| values.text(item).map(str::to_owned)).collect()
-    };
     let int = |key: &str| match get(key) {
         Some(Value::Int(number)) => Some(number),
         _ => None,
@@ -136,9 +135,11 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
         }
     };
     let shared = get("shared_params").and_then(|shared| values.dict(shared)).unwrap_or_default();
-    let shared = shared.iter().filter_map(|&(alias, kept)| {
-        Some((values.text(alias)?.to_owned(), values.text(kept)?.to_owned()))
-    });
+    let shared =
+        shared.iter().filter_map(|&(alias, kept)| Some((values.text(alias)?, values.text(kept)?)));
+    let shared = shared.map(|(alias, kept)| Ok((text(values, alias)?, values.budget.text(kept)?)));
+    let buffers = get("buffer_names").and_then(|names| values.items(names)).unwrap_or_default();
+    let buffers = buffers.iter().filter_map(|&name| values.text(name));
     let fragments = match get("frozen_param_fragments") {
         Some(fragments) => reader.tensors(fragments)?,
         None => Builder::default(),
@@ -152,8 +153,8 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
         groups,
         frozen: get("frozen_param_shapes").map_or(Ok(Shapes::new()), |it| shapes(values, it))?,
         fragments,
-        shared: shared.collect(),
-        buffers: names(get("buffer_names")),
+        shared: shared.collect::<Result<_>>()?,
+        buffers: buffers.map(|name| text(values, name)).collect::<Result<_>>()?,
         module,
         model_ranks: int("mp_world_size").unwrap_or(1),
         step: int("global_steps"),
@@ -169,8 +170,8 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
     let stage = values.get(state, "zero_stage").and_then(|stage| whole_number(values, stage));
     let stage = stage.ok_or_else(|| bad("it has no zero_stage; it is no checkpoint of ZeRO"))?;
     let count = values.get(state, "partition_count").ok_or_else(|| bad("no partition_count"))?;
-    let counts = values.items(count).map_or_else(|| vec![count], <[_]>::to_vec);
-    let counts = counts.into_iter().filter_map(|count| whole_number(values, count));
+    let counts = values.items(count).unwrap_or(std::slice::from_ref(&count));
+    let counts = counts.iter().filter_map(|&count| whole_number(values, count));
     let count = counts.max().and_then(|count| usize::try_from(count).ok());
     let key = match stage {
         1 | 2 => "single_partition_of_fp32_groups",
@@ -179,7 +180,7 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
     };
     let groups = values.get(state, key).ok_or_else(|| bad(format!("it has no {key}")))?;
     let paddings = values.get(state, "param_alignment_paddings");
-    let of_groups = reader.states_of_groups(state, stage);
+    let of_groups = reader.states_of_groups(state, stage)?;
     let step = of_groups.first().and_then(|&group| values.get(group, "step"));
     let step = step.map(|step| archive.number(step)).transpose()?.flatten();
     let (mut moments, mut settings) = (Vec::new(), None);
@@ -187,14 +188,14 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
         moments = reader.moments(&of_groups)?;
         let groups = reader.optimizer(state, stage).and_then(|it| values.get(it, GROUPS));
         if let Some(groups) = groups {
-            settings = item::json(archive, groups, &options.limits)?;
+            settings = item::json(archive, groups)?;
         }
     }
     Ok(Partition {
         stage,
         count: count.ok_or_else(|| bad("partition_count is no number"))?,
         groups: reader.flats(groups, key)?,
-        paddings: paddings.and_then(|paddings| numbers_of_groups(values, paddings)),
+        paddings: paddings.map(|it| numbers_of_groups(values, it)).transpose()?.flatten(),
         step,
         moments,
         settings,
@@ -211,6 +212,7 @@ impl<S: ReadAt> Reader<'_, S> {
     fn flats(&self, list: Value, what: &str) -> Result<Vec<Flat>> {
         let list = self.archive.values.items(list);
         let list = list.ok_or_else(|| bad(format!("{what} is no list")))?;
+        self.archive.values.copy(list.len())?;
         list.iter().map(|&item| self.flat(item, what)).collect()
     }
 
@@ -233,28 +235,34 @@ impl<S: ReadAt> Reader<'_, S> {
     }
 
     /// The state of the optimizer for each group.
-    fn states_of_groups(&self, state: Value, stage: i64) -> Vec<Value> {
+    fn states_of_groups(&self, state: Value, stage: i64) -> Result<Vec<Value>> {
         let values = &self.archive.values;
-        let Some(base) = self.optimizer(state, stage) else { return Vec::new() };
+        let Some(base) = self.optimizer(state, stage) else { return Ok(Vec::new()) };
         if let Some(groups) = values.items(base) {
-            return groups.to_vec();
+            values.copy(groups.len())?;
+            return Ok(groups.to_vec());
         }
         let groups = values.get(base, "state").and_then(|state| values.dict(state));
-        let mut groups = groups.unwrap_or_default().to_vec();
+        let groups = groups.unwrap_or_default();
+        values.copy(2 * groups.len())?;
+        let mut groups = groups.to_vec();
         groups.sort_by_key(|(key, _)| whole_number(values, *key));
-        groups.into_iter().map(|(_, state)| state).collect()
+        Ok(groups.into_iter().map(|(_, state)| state).collect())
     }
 
     /// What the optimizer knows of each number: the tensors of its state that have one dimension,
     /// for each group in order.
     fn moments(&self, of_groups: &[Value]) -> Result<Vec<(String, Vec<Flat>)>> {
         let values = &self.archive.values;
+        let mut positions = HashMap::new();
         if of_groups.is_empty() {
             return Err(bad("it has no state of the optimizer"));
         }
         let mut moments: Vec<(String, Vec<Flat>)> = Vec::new();
         for (group, state) in of_groups.iter().enumerate() {
-            for &(key, value) in values.dict(*state).unwrap_or_default() {
+            let state = values.dict(*state).unwrap_or_default();
+            values.step(state.len())?;
+            for &(key, value) in state {
                 let (Some(name), Some(Node::Tensor(tensor))) =
                     (values.text(key), values.node(value))
                 else {
@@ -265,9 +273,12 @@ impl<S: ReadAt> Reader<'_, S> {
                     continue;
                 }
                 let flat = self.flat(value, name)?;
-                match moments.iter_mut().find(|(known, _)| known == name) {
+                values.budget.work_on(name)?;
+                values.budget.keep_all::<Flat>(1)?;
+                let position = *positions.entry(name).or_insert(moments.len());
+                match moments.get_mut(position) {
                     Some((_, flats)) if flats.len() == group => flats.push(flat),
-                    None if group == 0 => moments.push((name.to_owned(), vec![flat])),
+                    None if group == 0 => moments.push((text(values, name)?, vec![flat])),
                     _ => return Err(bad(format!("not every group has {name}"))),
                 }
             }
@@ -276,16 +287,28 @@ impl<S: ReadAt> Reader<'_, S> {
     }
 }
 
+/// A copy of a text.
+fn text(values: &Values, text: &str) -> Result<String> {
+    values.budget.keep(text.len() + ENTRY)?;
+    Ok(text.to_owned())
+}
+
 /// The names and shapes of a dictionary.
 fn shapes(values: &Values, dict: Value) -> Result<Shapes> {
     let items = values.dict(dict).ok_or_else(|| bad("a list of shapes is no dictionary"))?;
-    let shape = |&(name, shape): &(Value, Value)| {
-        let dims = values.items(shape)?.iter().map(|&dim| whole_number(values, dim));
-        let dims = dims.map(|dim| usize::try_from(dim?).ok()).collect::<Option<Vec<_>>>()?;
-        Some((values.text(name)?.to_owned(), dims))
-    };
-    let shapes = items.iter().map(shape).collect::<Option<_>>();
-    shapes.ok_or_else(|| bad("a shape is no list of numbers"))
+    let mut shapes = Vec::new();
+    for &(name, shape) in items {
+        let (name, dims) = values.text(name).zip(values.items(shape)).ok_or_else(no_shape)?;
+        values.copy(dims.len())?;
+        let dims = dims.iter().map(|&dim| usize::try_from(whole_number(values, dim)?).ok());
+        let dims = dims.collect::<Option<_>>().ok_or_else(no_shape)?;
+        shapes.push((text(values, name)?, dims));
+    }
+    Ok(shapes)
+}
+
+fn no_shape() -> Error {
+    bad("a shape is no list of numbers")
 }
 
 /// The number of elements.
@@ -295,10 +318,14 @@ pub(super) fn count(shape: &[usize]) -> Result<usize> {
 }
 
 /// A list of numbers for each group.
-fn numbers_of_groups(values: &Values, groups: Value) -> Option<Vec<Vec<usize>>> {
+fn numbers_of_groups(values: &Values, groups: Value) -> Result<Option<Vec<Vec<usize>>>> {
+    let Some(groups) = values.items(groups) else { return Ok(None) };
+    for &group in groups {
+        values.copy(2 + values.items(group).map_or(0, <[_]>::len))?;
+    }
     let number = |&it: &Value| whole_number(values, it).and_then(|it| usize::try_from(it).ok());
     let group = |&group: &Value| values.items(group)?.iter().map(number).collect();
-    values.items(groups)?.iter().map(group).collect()
+    Ok(groups.iter().map(group).collect())
 }
 
 /// A number, or an item of an enumeration, which is called with its number.

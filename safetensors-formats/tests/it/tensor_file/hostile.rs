@@ -155,8 +155,16 @@ fn a_young_file_that_changes_while_it_is_opened_is_no_mixture() {
 
 #[test]
 fn a_file_of_another_format_is_refused() {
-    for bytes in [&b"\x02\0\0\0\0\0\0\0{}"[..], b"", b"GIF89a", b"PK\x03\x04"] {
+    for (bytes, says) in [
+        (&b"\x02\0\0\0\0\0\0\0{}"[..], "not a file of NumPy, PyTorch, GGUF or burn"),
+        (b"", "not a file of NumPy, PyTorch, GGUF or burn"),
+        (b"GIF89a", "not a file of NumPy, PyTorch, GGUF or burn"),
+        (b"PK\x03\x04", "truncated after 4 bytes"),
+        (b"lmgg\x01\0\0\0", "not a file of NumPy, PyTorch, GGUF or burn: a ggml file (.bin)"),
+        (b"<html>", "or burn: an HTML page"),
+    ] {
         let error = TensorFile::from_source(bytes, "a file", &Options::new()).unwrap_err();
         assert!(error.to_string().starts_with("a file: "), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
     }
 }

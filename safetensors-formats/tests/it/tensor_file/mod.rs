@@ -31,6 +31,8 @@ mod rebuilt;
 mod script;
 #[cfg(feature = "pytorch")]
 mod settings;
+#[cfg(feature = "pytorch")]
+mod shared;
 #[cfg(feature = "gguf")]
 mod split;
 #[cfg(feature = "pytorch")]

@@ -80,9 +80,8 @@ fn what_json_cannot_hold_is_left_out() {
     assert_eq!(json(&list(b"cnumpy\nfloat64\n)R")).unwrap(), "[null]");
     // Not what an optimizer has.
     assert_eq!(json(b"K\x01"), None);
-    // Deeper than any settings.
     let deep = [vec![b']'; 50], vec![b'a'; 49]].concat();
-    assert_eq!(json(&deep).unwrap(), format!("{}null{}", "[".repeat(16), "]".repeat(16)));
+    assert_eq!(json(&deep).unwrap(), format!("{}{}", "[".repeat(50), "]".repeat(50)));
 }
 
 /// A list of two lists of two, and so on.
@@ -104,5 +103,5 @@ fn settings_are_bounded() {
     let found = error.other::<ErrorKind>();
     assert!(matches!(found, Some(ErrorKind::DirectoryTooLong { limit: 10_000 })), "{error}");
     let error = groups(&doubled(b"K\x01", 40), &Options::new()).unwrap_err();
-    assert!(error.to_string().contains("over the limit of"), "{error}");
+    assert!(error.to_string().contains("bytes of memory"), "{error}");
 }

@@ -188,7 +188,7 @@ fn shards_that_are_missing_or_lack_a_tensor() {
     // A page in place of a file.
     server.put("2.safetensors", "<html>sign in</html>");
     let error = options().open(&address).unwrap_err();
-    assert!(error.to_string().contains("looks like"), "{error}");
+    assert!(error.to_string().contains("not a safetensors file"), "{error}");
     server.put("2.safetensors", "");
     let error = options().open(&address).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TooShort { found: 0 }), "{error}");

@@ -1,0 +1,165 @@
+//! Files of other formats, and the small JSON of our own, that share, repeat, nest, refer back and
+//! claim: each is made of a few choices and opened as users open it.
+//!
+//! A file is a list of [`Part`]s. `repeated` parts are written `count` times with `len` bytes each;
+//! `shared` parts have `len` bytes once, and are referred to `count` times. `tests/bound.rs` measures
+//! what reading them takes; the target [`run`] changes bytes of them, too.
+
+mod burn;
+mod gguf;
+mod numpy;
+mod open;
+mod pickle;
+mod plain;
+mod pytorch;
+mod trainers;
+mod zipped;
+
+use std::iter;
+
+use safetensors_core::checkpoint::store::MemoryStore;
+
+use crate::input::Input;
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The kind, one of [`Format::repeated`] or [`Format::shared`].
+    pub what: &'static str,
+    /// How often it is written, or referred to.
+    pub count: usize,
+    /// The bytes of a name or value in it.
+    pub len: usize,
+}
+
+impl Part {
+    /// As many different names as the part has, each of its length or a little longer.
+    fn names(self) -> impl Iterator<Item = String> {
+        let tag = self.what.as_bytes()[0] as char;
+        let len = self.len;
+        (0..self.count).map(move |number| {
+            let mut name = format!("{tag}{number:x}");
+            name.extend(iter::repeat_n('x', len.saturating_sub(name.len())));
+            name
+        })
+    }
+
+    /// A text of the part's length.
+    fn text(self) -> String {
+        "x".repeat(self.len)
+    }
+}
+
+/// The files of a checkpoint by name, and the path that is opened.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// Each name with its bytes.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// The file or directory that is opened.
+    pub path: &'static str,
+}
+
+impl Files {
+    /// One file, which is opened.
+    fn one(path: &'static str, bytes: Vec<u8>) -> Self {
+        Self { files: vec![(path.into(), bytes)], path }
+    }
+
+    /// Adds a file.
+    fn with(mut self, name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
+        self.files.push((name.into(), bytes.into()));
+        self
+    }
+
+    /// The bytes of all files and of their names.
+    pub fn len(&self) -> usize {
+        self.files.iter().map(|(name, bytes)| name.len() + bytes.len()).sum()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The files in memory.
+    pub fn store(&self) -> MemoryStore {
+        MemoryStore::from_iter(self.files.iter().map(|(name, bytes)| (name, bytes.clone())))
+    }
+}
+
+/// A format, and what its files are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// Its name.
+    pub name: &'static str,
+    /// The parts that are written as often as they count.
+    pub repeated: &'static [&'static str],
+    /// The parts that are written once and referred to.
+    pub shared: &'static [&'static str],
+    /// The bytes of a repeated part besides its length.
+    pub each: usize,
+    /// Writes files of these parts.
+    pub write: fn(&[Part]) -> Files,
+    /// Opens the path in the store, lists what is there, and reads small tensors. Returns the error.
+    pub open: fn(MemoryStore, &str) -> Result<(), String>,
+}
+
+/// All formats.
+pub const FORMATS: &[Format] = &[
+    plain::HEADER,
+    plain::INDEX,
+    plain::SETTINGS,
+    plain::ADAPTER,
+    plain::MANIFEST,
+    numpy::NPY,
+    numpy::NPZ,
+    numpy::DEFLATED,
+    pytorch::ARCHIVE,
+    pytorch::DEFLATED,
+    pytorch::LEGACY,
+    pytorch::SCRIPT,
+    pytorch::INDEX,
+    trainers::DCP,
+    trainers::DEEPSPEED,
+    burn::RECORD,
+    burn::PACK,
+    gguf::GGUF,
+];
+
+const COUNTS: [usize; 12] = [0, 1, 2, 3, 5, 9, 30, 100, 300, 1000, 5000, 30_000];
+const LENS: [usize; 11] = [0, 1, 2, 7, 8, 30, 64, 200, 1000, 10_000, 100_000];
+
+impl Format {
+    /// A few parts of some `most` bytes.
+    pub fn random(&self, input: &mut Input<'_>, most: usize) -> Vec<Part> {
+        let kinds = [self.repeated, self.shared].concat();
+        let count = 1 + input.below(5);
+        let parts = iter::repeat_with(|| {
+            let what = input.one_of(&kinds);
+            let (count, len) = (input.one_of(&COUNTS), input.one_of(&LENS).min(most));
+            let each = if self.shared.contains(&what) { 8 } else { len + self.each };
+            Part { what, count: count.min(most / each), len }
+        });
+        parts.take(count).collect()
+    }
+}
+
+/// Checks one input: a format, its parts, and how bytes of the files change.
+pub fn run(input: &[u8]) {
+    let mut input = Input::new(input);
+    let format = input.one_of(FORMATS);
+    let most = input.one_of(&[1 << 8, 1 << 12, 1 << 15]);
+    let parts = format.random(&mut input, most);
+    let mut files = (format.write)(&parts);
+    for _ in 0..input.below(8) {
+        let file = input.below(files.files.len().clamp(1, 256));
+        let Some((_, bytes)) = files.files.get_mut(file) else { continue };
+        let at = input.u64() as usize % bytes.len().max(1);
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte = input.byte();
+        }
+    }
+    if let Err(error) = (format.open)(files.store(), files.path) {
+        assert!(error.len() <= 1500, "{} bytes: {error:.200}", error.len());
+    }
+}

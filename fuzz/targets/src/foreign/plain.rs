@@ -1,0 +1,357 @@
+//! Safetensors files, and the JSON beside them.
+
+use super::{Files, Format, Part, open};
+
+/// The header of a file.
+pub(super) const HEADER: Format = Format {
+    name: "safetensors header",
+    repeated: &[
+        "tensors",
+        "metadata",
+        "attributes",
+        "aliases",
+        "dims",
+        "spaces",
+        "escapes",
+        "claims",
+        "kept name",
+    ],
+    shared: &["one text", "dimensions"],
+    each: 8,
+    write: |parts| Files::one("a.safetensors", header(parts)),
+    open: open::safetensors,
+};
+
+/// The index of a sharded checkpoint.
+pub(super) const INDEX: Format = Format {
+    name: "sharded index",
+    repeated: &[
+        "names",
+        "shards",
+        "metadata",
+        "nested",
+        "values",
+        "fields",
+        "full shards",
+        "one shard",
+    ],
+    shared: &["itself"],
+    each: 8,
+    write: index,
+    open: open::safetensors,
+};
+
+/// `config.json` beside quantised weights.
+pub(super) const SETTINGS: Format = Format {
+    name: "config.json",
+    repeated: &[
+        "modules",
+        "ignored",
+        "patterns",
+        "rules",
+        "groups",
+        "own settings",
+        "nested",
+        "values",
+        "scaled",
+        "large patterns",
+    ],
+    shared: &["one pattern"],
+    each: 8,
+    write: settings,
+    open: open::quantised,
+};
+
+/// A LoRA adapter and its settings.
+pub(super) const ADAPTER: Format = Format {
+    name: "LoRA adapter",
+    repeated: &[
+        "modules",
+        "ranks",
+        "alphas",
+        "whole",
+        "nested",
+        "values",
+        "settings",
+        "metadata",
+        "large patterns",
+    ],
+    shared: &["one pattern"],
+    each: 8,
+    write: adapter,
+    open: open::adapter,
+};
+
+/// A file whose manifest is written.
+pub(super) const MANIFEST: Format = Format {
+    name: "kerchunk manifest",
+    repeated: &["tensors", "groups", "attributes", "dims", "metadata", "aliases", "kept name"],
+    shared: &["parts", "dimensions", "wide"],
+    each: 8,
+    write: |parts| Files::one("a.safetensors", header(parts)),
+    open: open::manifest,
+};
+
+/// A file with this JSON and so many bytes of data.
+fn file(json: &str, len: usize) -> Vec<u8> {
+    let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(json.as_bytes());
+    bytes.resize(bytes.len() + len, 0);
+    bytes
+}
+
+/// The entry of a tensor without elements.
+fn empty(name: &str) -> String {
+    format!("\"{name}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}")
+}
+
+fn header(parts: &[Part]) -> Vec<u8> {
+    let (mut entries, mut metadata) = (Vec::new(), Vec::new());
+    let mut spaces = String::new();
+    for (number, part) in parts.iter().enumerate() {
+        let Part { what, count, len } = *part;
+        match what {
+            "tensors" => entries.extend(part.names().map(|name| empty(&name))),
+            "groups" => {
+                entries.extend(part.names().map(|name| empty(&name.replace("xx", "/x"))));
+            }
+            "metadata" => metadata.extend(part.names().map(|name| format!("\"{name}\":\"\""))),
+            "attributes" => {
+                metadata.extend(part.names().map(|name| format!("\"attribute:u:{name}\":\"m\"")))
+            }
+            "aliases" => {
+                let name = format!("kept{number}");
+                entries.push(empty(&name));
+                metadata.extend(part.names().map(|alias| format!("\"{alias}\":\"{name}\"")));
+            }
+            "dims" => {
+                let dims = "0,".repeat(len.min(1000));
+                entries.extend((0..count).map(|i| {
+                    empty(&format!("d{number}-{i}")).replace("[0]", &format!("[{dims}0]"))
+                }));
+            }
+            "spaces" => spaces.push_str(&" ".repeat(count * len.max(1))),
+            "escapes" => entries.push(empty(&format!("e{number}{}", "\\u0001".repeat(count)))),
+            "claims" => {
+                entries
+                    .push(empty(&format!("c{number}")).replace("0,0]", "0,18446744073709551615]"));
+            }
+            "kept name" => {
+                entries.push(empty(&part.text()));
+                let text = part.text();
+                metadata.extend((0..count).map(|i| format!("\"z{number}-{i}\":\"{text}\"")));
+            }
+            "one text" => metadata.push(format!("\"t{number}\":\"{}\"", "\\n".repeat(len))),
+            "parts" => entries.push(empty(&format!("p{number}/{}a", "a/".repeat(len)))),
+            "wide" => entries.push(
+                empty(&format!("{}w{number}", part.text()))
+                    .replace("[0]", &format!("[{}0]", "0,".repeat(count.min(1000)))),
+            ),
+            _ => {
+                let name = format!("u{number}");
+                entries
+                    .push(empty(&name).replace("[0]", &format!("[{}0]", "1,".repeat(len.min(60)))));
+                let dims = "x ".repeat(len.min(60));
+                metadata.push(format!("\"attribute:{name}:dimensions\":\"{dims}x\""));
+            }
+        }
+    }
+    if !metadata.is_empty() {
+        entries.push(format!("\"__metadata__\":{{{}}}", metadata.join(",")));
+    }
+    file(&format!("{{{}}}{spaces}", entries.join(",")), 0)
+}
+
+fn index(parts: &[Part]) -> Files {
+    let mut files = Files { path: "model.safetensors.index.json", ..Files::default() };
+    files = files.with("w.safetensors", file(&format!("{{{}}}", empty("w")), 0));
+    let mut map = vec![("w".to_owned(), "w.safetensors".to_owned())];
+    let (mut metadata, mut fields) = (Vec::new(), String::new());
+    for (number, part) in parts.iter().enumerate() {
+        let Part { what, count, len } = *part;
+        match what {
+            "names" => {
+                let name = format!("n{number}.safetensors");
+                let entries: Vec<_> = part.names().map(|name| empty(&name)).collect();
+                files = files.with(&name, file(&format!("{{{}}}", entries.join(",")), 0));
+                map.extend(part.names().map(|tensor| (tensor, name.clone())));
+            }
+            "full shards" => {
+                for shard in 0..count.min(100) {
+                    let name = format!("f{number}-{shard}.safetensors");
+                    let of = Part { what: "tensors", count: len / 64 + count, len: 1 };
+                    files = files.with(&name, header(&[of]));
+                    map.push((format!("t{shard:x}"), name));
+                }
+            }
+            "shards" => {
+                map.extend(part.names().map(|name| (name.clone(), format!("{name}.safetensors"))));
+            }
+            "metadata" => metadata.extend(part.names().map(|name| format!("\"{name}\":\"\""))),
+            "nested" => {
+                metadata.push(format!("\"d{number}\":{}{}", "[".repeat(count), "]".repeat(count)));
+            }
+            "values" => metadata.push(format!("\"v{number}\":[{}1]", "1,".repeat(count))),
+            "fields" => part.names().for_each(|name| fields.push_str(&format!("\"{name}\":1,"))),
+            "one shard" => {
+                let shard = format!("{}.safetensors", part.text());
+                map.extend((0..count).map(|number| (format!("z{number:x}"), shard.clone())));
+            }
+            _ => {
+                let path = files.path.to_owned();
+                map.extend((0..count).map(|number| (format!("i{number:x}"), path.clone())));
+            }
+        }
+    }
+    let map: Vec<_> = map.iter().map(|(name, shard)| format!("\"{name}\":\"{shard}\"")).collect();
+    let json = format!(
+        "{{{fields}\"metadata\":{{{}}},\"weight_map\":{{{}}}}}",
+        metadata.join(","),
+        map.join(",")
+    );
+    let path = files.path;
+    files.with(path, json)
+}
+
+/// A weight of FP8 and its scale.
+fn scaled(name: &str) -> String {
+    let weight = format!(
+        "\"{name}.weight\":{{\"dtype\":\"F8_E4M3\",\"shape\":[0,1],\"data_offsets\":[0,0]}}"
+    );
+    format!("{weight},{}", empty(&format!("{name}.weight_scale")).replace("[0]", "[0,1]"))
+}
+
+fn quoted<T: AsRef<str>>(texts: impl Iterator<Item = T>, after: &str) -> String {
+    texts.map(|text| format!("\"{}\"{after},", text.as_ref())).collect()
+}
+
+/// A pattern that compiles to far more than its text.
+fn large(number: usize) -> String {
+    format!("x{number:x}[ab]{{90000}}")
+}
+
+fn settings(parts: &[Part]) -> Files {
+    let (mut entries, mut fields) = (Vec::new(), String::new());
+    let (mut ignored, mut patterns, mut rules, mut groups) =
+        (String::new(), String::new(), String::new(), String::new());
+    let mut method = "fp8";
+    for (number, part) in parts.iter().enumerate() {
+        let Part { what, count, .. } = *part;
+        match what {
+            "modules" => entries.extend(part.names().map(|name| empty(&format!("{name}.weight")))),
+            "scaled" => entries.extend(part.names().map(|name| scaled(&name))),
+            "ignored" => ignored.push_str(&quoted(part.names(), "")),
+            "patterns" => {
+                method = "gemma";
+                patterns.push_str(&quoted(part.names(), ":{\"num_bits\":4}"));
+            }
+            "large patterns" => {
+                method = "gemma";
+                let all = (0..count).map(large);
+                patterns.push_str(&quoted(all, ":{\"num_bits\":4}"));
+            }
+            "one pattern" => {
+                method = "gemma";
+                patterns.push_str(&quoted([part.text()].iter(), ":{\"num_bits\":4}"));
+            }
+            "rules" => rules.push_str(&quoted(part.names(), ":{\"bits\":4}")),
+            "groups" => groups.push_str(&quoted(part.names(), ":{\"weights\":{\"num_bits\":4}}")),
+            "own settings" => fields.push_str(&quoted(part.names(), ":{\"bits\":4}")),
+            "nested" => fields.push_str(&format!(
+                "\"d{number}\":{}{},",
+                "[".repeat(count),
+                "]".repeat(count)
+            )),
+            _ => fields.push_str(&format!("\"v{number}\":[{}1],", "1,".repeat(count))),
+        }
+    }
+    let list = |text: &str| text.trim_end_matches(',').to_owned();
+    if !groups.is_empty() {
+        fields.push_str(&format!("\"config_groups\":{{{}}},", list(&groups)));
+    }
+    if !rules.is_empty() {
+        fields.push_str(&format!("\"dynamic\":{{{}}},", list(&rules)));
+    }
+    let json = format!(
+        "{{\"quantization_config\":{{{fields}\"module_quant_configs\":{{{}}},\
+         \"modules_to_not_convert\":[{}],\"quant_method\":\"{method}\"}}}}",
+        list(&patterns),
+        list(&ignored)
+    );
+    entries.push(scaled("model.layers.0.q_proj"));
+    if method == "gemma" {
+        entries.iter_mut().for_each(|entry| *entry = entry.replace("F8_E4M3", "U8"));
+    }
+    Files { path: "d", ..Files::default() }
+        .with("d/model.safetensors", file(&format!("{{{}}}", entries.join(",")), 0))
+        .with("d/config.json", json)
+}
+
+/// The entries of a header, and the length of the data.
+#[derive(Default)]
+struct Matrices(Vec<String>, usize);
+
+impl Matrices {
+    /// Adds a tensor of F32 of this shape.
+    fn add(&mut self, name: &str, rows: usize, columns: usize) {
+        let (start, end) = (self.1, self.1 + rows * columns * 4);
+        self.1 = end;
+        self.0.push(format!(
+            "\"{name}\":{{\"dtype\":\"F32\",\"shape\":[{rows},{columns}],\
+             \"data_offsets\":[{start},{end}]}}"
+        ));
+    }
+
+    fn file(self) -> Vec<u8> {
+        file(&format!("{{{}}}", self.0.join(",")), self.1)
+    }
+}
+
+fn adapter(parts: &[Part]) -> Files {
+    let (mut entries, mut base) = (Matrices::default(), Matrices::default());
+    let mut metadata = String::new();
+    let module = |name: &str, entries: &mut Matrices, base: &mut Matrices| {
+        entries.add(&format!("base_model.model.{name}.lora_A.weight"), 2, 1);
+        entries.add(&format!("base_model.model.{name}.lora_B.weight"), 1, 2);
+        base.add(&format!("{name}.weight"), 1, 1);
+    };
+    module("q", &mut entries, &mut base);
+    let (mut ranks, mut alphas, mut whole, mut fields) =
+        (String::new(), String::new(), String::new(), String::new());
+    for (number, part) in parts.iter().enumerate() {
+        let Part { what, count, .. } = *part;
+        match what {
+            "modules" => {
+                part.names().for_each(|name| module(&name, &mut entries, &mut base));
+            }
+            "ranks" => ranks.push_str(&quoted(part.names(), ":2")),
+            "alphas" => alphas.push_str(&quoted(part.names(), ":2")),
+            "whole" => whole.push_str(&quoted(part.names(), "")),
+            "large patterns" => ranks.push_str(&quoted((0..count).map(large), ":2")),
+            "one pattern" => alphas.push_str(&quoted([part.text()].iter(), ":2")),
+            "settings" => fields.push_str(&quoted(part.names(), ":null")),
+            "metadata" => metadata.push_str(&quoted(part.names(), ":\"\"")),
+            "nested" => fields.push_str(&format!(
+                "\"target_modules\":{}{},",
+                "[".repeat(count),
+                "]".repeat(count)
+            )),
+            _ => fields.push_str(&format!("\"layers_pattern\":[{}{number}],", "1,".repeat(count))),
+        }
+    }
+    let list = |text: &str| text.trim_end_matches(',').to_owned();
+    let json = format!(
+        "{{{fields}\"rank_pattern\":{{{}}},\"alpha_pattern\":{{{}}},\"modules_to_save\":[{}],\
+         \"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":4}}",
+        list(&ranks),
+        list(&alphas),
+        list(&whole)
+    );
+    if !metadata.is_empty() {
+        entries.0.push(format!("\"__metadata__\":{{{}}}", list(&metadata)));
+    }
+    Files { path: "adapter", ..Files::default() }
+        .with("base.safetensors", base.file())
+        .with("adapter/adapter_model.safetensors", entries.file())
+        .with("adapter/adapter_config.json", json)
+}

@@ -1,0 +1,231 @@
+//! What is opened costs what it weighs: for files of every format that share, repeat, nest, refer
+//! back and claim, the peak of the memory and the steps follow the length of the files.
+//!
+//! ```text
+//! cargo test -p safetensors-fuzz --test bound
+//! FORMAT=GGUF cargo test -p safetensors-fuzz --test bound -- --ignored --nocapture
+//! ```
+//!
+//! The second prints the worst files of each format, or of one, also of large ones. A program of its
+//! own, because it counts what all of its threads allocate.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use cap::Cap;
+use peak_alloc::PeakAlloc;
+use safetensors_fuzz::foreign::{FORMATS, Files, Format, Part};
+use safetensors_fuzz::input::Input;
+
+/// `Cap` counts all that is allocated, `PeakAlloc` the most at a time.
+#[global_allocator]
+static ALLOCATOR: Cap<PeakAlloc> = Cap::new(PeakAlloc, usize::MAX);
+
+const MIB: usize = 1 << 20;
+
+/// The memory that may be taken for files of this length.
+fn most_memory(len: usize) -> usize {
+    64 * MIB + 64 * len
+}
+
+/// The bytes that may be allocated one after another, which count the steps.
+fn most_steps(len: usize) -> usize {
+    256 * MIB + 512 * len
+}
+
+/// What it took to open files.
+struct Measured {
+    format: &'static str,
+    parts: Vec<Part>,
+    len: usize,
+    peak: usize,
+    allocated: usize,
+    took: Duration,
+    /// The error, or a panic.
+    outcome: Result<(), String>,
+    has_panicked: bool,
+}
+
+impl Measured {
+    fn new(format: &Format, parts: &[Part], files: &Files) -> Self {
+        let (store, path) = (files.store(), files.path);
+        let (before, allocated) = (PeakAlloc.current_usage(), ALLOCATOR.total_allocated());
+        PeakAlloc.reset_peak_usage();
+        let start = Instant::now();
+        let opened = catch_unwind(AssertUnwindSafe(|| (format.open)(store, path)));
+        Self {
+            format: format.name,
+            parts: parts.to_vec(),
+            len: files.len(),
+            peak: PeakAlloc.peak_usage() - before,
+            allocated: ALLOCATOR.total_allocated() - allocated,
+            took: start.elapsed(),
+            has_panicked: opened.is_err(),
+            outcome: opened.unwrap_or_else(|_| Err("a panic".into())),
+        }
+    }
+
+    fn is_fine(&self) -> bool {
+        !self.has_panicked
+            && self.peak <= most_memory(self.len)
+            && self.allocated <= most_steps(self.len)
+    }
+
+    /// The peak as a part of the limit.
+    fn share(&self) -> f64 {
+        self.peak as f64 / most_memory(self.len) as f64
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [peak, allocated, len] =
+            [self.peak, self.allocated, self.len].map(|bytes| bytes as f64 / MIB as f64);
+        let parts = self.parts.iter().map(|it| format!("{} ({} x {})", it.what, it.count, it.len));
+        write!(
+            f,
+            "{}: {}: {len:.3} MiB take {peak:.1} MiB ({:.0} times), allocate {allocated:.1} MiB \
+             ({:.0} times), {:.1} s: {:.120}",
+            self.format,
+            parts.collect::<Vec<_>>().join(", "),
+            peak / len,
+            allocated / len,
+            self.took.as_secs_f64(),
+            self.outcome.as_ref().err().map_or("opened", |error| error)
+        )
+    }
+}
+
+/// The parts of one kind that make files of about this length.
+fn sized(format: &Format, what: &'static str, len: usize, target: usize) -> (Part, Files) {
+    let each = if format.shared.contains(&what) { 8 } else { len + format.each };
+    let mut part = Part { what, count: (target / each).max(1), len };
+    let mut files = (format.write)(&[part]);
+    for _ in 0..3 {
+        let found = files.len();
+        if (target * 3 / 4..=target * 5 / 4).contains(&found) {
+            break;
+        }
+        let count = (part.count as u128 * target as u128 / found.max(1) as u128) as usize;
+        part.count = count.clamp(1, target.min(400_000));
+        files = (format.write)(&[part]);
+    }
+    (part, files)
+}
+
+/// The lengths of names and values that may be worst for files of this length.
+fn lens(format: &Format, what: &str, target: usize) -> [usize; 3] {
+    match format.shared.contains(&what) {
+        true => [8, target / 8, target / 2],
+        false => [1, target.isqrt(), target / 3],
+    }
+}
+
+/// Every kind of part by itself, in files of these lengths, until `then` wants no larger ones.
+fn alone(format: &Format, targets: &[usize], mut then: impl FnMut(Measured) -> bool) {
+    for what in format.repeated.iter().chain(format.shared) {
+        let mut before = 0;
+        for position in 0..3 {
+            for &target in targets {
+                let len = lens(format, what, target)[position];
+                let (part, files) = sized(format, what, len, target);
+                // The length means nothing to some kinds.
+                let is_same = std::mem::replace(&mut before, files.len()) == files.len();
+                if is_same || !then(Measured::new(format, &[part], &files)) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Parts at random. The same on every platform.
+fn mixed(format: &Format, count: usize, mut then: impl FnMut(Measured) -> bool) {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    for number in 0..count {
+        let choices: [u8; 32] = [(); 32].map(|()| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        });
+        let most = match number % 500 {
+            0 => 200 << 10,
+            1..10 => 8 << 10,
+            _ => 256,
+        };
+        let parts = format.random(&mut Input::new(&choices), most);
+        then(Measured::new(format, &parts, &(format.write)(&parts)));
+    }
+}
+
+/// Files of each format: every kind of part by itself, and more than a thousand mixtures.
+#[test]
+fn what_is_opened_costs_what_it_weighs() {
+    let mut wrong = Vec::new();
+    for format in FORMATS {
+        let mut opened = 0;
+        let mut check = |measured: Measured| {
+            opened += usize::from(measured.outcome.is_ok());
+            if !measured.is_fine() {
+                wrong.push(measured.to_string());
+            }
+            true
+        };
+        alone(format, &[16 << 10], &mut check);
+        mixed(format, 1200, check);
+        // The others are refused for what they are.
+        assert!(opened > 300, "{}: only {opened} are read", format.name);
+    }
+    assert!(wrong.is_empty(), "{} files take too much:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Prints the worst files of each format, or of `FORMAT` alone, up to 1 MiB.
+#[test]
+#[ignore = "takes minutes"]
+fn table() {
+    let wanted = std::env::var("FORMAT").ok();
+    let is_wanted = |format: &&Format| wanted.as_ref().is_none_or(|name| name == format.name);
+    println!(
+        "| format | files | over the limit | worst share of the limit | by | worst peak / file from \
+         128 KiB on | longest |"
+    );
+    for format in FORMATS.iter().filter(is_wanted) {
+        let (mut files, mut wrong, mut slow, mut before) = (0, 0, 0.0_f64, 0);
+        let (mut worst, mut large) = (None::<Measured>, 0.0_f64);
+        let mut count = |measured: Measured| {
+            files += 1;
+            wrong += usize::from(!measured.is_fine());
+            slow = slow.max(measured.took.as_secs_f64());
+            if !measured.is_fine() && measured.parts.len() == 1 {
+                println!("over the limit: {measured}");
+            }
+            if measured.len >= 128 << 10 {
+                large = large.max(measured.peak as f64 / measured.len as f64);
+            }
+            // What grows faster than the file may take all of the memory next.
+            let ratio = measured.peak / measured.len;
+            let by = if ratio > 2 * before { 64 } else { 8 };
+            before = ratio;
+            let is_small = measured.took.as_secs() < 4 && measured.peak * by < 6000 * MIB;
+            if worst.as_ref().is_none_or(|worst| measured.share() > worst.share()) {
+                worst = Some(measured);
+            }
+            is_small
+        };
+        alone(format, &[16 << 10, 128 << 10, 1 << 20], &mut count);
+        mixed(format, 500, count);
+        let worst = worst.unwrap();
+        let kinds: Vec<_> = worst.parts.iter().map(|part| part.what).collect();
+        println!(
+            "| {} | {files} | {wrong} | {:.2} | {}: {} KiB take {} MiB | {large:.0} | {slow:.1} s |",
+            format.name,
+            worst.share(),
+            kinds.join(", "),
+            worst.len >> 10,
+            worst.peak / MIB,
+        );
+    }
+}

@@ -1,0 +1,211 @@
+//! [`Budget`]: how much memory and time the readers of one open may take, and [`Depth`].
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Limits;
+use crate::error::{ErrorKind, Result};
+
+/// A share for every file, and what each of its bytes adds: bytes of memory, and steps. Lists that
+/// grow take up to three times what is counted, and core reads the header again, so four times the
+/// memory is within 64 MiB and 64 bytes for each byte of the file.
+const MEMORY: (u64, u64) = (16 << 20, 16);
+const STEPS: (u64, u64) = (1 << 20, 16);
+
+/// The bytes of memory of a file for each of [`Limits::directory_bytes`], and its steps for each of
+/// [`Limits::objects`], however long it is.
+const MEMORY_OF_TEXT: u64 = 32;
+const STEPS_OF_OBJECTS: u64 = 16;
+
+/// The bytes of a text that one step looks at.
+const STEP: usize = 16;
+
+/// The bytes that are read before they are counted.
+const CHUNK: usize = 4096;
+
+/// The deepest nesting of any kind.
+const DEEPEST: usize = 100;
+
+/// What one open may take: of one file, or of a directory or an index with all of its files. Clones
+/// share the counts.
+///
+/// A small file can name a long text, a list or a tensor any number of times. So readers count
+/// memory before they take it and each pass over a list, and the sums are in proportion to the
+/// length of the files.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    limits: Limits,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    files: AtomicU64,
+    /// The bytes of all files.
+    file_len: AtomicU64,
+    memory: AtomicU64,
+    steps: AtomicU64,
+}
+
+impl Budget {
+    /// The budget for a file of this length.
+    pub(crate) fn new(file_len: u64, limits: &Limits) -> Self {
+        let budget = Self { limits: limits.clone(), counts: Arc::default() };
+        budget.grow(file_len);
+        budget
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Adds a file of this length to those that are opened.
+    pub(crate) fn grow(&self, file_len: u64) {
+        add(&self.counts.files, 1);
+        add(&self.counts.file_len, file_len);
+    }
+
+    /// Returns a budget with the counts of now, to read the same files twice.
+    pub(crate) fn again(&self) -> Self {
+        let Counts { files, file_len, memory, steps } = &*self.counts;
+        let [files, file_len, memory, steps] = [files, file_len, memory, steps]
+            .map(|count| AtomicU64::new(count.load(Ordering::Relaxed)));
+        let counts = Counts { files, file_len, memory, steps };
+        Self { limits: self.limits.clone(), counts: Arc::new(counts) }
+    }
+
+    /// Counts bytes that are to be kept or copied.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfProportion`].
+    pub(crate) fn keep(&self, bytes: usize) -> Result<()> {
+        let most = self.limits.directory_bytes.saturating_mul(MEMORY_OF_TEXT);
+        self.count(&self.counts.memory, bytes, MEMORY, most, "bytes of memory")
+    }
+
+    /// Counts so many values of a type that are to be kept or copied.
+    pub(crate) fn keep_all<T>(&self, count: usize) -> Result<()> {
+        self.keep(count.saturating_mul(size_of::<T>()))
+    }
+
+    /// Reads up to so many bytes, and counts them as they come: memory grows with those that are
+    /// there, not with those that are asked for.
+    pub(crate) fn read(&self, from: &mut impl Read, len: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        loop {
+            let most = (len - bytes.len() as u64).min(bytes.len().max(CHUNK) as u64);
+            let read = from.by_ref().take(most).read_to_end(&mut bytes)?;
+            self.keep(read)?;
+            if most == 0 || (read as u64) < most {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// Keeps a text that is referred to.
+    pub(crate) fn text(&self, text: &str) -> Result<Arc<str>> {
+        self.keep(text.len() + 2 * size_of::<usize>())?;
+        Ok(text.into())
+    }
+
+    /// Counts steps of work, such as one for each value that is looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfProportion`].
+    pub(crate) fn work(&self, steps: usize) -> Result<()> {
+        let most = (self.limits.objects as u64).saturating_mul(STEPS_OF_OBJECTS);
+        self.count(&self.counts.steps, steps, STEPS, most, "steps")
+    }
+
+    /// Counts the steps of a text that is compared, or looked up by its hash.
+    pub(crate) fn work_on(&self, text: &str) -> Result<()> {
+        self.work(1 + text.len() / STEP)
+    }
+
+    fn count(
+        &self,
+        count: &AtomicU64,
+        more: usize,
+        (always, each): (u64, u64),
+        most: u64,
+        what: &'static str,
+    ) -> Result<()> {
+        let file_len = self.counts.file_len.load(Ordering::Relaxed);
+        let most = most.saturating_mul(self.counts.files.load(Ordering::Relaxed));
+        let limit = file_len.saturating_mul(each).saturating_add(always).min(most);
+        if add(count, more as u64) <= limit {
+            Ok(())
+        } else {
+            Err(ErrorKind::OutOfProportion { what, limit, file_len }.into())
+        }
+    }
+}
+
+/// Adds to a count, and returns the sum.
+fn add(count: &AtomicU64, more: u64) -> u64 {
+    let sum = |count: u64| Some(count.saturating_add(more));
+    let before = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+    before.unwrap_or_else(|count| count).saturating_add(more)
+}
+
+/// How deep a value is nested in others, of whatever kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Depth(usize);
+
+impl Depth {
+    /// Returns the depth of what is in a value.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NestedTooDeep`].
+    pub(crate) fn deeper(self) -> Result<Self> {
+        if self.0 >= DEEPEST {
+            return Err(ErrorKind::NestedTooDeep { limit: DEEPEST }.into());
+        }
+        Ok(Self(self.0 + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_steps_are_in_proportion_to_all_files() {
+        let budget = Budget::new(1 << 20, &Limits::default());
+        budget.keep(32 << 20).unwrap();
+        budget.work(17 << 20).unwrap();
+        let again = budget.again();
+        for budget in [&budget, &again] {
+            let error = budget.keep(1).unwrap_err().to_string();
+            assert!(error.contains("over 33554432 bytes of memory"), "{error}");
+            assert!(budget.work(1).unwrap_err().to_string().contains("over 17825792 steps"));
+        }
+        let mut limits = Limits::default();
+        (limits.directory_bytes, limits.objects) = (1, 1);
+        let small = Budget::new(u64::MAX, &limits);
+        assert!(small.keep(32).is_ok() && small.keep(1).is_err());
+        assert!(small.work(16).is_ok() && small.work(1).is_err());
+        assert!(small.keep(usize::MAX).is_err() && small.keep(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn each_file_of_a_directory_adds_to_the_budget_of_all() {
+        let budget = Budget::new(0, &Limits::default());
+        assert!(budget.keep(17 << 20).is_err());
+        budget.grow(1 << 20);
+        assert!(budget.keep(0).is_ok());
+    }
+
+    #[test]
+    fn nesting_has_one_limit() {
+        let mut depth = Depth::default();
+        for _ in 0..100 {
+            depth = depth.deeper().unwrap();
+        }
+        assert!(depth.deeper().unwrap_err().to_string().contains("the limit of 100"));
+    }
+}
