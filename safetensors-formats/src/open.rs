@@ -107,7 +107,7 @@ fn open_path<T: Store<File: 'static> + 'static>(
     {
         let is_index = path.extension().is_some_and(|end| end == "json");
         if is_index {
-            return crate::pytorch::open_index(&**store, path, options);
+            return crate::pytorch::open_index(&**store, path, options, open_source);
         }
         if kind(&**store, path)? == Some(FileKind::Directory) {
             return open_directory(store, path, options);
@@ -295,7 +295,7 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Opti
 }
 
 /// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.
-pub(crate) fn open_source<S: ReadAt>(
+fn open_source<S: ReadAt>(
     source: S,
     path: &Path,
     options: &Options,
