@@ -169,7 +169,7 @@ def read(path: str) -> bytes:
 
 def open_at_once(path: str, flags: int) -> int:
     """Opens a file without waiting for the writer of a FIFO."""
-    return os.open(path, flags | os.O_NONBLOCK)
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def directly_in(address: str) -> list[str]:

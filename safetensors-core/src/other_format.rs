@@ -32,6 +32,10 @@ pub enum OtherFormat {
     Npz,
     /// Any other ZIP archive.
     Zip,
+    /// A burnpack file of burn.
+    Burnpack,
+    /// A record of an old burn.
+    BurnRecord,
     /// A format that this library does not read, in the words of an error.
     Named(&'static str),
 }
@@ -50,7 +54,9 @@ const MAGIC: &[(usize, &[u8], OtherFormat)] = &[
     (0, b"tjgg", Named(GGML)),
     (0, b"algg", Named(GGML)),
     (0, b"nsgg", Named(GGML)),
-    (0, b"NRUB", Named("a burnpack file of burn (.bpk)")),
+    (0, b"NRUB", OtherFormat::Burnpack),
+    (0, b"\x82\xa8metadata", OtherFormat::BurnRecord),
+    (0, b"\x83\xa8metadata", OtherFormat::BurnRecord),
     (4, b"TFL3", Named("a TensorFlow Lite model")),
     (0, b"\x89HDF\r\n\x1a\n", Named("an HDF5 file, as Keras writes")),
     (0, b"PAR1", Named("a Parquet table")),
@@ -89,6 +95,8 @@ impl fmt::Display for OtherFormat {
             Self::PytorchArchive => "a PyTorch checkpoint (.pt, .pth, .bin)",
             Self::Npz => "a NumPy archive (.npz)",
             Self::Zip => "a ZIP archive, as PyTorch checkpoints and .npz files are",
+            Self::Burnpack => "a burnpack file of burn (.bpk)",
+            Self::BurnRecord => "a record of burn (.mpk)",
             Self::Named(name) => name,
         })
     }
@@ -122,9 +130,7 @@ impl OtherFormat {
             () if is_ctranslate2(start) => {
                 Named("a model of CTranslate2 (model.bin), as faster-whisper reads")
             }
-            () if is_map(start) => {
-                Named("MessagePack, as Flax checkpoints and records of burn are")
-            }
+            () if is_map(start) => Named("MessagePack, as Flax checkpoints are"),
             () if is_text(start) => Named("a text file"),
             () => return None,
         })
@@ -247,7 +253,7 @@ mod tests {
             (b"\x1c\0\0\0TFL3\x14\0\x20\0", "a TensorFlow Lite model"),
             (b"\x82\xa6params\x81\xa5Dense", "MessagePack, as Flax"),
             (b"\xde\0\x10\xa9embedding\x81", "MessagePack, as Flax"),
-            (b"\x83\xa8metadata\x85", "MessagePack, as Flax"),
+            (b"\x83\xa8metadata\x85", "a record of burn (.mpk)"),
             (b"NRUB\x01\0\0\0", "a burnpack file"),
             (b"PAR1\x15\x04\x15\xc0\x01\x15", "a Parquet table"),
             (b"ARROW1\0\0\xff\xff\xff\xff", "an Arrow table"),

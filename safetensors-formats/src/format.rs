@@ -154,17 +154,6 @@ impl Format {
     }
 }
 
-/// Whether a file begins as a record of burn does: with a map of two or three entries, of which the
-/// first is `metadata`.
-pub(crate) fn is_record(start: &[u8]) -> bool {
-    matches!(start, [0x82 | 0x83, rest @ ..] if rest.starts_with(b"\xa8metadata"))
-}
-
-/// Whether a file begins as burnpack does.
-pub(crate) fn is_burnpack(start: &[u8]) -> bool {
-    start.starts_with(b"NRUB")
-}
-
 /// Whether the name of a member of an archive is one that only `torch.export` writes.
 pub(crate) fn is_exported(member: &str) -> bool {
     ["archive_format", "models/model.json", "serialized_exported_program.json"]

@@ -18,7 +18,7 @@ use crate::budget::Budget;
 use crate::error::{self, Error, ErrorKind, Result};
 #[cfg(feature = "pytorch")]
 use crate::format::STANDARD;
-use crate::format::{Format, is_burnpack, is_exported, is_record};
+use crate::format::{Format, is_exported};
 use crate::input::Input;
 use crate::tensor_file::TensorFile;
 use crate::window::Window;
@@ -107,7 +107,7 @@ fn open_path<T: Store<File: 'static> + 'static>(
     {
         let is_index = path.extension().is_some_and(|end| end == "json");
         if is_index {
-            return crate::pytorch::open_index(&**store, path, options);
+            return crate::pytorch::open_index(&**store, path, options, open_source);
         }
         if kind(&**store, path)? == Some(FileKind::Directory) {
             return open_directory(store, path, options);
@@ -271,8 +271,8 @@ impl Start {
             Some(kind @ (OtherFormat::PytorchArchive | OtherFormat::Npz | OtherFormat::Zip)) => {
                 Self::Zip(kind)
             }
-            _ if is_record(start) => Self::Format(Format::Burn),
-            _ if is_burnpack(start) => Self::Format(Format::Burnpack),
+            Some(OtherFormat::BurnRecord) => Self::Format(Format::Burn),
+            Some(OtherFormat::Burnpack) => Self::Format(Format::Burnpack),
             other => Self::Other(other),
         }
     }
@@ -295,7 +295,7 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Opti
 }
 
 /// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.
-pub(crate) fn open_source<S: ReadAt>(
+fn open_source<S: ReadAt>(
     source: S,
     path: &Path,
     options: &Options,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -154,10 +154,14 @@ impl Manifest {
     /// [`EpochError::OtherEpoch`], [`EpochError::NoRecord`], [`ErrorKind::Io`]; each names the
     /// directory or the manifest.
     pub(super) fn read(directory: &Path, epoch: usize) -> Result<(Self, Digest)> {
-        let text = beside::read(directory, NAME, MOST_BYTES)?.ok_or_else(|| {
+        let file = beside::open(directory, NAME)?.ok_or_else(|| {
             Error::from(EpochError::NoManifest { manifest: NAME }).in_path(directory)
         })?;
         let path = directory.join(NAME);
+        // A longer one is malformed, which is no failure of the system.
+        let mut text = Vec::new();
+        let read = file.file().take(MOST_BYTES).read_to_end(&mut text);
+        read.map_err(|error| in_file(error, &path))?;
         let manifest = Self::parse(&text, epoch).map_err(|error| error.in_path(&path))?;
         Ok((manifest, Digest::of(&text)))
     }

@@ -40,7 +40,8 @@ use crate::terminal::{json, text};
 /// Of the epochs of a training of burn, the manifests are compared with the files: one that
 /// is not complete is an error, because training does not resume from it.
 /// Warnings are about sound files: tensors or files that an index leaves out, a wrong
-/// total_size, or objects of PyTorch that hold tensors and cannot be read.
+/// total_size, a safetensors file under the name of another format, such as model.bin, or
+/// objects of PyTorch that hold tensors and cannot be read.
 /// With --strict, warnings are failures, and so is every departure from the text of the
 /// format that readers tolerate.
 #[derive(Debug, clap::Args)]

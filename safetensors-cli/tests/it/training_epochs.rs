@@ -190,7 +190,10 @@ fn verify_says_which_epochs_are_not_complete_and_why() {
         (&|| (), ""),
         (&set_metadata, "should have"),
         (&|| fs::remove_file(&model).unwrap(), "model.safetensors: No such file"),
-        (&|| fs::remove_file(epoch.join("manifest.json")).unwrap(), "manifest.json: there is no such file"),
+        (
+            &|| fs::remove_file(epoch.join("manifest.json")).unwrap(),
+            "manifest.json: there is no such file",
+        ),
         (&|| fs::write(epoch.join("manifest.json"), "{}").unwrap(), "missing field"),
         // The header keeps its length.
         (&|| flip(&model), "the header has changed: its XXH3-128 should be"),

@@ -44,8 +44,8 @@ pub(super) struct Factor {
     pub(super) scaling: f64,
 }
 
-/// The most patterns of one setting.
-const MOST_PATTERNS: usize = 1 << 16;
+/// The most patterns or names of one setting. Each is compared with all modules.
+const MOST_NAMES: usize = 1 << 16;
 
 /// Settings that do not matter once the adapter is trained, whatever they say.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -101,6 +101,17 @@ impl Config {
             is_dora: take(&mut fields, "use_dora")?.unwrap_or(false),
             whole: take(&mut fields, "modules_to_save")?.unwrap_or_default(),
         };
+        for (setting, found) in [
+            ("rank_pattern", config.ranks.0.len()),
+            ("alpha_pattern", config.alphas.0.len()),
+            ("modules_to_save", config.whole.len()),
+        ] {
+            if found > MOST_NAMES {
+                return Err(wrong(format!(
+                    "{setting} has {found} entries, over the limit of {MOST_NAMES}"
+                )));
+            }
+        }
         match take::<Value>(&mut fields, "init_lora_weights")? {
             None | Some(Value::Bool(_) | Value::Null) => {}
             Some(Value::String(how)) if INITIALISATIONS.contains(&&*how.to_lowercase()) => {}
@@ -220,12 +231,6 @@ impl Ordered {
         modules: &[&str],
         expressions: &mut Expressions,
     ) -> Result<Vec<Option<f64>>> {
-        if self.0.len() > MOST_PATTERNS {
-            let found = self.0.len();
-            return Err(wrong(format!(
-                "{key} has {found} patterns, over the limit of {MOST_PATTERNS}"
-            )));
-        }
         let mut found = vec![None; modules.len()];
         for (pattern, number) in &self.0 {
             let matcher = Matcher::new(pattern, expressions)
@@ -340,6 +345,10 @@ mod tests {
             let error = Config::parse(json.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(problem) || json == "\u{ff}", "{json}: {error}");
         }
+        let whole = format!("\"modules_to_save\": [\"a\"{}]", ", \"a\"".repeat(70_000));
+        let json = format!("{{\"peft_type\": \"LORA\", {whole}}}");
+        let error = Config::parse(json.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("modules_to_save has 70001 entries, over the limit"), "{error}");
         let off = r#"{"peft_type": "LORA", "new": null, "newer": false, "list": [], "map": {}}"#;
         assert_eq!(scaling(off, "any"), 1.0);
     }

@@ -15,12 +15,11 @@ use serde_json::value::RawValue;
 
 use crate::budget::Budget;
 use crate::error::{self, Error, ErrorKind, Result};
-use crate::open::open_source;
 use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
-/// Opens the files that an index names, such as `pytorch_model.bin.index.json`: each path with its
-/// file, sorted. Core's
+/// Opens the files that an index names, such as `pytorch_model.bin.index.json`, by `open_shard`: each
+/// path with its file, sorted. Core's
 /// [`Checkpoint::from_sources`](safetensors_core::Checkpoint::from_sources) makes one checkpoint of
 /// them, as [`open`](crate::open) does.
 ///
@@ -40,6 +39,7 @@ pub(crate) fn open_index<T: Store>(
     store: &T,
     path: &Path,
     options: &Options,
+    open_shard: impl Fn(T::File, &Path, &Options, &Budget) -> Result<TensorFile<T::File>>,
 ) -> Result<Vec<(PathBuf, TensorFile<T::File>)>> {
     let located = |error: Error| error.in_file(error::label(path));
     let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
@@ -56,7 +56,7 @@ pub(crate) fn open_index<T: Store>(
         let options = Options { placed: Some(names), ..options.clone() };
         let source = open(&file)?;
         budget.grow(source.byte_len());
-        let tensors = open_source(source, &file, &options, &budget)?;
+        let tensors = open_shard(source, &file, &options, &budget)?;
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });

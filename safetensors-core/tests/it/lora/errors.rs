@@ -68,7 +68,7 @@ fn patterns_of_settings_have_a_size_and_a_number() {
     for (setting, patterns, expected) in [
         ("rank_pattern", "\"x[ab]{90000}\": 4", "pattern \"x[ab]{90000}\" takes more than"),
         ("alpha_pattern", &*many(300, "x[ab]"), "pattern \"x[ab]100\" is one of more than 100"),
-        ("rank_pattern", &*many(70_000, "x"), "rank_pattern has 70000 patterns, over the limit"),
+        ("rank_pattern", &*many(70_000, "x"), "rank_pattern has 70000 entries, over the limit"),
         ("alpha_pattern", &*long, "has 1200 bytes, over the limit of 1000"),
         ("rank_pattern", "\"x(\": 4", "pattern \"x(\" is no regular expression: error: unclosed"),
     ] {
