@@ -273,6 +273,9 @@ impl Start {
             }
             Some(OtherFormat::BurnRecord) => Self::Format(Format::Burn),
             Some(OtherFormat::Burnpack) => Self::Format(Format::Burnpack),
+            None if start.get(8) == Some(&b'{') => {
+                Self::Other(Some(OtherFormat::Named("a safetensors file under another name")))
+            }
             other => Self::Other(other),
         }
     }

@@ -71,7 +71,8 @@ impl Etag {
             return self.clone();
         }
         let place = hex(digest(&SHA256, format!("{commit}/{path} {size}").as_bytes()));
-        Self { text: format!("{self}-{}", &place[..32]), digest: Algorithm::Unknown }
+        let start = &self.text[..self.text.floor_char_boundary(LONGEST - 33)];
+        Self { text: format!("{start}-{}", &place[..32]), digest: Algorithm::Unknown }
     }
 
     /// The ETag of a blob in a cache.

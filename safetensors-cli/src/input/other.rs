@@ -99,7 +99,7 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     }
     let files = match safetensors_formats::open_files(Arc::clone(&store), path, &options) {
         Ok(files) => files,
-        Err(other) if is_directory && is_unknown(&other) => return Err(explain(error)),
+        Err(other) if is_directory && is_unknown(&other, path) => return Err(explain(error)),
         Err(other) => return Err(unopened(other)),
     };
     // One file has been judged already.
@@ -111,9 +111,11 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     Ok(safetensors_formats::join(store, format, sources)?.into_boxed())
 }
 
-/// Whether an error says that a directory is of no format that is read.
-fn is_unknown(error: &Error) -> bool {
+/// Whether an error says that a directory itself, and not a file in it, is of no format that is
+/// read.
+fn is_unknown(error: &Error, directory: &Path) -> bool {
     matches!(error.other(), Some(safetensors_formats::ErrorKind::UnknownFormat { .. }))
+        && error.file() == Some(&*directory.display().to_string())
 }
 
 /// Fails if a file that is none of these formats is an archive, too.

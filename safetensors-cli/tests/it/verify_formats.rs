@@ -118,6 +118,32 @@ fn a_file_of_a_format_that_is_not_read_is_named_for_what_it_is() {
             }
         }
     }
+    // Also in a directory, and behind an index.
+    let model = dir.path().join("model");
+    fs::create_dir(&model).unwrap();
+    small_file(dir.path(), "small");
+    let safetensors = fs::read(dir.path().join("small")).unwrap();
+    for (start, says) in [
+        (&b"version https://git-lfs.github.com/spec/v1\n"[..], "a Git LFS pointer instead"),
+        (&safetensors, "a safetensors file under another name"),
+    ] {
+        for (file, index) in [
+            ("pytorch_model.bin", None),
+            ("pytorch_model-00001-of-00001.bin", Some("pytorch_model.bin.index.json")),
+        ] {
+            fs::write(model.join(file), start).unwrap();
+            if let Some(index) = index {
+                let json = format!(r#"{{"metadata":{{}},"weight_map":{{"w":"{file}"}}}}"#);
+                fs::write(model.join(index), json).unwrap();
+            }
+            for command in ["inspect", "verify"] {
+                let error = predicate::str::contains(says).and(predicate::str::contains(file));
+                run_in(dir.path(), &[command, "model"]).code(1).stderr(error);
+            }
+            fs::remove_file(model.join(file)).unwrap();
+        }
+        fs::remove_file(model.join("pytorch_model.bin.index.json")).unwrap();
+    }
     for (named, from, kind) in [
         ("cut.npz", "stored.npz", "a NumPy archive (.npz)"),
         ("cut.pt", "pytorch/tied.pt", "a PyTorch checkpoint"),

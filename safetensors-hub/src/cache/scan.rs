@@ -64,8 +64,9 @@ impl CachedRepo {
     fn revisions(&self) -> Result<Vec<(Revision, Revision)>> {
         let mut revisions = Vec::new();
         for name in files_below(&self.dir.join("refs"))? {
+            // One that cannot be read must not hide the others.
             if let Ok(revision) = Revision::parse(&name)
-                && let Some(commit) = self.commit(&revision)?
+                && let Ok(Some(commit)) = self.commit(&revision)
             {
                 revisions.push((revision, commit));
             }

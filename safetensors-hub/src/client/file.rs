@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::mem;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -81,6 +82,19 @@ impl Client {
         let resolved = Attempts::new(self.shared.patience, self.shared.http.was_reached(), stop)
             .run(resolve)?;
         Ok(HubFile::new(self.clone(), path, resolved))
+    }
+}
+
+/// A question for the address of a file. Its end, whatever that is, wakes all who wait.
+struct Asking<'a> {
+    file: &'a HubFile,
+    then: Address,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        *lock(&self.file.address) = mem::replace(&mut self.then, Address::Unknown);
+        self.file.answered.notify_all();
     }
 }
 
@@ -214,13 +228,10 @@ impl HubFile {
         }
         *address = Address::Asked;
         drop(address);
-        let asked = self.ask();
-        *lock(&self.address) = match &asked {
-            Ok(url) => Address::Known { url: url.clone(), has_worked: false },
-            Err(_) => Address::Unknown,
-        };
-        self.answered.notify_all();
-        asked
+        let mut asking = Asking { file: self, then: Address::Unknown };
+        let url = self.ask()?;
+        asking.then = Address::Known { url: url.clone(), has_worked: false };
+        Ok(url)
     }
 
     /// Asks the Hub where the bytes are now. The file must be the same.
