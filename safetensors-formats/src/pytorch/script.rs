@@ -160,7 +160,9 @@ mod tests {
         let code = "class A(Module):\n  __parameters__ = [\"w\", ]\n  __buffers__ = [\"b\"]\n  w : \
                     Tensor\n\n  def forward(self):\n    return 1\nclass P(NamedTuple):\n  x : \
                     Tensor\nclass B(Module):\n  __parameters__ = []\n";
-        let mut values = Values::new(&Budget::new(0, &Limits::default()));
+        let budget = Budget::new(&Limits::default());
+        budget.grow(0);
+        let mut values = Values::new(&budget);
         read_file(code, "__torch__.net", &mut values).unwrap().unwrap();
         let class = |name: &str| &values.classes[&format!("__torch__.net.{name}")];
         let [a, b, p] = ["A", "B", "P"].map(class);
@@ -169,7 +171,7 @@ mod tests {
         assert!(b.is_module && b.has("w") && !p.is_module);
         for wrong in ["__parameters__ = f()", "__parameters__ = []\n  __parameters__ = []"] {
             let code = format!("class A(Module):\n  {wrong}\n");
-            let mut values = Values::new(&Budget::new(0, &Limits::default()));
+            let mut values = Values::new(&budget);
             assert!(read_file(&code, "m", &mut values).unwrap().is_err(), "{wrong}");
         }
     }

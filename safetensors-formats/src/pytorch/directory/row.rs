@@ -70,7 +70,8 @@ mod tests {
     fn a_row_is_cut_anywhere() {
         // The numbers are the bytes where they begin. Some ranges are empty.
         let ranges = [(0, 0, 0), (1, 100, 2), (1, 200, 0), (2, 300, 3), (3, 400, 0)];
-        let budget = Budget::new(0, &crate::Limits::default());
+        let budget = Budget::new(&crate::Limits::default());
+        budget.grow(0);
         let row = Row::new(ranges.iter().map(|&(file, start, len)| (file, Flat { start, len })));
         let all = [(1, 100), (1, 104), (2, 300), (2, 304), (2, 308)];
         for at in 0..=5 {
