@@ -114,7 +114,10 @@ pub enum ErrorKind {
 
     // Any format.
     /// The file is of no format that this crate reads.
-    #[error("not a file of NumPy, PyTorch, GGUF or burn{}", Known(*.found))]
+    #[error(
+        "not a file of NumPy, PyTorch, GGUF or burn{}",
+        .found.map_or_else(String::new, |format| format!(": {format}"))
+    )]
     UnknownFormat { found: Option<OtherFormat> },
     /// The file is of a format whose feature is not enabled.
     #[error("a file of {format}, which this program was built without")]
@@ -333,15 +336,6 @@ pub enum ErrorKind {
         .directory.display()
     )]
     Temporary { directory: PathBuf, source: io::Error },
-}
-
-/// The format of a file, where it is known.
-struct Known(Option<OtherFormat>);
-
-impl fmt::Display for Known {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |format| write!(f, ": {format}"))
-    }
 }
 
 /// A text that may quote names of any length, shortened where it is too long for a message.
