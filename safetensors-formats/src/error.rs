@@ -89,9 +89,6 @@ pub enum ErrorKind {
     /// The archive is damaged, or uses what cannot be read, such as encryption.
     #[error("{problem}")]
     BadArchive { problem: String },
-    /// The list of members is longer than [`Limits`](crate::Limits) allows.
-    #[error("the archive's list of members is over the limit of {limit} bytes")]
-    DirectoryTooLong { limit: u64 },
     /// More members than [`Limits`](crate::Limits) allows.
     #[error("the archive has {found} members, over the limit of {limit}")]
     TooManyMembers { limit: usize, found: usize },
@@ -145,6 +142,10 @@ pub enum ErrorKind {
          may have {limit} at most"
     )]
     TooExpanded { file_len: u64, limit: u64, found: u64 },
+    /// The list of an archive's members, or a pickle, header or index, is longer than
+    /// [`Limits::directory_bytes`](crate::Limits::directory_bytes).
+    #[error("its list of tensors or members is over the limit of {limit} bytes")]
+    DirectoryTooLong { limit: u64 },
     /// Values are nested too deep.
     #[error("the values are nested deeper than the limit of {limit}")]
     NestedTooDeep { limit: usize },
@@ -171,9 +172,6 @@ pub enum ErrorKind {
     /// A pickle that breaks a rule; `offset` is the byte after the opcode.
     #[error("the pickle, up to its byte {offset}: {}", Short(.problem))]
     BadPickle { offset: u64, problem: String },
-    /// The pickle is longer than [`Limits`](crate::Limits) allows.
-    #[error("the pickle is over the limit of {limit} bytes")]
-    PickleTooLong { limit: u64 },
     /// The pickle makes more objects, or uses them in more places, than
     /// [`Limits`](crate::Limits) allows.
     #[error("the pickle is over the limit of {limit} objects")]
