@@ -149,10 +149,11 @@ pub enum ErrorKind {
     /// Values are nested too deep.
     #[error("the values are nested deeper than the limit of {limit}")]
     NestedTooDeep { limit: usize },
-    /// Reading the file takes more memory, or more steps, than a file of this length is worth.
+    /// Reading the files, or a manifest of them, takes more memory, or more steps, than is in
+    /// proportion to their length.
     #[error(
-        "reading it takes over {limit} {what}, too much for files of {file_len} bytes: names, \
-         lists or tensors are repeated or shared too often; save the tensors again"
+        "names, lists or tensors are repeated too often: over {limit} {what} for {file_len} bytes \
+         of files; save the tensors again"
     )]
     OutOfProportion { what: &'static str, limit: u64, file_len: u64 },
     /// The elements have a type that safetensors has no dtype for.
@@ -317,12 +318,6 @@ pub enum ErrorKind {
     /// Zarr does not allow the name of a tensor.
     #[error("Zarr does not allow the name: {problem}")]
     NotForZarr { problem: &'static str },
-    /// A manifest of Zarr would be far longer than the header and the data it is about.
-    #[error(
-        "with all groups, dimensions and other names up to this one, the manifest has more than {limit} \
-         bytes, which is far more than the header; use shorter names"
-    )]
-    ManifestTooLong { limit: u64 },
     /// An earlier tensor was not written whole, so the archive cannot be finished.
     #[error("an earlier tensor was not written whole")]
     WriterFailed,

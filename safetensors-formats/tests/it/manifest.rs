@@ -34,7 +34,7 @@ fn a_few_names_do_not_make_a_manifest_far_longer_than_the_header() {
     ] {
         let (found, _) = manifest_of(&tensors, metadata);
         let error = found.unwrap_err();
-        assert!(matches!(error.other(), Some(ErrorKind::ManifestTooLong { .. })), "{error}");
+        assert!(matches!(error.other(), Some(ErrorKind::OutOfProportion { .. })), "{error}");
         assert!(error.to_string().starts_with("a.safetensors: tensor \""), "{error}");
     }
 }
