@@ -20,6 +20,9 @@ const STEPS_OF_OBJECTS: u64 = 16;
 /// The bytes of a text that one step looks at.
 const STEP: usize = 16;
 
+/// The memory that an entry of a table or a list takes in addition to its text.
+pub(crate) const ENTRY: usize = 128;
+
 /// The bytes that are read before they are counted.
 const CHUNK: usize = 4096;
 
@@ -101,9 +104,9 @@ impl Budget {
         }
     }
 
-    /// Keeps a text that is referred to.
+    /// Keeps a text once, in an entry of a table or a list.
     pub(crate) fn text(&self, text: &str) -> Result<Arc<str>> {
-        self.keep(text.len() + 2 * size_of::<usize>())?;
+        self.keep(text.len() + ENTRY)?;
         Ok(text.into())
     }
 

@@ -26,7 +26,7 @@ use safetensors_core::{Checkpoint, Metadata};
 use serde_json::{Map, Value, json};
 
 use crate::Limits;
-use crate::budget::Budget;
+use crate::budget::{Budget, ENTRY};
 use crate::error::{ErrorKind, Result};
 use crate::npy::{ByteOrder, encode};
 
@@ -35,9 +35,6 @@ const GROUP: &str = r#"{"zarr_format":2}"#;
 
 /// The bytes of a dimension's name after the name of its tensor.
 const DIM_BYTES: usize = 32;
-
-/// The memory of an entry in addition to its text.
-const ENTRY: usize = 64;
 
 /// The most chunks that an array is cut into.
 const MOST_CHUNKS: usize = 4096;
