@@ -229,10 +229,6 @@ impl<S: ReadAt> Record<'_, S> {
             let problem = format!("the tensor should have {expected} bytes, found {len}");
             return Err(self.name_in(self.reader.problem(problem)));
         }
-        let limit = self.budget.limits().members;
-        if self.builder.tensors.len() >= limit {
-            return Err(ErrorKind::TooManyMembers { limit, found: limit + 1 }.into());
-        }
         let len: usize = self.path.iter().map(|key| key.len() + 1).sum();
         self.budget.keep(len + size_of::<Tensor>())?;
         self.budget.keep_all::<usize>(shape.len())?;
