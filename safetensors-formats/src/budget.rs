@@ -161,9 +161,9 @@ impl Depth {
     /// # Errors
     ///
     /// [`ErrorKind::NestedTooDeep`].
-    pub(crate) fn deeper(self) -> Result<Self> {
+    pub(crate) fn deeper(self) -> Result<Self, ErrorKind> {
         if self.0 >= DEEPEST {
-            return Err(ErrorKind::NestedTooDeep { limit: DEEPEST }.into());
+            return Err(ErrorKind::NestedTooDeep { limit: DEEPEST });
         }
         Ok(Self(self.0 + 1))
     }
