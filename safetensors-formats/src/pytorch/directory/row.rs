@@ -9,7 +9,7 @@ use crate::tensor_file::{Data, Place, Region};
 /// The bytes of a number.
 const WIDTH: u64 = 4;
 
-/// The number of a file, what it has of a tensor, and where.
+/// A part of a tensor: its file, region and place.
 pub(super) type Piece = (usize, Region, Data);
 
 /// Numbers in a row, of which each file has ranges.
