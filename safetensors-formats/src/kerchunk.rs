@@ -98,7 +98,7 @@ pub fn manifest<S>(
             let file = files.get(tensor.file_index()).map_or("", String::as_str);
             let dims = array_shape(tensor.info()).len().max(1);
             for (number, (offset, len)) in chunks.enumerate() {
-                arrays.budget.keep(name.len() + 2 * dims + ENTRY)?;
+                arrays.keep(escaped(name) + 2 * dims + file.len())?;
                 let key = format!("{name}/{number}{}", ".0".repeat(dims - 1));
                 arrays.refs.insert(key, json!([file, tensor.file_offset() + offset, len]));
             }
@@ -118,6 +118,16 @@ fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
         .map(|(key, value)| (key.clone(), Value::from(value.as_str())))
         .collect::<Map<_, _>>()
         .into()
+}
+
+/// The length of a text in JSON.
+fn escaped(text: &str) -> usize {
+    let bytes = text.bytes().map(|byte| match byte {
+        0..b' ' => 6,
+        b'"' | b'\\' => 2,
+        _ => 1,
+    });
+    bytes.sum()
 }
 
 /// The shape of the array that stands for a tensor.
@@ -140,6 +150,11 @@ struct Arrays<'m> {
 }
 
 impl Arrays<'_> {
+    /// Counts an entry, and its text in the manifest.
+    fn keep(&self, bytes: usize) -> Result<()> {
+        self.budget.keep(bytes.saturating_mul(2).saturating_add(ENTRY))
+    }
+
     /// Adds the groups that an array of this name is in. Fails for a name that Zarr does not allow.
     fn add_groups(&mut self, name: &str, names: &BTreeSet<&str>) -> Result<()> {
         let refuse = |problem| Err(ErrorKind::NotForZarr { problem }.into());
@@ -147,8 +162,8 @@ impl Arrays<'_> {
             return refuse("a part of it is empty, . or .., or begins with .z");
         }
         for (at, _) in name.rmatch_indices('/') {
-            self.budget.keep(at + GROUP.len() + ENTRY)?;
             let group = &name[..at];
+            self.keep(escaped(group) + GROUP.len())?;
             if names.contains(group) {
                 return refuse("it is below another tensor");
             }
@@ -202,11 +217,11 @@ impl Arrays<'_> {
             "dtype": known.as_deref().unwrap_or(codes), "compressor": null, "filters": null,
         });
         let array = array.to_string();
-        self.budget.keep(name.len() + array.len() + ENTRY)?;
+        self.keep(escaped(name) + escaped(&array))?;
         self.refs.insert(format!("{name}/.zarray"), array.into());
 
-        let dims = shape.len() * (name.len() + DIM_BYTES);
-        self.budget.keep(dims)?;
+        let dims = shape.len() * (escaped(name) + DIM_BYTES);
+        self.keep(dims)?;
         let mut attrs: Map<String, Value> = attributes(self.metadata, name)
             .filter(|(key, _)| *key != "dimensions")
             .map(|(key, value)| (key.to_owned(), value.into()))
@@ -219,7 +234,7 @@ impl Arrays<'_> {
             attrs.insert("safetensors_shape".into(), tensor.shape().into());
         }
         let attrs = Value::from(attrs).to_string();
-        self.budget.keep((name.len() + attrs.len()).saturating_sub(dims) + ENTRY)?;
+        self.keep((escaped(name) + escaped(&attrs)).saturating_sub(dims))?;
         self.refs.insert(format!("{name}/.zattrs"), attrs.into());
         let chunk = len / count;
         // An array without elements has no chunks.
