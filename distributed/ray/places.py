@@ -153,7 +153,7 @@ def files_of(path: str) -> list[str]:
 
 
 def read(path: str) -> bytes:
-    """The content of an index. What is no regular file is not read: it may have no end."""
+    """The content of an index. Only a regular file is read: a device has no end."""
     if not scheme_of(path):
         with open(path, "rb", opener=open_at_once) as file:
             found = os.fstat(file.fileno())

@@ -70,8 +70,8 @@ pub enum ErrorKind {
     /// The tensors that a delta has whole are larger than their compressed bytes and the base
     /// explain.
     #[error(
-        "the tensors that the delta has whole would have {found} bytes, over the limit of {limit}: \
-         those of the base, and 1,032 times their compressed bytes. A full version has no such limit"
+        "its whole tensors would have {found} bytes, over the limit of {limit}: the base and 1,032 \
+         times the compressed bytes; publish a full version"
     )]
     TooExpanded { limit: u64, found: u64 },
     /// The header of the frame does not say how large the content is, and nothing else does.

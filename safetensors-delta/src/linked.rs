@@ -27,10 +27,10 @@ use crate::options::Options;
 /// whoever deletes or replaces its other names. The delta is [`make`](crate::make())'s, with the
 /// metadata of the new file. The new file stays, and can be deleted.
 ///
-/// Returns `false`, and leaves no directory, if the delta would not be smaller than the new file,
-/// if [none can be made](ErrorKind::TooExpanded), or if the base can have no second name: the file system has no hard links, or is another one
-/// than that of the directory, or another file has taken the place of the base meanwhile. The
-/// second name is made last, when the delta is known to be smaller.
+/// Returns `false`, and leaves no directory, if the delta is not smaller than the new file or
+/// [cannot be made](ErrorKind::TooExpanded), or if the base can have no second name: the file system
+/// has no hard links, or is another one than that of the directory, or another file has taken the
+/// place of the base. The second name is made last, when the delta is known to be smaller.
 ///
 /// Checkpoints that have the base open stay readable, with one exception. On Unix, if the base had
 /// one name when it was opened and has one again, since all deltas were deleted, reading fails as

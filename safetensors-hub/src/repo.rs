@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The most bytes of an owner, and of a name.
 const LONGEST_NAME: usize = 96;
 
-/// The kinds of what the Hub has. Each begins an address, and the models also the name of a folder.
+/// The kinds of repositories. Each begins an address.
 const KINDS: [&str; 5] = [MODELS, "datasets", "spaces", "kernels", BUCKETS];
 const MODELS: &str = "models";
 const BUCKETS: &str = "buckets";

@@ -365,7 +365,7 @@ impl fmt::Display for Error {
             (kind @ ErrorKind::TrailingData { .. }, Some(format)) => {
                 write!(f, "{kind}; after them is {format}")?;
             }
-            // The numbers that these bytes are as a length of a header say nothing.
+            // Read as the length of a header, these bytes mean nothing.
             (_, Some(format)) => write!(f, "not a safetensors file: {format}")?,
             (kind, None) => kind.fmt(f)?,
         }

@@ -10,9 +10,9 @@
 //!
 //! Data sets, spaces and kernels have `datasets--`, `spaces--` and `kernels--` instead of `models--`.
 //! An ETag that is no digest is followed by one of the commit, the path and the length, because two
-//! files may have it. Where the system has no links, a snapshot has the files themselves. Newer versions of Python's
-//! library may keep a blob in a store for all models, and link to it; such links are followed. Only
-//! the layout above is written.
+//! files may have it. Where the system has no links, a snapshot has the files themselves. Newer
+//! versions of Python's library may keep a blob in a store for all models, and link to it; such links
+//! are followed. Only the layout above is written.
 //!
 //! ```
 //! use safetensors_hub::cache::Cache;

@@ -146,7 +146,7 @@ fn client(options: &RemoteOptions) -> Result<Client> {
     Client::new(&client)
 }
 
-/// The commit of an address in the cache, which must have what the address names.
+/// Finds the commit of an address in the cache. Fails if what it names is not there.
 fn find_offline(cache: &Cache, address: &HubAddress) -> Result<Revision> {
     let missing = |what: String| {
         let reason = "no request may be made; unset HF_HUB_OFFLINE to read it from the Hub";

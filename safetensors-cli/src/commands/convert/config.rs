@@ -107,7 +107,7 @@ pub(super) fn stale_settings(
         let (there, path) = (quantised(&text), text::path(&directory.join(CONFIG)));
         match copied.iter().find(|(_, entries)| *entries != there) {
             Some((from, _)) => warnings.push(format!(
-                "{path} does not describe the quantised weights: take what {} says of them",
+                "{path} does not describe the quantised weights: copy its settings from {}",
                 text::path(from)
             )),
             None if copied.is_empty() && !there.is_empty() => warnings.push(format!(
@@ -121,7 +121,7 @@ pub(super) fn stale_settings(
     let others = others.map(|name| directory.join(name));
     for path in others.iter().filter(|path| copied.is_empty() && path.is_file()) {
         warnings.push(format!(
-            "{} is there still: remove it, because it describes other weights",
+            "remove {}: it describes other weights",
             text::path(path)
         ));
     }
