@@ -16,7 +16,7 @@ const MOST: usize = 200;
 const MOST_BYTES: usize = 4 << 20;
 
 /// Compiles the regular expressions of one file. A few bytes of text can make megabytes, so their
-/// number and their size are limited. A search takes about three times the size.
+/// number and their size are limited. An expression that has searched takes three times its size.
 #[derive(Debug, Default)]
 pub(crate) struct Expressions {
     count: usize,

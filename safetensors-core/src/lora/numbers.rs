@@ -68,21 +68,21 @@ impl Numbers {
         // In an expression, `.` is not the end of a line.
         let line = chars.iter().position(|c| *c == '\n').unwrap_or(chars.len());
         let dots = (0..line).filter(|at| chars[*at] == '.');
-        let starts = [0].into_iter().chain(dots.map(|dot| dot + 1));
-        let found = starts.filter_map(|start| {
+        let (mut found, mut name) = (None, Vec::new());
+        for start in [0].into_iter().chain(dots.map(|dot| dot + 1)) {
             let end = &chars[start..];
             let shape = |len| Shape { len, is_whole: false, any: Vec::new() };
             let shapes = self.names.range(shape(end.len())..shape(end.len() + 1));
-            let of_shapes = shapes.filter_map(|(shape, names)| {
-                let mut name = end.to_vec();
+            for (shape, names) in shapes.filter(|(shape, _)| start == 0 || !shape.is_whole) {
+                name.clear();
+                name.extend_from_slice(end);
                 for &at in shape.any.iter().filter(|at| end[**at] != '\n') {
                     name[at] = '.';
                 }
-                (start == 0 || !shape.is_whole).then(|| names.get(&name).copied())?
-            });
-            of_shapes.min()
-        });
-        found.min()
+                found = names.get(&name).copied().into_iter().chain(found).min();
+            }
+        }
+        found
     }
 }
 
