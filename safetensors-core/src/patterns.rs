@@ -2,23 +2,25 @@
 
 use std::string::{String, ToString};
 
-use regex::{Regex, RegexBuilder};
+use regex_automata::meta::{BuildError, Config, Regex};
+use regex_automata::nfa::thompson::WhichCaptures;
 
 use crate::error::Quoted;
 
-/// The most expressions of one file, and the most bytes of the text of one.
-const MOST: usize = 100;
-const LONGEST: usize = 1000;
+/// The most bytes of the text of one expression.
+pub(crate) const LONGEST: usize = 1000;
 
-/// The most bytes of a compiled expression. A name takes 5,000, `\w` 20,000.
-const LARGEST: usize = 64 << 10;
+/// The most expressions of one file, and the most bytes of them once they are compiled. A name
+/// takes 2,000, `\w` 20,000.
+const MOST: usize = 200;
+const MOST_BYTES: usize = 4 << 20;
 
-/// Compiles the regular expressions of one file. A few bytes of text can make megabytes, so the
-/// text and the size of each are limited, and their number. The caller drops one before it asks for
-/// the next.
+/// Compiles the regular expressions of one file. A few bytes of text can make megabytes, so their
+/// number and their size are limited. An expression that has searched takes three times its size.
 #[derive(Debug, Default)]
 pub(crate) struct Expressions {
     count: usize,
+    bytes: usize,
 }
 
 impl Expressions {
@@ -36,21 +38,35 @@ impl Expressions {
         self.count += 1;
         if self.count > MOST {
             return Err(format!(
-                "pattern {quoted} is one of more than {MOST} regular expressions, which are too many"
+                "over the limit of {MOST} regular expressions, at pattern {quoted}"
             ));
         }
-        let expression = in_expression(pattern);
-        let built = RegexBuilder::new(&expression).size_limit(LARGEST).build();
-        built.map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => format!(
-                "pattern {quoted} takes more than the limit of {LARGEST} bytes once it is compiled"
-            ),
-            // The last line says what is wrong, those before it show where.
-            error => {
-                let error = error.to_string();
-                let problem = error.lines().last().unwrap_or_default();
-                format!("pattern {quoted} is no regular expression: {problem}")
-            }
-        })
+        // A search would keep the bounds of each group of the expression for each of its states.
+        let config = Config::new()
+            .which_captures(WhichCaptures::Implicit)
+            .nfa_size_limit(Some(MOST_BYTES - self.bytes))
+            .onepass(false)
+            .hybrid(false)
+            .dfa(false)
+            .backtrack(false);
+        let built = Regex::builder().configure(config).build(&in_expression(pattern));
+        let regex = built.map_err(|error| problem(&quoted, &error))?;
+        self.bytes = MOST_BYTES.min(self.bytes + regex.memory_usage());
+        Ok(regex)
+    }
+}
+
+fn problem(pattern: &Quoted<'_>, error: &BuildError) -> String {
+    match error.syntax_error() {
+        // The last line says what is wrong, those before it show where.
+        Some(error) => {
+            let error = error.to_string();
+            let problem = error.lines().last().unwrap_or_default();
+            format!("pattern {pattern} is no regular expression: {problem}")
+        }
+        None => format!(
+            "over the limit of {MOST_BYTES} bytes for compiled regular expressions, at pattern \
+             {pattern}"
+        ),
     }
 }

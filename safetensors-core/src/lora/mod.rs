@@ -66,6 +66,7 @@
 mod config;
 mod fit;
 mod merged;
+mod numbers;
 mod parts;
 mod plan;
 mod product;
@@ -123,11 +124,7 @@ impl Adapter {
     pub fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Result<Self> {
         let source = checkpoint.into_boxed();
         let config = match source.read_beside("adapter_config.json", MOST)? {
-            Some((path, json)) => {
-                let mut config = Config::parse(&json).map_err(|error| error.in_path(&path))?;
-                config.file = Some(path);
-                Some(config)
-            }
+            Some((path, json)) => Some(Config::parse(&json).map_err(|error| error.in_path(&path))?),
             None => None,
         };
         let parts = Parts::of(&source, config.as_ref());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::value::RawValue;
 
-use super::config::{Config, Factor, Fields, wrong};
+use super::config::{Config, Fields, wrong};
 use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{AdapterProblem, Error, Result, Shape};
@@ -132,25 +132,9 @@ impl Parts {
             }
         }
         let configs = if config.is_some() { BTreeMap::new() } else { of_diffusers(source)? };
-        let places: Vec<_> = order.iter().map(|name| Place::new(name, config, &configs)).collect();
-        let mut names = BTreeMap::<&str, Vec<&str>>::new();
-        for place in &places {
-            names.entry(place.group).or_default().push(place.name);
-        }
-        let (mut factors, mut expressions) = (BTreeMap::new(), Expressions::default());
-        for (group, names) in names {
-            let Some(config) = config.or_else(|| configs.get(group)) else { continue };
-            let of_group = config.factors(&names, &mut expressions);
-            let of_group = of_group.map_err(|error| match &config.file {
-                Some(file) => error.in_path(file),
-                None => error,
-            })?;
-            factors.insert(group, of_group.into_iter());
-        }
-        for (name, place) in order.into_iter().zip(places) {
-            let factor = factors.get_mut(place.group).and_then(Iterator::next);
+        for name in order {
             let Some(found) = found.remove(name) else { continue };
-            parts.modules.push(module(source, name, &found, &place, factor)?);
+            parts.modules.push(module(source, name, &found, (config, &configs))?);
         }
         Ok(parts)
     }
@@ -179,51 +163,20 @@ fn of_diffusers(source: &Source) -> Result<BTreeMap<String, Config>> {
         let Some((model, field)) = key.split_once('.') else { continue };
         models.entry(model.to_owned()).or_default().insert(field.to_owned(), value);
     }
-    let mut configs = BTreeMap::new();
+    let (mut configs, mut expressions) = (BTreeMap::new(), Expressions::default());
     for (model, mut fields) in models {
         fields.remove("peft_type");
-        configs.insert(model, Config::of(fields)?);
+        configs.insert(model, Config::of(fields, &mut expressions)?);
     }
     Ok(configs)
 }
 
-/// Where a module belongs, by its name in the adapter.
-struct Place<'a> {
-    /// [`Module::group`].
-    group: &'a str,
-    /// [`Module::name`].
-    name: &'a str,
-    is_flattened: bool,
-    config: Option<&'a Config>,
-}
-
-impl<'a> Place<'a> {
-    fn new(
-        name: &'a str,
-        config: Option<&'a Config>,
-        configs: &'a BTreeMap<String, Config>,
-    ) -> Self {
-        let flattened =
-            KOHYA.iter().find(|prefix| name.starts_with(*prefix) && !name.contains('.'));
-        let (group, rest) = match (flattened, config, name.split_once('.')) {
-            (Some(prefix), None, _) => (*prefix, &name[prefix.len()..]),
-            (_, None, Some((model, rest))) if configs.contains_key(model) => (model, rest),
-            (_, None, Some((model, _))) => (model, name),
-            _ => ("", name),
-        };
-        let config = config.or_else(|| configs.get(group));
-        let is_flattened = flattened.is_some() && config.is_none();
-        Self { group, name: rest, is_flattened, config }
-    }
-}
-
-/// Checks the tensors of a module. `factor` is what its settings say.
+/// Checks the tensors of a module.
 fn module(
     source: &Source,
     name: &str,
     found: &Found,
-    place: &Place<'_>,
-    factor: Option<Factor>,
+    (config, configs): (Option<&Config>, &BTreeMap<String, Config>),
 ) -> Result<Module> {
     let need = |role| {
         let position = found.tensors.get(&role).copied();
@@ -234,31 +187,39 @@ fn module(
     };
     let ((down, down_tensor), (up, up_tensor)) = (need(Role::Down)?, need(Role::Up)?);
     let rank = check_shapes(&down_tensor, &up_tensor)?;
-    if let Some(Factor { rank: expected, .. }) = factor.filter(|it| it.rank != rank as f64) {
+    let flattened = KOHYA.iter().find(|prefix| name.starts_with(*prefix) && !name.contains('.'));
+    let (group, rest) = match (flattened, config, name.split_once('.')) {
+        (Some(prefix), None, _) => (*prefix, &name[prefix.len()..]),
+        (_, None, Some((model, rest))) if configs.contains_key(model) => (model, rest),
+        (_, None, Some((model, _))) => (model, name),
+        _ => ("", name),
+    };
+    let config = config.or_else(|| configs.get(group));
+    if let Some(expected) = config.map(|config| config.rank(rest)).filter(|r| *r != rank as f64) {
         let (expected, found) = (format!("a rank of {expected}"), format!("a rank of {rank}"));
         return Err(located(&down_tensor, AdapterProblem::Mismatch { expected, found }));
     }
-    let magnitude = match (place.config, found.tensors.get(&Role::Magnitude)) {
+    let magnitude = match (config, found.tensors.get(&Role::Magnitude)) {
         (_, Some(&magnitude)) => Some(magnitude),
         (Some(Config { is_dora: true, .. }), None) => Some(need(Role::Magnitude)?.0),
         _ => None,
     };
-    let scaling = match (factor, found.tensors.get(&Role::Alpha)) {
-        (Some(factor), _) => factor.scaling,
+    let scaling = match (config, found.tensors.get(&Role::Alpha)) {
+        (Some(config), _) => config.scaling(rest),
         (None, Some(&alpha)) => number(source, alpha)? / rank as f64,
         (None, None) => 1.0,
     };
     Ok(Module {
-        name: place.name.to_owned(),
-        group: place.group.to_owned(),
-        is_flattened: place.is_flattened,
+        name: rest.to_owned(),
+        group: group.to_owned(),
+        is_flattened: flattened.is_some() && config.is_none(),
         is_embedding: found.is_embedding,
         down,
         up,
         up_bias: found.tensors.get(&Role::UpBias).copied(),
         magnitude,
         scaling,
-        is_transposed: place.config.map(|config| config.is_transposed),
+        is_transposed: config.map(|config| config.is_transposed),
     })
 }
 

@@ -1,11 +1,14 @@
 //! [`Config`]: what the files beside a checkpoint say of its quantised weights.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
+use regex_automata::meta::Regex;
 use serde_json::Value;
 
 use super::tensors::Tensors;
 use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
+use crate::patterns::Expressions;
 use crate::python_json;
 
 /// The largest file that is read. Real ones have a few KiB, with lists of layers a few hundred.
@@ -20,7 +23,8 @@ pub(super) struct Config {
     /// The `config.json` of the model, which has its dimensions.
     model: Value,
     /// The file of the settings.
-    pub(super) file: PathBuf,
+    file: PathBuf,
+    bits_by_name: OnceLock<Vec<(Regex, Option<u64>)>>,
 }
 
 impl Config {
@@ -137,15 +141,21 @@ impl Config {
         entries.filter(move |(_, of)| has_any(of)).map(|(module, _)| module.as_str())
     }
 
-    /// The numbers of bits of some modules, where they have one, by patterns that are searched in
-    /// their names.
-    pub(super) fn bits_by_pattern(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
+    /// The numbers of bits of modules, by regular expressions that find their names.
+    pub(super) fn bits_by_name(&self) -> Result<&[(Regex, Option<u64>)]> {
+        if let Some(known) = self.bits_by_name.get() {
+            return Ok(known);
+        }
         let patterns = self.value.get("module_quant_configs").and_then(Value::as_object);
-        let bits = |settings: &Value| settings.get("num_bits").and_then(Value::as_u64);
-        patterns.into_iter().flatten().map(move |(pattern, settings)| {
-            let bits = bits(settings).map(|bits| usize::try_from(bits).unwrap_or(usize::MAX));
-            (pattern.as_str(), bits)
-        })
+        let mut expressions = Expressions::default();
+        let found = patterns.into_iter().flatten().map(|(pattern, settings)| {
+            let regex = expressions.compile(pattern, str::to_owned).map_err(|problem| {
+                bad_config(format!("module_quant_configs: {problem}")).in_path(&self.file)
+            })?;
+            Ok((regex, settings.get("num_bits").and_then(Value::as_u64)))
+        });
+        let found = found.collect::<Result<_>>()?;
+        Ok(self.bits_by_name.get_or_init(|| found))
     }
 
     /// The number of inputs of a linear layer, by its usual name and the dimensions of the model.

@@ -17,8 +17,6 @@ use crate::tensor::TensorBuf;
 pub(crate) struct Known {
     pub(super) config: Config,
     pub(super) beside: OnceLock<Beside>,
-    /// The modules whose numbers of bits a pattern of the settings gives.
-    pub(super) bits: OnceLock<BTreeMap<String, Bits>>,
     /// Set if no tensor was found to have codes.
     pub(super) has_none: OnceLock<()>,
     /// By position. Most tensors of a checkpoint are never looked at.
@@ -37,15 +35,6 @@ pub(super) struct Beside {
     pub(super) marks: BTreeMap<String, (String, Value)>,
     /// Whether the files have anything of ComfyUI's.
     pub(super) is_of_comfy: bool,
-}
-
-/// The number of bits of a module by the pattern that is found first in its name.
-#[derive(Debug)]
-pub(super) struct Bits {
-    pub(super) start: usize,
-    pub(super) bits: usize,
-    /// The number of bits by another pattern that is found at the same place.
-    pub(super) other: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -69,13 +58,7 @@ impl Known {
     pub(crate) fn new(tensors: &dyn Tensors) -> Result<Self> {
         let config = Config::beside(tensors)?;
         let looked_at = empty(tensors.count().div_ceil(TOGETHER));
-        Ok(Self {
-            config,
-            beside: OnceLock::new(),
-            bits: OnceLock::new(),
-            has_none: OnceLock::new(),
-            looked_at,
-        })
+        Ok(Self { config, beside: OnceLock::new(), has_none: OnceLock::new(), looked_at })
     }
 
     /// The tensor at a position.

@@ -1,13 +1,12 @@
 //! [`Model`]: the tensors and the settings that a scheme recognises its weights by.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use serde_json::Value;
 
 use super::config::Config;
-use super::known::{Beside, Bits, Known, LookedAt};
+use super::known::{Beside, Known, LookedAt};
 use super::matrix::{LONGEST, Stored};
 use super::panel::Panels;
 use super::tensors::Tensors;
@@ -115,18 +114,6 @@ impl<'a> Model<'a> {
     /// What the whole checkpoint says of the tensors beside its weights.
     pub(super) fn beside(&self, make: impl FnOnce() -> Beside) -> &'a Beside {
         self.known.beside.get_or_init(make)
-    }
-
-    /// The modules whose numbers of bits a pattern of the settings gives.
-    pub(super) fn bits_by_pattern(
-        &self,
-        make: impl FnOnce() -> Result<BTreeMap<String, Bits>>,
-    ) -> Result<&'a BTreeMap<String, Bits>> {
-        if let Some(known) = self.known.bits.get() {
-            return Ok(known);
-        }
-        let found = make()?;
-        Ok(self.known.bits.get_or_init(|| found))
     }
 
     /// Whether the files are some of a larger checkpoint's.

@@ -3,26 +3,26 @@
 //!
 //! W = q · scale. The settings name the number of bits, for some modules by regular expressions.
 
-use std::collections::BTreeMap;
-
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
-use super::super::known::Bits;
 use super::super::matrix::{Matrix, Stored};
 use super::super::model::{Model, Weight, check_dtype, mismatch, unsupported, weight};
 use super::super::weight::Grouped;
 use super::scales::grid;
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::patterns::Expressions;
 
 const NAME: &str = "Gemma's packed integers";
 
 pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
-    if model.config.method.as_deref() != Some("gemma") {
+    let is_packed = matches!(tensor.dtype, Dtype::U8 | Dtype::I8);
+    if model.config.method.as_deref() != Some("gemma") || !is_packed {
         return Ok(None);
     }
-    let Some((module, scale)) = module_of(tensor) else { return Ok(None) };
+    let names = [(".weight", "weight_scale"), (".embedding_quantized", "embedding_scale")];
+    let found =
+        names.into_iter().find_map(|(end, scale)| Some((tensor.name.strip_suffix(end)?, scale)));
+    let Some((module, scale)) = found else { return Ok(None) };
     let scales = model.need(NAME, tensor, &format!("{module}.{scale}"))?;
     check_dtype(NAME, scales, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
     let [rows, packed] = tensor.shape[..] else {
@@ -46,60 +46,24 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     Ok(Some(weight(NAME, format!("{module}.weight"), &[rows, columns], &tensors, codes)))
 }
 
-/// The module of a tensor that may have codes, and the name of its scales.
-fn module_of(tensor: &Stored) -> Option<(&str, &'static str)> {
-    let names = [(".weight", "weight_scale"), (".embedding_quantized", "embedding_scale")];
-    let is_packed = matches!(tensor.dtype, Dtype::U8 | Dtype::I8);
-    let mut names = names.into_iter().filter(|_| is_packed);
-    names.find_map(|(end, scale)| Some((tensor.name.strip_suffix(end)?, scale)))
-}
-
-/// The number of bits of a module: by the pattern that is found first in its name, or the number for
-/// all modules.
+/// The number of bits of a module: that of the expression that is found first in its name, or else
+/// that of all modules.
 fn bits(model: &Model<'_>, module: &str) -> Result<usize> {
-    let found = model.bits_by_pattern(|| by_pattern(model))?.get(module);
-    match found {
-        None => Ok(for_all(model)),
+    let all = model.config.number("num_bits").unwrap_or(4);
+    let patterns = model.config.bits_by_name()?.iter();
+    let found = patterns.filter_map(|(pattern, bits)| {
+        let bits = bits.map_or(all, |bits| usize::try_from(bits).unwrap_or(usize::MAX));
+        Some((pattern.find(module)?.start(), bits))
+    });
+    let mut found: Vec<_> = found.collect();
+    found.sort_unstable();
+    found.dedup();
+    match found[..] {
         // The order of two is lost in a JSON object.
-        Some(Bits { bits, other: Some(other), .. }) => Err(bad_config(format!(
-            "two of \"module_quant_configs\" fit, of {bits} and {other} bits"
+        [(start, one), (same, other), ..] if start == same => Err(bad_config(format!(
+            "two of \"module_quant_configs\" fit, of {one} and {other} bits"
         ))),
-        Some(found) => Ok(found.bits),
+        [(_, bits), ..] => Ok(bits),
+        [] => Ok(all),
     }
-}
-
-fn for_all(model: &Model<'_>) -> usize {
-    model.config.number("num_bits").unwrap_or(4)
-}
-
-/// The modules that a pattern of the settings is found in. A pattern goes through all of them, so
-/// that one is in memory at a time.
-fn by_pattern(model: &Model<'_>) -> Result<BTreeMap<String, Bits>> {
-    let mut patterns = model.config.bits_by_pattern().peekable();
-    let mut found = BTreeMap::<String, Bits>::new();
-    if patterns.peek().is_none() {
-        return Ok(found);
-    }
-    let tensors = model.tensors();
-    let modules: Vec<_> =
-        tensors.filter_map(|tensor| Some(module_of(&tensor)?.0.to_owned())).collect();
-    let mut expressions = Expressions::default();
-    for (pattern, bits) in patterns {
-        let regex = expressions.compile(pattern, str::to_owned).map_err(|problem| {
-            let problem = format!("module_quant_configs: {problem}");
-            bad_config(problem).in_path(&model.config.file)
-        })?;
-        let bits = bits.unwrap_or(for_all(model));
-        for module in &modules {
-            let Some(start) = regex.find(module).map(|found| found.start()) else { continue };
-            match found.get_mut(module) {
-                Some(known) if known.start < start => {}
-                Some(known) if known.start == start => {
-                    known.other = known.other.or(Some(bits)).filter(|other| *other != known.bits);
-                }
-                _ => _ = found.insert(module.clone(), Bits { start, bits, other: None }),
-            }
-        }
-    }
-    Ok(found)
 }

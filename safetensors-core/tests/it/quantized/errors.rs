@@ -228,6 +228,7 @@ fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
         (r#"{"other": {"num_bits": 2}}"#, 16),
         (r#"{"mlp": {"num_bits": 4}, "layers\\.\\d+\\.": {"num_bits": 2}}"#, 32),
         (r#"{"layers": {"num_bits": 4}, "mlp": {"num_bits": 2}}"#, 16),
+        (r#"{"mlp": {}, "mlp.": {"num_bits": 2}, "^layers": {"num_bits": 2}}"#, 32),
     ] {
         let bufs = tensors.map(|(name, dtype, shape)| (name, buf(dtype, shape)));
         let (_directory, checkpoint) = checkpoint(Some(&config(patterns)), &bufs);
@@ -245,8 +246,8 @@ fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
     // A few bytes of text may be megabytes once they are compiled.
     let many: Vec<_> = (0..300).map(|i| format!("\"x{i}\": {{}}")).collect();
     for (patterns, expected) in [
-        ("\"x[ab]{90000}\": {}", "pattern \"x[ab]{90000}\" takes more than"),
-        (&*many.join(", "), "is one of more than 100 regular expressions"),
+        ("\"x[ab]{900000}\": {}", "regular expressions, at pattern \"x[ab]{900000}\""),
+        (&*many.join(", "), "over the limit of 200 regular expressions, at pattern"),
     ] {
         let (_, text) = problem(Some(&config(&format!("{{{patterns}}}"))), &tensors);
         assert!(text.contains(expected), "{text}");
