@@ -106,9 +106,8 @@ fn is_absent(error: &io::Error) -> bool {
 fn is_blob(home: &Path, target: &Path) -> bool {
     let snapshots = home.ancestors().find(|it| it.ends_with("snapshots"));
     let repository = snapshots.and_then(Path::parent);
-    let is_below = |it: &Path| {
-        it.join("blobs").canonicalize().is_ok_and(|blobs| target.starts_with(blobs))
-    };
+    let is_below =
+        |it: &Path| it.join("blobs").canonicalize().is_ok_and(|blobs| target.starts_with(blobs));
     repository.is_some_and(|it| it.join("blobs").is_dir() && it.ancestors().take(2).any(is_below))
 }
 

@@ -120,10 +120,7 @@ pub(super) fn stale_settings(
     let others = ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
     let others = others.map(|name| directory.join(name));
     for path in others.iter().filter(|path| copied.is_empty() && path.is_file()) {
-        warnings.push(format!(
-            "remove {}: it describes other weights",
-            text::path(path)
-        ));
+        warnings.push(format!("remove {}: it describes other weights", text::path(path)));
     }
     warnings
 }
