@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Limits;
 use crate::error::{ErrorKind, Result};
 
-/// A share for every file, and what each of its bytes adds: bytes of memory, and steps. Lists that
-/// grow take up to three times what is counted, and core reads the header again, so four times the
-/// memory is within 64 MiB and 64 bytes for each byte of the file.
+/// A fixed amount, and an amount for each byte of the files.
+// Real memory is at most four times the count, so 16 gives 64.
 const MEMORY: (u64, u64) = (16 << 20, 16);
 const STEPS: (u64, u64) = (1 << 20, 16);
 
@@ -21,14 +20,17 @@ const STEPS_OF_OBJECTS: u64 = 16;
 /// The bytes of a text that one step looks at.
 const STEP: usize = 16;
 
+/// The memory that an entry of a table or a list takes in addition to its text.
+pub(crate) const ENTRY: usize = 128;
+
 /// The bytes that are read before they are counted.
 const CHUNK: usize = 4096;
 
 /// The deepest nesting of any kind.
 const DEEPEST: usize = 100;
 
-/// What one open may take: of one file, or of a directory or an index with all of its files. Clones
-/// share the counts.
+/// Limits the memory and the steps of one open. All files of a directory or an index share it.
+/// Clones share the counts.
 ///
 /// A small file can name a long text, a list or a tensor any number of times. So readers count
 /// memory before they take it and each pass over a list, and the sums are in proportion to the
@@ -49,11 +51,9 @@ struct Counts {
 }
 
 impl Budget {
-    /// The budget for a file of this length.
-    pub(crate) fn new(file_len: u64, limits: &Limits) -> Self {
-        let budget = Self { limits: limits.clone(), counts: Arc::default() };
-        budget.grow(file_len);
-        budget
+    /// Allows nothing until [`grow`](Self::grow) adds a file.
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self { limits: limits.clone(), counts: Arc::default() }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -104,9 +104,9 @@ impl Budget {
         }
     }
 
-    /// Keeps a text that is referred to.
+    /// Keeps a text once, in an entry of a table or a list.
     pub(crate) fn text(&self, text: &str) -> Result<Arc<str>> {
-        self.keep(text.len() + 2 * size_of::<usize>())?;
+        self.keep(text.len() + ENTRY)?;
         Ok(text.into())
     }
 
@@ -156,14 +156,14 @@ fn add(count: &AtomicU64, more: u64) -> u64 {
 pub(crate) struct Depth(usize);
 
 impl Depth {
-    /// Returns the depth of what is in a value.
+    /// Returns the depth one level further in.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NestedTooDeep`].
-    pub(crate) fn deeper(self) -> Result<Self> {
+    pub(crate) fn deeper(self) -> Result<Self, ErrorKind> {
         if self.0 >= DEEPEST {
-            return Err(ErrorKind::NestedTooDeep { limit: DEEPEST }.into());
+            return Err(ErrorKind::NestedTooDeep { limit: DEEPEST });
         }
         Ok(Self(self.0 + 1))
     }
@@ -175,7 +175,8 @@ mod tests {
 
     #[test]
     fn memory_and_steps_are_in_proportion_to_all_files() {
-        let budget = Budget::new(1 << 20, &Limits::default());
+        let budget = Budget::new(&Limits::default());
+        budget.grow(1 << 20);
         budget.keep(32 << 20).unwrap();
         budget.work(17 << 20).unwrap();
         let again = budget.again();
@@ -186,7 +187,8 @@ mod tests {
         }
         let mut limits = Limits::default();
         (limits.directory_bytes, limits.objects) = (1, 1);
-        let small = Budget::new(u64::MAX, &limits);
+        let small = Budget::new(&limits);
+        small.grow(u64::MAX);
         assert!(small.keep(32).is_ok() && small.keep(1).is_err());
         assert!(small.work(16).is_ok() && small.work(1).is_err());
         assert!(small.keep(usize::MAX).is_err() && small.keep(usize::MAX).is_err());
@@ -194,10 +196,13 @@ mod tests {
 
     #[test]
     fn each_file_of_a_directory_adds_to_the_budget_of_all() {
-        let budget = Budget::new(0, &Limits::default());
-        assert!(budget.keep(17 << 20).is_err());
+        let mut limits = Limits::default();
+        limits.directory_bytes = 1;
+        let budget = Budget::new(&limits);
         budget.grow(1 << 20);
-        assert!(budget.keep(0).is_ok());
+        assert!(budget.keep(32).is_ok() && budget.keep(1).is_err());
+        budget.grow(1 << 20);
+        assert!(budget.keep(31).is_ok() && budget.keep(1).is_err());
     }
 
     #[test]

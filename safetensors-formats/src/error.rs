@@ -89,9 +89,6 @@ pub enum ErrorKind {
     /// The archive is damaged, or uses what cannot be read, such as encryption.
     #[error("{problem}")]
     BadArchive { problem: String },
-    /// The list of members is longer than [`Limits`](crate::Limits) allows.
-    #[error("the archive's list of members is over the limit of {limit} bytes")]
-    DirectoryTooLong { limit: u64 },
     /// More members than [`Limits`](crate::Limits) allows.
     #[error("the archive has {found} members, over the limit of {limit}")]
     TooManyMembers { limit: usize, found: usize },
@@ -114,7 +111,10 @@ pub enum ErrorKind {
 
     // Any format.
     /// The file is of no format that this crate reads.
-    #[error("not a file of NumPy, PyTorch, GGUF or burn{}", Known(*.found))]
+    #[error(
+        "not a file of NumPy, PyTorch, GGUF or burn{}",
+        .found.map_or_else(String::new, |format| format!(": {format}"))
+    )]
     UnknownFormat { found: Option<OtherFormat> },
     /// The file is of a format whose feature is not enabled.
     #[error("a file of {format}, which this program was built without")]
@@ -142,13 +142,18 @@ pub enum ErrorKind {
          may have {limit} at most"
     )]
     TooExpanded { file_len: u64, limit: u64, found: u64 },
+    /// The list of an archive's members, or a pickle, header or index, is longer than
+    /// [`Limits::directory_bytes`](crate::Limits::directory_bytes).
+    #[error("its list of tensors or members is over the limit of {limit} bytes")]
+    DirectoryTooLong { limit: u64 },
     /// Values are nested too deep.
     #[error("the values are nested deeper than the limit of {limit}")]
     NestedTooDeep { limit: usize },
-    /// Reading the file takes more memory, or more steps, than a file of this length is worth.
+    /// Reading the files, or a manifest of them, takes more memory, or more steps, than is in
+    /// proportion to their length.
     #[error(
-        "reading it takes over {limit} {what}, too much for files of {file_len} bytes: names, \
-         lists or tensors are repeated or shared too often; save the tensors again"
+        "names, lists or tensors are repeated too often: over {limit} {what} for {file_len} bytes \
+         of files; save the tensors again"
     )]
     OutOfProportion { what: &'static str, limit: u64, file_len: u64 },
     /// The elements have a type that safetensors has no dtype for.
@@ -168,9 +173,6 @@ pub enum ErrorKind {
     /// A pickle that breaks a rule; `offset` is the byte after the opcode.
     #[error("the pickle, up to its byte {offset}: {}", Short(.problem))]
     BadPickle { offset: u64, problem: String },
-    /// The pickle is longer than [`Limits`](crate::Limits) allows.
-    #[error("the pickle is over the limit of {limit} bytes")]
-    PickleTooLong { limit: u64 },
     /// The pickle makes more objects, or uses them in more places, than
     /// [`Limits`](crate::Limits) allows.
     #[error("the pickle is over the limit of {limit} objects")]
@@ -316,12 +318,6 @@ pub enum ErrorKind {
     /// Zarr does not allow the name of a tensor.
     #[error("Zarr does not allow the name: {problem}")]
     NotForZarr { problem: &'static str },
-    /// A manifest of Zarr would be far longer than the header and the data it is about.
-    #[error(
-        "with all groups, dimensions and other names up to this one, the manifest has more than {limit} \
-         bytes, which is far more than the header; use shorter names"
-    )]
-    ManifestTooLong { limit: u64 },
     /// An earlier tensor was not written whole, so the archive cannot be finished.
     #[error("an earlier tensor was not written whole")]
     WriterFailed,
@@ -333,15 +329,6 @@ pub enum ErrorKind {
         .directory.display()
     )]
     Temporary { directory: PathBuf, source: io::Error },
-}
-
-/// The format of a file, where it is known.
-struct Known(Option<OtherFormat>);
-
-impl fmt::Display for Known {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |format| write!(f, ": {format}"))
-    }
 }
 
 /// A text that may quote names of any length, shortened where it is too long for a message.

@@ -25,23 +25,16 @@ use safetensors_core::header::{TensorInfo, attributes, dimensions};
 use safetensors_core::{Checkpoint, Metadata};
 use serde_json::{Map, Value, json};
 
+use crate::Limits;
+use crate::budget::{Budget, ENTRY};
 use crate::error::{ErrorKind, Result};
 use crate::npy::{ByteOrder, encode};
 
-/// What describes a group.
+/// The description of a group.
 const GROUP: &str = r#"{"zarr_format":2}"#;
 
-/// How many bytes a manifest may have for each of the header, and in any case. A tensor takes about
-/// so many of the header besides its name and its shape.
-const FACTOR: u64 = 16;
-const LEAST: u64 = 8 << 20;
-const HEADER_BYTES: usize = 48;
-
-/// The name of a dimension besides the name of its tensor.
+/// The bytes of a dimension's name after the name of its tensor.
 const DIM_BYTES: usize = 32;
-
-/// The memory of an entry besides its bytes.
-const ENTRY: usize = 64;
 
 /// The most chunks that an array is cut into.
 const MOST_CHUNKS: usize = 4096;
@@ -65,9 +58,9 @@ const MOST_CHUNKS: usize = 4096;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotForZarr`] for a name that Zarr does not allow; [`ErrorKind::ManifestTooLong`];
-/// [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute); the errors of `location`. Each
-/// names the tensor or the file.
+/// [`ErrorKind::NotForZarr`] for a name that Zarr does not allow; [`ErrorKind::OutOfProportion`]
+/// for a manifest far longer than the files; [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute);
+/// the errors of `location`. Each names the tensor or the file.
 pub fn manifest<S>(
     checkpoint: &Checkpoint<S>,
     chunk_bytes: u64,
@@ -80,13 +73,17 @@ pub fn manifest<S>(
         .iter()
         .map(|file| location(file.path()).map_err(|error| error.in_path(file.path())));
     let files = files.collect::<Result<Vec<_>>>()?;
+    let budget = Budget::new(&Limits::default());
+    for file in checkpoint.files() {
+        let header = file.safetensors().header();
+        budget.grow(header.data_start().saturating_add(header.data_len()));
+    }
     let mut arrays = Arrays {
         refs: Map::new(),
         metadata: checkpoint.metadata(),
         dims: BTreeSet::new(),
         chunk_bytes,
-        len: 0,
-        limit: most_bytes(checkpoint),
+        budget,
     };
     for (name, tensor) in named() {
         arrays.add_dims(name, tensor.shape()).map_err(|error| tensor.locate(error))?;
@@ -101,7 +98,7 @@ pub fn manifest<S>(
             let file = files.get(tensor.file_index()).map_or("", String::as_str);
             let dims = array_shape(tensor.info()).len().max(1);
             for (number, (offset, len)) in chunks.enumerate() {
-                arrays.charge(name.len() + 2 * dims)?;
+                arrays.keep(escaped(name) + 2 * dims + file.len())?;
                 let key = format!("{name}/{number}{}", ".0".repeat(dims - 1));
                 arrays.refs.insert(key, json!([file, tensor.file_offset() + offset, len]));
             }
@@ -123,17 +120,14 @@ fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
         .into()
 }
 
-/// The most bytes of the keys and values of a manifest: in proportion to the header and the data, so
-/// that a few long names, with many parts, dimensions or aliases, cannot make gigabytes. Usual
-/// tensors make ten times their header.
-fn most_bytes<S>(checkpoint: &Checkpoint<S>) -> u64 {
-    let of_tensors = checkpoint.tensors().map(|tensor| {
-        let header = tensor.name().len() + 2 * tensor.shape().len() + HEADER_BYTES;
-        (FACTOR * header as u64).saturating_add(tensor.byte_len())
+/// The length of a text in JSON.
+fn escaped(text: &str) -> usize {
+    let bytes = text.bytes().map(|byte| match byte {
+        0..b' ' => 6,
+        b'"' | b'\\' => 2,
+        _ => 1,
     });
-    let of_metadata = checkpoint.metadata().iter();
-    let of_metadata = of_metadata.map(|(key, value)| FACTOR * (key.len() + value.len()) as u64);
-    of_tensors.chain(of_metadata).fold(LEAST, u64::saturating_add)
+    bytes.sum()
 }
 
 /// The shape of the array that stands for a tensor.
@@ -151,17 +145,14 @@ struct Arrays<'m> {
     /// The dimensions that have names, with their lengths.
     dims: BTreeSet<(String, usize)>,
     chunk_bytes: u64,
-    /// The bytes of all entries, and the most they may have.
-    len: u64,
-    limit: u64,
+    // A few long names with many parts, dimensions or aliases could make gigabytes.
+    budget: Budget,
 }
 
 impl Arrays<'_> {
-    /// Counts the bytes of an entry, before it is made.
-    fn charge(&mut self, bytes: usize) -> Result<()> {
-        self.len = self.len.saturating_add((bytes + ENTRY) as u64);
-        let limit = self.limit;
-        if self.len > limit { Err(ErrorKind::ManifestTooLong { limit }.into()) } else { Ok(()) }
+    /// Counts an entry, and its text in the manifest.
+    fn keep(&self, bytes: usize) -> Result<()> {
+        self.budget.keep(bytes.saturating_mul(2).saturating_add(ENTRY))
     }
 
     /// Adds the groups that an array of this name is in. Fails for a name that Zarr does not allow.
@@ -171,10 +162,10 @@ impl Arrays<'_> {
             return refuse("a part of it is empty, . or .., or begins with .z");
         }
         for (at, _) in name.rmatch_indices('/') {
-            self.charge(at + GROUP.len())?;
             let group = &name[..at];
+            self.keep(escaped(group) + GROUP.len())?;
             if names.contains(group) {
-                return refuse("it lies below another tensor");
+                return refuse("it is below another tensor");
             }
             // The groups around one that is there are there, too.
             if self.refs.insert(format!("{group}/.zgroup"), GROUP.into()).is_some() {
@@ -206,7 +197,7 @@ impl Arrays<'_> {
         Ok((0..array_shape(tensor).len()).map(|dim| format!("{name}.dim{dim}")).collect())
     }
 
-    /// Adds what describes an array. Returns the offset and the length of each chunk.
+    /// Adds the description of an array. Returns the offset and the length of each chunk.
     fn add(
         &mut self,
         name: &str,
@@ -226,11 +217,11 @@ impl Arrays<'_> {
             "dtype": known.as_deref().unwrap_or(codes), "compressor": null, "filters": null,
         });
         let array = array.to_string();
-        self.charge(name.len() + array.len())?;
+        self.keep(escaped(name) + escaped(&array))?;
         self.refs.insert(format!("{name}/.zarray"), array.into());
 
-        let dims = shape.len() * (name.len() + DIM_BYTES);
-        self.charge(dims)?;
+        let dims = shape.len() * (escaped(name) + DIM_BYTES);
+        self.keep(dims)?;
         let mut attrs: Map<String, Value> = attributes(self.metadata, name)
             .filter(|(key, _)| *key != "dimensions")
             .map(|(key, value)| (key.to_owned(), value.into()))
@@ -243,7 +234,7 @@ impl Arrays<'_> {
             attrs.insert("safetensors_shape".into(), tensor.shape().into());
         }
         let attrs = Value::from(attrs).to_string();
-        self.charge((name.len() + attrs.len()).saturating_sub(dims))?;
+        self.keep((escaped(name) + escaped(&attrs)).saturating_sub(dims))?;
         self.refs.insert(format!("{name}/.zattrs"), attrs.into());
         let chunk = len / count;
         // An array without elements has no chunks.

@@ -2,10 +2,9 @@
 
 /// How much of a file is read before its arrays are.
 ///
-/// A small file can claim much, and name the same things again and again. What is held in memory to
-/// open it is in proportion to its length, and so is the number of steps: those of a directory or an
-/// index are counted over all of its files. These limits bound what large files take. The data is
-/// bounded by itself: it is read in pieces.
+/// A small file can claim much, and name the same things again and again. The memory to open it is
+/// in proportion to its length, and so is the number of steps. The files of a directory or an index
+/// count together. These limits bound large files. The data is read in pieces.
 ///
 /// ```
 /// use safetensors_formats::{ErrorKind, Limits, npy};

@@ -113,7 +113,7 @@ fn open_path<T: Store<File: 'static> + 'static>(
             return open_directory(store, path, options);
         }
     }
-    let budget = Budget::new(0, &options.limits);
+    let budget = Budget::new(&options.limits);
     let open = |path: &Path| {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
         budget.grow(source.byte_len());
@@ -232,7 +232,8 @@ impl<S: ReadAt> TensorFile<S> {
     /// The errors of [`open`](TensorFile::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        let budget = Budget::new(source.byte_len(), &options.limits);
+        let budget = Budget::new(&options.limits);
+        budget.grow(source.byte_len());
         let file = open_source(source, path, options, &budget)?;
         #[cfg(feature = "gguf")]
         if let Some(crate::tensor_file::Split { number, count, .. }) = file.split() {

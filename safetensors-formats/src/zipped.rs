@@ -13,6 +13,7 @@ use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::Limits;
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::polyglot;
@@ -80,6 +81,12 @@ impl<S: ReadAt> Zipped<S> {
         let begin = starts.into_iter().min().unwrap_or(0);
         polyglot::check_archive(&input.source, begin, zip.central_directory_start())?;
         Ok(zip)
+    }
+
+    /// Counts the memory of the list of members, which is several times as long as its bytes.
+    pub(crate) fn count_list(&self, budget: &Budget) -> Result<()> {
+        let len = self.input.source.byte_len().saturating_sub(self.zip.central_directory_start());
+        budget.keep_all::<u64>(usize::try_from(len).unwrap_or(usize::MAX))
     }
 
     /// The names of all members in the order of the archive. The name of a folder ends in `/`.

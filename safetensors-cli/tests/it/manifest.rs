@@ -168,7 +168,7 @@ fn what_zarr_cannot_have_is_refused() {
     let dir = temp_dir();
     let one = TensorView::from_slice(&[1], &[1_u8]).unwrap();
     for (names, expected) in [
-        (&["a", "a/b"][..], "tensor \"a/b\": Zarr does not allow the name: it lies below another"),
+        (&["a", "a/b"][..], "tensor \"a/b\": Zarr does not allow the name: it is below another"),
         (&["a//b"], "a part of it is empty"),
         (&[""], "a part of it is empty"),
         (&["x/../y"], "tensor \"x/../y\": Zarr does not allow the name"),

@@ -9,7 +9,7 @@ use safetensors_core::{ReadAt, shape};
 
 use super::reader::{Reader, Value};
 use super::{MOST_DIMS, dtype_of};
-use crate::budget::{Budget, Depth};
+use crate::budget::{Budget, Depth, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
@@ -27,7 +27,6 @@ pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Buil
     record.read()?;
     let Record { mut builder, ids, others, .. } = record;
     if !ids.is_empty() {
-        budget.keep(ids.keys().map(|name| name.len() + ID_BYTES).sum())?;
         let ids = serde_json::to_string(&ids).map_err(io::Error::from)?;
         builder.metadata.insert(PARAM_IDS_KEY.into(), ids);
     }
@@ -36,9 +35,6 @@ pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Buil
     }
     Ok(builder)
 }
-
-/// The bytes of an id in a JSON text.
-const ID_BYTES: usize = 24;
 
 struct Record<'a, S: ReadAt> {
     reader: Reader<S>,
@@ -233,16 +229,13 @@ impl<S: ReadAt> Record<'_, S> {
             let problem = format!("the tensor should have {expected} bytes, found {len}");
             return Err(self.name_in(self.reader.problem(problem)));
         }
-        let limit = self.budget.limits().members;
-        if self.builder.tensors.len() >= limit {
-            return Err(ErrorKind::TooManyMembers { limit, found: limit + 1 }.into());
-        }
         let len: usize = self.path.iter().map(|key| key.len() + 1).sum();
         self.budget.keep(len + size_of::<Tensor>())?;
         self.budget.keep_all::<usize>(shape.len())?;
         let name = self.path.join(".");
         if let Some(id) = id.and_then(number_of_id) {
-            self.budget.keep(len + size_of::<(String, u64)>())?;
+            // A table keeps the name, and a JSON text.
+            self.budget.keep(2 * len + ENTRY)?;
             self.ids.insert(name.clone(), id);
         }
         self.builder.tensors.push(Tensor {

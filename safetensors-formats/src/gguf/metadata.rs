@@ -6,14 +6,12 @@ use safetensors_core::ReadAt;
 use serde_json::Value;
 
 use super::reader::Reader;
+use crate::budget::Depth;
 use crate::error::Result;
 
 /// The most values of an array that becomes metadata, with those of the arrays in it. So a header
 /// takes little more memory than it has bytes.
 const MOST: u32 = 64;
-
-/// The deepest nesting of arrays. One more is an error.
-const DEEPEST: usize = 4;
 
 /// The alignment of data unless the file says another.
 const ALIGNMENT: u64 = 32;
@@ -35,7 +33,7 @@ pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys
     for _ in 0..count {
         let key = reader.text()?;
         let kind = reader.u32()?;
-        let value = value(reader, kind, 0, &mut { MOST })?;
+        let value = value(reader, kind, Depth::default(), &mut { MOST })?;
         if key == "general.alignment" {
             let alignment = value.as_ref().and_then(Value::as_u64);
             keys.alignment = alignment
@@ -61,7 +59,7 @@ pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys
 fn value<S: ReadAt>(
     reader: &mut Reader<S>,
     kind: u32,
-    depth: usize,
+    depth: Depth,
     left: &mut u32,
 ) -> Result<Option<Value>> {
     Ok(Some(match kind {
@@ -80,13 +78,11 @@ fn value<S: ReadAt>(
         8 => reader.text()?.into(),
         9 => {
             let (kind, count) = (reader.u32()?, reader.u64()?);
-            if depth == DEEPEST {
-                return Err(reader.problem("arrays are nested too deep"));
-            }
+            let depth = depth.deeper()?;
             let mut items = Vec::new();
             let mut is_whole = true;
             for _ in 0..count {
-                let item = value(reader, kind, depth + 1, left)?;
+                let item = value(reader, kind, depth, left)?;
                 match (item, left.checked_sub(1)) {
                     (Some(item), Some(rest)) if is_whole => {
                         items.push(item);

@@ -5,10 +5,8 @@
 //! does not know it refuses: prefixes of strings, adjacent strings, comments, sets, bytes, floats,
 //! and integers in other digits than decimal ones.
 
+use crate::budget::Depth;
 use crate::error::{ErrorKind, Quoted};
-
-/// Headers of real arrays are at most five deep: fields in fields.
-const MAX_DEPTH: usize = 32;
 
 /// A literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +43,10 @@ impl Value {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::BadLiteral`].
+/// [`ErrorKind::BadLiteral`]; [`ErrorKind::NestedTooDeep`].
 pub(super) fn parse(text: &str, long_integers: bool) -> Result<Value, ErrorKind> {
     let mut parser = Parser { text, at: 0, long_integers };
-    let value = parser.value(0)?;
+    let value = parser.value(Depth::default())?;
     match parser.peek() {
         None => Ok(value),
         Some(_) => Err(parser.expected("the end")),
@@ -93,11 +91,8 @@ impl<'a> Parser<'a> {
         ErrorKind::BadLiteral { offset: self.at, expected, found }
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value, ErrorKind> {
+    fn value(&mut self, depth: Depth) -> Result<Value, ErrorKind> {
         const EXPECTED: &str = "a string, an integer, True, False, None, '(', '[' or '{'";
-        if depth > MAX_DEPTH {
-            return Err(self.expected("less nesting"));
-        }
         match self.peek() {
             Some(quote @ ('\'' | '"')) => self.string(quote).map(Value::Text),
             Some('(') => self.parentheses(depth),
@@ -124,7 +119,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A tuple, or a value in parentheses: the comma makes the difference, as in Python.
-    fn parentheses(&mut self, depth: usize) -> Result<Value, ErrorKind> {
+    fn parentheses(&mut self, depth: Depth) -> Result<Value, ErrorKind> {
         self.at += 1;
         let (mut items, commas) = self.items(')', depth)?;
         Ok(match items.pop() {
@@ -138,30 +133,30 @@ impl<'a> Parser<'a> {
 
     /// Values with commas between them, and perhaps one at the end, up to `close`; and the number
     /// of commas.
-    fn items(&mut self, close: char, depth: usize) -> Result<(Vec<Value>, usize), ErrorKind> {
-        let (mut items, mut commas) = (Vec::new(), 0);
+    fn items(&mut self, close: char, depth: Depth) -> Result<(Vec<Value>, usize), ErrorKind> {
+        let (depth, mut items, mut commas) = (depth.deeper()?, Vec::new(), 0);
         while !self.take(close) {
             if commas < items.len() {
                 return Err(self.expected(if close == ')' { "',' or ')'" } else { "',' or ']'" }));
             }
-            items.push(self.value(depth + 1)?);
+            items.push(self.value(depth)?);
             commas += usize::from(self.take(','));
         }
         Ok((items, commas))
     }
 
-    fn dictionary(&mut self, depth: usize) -> Result<Value, ErrorKind> {
+    fn dictionary(&mut self, depth: Depth) -> Result<Value, ErrorKind> {
         self.at += 1;
-        let (mut entries, mut commas) = (Vec::new(), 0);
+        let (depth, mut entries, mut commas) = (depth.deeper()?, Vec::new(), 0);
         while !self.take('}') {
             if commas < entries.len() {
                 return Err(self.expected("',' or '}'"));
             }
-            let key = self.value(depth + 1)?;
+            let key = self.value(depth)?;
             if !self.take(':') {
                 return Err(self.expected("':'"));
             }
-            entries.push((key, self.value(depth + 1)?));
+            entries.push((key, self.value(depth)?));
             commas += usize::from(self.take(','));
         }
         Ok(Value::Dictionary(entries))
@@ -301,10 +296,10 @@ mod tests {
     #[test]
     fn nesting_is_bounded() {
         let nested = |depth| format!("{}{}", "(".repeat(depth), ")".repeat(depth));
-        assert!(parse(&nested(MAX_DEPTH + 1), false).is_ok());
-        for hostile in [nested(MAX_DEPTH + 2), nested(1 << 20), "[{'a':".repeat(1 << 18)] {
-            let error = parse(&hostile, false).unwrap_err().to_string();
-            assert!(error.contains("less nesting"), "{error}");
+        assert!(parse(&nested(100), false).is_ok());
+        for hostile in [nested(101), nested(1 << 20), "[{'a':".repeat(1 << 18)] {
+            let error = parse(&hostile, false).unwrap_err();
+            assert!(matches!(error, ErrorKind::NestedTooDeep { limit: 100 }), "{error}");
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) fn open_file<S: ReadAt>(
     zipped: Arc<Zipped<S>>,
     budget: &Budget,
 ) -> Result<TensorFile<S>> {
+    zipped.count_list(budget)?;
     zipped.check_overlap()?;
     let mut builder = Builder::default();
     for (name, index) in arrays(&zipped)? {

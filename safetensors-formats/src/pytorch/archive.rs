@@ -50,6 +50,7 @@ pub(super) struct Archive<S> {
 impl<S: ReadAt> Archive<S> {
     /// Reads the pickle of an archive whose members are listed. Errors do not name the file yet.
     pub(super) fn read(zipped: Zipped<S>, budget: &Budget) -> Result<Self> {
+        zipped.count_list(budget)?;
         zipped.check_overlap()?;
         let members: Members =
             zipped.names()?.into_iter().enumerate().map(|(i, name)| (name, i)).collect();

@@ -28,7 +28,7 @@ impl<R: BufRead> Bytes<R> {
     fn count(&mut self, bytes: u64) -> Result<()> {
         self.at = self.at.saturating_add(bytes);
         let limit = self.budget.limits().directory_bytes;
-        if self.at <= limit { Ok(()) } else { Err(ErrorKind::PickleTooLong { limit }.into()) }
+        if self.at <= limit { Ok(()) } else { Err(ErrorKind::DirectoryTooLong { limit }.into()) }
     }
 
     pub(super) fn byte(&mut self) -> Result<u8> {

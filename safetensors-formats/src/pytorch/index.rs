@@ -44,7 +44,8 @@ pub(crate) fn open_index<T: Store>(
     let located = |error: Error| error.in_file(error::label(path));
     let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
     let index = open(path)?;
-    let budget = Budget::new(index.byte_len(), &options.limits);
+    let budget = Budget::new(&options.limits);
+    budget.grow(index.byte_len());
     let text = read(&index, options).map_err(located)?;
     // The names and the tables of them, which take several times the bytes of their text.
     budget.keep(text.len().saturating_mul(8)).map_err(located)?;

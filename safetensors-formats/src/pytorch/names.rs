@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::script;
-use super::values::{Class, ENTRY, Node, Value, Values};
-use crate::budget::Depth;
+use super::values::{Class, Node, Value, Values};
+use crate::budget::{Depth, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The tables that every `torch.nn.Module` has.
@@ -183,7 +183,7 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// The name of what is visited, for an entry of the list of what is found.
+    /// Returns the name of the current value, and counts it.
     fn name(&mut self) -> Result<String> {
         self.values.budget.keep(self.path_len + ENTRY)?;
         Ok(self.path.join("."))

@@ -16,7 +16,7 @@ use safetensors_core::ReadAt;
 
 use super::Members;
 use super::values::{Class, Values};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::zipped::Zipped;
 
 /// What the names of all classes in the code begin with.
@@ -75,15 +75,17 @@ pub(super) fn read_classes<S: ReadAt>(
         let Some(&index) = members.get(&file) else { continue };
         zipped.check_size(index)?;
         let code = zipped.member(index, |member| values.budget.read(member, u64::MAX))?;
-        let bad = |problem: String| ErrorKind::BadCode { file: file.clone(), problem };
-        let code = String::from_utf8(code).map_err(|_| bad("it is not UTF-8".into()))?;
-        read_file(&code, module, values)?.map_err(bad)?;
+        read_file(&code, module, &file, values)?;
     }
     Ok(())
 }
 
-/// Reads the classes of a file of code. The inner error is what is wrong with it.
-fn read_file(code: &str, module: &str, values: &mut Values) -> Result<Result<(), String>> {
+/// Reads the classes of a file of code.
+fn read_file(code: &[u8], module: &str, file: &str, values: &mut Values) -> Result<()> {
+    let bad = |problem: &str| {
+        Error::from(ErrorKind::BadCode { file: file.into(), problem: problem.into() })
+    };
+    let code = std::str::from_utf8(code).map_err(|_| bad("it is not UTF-8"))?;
     let Values { budget, classes, .. } = values;
     let mut open: Option<&mut Class> = None;
     // Which lists the open class has.
@@ -95,7 +97,7 @@ fn read_file(code: &str, module: &str, values: &mut Values) -> Result<Result<(),
             let class = Class { is_module: bases.starts_with("Module"), ..Class::default() };
             budget.keep(module.len() + name.len() + size_of::<(String, Class)>())?;
             let Entry::Vacant(vacant) = classes.entry(format!("{module}.{name}")) else {
-                return Ok(Err(format!("the class {name} is there twice")));
+                return Err(bad(&format!("the class {name} is there twice")));
             };
             (open, has) = (Some(vacant.insert(class)), [false; 2]);
             continue;
@@ -105,18 +107,17 @@ fn read_file(code: &str, module: &str, values: &mut Values) -> Result<Result<(),
                 continue;
             };
             if std::mem::replace(has, true) {
-                return Ok(Err(format!("a class has {} twice", list.trim())));
+                return Err(bad(&format!("a class has {} twice", list.trim())));
             }
             // A name takes four bytes in the text at least, and is in a list and in a table.
             budget.keep_all::<[String; 2]>(names.len() / 4)?;
-            let Some(names) = quoted(names) else {
-                return Ok(Err(format!("{} is no list of names", list.trim())));
-            };
+            let names = quoted(names)
+                .ok_or_else(|| bad(&format!("{} is no list of names", list.trim())))?;
             class.lists_buffers |= list.contains("buffers");
             class.state.extend(names);
         }
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 /// The names in a list such as `["weight", "bias", ]`.
@@ -160,8 +161,10 @@ mod tests {
         let code = "class A(Module):\n  __parameters__ = [\"w\", ]\n  __buffers__ = [\"b\"]\n  w : \
                     Tensor\n\n  def forward(self):\n    return 1\nclass P(NamedTuple):\n  x : \
                     Tensor\nclass B(Module):\n  __parameters__ = []\n";
-        let mut values = Values::new(&Budget::new(0, &Limits::default()));
-        read_file(code, "__torch__.net", &mut values).unwrap().unwrap();
+        let budget = Budget::new(&Limits::default());
+        budget.grow(0);
+        let mut values = Values::new(&budget);
+        read_file(code.as_bytes(), "__torch__.net", "net.py", &mut values).unwrap();
         let class = |name: &str| &values.classes[&format!("__torch__.net.{name}")];
         let [a, b, p] = ["A", "B", "P"].map(class);
         assert!(a.is_module && a.has("w") && a.has("b") && !a.has("x"));
@@ -169,8 +172,9 @@ mod tests {
         assert!(b.is_module && b.has("w") && !p.is_module);
         for wrong in ["__parameters__ = f()", "__parameters__ = []\n  __parameters__ = []"] {
             let code = format!("class A(Module):\n  {wrong}\n");
-            let mut values = Values::new(&Budget::new(0, &Limits::default()));
-            assert!(read_file(&code, "m", &mut values).unwrap().is_err(), "{wrong}");
+            let mut values = Values::new(&budget);
+            let error = read_file(code.as_bytes(), "m", "m.py", &mut values).unwrap_err();
+            assert!(error.to_string().starts_with("the code in \"m.py\": "), "{error}");
         }
     }
 

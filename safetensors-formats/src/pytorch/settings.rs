@@ -3,10 +3,11 @@
 use serde_json::{Map, Number, Value as Json};
 
 use super::names::Search;
-use super::values::{ENTRY, Node, Value};
+use super::values::{Node, Value};
+use crate::budget::ENTRY;
 use crate::error::Result;
 
-/// What a map of one entry takes: room for several.
+/// A map allocates eleven entries at once.
 type MapNode = [(String, Json); 11];
 
 impl Search<'_> {

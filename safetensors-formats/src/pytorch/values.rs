@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::budget::Budget;
+use crate::budget::{Budget, ENTRY};
 use crate::error::{ErrorKind, Result};
 
 /// A value: small, or the position of a node.
@@ -93,9 +93,6 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) width: u8,
 }
-
-/// The memory that an entry of a table takes besides its text.
-pub(super) const ENTRY: usize = 64;
 
 /// The bytes that tensors share.
 #[derive(Debug)]

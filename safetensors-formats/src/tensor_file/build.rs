@@ -10,15 +10,12 @@ use safetensors_core::{self as core, Dtype, shape};
 #[cfg(feature = "gguf")]
 use super::Split;
 use super::{Data, Span, Stored};
-use crate::budget::Budget;
+use crate::budget::{Budget, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A file becomes at most this many times as many bytes of tensors. A deflated archive can, and a
 /// tensor of PyTorch can repeat the elements of a small storage.
 const MOST_EXPANDED: u64 = 1032;
-
-/// The memory that an entry of the header takes besides its text.
-pub(super) const ENTRY: usize = 128;
 
 /// A small file may have tensors of this many bytes anyway.
 const ALWAYS_FINE: u64 = 64 << 20;

@@ -14,9 +14,9 @@ use safetensors_core::checkpoint::{self, Assembled, TensorPiece};
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::{Checkpoint, Dtype, Metadata, ReadAt, shape};
 
-use super::build::{ENTRY, check_expansion};
+use super::build::check_expansion;
 use super::{Container, Content, Data, Place, Stored, TensorFile};
-use crate::budget::Budget;
+use crate::budget::{Budget, ENTRY};
 use crate::error::{Error, Result, to_io};
 use crate::input::Input;
 use crate::window::Window;

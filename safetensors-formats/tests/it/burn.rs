@@ -215,7 +215,6 @@ fn hostile_records_take_no_memory() {
     }
 
     let mut limits = Limits::default();
-    limits.members = 2;
     limits.directory_bytes = 300;
     let options = Options::new().limits(limits);
     let empty = || tensor(&[], &[0], text("F32"));
@@ -227,7 +226,7 @@ fn hostile_records_take_no_memory() {
         assert!(
             matches!(
                 other,
-                Some(ErrorKind::TooManyMembers { .. } | ErrorKind::DirectoryTooLong { .. })
+                Some(ErrorKind::OutOfProportion { .. } | ErrorKind::DirectoryTooLong { .. })
             ),
             "{error}"
         );

@@ -10,15 +10,14 @@ use super::content::{Content, Described, Pairs};
 use super::entries::{Ids, put_ids, put_scalars};
 use super::{HEADER, START, bad, data_start};
 use crate::Limits;
-use crate::budget::Budget;
+use crate::budget::{Budget, ENTRY};
 use crate::burn::dtype_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
-/// The memory of a JSON text's entries for each of its bytes, and that of an entry besides its name.
+/// Memory per byte of a JSON text.
 const PARSED: usize = 12;
-const ADDED: usize = 128;
 
 /// Reads a file, but not the bytes of its tensors.
 pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
@@ -34,7 +33,7 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Re
     let mut builder = Builder { metadata, ..Builder::default() };
     let (mut places, mut ids) = (Places::default(), Ids::new());
     for (name, described) in tensors {
-        // The name is kept as that of a tensor, of a place and of an id.
+        // Three tables keep the name.
         budget.keep(3 * (name.len() + size_of::<(String, Placed)>()))?;
         budget.keep_all::<[u64; 3]>(described.shape.0.len())?;
         let id = described.param_id;
@@ -66,7 +65,7 @@ fn keep_entry<'a>(
     budget: &Budget,
 ) -> Result<()> {
     budget.keep(metadata.get(key).map_or(0, |text| text.len().saturating_mul(PARSED)))?;
-    budget.keep(names.map(|name| 2 * name.len() + ADDED).sum())
+    budget.keep(names.map(|name| 2 * name.len() + ENTRY).sum())
 }
 
 /// The content, and where the data begins.

@@ -15,9 +15,8 @@ use super::frozen::add_frozen;
 use super::row::{Piece, Row};
 use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile, count};
 use super::{File, Folder, OPENED_AT_ONCE, add, bad, item, settings};
-use crate::budget::Budget;
+use crate::budget::{Budget, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pytorch::values::ENTRY;
 use crate::tensor_file::{Archived, Directory, Region, WholeTensor};
 use crate::window::Window;
 
@@ -344,8 +343,8 @@ impl Plan<'_> {
             models.iter_mut().map(|state| std::mem::take(&mut state.fragments)).collect();
         let Some(first) = models.into_iter().next() else { return Ok(()) };
         // Of stage 3, the parameters of the module are empty.
-        let whole = first.module.tensors.iter().filter(|_| !is_divided).map(|tensor| &tensor.name);
-        let elsewhere = whole.chain(first.shared.iter().map(|(alias, _)| alias)).collect();
+        let whole = first.module.tensors.iter().filter(|_| !is_divided).map(|tensor| &*tensor.name);
+        let elsewhere = whole.chain(first.shared.iter().map(|(alias, _)| &**alias)).collect();
         add_frozen(&first.frozen, fragments, &elsewhere, directory)?;
         known.extend(directory.tensors.iter().map(|tensor| tensor.name.clone()));
         known.extend(directory.aliases.iter().map(|(alias, _)| alias.clone()));
@@ -360,12 +359,12 @@ impl Plan<'_> {
         module.aliases.retain(|(alias, kept)| takes(alias) && takes(kept));
         module.tensors.retain(|tensor| takes(&tensor.name));
         add(directory, module, 0);
-        let aliased: HashSet<_> = directory.aliases.iter().map(|(alias, _)| alias).collect();
+        let aliased: HashSet<_> = directory.aliases.iter().map(|(alias, _)| &**alias).collect();
         let names: HashSet<_> = directory.tensors.iter().map(|tensor| &*tensor.name).collect();
-        let is_new = |alias: &String| !names.contains(&**alias) && !aliased.contains(alias);
+        let is_new = |alias: &str| !names.contains(alias) && !aliased.contains(alias);
         let shared =
             shared.iter().filter(|(alias, kept)| names.contains(&***kept) && is_new(alias));
-        let mut aliases: Vec<_> = shared.map(|(a, b)| (a.clone(), Arc::clone(b))).collect();
+        let mut aliases: Vec<_> = shared.map(|(a, b)| (a.to_string(), Arc::clone(b))).collect();
         aliases.sort_unstable();
         directory.aliases.extend(aliases);
         Ok(())

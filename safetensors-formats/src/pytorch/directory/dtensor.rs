@@ -9,8 +9,9 @@ use safetensors_core::framework::in_parallel;
 
 use super::{Folder, MOST_FIELDS, OPENED_AT_ONCE, add, bad, item, left_out, number};
 use crate::Options;
+use crate::budget::ENTRY;
 use crate::error::{Error, ErrorKind, Quoted, Result};
-use crate::pytorch::values::{ENTRY, Node, Value, Values};
+use crate::pytorch::values::{Node, Value, Values};
 use crate::pytorch::{build, names, shape_of};
 use crate::tensor_file::{Archived, Builder, Directory, Region, Tensor, WholeTensor};
 use crate::window::Window;

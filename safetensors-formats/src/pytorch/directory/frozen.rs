@@ -19,7 +19,7 @@ type Fragment = (usize, Data, Vec<usize>, Dtype);
 pub(super) fn add_frozen<S>(
     parameters: &Shapes,
     mut files: Vec<Builder>,
-    elsewhere: &HashSet<&String>,
+    elsewhere: &HashSet<&str>,
     directory: &mut Directory<S>,
 ) -> Result<()> {
     let aliases = files.first_mut().map(|first| std::mem::take(&mut first.aliases));
@@ -33,21 +33,21 @@ pub(super) fn add_frozen<S>(
     }
     let shapes: HashMap<_, _> = parameters.iter().map(|(name, shape)| (&**name, shape)).collect();
     for (name, shape) in parameters {
-        if let Some(kept) = tied.get(name) {
+        if let Some(kept) = tied.get(&**name) {
             let is_same =
-                shapes.get(kept.as_ref()) == Some(&shape) && !fragments.contains_key(name);
+                shapes.get(kept.as_ref()) == Some(&shape) && !fragments.contains_key(&**name);
             if !is_same {
                 let problem = format!("the ranks do not all have it as another name of {kept:?}");
                 return Err(bad(problem).in_tensor(name));
             }
-            directory.aliases.push((name.clone(), Arc::clone(kept)));
+            directory.aliases.push((name.to_string(), Arc::clone(kept)));
             continue;
         }
-        match fragments.remove(name) {
+        match fragments.remove(&**name) {
             Some(of_ranks) => directory
                 .tensors
                 .push(frozen(name, shape, of_ranks).map_err(|error| error.in_tensor(name))?),
-            None if elsewhere.contains(name) => {}
+            None if elsewhere.contains(&**name) => {}
             None => {
                 let problem = "it is not trained, and no file has its numbers";
                 return Err(bad(problem).in_tensor(name));

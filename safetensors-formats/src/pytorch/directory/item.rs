@@ -66,7 +66,7 @@ pub(super) fn json<S>(archive: &Archive<S>, value: Value) -> Result<Option<Json>
     Search::new(&archive.values).json(value)
 }
 
-/// What an archive holds that begins at a byte of its file.
+/// Moves the places of an archive's tensors to its start in the file.
 pub(super) fn at(mut builder: Builder, start: u64) -> Result<Builder> {
     for tensor in std::mem::take(&mut builder.tensors) {
         let Tensor { name, data, .. } = tensor;

@@ -115,7 +115,7 @@ impl<'a, T: Store> Folder<'a, T> {
             files.extend(is_there.map(|_| ranks::METADATA.to_owned()));
         }
         files.sort_unstable();
-        let budget = Budget::new(0, &options.limits);
+        let budget = Budget::new(&options.limits);
         Ok(Self { store, path, files, directories, options, budget })
     }
 

@@ -9,7 +9,7 @@ use crate::tensor_file::{Data, Place, Region};
 /// The bytes of a number.
 const WIDTH: u64 = 4;
 
-/// The number of a file, what it has of a tensor, and where.
+/// A part of a tensor: its file, region and place.
 pub(super) type Piece = (usize, Region, Data);
 
 /// Numbers in a row, of which each file has ranges.
@@ -70,7 +70,8 @@ mod tests {
     fn a_row_is_cut_anywhere() {
         // The numbers are the bytes where they begin. Some ranges are empty.
         let ranges = [(0, 0, 0), (1, 100, 2), (1, 200, 0), (2, 300, 3), (3, 400, 0)];
-        let budget = Budget::new(0, &crate::Limits::default());
+        let budget = Budget::new(&crate::Limits::default());
+        budget.grow(0);
         let row = Row::new(ranges.iter().map(|&(file, start, len)| (file, Flat { start, len })));
         let all = [(1, 100), (1, 104), (2, 300), (2, 304), (2, 308)];
         for at in 0..=5 {

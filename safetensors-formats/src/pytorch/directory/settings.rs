@@ -97,7 +97,8 @@ pub(super) fn entries<'a>(
 /// those of the parameters.
 pub(super) fn of_groups(settings: &Json, parameters: &[Shapes]) -> Option<String> {
     let mut groups = settings.as_array()?.clone();
-    let names = |shapes: &Shapes| shapes.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let names =
+        |shapes: &Shapes| shapes.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>();
     // Stage 3 may divide a group of parameters into several.
     let of_groups = match groups.len() {
         1 => vec![parameters.iter().flat_map(names).collect()],

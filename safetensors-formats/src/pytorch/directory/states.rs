@@ -11,7 +11,7 @@ use super::{bad, left_out, number};
 use crate::Options;
 use crate::error::{Error, Result};
 use crate::pytorch::names::GROUPS;
-use crate::pytorch::values::{ENTRY, Node, Value, Values};
+use crate::pytorch::values::{Node, Value, Values};
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
 /// A file of DeepSpeed, by its name.
@@ -60,7 +60,7 @@ pub(super) struct Flat {
 }
 
 /// A name and a shape.
-pub(super) type Shapes = Vec<(String, Vec<usize>)>;
+pub(super) type Shapes = Vec<(Arc<str>, Vec<usize>)>;
 
 /// What a file of the model says.
 #[derive(Debug, Default)]
@@ -72,8 +72,8 @@ pub(super) struct ModelState {
     pub(super) frozen: Shapes,
     pub(super) fragments: Builder,
     /// Other names of parameters, each with the name that has the numbers.
-    pub(super) shared: Vec<(String, Arc<str>)>,
-    pub(super) buffers: Vec<String>,
+    pub(super) shared: Vec<(Arc<str>, Arc<str>)>,
+    pub(super) buffers: Vec<Arc<str>>,
     /// What `state_dict()` of the model had, on the rank that saved it.
     pub(super) module: Builder,
     /// How many ranks have each a part of the model, and which step it was.
@@ -94,7 +94,7 @@ pub(super) struct Partition {
     /// The bytes of the number of the step.
     pub(super) step: Option<Vec<u8>>,
     /// What the optimizer knows of each number, such as `exp_avg`: for each group.
-    pub(super) moments: Vec<(String, Vec<Flat>)>,
+    pub(super) moments: Vec<(Arc<str>, Vec<Flat>)>,
     /// The settings of the optimizer, which all ranks have alike.
     pub(super) settings: Option<Json>,
 }
@@ -121,6 +121,7 @@ struct Reader<'a, S> {
 pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Result<ModelState> {
     let reader = Reader { archive, options };
     let values = &archive.values;
+    let text = |text: &str| values.budget.text(text);
     let get = |key: &str| values.get(archive.object, key).filter(|it| *it != Value::None);
     let int = |key: &str| match get(key) {
         Some(Value::Int(number)) => Some(number),
@@ -137,7 +138,7 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
     let shared = get("shared_params").and_then(|shared| values.dict(shared)).unwrap_or_default();
     let shared =
         shared.iter().filter_map(|&(alias, kept)| Some((values.text(alias)?, values.text(kept)?)));
-    let shared = shared.map(|(alias, kept)| Ok((text(values, alias)?, values.budget.text(kept)?)));
+    let shared = shared.map(|(alias, kept)| Ok((text(alias)?, text(kept)?)));
     let buffers = get("buffer_names").and_then(|names| values.items(names)).unwrap_or_default();
     let buffers = buffers.iter().filter_map(|&name| values.text(name));
     let fragments = match get("frozen_param_fragments") {
@@ -154,7 +155,7 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
         frozen: get("frozen_param_shapes").map_or(Ok(Shapes::new()), |it| shapes(values, it))?,
         fragments,
         shared: shared.collect::<Result<_>>()?,
-        buffers: buffers.map(|name| text(values, name)).collect::<Result<_>>()?,
+        buffers: buffers.map(text).collect::<Result<_>>()?,
         module,
         model_ranks: int("mp_world_size").unwrap_or(1),
         step: int("global_steps"),
@@ -252,13 +253,13 @@ impl<S: ReadAt> Reader<'_, S> {
 
     /// What the optimizer knows of each number: the tensors of its state that have one dimension,
     /// for each group in order.
-    fn moments(&self, of_groups: &[Value]) -> Result<Vec<(String, Vec<Flat>)>> {
+    fn moments(&self, of_groups: &[Value]) -> Result<Vec<(Arc<str>, Vec<Flat>)>> {
         let values = &self.archive.values;
         let mut positions = HashMap::new();
         if of_groups.is_empty() {
             return Err(bad("it has no state of the optimizer"));
         }
-        let mut moments: Vec<(String, Vec<Flat>)> = Vec::new();
+        let mut moments: Vec<(Arc<str>, Vec<Flat>)> = Vec::new();
         for (group, state) in of_groups.iter().enumerate() {
             let state = values.dict(*state).unwrap_or_default();
             values.step(state.len())?;
@@ -278,19 +279,13 @@ impl<S: ReadAt> Reader<'_, S> {
                 let position = *positions.entry(name).or_insert(moments.len());
                 match moments.get_mut(position) {
                     Some((_, flats)) if flats.len() == group => flats.push(flat),
-                    None if group == 0 => moments.push((text(values, name)?, vec![flat])),
+                    None if group == 0 => moments.push((values.budget.text(name)?, vec![flat])),
                     _ => return Err(bad(format!("not every group has {name}"))),
                 }
             }
         }
         Ok(moments)
     }
-}
-
-/// A copy of a text.
-fn text(values: &Values, text: &str) -> Result<String> {
-    values.budget.keep(text.len() + ENTRY)?;
-    Ok(text.to_owned())
 }
 
 /// The names and shapes of a dictionary.
@@ -302,7 +297,7 @@ fn shapes(values: &Values, dict: Value) -> Result<Shapes> {
         values.copy(dims.len())?;
         let dims = dims.iter().map(|&dim| usize::try_from(whole_number(values, dim)?).ok());
         let dims = dims.collect::<Option<_>>().ok_or_else(no_shape)?;
-        shapes.push((text(values, name)?, dims));
+        shapes.push((values.budget.text(name)?, dims));
     }
     Ok(shapes)
 }

@@ -253,7 +253,7 @@ fn each_wrong_field_is_named() {
     let nested = [
         text("k"),
         9_u32.to_le_bytes().to_vec(),
-        [&9_u32.to_le_bytes()[..], &1_u64.to_le_bytes()].concat().repeat(10),
+        [&9_u32.to_le_bytes()[..], &1_u64.to_le_bytes()].concat().repeat(101),
     ];
     for (file, says) in [
         (of(|file| file.version = 1), "version 1 is unknown"),
@@ -268,7 +268,7 @@ fn each_wrong_field_is_named() {
         (with_key(key(13, &[2])), "the type 13 of a value"),
         (with_key(array(u64::MAX)), "over the limit of 67108864 bytes"),
         (with_key(u64::MAX.to_le_bytes().to_vec()), "over the limit of 67108864 bytes"),
-        (with_key(nested.concat()), "nested too deep"),
+        (with_key(nested.concat()), "nested deeper than the limit of 100"),
         (with_tensor(tensor(&[2], 2, 0)), "not whole blocks of Q4_0"),
         (with_tensor(tensor(&[2; 9], 0, 0)), "9 dimensions"),
         (with_tensor(tensor(&[1 << 33, 1 << 33], 0, 0)), "does not fit"),
