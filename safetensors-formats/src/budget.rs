@@ -187,8 +187,7 @@ mod tests {
             assert!(error.contains("over 33554432 bytes of memory"), "{error}");
             assert!(budget.work(1).unwrap_err().to_string().contains("over 17825792 steps"));
         }
-        let mut limits = Limits::default();
-        (limits.directory_bytes, limits.objects) = (1, 1);
+        let limits = Limits { directory_bytes: 1, objects: 1, ..Limits::default() };
         let small = Budget::new(&limits);
         small.grow(u64::MAX);
         assert!(small.keep(32).is_ok() && small.keep(1).is_err());
@@ -198,9 +197,7 @@ mod tests {
 
     #[test]
     fn each_file_of_a_directory_adds_to_the_budget_of_all() {
-        let mut limits = Limits::default();
-        limits.directory_bytes = 1;
-        let budget = Budget::new(&limits);
+        let budget = Budget::new(&Limits { directory_bytes: 1, ..Limits::default() });
         budget.grow(1 << 20);
         assert!(budget.keep(32).is_ok() && budget.keep(1).is_err());
         budget.grow(1 << 20);

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use crate::support::{array, find, given, open, open_npy, patch, zip};
 use safetensors_core::{self as core, TensorSource};
 use safetensors_formats::npz::Archive;
-use safetensors_formats::{Error, ErrorKind, Limits, Result, npy};
+use safetensors_formats::{Error, ErrorKind, Limits, Options, Result, TensorFile, npy};
 use zip::CompressionMethod::{Deflated, Stored};
 
 /// Opens an archive, checks it, opens its first array and reads it.
@@ -257,6 +257,24 @@ fn limits_bound_what_an_archive_may_list() {
     assert!(opened(&|limits| limits.directory_bytes = 100_000).is_ok());
     let error = opened(&|limits| limits.header_bytes = 10).unwrap().array("7").unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::HeaderTooLong { limit: 10, .. })), "{error}");
+}
+
+#[test]
+fn a_file_has_the_limits_of_one_file_however_it_is_opened() {
+    let one = array("|u1", false, "(1,)", &[1]);
+    let file = zip(Stored, &[("a.npy", &one)]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("in.npz");
+    fs::write(&path, &file).unwrap();
+    let mut limits = Limits::default();
+    // The header takes a step more.
+    limits.objects = (one.len() - 2) / 16;
+    let options = Options::new().limits(limits);
+    let opened = TensorFile::from_source(file, "in.npz", &options).map(|_| ());
+    for opened in [opened, safetensors_formats::open(&path, &options).map(|_| ())] {
+        let error = opened.unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::OutOfProportion { .. })), "{error}");
+    }
 }
 
 #[test]
