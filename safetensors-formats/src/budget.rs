@@ -26,6 +26,9 @@ pub(crate) const ENTRY: usize = 128;
 /// The bytes that are read before they are counted.
 const CHUNK: usize = 4096;
 
+/// The most that one addition counts.
+const MOST_ADDED: u64 = u64::MAX >> 16;
+
 /// The deepest nesting of any kind.
 const DEEPEST: usize = 100;
 
@@ -144,11 +147,10 @@ impl Budget {
     }
 }
 
-/// Adds to a count, and returns the sum.
+/// Adds to a count, and returns the sum. No sum of what may be kept overflows.
 fn add(count: &AtomicU64, more: u64) -> u64 {
-    let sum = |count: u64| Some(count.saturating_add(more));
-    let before = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
-    before.unwrap_or_else(|count| count).saturating_add(more)
+    let more = more.min(MOST_ADDED);
+    count.fetch_add(more, Ordering::Relaxed).saturating_add(more)
 }
 
 /// How deep a value is nested in others, of whatever kind.

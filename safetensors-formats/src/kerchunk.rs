@@ -36,6 +36,9 @@ const GROUP: &str = r#"{"zarr_format":2}"#;
 /// The bytes of a dimension's name after the name of its tensor.
 const DIM_BYTES: usize = 32;
 
+/// A chunk pays for a byte of its reference with so many of its own.
+const PAID: u64 = 16;
+
 /// The most chunks that an array is cut into.
 const MOST_CHUNKS: usize = 4096;
 
@@ -59,7 +62,7 @@ const MOST_CHUNKS: usize = 4096;
 /// # Errors
 ///
 /// [`ErrorKind::NotForZarr`] for a name that Zarr does not allow; [`ErrorKind::OutOfProportion`]
-/// for a manifest far longer than the files; [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute);
+/// for a manifest far longer than the headers; [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute);
 /// the errors of `location`. Each names the tensor or the file.
 pub fn manifest<S>(
     checkpoint: &Checkpoint<S>,
@@ -76,7 +79,7 @@ pub fn manifest<S>(
     let budget = Budget::new(&Limits::default());
     for file in checkpoint.files() {
         let header = file.safetensors().header();
-        budget.grow(header.data_start().saturating_add(header.data_len()));
+        budget.grow(header.data_start());
     }
     let mut arrays = Arrays {
         refs: Map::new(),
@@ -98,7 +101,9 @@ pub fn manifest<S>(
             let file = files.get(tensor.file_index()).map_or("", String::as_str);
             let dims = array_shape(tensor.info()).len().max(1);
             for (number, (offset, len)) in chunks.enumerate() {
-                arrays.keep(escaped(name) + 2 * dims + file.len())?;
+                // The data is there once, under whatever names.
+                let paid = if name == tensor.name() { len / PAID } else { 0 };
+                arrays.keep_unpaid(escaped(name) + 2 * dims + file.len(), paid)?;
                 let key = format!("{name}/{number}{}", ".0".repeat(dims - 1));
                 arrays.refs.insert(key, json!([file, tensor.file_offset() + offset, len]));
             }
@@ -152,7 +157,13 @@ struct Arrays<'m> {
 impl Arrays<'_> {
     /// Counts an entry, and its text in the manifest.
     fn keep(&self, bytes: usize) -> Result<()> {
-        self.budget.keep(bytes.saturating_mul(2).saturating_add(ENTRY))
+        self.keep_unpaid(bytes, 0)
+    }
+
+    /// Counts an entry but for the bytes that data has paid.
+    fn keep_unpaid(&self, bytes: usize, paid: u64) -> Result<()> {
+        let bytes = bytes.saturating_mul(2).saturating_add(ENTRY);
+        self.budget.keep(bytes.saturating_sub(usize::try_from(paid).unwrap_or(usize::MAX)))
     }
 
     /// Adds the groups that an array of this name is in. Fails for a name that Zarr does not allow.

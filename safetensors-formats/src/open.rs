@@ -138,9 +138,9 @@ fn open_directory<T: Store<File: 'static> + 'static>(
     path: &Path,
     options: &Options,
 ) -> Result<Opened<T::File>> {
-    let folder = crate::pytorch::Folder::find(&**store, path, options)?;
+    let mut folder = crate::pytorch::Folder::find(&**store, path, options)?;
     if let Some(format) = folder.format() {
-        let file = crate::pytorch::open_directory(&folder, format)?;
+        let file = crate::pytorch::open_directory(&mut folder, format)?;
         return Ok(vec![(folder.path().to_owned(), file)]);
     }
     folder.refuse_others()?;

@@ -14,18 +14,21 @@ use super::values::{Node, Value, Values};
 use crate::error::{Error, Result};
 use crate::opcodes as op;
 
+/// The opcodes that are counted at once: threads share the count.
+const COUNTED: usize = 64;
+
 /// Reads one pickle, and leaves the bytes behind it unread. Returns its root.
 pub(super) fn read<R: BufRead>(bytes: &mut Bytes<R>, values: &mut Values) -> Result<Value> {
-    let mut machine = Machine {
-        bytes,
-        values,
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: HashMap::new(),
-        highest: 0,
-    };
-    while machine.step()? {}
-    machine.pop()
+    let (stack, marks, memo) = (Vec::new(), Vec::new(), HashMap::new());
+    let mut machine = Machine { bytes, values, stack, marks, memo, highest: 0 };
+    loop {
+        machine.values.budget.work(COUNTED)?;
+        for _ in 0..COUNTED {
+            if !machine.step()? {
+                return machine.pop();
+            }
+        }
+    }
 }
 
 struct Machine<'a, R> {
@@ -42,7 +45,6 @@ struct Machine<'a, R> {
 impl<R: BufRead> Machine<'_, R> {
     /// Carries out one opcode. `false` at the end.
     fn step(&mut self) -> Result<bool> {
-        self.values.budget.work(1)?;
         match self.bytes.byte()? {
             op::STOP => return Ok(false),
             op::PROTO => {

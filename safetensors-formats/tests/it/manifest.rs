@@ -1,6 +1,8 @@
 //! A manifest of Zarr is in proportion to the header.
 
-use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+use std::io;
+
+use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorView, serialize};
 use safetensors_formats::kerchunk::manifest;
 use safetensors_formats::{ErrorKind, Result};
 
@@ -57,4 +59,75 @@ fn usual_names_make_a_manifest() {
         assert!(found.len() < 16 * len, "{} of {len}", found.len());
         assert!(found.contains("/.zarray"), "{found:.100}");
     }
+}
+
+/// A file of zeros behind its header.
+struct Sparse {
+    header: Vec<u8>,
+    byte_len: u64,
+}
+
+impl Sparse {
+    /// Tensors of bytes with these names, each of this shape, and other names of the first.
+    fn new(names: &[String], shape: [u64; 2], aliases: &[String]) -> Self {
+        let len = shape[0] * shape[1];
+        let tensors = (0..).zip(names).map(|(at, name)| {
+            let range = [at * len, (at + 1) * len];
+            format!(
+                "\"{name}\":{{\"dtype\":\"U8\",\"shape\":{shape:?},\"data_offsets\":{range:?}}}"
+            )
+        });
+        let aliases = aliases.iter().map(|alias| format!("\"{alias}\":\"{}\"", names[0]));
+        let metadata = format!("\"__metadata__\":{{{}}}", aliases.collect::<Vec<_>>().join(","));
+        let entries: Vec<_> = [metadata].into_iter().chain(tensors).collect();
+        let mut text = format!("{{{}}}", entries.join(",")).into_bytes();
+        text.resize(text.len().next_multiple_of(8), b' ');
+        let header = [&(text.len() as u64).to_le_bytes()[..], &text].concat();
+        let byte_len = header.len() as u64 + names.len() as u64 * len;
+        Self { header, byte_len }
+    }
+
+    fn manifest(self) -> Result<String> {
+        let checkpoint = Checkpoint::from_source(self, "a.safetensors")?;
+        manifest(&checkpoint, 1 << 24, |_| Ok("s3://bucket/a.safetensors".to_owned()))
+    }
+}
+
+impl ReadAt for Sparse {
+    fn byte_len(&self) -> u64 {
+        self.byte_len
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        buf.fill(0);
+        let header = self.header.get(offset as usize..).unwrap_or_default();
+        let len = header.len().min(buf.len());
+        buf[..len].copy_from_slice(&header[..len]);
+        Ok(())
+    }
+}
+
+#[test]
+fn data_does_not_pay_for_groups_or_other_names() {
+    let parts = vec!["a"; 8000].join("/");
+    let names: Vec<_> = (0..500).map(|i| format!("z{i}")).collect();
+    for (case, file) in [
+        ("groups", Sparse::new(&[parts], [1 << 20, 1 << 10], &[])),
+        // A prime number of rows, so each has a chunk for every row.
+        ("other names", Sparse::new(&["a".into()], [4093, 1 << 18], &names)),
+    ] {
+        let error = file.manifest().map(|text| text.len()).expect_err(case);
+        assert!(
+            matches!(error.other(), Some(ErrorKind::OutOfProportion { .. })),
+            "{case}: {error}"
+        );
+    }
+}
+
+/// A terabyte.
+#[test]
+fn data_pays_for_its_chunks() {
+    let names: Vec<_> = (0..512).map(|i| format!("model.layers.{i}.mlp.down.weight")).collect();
+    let found = Sparse::new(&names, [1 << 12, 1 << 19], &[]).manifest().unwrap();
+    assert_eq!(found.matches("s3://").count(), 512 * 128);
 }

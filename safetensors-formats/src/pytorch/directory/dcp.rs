@@ -1,7 +1,7 @@
 //! Distributed checkpoints (DCP): `.metadata` lists the tensors, and files `__RANK_NUMBER.distcp`
 //! hold their chunks, each as an archive of its own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 
 use safetensors_core::ReadAt;
@@ -10,7 +10,7 @@ use safetensors_core::framework::in_parallel;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::metadata::{Item, Metadata, TensorEntry, ValueEntry};
+use super::metadata::{Chunk, Item, Metadata, TensorEntry, ValueEntry};
 use super::settings::{self, Setting};
 use super::{File, Folder, OPENED_AT_ONCE, add, bad, in_one_piece, item, left_out, ranks};
 use crate::Options;
@@ -22,6 +22,9 @@ use crate::tensor_file::{
 };
 use crate::window::Window;
 
+/// What the names of the files of chunks end with.
+const DATA: &str = ".distcp";
+
 /// What Megatron writes besides: which format it is, and what no rank divides.
 const MEGATRON: &str = "metadata.json";
 const COMMON: &str = "common.pt";
@@ -32,6 +35,11 @@ const AT_ONCE: usize = 32;
 /// Reads what the directory lists, and examines the archive of each chunk.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let is_megatron = check_megatron(folder)?;
+    // They count before the list of their chunks is read. One that cannot be opened may be a stray.
+    let listed: Vec<_> = folder.files.iter().filter(|name| name.ends_with(DATA)).collect();
+    let open = |name: &&String, _: &mut ()| Ok(folder.open(name).ok());
+    let opened = in_parallel(listed.iter(), OPENED_AT_ONCE, open)?;
+    let opened: HashMap<_, _> = listed.iter().map(|name| name.as_str()).zip(opened).collect();
     let (metadata, mut files) = ranks::read(folder)?;
     let first = files.len();
     let chunks = metadata.tensors.iter().filter(|tensor| is_readable(tensor));
@@ -40,8 +48,14 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let names: Vec<_> =
         items.map(|item| &*item.file).collect::<BTreeSet<_>>().into_iter().collect();
     files.extend(in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| {
-        folder.open_listed(name)
+        match opened.get(name) {
+            Some(Some(file)) => Ok(file.clone()),
+            _ => folder.open_listed(name),
+        }
     })?);
+    // Each takes a job and a piece.
+    let chunks = metadata.tensors.iter().map(|tensor| tensor.chunks.len());
+    folder.budget.keep_all::<[Chunk; 6]>(chunks.sum())?;
     let file_of = |item: &Item| first + names.binary_search(&&*item.file).unwrap_or(0);
     let jobs = jobs(&metadata, file_of);
     check_places(&jobs, &files)?;
@@ -66,9 +80,8 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     directory.metadata.extend(settings::entries(settings.into_iter()));
     plain.sort_unstable();
     directory.notes.extend(left_out(&plain, ["value", "values"]));
-    let is_stray =
-        |name: &&String| name.ends_with(".distcp") && names.binary_search(&name.as_str()).is_err();
-    directory.strays.extend(folder.files.iter().filter(is_stray).map(|it| folder.path.join(it)));
+    let is_stray = |name: &&&String| names.binary_search(&name.as_str()).is_err();
+    directory.strays.extend(listed.iter().filter(is_stray).map(|it| folder.path.join(it)));
     if is_megatron && folder.has(COMMON) {
         add_common(folder, &mut directory)?;
     }

@@ -179,9 +179,9 @@ impl<'a> Reader<'a> {
         self.values.copy(list.len())?;
         let mut chunks = Vec::new();
         for &chunk in list {
-            // A list can have one chunk any number of times, and each takes a job and a piece.
+            // A list can have one chunk any number of times.
             self.values.budget.work_on(name)?;
-            self.values.budget.keep(8 * size_of::<Chunk>())?;
+            self.values.budget.keep_all::<Chunk>(2)?;
             let chunk = self.state(chunk, |module, name| {
                 module == METADATA && name == "ChunkStorageMetadata"
             })?;

@@ -190,27 +190,33 @@ impl<'a, T: Store> Folder<'a, T> {
 }
 
 /// Opens a directory of a trainer as one file of whole tensors.
-pub(crate) fn open<T: Store>(folder: &Folder<'_, T>, format: Format) -> Result<TensorFile<T::File>>
+pub(crate) fn open<T: Store>(
+    folder: &mut Folder<'_, T>,
+    format: Format,
+) -> Result<TensorFile<T::File>>
 where
     T::File: 'static,
 {
-    let Folder { path, budget, .. } = folder;
-    let examine = || match format {
+    let examine = |folder: &Folder<'_, T>| match format {
         Format::Dcp => dcp::examine(folder),
         Format::DeepSpeed => deepspeed::examine(folder),
         Format::Dtensor => dtensor::examine(folder),
         other => Err(ErrorKind::NotEnabled { format: other }.into()),
     };
-    let directory = examine()?;
+    let unused = folder.budget.again();
+    let mut directory = examine(folder)?;
     if directory.files.iter().any(|(_, input)| input.source.may_change_unseen()) {
-        let again = examine()?;
-        if directory.tensors != again.tensors {
+        let before = std::mem::take(&mut directory.tensors);
+        drop(directory);
+        folder.budget = unused;
+        directory = examine(folder)?;
+        if directory.tensors != before {
             let error = io::Error::other("the directory changed while it was opened");
-            return Err(Error::from(error).in_path(path));
+            return Err(Error::from(error).in_path(&folder.path));
         }
     }
-    let opened = TensorFile::of_directory(format, directory, budget);
-    opened.map_err(|error| error.in_path(path))
+    let opened = TensorFile::of_directory(format, directory, &folder.budget);
+    opened.map_err(|error| error.in_path(&folder.path))
 }
 
 /// Says that things of these names are left out, one or several. `None` if there are none.

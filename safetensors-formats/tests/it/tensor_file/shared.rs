@@ -1,7 +1,10 @@
 //! Small files that name a text, a list or a tensor any number of times: what they take is in
 //! proportion to their length.
 
-use safetensors_core::checkpoint::store::MemoryStore;
+use std::path::Path;
+
+use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Store, StoreEntry};
 use safetensors_formats::{ErrorKind, Options, TensorFile, open_files};
 use zip::CompressionMethod;
 
@@ -133,6 +136,120 @@ fn distributed(values: &[Vec<u8>], tensors: &[(&str, Vec<u8>)]) -> MemoryStore {
     store.insert(".metadata", [&of_metadata("Metadata", &fields)[..], b"."].concat());
     store.insert("__0_0.distcp", file);
     store
+}
+
+/// A distributed checkpoint of tensors that ranks divide, written as PyTorch does by protocol 4:
+/// every object is kept, and every name is a text of its own. No chunk is read for its type.
+fn divided(tensors: usize, ranks: usize) -> MemoryStore {
+    const METADATA: &str = "torch.distributed.checkpoint.metadata";
+    const ARCHIVE: usize = 640;
+    let class = |module: &str, name: &str| format!("c{module}\n{name}\n").into_bytes();
+    let known = [
+        class(METADATA, "ChunkStorageMetadata"),
+        text("offsets"),
+        text("sizes"),
+        class("torch", "Size"),
+        class(METADATA, "MetadataIndex"),
+        text("fqn"),
+        text("offset"),
+        text("index"),
+        class("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+        text("relative_path"),
+        text("length"),
+    ];
+    let known = known.iter().zip(0..).flat_map(|(value, number)| put(value, number));
+    let of = |class: u8, fields: &[&[u8]]| {
+        [b"h", &[class][..], b")\x81\x94}\x94(", &fields.concat(), b"ub"].concat()
+    };
+    let number = |number: usize| [&b"J"[..], &(number as u32).to_le_bytes()].concat();
+    let short = |text: &str| [b"\x8c", &[text.len() as u8][..], text.as_bytes(), b"\x94"].concat();
+    let size = |rank: usize| [b"h\x03K", &[rank as u8][..], b"K\x01\x86\x94\x85\x94R\x94"].concat();
+    let kind = object(&format!("{METADATA}\nTensorProperties"), b"(ctorch\ncomplex128\nt");
+    let (mut entries, mut places) = (Vec::new(), Vec::new());
+    for tensor in 0..tensors {
+        let name = short(&format!("model.decoder.layers.{tensor}.attention.weight"));
+        let mut chunks = Vec::new();
+        for rank in 0..ranks {
+            let offset = size(rank);
+            chunks.extend(of(0, &[b"h\x01", &offset, b"h\x02", &size(1)]));
+            let index = [b"h\x05", &name[..], b"h\x06", &offset, b"h\x07", &number(rank)];
+            places.extend(of(4, &index));
+            let file = short(&format!("__{rank}_0.distcp"));
+            let (at, len) = (number(tensor * ARCHIVE), number(ARCHIVE));
+            places.extend(of(8, &[b"h\x09", &file, b"h\x06", &at, b"h\x0a", &len]));
+        }
+        let chunks = [b"](", &chunks[..], b"e"].concat();
+        let fields = [("size", &*size(ranks)), ("properties", &kind), ("chunks", &chunks)];
+        let entry = object(&format!("{METADATA}\nTensorStorageMetadata"), &dictionary(&fields));
+        entries.extend([name, entry].concat());
+    }
+    let fields = dictionary(&[
+        ("state_dict_metadata", &[b"}(", &entries[..], b"u"].concat()),
+        ("storage_data", &[b"}(", &places[..], b"u"].concat()),
+    ]);
+    let root = object(&format!("{METADATA}\nMetadata"), &fields);
+    let mut store = MemoryStore::default();
+    store.insert(".metadata", [&b"\x80\x04"[..], &known.collect::<Vec<_>>(), &root, b"."].concat());
+    for rank in 0..ranks {
+        store.insert(format!("__{rank}_0.distcp"), vec![0; tensors * ARCHIVE]);
+    }
+    store
+}
+
+#[test]
+fn a_hundred_thousand_chunks_with_a_name_each_open() {
+    let files = open_files(divided(2000, 50), "", &Options::new()).unwrap();
+    assert_eq!(files[0].1.all_stored().len(), 2000);
+}
+
+/// Files whose times do not show a change.
+struct Young(MemoryStore);
+
+struct YoungFile(MemoryFile);
+
+impl Store for Young {
+    type File = YoungFile;
+
+    fn open(&self, path: &Path) -> safetensors_core::Result<YoungFile> {
+        self.0.open(path).map(YoungFile)
+    }
+
+    fn kind(&self, path: &Path) -> safetensors_core::Result<Option<FileKind>> {
+        self.0.kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> safetensors_core::Result<Vec<StoreEntry>> {
+        self.0.list(directory)
+    }
+}
+
+impl ReadAt for YoungFile {
+    fn byte_len(&self) -> u64 {
+        self.0.byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.0.read_exact_at(buf, offset)
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn files_that_are_opened_twice_are_counted_once() {
+    let long = put(&text(&"k".repeat(20_000)), 0);
+    let tensor = put(&tensor("_rebuild_tensor_v2", b""), 1);
+    let aliases = |count: usize| {
+        let names = [&b"}(h\0h\x01"[..], &keys(count, b"h\x01")[2..]].concat();
+        let values = [[&long[..], &tensor, &names].concat(), text(&"t".repeat(1 << 20))];
+        distributed(&values, &[])
+    };
+    open_files(Young(aliases(100)), "", &Options::new()).unwrap();
+    let open = |store| open_files(store, "", &Options::new()).map(drop);
+    assert_refused(open(aliases(600)), "settled files");
+    assert_refused(open_files(Young(aliases(600)), "", &Options::new()).map(drop), "young files");
 }
 
 /// A file of DeepSpeed with these entries, and one without any.
