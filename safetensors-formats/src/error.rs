@@ -152,8 +152,8 @@ pub enum ErrorKind {
     /// Reading the files, or a manifest of them, takes more memory, or more steps, than is in
     /// proportion to their length.
     #[error(
-        "names, lists or tensors are repeated too often: over {limit} {what} for {file_len} bytes \
-         of files; save the tensors again"
+        "names, lists or tensors are repeated too often: over {limit} {what} for {file_len} bytes; \
+         save the tensors again"
     )]
     OutOfProportion { what: &'static str, limit: u64, file_len: u64 },
     /// The elements have a type that safetensors has no dtype for.
