@@ -100,7 +100,7 @@ impl fmt::Display for Measured {
 
 /// The parts of one kind that make files of about this length.
 fn sized(format: &Format, what: &'static str, len: usize, target: usize) -> (Part, Files) {
-    let each = if format.shared.contains(&what) { 8 } else { len + format.each };
+    let each = if format.shares(what) { 8 } else { len + format.each };
     let mut part = Part { what, count: (target / each).max(1), len };
     let mut files = (format.write)(&[part]);
     for _ in 0..3 {
@@ -117,15 +117,21 @@ fn sized(format: &Format, what: &'static str, len: usize, target: usize) -> (Par
 
 /// The lengths of names and values that may be worst for files of this length.
 fn lens(format: &Format, what: &str, target: usize) -> [usize; 3] {
-    match format.shared.contains(&what) {
+    match format.shares(what) {
         true => [8, target / 8, target / 2],
         false => [1, target.isqrt(), target / 3],
     }
 }
 
-/// Every kind of part by itself, in files of these lengths, until `then` wants no larger ones.
-fn alone(format: &Format, targets: &[usize], mut then: impl FnMut(Measured) -> bool) {
-    for what in format.repeated.iter().chain(format.shared) {
+/// Each of these kinds of parts by itself, in files of these lengths, until `then` wants no larger
+/// ones.
+fn alone(
+    format: &Format,
+    kinds: &'static str,
+    targets: &[usize],
+    mut then: impl FnMut(Measured) -> bool,
+) {
+    for what in Format::kinds(kinds) {
         let mut before = 0;
         for position in 0..3 {
             for &target in targets {
@@ -152,8 +158,8 @@ fn mixed(format: &Format, count: usize, mut then: impl FnMut(Measured) -> bool) 
             (state >> 32) as u8
         });
         let most = match number % 500 {
-            0 => 200 << 10,
-            1..10 => 8 << 10,
+            0 => 32 << 10,
+            1..5 => 4 << 10,
             _ => 256,
         };
         let parts = format.random(&mut Input::new(&choices), most);
@@ -161,11 +167,22 @@ fn mixed(format: &Format, count: usize, mut then: impl FnMut(Measured) -> bool) 
     }
 }
 
-/// Files of each format: every kind of part by itself, and a thousand mixtures.
+/// All formats, or `FORMAT` alone.
+fn formats() -> impl Iterator<Item = &'static Format> {
+    let wanted = std::env::var("FORMAT").ok();
+    FORMATS.iter().filter(move |format| wanted.as_ref().is_none_or(|name| name == format.name))
+}
+
+/// The length of files in which one long value has so many references that a reader that counts
+/// only one of them takes far more than it may.
+const LARGE: usize = 128 << 10;
+
+/// Files of each format: every kind of part by itself, those that share in large files, and
+/// mixtures.
 #[test]
 fn what_is_opened_costs_what_it_weighs() {
     let mut wrong = Vec::new();
-    for format in FORMATS {
+    for format in formats() {
         let mut opened = 0;
         let mut check = |measured: Measured| {
             opened += usize::from(measured.outcome.is_ok());
@@ -174,8 +191,15 @@ fn what_is_opened_costs_what_it_weighs() {
             }
             true
         };
-        alone(format, &[12 << 10], &mut check);
-        mixed(format, 1000, check);
+        alone(format, format.repeated, &[12 << 10], &mut check);
+        for what in Format::kinds(format.shared) {
+            let (part, files) = sized(format, what, LARGE / 2, LARGE);
+            check(Measured::new(format, &[part], &files));
+            // About as many references as are allowed.
+            let part = Part { count: 125, ..part };
+            check(Measured::new(format, &[part], &(format.write)(&[part])));
+        }
+        mixed(format, 1500, check);
         // The others are refused for what they are.
         assert!(opened > 100, "{}: only {opened} are read", format.name);
     }
@@ -186,13 +210,11 @@ fn what_is_opened_costs_what_it_weighs() {
 #[test]
 #[ignore = "takes minutes"]
 fn table() {
-    let wanted = std::env::var("FORMAT").ok();
-    let is_wanted = |format: &&Format| wanted.as_ref().is_none_or(|name| name == format.name);
     println!(
         "| format | files | over the limit | worst share of the limit | by | worst peak / file from \
          128 KiB on | longest |"
     );
-    for format in FORMATS.iter().filter(is_wanted) {
+    for format in formats() {
         let (mut files, mut wrong, mut slow, mut before) = (0, 0, 0.0_f64, 0);
         let (mut worst, mut large) = (None::<Measured>, 0.0_f64);
         let mut count = |measured: Measured| {
@@ -217,7 +239,9 @@ fn table() {
             }
             is_small
         };
-        alone(format, &[16 << 10, 128 << 10, 1 << 20], &mut count);
+        for kinds in [format.repeated, format.shared] {
+            alone(format, kinds, &[16 << 10, 128 << 10, 1 << 20], &mut count);
+        }
         mixed(format, 500, count);
         let worst = worst.unwrap();
         let kinds: Vec<_> = worst.parts.iter().map(|part| part.what).collect();

@@ -1,56 +1,40 @@
 //! Records of burn: MessagePack, and burnpack.
 
-use super::{Files, Format, Part, open};
+use super::{FOREIGN, Files, Format, Part};
 
 /// `NamedMpkFileRecorder`.
 pub(super) const RECORD: Format = Format {
     name: "burn record",
-    repeated: &[
-        "tensors",
-        "parameters",
-        "modules",
-        "lists",
-        "params",
-        "numbers",
-        "list",
-        "bytes",
-        "ids",
-        "nested",
-    ],
-    shared: &["one path", "one id", "one shape"],
-    each: 8,
+    repeated: "tensors, parameters, modules, lists, params, numbers, list, bytes, ids, nested",
+    shared: "one path, one id, one shape",
     write: |parts| Files::one("a.mpk", record(parts)),
-    open: open::foreign,
+    ..FOREIGN
 };
 
 /// burnpack.
 pub(super) const PACK: Format = Format {
     name: "burnpack",
-    repeated: &["tensors", "metadata", "scalars", "nested", "others", "dims", "ids", "dtypes"],
-    shared: &["kept name", "one text"],
-    each: 8,
+    repeated: "tensors, metadata, scalars, nested, others, dims, ids, dtypes",
+    shared: "kept name, one text",
     write: |parts| Files::one("a.bpk", pack(parts)),
-    open: open::foreign,
+    ..FOREIGN
 };
 
-/// The start of a map of this many entries in MessagePack.
-fn map(bytes: &mut Vec<u8>, count: usize) {
-    bytes.push(0xdf);
-    bytes.extend((count as u32).to_be_bytes());
-}
+/// The codes of MessagePack for what has a length of four bytes.
+const TEXT: u8 = 0xdb;
+const LIST: u8 = 0xdd;
+const MAP: u8 = 0xdf;
 
-fn list(bytes: &mut Vec<u8>, count: usize) {
-    bytes.push(0xdd);
-    bytes.extend((count as u32).to_be_bytes());
+/// The start of a value with a length.
+fn start(bytes: &mut Vec<u8>, code: u8, len: usize) {
+    bytes.push(code);
+    bytes.extend((len as u32).to_be_bytes());
 }
 
 fn text(bytes: &mut Vec<u8>, text: &str) {
     match text.len() {
         len @ 0..32 => bytes.push(0xa0 | len as u8),
-        len => {
-            bytes.push(0xdb);
-            bytes.extend((len as u32).to_be_bytes());
-        }
+        len => start(bytes, TEXT, len),
     }
     bytes.extend(text.as_bytes());
 }
@@ -62,12 +46,12 @@ const PARAMETER: &[u8] = b"\x82\xa2id\xa1a\xa5param";
 
 fn record(parts: &[Part]) -> Vec<u8> {
     let mut file = b"\x82\xa8metadata\x81\xa7version\xa60.16.0\xa4item".to_vec();
-    map(&mut file, parts.len());
+    start(&mut file, MAP, parts.len());
     for (number, part) in parts.iter().enumerate() {
         text(&mut file, &format!("{number}"));
         let Part { what, count, len } = *part;
         let entries = |file: &mut Vec<u8>, value: &[u8]| {
-            map(file, count);
+            start(file, MAP, count);
             for name in part.names() {
                 text(file, &name);
                 file.extend(value);
@@ -77,7 +61,7 @@ fn record(parts: &[Part]) -> Vec<u8> {
             "tensors" => entries(&mut file, TENSOR),
             "parameters" => entries(&mut file, &[PARAMETER, TENSOR].concat()),
             "ids" => {
-                map(&mut file, count);
+                start(&mut file, MAP, count);
                 for name in part.names() {
                     text(&mut file, "a");
                     file.extend(b"\x82\xa2id");
@@ -87,10 +71,7 @@ fn record(parts: &[Part]) -> Vec<u8> {
             }
             "modules" => entries(&mut file, b"\x80"),
             "numbers" => entries(&mut file, b"\x01"),
-            "list" => {
-                list(&mut file, count);
-                (0..count).for_each(|_| file.extend(TENSOR));
-            }
+            "list" => entries_of(&mut file, count),
             "lists" => {
                 file.extend(vec![0x91; count]);
                 file.extend(TENSOR);
@@ -108,7 +89,7 @@ fn record(parts: &[Part]) -> Vec<u8> {
             }
             "bytes" => {
                 file.extend(b"\x83\xa5bytes");
-                list(&mut file, count);
+                start(&mut file, LIST, count);
                 file.extend(vec![1; count]);
                 file.extend(b"\xa5shape\x91");
                 file.extend([&[0xce][..], &(count as u32).to_be_bytes()].concat());
@@ -127,7 +108,7 @@ fn record(parts: &[Part]) -> Vec<u8> {
             }
             _ => {
                 file.extend(b"\x83\xa5bytes\xc4\0\xa5shape");
-                list(&mut file, len);
+                start(&mut file, LIST, len);
                 file.extend(vec![0; len]);
                 file.extend(b"\xa5dtype\xa3F32");
             }
@@ -138,7 +119,7 @@ fn record(parts: &[Part]) -> Vec<u8> {
 
 /// A list of tensors.
 fn entries_of(file: &mut Vec<u8>, count: usize) {
-    list(file, count);
+    start(file, LIST, count);
     (0..count).for_each(|_| file.extend(TENSOR));
 }
 

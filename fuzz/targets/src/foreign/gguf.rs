@@ -1,30 +1,15 @@
 //! GGUF files.
 
-use super::{Files, Format, Part, open};
+use super::{FOREIGN, Files, Format, Part};
 
 /// Keys, and tensors without elements.
 pub(super) const GGUF: Format = Format {
     name: "GGUF",
-    repeated: &[
-        "tensors",
-        "texts",
-        "numbers",
-        "booleans",
-        "short arrays",
-        "long array",
-        "array of texts",
-        "nested",
-        "arrays",
-        "empty arrays",
-        "shapes",
-        "unknown types",
-        "scales",
-        "claims",
-    ],
-    shared: &["one key", "one text"],
-    each: 8,
+    repeated: "tensors, texts, numbers, booleans, short arrays, long array, array of texts, \
+        nested, arrays, empty arrays, shapes, unknown types, scales, claims",
+    shared: "one key, one text",
     write: |parts| Files::one("a.gguf", gguf(parts)),
-    open: open::foreign,
+    ..FOREIGN
 };
 
 /// A file whose counts of keys and tensors are those of its parts.

@@ -97,10 +97,10 @@ impl Files {
 pub struct Format {
     /// Its name.
     pub name: &'static str,
-    /// The parts that are written as often as they count.
-    pub repeated: &'static [&'static str],
-    /// The parts that are written once and referred to.
-    pub shared: &'static [&'static str],
+    /// The parts that are written as often as they count, with `, ` between them.
+    pub repeated: &'static str,
+    /// The parts that are written once and referred to, with `, ` between them.
+    pub shared: &'static str,
     /// The bytes of a repeated part besides its length.
     pub each: usize,
     /// Writes files of these parts.
@@ -108,6 +108,16 @@ pub struct Format {
     /// Opens the path in the store, lists what is there, and reads small tensors. Returns the error.
     pub open: fn(MemoryStore, &str) -> Result<(), String>,
 }
+
+/// What most formats of others have in common.
+const FOREIGN: Format = Format {
+    name: "",
+    repeated: "",
+    shared: "",
+    each: 8,
+    write: |_| Files::default(),
+    open: open::foreign,
+};
 
 /// All formats.
 pub const FORMATS: &[Format] = &[
@@ -135,14 +145,24 @@ const COUNTS: [usize; 12] = [0, 1, 2, 3, 5, 9, 30, 100, 300, 1000, 5000, 30_000]
 const LENS: [usize; 11] = [0, 1, 2, 7, 8, 30, 64, 200, 1000, 10_000, 100_000];
 
 impl Format {
+    /// The kinds of parts of a list.
+    pub fn kinds(list: &'static str) -> impl Iterator<Item = &'static str> {
+        list.split(", ")
+    }
+
+    /// Whether a part of this kind is written once.
+    pub fn shares(&self, what: &str) -> bool {
+        Self::kinds(self.shared).any(|kind| kind == what)
+    }
+
     /// A few parts of some `most` bytes.
     pub fn random(&self, input: &mut Input<'_>, most: usize) -> Vec<Part> {
-        let kinds = [self.repeated, self.shared].concat();
+        let kinds: Vec<_> = Self::kinds(self.repeated).chain(Self::kinds(self.shared)).collect();
         let count = 1 + input.below(5);
         let parts = iter::repeat_with(|| {
             let what = input.one_of(&kinds);
             let (count, len) = (input.one_of(&COUNTS), input.one_of(&LENS).min(most));
-            let each = if self.shared.contains(&what) { 8 } else { len + self.each };
+            let each = if self.shares(what) { 8 } else { len + self.each };
             Part { what, count: count.min(most / each), len }
         });
         parts.take(count).collect()

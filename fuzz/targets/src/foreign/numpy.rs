@@ -1,26 +1,24 @@
 //! Arrays of NumPy, and archives of them.
 
 use super::zipped::archive;
-use super::{Files, Format, Part, open};
+use super::{FOREIGN, Files, Format, Part};
 
 /// One array.
 pub(super) const NPY: Format = Format {
     name: "npy",
-    repeated: &["dims", "spaces", "fields", "nested", "digits", "claims"],
-    shared: &["text"],
-    each: 8,
+    repeated: "dims, spaces, fields, nested, digits, claims",
+    shared: "text",
     write: |parts| Files::one("a.npy", npy(parts)),
-    open: open::foreign,
+    ..FOREIGN
 };
 
 /// Archives of stored members.
 pub(super) const NPZ: Format = Format {
     name: "npz",
-    repeated: &["arrays", "folders", "dims", "spaces", "digits", "one name", "references"],
-    shared: &["one array"],
-    each: 8,
+    repeated: "arrays, folders, dims, spaces, digits, one name, references",
+    shared: "one array",
     write: |parts| npz(parts, false),
-    open: open::foreign,
+    ..FOREIGN
 };
 
 /// Archives of deflated members.

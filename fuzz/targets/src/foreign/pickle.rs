@@ -51,6 +51,33 @@ impl Pickle {
         self.op(&[b'h', memo])
     }
 
+    /// The same opcodes so often.
+    pub(super) fn times(&mut self, count: usize, opcodes: &[u8]) -> &mut Self {
+        (0..count).for_each(|_| _ = self.op(opcodes));
+        self
+    }
+
+    /// A list of so many values of these opcodes.
+    pub(super) fn list(&mut self, count: usize, opcodes: &[u8]) -> &mut Self {
+        self.op(b"](").times(count, opcodes).op(b"e")
+    }
+
+    /// Pops the last value into the memo of shared parts.
+    pub(super) fn share(&mut self) -> &mut Self {
+        self.put(SHARED).op(b"0")
+    }
+
+    /// A list that has the last value so often.
+    pub(super) fn again(&mut self, count: usize) -> &mut Self {
+        self.share().list(count, &[b'h', SHARED])
+    }
+
+    /// So many entries of a dictionary with the value of a memo.
+    pub(super) fn named(&mut self, count: usize, memo: u8) -> &mut Self {
+        (0..count).for_each(|number| _ = self.text(&format!("z{number:x}")).get(memo));
+        self
+    }
+
     /// A tuple of numbers.
     pub(super) fn numbers(&mut self, numbers: &[usize]) -> &mut Self {
         self.op(b"(");
@@ -110,36 +137,11 @@ impl Pickle {
 }
 
 /// The parts of the object in any file of PyTorch.
-pub(super) const REPEATED: &[&str] = &[
-    "tensors",
-    "aliases",
-    "texts",
-    "numbers",
-    "lists",
-    "dicts",
-    "tuples",
-    "arrays",
-    "bytes",
-    "optimizers",
-    "objects",
-    "classes",
-    "memo",
-    "cycles",
-];
-pub(super) const SHARED_PARTS: &[&str] = &[
-    "kept name",
-    "one name",
-    "one dict",
-    "one list",
-    "doubled",
-    "one key of a storage",
-    "one array of objects",
-    "one name of settings",
-    "one setting",
-    "one name of a class",
-    "one shape",
-    "one text as bytes",
-];
+pub(super) const REPEATED: &str = "tensors, aliases, texts, numbers, lists, dicts, tuples, arrays, \
+    bytes, optimizers, objects, classes, memo, cycles";
+pub(super) const SHARED_PARTS: &str = "kept name, one name, one dict, one list, doubled, \
+    one key of a storage, one array of objects, one name of settings, one setting, \
+    one name of a class, one shape, one text as bytes";
 
 /// The names of a part for tensors in a dictionary.
 fn entries(pickle: &mut Pickle, part: Part, mut value: impl FnMut(&mut Pickle, usize)) {
@@ -166,9 +168,6 @@ pub(super) fn object(parts: &[Part], key: &str, elements: usize) -> Vec<u8> {
 /// One value with a part.
 pub(super) fn write(pickle: &mut Pickle, part: Part) {
     let Part { what, count, len } = part;
-    let times = |pickle: &mut Pickle, opcodes: &[u8]| {
-        (0..count).for_each(|_| _ = pickle.op(opcodes));
-    };
     match what {
         "tensors" => entries(pickle, part, |pickle, number| _ = pickle.tensor(number)),
         "aliases" => entries(pickle, part, |pickle, _| _ = pickle.get(TENSOR)),
@@ -183,24 +182,12 @@ pub(super) fn write(pickle: &mut Pickle, part: Part) {
         "arrays" => entries(pickle, part, |pickle, _| {
             pickle.array().op(b"(K\x01K\x03\x85").descr("f4", "<").op(b"\x89C\x0c123456789012tb");
         }),
-        "numbers" => {
-            pickle.op(b"](");
-            times(pickle, b"K\x01");
-            pickle.op(b"e");
-        }
-        "lists" => {
-            times(pickle, b"](");
-            pickle.get(TENSOR);
-            times(pickle, b"e");
-        }
-        "tuples" => {
-            pickle.get(TENSOR);
-            times(pickle, b"\x85");
-        }
+        "numbers" => _ = pickle.list(count, b"K\x01"),
+        "lists" => _ = pickle.times(count, b"](").get(TENSOR).times(count, b"e"),
+        "tuples" => _ = pickle.get(TENSOR).times(count, b"\x85"),
         "dicts" => {
             part.names().for_each(|name| _ = pickle.op(b"}").text(&name));
-            pickle.get(TENSOR);
-            times(pickle, b"s");
+            pickle.get(TENSOR).times(count, b"s");
         }
         "classes" => {
             pickle.op(b"](");
@@ -219,83 +206,52 @@ pub(super) fn write(pickle: &mut Pickle, part: Part) {
             pickle.op(b"u");
         }
         "kept name" => {
-            pickle.op(b"}(").text(&part.text()).get(TENSOR);
-            (0..count).for_each(|number| _ = pickle.text(&format!("z{number:x}")).get(TENSOR));
-            pickle.op(b"u");
+            pickle.op(b"}(").text(&part.text()).get(TENSOR).named(count, TENSOR).op(b"u");
         }
-        "one name" => {
-            pickle.text(&part.text()).put(SHARED).op(b"0](");
-            times(pickle, b"}h\x03h\0s");
-            pickle.op(b"e");
-        }
+        "one name" => _ = pickle.text(&part.text()).share().list(count, b"}h\x03h\0s"),
         "one dict" => {
-            let inner = Part { what: "aliases", count: len / 8, len: 1 };
-            write(pickle, inner);
-            pickle.put(SHARED).op(b"0](");
-            times(pickle, b"h\x03");
-            pickle.op(b"e");
+            write(pickle, Part { what: "aliases", count: len / 8, len: 1 });
+            pickle.again(count);
         }
-        "one list" => {
-            pickle.op(b"](");
-            (0..len / 2).for_each(|_| _ = pickle.op(b"K\x01"));
-            pickle.op(b"e").put(SHARED).op(b"0](");
-            times(pickle, b"h\x03");
-            pickle.op(b"e");
-        }
+        "one list" => _ = pickle.list(len / 2, b"K\x01").again(count),
         "doubled" => {
-            pickle.get(TENSOR).put(SHARED).op(b"0");
+            pickle.get(TENSOR).share();
             // As many ways to the tensor as the part counts, or more than there are atoms.
             let depth = if count < 1000 { count.checked_ilog2().unwrap_or(0) } else { 90 };
-            for _ in 0..depth {
-                pickle.op(b"](h\x03h\x03e").put(SHARED).op(b"0");
-            }
+            (0..depth).for_each(|_| _ = pickle.op(b"](h\x03h\x03e").share());
             pickle.get(SHARED);
         }
         "one key of a storage" => {
             pickle.op(b"(").text("storage").global("torch", "FloatStorage").text(&part.text());
-            pickle.text("cpu").int(1).op(b"t").put(SHARED).op(b"0");
-            times(pickle, b"h\x03Q0");
-            pickle.op(b"N");
+            pickle.text("cpu").int(1).op(b"t").share().times(count, b"h\x03Q0").op(b"N");
         }
         "one array of objects" => {
-            pickle.op(b"](");
-            (0..len / 2).for_each(|_| _ = pickle.op(b"N"));
-            pickle.op(b"e").put(SHARED).op(b"0(K\x01").int(len / 2).op(b"\x85");
-            pickle.descr("O8", "|").op(b"\x89").get(SHARED).op(b"t").put(SHARED).op(b"0");
+            pickle.list(len / 2, b"N").share().op(b"(K\x01").int(len / 2).op(b"\x85");
+            pickle.descr("O8", "|").op(b"\x89").get(SHARED).op(b"t").share();
             pickle.global("numpy.core.multiarray", "_reconstruct").put(OTHER).op(b"0(");
             pickle.global("numpy", "ndarray").op(b"K\0\x85C\x01bt").put(ARGUMENTS).op(b"0");
-            times(pickle, b"h\x04h\x05Rh\x03b0");
-            pickle.op(b"N");
+            pickle.times(count, b"h\x04h\x05Rh\x03b0").op(b"N");
         }
         "one name of settings" => {
-            pickle.op(b"}(").text("state").op(b"}").text("param_groups").op(b"]u");
-            pickle.put(SHARED).op(b"0}").text(&part.text()).op(b"](");
-            times(pickle, b"h\x03");
-            pickle.op(b"es");
+            pickle.op(b"}(").text("state").op(b"}").text("param_groups").op(b"]u").share();
+            pickle.op(b"}").text(&part.text()).list(count, b"h\x03").op(b"s");
         }
         "one setting" => {
-            pickle.op(b"}").text("lr").text(&part.text()).op(b"s").put(SHARED).op(b"0");
-            pickle.op(b"}(").text("state").op(b"}").text("param_groups").op(b"](");
-            times(pickle, b"h\x03");
-            pickle.op(b"eu");
+            pickle.op(b"}").text("lr").text(&part.text()).op(b"s").share();
+            pickle.op(b"}(").text("state").op(b"}").text("param_groups");
+            pickle.list(count, b"h\x03").op(b"u");
         }
         "one name of a class" => {
-            pickle.text(&part.text()).put(SHARED).op(b"0](");
-            times(pickle, b"h\x03h\x03\x93");
-            pickle.op(b"e");
+            pickle.text(&part.text()).share().list(count, b"h\x03h\x03\x93");
         }
         "one shape" => {
-            pickle.op(b"(");
-            (0..len / 2).for_each(|_| _ = pickle.op(b"K\x01"));
-            pickle.op(b"t").put(SHARED).op(b"0](");
-            times(pickle, b"h\x02(h\x01K\0h\x03h\x03\x89}tR");
-            pickle.op(b"e");
+            pickle.op(b"(").times(len / 2, b"K\x01").op(b"t").share();
+            pickle.list(count, b"h\x02(h\x01K\0h\x03h\x03\x89}tR");
         }
         "one text as bytes" => {
             pickle.global("_codecs", "encode").put(OTHER).op(b"0(");
-            pickle.text(&part.text()).text("latin1").op(b"t").put(SHARED).op(b"0](");
-            times(pickle, b"h\x04h\x03R");
-            pickle.op(b"e");
+            pickle.text(&part.text()).text("latin1").op(b"t").share();
+            pickle.list(count, b"h\x04h\x03R");
         }
         other => panic!("{other} is no part of a pickle"),
     }

@@ -1,95 +1,56 @@
 //! Safetensors files, and the JSON beside them.
 
-use super::{Files, Format, Part, open};
+use super::{FOREIGN, Files, Format, Part, open};
 
 /// The header of a file.
 pub(super) const HEADER: Format = Format {
     name: "safetensors header",
-    repeated: &[
-        "tensors",
-        "metadata",
-        "attributes",
-        "aliases",
-        "dims",
-        "spaces",
-        "escapes",
-        "claims",
-        "kept name",
-    ],
-    shared: &["one text", "dimensions"],
-    each: 8,
+    repeated: "tensors, metadata, attributes, aliases, dims, spaces, escapes, claims, kept name",
+    shared: "one text, dimensions",
     write: |parts| Files::one("a.safetensors", header(parts)),
     open: open::safetensors,
+    ..FOREIGN
 };
 
 /// The index of a sharded checkpoint.
 pub(super) const INDEX: Format = Format {
     name: "sharded index",
-    repeated: &[
-        "names",
-        "shards",
-        "metadata",
-        "nested",
-        "values",
-        "fields",
-        "full shards",
-        "one shard",
-    ],
-    shared: &["itself"],
-    each: 8,
+    repeated: "names, shards, metadata, nested, values, fields, full shards, one shard",
+    shared: "itself",
     write: index,
     open: open::safetensors,
+    ..FOREIGN
 };
 
 /// `config.json` beside quantised weights.
 pub(super) const SETTINGS: Format = Format {
     name: "config.json",
-    repeated: &[
-        "modules",
-        "ignored",
-        "patterns",
-        "rules",
-        "groups",
-        "own settings",
-        "nested",
-        "values",
-        "scaled",
-        "large patterns",
-    ],
-    shared: &["one pattern"],
-    each: 8,
+    repeated: "modules, ignored, patterns, rules, groups, own settings, nested, values, scaled, \
+        large patterns",
+    shared: "one pattern",
     write: settings,
     open: open::quantised,
+    ..FOREIGN
 };
 
 /// A LoRA adapter and its settings.
 pub(super) const ADAPTER: Format = Format {
     name: "LoRA adapter",
-    repeated: &[
-        "modules",
-        "ranks",
-        "alphas",
-        "whole",
-        "nested",
-        "values",
-        "settings",
-        "metadata",
-        "large patterns",
-    ],
-    shared: &["one pattern"],
-    each: 8,
+    repeated: "modules, ranks, alphas, whole, nested, values, settings, metadata, large patterns",
+    shared: "one pattern",
     write: adapter,
     open: open::adapter,
+    ..FOREIGN
 };
 
 /// A file whose manifest is written.
 pub(super) const MANIFEST: Format = Format {
     name: "kerchunk manifest",
-    repeated: &["tensors", "groups", "attributes", "dims", "metadata", "aliases", "kept name"],
-    shared: &["parts", "dimensions", "wide"],
-    each: 8,
+    repeated: "tensors, groups, attributes, dims, metadata, aliases, kept name",
+    shared: "parts, dimensions, wide",
     write: |parts| Files::one("a.safetensors", header(parts)),
     open: open::manifest,
+    ..FOREIGN
 };
 
 /// A file with this JSON and so many bytes of data.
@@ -162,55 +123,83 @@ fn header(parts: &[Part]) -> Vec<u8> {
     file(&format!("{{{}}}{spaces}", entries.join(",")), 0)
 }
 
-fn index(parts: &[Part]) -> Files {
-    let mut files = Files { path: "model.safetensors.index.json", ..Files::default() };
-    files = files.with("w.safetensors", file(&format!("{{{}}}", empty("w")), 0));
-    let mut map = vec![("w".to_owned(), "w.safetensors".to_owned())];
-    let (mut metadata, mut fields) = (Vec::new(), String::new());
+/// An index that grows.
+pub(super) struct Index {
+    files: Files,
+    /// Each tensor with its shard.
+    pub(super) map: Vec<(String, String)>,
+}
+
+impl Index {
+    /// Adds a shard that has this tensor, or others as well.
+    pub(super) fn add(&mut self, tensor: impl Into<String>, shard: String, bytes: Vec<u8>) {
+        self.map.push((tensor.into(), shard.clone()));
+        self.files.files.push((shard, bytes));
+    }
+}
+
+/// An index of shards with this ending, one of which has one weight. `add` adds parts that are
+/// different in each format.
+pub(super) fn indexed(
+    parts: &[Part],
+    path: &'static str,
+    ending: &str,
+    (weight, shard): (&str, Vec<u8>),
+    add: impl Fn(&mut Index, usize, Part),
+) -> Files {
+    let mut index = Index { files: Files { path, ..Files::default() }, map: Vec::new() };
+    index.add(weight, format!("w{ending}"), shard);
+    let (mut metadata, mut fields) = (String::new(), String::new());
     for (number, part) in parts.iter().enumerate() {
-        let Part { what, count, len } = *part;
-        match what {
-            "names" => {
-                let name = format!("n{number}.safetensors");
-                let entries: Vec<_> = part.names().map(|name| empty(&name)).collect();
-                files = files.with(&name, file(&format!("{{{}}}", entries.join(",")), 0));
-                map.extend(part.names().map(|tensor| (tensor, name.clone())));
-            }
-            "full shards" => {
-                for shard in 0..count.min(100) {
-                    let name = format!("f{number}-{shard}.safetensors");
-                    let of = Part { what: "tensors", count: len / 64 + count, len: 1 };
-                    files = files.with(&name, header(&[of]));
-                    map.push((format!("t{shard:x}"), name));
-                }
-            }
+        let (count, map) = (part.count, &mut index.map);
+        match part.what {
             "shards" => {
-                map.extend(part.names().map(|name| (name.clone(), format!("{name}.safetensors"))));
+                map.extend(part.names().map(|name| (name.clone(), format!("{name}{ending}"))));
             }
-            "metadata" => metadata.extend(part.names().map(|name| format!("\"{name}\":\"\""))),
-            "nested" => {
-                metadata.push(format!("\"d{number}\":{}{}", "[".repeat(count), "]".repeat(count)));
-            }
-            "values" => metadata.push(format!("\"v{number}\":[{}1]", "1,".repeat(count))),
-            "fields" => part.names().for_each(|name| fields.push_str(&format!("\"{name}\":1,"))),
+            "metadata" => metadata.push_str(&quoted(part.names(), ":\"\"")),
+            "nested" => metadata.push_str(&format!("\"d{number}\":{},", nested(count))),
+            "values" => metadata.push_str(&format!("\"v{number}\":{},", values(count))),
+            "fields" => fields.push_str(&quoted(part.names(), ":1")),
             "one shard" => {
-                let shard = format!("{}.safetensors", part.text());
+                let shard = format!("{}{ending}", part.text());
                 map.extend((0..count).map(|number| (format!("z{number:x}"), shard.clone())));
             }
-            _ => {
-                let path = files.path.to_owned();
-                map.extend((0..count).map(|number| (format!("i{number:x}"), path.clone())));
+            "itself" => {
+                map.extend((0..count).map(|number| (format!("i{number:x}"), path.to_owned())));
             }
+            _ => add(&mut index, number, *part),
         }
     }
-    let map: Vec<_> = map.iter().map(|(name, shard)| format!("\"{name}\":\"{shard}\"")).collect();
+    let entries = index.map.iter().map(|(name, shard)| format!("\"{name}\":\"{shard}\""));
     let json = format!(
         "{{{fields}\"metadata\":{{{}}},\"weight_map\":{{{}}}}}",
-        metadata.join(","),
-        map.join(",")
+        list(&metadata),
+        entries.collect::<Vec<_>>().join(",")
     );
-    let path = files.path;
-    files.with(path, json)
+    index.files.with(path, json)
+}
+
+fn index(parts: &[Part]) -> Files {
+    let weight = ("w", file(&format!("{{{}}}", empty("w")), 0));
+    let path = "model.safetensors.index.json";
+    indexed(parts, path, ".safetensors", weight, |index, number, part| {
+        let Part { what, count, len } = part;
+        if what == "names" {
+            let shard = format!("n{number}.safetensors");
+            let entries: Vec<_> = part.names().map(|name| empty(&name)).collect();
+            index.map.extend(part.names().map(|tensor| (tensor, shard.clone())));
+            index.files.files.push((shard, file(&format!("{{{}}}", entries.join(",")), 0)));
+            return;
+        }
+        let of = Part { what: "tensors", count: len / 64 + count, len: 1 };
+        for shard in 0..count.min(100) {
+            index.add(
+                format!("t{shard:x}"),
+                format!("f{number}-{shard}.safetensors"),
+                header(&[of]),
+            );
+        }
+    })
 }
 
 /// A weight of FP8 and its scale.
@@ -223,6 +212,19 @@ fn scaled(name: &str) -> String {
 
 fn quoted<T: AsRef<str>>(texts: impl Iterator<Item = T>, after: &str) -> String {
     texts.map(|text| format!("\"{}\"{after},", text.as_ref())).collect()
+}
+
+/// Entries without the last comma.
+fn list(text: &str) -> &str {
+    text.trim_end_matches(',')
+}
+
+fn nested(count: usize) -> String {
+    format!("{}{}", "[".repeat(count), "]".repeat(count))
+}
+
+fn values(count: usize) -> String {
+    format!("[{}1]", "1,".repeat(count))
 }
 
 /// A pattern that compiles to far more than its text.
@@ -241,31 +243,22 @@ fn settings(parts: &[Part]) -> Files {
             "modules" => entries.extend(part.names().map(|name| empty(&format!("{name}.weight")))),
             "scaled" => entries.extend(part.names().map(|name| scaled(&name))),
             "ignored" => ignored.push_str(&quoted(part.names(), "")),
-            "patterns" => {
+            "patterns" | "large patterns" | "one pattern" => {
                 method = "gemma";
-                patterns.push_str(&quoted(part.names(), ":{\"num_bits\":4}"));
-            }
-            "large patterns" => {
-                method = "gemma";
-                let all = (0..count).map(large);
-                patterns.push_str(&quoted(all, ":{\"num_bits\":4}"));
-            }
-            "one pattern" => {
-                method = "gemma";
-                patterns.push_str(&quoted([part.text()].iter(), ":{\"num_bits\":4}"));
+                let all: Vec<_> = match what {
+                    "patterns" => part.names().collect(),
+                    "one pattern" => vec![part.text()],
+                    _ => (0..count).map(large).collect(),
+                };
+                patterns.push_str(&quoted(all.iter(), ":{\"num_bits\":4}"));
             }
             "rules" => rules.push_str(&quoted(part.names(), ":{\"bits\":4}")),
             "groups" => groups.push_str(&quoted(part.names(), ":{\"weights\":{\"num_bits\":4}}")),
             "own settings" => fields.push_str(&quoted(part.names(), ":{\"bits\":4}")),
-            "nested" => fields.push_str(&format!(
-                "\"d{number}\":{}{},",
-                "[".repeat(count),
-                "]".repeat(count)
-            )),
-            _ => fields.push_str(&format!("\"v{number}\":[{}1],", "1,".repeat(count))),
+            "nested" => fields.push_str(&format!("\"d{number}\":{},", nested(count))),
+            _ => fields.push_str(&format!("\"v{number}\":{},", values(count))),
         }
     }
-    let list = |text: &str| text.trim_end_matches(',').to_owned();
     if !groups.is_empty() {
         fields.push_str(&format!("\"config_groups\":{{{}}},", list(&groups)));
     }
@@ -318,7 +311,7 @@ fn adapter(parts: &[Part]) -> Files {
     module("q", &mut entries, &mut base);
     let (mut ranks, mut alphas, mut whole, mut fields) =
         (String::new(), String::new(), String::new(), String::new());
-    for (number, part) in parts.iter().enumerate() {
+    for part in parts {
         let Part { what, count, .. } = *part;
         match what {
             "modules" => {
@@ -331,15 +324,10 @@ fn adapter(parts: &[Part]) -> Files {
             "one pattern" => alphas.push_str(&quoted([part.text()].iter(), ":2")),
             "settings" => fields.push_str(&quoted(part.names(), ":null")),
             "metadata" => metadata.push_str(&quoted(part.names(), ":\"\"")),
-            "nested" => fields.push_str(&format!(
-                "\"target_modules\":{}{},",
-                "[".repeat(count),
-                "]".repeat(count)
-            )),
-            _ => fields.push_str(&format!("\"layers_pattern\":[{}{number}],", "1,".repeat(count))),
+            "nested" => fields.push_str(&format!("\"target_modules\":{},", nested(count))),
+            _ => fields.push_str(&format!("\"layers_pattern\":{},", values(count))),
         }
     }
-    let list = |text: &str| text.trim_end_matches(',').to_owned();
     let json = format!(
         "{{{fields}\"rank_pattern\":{{{}}},\"alpha_pattern\":{{{}}},\"modules_to_save\":[{}],\
          \"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":4}}",

@@ -2,16 +2,15 @@
 
 use super::pickle::{self, Pickle, REPEATED, SHARED_PARTS, TENSOR};
 use super::zipped::archive;
-use super::{Files, Format, Part, open};
+use super::{FOREIGN, Files, Format, Part, plain};
 
 /// An archive as `torch.save` writes it.
 pub(super) const ARCHIVE: Format = Format {
     name: "PyTorch archive",
     repeated: REPEATED,
     shared: SHARED_PARTS,
-    each: 8,
     write: |parts| Files::one("a.pt", saved(&pickled(parts), parts, false)),
-    open: open::foreign,
+    ..FOREIGN
 };
 
 /// The same, of which every member is deflated. Only other programs write such.
@@ -28,39 +27,19 @@ pub(super) const LEGACY: Format =
 /// Modules, also frozen ones, whose tensors are constants.
 pub(super) const SCRIPT: Format = Format {
     name: "TorchScript",
-    repeated: &[
-        "attributes",
-        "listed",
-        "classes",
-        "modules",
-        "constants",
-        "nested",
-        "lines",
-        "members",
-    ],
-    shared: &["one module", "one constant", "one tensor", "one class", "one list"],
-    each: 8,
+    repeated: "attributes, listed, classes, modules, constants, nested, lines, members",
+    shared: "one module, one constant, one tensor, one class, one list",
     write: |parts| Files::one("a.pt", script(parts)),
-    open: open::foreign,
+    ..FOREIGN
 };
 
 /// `pytorch_model.bin.index.json` and its shards.
 pub(super) const INDEX: Format = Format {
     name: "PyTorch index",
-    repeated: &[
-        "names",
-        "shards",
-        "metadata",
-        "nested",
-        "values",
-        "aliases",
-        "full shards",
-        "one shard",
-    ],
-    shared: &["itself", "kept name"],
-    each: 8,
+    repeated: "names, shards, metadata, nested, values, aliases, full shards, one shard",
+    shared: "itself, kept name",
     write: index,
-    open: open::foreign,
+    ..FOREIGN
 };
 
 /// The elements of the storage that the tensors of these parts share.
@@ -115,8 +94,7 @@ fn script(parts: &[Part]) -> Vec<u8> {
         match what {
             "attributes" => part.names().for_each(|name| _ = root.text(&name).tensor(0)),
             "one tensor" => {
-                root.text(&part.text()).get(TENSOR);
-                (0..count).for_each(|number| _ = root.text(&format!("z{number:x}")).get(TENSOR));
+                root.text(&part.text()).get(TENSOR).named(count, TENSOR);
             }
             "listed" => part.names().for_each(|name| code.push_str(&format!("\"{name}\", "))),
             "classes" => {
@@ -135,15 +113,11 @@ fn script(parts: &[Part]) -> Vec<u8> {
                 part.names().for_each(|name| {
                     root.text(&name).global("__torch__", "N").op(b")\x81}(");
                 });
-                root.text("w").get(TENSOR);
-                (0..count).for_each(|_| _ = root.op(b"ub"));
+                root.text("w").get(TENSOR).times(count, b"ub");
             }
             "one module" => {
                 root.text(&field).global("__torch__", "N").op(b")\x81}").text(&part.text());
-                root.get(TENSOR).op(b"sb").put(9);
-                for number in 0..count {
-                    root.text(&format!("z{number:x}")).get(9);
-                }
+                root.get(TENSOR).op(b"sb").put(9).named(count, 9);
             }
             "one class" => {
                 root.text(&field).global("__torch__", &part.text()).put(9);
@@ -152,15 +126,10 @@ fn script(parts: &[Part]) -> Vec<u8> {
                 }
             }
             "one list" => {
-                root.text(&field).op(b"](");
-                (0..part.len).for_each(|_| _ = root.op(b"h\0"));
-                root.op(b"e").put(9);
-                for number in 0..count {
-                    root.text(&format!("z{number:x}")).get(9);
-                }
+                root.text(&field).list(part.len, b"h\0").put(9).named(count, 9);
             }
             "constants" => (0..count).for_each(|_| _ = constants.tensor(0)),
-            "one constant" => (0..count).for_each(|_| _ = constants.get(TENSOR)),
+            "one constant" => _ = constants.times(count, b"h\0"),
             _ => {
                 let part = part.at_most(60_000);
                 members.extend(part.names().map(|name| format!("archive/code/{name}.py")));
@@ -190,54 +159,26 @@ fn script(parts: &[Part]) -> Vec<u8> {
 const WEIGHT: Part = Part { what: "aliases", count: 1, len: 1 };
 
 fn index(parts: &[Part]) -> Files {
-    let mut files = Files { path: "pytorch_model.bin.index.json", ..Files::default() };
-    let (mut map, mut metadata) = (vec![("1.a0".to_owned(), "w.bin".to_owned())], Vec::new());
-    for (number, part) in parts.iter().enumerate() {
-        let Part { what, count, len } = *part;
-        match what {
-            "names" => map.extend(part.names().map(|name| (name, "w.bin".to_owned()))),
-            "shards" => map.extend(part.names().map(|name| (name.clone(), format!("{name}.bin")))),
-            "metadata" => metadata.extend(part.names().map(|name| format!("\"{name}\":1"))),
-            "nested" => {
-                metadata.push(format!("\"d{number}\":{}{}", "[".repeat(count), "]".repeat(count)));
-            }
-            "values" => {
-                metadata.push(format!("\"v{number}\":[{}1]", "1,".repeat(count)));
-            }
-            "one shard" => {
-                let shard = format!("{}.bin", part.text());
-                map.extend((0..count).map(|number| (format!("z{number:x}"), shard.clone())));
-            }
-            "itself" => {
-                let all = (0..count).map(|number| (format!("i{number:x}"), files.path.to_owned()));
-                map.extend(all);
-            }
-            // Each name of a shard needs the tensor to be there.
-            _ => {
-                let (shards, inner) = match what {
-                    "full shards" => {
-                        let aliases = Part { what: "aliases", count: count + len / 8, len: 4 };
-                        (count.min(100), aliases)
-                    }
-                    _ => (1, *part),
-                };
-                let bytes = saved(&pickled(&[inner]), &[], shards > 1);
-                let names: Vec<_> = match what {
-                    "kept name" => vec!["z0".to_owned()],
-                    _ => inner.names().take(shards).collect(),
-                };
-                for (shard, tensor) in names.iter().enumerate() {
-                    let name = format!("{number}-{shard}.bin");
-                    files = files.with(&name, bytes.clone());
-                    map.push((format!("0.{tensor}"), name));
-                }
-            }
-        }
-    }
-    let map: Vec<_> = map.iter().map(|(name, shard)| format!("\"{name}\":\"{shard}\"")).collect();
-    let json =
-        format!("{{\"metadata\":{{{}}},\"weight_map\":{{{}}}}}", metadata.join(","), map.join(","));
-    let path = files.path;
     let tensor = [Part { what: "aliases", count: 0, len: 0 }, WEIGHT];
-    files.with("w.bin", saved(&pickled(&tensor), &[], false)).with(path, json)
+    let weight = ("1.a0", saved(&pickled(&tensor), &[], false));
+    plain::indexed(parts, "pytorch_model.bin.index.json", ".bin", weight, |index, number, part| {
+        let Part { what, count, len } = part;
+        let aliases = Part { what: "aliases", count: count + len / 8, len: 4 };
+        // Each name of a shard needs the tensor to be there.
+        let (shards, inner) = match what {
+            "names" => {
+                return index.map.extend(part.names().map(|name| (name, "w.bin".to_owned())));
+            }
+            "full shards" => (count.min(100), aliases),
+            _ => (1, part),
+        };
+        let bytes = saved(&pickled(&[inner]), &[], shards > 1);
+        let names: Vec<_> = match what {
+            "kept name" => vec!["z0".to_owned()],
+            _ => inner.names().take(shards).collect(),
+        };
+        for (shard, tensor) in names.iter().enumerate() {
+            index.add(format!("0.{tensor}"), format!("{number}-{shard}.bin"), bytes.clone());
+        }
+    })
 }

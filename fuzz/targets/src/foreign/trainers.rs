@@ -2,39 +2,27 @@
 
 use super::pickle::{self, Pickle, SHARED, TENSOR};
 use super::pytorch::{pickled, saved};
-use super::{Files, Format, Part, open};
+use super::{FOREIGN, Files, Format, Part};
 
 /// Distributed checkpoints.
 pub(super) const DCP: Format = Format {
     name: "DCP directory",
-    repeated: &["tensors", "chunks", "empty", "values", "settings", "paths", "files", "deflated"],
-    shared: &["one chunk", "one list of chunks", "one shape", "one place", "one name", "one path"],
+    repeated: "tensors, chunks, empty, values, settings, paths, files, deflated",
+    shared: "one chunk, one list of chunks, one shape, one place, one name, one path",
     each: 700,
     write: dcp,
-    open: open::foreign,
+    ..FOREIGN
 };
 
 /// Directories of DeepSpeed.
 pub(super) const DEEPSPEED: Format = Format {
     name: "DeepSpeed directory",
-    repeated: &[
-        "shapes", "frozen", "buffers", "names", "groups", "flats", "moments", "paddings", "others",
-        "module", "files",
-    ],
-    shared: &[
-        "one group",
-        "one shape",
-        "one buffer",
-        "one kept name",
-        "one list of flats",
-        "one padding",
-        "one flat",
-        "kept name",
-        "one name",
-    ],
-    each: 8,
+    repeated: "shapes, frozen, buffers, names, groups, flats, moments, paddings, others, module, \
+        files",
+    shared: "one group, one shape, one buffer, one kept name, one list of flats, one padding, \
+        one flat, kept name, one name",
     write: deepspeed,
-    open: open::foreign,
+    ..FOREIGN
 };
 
 const METADATA: &str = "torch.distributed.checkpoint.metadata";
@@ -147,18 +135,14 @@ impl Listed {
             }),
             "one path" => {
                 self.paths.text("path").op(b"(").text(&part.text()).text("b").op(b"t").put(SHARED);
-                (0..count).for_each(|number| {
-                    _ = self.paths.text(&format!("z{number:x}")).get(SHARED);
-                });
+                self.paths.named(count, SHARED);
             }
             "one chunk" => listed(&mut self.entries, "chunk", &vec![0; len.min(60)], |pickle| {
                 let zeros = vec![0; len.min(60)];
                 pickle.object(METADATA, "ChunkStorageMetadata", |pickle| {
                     pickle.text("offsets").numbers(&zeros).text("sizes").numbers(&zeros);
                 });
-                pickle.put(SHARED).op(b"0](");
-                (0..count).for_each(|_| _ = pickle.get(SHARED));
-                pickle.op(b"e");
+                pickle.again(count);
             }),
             "one list of chunks" => {
                 listed(&mut self.entries, "list", &[0], |pickle| {
@@ -172,7 +156,7 @@ impl Listed {
                 }
             }
             "one shape" => {
-                self.entries.numbers(&vec![1; len.min(60)]).put(SHARED).op(b"0");
+                self.entries.numbers(&vec![1; len.min(60)]).share();
                 for number in 0..count {
                     let name = format!("s{number:x}");
                     self.entries.text(&name).object(METADATA, "TensorStorageMetadata", |pickle| {
@@ -194,7 +178,7 @@ impl Listed {
             }
             // "one name" in a file that lists it often.
             "one name" => {
-                self.places.text(&part.text()).put(SHARED).op(b"0");
+                self.places.text(&part.text()).share();
                 for number in 0..count {
                     self.places.object(METADATA, "MetadataIndex", |pickle| {
                         pickle.text("fqn").get(SHARED).text("offset").numbers(&[number]);
@@ -242,9 +226,6 @@ fn deepspeed(parts: &[Part]) -> Files {
     let mut groups = 1;
     for part in parts.iter().filter(|part| has.insert(part.what)) {
         let Part { what, count, len } = *part;
-        let times = |pickle: &mut Pickle, opcodes: &[u8]| {
-            (0..count).for_each(|_| _ = pickle.op(opcodes));
-        };
         let shapes = |pickle: &mut Pickle, count, len| {
             pickle.op(b"}(");
             Part { what: "shapes", count, len }
@@ -260,22 +241,18 @@ fn deepspeed(parts: &[Part]) -> Files {
                 model.op(b"a");
             }
             "groups" => {
-                model.text("param_shapes").op(b"](");
-                times(model, b"}");
-                model.op(b"e");
+                model.text("param_shapes").list(count, b"}");
                 groups = count;
             }
             "one group" => {
                 shapes(model, len / 8, 1);
-                model.put(SHARED).op(b"0").text("param_shapes").op(b"](");
-                times(model, b"h\x03");
-                model.op(b"e");
+                model.share().text("param_shapes").list(count, b"h\x03");
                 groups = count;
             }
             "one shape" => {
-                model.numbers(&vec![0; len / 2]).put(SHARED).op(b"0");
+                model.numbers(&vec![0; len / 2]).share();
                 model.text("param_shapes").op(b"]}(");
-                (0..count).for_each(|number| _ = model.text(&format!("s{number:x}")).get(SHARED));
+                model.named(count, SHARED);
                 model.op(b"ua");
             }
             "frozen" => {
@@ -292,9 +269,7 @@ fn deepspeed(parts: &[Part]) -> Files {
                 model.op(b"e");
             }
             "one buffer" => {
-                model.text(&part.text()).put(SHARED).op(b"0").text("buffer_names").op(b"](");
-                times(model, b"h\x03");
-                model.op(b"e");
+                model.text(&part.text()).share().text("buffer_names").list(count, b"h\x03");
             }
             "names" => {
                 model.text("shared_params").op(b"}(");
@@ -302,8 +277,8 @@ fn deepspeed(parts: &[Part]) -> Files {
                 model.op(b"u");
             }
             "one kept name" => {
-                model.text(&part.text()).put(SHARED).op(b"0").text("shared_params").op(b"}(");
-                (0..count).for_each(|number| _ = model.text(&format!("s{number:x}")).get(SHARED));
+                model.text(&part.text()).share().text("shared_params").op(b"}(");
+                model.named(count, SHARED);
                 model.op(b"u");
             }
             "others" => part.names().for_each(|name| _ = model.text(&name).int(1)),
@@ -313,24 +288,18 @@ fn deepspeed(parts: &[Part]) -> Files {
                 pickle::write(model, Part { what, ..*part });
             }
             "flats" => {
-                optimizer.text("single_partition_of_fp32_groups").op(b"](");
-                times(&mut optimizer, b"h\x02(h\x01K\0K\0\x85K\x01\x85\x89}tR");
-                optimizer.op(b"e");
+                optimizer
+                    .text("single_partition_of_fp32_groups")
+                    .list(count, b"h\x02(h\x01K\0K\0\x85K\x01\x85\x89}tR");
                 groups = count;
             }
             "one flat" => {
-                optimizer.text("single_partition_of_fp32_groups").op(b"](");
-                times(&mut optimizer, b"h\0");
-                optimizer.op(b"e");
+                optimizer.text("single_partition_of_fp32_groups").list(count, b"h\0");
                 groups = count;
             }
             "one list of flats" => {
-                optimizer.op(b"](");
-                (0..len / 2).for_each(|_| _ = optimizer.get(TENSOR));
-                optimizer.op(b"e").put(SHARED).op(b"0");
-                optimizer.text("single_partition_of_fp32_groups").op(b"](");
-                times(&mut optimizer, b"h\x03");
-                optimizer.op(b"e");
+                optimizer.list(len / 2, b"h\0").share();
+                optimizer.text("single_partition_of_fp32_groups").list(count, b"h\x03");
             }
             "moments" => {
                 optimizer.text("base_optimizer_state").op(b"](}(");
@@ -338,15 +307,11 @@ fn deepspeed(parts: &[Part]) -> Files {
                 optimizer.op(b"ue");
             }
             "paddings" => {
-                optimizer.text("param_alignment_paddings").op(b"](");
-                times(&mut optimizer, b"]K\0a");
-                optimizer.op(b"e");
+                optimizer.text("param_alignment_paddings").list(count, b"]K\0a");
             }
             "one padding" => {
-                optimizer.numbers(&vec![0; len / 2]).put(SHARED).op(b"0");
-                optimizer.text("param_alignment_paddings").op(b"](");
-                times(&mut optimizer, b"h\x03");
-                optimizer.op(b"e");
+                optimizer.numbers(&vec![0; len / 2]).share();
+                optimizer.text("param_alignment_paddings").list(count, b"h\x03");
             }
             _ => {
                 for name in part.at_most(200).names() {
@@ -356,9 +321,7 @@ fn deepspeed(parts: &[Part]) -> Files {
         }
     }
     if !["shapes", "groups", "one group", "one shape"].iter().any(|what| has.contains(what)) {
-        model.text("param_shapes").op(b"](");
-        (0..groups).for_each(|_| _ = model.op(b"}"));
-        model.op(b"e");
+        model.text("param_shapes").list(groups, b"}");
     }
     if !["module", "kept name", "one name"].iter().any(|what| has.contains(what)) {
         model.text("module").op(b"}");
