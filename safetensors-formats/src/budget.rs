@@ -153,6 +153,16 @@ fn add(count: &AtomicU64, more: u64) -> u64 {
     count.fetch_add(more, Ordering::Relaxed).saturating_add(more)
 }
 
+/// The length of a text in JSON.
+pub(crate) fn escaped(text: &str) -> usize {
+    let bytes = text.bytes().map(|byte| match byte {
+        0..b' ' => 6,
+        b'"' | b'\\' => 2,
+        _ => 1,
+    });
+    bytes.sum()
+}
+
 /// How deep a value is nested in others, of whatever kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Depth(usize);

@@ -26,7 +26,7 @@ use safetensors_core::{Checkpoint, Metadata};
 use serde_json::{Map, Value, json};
 
 use crate::Limits;
-use crate::budget::{Budget, ENTRY};
+use crate::budget::{Budget, ENTRY, escaped};
 use crate::error::{ErrorKind, Result};
 use crate::npy::{ByteOrder, encode};
 
@@ -123,16 +123,6 @@ fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
         .map(|(key, value)| (key.clone(), Value::from(value.as_str())))
         .collect::<Map<_, _>>()
         .into()
-}
-
-/// The length of a text in JSON.
-fn escaped(text: &str) -> usize {
-    let bytes = text.bytes().map(|byte| match byte {
-        0..b' ' => 6,
-        b'"' | b'\\' => 2,
-        _ => 1,
-    });
-    bytes.sum()
 }
 
 /// The shape of the array that stands for a tensor.

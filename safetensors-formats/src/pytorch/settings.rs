@@ -4,7 +4,7 @@ use serde_json::{Map, Number, Value as Json};
 
 use super::names::Search;
 use super::values::{Node, Value};
-use crate::budget::ENTRY;
+use crate::budget::{ENTRY, escaped};
 use crate::error::Result;
 
 /// A map allocates eleven entries at once.
@@ -20,7 +20,7 @@ impl Search<'_> {
         values.step(node.len())?;
         Ok(match node {
             Node::Text(text) => {
-                values.budget.keep(text.len())?;
+                values.budget.keep(escaped(text))?;
                 Some(Json::from(&**text))
             }
             Node::Tuple(items) | Node::List(items) => {
@@ -33,7 +33,7 @@ impl Search<'_> {
                 let mut map = Map::new();
                 for &(key, value) in items {
                     let Some(key) = values.key(key) else { continue };
-                    values.budget.keep(key.len() + ENTRY)?;
+                    values.budget.keep(escaped(&key) + ENTRY)?;
                     if let Some(value) = self.json_below(value)? {
                         map.insert(key.into_owned(), value);
                     }

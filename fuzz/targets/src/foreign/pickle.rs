@@ -237,7 +237,7 @@ pub(super) fn write(pickle: &mut Pickle, part: Part) {
             pickle.op(b"}").text(&part.text()).list(count, b"h\x03").op(b"s");
         }
         "one setting" => {
-            pickle.op(b"}").text("lr").text(&part.text()).op(b"s").share();
+            pickle.op(b"}").text("lr").text(&part.text().replace("x", "\u{1}")).op(b"s").share();
             pickle.op(b"}(").text("state").op(b"}").text("param_groups");
             pickle.list(count, b"h\x03").op(b"u");
         }
