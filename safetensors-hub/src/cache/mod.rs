@@ -158,10 +158,6 @@ impl CachedRepo {
         self.dir.join("snapshots").join(commit.as_str())
     }
 
-    fn reference(&self, revision: &Revision) -> PathBuf {
-        joined(&self.dir.join("refs"), revision.as_str())
-    }
-
     fn blobs(&self) -> PathBuf {
         self.dir.join("blobs")
     }
@@ -182,6 +178,10 @@ impl CachedRepo {
     /// The path of a file in a snapshot. Its name has been checked.
     pub(crate) fn pointer(&self, commit: &Revision, name: &str) -> PathBuf {
         joined(&self.snapshot_dir(commit), name)
+    }
+
+    fn reference(&self, revision: &Revision) -> PathBuf {
+        joined(&self.dir.join("refs"), revision.as_str())
     }
 
     /// Remembers which commit a revision is now.
