@@ -30,7 +30,8 @@ fn each_range_of_a_store_is_told() {
         .collect();
     let told = listener.named("request");
     let mut bytes: Vec<u64> = told.iter().map(|told| told.bytes).collect();
-    (asked.sort(), bytes.sort());
+    asked.sort();
+    bytes.sort();
     assert_eq!(bytes, asked);
     for told in told {
         assert!(told.time.unwrap() > Duration::ZERO);
