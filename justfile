@@ -86,7 +86,7 @@ docs-rs:
 
 # Build every package from the files that the registry would get.
 package:
-    cargo package --workspace
+    cargo package --workspace --exclude safetensors-fuzz
 
 # Check versions, changelog, order and packages before a release. `--publish`: placeholders too.
 release-check *args:
