@@ -1,7 +1,5 @@
 //! Checks whether a text is an ISO 8601 date.
 
-use alloc::format;
-
 use jiff::civil::Time;
 use jiff::fmt::temporal::Pieces;
 

@@ -1,10 +1,9 @@
 //! [`KEYS`]: the standard's table of keys.
 
 use super::form::Form;
-use crate::header::MODELSPEC_PREFIX;
 
 /// The prefix of every key of the standard in a file's metadata.
-pub(super) const PREFIX: &str = MODELSPEC_PREFIX;
+pub(super) const PREFIX: &str = "modelspec.";
 
 /// The key for the version of the standard. A file with this key follows the standard.
 pub(super) const VERSION_KEY: &str = "sai_model_spec";
@@ -86,6 +85,11 @@ const fn key(name: &'static str, requirement: Requirement, category: Category, f
     Key { name, requirement, category, form }
 }
 
+/// Returns the name of a key with its prefix, as metadata has it.
+pub(super) fn full_name(name: &str) -> String {
+    [PREFIX, name].concat()
+}
+
 /// The form of the value of a key, if the standard defines one. `name` is without [`PREFIX`].
 ///
 /// A hash by an algorithm that the table does not list has the form of a hash too.
@@ -100,7 +104,7 @@ pub(super) fn form_of(name: &str) -> Option<Form> {
 mod tests {
     use super::*;
 
-    fn names(requirement: Requirement) -> alloc::vec::Vec<&'static str> {
+    fn names(requirement: Requirement) -> Vec<&'static str> {
         KEYS.iter().filter(|key| key.requirement == requirement).map(|key| key.name).collect()
     }
 

@@ -1,19 +1,16 @@
 //! [`validate`]: lists every difference between a file's metadata and the standard.
 
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::fmt;
+use std::fmt;
 
-use super::keys::{Category, KEYS, Key, PREFIX, Requirement, VERSION_KEY, form_of};
-use super::spec::{ModelSpec, full_name};
-use super::value::{Value as _, Version};
-use crate::error::Quoted;
-use crate::header::Metadata;
+use safetensors_core::Metadata;
+use safetensors_core::framework::Quoted;
+
+use super::form::{Form, major};
+use super::keys::{Category, KEYS, Key, PREFIX, Requirement, VERSION_KEY, form_of, full_name};
 
 /// How bad a problem is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Level {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
     /// The metadata does not follow a recommendation of the standard.
     Warning,
     /// The metadata does not follow the standard.
@@ -32,16 +29,15 @@ impl fmt::Display for Level {
 /// One difference between metadata and the standard. `Display` describes it in a sentence, without
 /// the level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Problem {
+pub(crate) struct Problem {
     /// How bad it is.
-    pub level: Level,
+    pub(crate) level: Level,
     /// The key, with `modelspec.`
-    pub key: String,
+    key: String,
     /// What the value of the key should be.
-    pub expected: &'static str,
+    expected: &'static str,
     /// The value of the key; `None` if the key is missing.
-    pub found: Option<String>,
+    found: Option<String>,
 }
 
 impl fmt::Display for Problem {
@@ -51,6 +47,14 @@ impl fmt::Display for Problem {
             Some(found) => write!(f, "{key} should be {expected}, found {}", Quoted(found)),
             None => write!(f, "{key} is missing: it should be {expected}"),
         }
+    }
+}
+
+impl Problem {
+    /// A value that does not have the form of its key, which is named without `modelspec.`
+    pub(super) fn of_value(name: &str, form: Form, text: &str) -> Self {
+        let (level, key) = (Level::Error, full_name(name));
+        Self { level, key, expected: form.words(), found: Some(text.to_owned()) }
     }
 }
 
@@ -72,69 +76,36 @@ impl fmt::Display for Problem {
 ///
 /// A major version other than 1 is a warning, because its rules may differ. Keys that the standard
 /// does not list are allowed.
-///
-/// ```
-/// use safetensors_core::Metadata;
-/// use safetensors_core::modelspec::{Level, ModelSpec, validate};
-///
-/// let mut metadata =
-///     ModelSpec::new("gpt-neo-x", "transformers", "My Model").to_metadata()?;
-/// metadata.insert("modelspec.date".into(), "yesterday".into());
-/// let problems = validate(&metadata);
-/// let errors: Vec<_> =
-///     problems.iter().filter(|problem| problem.level == Level::Error).collect();
-/// assert_eq!(errors.len(), 2);
-/// assert_eq!(
-///     (errors[0].key.as_str(), errors[0].found.as_deref()),
-///     ("modelspec.date", Some("yesterday"))
-/// );
-/// assert_eq!(
-///     (errors[1].key.as_str(), errors[1].found.as_deref()),
-///     ("modelspec.data_format", None)
-/// );
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-pub fn validate(metadata: &Metadata) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let mut find = |level, name: &str, expected, found: Option<&String>| {
-        problems.push(Problem { level, key: full_name(name), expected, found: found.cloned() });
-    };
-    for key in KEYS {
-        let found = metadata.get(&full_name(key.name));
-        match found {
-            Some(text) if !key.form.accepts(text) => {
-                find(Level::Error, key.name, key.form.words(), found)
-            }
-            Some(text) if key.name == VERSION_KEY && is_of_another_major(text) => {
-                find(
-                    Level::Warning,
-                    key.name,
-                    "of major version 1, the only one that is checked",
-                    found,
-                );
-            }
-            Some(_) => {}
-            None => {
-                if let Some(level) = level_of_lack(key, metadata) {
-                    find(level, key.name, key.form.words(), None);
-                }
-            }
-        }
-    }
-    for (key, text) in metadata {
-        let Some(name) = key.strip_prefix(PREFIX) else { continue };
-        match form_of(name) {
-            Some(form) if !KEYS.iter().any(|key| key.name == name) && !form.accepts(text) => {
-                find(Level::Error, name, form.words(), Some(text));
-            }
-            _ => {}
-        }
-    }
-    problems
+pub(crate) fn validate(metadata: &Metadata) -> Vec<Problem> {
+    let listed = KEYS.iter().filter_map(|key| problem_of(key, metadata));
+    let others = metadata.iter().filter_map(|(key, text)| {
+        let name = key.strip_prefix(PREFIX)?;
+        let is_listed = KEYS.iter().any(|key| key.name == name);
+        let form = form_of(name).filter(|form| !is_listed && !form.accepts(text))?;
+        Some(Problem::of_value(name, form, text))
+    });
+    listed.chain(others).collect()
 }
 
-fn is_of_another_major(text: &str) -> bool {
-    Version::from_text(text).is_some_and(|version| version.major != ModelSpec::VERSION.major)
+fn problem_of(key: &Key, metadata: &Metadata) -> Option<Problem> {
+    let name = full_name(key.name);
+    let Some(text) = metadata.get(&name) else {
+        let level = level_of_lack(key, metadata)?;
+        return Some(Problem { level, key: name, expected: key.form.words(), found: None });
+    };
+    if !key.form.accepts(text) {
+        return Some(Problem::of_value(key.name, key.form, text));
+    }
+    if key.name == VERSION_KEY && major(text) != Some(1) {
+        let expected = "of major version 1, the only one that is checked";
+        return Some(Problem {
+            level: Level::Warning,
+            key: name,
+            expected,
+            found: Some(text.clone()),
+        });
+    }
+    None
 }
 
 /// The level of the problem that this key is missing; `None` if that is not a problem.
