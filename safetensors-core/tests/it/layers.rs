@@ -291,6 +291,71 @@ fn check(name: &str, layers: &BTreeMap<String, usize>) {
     let imports = imports(&package);
     let faults: Vec<_> = imports.iter().filter(is_fault).collect();
     assert!(faults.is_empty(), "{name}: {faults:#?}");
+    let calls = calls_upwards(&package, layers);
+    assert!(calls.is_empty(), "{name}: a lower module calls {calls:?}");
+}
+
+/// The type of an `impl` block without a trait, from its first line.
+fn extended(line: &str) -> Option<&str> {
+    let mut rest = line.strip_prefix("impl").filter(|_| !line.contains(" for "))?;
+    let mut depth = 0;
+    if rest.starts_with('<') {
+        let end = rest.find(|c| {
+            depth += i32::from(c == '<') - i32::from(c == '>');
+            depth == 0
+        });
+        rest = &rest[end? + 1..];
+    }
+    let rest = rest.trim_start();
+    Some(&rest[..rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len())])
+}
+
+/// The names that follow a word such as `fn` in code.
+fn named<'a>(code: &'a str, word: &str) -> impl Iterator<Item = &'a str> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word).filter_map(move |(at, _)| {
+        let (before, name) = (code[..at].chars().next_back(), &code[at + word.len()..]);
+        let name = &name[..name.find(|c| !is_name(c)).unwrap_or(name.len())];
+        (!before.is_some_and(is_name) && !name.is_empty()).then_some(name)
+    })
+}
+
+/// Each call, in a lower part, of a method that only a higher part has, which gives it to a type of
+/// a lower part.
+fn calls_upwards(package: &Package, layers: &BTreeMap<String, usize>) -> Vec<String> {
+    let files = || package.iter().filter_map(|(it, file)| Some((layers[it.first()?], &file.code)));
+    let mut types: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    let mut functions: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    for (layer, code) in files() {
+        for name in named(code, "struct ").chain(named(code, "enum ")) {
+            types.entry(name).or_default().insert(layer);
+        }
+        for name in named(code, "fn ") {
+            functions.entry(name).or_default().insert(layer);
+        }
+    }
+    let mut calls = Vec::new();
+    for (layer, code) in files() {
+        let mut is_extended = false;
+        for line in code.lines() {
+            if let Some(name) = extended(line) {
+                let defined = types.get(name);
+                is_extended = defined.is_some_and(|it| it.iter().all(|defined| *defined < layer));
+            }
+            is_extended &= line != "}";
+            let added = named(line, "fn ")
+                .filter(|name| is_extended && functions[name].first() == Some(&layer));
+            for name in added {
+                let is_called = |code: &str| {
+                    [".", "::"].iter().any(|before| code.contains(&format!("{before}{name}(")))
+                };
+                if files().any(|(lower, code)| lower < layer && is_called(code)) {
+                    calls.push(name.to_owned());
+                }
+            }
+        }
+    }
+    calls
 }
 
 /// The rows of a table such as ``| 3 | `tensor` | … |``: each number with its modules.
@@ -305,6 +370,16 @@ fn rows(table: &str) -> BTreeMap<String, usize> {
         }
     }
     layers
+}
+
+#[test]
+fn a_call_of_a_method_of_a_higher_part_is_found() {
+    let file = |code: &str| File { code: code.to_owned(), uses: Vec::new() };
+    let lower = "struct A;\nimpl A {\n    fn own(&self) {\n        self.above();\n    }\n}\n";
+    let upper = "impl<T: Fn<()>> A<T> {\n    fn above(&self) {}\n    fn own(&self) {}\n}\n";
+    let package = [(vec!["low".into()], file(lower)), (vec!["high".into()], file(upper))];
+    let layers = [("low".to_owned(), 0), ("high".to_owned(), 1)];
+    assert_eq!(calls_upwards(&package.into(), &layers.into()), ["above"]);
 }
 
 #[test]
