@@ -70,16 +70,23 @@
 extern crate alloc;
 
 // The parts, from the lowest to the highest. A part imports only from lower ones.
-#[cfg(feature = "std")]
-pub mod checkpoint;
-mod file;
+
 mod format;
-pub mod framework;
-mod model;
-#[cfg(feature = "std")]
-pub mod ranks;
+
 #[cfg(feature = "std")]
 mod weights;
+
+mod file;
+
+#[cfg(feature = "std")]
+pub mod checkpoint;
+
+#[cfg(feature = "std")]
+pub mod ranks;
+
+mod model;
+
+pub mod framework;
 
 #[cfg(feature = "std")]
 #[doc(inline)]
