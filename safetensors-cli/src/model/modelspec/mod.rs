@@ -1,8 +1,8 @@
 //! The [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1: keys
 //! in the metadata of a file that describe its model.
 //!
-//! `keys` has the table of the standard, `form` and `date` check values, and [`validate`] compares
-//! the metadata of a file with the table.
+//! `keys` has the table of the standard, `form` and `date` check values, and [`validate()`]
+//! compares the metadata of a file with the table.
 
 mod date;
 mod form;
