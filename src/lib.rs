@@ -157,7 +157,7 @@
 //! | get a model from the Hub | [`safetensors_hub`](https://docs.rs/safetensors-hub), `safetensors-hub/examples/hub_download.rs`, `model-examples/examples/hub_to_candle.rs` |
 //! | read a slice of a file in a bucket | `safetensors-hub/examples/remote_slice.rs` |
 //! | load each rank's part of a model | [`ranks`], `distributed/README.md`, `model-examples/examples/candle_tensor_parallel.rs` |
-//! | open what ranks have saved, with any number of ranks | [`Checkpoint::open_whole`] |
+//! | open what ranks have saved, with any number of ranks | [`Checkpoint::open`] |
 //! | keep trainings as what changed | `burn::train::Epochs::whole_every`, `candle::train::save_delta`, feature `delta` |
 //! | load a model on MPI ranks, or process many checkpoints with Ray | `distributed/README.md` |
 //! | know what is fast, and measure it myself | `BENCHMARKS.md` |

@@ -19,7 +19,7 @@ use crate::tensor::shape::byte_len;
 /// A file whose tensors are made of pieces of other files, or one file as it is. It reads as a
 /// safetensors file. Of a part of a tensor, only the bytes of the pieces that it needs are read.
 ///
-/// [`Assembled::new`] makes one of [`WholeTensor`]s, and [`Checkpoint::open_whole`] of the files
+/// [`Assembled::new`] makes one of [`WholeTensor`]s, and [`Checkpoint::open`] of the files
 /// that the ranks of a job have saved. An index lists the tensors of all files once;
 /// here one tensor has pieces in several files, in any number of dimensions.
 pub struct Assembled<S = FileSource> {
@@ -77,6 +77,19 @@ impl<S> Assembled<S> {
         match self.content {
             Content::Stored(source) => (vec![(path, source)], None),
             Content::Whole(whole) => (whole.sources, whole.index),
+        }
+    }
+
+    /// Whether this is a file as it is.
+    pub(super) fn is_stored(&self) -> bool {
+        matches!(self.content, Content::Stored(_))
+    }
+
+    /// The source of a file as it is.
+    pub(super) fn into_stored(self) -> Option<S> {
+        match self.content {
+            Content::Stored(source) => Some(source),
+            Content::Whole(_) => None,
         }
     }
 

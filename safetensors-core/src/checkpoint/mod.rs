@@ -7,6 +7,7 @@ mod boxed;
 mod commit;
 mod commit_parts;
 mod computed;
+mod computed_files;
 mod computed_tensor;
 mod current;
 mod dcp;
@@ -16,11 +17,13 @@ mod divided;
 mod index;
 mod index_json;
 mod index_read;
+mod joined;
 mod local_directory;
 mod locate;
 mod mmap;
 mod names;
 mod open;
+mod open_async;
 mod opening;
 mod options;
 mod parts;
@@ -44,7 +47,7 @@ pub use assembled::Assembled;
 pub(crate) use boxed::Leaves;
 pub(crate) use commit_parts::check_alone;
 pub use computed::Computed;
-pub(crate) use computed::Replacement;
+pub(crate) use computed_files::Replacement;
 pub(crate) use computed_tensor::{ComputedTensor, failed, read_numbers};
 pub(crate) use dcp::record as record_dcp;
 pub(crate) use destination::check as check_directory;
@@ -54,7 +57,7 @@ pub use local_directory::LocalDirectory;
 pub(crate) use local_directory::files_of;
 pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
-pub(crate) use opening::open_single;
+pub(crate) use opening::Opener;
 pub use options::{Contention, ShardOptions};
 pub use pattern::FilePattern;
 pub(crate) use save::plan as plan_shards;
@@ -68,7 +71,7 @@ pub use whole_tensor::{TensorPiece, WholeTensor};
 
 use crate::error::{Error, Result};
 use crate::header::{Metadata, TensorInfo};
-use crate::io::{FileSource, ReadAt};
+use crate::io::ReadAt;
 pub use crate::load::catalog::CheckpointFile;
 use crate::load::catalog::{Catalog, CatalogPlace};
 use crate::load::{LazyTensor, LoadOptions, read_tensors};
@@ -107,7 +110,7 @@ use crate::tensor::TensorBuf;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Checkpoint<S = FileSource> {
+pub struct Checkpoint<S = Assembled> {
     catalog: Catalog<S>,
     about: About,
 }

@@ -64,17 +64,17 @@ pub(super) fn load_by<S: ReadAt, T: Clone>(
     Ok(loaded)
 }
 
-/// Opens a checkpoint, as [`Checkpoint::open_whole`] does, and [loads](load) every tensor.
+/// Opens a checkpoint, as [`Checkpoint::open`] does, and [loads](load) every tensor.
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open_whole`] and [`load`].
+/// The errors of [`Checkpoint::open`] and [`load`].
 pub fn load_path<F: Framework>(
     path: impl AsRef<Path>,
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
-    load::<F>(&Checkpoint::open_whole(path)?, device, options)
+    load::<F>(&Checkpoint::open(path)?, device, options)
 }
 
 /// The checkpoint as a load with these options reads it: with [quantised weights as

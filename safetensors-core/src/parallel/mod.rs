@@ -8,7 +8,7 @@ mod task;
 mod work;
 
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{LockResult, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 pub use in_order::in_order;
@@ -113,10 +113,15 @@ fn threads_of_environment() -> Option<usize> {
     threads.trim().parse().ok().map(NonZeroUsize::get)
 }
 
-/// Locks a mutex. What it guards is whole even if another thread has panicked meanwhile.
+/// Locks a mutex. What it guards is whole even if another thread has panicked.
 #[doc(hidden)]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
+}
+
+/// What a lock guards, which is whole even if another thread has panicked.
+pub(crate) fn unpoisoned<T>(locked: LockResult<T>) -> T {
+    locked.unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

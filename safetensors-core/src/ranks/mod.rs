@@ -8,7 +8,7 @@
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
 //! | save them so that PyTorch reads them | [`ShardOptions::dcp`](crate::ShardOptions::dcp) |
-//! | read what ranks have saved, also with PyTorch, as whole tensors | [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) |
+//! | read what ranks have saved, also with PyTorch, as whole tensors | [`Checkpoint::open`](crate::Checkpoint::open) |
 //!
 //! No rank talks to another. Each needs its number, the number of ranks, and files that all can
 //! reach.
@@ -25,7 +25,7 @@
 //! # save(file, [("layers.0.mlp.up_proj.weight", weight)], &SaveOptions::new())?;
 //! # let trained = dir.path().join("trained");
 //! let rank = Rank::from_env()?.unwrap_or_default();
-//! let checkpoint = Checkpoint::open_whole(&path)?;
+//! let checkpoint = Checkpoint::open(&path)?;
 //! let plan = RankRules::llama().plan(&checkpoint, rank.world_size())?;
 //! let parts = plan.read(&checkpoint, rank.rank(), &LoadOptions::new())?;
 //!
@@ -35,7 +35,7 @@
 //! let saver = RankSaver::new(&plan, rank.rank(), "step-1000");
 //! saver.save(&trained, named, &options)?;
 //! // As whole tensors, for any number of ranks.
-//! let trained = Checkpoint::open_whole(&trained)?;
+//! let trained = Checkpoint::open(&trained)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -15,12 +15,14 @@ use std::path::Path;
 pub use plan::Plan;
 pub use planned::PlannedTensor;
 
-use crate::checkpoint::{Checkpoint, LocalDirectory, SavedShards, ShardOptions, stage_sharded_to};
+use crate::checkpoint::{
+    Assembled, Checkpoint, LocalDirectory, SavedShards, ShardOptions, stage_sharded_to,
+};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::hash::{Change, forget};
 use crate::header::{Metadata, join_entry, rename_attributes};
-use crate::io::{FileSource, ReadAt};
+use crate::io::ReadAt;
 use crate::quantized::Quantization;
 use crate::save::{SaveOptions, stage};
 use crate::tensor::TensorSource;
@@ -79,7 +81,7 @@ use crate::tied::Tied;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Rewrite<'a, S = FileSource> {
+pub struct Rewrite<'a, S = Assembled> {
     tensors: Vec<(String, PlannedTensor<'a, S>)>,
     metadata: Metadata,
     /// The checkpoints that tensors come from.

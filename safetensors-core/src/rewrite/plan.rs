@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{PlannedTensor, Rewrite};
-use crate::checkpoint::{FilePattern, ShardOptions, check_directory, files_of, plan_shards};
+use crate::checkpoint::{
+    Assembled, FilePattern, ShardOptions, check_directory, files_of, plan_shards,
+};
 use crate::error::Result;
 use crate::hash::{self, Change, Note, signatures};
 use crate::header::Metadata;
-use crate::io::{FileSource, ReadAt};
+use crate::io::ReadAt;
 use crate::save::layout::Layout;
 use crate::save::spec::Spec;
 use crate::save::{SaveOptions, atomic};
@@ -37,7 +39,7 @@ use crate::tied;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Plan<'r, 'a, S = FileSource> {
+pub struct Plan<'r, 'a, S = Assembled> {
     tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
     aliases: BTreeMap<String, String>,
     /// The names of the files, with the positions of their tensors in `tensors`.

@@ -4,17 +4,18 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::origin::Origin;
+use crate::checkpoint::Assembled;
 use crate::convert::{ConvertOptions, Converted};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::{FileSource, ReadAt};
+use crate::io::ReadAt;
 use crate::load::LazyTensor;
 use crate::quantized::{Fused, Quantization, QuantizationError, QuantizedPart};
 use crate::tensor::{Sink, Storage, TensorSource, shape};
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
 #[derive(Debug)]
-pub struct PlannedTensor<'a, S = FileSource> {
+pub struct PlannedTensor<'a, S = Assembled> {
     pub(super) origin: Origin<'a, S>,
     written: Written<'a, S>,
     byte_len: u64,

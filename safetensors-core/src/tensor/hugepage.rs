@@ -61,11 +61,13 @@ fn addresses(room: Range<*const u8>) -> Range<usize> {
 #[cfg(target_os = "linux")]
 mod linux {
     use core::ops::Range;
-    use std::sync::{Mutex, Once, OnceLock, PoisonError};
+    use std::sync::{Mutex, Once, OnceLock};
     use std::time::{Duration, Instant};
     use std::vec::Vec;
 
     use rustix::param::page_size;
+
+    use crate::parallel::lock;
 
     /// The smallest stretch of memory to give advice for. Each piece of advice splits the kernel's
     /// record of a mapping, and a process may have only 65,530 such records by default. So small
@@ -137,10 +139,9 @@ mod linux {
         }
 
         fn decide(&self, window: &Window) {
-            let pace = || self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(before) = pace().try_next() else { return };
+            let Some(before) = lock(&self.pace).try_next() else { return };
             if let Some(time) = window.untouched_page().and_then(time_of)
-                && pace().is_slow(time, before)
+                && lock(&self.pace).is_slow(time, before)
             {
                 return;
             }

@@ -3,12 +3,12 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::matrix::{Files, Raw};
 use super::spare::Spare;
 use super::weight::{Grids, Grouped, Part, Row};
-use crate::parallel::lock;
+use crate::parallel::{lock, unpoisoned};
 
 /// The most elements of a part that is read for one read only, so that its codes stay in a
 /// processor's cache.
@@ -63,7 +63,7 @@ impl<T> Slot<T> {
 impl Slot<Raw> {
     /// Gives the memory back.
     fn reuse(self, spare: &Spare) {
-        let raw = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let raw = unpoisoned(self.0.into_inner());
         if let Some(raw) = raw.and_then(Arc::into_inner) {
             raw.reuse(spare);
         }

@@ -5,14 +5,14 @@
 //! one stream of work per thread).
 
 use std::num::NonZeroUsize;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::{StagedPart, Staging, StagingBuffers};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parallel::{OnPanic, Task, default_threads};
+use crate::parallel::{OnPanic, Task, default_threads, lock};
 
 /// What a thread tells the calling thread.
 enum Message<S> {
@@ -43,7 +43,7 @@ impl<S, F> Readers<S, F> {
     /// A free slot and its number. Whoever waits for a slot keeps the others from the queue, so
     /// numbers are begun in order. `None` at the end, and when the work is to stop.
     fn next(&self) -> Option<(usize, S)> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.queue);
         if queue.next == self.count || self.stop.load(Ordering::Relaxed) {
             return None;
         }

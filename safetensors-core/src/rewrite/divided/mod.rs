@@ -42,7 +42,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Saves everything to a directory as [ranks](crate::ranks) would that hold the parts of a
-    /// plan: each rank's parts in separate files. [`open_whole`](crate::Checkpoint::open_whole)
+    /// plan: each rank's parts in separate files. [`open`](crate::Checkpoint::open)
     /// makes whole tensors of them again.
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast
@@ -67,7 +67,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let to = dir.path().join("divided");
     /// rewrite.save_ranks(&to, &plan, "convert", &ShardOptions::new())?;
     ///
-    /// let divided = Checkpoint::open_whole(&to)?;
+    /// let divided = Checkpoint::open(&to)?;
     /// let right = plan.read(&divided, 1, &LoadOptions::new())?;
     /// assert_eq!(right[0].as_slice::<i32>()?, [2, 4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -15,13 +15,12 @@ mod synced;
 mod tensors;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, RwLock};
 
-use crate::parallel::lock;
+use crate::parallel::{lock, unpoisoned};
 use append::Before;
 use body::{Body, BodyPlace};
 use passes::Passes;
@@ -134,7 +133,7 @@ impl Writing {
     }
 
     fn into_synced(self) -> Synced {
-        self.synced.into_inner().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.synced.into_inner())
     }
 }
 
@@ -346,7 +345,7 @@ impl GrowingWriter {
 
     /// Calls a function with the files that are written to, while the file cannot be finished.
     fn while_writing<T>(&self, work: impl FnOnce(&Writing) -> Result<T>) -> Result<T> {
-        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*unpoisoned(self.state.read()) {
             State::Writing(writing) => work(writing),
             State::Placed(_) | State::Finished => Err(ErrorKind::AlreadyFinished.into()),
         }

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fs::File;
 use std::path::Path;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 use std::{io, mem};
 
 use super::append::Before;
@@ -22,7 +22,7 @@ use crate::hash::{self, RunningDigest};
 use crate::header::{LENGTH_BYTES, Metadata, NameTable};
 use crate::io::copy::copy_range;
 use crate::io::positional::write_all_at;
-use crate::parallel::lock;
+use crate::parallel::{lock, unpoisoned};
 use crate::save::atomic::AtomicFile;
 use crate::save::layout::Layout;
 use crate::save::sequential::prefix_with_digests;
@@ -86,7 +86,7 @@ impl GrowingWriter {
     /// finished before.
     pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
         let durable = self.options.durable;
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = unpoisoned(self.state.write());
         let placed = match &mut *state {
             State::Writing(writing) => self.put_in_place(writing),
             State::Placed(synced) => synced.sync_name(durable),
@@ -111,7 +111,7 @@ impl GrowingWriter {
 
     fn put_in_place(&self, writing: &mut Writing) -> Result<()> {
         let Writing { body, before, synced } = writing;
-        let synced = synced.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let synced = unpoisoned(synced.get_mut());
         body.flush().map_err(ErrorKind::Io)?;
         let mut metadata = match before {
             Some(before) => before.refresh(&self.path)?,
