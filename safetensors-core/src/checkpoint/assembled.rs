@@ -19,8 +19,7 @@ use crate::tensor::shape::byte_len;
 /// A file whose tensors are made of pieces of other files, or one file as it is. It reads as a
 /// safetensors file. Of a part of a tensor, only the bytes of the pieces that it needs are read.
 ///
-/// [`Assembled::new`] makes one of [`WholeTensor`]s, and [`Checkpoint::open`] of the files
-/// that the ranks of a job have saved. An index lists the tensors of all files once;
+/// [`Checkpoint::open`] makes one of the files that the ranks of a job have saved. An index lists the tensors of all files once;
 /// here one tensor has pieces in several files, in any number of dimensions.
 pub struct Assembled<S = FileSource> {
     content: Content<S>,
@@ -131,6 +130,7 @@ impl<S: ReadAt> Assembled<S> {
     /// their tensor: if one lies outside of it or of its source, if two overlap, or if some are
     /// missing; [`ErrorKind::SliceInsideByte`] for a piece that begins or ends inside a byte;
     /// [`ErrorKind::ShapeOverflow`]. Each names the tensor and, if it is about a piece, its file.
+    #[doc(hidden)]
     pub fn new(
         sources: Vec<(PathBuf, S)>,
         tensors: Vec<WholeTensor>,

@@ -25,6 +25,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::NotADelta`]; the errors of [`open_in`](Checkpoint::open_in).
+    #[doc(hidden)]
     pub fn open_delta_in(
         store: impl Store<File = S> + 'static,
         path: impl AsRef<Path>,

@@ -36,6 +36,7 @@ use crate::tensor::TensorSource;
 /// assert_eq!(Checkpoint::open(dir.path().join("new"))?.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(hidden)]
 pub struct LocalDirectory {
     /// Ends with the lock, before new directories are removed if they are empty.
     steps: Option<Steps>,
@@ -69,6 +70,7 @@ impl LocalDirectory {
     ///
     /// The errors of [`save_sharded`](super::save_sharded) that are about the files in the
     /// directory, so that they come before anything is written.
+    #[doc(hidden)]
     pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {
         let directory = directory.as_ref();
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
@@ -124,6 +126,7 @@ impl LocalDirectory {
     }
 
     /// The hidden directory, to write files to that [`staged`](Self::staged) then names.
+    #[doc(hidden)]
     pub fn staging(&self) -> &Path {
         self.temp.path()
     }

@@ -115,6 +115,7 @@ impl CheckpointPath {
     /// # Errors
     ///
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    #[doc(hidden)]
     pub fn files_to_copy(&self) -> Result<Vec<PathBuf>> {
         match self {
             Self::File(file) => Ok(vec![file.clone()]),

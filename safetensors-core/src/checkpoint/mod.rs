@@ -301,6 +301,7 @@ impl<S> Checkpoint<S> {
 
     /// Whether the checkpoint was opened by the path of its directory. What lies beside its files
     /// then belongs to it.
+    #[doc(hidden)]
     pub fn is_of_directory(&self) -> bool {
         self.about.is_of_directory
     }

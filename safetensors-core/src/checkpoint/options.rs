@@ -155,6 +155,7 @@ impl ShardOptions {
     }
 
     /// Whether existing files are replaced.
+    #[doc(hidden)]
     pub fn overwrites(&self) -> bool {
         self.save_options.overwrites()
     }
@@ -180,6 +181,7 @@ impl ShardOptions {
     }
 
     /// The names of the files, of the index, and of earlier saves' files.
+    #[doc(hidden)]
     pub fn pattern(&self) -> &FilePattern {
         &self.file_pattern
     }

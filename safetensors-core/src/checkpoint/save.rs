@@ -114,6 +114,7 @@ pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
 /// # Errors
 ///
 /// The errors of [`save_sharded`] that are not about the commit.
+#[doc(hidden)]
 pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
     directory: &'d mut D,
     tensors: impl IntoIterator<Item = (N, S)>,

@@ -33,6 +33,7 @@ const MOST_PAIRS: usize = 1 << 20;
 /// assert_eq!(similar_names("model.layer.1.bias", names), [names[2]]);
 /// assert!(similar_names("lm_head.weight", names).is_empty());
 /// ```
+#[doc(hidden)]
 pub fn similar_names<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     if name.is_empty() || name.len() > LONGEST {
         return Vec::new();

@@ -84,6 +84,7 @@ pub fn load_path<F: Framework>(
 /// # Errors
 ///
 /// The errors of [`Checkpoint::dequantized`].
+#[doc(hidden)]
 pub fn prepare<S: ReadAt>(
     checkpoint: Checkpoint<S>,
     options: &LoadOptions,
@@ -191,6 +192,7 @@ where
 /// The options of a file that the caller synchronises soon after the save, together with other
 /// files. The save does not wait for the disk, but the disk begins meanwhile.
 #[must_use]
+#[doc(hidden)]
 pub fn synced_later(options: SaveOptions) -> SaveOptions {
     SaveOptions { durable: false, synced_later: true, ..options }
 }

@@ -2,10 +2,8 @@
 //! need them.
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
-//! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`] and [`default_threads`] for tools,
-//! and [`check_bools`], [`write_native`], [`write_exactly`], [`write_in_pieces`], [`synced_later`] and
-//! [`in_parallel`] for adapters that read or write tensors by themselves. [`Span`] says what the
-//! feature `tracing` tells.
+//! The other items are for adapters that read tensors themselves, and for tools. Some of them, which
+//! only the packages of this project need, are hidden.
 
 #[cfg(feature = "std")]
 mod files;
@@ -219,6 +217,7 @@ impl Error {
     ///     text.parse().map_err(Error::framework::<F>)
     /// }
     /// ```
+    #[doc(hidden)]
     pub fn framework<F: Framework + ?Sized>(
         source: impl core::error::Error + Send + Sync + 'static,
     ) -> Self {
@@ -233,6 +232,7 @@ impl Error {
 
     /// Makes [`ErrorKind::UnsupportedFrameworkType`]: the format has no dtype for elements that the
     /// framework `F` calls `found`.
+    #[doc(hidden)]
     pub fn unsupported_framework_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
         ErrorKind::UnsupportedFrameworkType { framework: F::NAME, found: found.into() }.into()
     }

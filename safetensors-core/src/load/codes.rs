@@ -51,6 +51,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading the settings beside the checkpoint.
+    #[doc(hidden)]
     pub fn refuse_codes(&self) -> Result<()> {
         match self.weight() {
             Ok(None) => Ok(()),

@@ -129,6 +129,7 @@ impl<'a, S> LazyTensor<'a, S> {
     }
 
     /// Adds the name of this tensor and its file to an error.
+    #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         let error = error.in_tensor(self.name());
         match self.file {

@@ -91,7 +91,7 @@ impl DtypePlan {
 
     /// The bytes in memory of a tensor of this shape in the file.
     pub(crate) fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
-        self.conversion(&options.conversions())?;
+        self.conversion(options.conversions())?;
         Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }
 
@@ -100,12 +100,17 @@ impl DtypePlan {
         !self.pairs && self.read == self.held
     }
 
-    /// Applies the conversions that follow after the elements are read.
-    pub(super) fn finish(&self, mut buf: TensorBuf, options: &ConvertOptions) -> Result<TensorBuf> {
+    /// Applies the conversions that follow after the elements are read, with this many threads.
+    pub(super) fn finish(
+        &self,
+        mut buf: TensorBuf,
+        options: &ConvertOptions,
+        threads: usize,
+    ) -> Result<TensorBuf> {
         if self.pairs {
             buf = widen(buf, Dtype::F32)?;
         }
-        buf = buf.convert(self.converted, options)?;
+        buf = buf.convert_by(self.converted, options, threads)?;
         if self.converted == self.held { Ok(buf) } else { widen(buf, self.held) }
     }
 }

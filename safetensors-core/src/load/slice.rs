@@ -343,7 +343,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
     /// )?;
     /// let file = SafeTensors::from_source(file)?;
     /// let column = file.tensor("table")?.slice((.., 1))?;
-    /// let wide = column.read_with(&LoadOptions::new().integers_as(Dtype::I64))?;
+    /// let wide = column.read_with(&LoadOptions::new().all_as(Dtype::I64))?;
     /// assert_eq!(wide.into_vec::<i64>()?, [2, 4]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```

@@ -37,6 +37,7 @@ use crate::trace::Span;
 /// # Errors
 ///
 /// The first error of `take`.
+#[doc(hidden)]
 pub fn in_order<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     threads: usize,

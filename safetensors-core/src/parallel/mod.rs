@@ -50,6 +50,7 @@ const MAX_DEFAULT_THREADS: usize = 8;
 /// # Errors
 ///
 /// The first error of `work`, in the order of the items.
+#[doc(hidden)]
 pub fn in_parallel<I, T: Send, B: Default>(
     items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     threads: usize,

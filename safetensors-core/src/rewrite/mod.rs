@@ -360,6 +360,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// [`complete_options`](Rewrite::complete_options) for several files.
+    #[doc(hidden)]
     pub fn complete_shard_options(&self, options: &ShardOptions) -> ShardOptions {
         options.clone().save_options(self.complete_options(&options.save_options))
     }
@@ -382,6 +383,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// The options that [`save`](Rewrite::save) makes of these: with the metadata of the sources,
     /// which that of the options overrides, and with tied weights kept tied. They are for programs
     /// that save [`tensors`](Rewrite::tensors) in another place than the local disk.
+    #[doc(hidden)]
     pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();
         let mut options =

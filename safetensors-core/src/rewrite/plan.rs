@@ -189,6 +189,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
     /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that the path could lie in.
+    #[doc(hidden)]
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Some(pattern) = &self.pattern else {
@@ -233,6 +234,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
+    #[doc(hidden)]
     pub fn removed_files(&self, directory: impl AsRef<Path>) -> Result<Vec<String>> {
         let directory = directory.as_ref();
         match &self.pattern {

@@ -104,6 +104,7 @@ impl<'a, S> PlannedTensor<'a, S> {
 
     /// How far a weight that this rewrite [quantises](super::Rewrite::quantize) is from what it was,
     /// if these are its codes. It is known once they were saved, and costs no further pass.
+    #[doc(hidden)]
     pub fn quantization_error(&self) -> Option<QuantizationError> {
         match &self.written {
             Written::Quantized(part) => part.error(),
@@ -113,11 +114,13 @@ impl<'a, S> PlannedTensor<'a, S> {
 
     /// The shape in the source. For a tensor that stores a [quantised](super::Rewrite::quantize)
     /// weight, the shape of the weight.
+    #[doc(hidden)]
     pub fn source_shape(&self) -> &[usize] {
         self.origin.shape()
     }
 
     /// The dtype in the source, before a conversion.
+    #[doc(hidden)]
     pub fn source_dtype(&self) -> Dtype {
         self.origin.dtype()
     }
@@ -128,6 +131,7 @@ impl<'a, S> PlannedTensor<'a, S> {
     }
 
     /// The number of bytes in the source, of the weight for each tensor that stores a part of it.
+    #[doc(hidden)]
     pub fn source_len(&self) -> u64 {
         // No tensor is planned whose length is unknown.
         shape::byte_len(self.source_dtype(), self.source_shape()).unwrap_or_default()

@@ -141,6 +141,7 @@ impl TensorSource for TensorBuf {
 /// # Errors
 ///
 /// The errors of `sink`.
+#[doc(hidden)]
 pub fn write_native(dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if cfg!(target_endian = "little") {
         return sink(bytes);
@@ -194,6 +195,7 @@ forward!(&S, Box<S>);
 ///
 /// [`ErrorKind::SourceLength`] if the source gives more or fewer bytes than `expected`, or ignores
 /// an error of `sink`; the errors of the source and of `sink`.
+#[doc(hidden)]
 pub fn write_exactly(
     source: &(impl TensorSource + ?Sized),
     expected: u64,
@@ -223,6 +225,7 @@ pub fn write_exactly(
 /// # Errors
 ///
 /// Those of [`write_exactly`], with `take` as the sink.
+#[doc(hidden)]
 pub fn write_in_pieces(
     source: &(impl TensorSource + ?Sized),
     expected: u64,
