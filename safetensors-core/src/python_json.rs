@@ -43,7 +43,8 @@ pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
 /// The same text, as long, without the words.
 pub(crate) fn plain(json: &[u8]) -> Cow<'_, [u8]> {
     let mut plain = Cow::Borrowed(json);
-    let (mut at, mut is_text) = (0, false);
+    let mut at = 0;
+    let mut is_text = false;
     while let Some(byte) = json.get(at) {
         let word = WORDS.iter().find(|(word, _)| !is_text && json[at..].starts_with(word));
         if let Some((word, instead)) = word {

@@ -136,7 +136,9 @@ impl<S: ReadAt> Assembled<S> {
         tensors: Vec<WholeTensor>,
         metadata: &Metadata,
     ) -> Result<Self> {
-        let (mut segments, mut entries, mut end) = (Vec::new(), Vec::new(), 0_u64);
+        let mut segments = Vec::new();
+        let mut entries = Vec::new();
+        let mut end = 0_u64;
         for tensor in &tensors {
             let WholeTensor { name, dtype, shape, .. } = tensor;
             let placed = Placed::new(tensor, &sources).map_err(|error| error.in_tensor(name))?;
@@ -147,7 +149,8 @@ impl<S: ReadAt> Assembled<S> {
             if len > 0 {
                 segments.push(Segment { name: name.clone(), start, end, placed });
             }
-            let (dtype, data_offsets) = (*dtype, start..end);
+            let dtype = *dtype;
+            let data_offsets = start..end;
             entries.push(HeaderEntry { name, dtype, shape, data_offsets });
         }
         let header = encode(metadata, entries.into_iter(), 8);
@@ -172,7 +175,8 @@ impl<S: ReadAt> Whole<S> {
     /// start.
     fn segments_of(&self, range: Range<u64>) -> impl Iterator<Item = (&Segment, Range<u64>)> {
         let first = self.segments.partition_point(|segment| segment.end <= range.start);
-        let (start, end) = (range.start, range.end);
+        let start = range.start;
+        let end = range.end;
         self.segments[first..].iter().take_while(move |segment| segment.start < end).map(
             move |segment| {
                 let to = end.min(segment.end) - segment.start;
@@ -224,7 +228,8 @@ impl<S: ReadAt> ReadAt for Whole<S> {
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         // What is copied is in memory twice, and no more than this of it.
         let most = self.requests().map_or(PIECE, |requests| requests.byte_len);
-        let (mut blocks, mut held) = (Vec::new(), 0);
+        let mut blocks = Vec::new();
+        let mut held = 0;
         for range in ranges {
             let (at, mut rest) = take_header(&self.header, self.byte_len, range)?;
             let end = at + rest.len() as u64;

@@ -51,7 +51,8 @@ impl Index {
     /// Reads and checks an index file, also that of a delta.
     pub(super) fn read_any<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
-        let (limit, found) = (limits.index_bytes, source.byte_len());
+        let limit = limits.index_bytes;
+        let found = source.byte_len();
         let problem = |problem| Error::from(ErrorKind::BadIndex { problem }).in_path(path);
         if found > limit {
             return Err(problem(IndexProblem::TooLarge { limit, found }));

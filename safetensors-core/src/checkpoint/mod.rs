@@ -241,6 +241,7 @@ impl<S> Checkpoint<S> {
     /// The position among [`tensors`](Checkpoint::tensors) of the tensor of this name or
     /// [alias](Checkpoint::aliases), if there is one. It costs as much as
     /// [`get`](Checkpoint::get).
+    #[doc(hidden)]
     pub fn position(&self, name: &str) -> Option<usize> {
         self.catalog.position(name)
     }
@@ -259,6 +260,7 @@ impl<S> Checkpoint<S> {
     /// assert_eq!(position.and_then(|k| checkpoint.tensor_at(k)).unwrap().name(), "k");
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
+    #[doc(hidden)]
     pub fn tensor_at(&self, position: usize) -> Option<LazyTensor<'_, S>> {
         self.catalog.tensor_at(position)
     }
@@ -313,12 +315,14 @@ impl<S> Checkpoint<S> {
 
     /// The `total_size` of the index: the number of bytes of all tensors, as its writer counted
     /// them. It is not checked, because writers count in different ways, and some count wrongly.
+    #[doc(hidden)]
     pub fn index_total_size(&self) -> Option<u64> {
         self.about.index_total_size
     }
 
     /// The tensors that the index does not map to the file that contains them, each with that file.
     /// They are not part of the checkpoint.
+    #[doc(hidden)]
     pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
         self.files().iter().enumerate().flat_map(|(number, file)| {
             let places = self.catalog.places();

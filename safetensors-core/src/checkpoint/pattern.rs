@@ -64,6 +64,7 @@ impl FilePattern {
     }
 
     /// The file name of shard number `shard`, counted from 0, of `shards` in all.
+    #[doc(hidden)]
     pub fn file_name(&self, shard: usize, shards: usize) -> String {
         let Self { prefix, rest } = self;
         match shards {

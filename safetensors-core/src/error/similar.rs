@@ -85,9 +85,11 @@ fn edits(
     // What both begin and end with takes no edits. What is between is short in similar names.
     let other: Vec<char> = other.chars().collect();
     let start = wanted.iter().zip(&other).take_while(|(a, b)| a == b).count();
-    let (wanted, other) = (&wanted[start..], &other[start..]);
+    let wanted = &wanted[start..];
+    let other = &other[start..];
     let end = wanted.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count();
-    let (wanted, other) = (&wanted[..wanted.len() - end], &other[..other.len() - end]);
+    let wanted = &wanted[..wanted.len() - end];
+    let other = &other[..other.len() - end];
     if wanted.len().abs_diff(other.len()) > most {
         return None;
     }

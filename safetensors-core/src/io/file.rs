@@ -128,7 +128,8 @@ impl FileSource {
     }
 
     fn with_metadata(file: File, path: &Path, metadata: &Metadata) -> Self {
-        let (stamp, is_young) = (Stamp::of(metadata), is_young(metadata));
+        let stamp = Stamp::of(metadata);
+        let is_young = is_young(metadata);
         Self { file, path: path.into(), stamp, is_young }
     }
 

@@ -66,7 +66,8 @@ pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
         let start = |_| {
             let span = Span::current();
             let task = Task::current();
-            let (workers, sender) = (&workers, sender.clone());
+            let workers = &workers;
+            let sender = sender.clone();
             let work = move || {
                 let _span = span.enter();
                 let _task = task.enter();

@@ -79,9 +79,11 @@ pub fn in_parallel<I, T: Send, B: Default>(
         }
         results
     };
-    let (span, task) = (Span::current(), Task::current());
+    let span = Span::current();
+    let task = Task::current();
     let help = || {
-        let (_span, _task) = (span.enter(), task.enter());
+        let _span = span.enter();
+        let _task = task.enter();
         run()
     };
     let mut results = thread::scope(|scope| {

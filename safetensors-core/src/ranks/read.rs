@@ -63,7 +63,8 @@ impl RankPlan {
             |i: usize| checkpoint.tensor_at(position(i)).map_or(0, |tensor| tensor.file_index());
         // Whole files come first. The rest is a fraction of the tensors of the file to begin with.
         let shares = rank as u128 * checkpoint.files().len() as u128;
-        let (file, rest) = (shares / self.world_size as u128, shares % self.world_size as u128);
+        let file = shares / self.world_size as u128;
+        let rest = shares % self.world_size as u128;
         let begin = order.partition_point(|&i| (file_of(i) as u128) < file);
         let end = order.partition_point(|&i| file_of(i) as u128 <= file);
         let inside = (end - begin) as u128 * rest / self.world_size as u128;

@@ -39,7 +39,8 @@ enum Written<'a, S> {
 impl<'a, S> PlannedTensor<'a, S> {
     /// Plans a tensor of a checkpoint, under its own name or an alias.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
-        let (alias, byte_len) = (name != tensor.name(), tensor.byte_len());
+        let alias = name != tensor.name();
+        let byte_len = tensor.byte_len();
         Self::new(Origin::Lazy(tensor), byte_len, name.into(), (tie, alias))
     }
 

@@ -264,7 +264,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// [quantised](Rewrite::quantize), and how many there are.
     #[doc(hidden)]
     pub fn quantized_bytes(&self) -> (u64, u64) {
-        let (mut quantized, mut all) = (0, 0);
+        let mut quantized = 0;
+        let mut all = 0;
         for (_, planned) in self.tensors() {
             // Scales are made of the same numbers as their codes.
             if planned.source_dtype().is_float() && !planned.is_alias() && !planned.is_of_codes() {
@@ -297,7 +298,8 @@ impl Groups {
     }
 
     fn join(&mut self, one: usize, other: usize) {
-        let (one, other) = (self.find(one), self.find(other));
+        let one = self.find(one);
+        let other = self.find(other);
         self.0[one] = other;
     }
 }

@@ -130,7 +130,8 @@ impl<'a> TensorWriter<'a> {
     /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn append<T: Element>(&self, values: &[T]) -> Result<()> {
         if T::DTYPE != self.dtype() {
-            let (expected, found) = (self.dtype(), T::DTYPE);
+            let expected = self.dtype();
+            let found = T::DTYPE;
             return Err(self.locate(ErrorKind::WrongDtype { expected, found }.into()));
         }
         let bytes: &[u8] = bytemuck::cast_slice(values);
@@ -190,12 +191,14 @@ impl<'a> TensorWriter<'a> {
 
     /// Fails unless the source is the tensor that was declared.
     fn check_source(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
-        let (dtype, shape) = (self.dtype(), self.shape());
+        let dtype = self.dtype();
+        let shape = self.shape();
         if source.dtype() != dtype {
             return Err(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() }.into());
         }
         if source.shape() != shape {
-            let (expected, found) = (shape.into(), source.shape().into());
+            let expected = shape.into();
+            let found = source.shape().into();
             return Err(ErrorKind::WrongShape { expected, found }.into());
         }
         Ok(())
@@ -271,7 +274,8 @@ impl<'a> TensorWriter<'a> {
         match written.first_gap(self.byte_len()) {
             None => Ok(()),
             Some(gap) => {
-                let (expected, found) = (self.byte_len(), written.byte_len());
+                let expected = self.byte_len();
+                let found = written.byte_len();
                 Err(self.locate(
                     ErrorKind::Incomplete { expected, found, begin: gap.start, end: gap.end }
                         .into(),

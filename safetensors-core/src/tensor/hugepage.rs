@@ -288,7 +288,8 @@ mod linux {
 
             // One of two is quick, after a window was left out.
             let mut pace = Pace::default();
-            let (slow, quick) = (pace.try_next().unwrap(), pace.try_next().unwrap());
+            let slow = pace.try_next().unwrap();
+            let quick = pace.try_next().unwrap();
             assert!(pace.is_slow(SLOW * 2, slow));
             assert_eq!(pace.try_next(), None);
             assert!(!pace.is_slow(SLOW / 3, quick));
@@ -345,7 +346,8 @@ mod linux {
                 [page(4)..page(5), page(8)..page(10)]
             );
             // The word before a buffer that starts on a page boundary lies in the page before.
-            let (before, buffer) = (page(1)..page(2), page(2)..page(3));
+            let before = page(1)..page(2);
+            let buffer = page(2)..page(3);
             assert_eq!(touched(&(0..page(3)), &[buffer]), [before]);
         }
     }

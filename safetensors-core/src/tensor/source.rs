@@ -201,7 +201,8 @@ pub fn write_exactly(
     expected: u64,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
-    let (mut written, mut has_failed) = (0, false);
+    let mut written = 0;
+    let mut has_failed = false;
     source.write_to(&mut |bytes| {
         let found = written + bytes.len() as u64;
         if has_failed || found > expected {
@@ -236,7 +237,8 @@ pub fn write_in_pieces(
     let len = expected.min(len.max(1) as u64) as usize;
     let mut words = alloc::vec![0_u64; len.div_ceil(size_of::<u64>())];
     let buffer = bytemuck::cast_slice_mut::<_, u8>(&mut words);
-    let (mut filled, mut left) = (0, expected);
+    let mut filled = 0;
+    let mut left = expected;
     write_exactly(source, expected, &mut |mut bytes| {
         while !bytes.is_empty() {
             let piece = left.min(len as u64) as usize;

@@ -62,7 +62,7 @@ pub trait Staging {
 }
 
 /// A part of a tensor in a slot: elements in C order, in native byte order, and in the dtype that
-/// [`LazyTensor::dtype_plan`] says.
+/// the options of the load ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedPart {
     /// The position of the tensor in the list of those to be read.

@@ -110,7 +110,9 @@ pub(super) fn run<T: Staging, F: Filler<T>>(
     thread::scope(|scope| {
         let (sender, messages) = channel();
         let start = |_| {
-            let (shared, sender, task) = (&shared, sender.clone(), Task::current());
+            let shared = &shared;
+            let sender = sender.clone();
+            let task = Task::current();
             let work = move || {
                 let _task = task.enter();
                 shared.work(sender);

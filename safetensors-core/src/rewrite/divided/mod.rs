@@ -25,8 +25,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`RankRules::plan_tensors`], of [`plan`](Rewrite::plan), and of
-    /// [`RankPlan::check_index`] for one file of each rank.
+    /// The errors of [`RankRules::plan_tensors`] and of [`plan`](Rewrite::plan), and those of an
+    /// index of one file of each rank, which may be too large.
     pub fn plan_ranks(
         &self,
         rules: &RankRules,
@@ -147,13 +147,16 @@ impl<S: ReadAt> TensorSource for PartOf<'_, '_, S> {
         }
         // The whole tensor passes by, and what lies in the part is kept.
         let mut runs = self.selection.runs().peekable();
-        let (mut position, mut kept) = (0_u64, Vec::new());
+        let mut position = 0_u64;
+        let mut kept = Vec::new();
         self.tensor.write_to(&mut |bytes| {
-            let (start, end) = (position, position + bytes.len() as u64);
+            let start = position;
+            let end = position + bytes.len() as u64;
             position = end;
             kept.clear();
             while let Some(run) = runs.peek().filter(|run| run.start < end) {
-                let (from, to) = (run.start.max(start) - start, run.end.min(end) - start);
+                let from = run.start.max(start) - start;
+                let to = run.end.min(end) - start;
                 kept.extend_from_slice(&bytes[from as usize..to as usize]);
                 if run.end > end {
                     break;

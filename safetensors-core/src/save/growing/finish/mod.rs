@@ -163,7 +163,8 @@ impl<'a> Assembly<'a> {
         let specs: Vec<_> = self.parts.iter().map(FinishedTensor::spec).collect();
         // The names were compared when the tensors were added.
         let layout = Layout::plan_named(&specs, options, NameTable::default())?;
-        let (mut prefix, needed) = (layout.prefix, layout.places);
+        let mut prefix = layout.prefix;
+        let needed = layout.places;
         let shortest = prefix.len() as u64;
         let data_len = needed.last().map_or(0, |(_, range)| range.end - shortest);
         let start = match data_len < SMALL {
@@ -244,7 +245,9 @@ impl<'a> Assembly<'a> {
         to: &File,
         offset: u64,
     ) -> Result<()> {
-        let (layers, kept, all) = (series.layers, series.kept_steps(), state.steps);
+        let layers = series.layers;
+        let kept = series.kept_steps();
+        let all = state.steps;
         if kept > 0 {
             let (from, start) = self.before_place(&series.name).map_err(ErrorKind::Io)?;
             let spread = Spread::new(layers, 0, kept, all);
@@ -277,7 +280,8 @@ impl<'a> FinishedTensor<'a> {
             }
             GrowingEntry::Growing(series) => {
                 let state = lock(&series.state);
-                let (shape, len) = (series.shape(state.steps).into(), series.byte_len(state.steps));
+                let shape = series.shape(state.steps).into();
+                let len = series.byte_len(state.steps);
                 Ok(Self { entry, state: Some(state), shape, len })
             }
         }
@@ -321,7 +325,8 @@ impl Whole {
         if self.written.load(Ordering::Acquire) {
             return Ok(());
         }
-        let (expected, end) = (self.place.len, self.place.len);
+        let expected = self.place.len;
+        let end = self.place.len;
         let kind = ErrorKind::Incomplete { expected, found: 0, begin: 0, end };
         Err(Error::from(kind).in_tensor(&self.name))
     }
