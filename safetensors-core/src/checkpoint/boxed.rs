@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 
 use super::Checkpoint;
-use crate::error::{Error, Result};
-use crate::io::ReadAt;
+use crate::file::io::ReadAt;
+use crate::format::error::{Error, Result};
 use crate::weights::Weight;
 
 /// Accepts the error of a weight whose tensors then stay as they are stored.

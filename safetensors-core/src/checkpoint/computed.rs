@@ -10,9 +10,10 @@ use std::{fmt, io};
 use super::assembled::take_header;
 use super::computed_tensor::{Ahead, ComputedTensor, MOST, failed, round};
 use super::{Checkpoint, CheckpointFile};
-use crate::convert::bytes_of;
-use crate::dtype::Dtype;
-use crate::io::{Files, ReadAt, ReadRange, Requests};
+use crate::file::io::{ReadAt, ReadRange, Requests};
+use crate::format::convert::bytes_of;
+use crate::format::dtype::Dtype;
+use crate::format::slice::read_range::Files;
 
 /// A file of a checkpoint in which some tensors are [quantised weights as
 /// numbers](Checkpoint::dequantized), or [merged with adapters](Checkpoint::merged). It reads as a

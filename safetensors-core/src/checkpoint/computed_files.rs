@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::computed::{Computed, Content, Segment, Shared};
 use super::computed_tensor::ComputedTensor;
 use super::{CatalogPlace, Checkpoint, CheckpointFile};
-use crate::dtype::Dtype;
-use crate::error::Result;
-use crate::hash::remove_record;
-use crate::header::{HeaderEntry, Limits, Metadata, encode};
-use crate::io::{ReadAt, SafeTensors};
-use crate::tensor::shape::byte_len;
+use crate::file::hash::remove_record;
+use crate::file::io::{ReadAt, SafeTensors};
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
+use crate::format::header::{HeaderEntry, Limits, Metadata, encode};
+use crate::format::tensor::shape::byte_len;
 
 /// What replaces tensors of a checkpoint.
 pub(crate) struct Replacement<'a> {

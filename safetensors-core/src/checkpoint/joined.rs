@@ -6,8 +6,8 @@ use std::path::Path;
 use super::index::Index;
 use super::store::Version;
 use super::{CatalogPlace, Checkpoint, CheckpointFile, dcp, divided};
-use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::io::ReadAt;
+use crate::file::io::ReadAt;
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 
 impl<S: ReadAt> Checkpoint<S> {
     /// A checkpoint of one file.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::opening::Opener;
 use super::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
 use super::{Assembled, Checkpoint, CheckpointFile, CheckpointPath, locate};
-use crate::error::Result;
 #[cfg(doc)]
-use crate::error::{ErrorKind, RankProblem};
-use crate::header::Limits;
+use crate::file::io::SafeTensors;
+use crate::file::io::{FileSource, ReadAt};
+use crate::format::error::Result;
 #[cfg(doc)]
-use crate::io::SafeTensors;
-use crate::io::{FileSource, ReadAt};
+use crate::format::error::{ErrorKind, RankProblem};
+use crate::format::header::Limits;
 
 impl Checkpoint {
     /// Opens a file, an index (`*.json`), or a directory. In a directory this finds

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::Checkpoint;
 use super::opening::ATTEMPTS;
 use super::store::{AsyncFile, AsyncStore};
-use crate::error::{Error, ErrorKind, Result};
-use crate::header::Limits;
-use crate::io::AsyncReadAt;
+use crate::file::io::AsyncReadAt;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::Limits;
 
 impl<S: AsyncReadAt + 'static> Checkpoint<AsyncFile<S>> {
     /// [`open_in`](Checkpoint::open_in) that does not block while it fetches. Only headers and the

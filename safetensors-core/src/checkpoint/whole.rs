@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::index::Index;
 use super::{Assembled, Checkpoint, CheckpointFile, WholeTensor, dcp, divided};
-use crate::error::{Error, RankProblem, Result};
-use crate::hash::remove_record;
-use crate::header::{Limits, Metadata};
-use crate::io::{ReadAt, SafeTensors};
+use crate::file::hash::remove_record;
+use crate::file::io::{ReadAt, SafeTensors};
+use crate::format::error::{Error, RankProblem, Result};
+use crate::format::header::{Limits, Metadata};
 
 /// The name that stands for all files of a directory.
 const ALL: &str = "*.safetensors";
