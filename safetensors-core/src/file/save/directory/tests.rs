@@ -390,7 +390,7 @@ fn a_directory_of_a_lower_layer_is_replaced_and_removed() {
         done
         layers=lowerdir=lower,upperdir=upper,workdir=work
         mount -t overlay -o $layers,redirect_dir=off overlay merged || exit 77
-        CHILD_MERGED="$1/merged" exec "$2" --exact save::directory::tests::child
+        CHILD_MERGED="$1/merged" exec "$2" --exact file::save::directory::tests::child
     "#;
     let dir = tempdir().unwrap();
     let program = std::env::current_exe().unwrap();

@@ -217,7 +217,7 @@ fn child() {
 /// Runs [`child`] in a separate process, and returns how it ended.
 fn run_child(directory: &Path, what: &str, end: &str) -> std::process::ExitStatus {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "save::temporary::tests::child", "--nocapture"])
+        .args(["--exact", "file::save::temporary::tests::child", "--nocapture"])
         .env("CHILD_DIRECTORY", directory)
         .env("CHILD_WHAT", what)
         .env("CHILD_END", end)
