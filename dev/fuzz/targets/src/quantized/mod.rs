@@ -6,8 +6,8 @@
 
 mod forms;
 
+use safetensors_core::checkpoint::Computed;
 use safetensors_core::checkpoint::store::{MemoryFile, MemoryStore};
-use safetensors_core::checkpoint::{Assembled, Computed};
 use safetensors_core::{
     Checkpoint, Dtype, Limits, ReadAt, Result, SaveOptions, TensorBuf, TensorView, serialize,
 };
@@ -109,7 +109,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// The checkpoint that an input describes, with its weights as numbers.
-fn open(input: &mut Input<'_>) -> Result<Checkpoint<Computed<Assembled<MemoryFile<Vec<u8>>>>>> {
+fn open(input: &mut Input<'_>) -> Result<Checkpoint<Computed<MemoryFile<Vec<u8>>>>> {
     let form = input.below(FORMS.len() + 1);
     let (config, tensors) = match form.checked_sub(1) {
         Some(form) => of_form(input, &FORMS[form]),
@@ -122,7 +122,11 @@ fn open(input: &mut Input<'_>) -> Result<Checkpoint<Computed<Assembled<MemoryFil
         files.push(("m/config.json", config.into_bytes()));
     }
     let store = MemoryStore::from_iter(files);
-    Checkpoint::open_in(store, "m", &Limits::default()).unwrap().dequantized()
+    Checkpoint::open_in(store, "m", &Limits::default())
+        .unwrap()
+        .into_stored()
+        .unwrap()
+        .dequantized()
 }
 
 type Tensors = Vec<(String, TensorBuf)>;
