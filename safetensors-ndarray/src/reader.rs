@@ -74,9 +74,9 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::open_whole`]. Each names the file.
+    /// The errors of [`Checkpoint::open`]. Each names the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Checkpoint::open_whole(path).map(Self::new)
+        Checkpoint::open(path).map(Self::new)
     }
 }
 

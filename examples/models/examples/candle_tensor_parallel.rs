@@ -36,7 +36,7 @@ type VarBuilder<'a> = TensorParallelVarBuilder<'a, TensorPart>;
 fn main() -> Result<()> {
     let dir = tempfile::tempdir()?;
     write_checkpoint(dir.path()).context("writing the checkpoint")?;
-    let checkpoint = Checkpoint::open_whole(dir.path())?;
+    let checkpoint = Checkpoint::open(dir.path())?;
     let bytes: u64 = checkpoint.tensors().map(|tensor| tensor.byte_len()).sum();
     println!("{} tensors of {bytes} bytes", checkpoint.len());
 

@@ -159,7 +159,8 @@ impl<'a> Base<'a> {
 
     /// Whether a new name is that of the file that was read, and of none that has taken its place.
     fn is_at(&self, link: &Path) -> io::Result<bool> {
-        let mut sources = self.checkpoint.files().iter().map(|file| file.safetensors().source());
+        let files = self.checkpoint.files().iter();
+        let mut sources = files.flat_map(|file| file.safetensors().source().sources());
         sources.try_fold(true, |is_it, source| Ok(is_it && is_same(source, link)?))
     }
 }

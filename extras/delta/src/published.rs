@@ -105,6 +105,7 @@ impl<T: Store + 'static> Root<T> {
         let has = |name: &str| entries.iter().any(|entry| entry.name == name);
         let full = || {
             Checkpoint::open_in(Arc::clone(&self.store), &directory, &Limits::default())
+                .and_then(Checkpoint::into_stored)
                 .map(Box::new)
         };
         if has(INDEX) {

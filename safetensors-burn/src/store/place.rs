@@ -43,7 +43,7 @@ impl StorePlace {
     /// read as numbers.
     pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {
-            Self::Path(path) => Ok(prepare(Checkpoint::open_whole(path)?, options)?.into_boxed()),
+            Self::Path(path) => Ok(prepare(Checkpoint::open(path)?, options)?.into_boxed()),
             Self::Memory(Some(bytes)) => {
                 let checkpoint = Checkpoint::from_source(bytes.clone(), IN_MEMORY)?;
                 Ok(prepare(checkpoint, options)?.into_boxed())

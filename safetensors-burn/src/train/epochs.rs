@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::{fmt, fs, io};
 
 use safetensors_core::digest::{self, Digest, DigestOptions};
+use safetensors_core::io::FileSource;
 use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
@@ -314,7 +315,8 @@ impl Epochs {
                 linked::verify(&path, delta)?;
                 continue;
             }
-            let checkpoint = Checkpoint::from_file(file.stored.open(&path)?, &path)?;
+            let source = FileSource::from_file(file.stored.open(&path)?, &path)?;
+            let checkpoint = Checkpoint::from_source(source, &path)?;
             digest::verify(&checkpoint, &DigestOptions::new().require_digests(true))?;
         }
         Ok(())

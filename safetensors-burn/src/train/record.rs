@@ -106,7 +106,7 @@ fn entry<K: Serialize, V: Serialize>(
 /// A file of a record, whose tensors are not read yet.
 #[derive(Debug)]
 pub(super) struct RecordFile {
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint<FileSource>,
     /// The content under the names of the file.
     named: Content,
     pub(super) ids: Ids,
@@ -120,13 +120,13 @@ impl RecordFile {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::from_file`]; [`EpochError::NotARecord`].
+    /// The errors of [`FileSource::from_file`] and [`Checkpoint::from_source`]; [`EpochError::NotARecord`].
     pub(super) fn of(file: File, path: &Path) -> Result<Self> {
-        let checkpoint = Checkpoint::from_file(file, path)?;
+        let checkpoint = Checkpoint::from_source(FileSource::from_file(file, path)?, path)?;
         Self::parse(checkpoint).map_err(|error| error.in_path(path))
     }
 
-    fn parse(checkpoint: Checkpoint) -> Result<Self> {
+    fn parse(checkpoint: Checkpoint<FileSource>) -> Result<Self> {
         let metadata = checkpoint.metadata();
         // Another version may mean the same keys in another way, so it is not even looked into.
         if metadata.get(RECORD).is_none_or(|version| version != VERSION) {

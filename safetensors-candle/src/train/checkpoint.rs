@@ -206,7 +206,7 @@ pub fn save_sharded<'a>(
 ///
 /// # Errors
 ///
-/// - The errors of [`Checkpoint::open_whole`] and of reading.
+/// - The errors of [`Checkpoint::open`] and of reading.
 /// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint belongs to
 ///   another model, before any data is read. If names of one variable have different values, only
 ///   after reading.
@@ -234,7 +234,7 @@ impl StateOptions {
         state: impl Into<StateMut<'a>>,
     ) -> Result<Loaded> {
         let path = path.as_ref();
-        match Checkpoint::open_whole(path) {
+        match Checkpoint::open(path) {
             #[cfg(feature = "delta")]
             Err(error) if matches!(error.kind(), ErrorKind::IsDelta { .. }) && is_linked(path) => {
                 with_whole(path, |checkpoint| self.load_from(checkpoint, state))

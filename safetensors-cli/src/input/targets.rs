@@ -94,7 +94,7 @@ impl Target {
     /// directory that opens without it. A save for ranks puts its files in place before their
     /// index.
     pub(crate) fn is_beside(&self, error: &anyhow::Error) -> bool {
-        let opens = |directory: &Path| safetensors_core::Checkpoint::open_whole(directory).is_ok();
+        let opens = |directory: &Path| safetensors_core::Checkpoint::open(directory).is_ok();
         matches!(self.origin, Origin::Found)
             && error.downcast_ref().is_some_and(is_of_parts)
             && self.path.parent().is_some_and(opens)
@@ -114,7 +114,7 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
         for target in targets.iter().filter(|target| target.is_index()) {
             let opened = match address::of(&target.path) {
                 Some(address) => address::open(address),
-                None => match safetensors_core::Checkpoint::open_whole(&target.path) {
+                None => match safetensors_core::Checkpoint::open(&target.path) {
                     Ok(checkpoint) => Ok(checkpoint.into_boxed()),
                     Err(error) => Err(anyhow::Error::from(error)),
                 },

@@ -77,7 +77,7 @@ fn every_dtype_is_loaded_and_converted_as_from_memory() {
         block_on(Checkpoint::open_async(&store, "all.safetensors", &Limits::default())).unwrap();
     for options in [
         LoadOptions::new(),
-        LoadOptions::new().floats_as(Dtype::F32).integers_as(Dtype::I64),
+        LoadOptions::new().floats_as(Dtype::F32),
         LoadOptions::new().all_as(Dtype::BF16),
     ] {
         for (here, there) in here.tensors().zip(there.tensors()) {

@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use safetensors_core::io::FileSource;
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::load::Piece;
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorView, save};
 use safetensors_testing::tensors::file_bytes;
@@ -20,7 +20,7 @@ fn saved(path: &Path, dtype: Dtype, data: &[u8]) -> Checkpoint {
 }
 
 /// The bytes of a piece.
-fn read_bytes(piece: &Piece<'_, FileSource>) -> Result<Vec<u8>> {
+fn read_bytes(piece: &Piece<'_, Assembled>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; piece.byte_len() as usize];
     piece.read_bytes_into(&mut bytes).map(|()| bytes)
 }

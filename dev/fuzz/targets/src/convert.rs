@@ -35,7 +35,7 @@ pub fn run(input: &[u8]) {
     let bytes = &shifted[offset..];
     let view = TensorView::new(from, &shape, bytes).unwrap();
 
-    let options = ConvertOptions::new().overflow(overflow).threads(1);
+    let options = ConvertOptions::new().overflow(overflow);
     let converted = view.convert(to, &options);
     if !can_convert(from, to) {
         let error = converted.unwrap_err();

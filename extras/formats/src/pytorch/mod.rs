@@ -59,7 +59,7 @@
 //!   (`torch_dist`) save so. The settings of optimizers become the same metadata as those of a
 //!   file. [`notes`](crate::TensorFile::notes) name the other values that are no tensors.
 //! - The same in safetensors files (`HuggingFaceStorageWriter`), as
-//!   [`open_whole`](safetensors_core::Checkpoint::open_whole) of core reads them.
+//!   [`open`](safetensors_core::Checkpoint::open) of core reads them.
 //! - DeepSpeed saves a directory for each step, and a file `latest` beside it. Of the stages 1, 2 and
 //!   3 of ZeRO, the F32 weights are read, and the optimizer's state and settings on
 //!   [request](crate::Options::optimizer_state). Parameters that are frozen, and buffers, have the

@@ -45,7 +45,7 @@ use crate::{Burn, load};
 ///   device without autodiff does not say which of its tensors are trained: all of them are, then.
 /// - The model is loaded by [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch), before
 ///   or after, as long as its parameters keep their ids.
-/// - A distributed checkpoint (DCP), which [`Checkpoint::open_whole`] opens, has names in place of
+/// - A distributed checkpoint (DCP), which [`Checkpoint::open`] opens, has names in place of
 ///   numbers. It needs no [`PyTorchTraining::parameters`].
 ///
 /// ```no_run
@@ -65,7 +65,7 @@ use crate::{Burn, load};
 ///     // `[name for name, _ in model.named_parameters()]`, for AdamW(model.parameters()).
 ///     let names = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"];
 ///     let training = PyTorchTraining::new().parameters(names);
-///     let record = load_pytorch_optimizer(model, &Checkpoint::open_whole(path)?, &training)?;
+///     let record = load_pytorch_optimizer(model, &Checkpoint::open(path)?, &training)?;
 ///     let config = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(1e-2);
 ///     Ok(config.init().load_record(record))
 /// }

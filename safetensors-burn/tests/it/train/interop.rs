@@ -154,7 +154,7 @@ fn a_directory_of_ranks_has_the_names() {
     let mut training = Training::loaded("adamw", LinearLayout::Row);
     let mut by_ranks = Training::new("adamw", LinearLayout::Row);
     by_ranks.model = training.model.clone();
-    let checkpoint = Checkpoint::open_whole(&ranks).unwrap();
+    let checkpoint = Checkpoint::open(&ranks).unwrap();
     let record =
         load_pytorch_optimizer(&by_ranks.model, &checkpoint, &PyTorchTraining::new()).unwrap();
     by_ranks.optimizer = by_ranks.optimizer.load_record(record);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use safetensors_core::checkpoint::Computed;
-use safetensors_core::io::{FileSource, ReadRange};
+use safetensors_core::checkpoint::{Assembled, Computed};
+use safetensors_core::io::ReadRange;
 use safetensors_core::lora::Adapter;
 use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{
@@ -17,7 +17,7 @@ use safetensors_testing::tensors::file_bytes;
 
 use super::{adapter, base};
 
-fn merged(fixture: &Merge) -> Checkpoint<Computed<FileSource>> {
+fn merged(fixture: &Merge) -> Checkpoint<Computed<Assembled>> {
     fixture.base().merged(fixture.adapters()).unwrap_or_else(|error| {
         panic!("{}: {error}", fixture.name);
     })

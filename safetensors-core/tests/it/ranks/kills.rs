@@ -61,7 +61,7 @@ fn turn(directory: &Path, turn: u8) -> bool {
     for child in &mut children {
         assert!(child.wait().unwrap().success(), "turn {turn}");
     }
-    let after_kill = match Checkpoint::open_whole(directory) {
+    let after_kill = match Checkpoint::open(directory) {
         Ok(checkpoint) => fill_of(&checkpoint),
         Err(error) => {
             assert_eq!(turn, 1, "{error}");
@@ -70,7 +70,7 @@ fn turn(directory: &Path, turn: u8) -> bool {
     };
     assert!(after_kill == turn || after_kill == turn - 1, "{after_kill} in turn {turn}");
     assert!(start(directory, victim, turn).wait().unwrap().success(), "turn {turn}");
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory).unwrap()), turn);
+    assert_eq!(fill_of(&Checkpoint::open(directory).unwrap()), turn);
     after_kill != turn
 }
 
@@ -87,7 +87,7 @@ fn a_killed_rank_leaves_the_old_checkpoint_and_a_restarted_one_completes_the_new
             let mut opened = 0_u32;
             while !is_done.load(Ordering::SeqCst) {
                 let least = current.load(Ordering::SeqCst);
-                match Checkpoint::open_whole(directory.path()) {
+                match Checkpoint::open(directory.path()) {
                     Ok(checkpoint) => {
                         let fill = fill_of(&checkpoint);
                         assert!(fill >= least, "{fill} after {least}");

@@ -98,7 +98,7 @@ fn another_attempt_that_is_malformed() {
     for rank in 0..2 {
         save_rank(directory.path(), (rank, 2), "a", 1).unwrap();
     }
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 1);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 1);
     assert!(other.exists());
     let error = save_rank(directory.path(), (0, 2), "other", 1).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
