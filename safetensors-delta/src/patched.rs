@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use safetensors_core::framework::{default_threads, in_parallel};
+use safetensors_core::framework::{default_threads, in_parallel, most_expanded};
 use safetensors_core::save::Sink;
-use safetensors_core::{Checkpoint, Dtype, LazyTensor, Metadata, ReadAt, TensorSource, shape};
+use safetensors_core::{
+    Checkpoint, Dtype, LazyTensor, Metadata, ReadAt, TensorSource, lock, shape,
+};
 
 use crate::chain::Chain;
 use crate::delta::Delta;
@@ -16,13 +18,6 @@ use crate::frame::whole;
 use crate::options::Options;
 use crate::passes::{Bytes, FRAMES, Link, Pass};
 use crate::sums::{Line, digest_of};
-
-/// Tensors that a delta has whole may have this many times as many bytes as they are compressed,
-/// and as many bytes as the base more.
-const MOST_EXPANDED: u64 = 1032;
-
-/// A delta may have whole tensors of this many bytes anyway.
-const ALWAYS_FINE: u64 = 64 << 20;
 
 /// The tensors of a base, and those that deltas add, as they are after the deltas of a chain. They
 /// are computed while they are read, and checked then; [`check`](Patched::check) compares what
@@ -209,7 +204,7 @@ fn byte_len((dtype, shape): Form<'_>) -> u64 {
 /// Fails if tensors of `expanded` bytes come from too few compressed ones, and from a base of too
 /// few bytes.
 pub(crate) fn check_expansion(base: u64, compressed: u64, expanded: u64) -> Result<()> {
-    let limit = compressed.saturating_mul(MOST_EXPANDED).saturating_add(base).max(ALWAYS_FINE);
+    let limit = most_expanded(compressed, base);
     if expanded <= limit {
         return Ok(());
     }
@@ -252,7 +247,7 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
 
     /// What the digest after so many deltas of the chain takes of it.
     fn line_after(&self, stage: usize) -> Option<Line<'_>> {
-        let hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let hashes = lock(&self.hashes);
         let count = self.links.partition_point(|link| link.number < stage);
         let hash = hashes.get(count).copied()??;
         let whole = self.links[..count].iter().rev().find_map(|link| link.change.whole());
@@ -295,7 +290,7 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
             }
             links = rest;
         }
-        *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) = hashes;
+        *lock(&self.hashes) = hashes;
         Ok(())
     }
 }

@@ -8,6 +8,8 @@
 //! feature `tracing` tells.
 
 #[cfg(feature = "std")]
+mod expanded;
+#[cfg(feature = "std")]
 mod files;
 #[cfg(feature = "std")]
 mod samples;
@@ -15,6 +17,8 @@ mod samples;
 use alloc::boxed::Box;
 use alloc::string::String;
 
+#[cfg(feature = "std")]
+pub use expanded::most_expanded;
 #[cfg(feature = "std")]
 use files::read_into_host;
 #[cfg(feature = "std")]

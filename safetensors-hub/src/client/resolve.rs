@@ -33,10 +33,9 @@ impl Client {
         revision: &Revision,
         path: &str,
     ) -> Result<Resolved, Failure> {
-        self.asking(repo, revision, Some(path), |asked| {
-            let answer = self.first_answer(asked, path);
-            answer.map_err(|failure| failure.map(|error| asked.locate(error)))
-        })
+        let asked = self.subject(repo, revision, Some(path));
+        let answer = self.first_answer(&asked, path);
+        answer.map_err(|failure| failure.map(|error| asked.locate(error)))
     }
 
     fn first_answer(&self, asked: &RequestSubject<'_>, path: &str) -> Result<Resolved, Failure> {

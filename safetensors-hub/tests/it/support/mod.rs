@@ -53,14 +53,13 @@ pub(crate) fn shards(len: usize) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// How the tests talk to the server: without the environment, and impatiently.
+/// How the tests talk to the server: without a token, and impatiently.
 pub(crate) fn client(server: &Server) -> ClientOptions {
     ClientOptions::new()
         .token(None)
         .endpoint(&server.endpoint)
         .retries(3)
-        .retry_delay(Duration::from_millis(1))
-        .max_retry_delay(Duration::from_secs(2))
+        .pause(Duration::from_millis(1))
         .timeout(Duration::from_secs(10))
 }
 
