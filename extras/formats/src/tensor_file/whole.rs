@@ -5,13 +5,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::{self, Assembled, TensorPiece};
-use safetensors_core::io::{ReadRange, Requests};
+use safetensors_core::io::Requests;
 use safetensors_core::{Checkpoint, Dtype, Metadata, ReadAt, shape};
 
 use super::build::check_expansion;
@@ -245,24 +244,10 @@ impl<S: ReadAt> ReadAt for Origin<S> {
         }
     }
 
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+    fn inner(&self) -> Option<&dyn ReadAt> {
         match self {
-            Self::File(input) => input.source.read_ranges_at(ranges),
-            Self::Piece { .. } => {
-                ranges.iter_mut().try_for_each(|it| self.read_exact_at(it.bytes, it.offset))
-            }
-        }
-    }
-
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        if let Self::File(input) = self {
-            input.source.will_read(ranges);
-        }
-    }
-
-    fn has_read(&self, range: Range<u64>) {
-        if let Self::File(input) = self {
-            input.source.has_read(range);
+            Self::File(input) => Some(&input.source),
+            Self::Piece { .. } => None,
         }
     }
 

@@ -6,21 +6,13 @@ use std::path::Path;
 use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Store, StoreEntry};
 use safetensors_formats::{ErrorKind, Options, TensorFile, open_files};
-use zip::CompressionMethod;
 
-use super::pytorch::{DATA, KEYS, STORAGE, legacy};
+use super::pytorch::{DATA, KEYS, legacy};
 use super::rebuilt::{archive, dictionary, tensor, text};
-use super::settings::doubled;
-use crate::support::zip;
 
 /// Keeps a value under a number, by which `h` refers to it.
 fn put(value: &[u8], number: u8) -> Vec<u8> {
     [value, &[b'q', number, b'0']].concat()
-}
-
-/// A list of this many times the same opcodes.
-fn list(items: &[u8], times: usize) -> Vec<u8> {
-    [b"](", &items.repeat(times)[..], b"e"].concat()
 }
 
 /// A dictionary of this many keys, which all have this value.
@@ -40,71 +32,6 @@ fn assert_refused<T>(opened: safetensors_core::Result<T>, case: &str) {
     let error = opened.err().unwrap_or_else(|| panic!("{case}"));
     let is_it = matches!(error.other(), Some(ErrorKind::OutOfProportion { .. }));
     assert!(is_it, "{case}: {error}");
-}
-
-#[test]
-fn what_a_pickle_repeats_is_counted_wherever_it_is_kept() {
-    let long = put(&text(&"k".repeat(20_000)), 0);
-    let tensor = put(&tensor("_rebuild_tensor_v2", b""), 1);
-    let aliases = [&long, &tensor, &b"}(h\0h\x01"[..], &keys(4000, b"h\x01")[2..]].concat();
-
-    let state = put(&dictionary(&[("state", b"}"), ("param_groups", b"]")]), 1);
-    let settings = [&long, &state, &b"}h\0"[..], &list(b"h\x01", 4000), b"s"].concat();
-
-    let id = [b"(", &text("storage")[..], b"ctorch\nFloatStorage\nh\0", &text("cpu"), b"K\x02t"];
-    let id = put(&id.concat(), 1);
-    let storages = [&long, &id, &b"h\x01Q0".repeat(20_000), &b"}"[..]].concat();
-
-    let objects = put(&list(&text("t"), 10_000), 0);
-    let dtype = [b"cnumpy\ndtype\n(", &text("O8")[..], b"\x89\x88tR"].concat();
-    let state = put(&[b"(K\x01)", &dtype[..], b"\x89h\0t"].concat(), 1);
-    let array = b"cnumpy.core.multiarray\n_reconstruct\n";
-    let made = b"cnumpy\nndarray\nK\0\x85U\x01b\x87";
-    let arrays = [put(array, 2), put(made, 3), b"h\x02h\x03Rh\x01b0".repeat(10_000)].concat();
-    let arrays = [&objects, &state, &arrays, &b"}"[..]].concat();
-
-    let shape = put(&[b"(", &b"K\x01".repeat(64)[..], b"t"].concat(), 0);
-    let given = put(&[b"(", STORAGE, b"K\0h\0h\0t"].concat(), 1);
-    let rebuild = put(b"ctorch._utils\n_rebuild_tensor\n", 2);
-    let shapes = [shape, given, rebuild, list(b"h\x02h\x01R", 100_000)].concat();
-
-    let table = |name: &str| [&text(name)[..], b"}s"].concat();
-    let tables = ["_parameters", "_buffers", "_modules"].map(table).concat();
-    let hidden = [&text("_non_persistent_buffers_set"), &list(b"h\0", 10_000)[..], b"s"].concat();
-    let module = object("__main__\nNet", &[b"}", &tables[..], &hidden].concat());
-    let modules = [&long[..], &module].concat();
-
-    let unnamed = [&tensor[..], &list(b"h\x01", 200_000)].concat();
-    for (case, pickle) in [
-        ("other names of a tensor", aliases),
-        ("names of settings", settings),
-        ("keys of storages", storages),
-        ("arrays of objects", arrays),
-        ("shapes", shapes),
-        ("names of hidden buffers", modules),
-        ("positions in a list", unnamed),
-    ] {
-        let file = TensorFile::from_source(archive(&pickle), "a file", &Options::new());
-        assert_refused(file, case);
-    }
-}
-
-#[test]
-fn a_deflated_pickle_is_counted_against_the_file() {
-    for (case, pickle) in [
-        ("objects", [&list(b")", 1 << 20)[..], b"."].concat()),
-        ("a text", [text(&"k".repeat(20 << 20)), b".".to_vec()].concat()),
-        ("opcodes", [&b"N0".repeat(3 << 20)[..], b"}."].concat()),
-    ] {
-        let file = zip(CompressionMethod::Deflated, &[("a/data.pkl", &pickle)]);
-        assert!(file.len() < 100_000, "{case}: {}", file.len());
-        assert_refused(TensorFile::from_source(file, "a file", &Options::new()), case);
-    }
-}
-
-/// A list of lists that has one tensor in 8,192 places.
-fn places() -> Vec<u8> {
-    doubled(&tensor("_rebuild_tensor_v2", b""), 13)
 }
 
 /// A distributed checkpoint with these values, and with tensors of these fields.
@@ -250,115 +177,6 @@ fn files_that_are_opened_twice_are_counted_once() {
     let open = |store| open_files(store, "", &Options::new()).map(drop);
     assert_refused(open(aliases(600)), "settled files");
     assert_refused(open_files(Young(aliases(600)), "", &Options::new()).map(drop), "young files");
-}
-
-/// A file of DeepSpeed with these entries, and one without any.
-fn deepspeed(model: &[(&str, &[u8])], optimizer: &[(&str, &[u8])]) -> MemoryStore {
-    let mut store = MemoryStore::default();
-    let model = dictionary(&[model, &[("module", b"}")]].concat());
-    store.insert("mp_rank_00_model_states.pt", archive(&model));
-    let optimizer = dictionary(&[("optimizer_state_dict", &dictionary(optimizer))]);
-    store.insert("zero_pp_rank_0_mp_rank_00_optim_states.pt", archive(&optimizer));
-    store
-}
-
-#[test]
-fn what_the_files_of_a_directory_share_is_counted_over_all_of_them() {
-    let open =
-        |store: MemoryStore| open_files(store, "", &Options::new().optimizer_state(true)).map(drop);
-    open(distributed(&vec![places(); 2], &[])).unwrap();
-    assert_refused(open(distributed(&vec![places(); 20], &[])), "values");
-
-    // A chunk without elements has no place, so it can be there any number of times.
-    let numbers = [b"(", &b"K\0".repeat(64)[..], b"t"].concat();
-    let sizes = dictionary(&[("offsets", &numbers), ("sizes", &numbers)]);
-    let chunk = object("torch.distributed.checkpoint.metadata\nChunkStorageMetadata", &sizes);
-    let chunks = [&put(&chunk, 0)[..], b"](", &b"h\0".repeat(50_000), b"e"].concat();
-    let properties =
-        object("torch.distributed.checkpoint.metadata\nTensorProperties", b"(ctorch\nfloat32\nt");
-    let fields = |chunks: &[u8]| {
-        dictionary(&[("size", &numbers), ("properties", &properties), ("chunks", chunks)])
-    };
-    open(distributed(&[], &[("w", fields(&list(&chunk, 3)))])).unwrap();
-    assert_refused(open(distributed(&[], &[("w", fields(&chunks))])), "chunks");
-}
-
-#[test]
-fn what_the_files_of_deepspeed_repeat_is_counted() {
-    let open =
-        |store: MemoryStore| open_files(store, "", &Options::new().optimizer_state(true)).map(drop);
-    let long = [text(&"k".repeat(20_000)), b"q\x00".to_vec()].concat();
-    let names = |times: usize| [b"](", &long[..], &b"h\0".repeat(times), b"e"].concat();
-    let shapes = [b"}", &long[..], b")s"].concat();
-    let shapes = [b"](", &shapes[..], b"q\x01", &b"h\x01".repeat(4000), b"e"].concat();
-    let dims = put(&list(b"K\x01", 5000), 0);
-    let dims = [&dims[..], b"](", &keys(500, b"h\0"), b"e"].concat();
-    let shared = [&put(&long, 0)[..], &keys(4000, b"h\0")].concat();
-    for (case, key, value) in [
-        ("lists of shapes", "param_shapes", shapes),
-        ("dimensions", "param_shapes", dims),
-        ("other names", "shared_params", shared),
-        ("buffers", "buffer_names", names(4000)),
-    ] {
-        assert_refused(open(deepspeed(&[(key, &value)], &[])), case);
-    }
-
-    // Every parameter has the long name of its state in its own.
-    let parameters = list(&keys(2000, b")"), 1);
-    let storage = [&text("storage")[..], b"ctorch\nFloatStorage\n", &text("0"), &text("cpu")];
-    let fields = b"M\xd0\x07tQK\0M\xd0\x07\x85K\x01\x85\x89ccollections\nOrderedDict\n)R";
-    let flat = [b"ctorch._utils\n_rebuild_tensor_v2\n((", &storage.concat()[..], fields, b"tR"];
-    let flat = flat.concat();
-    let state = [b"](}", &text(&"m".repeat(20_000))[..], &flat, b"se"].concat();
-    let optimizer = dictionary(&[
-        ("zero_stage", b"K\x01"),
-        ("partition_count", b"K\x01"),
-        ("single_partition_of_fp32_groups", &list(&flat, 1)),
-        ("base_optimizer_state", &state),
-    ]);
-    let optimizer = dictionary(&[("optimizer_state_dict", &optimizer)]);
-    let mut store = deepspeed(&[("param_shapes", &parameters)], &[]);
-    let pickle = [&optimizer[..], b"."].concat();
-    let members: [(&str, &[u8]); 2] = [("a/data.pkl", &pickle), ("a/data/0", &[0; 8000])];
-    let file = zip(CompressionMethod::Stored, &members);
-    store.insert("zero_pp_rank_0_mp_rank_00_optim_states.pt", file);
-    open_files(store.clone(), "", &Options::new()).unwrap();
-    assert_refused(open(store.clone()), "names of the state");
-
-    // A parameter that is not trained has a long name, and thousands of others.
-    let frozen = |value: &[u8]| {
-        [&dictionary(&[(&"k".repeat(20_000), value)])[..], b"(", &keys(4000, value)[2..]].concat()
-    };
-    let fragments = [put(&tensor("_rebuild_tensor_v2", b""), 0), frozen(b"h\0")].concat();
-    let model = dictionary(&[
-        ("module", b"}"),
-        ("param_shapes", &parameters),
-        ("frozen_param_shapes", &frozen(b"K\x02\x85")),
-        ("frozen_param_fragments", &fragments),
-    ]);
-    store.insert("mp_rank_00_model_states.pt", archive(&model));
-    let opened = open_files(store, "", &Options::new()).map(drop);
-    assert_refused(opened, "names of a frozen parameter");
-}
-
-#[test]
-fn the_shards_of_an_index_are_counted_together() {
-    let index = |shards: usize| {
-        let mut store = MemoryStore::default();
-        let name = ["0"; 13].join(".");
-        let mut map = Vec::new();
-        for shard in 0..shards {
-            // A shard has the one tensor that the index places in it, and thousands of others.
-            let pickle = dictionary(&[(&format!("s{shard}"), &places())]);
-            store.insert(format!("{shard}.bin"), archive(&pickle));
-            map.push(format!("\"s{shard}.{name}\":\"{shard}.bin\""));
-        }
-        let index = format!("{{\"weight_map\":{{{}}}}}", map.join(","));
-        store.insert("model.bin.index.json", index.into_bytes());
-        open_files(store, "model.bin.index.json", &Options::new()).map(drop)
-    };
-    index(2).unwrap();
-    assert_refused(index(40), "shards");
 }
 
 /// Nothing but `total_size` is kept of what an index says besides.
