@@ -47,10 +47,12 @@ impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
             (None, _) => return Some(Mismatch::Extra { name }),
         };
         if new.shape() != old.shape() {
-            let (expected, found) = (old.shape().to_vec(), new.shape().to_vec());
+            let expected = old.shape().to_vec();
+            let found = new.shape().to_vec();
             return Some(Mismatch::Shape { name, expected, found });
         }
-        let (expected, found) = (old.dtype(), new.dtype());
+        let expected = old.dtype();
+        let found = new.dtype();
         (expected != found).then_some(Mismatch::Dtype { name, expected, found })
     }
 
@@ -127,11 +129,13 @@ fn by_bytes<S: ReadAt, T: TensorSource>(
         Encoding::Overwrite => by_position((old, new), spool, options),
     }?;
     let hash = |sums: &Sums| Some(sums.blake3().unwrap_or_else(|| blake3::hash(b"")));
-    let (old, new_hash) = (hash(&sides.old), hash(&sides.new));
+    let old = hash(&sides.old);
+    let new_hash = hash(&sides.new);
     if !sides.is_changed {
         return Ok(Compared { old, new: new_hash, difference: None });
     }
-    let (difference, end) = (spool.since(start)?, spool.len());
+    let difference = spool.since(start)?;
+    let end = spool.len();
     let is_whole = options.whole && is_smaller_whole(new, spool, difference.len())?;
     let compressed = if is_whole { spool.since(end)? } else { difference };
     let difference = Difference { compressed, checksum: sides.new.checksum(), is_whole };
@@ -161,7 +165,8 @@ fn apart<S: ReadAt, T: TensorSource>(
             sums.update(piece);
             Ok(())
         })?;
-        let (compressed, checksum) = (spool.since(start)?, sums.checksum());
+        let compressed = spool.since(start)?;
+        let checksum = sums.checksum();
         compared.new = sums.blake3();
         compared.difference = Some(Difference { compressed, checksum, is_whole: true });
     }
@@ -308,7 +313,8 @@ fn each_piece<S: ReadAt, T: TensorSource>(
     (old, new): (LazyTensor<'_, S>, &T),
     mut take: impl FnMut(u64, &[u8], &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let (mut blocks, mut offset) = (Blocks::new(old, BLOCK), 0);
+    let mut blocks = Blocks::new(old, BLOCK);
+    let mut offset = 0;
     write_exactly(new, old.byte_len(), &mut |mut bytes| {
         while !bytes.is_empty() {
             let old = blocks.at(offset)?;

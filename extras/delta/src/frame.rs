@@ -144,7 +144,8 @@ fn check_header(start: &[u8], expected: Option<u64>) -> Result<Option<u64>> {
     if header.needs_dictionary {
         return Err(ErrorKind::NeedsDictionary.into());
     }
-    let (limit, found) = (1 << WINDOW_LOG, header.window);
+    let limit = 1 << WINDOW_LOG;
+    let found = header.window;
     if found > limit {
         return Err(ErrorKind::WindowTooLarge { limit, found }.into());
     }
@@ -189,7 +190,8 @@ impl Header {
             2 => Some(take(4)?),
             _ => Some(take(8)?),
         };
-        let (exponent, mantissa) = (window >> 3, window & 7);
+        let exponent = window >> 3;
+        let mantissa = window & 7;
         let base = 1_u64 << (10 + exponent);
         let window = if is_single { content.unwrap_or(0) } else { base + base / 8 * mantissa };
         Ok(Self { needs_dictionary: dictionary != 0, window, content })

@@ -127,7 +127,8 @@ impl<S: ReadAt, T: TensorSource> Plan<'_, S, T> {
     fn check_expansion(&self, compared: &[Compared]) -> Result<()> {
         let olds = self.pairs.iter().filter_map(|pair| pair.old.as_ref());
         let base = olds.map(LazyTensor::byte_len).fold(0, u64::saturating_add);
-        let (mut compressed, mut expanded) = (0_u64, 0_u64);
+        let mut compressed = 0_u64;
+        let mut expanded = 0_u64;
         for (pair, compared) in self.pairs.iter().zip(compared) {
             if let (Some(whole), Some(new)) = (&compared.difference, &pair.new)
                 && whole.is_whole
@@ -279,7 +280,9 @@ fn divide<'c, 'n>(
     changes: &'c [(&'n str, &'c Difference)],
     most: u64,
 ) -> Vec<&'c [(&'n str, &'c Difference)]> {
-    let (mut shards, mut start, mut bytes) = (Vec::new(), 0, 0);
+    let mut shards = Vec::new();
+    let mut start = 0;
+    let mut bytes = 0;
     for (number, (_, change)) in changes.iter().enumerate() {
         let len = change.compressed.len();
         if number > start && bytes + len > most {

@@ -82,7 +82,8 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         for (number, delta) in chain.deltas().iter().enumerate() {
             let before = tensors.iter().filter(|it| !it.is_removed());
             let before = before.map(|it| byte_len(it.form)).fold(0, u64::saturating_add);
-            let (mut compressed, mut expanded) = (0_u64, 0_u64);
+            let mut compressed = 0_u64;
+            let mut expanded = 0_u64;
             for (name, change) in delta.changes() {
                 let bytes = delta.bytes_of(name);
                 let found = by_name.get(name).copied();
@@ -184,7 +185,8 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
             if found == expected {
                 return Ok(());
             }
-            let (version, expected) = (delta.version().into(), hex(expected));
+            let version = delta.version().into();
+            let expected = hex(expected);
             let kind = match is_base {
                 true => ErrorKind::WrongBase { version, expected, found: hex(found) },
                 false => ErrorKind::WrongResult { version, expected, found: hex(found) },
@@ -267,7 +269,8 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
             has_digests: self.has_digests,
         };
         let mut hashes = Vec::with_capacity(self.links.len() + 1);
-        let (mut links, mut bytes) = (&self.links[..], self.base.map(Bytes::Base));
+        let mut links = &self.links[..];
+        let mut bytes = self.base.map(Bytes::Base);
         if bytes.is_none() {
             hashes.push(None);
         }

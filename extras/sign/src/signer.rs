@@ -69,7 +69,8 @@ impl Signer {
         if let [leaf, ..] = &self.certificates[..] {
             leaf.check_usage()?;
             if leaf.key()? != self.key.public_key() {
-                let (subject, problem) = (leaf.subject(), "it is of another key".to_owned());
+                let subject = leaf.subject();
+                let problem = "it is of another key".to_owned();
                 return Err(ErrorKind::BadCertificate { subject, problem }.into());
             }
         }

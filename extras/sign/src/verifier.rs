@@ -132,7 +132,8 @@ impl Verifier {
     /// [`ErrorKind::OtherKey`], [`ErrorKind::BadCertificate`]; [`ErrorKind::BadBundle`],
     /// [`ErrorKind::Keyless`] and others for a file that cannot be used. Errors of the system.
     pub fn verify(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
-        let (model, signature) = (model.as_ref(), signature.as_ref());
+        let model = model.as_ref();
+        let signature = signature.as_ref();
         [model, signature].into_iter().try_for_each(refuse_pem)?;
         let (manifest, signer) = Bundle::read(signature)
             .and_then(|bundle| self.open(&bundle))
@@ -233,7 +234,8 @@ impl Verifier {
         manifest: &Manifest,
     ) -> Result<Report> {
         let mut report = Report::default();
-        let (mut names, mut files) = (Vec::new(), Vec::new());
+        let mut names = Vec::new();
+        let mut files = Vec::new();
         for name in manifest.files.keys() {
             match found.get(name) {
                 Some(file) => {

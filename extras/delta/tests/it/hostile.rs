@@ -140,33 +140,28 @@ fn windows_and_dictionaries_that_take_memory() {
 
 #[test]
 fn positions_that_are_wrong() {
-    let refused = |content: &[u8]| refused(&overwriting(content));
-    assert_eq!(
-        refused(b"\x02\0\0\0\x07\0\0\0\x07\0\0\0\x09\x09"),
-        "position 7 to be overwritten should be above the one before it, 7"
-    );
-    assert_eq!(
-        refused(b"\x02\0\0\0\x07\0\0\0\x03\0\0\0\x09\x03"),
-        "position 3 to be overwritten should be above the one before it, 7"
-    );
-    assert_eq!(
-        refused(b"\x01\0\0\0\x08\0\0\0\x09"),
-        "position 8 to be overwritten is outside of the tensor, which has 8 bytes"
-    );
-    assert_eq!(
-        refused(&[&9_u32.to_le_bytes()[..], &[0; 45]].concat()),
-        "9 positions are to be overwritten, but the tensor has only 8 bytes"
-    );
-    assert_eq!(
-        refused(b"\x01\0\0\0\x07\0\0\0"),
-        "its frame should have a content of 9 bytes, found 8"
-    );
-    assert_eq!(
-        refused(b"\xff\xff\xff\xff"),
-        "its frame should have a content of 21474836479 bytes, found 4"
-    );
-    assert_eq!(refused(b"\x01"), "its frame should have a content of 4 bytes, found 1");
-    assert!(refused(b"").contains("its frame should have a content of 4 bytes, found 0"));
+    let many = [&9_u32.to_le_bytes()[..], &[0; 45]].concat();
+    for (content, says) in [
+        (
+            &b"\x02\0\0\0\x07\0\0\0\x07\0\0\0\x09\x09"[..],
+            "position 7 to be overwritten should be above the one before it, 7",
+        ),
+        (
+            b"\x02\0\0\0\x07\0\0\0\x03\0\0\0\x09\x03",
+            "position 3 to be overwritten should be above the one before it, 7",
+        ),
+        (
+            b"\x01\0\0\0\x08\0\0\0\x09",
+            "position 8 to be overwritten is outside of the tensor, which has 8 bytes",
+        ),
+        (&many, "9 positions are to be overwritten, but the tensor has only 8 bytes"),
+        (b"\x01\0\0\0\x07\0\0\0", "its frame should have a content of 9 bytes, found 8"),
+        (b"\xff\xff\xff\xff", "its frame should have a content of 21474836479 bytes, found 4"),
+        (b"\x01", "its frame should have a content of 4 bytes, found 1"),
+        (b"", "its frame should have a content of 4 bytes, found 0"),
+    ] {
+        assert_eq!(refused(&overwriting(content)), says);
+    }
 }
 
 #[test]

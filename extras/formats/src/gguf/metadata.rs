@@ -77,7 +77,8 @@ fn value<S: ReadAt>(
         },
         8 => reader.text()?.into(),
         9 => {
-            let (kind, count) = (reader.u32()?, reader.u64()?);
+            let kind = reader.u32()?;
+            let count = reader.u64()?;
             let depth = depth.deeper()?;
             let mut items = Vec::new();
             let mut is_whole = true;

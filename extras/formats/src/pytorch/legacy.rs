@@ -103,7 +103,8 @@ fn starts<S: ReadAt>(
         if byte_len != Some(storage.byte_len) {
             return Err(problem("has another size than its tensors say").into());
         }
-        let (start, byte_len) = (at + 8, storage.byte_len);
+        let start = at + 8;
+        let byte_len = storage.byte_len;
         at = start
             .checked_add(byte_len)
             .filter(|&end| end <= file_len)

@@ -68,7 +68,9 @@ impl Builder {
             metadata.insert(alias, kept);
         }
         let mut header = HeaderText::new(&metadata, budget)?;
-        let (mut spans, mut stored, mut start) = (Vec::new(), BTreeMap::new(), 0_u64);
+        let mut spans = Vec::new();
+        let mut stored = BTreeMap::new();
+        let mut start = 0_u64;
         for tensor in std::mem::take(&mut self.tensors) {
             let name = tensor.name.as_str();
             let in_tensor = |kind: core::ErrorKind| core::Error::from(kind).in_tensor(name);

@@ -92,7 +92,8 @@ impl HubFiles {
     fn pin(&self, repo: &RepoId, commit: &Revision) -> Result<()> {
         let mut state = lock(&self.state);
         if state.revision.is_commit() && state.revision != *commit {
-            let (before, now) = (state.revision.to_string(), commit.to_string());
+            let before = state.revision.to_string();
+            let now = commit.to_string();
             return Err(ErrorKind::Changed { what: "commit", before, now }.into());
         }
         (state.repo, state.revision) = (repo.clone(), commit.clone());

@@ -76,7 +76,8 @@ impl Listening {
             }
         });
         let mut answer = self.sending.execute(request).await.map_err(failed)?;
-        let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
+        let status = answer.status();
+        let headers = std::mem::take(answer.headers_mut());
         let arriving = answer.bytes_stream().map_err(failed);
         let mut answer = HttpResponse::new(whole(status, arriving).await?.into());
         (*answer.status_mut(), *answer.headers_mut()) = (status, headers);
