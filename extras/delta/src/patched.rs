@@ -88,7 +88,7 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
                 let bytes = delta.bytes_of(name);
                 let found = by_name.get(name).copied();
                 let is_there = found.is_some_and(|found| !tensors[found].is_removed());
-                check_change(delta, (name, change), is_there)?;
+                check_change(delta, name, change, is_there)?;
                 if let (Some(bytes), Some(form)) = (bytes, change.whole()) {
                     compressed = compressed.saturating_add(bytes.byte_len());
                     expanded = expanded.saturating_add(whole(bytes, form)?.1);
@@ -216,7 +216,8 @@ pub(crate) fn check_expansion(base: u64, compressed: u64, expanded: u64) -> Resu
 /// Fails if a delta changes or removes a tensor that is not there, or adds one that is.
 fn check_change<S: ReadAt>(
     delta: &Delta<S>,
-    (name, change): (&str, Change<'_>),
+    name: &str,
+    change: Change<'_>,
     is_there: bool,
 ) -> Result<()> {
     let version = || delta.version().into();

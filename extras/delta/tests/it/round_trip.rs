@@ -1,6 +1,5 @@
 //! What a delta makes of its base is the new checkpoint, bit for bit.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use proptest::prelude::*;

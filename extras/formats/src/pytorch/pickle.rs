@@ -83,7 +83,7 @@ impl<R: BufRead> Machine<'_, R> {
             op::BININT2 => Value::Int(u16::from_le_bytes(self.bytes.array()?).into()),
             op::BININT => Value::Int(i32::from_le_bytes(self.bytes.array()?).into()),
             op::INT | op::LONG => {
-                let line = self.bytes.text_line()?;
+                let line = self.bytes.text_line(&self.values.budget)?;
                 match (opcode, line.as_str()) {
                     (op::INT, "00") => Value::Bool(false),
                     (op::INT, "01") => Value::Bool(true),
@@ -98,14 +98,14 @@ impl<R: BufRead> Machine<'_, R> {
                     op::LONG1 => self.bytes.byte()?.into(),
                     _ => u32::from_le_bytes(self.bytes.array()?).into(),
                 };
-                let digits = self.bytes.bytes(len)?;
+                let digits = self.bytes.bytes(len, &self.values.budget)?;
                 match integer(&digits) {
                     Some(number) => Value::Int(number),
                     None => self.values.add(Node::Integer(digits.into()))?,
                 }
             }
             op::FLOAT => {
-                let number = self.bytes.text_line()?.parse();
+                let number = self.bytes.text_line(&self.values.budget)?.parse();
                 Value::Float(number.map_err(|_| self.bytes.problem("a float has no digits"))?)
             }
             op::BINFLOAT => Value::Float(f64::from_be_bytes(self.bytes.array()?)),
@@ -119,7 +119,7 @@ impl<R: BufRead> Machine<'_, R> {
     fn line(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::STRING | op::UNICODE => {
-                let line = self.bytes.line()?;
+                let line = self.bytes.line(&self.values.budget)?;
                 let text = match opcode {
                     op::STRING => unquoted(&line),
                     _ => raw_unicode(&line),
@@ -236,8 +236,8 @@ impl<R: BufRead> Machine<'_, R> {
     fn class_or_object(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::GLOBAL => {
-                let module = self.bytes.text_line()?.into();
-                let name = self.bytes.text_line()?.into();
+                let module = self.bytes.text_line(&self.values.budget)?.into();
+                let name = self.bytes.text_line(&self.values.budget)?.into();
                 self.push_node(Node::Class { module, name })?;
             }
             op::STACK_GLOBAL => {
@@ -263,7 +263,7 @@ impl<R: BufRead> Machine<'_, R> {
             op::PERSID | op::BINPERSID => {
                 let id = match opcode {
                     op::PERSID => {
-                        let line = self.bytes.text_line()?;
+                        let line = self.bytes.text_line(&self.values.budget)?;
                         self.values.add(Node::Text(line.into()))?
                     }
                     _ => self.pop()?,
@@ -288,7 +288,7 @@ impl<R: BufRead> Machine<'_, R> {
             }
             _ => u64::from_le_bytes(self.bytes.array()?),
         };
-        let bytes = self.bytes.bytes(len)?;
+        let bytes = self.bytes.bytes(len, &self.values.budget)?;
         let node = match opcode {
             op::BINBYTES | op::SHORT_BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
                 Node::Bytes(bytes.into())
@@ -319,8 +319,8 @@ impl<R: BufRead> Machine<'_, R> {
                 (self.pop()?, both)
             }
             op::INST => {
-                let module = self.bytes.text_line()?.into();
-                let name = self.bytes.text_line()?.into();
+                let module = self.bytes.text_line(&self.values.budget)?.into();
+                let name = self.bytes.text_line(&self.values.budget)?.into();
                 let class = self.values.add(Node::Class { module, name })?;
                 let arguments = self.pop_to_mark()?;
                 (class, self.values.add(Node::Tuple(arguments))?)
@@ -352,7 +352,7 @@ impl<R: BufRead> Machine<'_, R> {
             op::BINPUT | op::BINGET => self.bytes.byte()?.into(),
             op::LONG_BINPUT | op::LONG_BINGET => u32::from_le_bytes(self.bytes.array()?),
             _ => {
-                let line = self.bytes.text_line()?;
+                let line = self.bytes.text_line(&self.values.budget)?;
                 line.parse().map_err(|_| self.bytes.problem("a position is not a number"))?
             }
         })

@@ -153,20 +153,17 @@ fn what_is_sent_in_place_of_a_range_is_looked_at() {
 
 #[test]
 fn wrong_bytes_never_get_a_name() {
-    let (_, result) = attempt(|server| server.fault(Origin::Cdn, "", 1, Kind::WrongByte));
-    let error = result.unwrap_err();
-    assert!(
-        matches!(error.other(), Some(ErrorKind::WrongDigest { algorithm: "SHA-256", .. })),
-        "{error}"
-    );
-    assert_eq!(error.file(), Some("owner/name: model.safetensors"));
-    let kind = Kind::WrongByte;
-    let (_, result) = attempt(|server| server.fault_of("GET", Origin::Hub, "config.json", 1, kind));
-    let error = result.unwrap_err();
-    assert!(
-        matches!(error.other(), Some(ErrorKind::WrongDigest { algorithm: "SHA-1", .. })),
-        "{error}"
-    );
+    for (origin, file, expected) in
+        [(Origin::Cdn, "model.safetensors", "SHA-256"), (Origin::Hub, "config.json", "SHA-1")]
+    {
+        let path = if origin == Origin::Cdn { "" } else { file };
+        let wrong = |server: &Server| server.fault_of("GET", origin, path, 1, Kind::WrongByte);
+        let error = attempt(wrong).1.unwrap_err();
+        let Some(ErrorKind::WrongDigest { algorithm, .. }) = error.other() else {
+            panic!("{error}")
+        };
+        assert_eq!((*algorithm, error.file()), (expected, Some(&*format!("{REPO}: {file}"))));
+    }
 }
 
 #[test]
@@ -174,10 +171,7 @@ fn a_wrong_length_is_an_error() {
     let error = passing_and_lasting(Origin::Cdn, "", Kind::Length(5));
     assert!(matches!(error.other(), Some(ErrorKind::BadAnswer { .. })), "{error}");
     assert!(error.to_string().contains("it sends 5 bytes"), "{error}");
-}
-
-#[test]
-fn a_body_of_unknown_length_must_end_with_the_file() {
+    // A body of unknown length must end with the file.
     let send = |more| attempt(|server| server.fault(Origin::Cdn, "", 1, Kind::Long(more))).1;
     send(0).unwrap();
     let error = send(1).unwrap_err();

@@ -9,7 +9,7 @@ use super::settings::Setting;
 use super::{MOST_FIELDS, bad};
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Quoted, Result};
-use crate::pytorch::bytes::Bytes;
+use crate::pytorch::bytes;
 use crate::pytorch::kinds;
 use crate::pytorch::pickle;
 use crate::pytorch::values::{Kind, Node, Value, Values};
@@ -71,7 +71,7 @@ pub(super) struct Item {
 /// [`ErrorKind::BadDirectory`]; those of pickles.
 pub(super) fn read(bytes: impl BufRead, budget: &Budget) -> Result<Metadata> {
     let mut values = Values::new(budget);
-    let mut bytes = Bytes::new(bytes, budget);
+    let mut bytes = bytes::counted(bytes, budget);
     let root = pickle::read(&mut bytes, &mut values)?;
     Reader { values: &values }.metadata(root)
 }

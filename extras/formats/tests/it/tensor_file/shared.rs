@@ -6,13 +6,20 @@ use std::path::Path;
 use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Store, StoreEntry};
 use safetensors_formats::{ErrorKind, Options, TensorFile, open_files};
+use zip::CompressionMethod;
 
 use super::pytorch::{DATA, KEYS, legacy};
 use super::rebuilt::{archive, dictionary, tensor, text};
+use crate::support::zip;
 
 /// Keeps a value under a number, by which `h` refers to it.
 fn put(value: &[u8], number: u8) -> Vec<u8> {
     [value, &[b'q', number, b'0']].concat()
+}
+
+/// A list of this many times the same opcodes.
+fn list(items: &[u8], times: usize) -> Vec<u8> {
+    [b"](", &items.repeat(times)[..], b"e"].concat()
 }
 
 /// A dictionary of this many keys, which all have this value.
@@ -177,6 +184,58 @@ fn files_that_are_opened_twice_are_counted_once() {
     let open = |store| open_files(store, "", &Options::new()).map(drop);
     assert_refused(open(aliases(600)), "settled files");
     assert_refused(open_files(Young(aliases(600)), "", &Options::new()).map(drop), "young files");
+}
+
+/// A file of DeepSpeed with these entries, and one without any.
+fn deepspeed(model: &[(&str, &[u8])], optimizer: &[(&str, &[u8])]) -> MemoryStore {
+    let mut store = MemoryStore::default();
+    let model = dictionary(&[model, &[("module", b"}")]].concat());
+    store.insert("mp_rank_00_model_states.pt", archive(&model));
+    let optimizer = dictionary(&[("optimizer_state_dict", &dictionary(optimizer))]);
+    store.insert("zero_pp_rank_0_mp_rank_00_optim_states.pt", archive(&optimizer));
+    store
+}
+
+#[test]
+fn the_names_of_the_state_and_of_a_frozen_parameter_are_counted() {
+    let open =
+        |store: MemoryStore| open_files(store, "", &Options::new().optimizer_state(true)).map(drop);
+    // Every parameter has the long name of its state in its own.
+    let parameters = list(&keys(2000, b")"), 1);
+    let storage = [&text("storage")[..], b"ctorch\nFloatStorage\n", &text("0"), &text("cpu")];
+    let fields = b"M\xd0\x07tQK\0M\xd0\x07\x85K\x01\x85\x89ccollections\nOrderedDict\n)R";
+    let flat = [b"ctorch._utils\n_rebuild_tensor_v2\n((", &storage.concat()[..], fields, b"tR"];
+    let flat = flat.concat();
+    let state = [b"](}", &text(&"m".repeat(20_000))[..], &flat, b"se"].concat();
+    let optimizer = dictionary(&[
+        ("zero_stage", b"K\x01"),
+        ("partition_count", b"K\x01"),
+        ("single_partition_of_fp32_groups", &list(&flat, 1)),
+        ("base_optimizer_state", &state),
+    ]);
+    let optimizer = dictionary(&[("optimizer_state_dict", &optimizer)]);
+    let mut store = deepspeed(&[("param_shapes", &parameters)], &[]);
+    let pickle = [&optimizer[..], b"."].concat();
+    let members: [(&str, &[u8]); 2] = [("a/data.pkl", &pickle), ("a/data/0", &[0; 8000])];
+    let file = zip(CompressionMethod::Stored, &members);
+    store.insert("zero_pp_rank_0_mp_rank_00_optim_states.pt", file);
+    open_files(store.clone(), "", &Options::new()).unwrap();
+    assert_refused(open(store.clone()), "names of the state");
+
+    // A parameter that is not trained has a long name, and thousands of others.
+    let frozen = |value: &[u8]| {
+        [&dictionary(&[(&"k".repeat(20_000), value)])[..], b"(", &keys(4000, value)[2..]].concat()
+    };
+    let fragments = [put(&tensor("_rebuild_tensor_v2", b""), 0), frozen(b"h\0")].concat();
+    let model = dictionary(&[
+        ("module", b"}"),
+        ("param_shapes", &parameters),
+        ("frozen_param_shapes", &frozen(b"K\x02\x85")),
+        ("frozen_param_fragments", &fragments),
+    ]);
+    store.insert("mp_rank_00_model_states.pt", archive(&model));
+    let opened = open_files(store, "", &Options::new()).map(drop);
+    assert_refused(opened, "names of a frozen parameter");
 }
 
 /// Nothing but `total_size` is kept of what an index says besides.

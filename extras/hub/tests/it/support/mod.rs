@@ -37,6 +37,11 @@ pub(crate) fn single(len: usize) -> Repo {
     ])
 }
 
+/// A server of one repository, and an empty cache.
+pub(crate) fn served(repo: Repo) -> (Server, tempfile::TempDir) {
+    (Server::start([(REPO, repo)]), tempfile::tempdir().unwrap())
+}
+
 /// The files of a model in three shards of about this many bytes each.
 pub(crate) fn shards(len: usize) -> Vec<(&'static str, Vec<u8>)> {
     let index = r#"{"metadata": {}, "weight_map": {
