@@ -9,7 +9,6 @@
 //! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
-//! | `modelspec` | `modelspec` | the ModelSpec standard for descriptions of models |
 //! | `sha256` | [`digest`] | the SHA-256 of a file's data |
 //! | `full` | | all of these |
 //! | `delta` | `delta` | what changed between two checkpoints, as a small one; training checkpoints of candle and, with `burn-train`, of burn that are kept so; it builds zstd, with a C compiler; not in `full` |
@@ -33,7 +32,7 @@
 //! | [`ranks`], [`glob`] | which process of a job this is, what it holds of a model, and how all of them save; patterns of names |
 //! | [`rewrite`], [`edit`] | what a [`Rewrite`] will write; a file that exists, changed |
 //! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |
-//! | [`digest`], [`audit`], [`modelspec`] | data that has changed; what is odd about a file; what model it holds |
+//! | [`digest`], [`audit`] | data that has changed; what is odd about a file |
 //! | [`header`], [`io`], [`error`] | a file's header; where bytes come from; the parts of errors |
 //! | [`framework`] | for adapters of other tensor libraries, and tools |
 //!
@@ -103,7 +102,7 @@
 //! | merge, select, rename, cast, quantise, re-shard in bounded memory | [`Rewrite`] |
 //! | quantised weights as numbers; LoRA adapters merged, while tensors are read | [`Checkpoint::dequantized`], [`Checkpoint::merged`] |
 //! | metadata and tensors of an existing file changed, old or new whenever it is killed; in place if asked for | [`edit::Edit`] |
-//! | digests of tensors and of the file; ModelSpec | [`digest`], [`modelspec::ModelSpec`] |
+//! | digests of tensors and of the file | [`digest`] |
 //! | files in memory, or in a store that you implement | [`checkpoint::store::Store`], [`Checkpoint::open_in`] |
 //! | files read asynchronously, without a runtime of our own: on servers, in browsers | [`checkpoint::store::AsyncStore`], [`Checkpoint::open_async`] |
 //! | files of PyTorch, GGUF and NumPy as checkpoints, without a copy; no code of a pickle is run | `safetensors_formats::open`, another package |

@@ -14,7 +14,6 @@
 //! | [`convert`] | each element converts as an independent oracle says |
 //! | [`serialize`] | what was saved is read, by the reference too; equal tensors give equal bytes |
 //! | [`signature`] | keys, certificates and signed lists of any kind are read or refused; no name leads elsewhere |
-//! | [`modelspec`] | what is read is written, and reading agrees with validating |
 //! | [`npy`] | arrays of every layout are read element for element, archives as they were written |
 //! | [`quantized`] | quantised weights are refused, or read in parts as they are whole |
 //! | [`foreign`] | files of every format that share, repeat and nest are read, or refused in few words |
@@ -32,7 +31,6 @@ pub mod foreign;
 pub mod header;
 pub mod index;
 pub mod input;
-pub mod modelspec;
 pub mod npy;
 pub mod quantized;
 pub mod scratch;
@@ -53,7 +51,6 @@ pub const TARGETS: &[Target] = &[
     ("foreign", foreign::run),
     ("header", header::run),
     ("index", index::run),
-    ("modelspec", modelspec::run),
     ("npy", npy::run),
     ("quantized", quantized::run),
     ("serialize", serialize::run),

@@ -1,0 +1,33 @@
+//! How the parts of some messages are displayed: what was found, or that nothing was.
+
+use core::fmt;
+#[cfg(feature = "std")]
+use std::string::String;
+
+#[cfg(feature = "std")]
+use super::text::NameList;
+
+/// Displays the first byte of a text, or says that the text has only white space.
+pub(super) struct FoundByte(pub(super) Option<u8>);
+
+impl fmt::Display for FoundByte {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(byte) if byte.is_ascii_graphic() => write!(f, "{:?}", char::from(byte)),
+            Some(byte) => write!(f, "the byte {byte:#04x}"),
+            None => f.write_str("nothing but white space"),
+        }
+    }
+}
+
+/// Displays the files in subdirectories as the end of a sentence. Displays nothing if there are
+/// none.
+#[cfg(feature = "std")]
+pub(super) struct Below<'a>(pub(super) &'a [String]);
+
+#[cfg(feature = "std")]
+impl fmt::Display for Below<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; below it: {}", NameList(self.0)) }
+    }
+}
