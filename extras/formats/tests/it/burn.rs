@@ -185,6 +185,18 @@ fn hostile_records_take_no_memory() {
         opened(record(shallow)).unwrap();
     }
 
+    // A long key is a part of many names.
+    let named = |tensors: Vec<u8>| {
+        let list = [&[0xdd, 0, 0, 0x0f, 0xa0][..], &tensors.repeat(4000)].concat();
+        record(map(&[(&"n".repeat(40_000), list)]))
+    };
+    let scalar = tensor(&[], &[0], text("F32"));
+    let with_id = map(&[("id", text("10")), ("param", scalar.clone())]);
+    for tensors in [scalar, with_id] {
+        let error = opened(named(tensors)).unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::OutOfProportion { .. })), "{error}");
+    }
+
     let whole = std::fs::read(fixture("full.mpk")).unwrap();
     opened([&whole[..], b"\0"].concat()).unwrap_err();
 }

@@ -391,3 +391,19 @@ fn damaged_and_hostile_files_neither_panic_nor_take_memory() {
     let error = TensorFile::from_source(long, "a.bpk", &options).unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::DirectoryTooLong { .. })), "{error}");
 }
+
+/// A long name that is referred to by each of its short names, and an id of each.
+#[test]
+fn other_names_of_one_tensor_do_not_repeat_its_name_without_end() {
+    for param_id in [None, Some(7)] {
+        let mut described = tensor(Value::from("U8"), &[1], 0, 1);
+        if let (Some(id), Some(map)) = (param_id, described.as_map_mut()) {
+            map.push((Value::from("param_id"), Value::from(id)));
+        }
+        let names = (0..5000).map(|i| format!("z{i}")).chain(["a".repeat(50_000)]);
+        let tensors = names.map(|name| (Value::from(name), described.clone())).collect();
+        let content = Value::Map(vec![(Value::from("tensors"), Value::Map(tensors))]);
+        let error = opened(pack(&content, 1)).unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::OutOfProportion { .. })), "{error}");
+    }
+}

@@ -21,6 +21,29 @@ fn manifest_of(
     (manifest(&checkpoint, 1 << 24, |_| Ok("/a.safetensors".to_owned())), len)
 }
 
+#[test]
+fn a_few_names_do_not_make_a_manifest_far_longer_than_the_header() {
+    let parts = vec!["a"; 20_000].join("/");
+    // In JSON each part is seven times as long.
+    let escaped = vec!["\u{1}"; 2500].join("/");
+    let long = "a".repeat(100_000);
+    let dims = vec![1; 1000];
+    let aliases: Vec<_> = (0..5000).map(|i| (format!("z{i}"), "a".to_owned())).collect();
+    let aliases_below: Vec<_> = (0..5000).map(|i| (format!("z{i}"), parts.clone())).collect();
+    for (tensors, metadata) in [
+        ([(&*parts, &[1][..])], &[][..]),
+        ([(&*escaped, &[1])], &[]),
+        ([(&*parts, &[1])], &aliases_below[..1]),
+        ([(&*long, &dims)], &[]),
+        ([("a", &dims)], &aliases),
+    ] {
+        let (found, _) = manifest_of(&tensors, metadata);
+        let error = found.unwrap_err();
+        assert!(matches!(error.other(), Some(ErrorKind::OutOfProportion { .. })), "{error}");
+        assert!(error.to_string().starts_with("a.safetensors: tensor \""), "{error}");
+    }
+}
+
 /// Half a megabyte of usual names, with groups, dimensions and aliases.
 #[test]
 fn usual_names_make_a_manifest() {

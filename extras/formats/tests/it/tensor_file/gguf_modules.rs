@@ -2,7 +2,7 @@
 
 use safetensors_formats::{ErrorKind, Options};
 
-use super::gguf_file::{F16, F32, Gguf, NVFP4, Q8_0, names, nvfp4, q8_0, values};
+use super::gguf_file::{F16, F32, Gguf, NVFP4, Q2_0, Q8_0, names, nvfp4, q2_0, q8_0, values};
 use super::refused;
 
 #[test]
@@ -222,6 +222,26 @@ fn a_shape_that_contradicts_the_tensor_is_refused() {
         for options in [Options::new(), Options::new().blocks(true)] {
             let error = refused(&file.bytes(), &options);
             assert!(error.contains(&says), "{says}: {error}");
+        }
+    }
+}
+
+#[test]
+fn damaged_files_are_an_error_or_other_values() {
+    let bytes = Gguf::default()
+        .shaped("x.weight", &[3, 4, 16])
+        .with("x.weight", &[3, 2, 32], Q8_0, &q8_0(0).repeat(6))
+        .floats("x.scale", &[3], &[1.0, 2.0, 3.0])
+        .with("new", &[3], 99, &[1; 3])
+        .with("small.weight", &[1024], Q2_0, &q2_0(64).repeat(16))
+        .floats("small.input_scale", &[1], &[1.0])
+        .bytes();
+    for at in 0..bytes.len() {
+        super::hostile::read_all(bytes[..at].to_vec());
+        for change in [0x01, 0x02, 0x20, 0x80, 0xff] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= change;
+            super::hostile::read_all(damaged);
         }
     }
 }

@@ -5,7 +5,11 @@ use safetensors_formats::{Options, TensorFile};
 use zip::CompressionMethod;
 
 use super::pytorch::{DATA, KEYS, STORAGE, legacy};
+use super::refused;
 use crate::support::zip;
+
+/// The keys of a file without storages.
+const NO_KEYS: &[u8] = b"\x80\x02].";
 
 /// Opens a file of one pickle, which uses the storage `0`.
 fn open(pickle: &[u8]) -> safetensors_formats::Result<TensorFile<Vec<u8>>> {
@@ -132,6 +136,27 @@ fn a_container_of_something_else_is_named_if_a_tensor_is_in_it() {
 }
 
 #[test]
+fn a_long_list_that_many_calls_use_is_counted_in_each() {
+    let options = Options::new();
+    let list = [&b"("[..], &b"K\x01".repeat(1000), b"lq\0"].concat();
+    let pairs = [&b"(NN\x86q\x01"[..], &b"h\x01".repeat(1000), b"lq\0"].concat();
+    let dict = [&b"("[..], &b"NN".repeat(1000), b"dq\0"].concat();
+    for (list, call) in [
+        (&list, &b"cbuiltins\nlist\nh\0\x85R0"[..]),
+        (&list, b"ctorch\nSize\nh\0\x85R0"),
+        (&pairs, b"ccollections\nOrderedDict\nh\0\x85R0"),
+        (&dict, b"ccollections\nOrderedDict\nh\0\x85R0"),
+        (&list, b"ctorch._utils\n_rebuild_parameter\nh\0R0"),
+    ] {
+        let pickle =
+            |times| legacy(&[&list[..], &call.repeat(times), b"N."].concat(), NO_KEYS, b"");
+        TensorFile::from_source(pickle(10), "a file", &options).unwrap();
+        let error = refused(&pickle(3000), &options);
+        assert!(error.contains(" steps") || error.contains("bytes of memory"), "{error}");
+    }
+}
+
+#[test]
 fn a_tensor_of_more_dimensions_than_pytorch_has_is_refused() {
     let file = |dimensions: usize| {
         let sizes = [&b"("[..], &b"K\x01".repeat(dimensions), b"t"].concat();
@@ -142,6 +167,44 @@ fn a_tensor_of_more_dimensions_than_pytorch_has_is_refused() {
     assert_eq!(numbers(&file(64), "w"), [1.0]);
     let error = open(&file(65)).unwrap_err().to_string();
     assert!(error.contains("has 65 dimensions, but PyTorch has at most 64"), "{error}");
+}
+
+#[test]
+fn a_long_list_that_is_used_often_is_counted_wherever_it_is_searched() {
+    let long = b"K\x01".repeat(1000);
+    let list = [&b"("[..], &long, b"lq\0"].concat();
+    let dict = [&b"("[..], &b"NN".repeat(1000), b"dq\0"].concat();
+    let object = [&b"cos\nsystem\n("[..], &long, b"tRq\0"].concat();
+    // The tables of a module, and what it hides: the set is the long one.
+    let table = |name: &str| [&text(name)[..], b"}s"].concat();
+    let names = ["_parameters", "_buffers", "_modules"].map(table).concat();
+    let hidden = [&text("_non_persistent_buffers_set")[..], &list, b"s"].concat();
+    let module = [&b"c__main__\nM\n)\x81}"[..], &names, &hidden, b"bq\0"].concat();
+    for first in [list, dict, object, module] {
+        let pickle = |times| {
+            let uses = b"h\0".repeat(times);
+            legacy(&[&b"("[..], &first, &uses, b"l."].concat(), NO_KEYS, b"")
+        };
+        assert!(TensorFile::from_source(pickle(10), "a file", &Options::new()).is_ok());
+        let error = refused(&pickle(3000), &Options::new());
+        assert!(error.contains(" steps"), "{error}");
+    }
+}
+
+#[test]
+fn a_long_key_at_every_depth_is_bounded() {
+    let pickle = |depth: usize| {
+        let key = [&text(&"k".repeat(10_000))[..], b"q\x000"].concat();
+        let first = [tensor("_rebuild_tensor_v2", b""), b"q\x010".to_vec()].concat();
+        // Each level has the tensor, and the next level under the long key.
+        let level = [b"}", &text("w")[..], b"h\x01sh\0"].concat();
+        let dicts = [level.repeat(depth), b"}".to_vec(), b"s".repeat(depth)].concat();
+        legacy(&[&key[..], &first, &dicts, b"."].concat(), KEYS, DATA)
+    };
+    let options = Options::new();
+    TensorFile::from_source(pickle(4), "a file", &options).unwrap();
+    let error = refused(&pickle(90), &options);
+    assert!(error.contains("bytes of memory"), "{error}");
 }
 
 #[test]
@@ -162,4 +225,15 @@ fn the_class_of_a_module_is_named_by_an_identifier() {
     assert_eq!(numbers(&module(b"c__main__\nNet\n"), "w"), [1.0, 2.0]);
     let error = open(&module(b"K\x01")).unwrap_err().to_string();
     assert!(error.contains("the class of a module is not a class"), "{error}");
+}
+
+#[test]
+fn a_long_text_that_names_many_classes_is_bounded() {
+    let pickle = |times| {
+        let start = [&text(&"m".repeat(10_000))[..], b"q\x000("].concat();
+        legacy(&[start, b"h\0h\0\x93".repeat(times), b"l.".to_vec()].concat(), NO_KEYS, b"")
+    };
+    assert!(TensorFile::from_source(pickle(10), "a file", &Options::new()).is_ok());
+    let error = refused(&pickle(1000), &Options::new());
+    assert!(error.contains("bytes of memory"), "{error}");
 }

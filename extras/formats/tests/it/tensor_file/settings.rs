@@ -85,7 +85,7 @@ fn what_json_cannot_hold_is_left_out() {
 }
 
 /// A list of two lists of two, and so on.
-fn doubled(value: &[u8], times: u8) -> Vec<u8> {
+pub(super) fn doubled(value: &[u8], times: u8) -> Vec<u8> {
     let twice =
         |memo: u8| [b"]q", &[memo, b'(', b'h', memo - 1, b'h', memo - 1, b'e'][..]].concat();
     let lists: Vec<u8> = (1..=times).flat_map(|memo| [twice(memo), vec![b'0']].concat()).collect();

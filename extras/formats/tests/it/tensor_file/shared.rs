@@ -8,8 +8,9 @@ use safetensors_core::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Sto
 use safetensors_formats::{ErrorKind, Options, TensorFile, open_files};
 use zip::CompressionMethod;
 
-use super::pytorch::{DATA, KEYS, legacy};
+use super::pytorch::{DATA, KEYS, STORAGE, legacy};
 use super::rebuilt::{archive, dictionary, tensor, text};
+use super::settings::doubled;
 use crate::support::zip;
 
 /// Keeps a value under a number, by which `h` refers to it.
@@ -39,6 +40,71 @@ fn assert_refused<T>(opened: safetensors_core::Result<T>, case: &str) {
     let error = opened.err().unwrap_or_else(|| panic!("{case}"));
     let is_it = matches!(error.other(), Some(ErrorKind::OutOfProportion { .. }));
     assert!(is_it, "{case}: {error}");
+}
+
+#[test]
+fn what_a_pickle_repeats_is_counted_wherever_it_is_kept() {
+    let long = put(&text(&"k".repeat(20_000)), 0);
+    let tensor = put(&tensor("_rebuild_tensor_v2", b""), 1);
+    let aliases = [&long, &tensor, &b"}(h\0h\x01"[..], &keys(4000, b"h\x01")[2..]].concat();
+
+    let state = put(&dictionary(&[("state", b"}"), ("param_groups", b"]")]), 1);
+    let settings = [&long, &state, &b"}h\0"[..], &list(b"h\x01", 4000), b"s"].concat();
+
+    let id = [b"(", &text("storage")[..], b"ctorch\nFloatStorage\nh\0", &text("cpu"), b"K\x02t"];
+    let id = put(&id.concat(), 1);
+    let storages = [&long, &id, &b"h\x01Q0".repeat(20_000), &b"}"[..]].concat();
+
+    let objects = put(&list(&text("t"), 10_000), 0);
+    let dtype = [b"cnumpy\ndtype\n(", &text("O8")[..], b"\x89\x88tR"].concat();
+    let state = put(&[b"(K\x01)", &dtype[..], b"\x89h\0t"].concat(), 1);
+    let array = b"cnumpy.core.multiarray\n_reconstruct\n";
+    let made = b"cnumpy\nndarray\nK\0\x85U\x01b\x87";
+    let arrays = [put(array, 2), put(made, 3), b"h\x02h\x03Rh\x01b0".repeat(10_000)].concat();
+    let arrays = [&objects, &state, &arrays, &b"}"[..]].concat();
+
+    let shape = put(&[b"(", &b"K\x01".repeat(64)[..], b"t"].concat(), 0);
+    let given = put(&[b"(", STORAGE, b"K\0h\0h\0t"].concat(), 1);
+    let rebuild = put(b"ctorch._utils\n_rebuild_tensor\n", 2);
+    let shapes = [shape, given, rebuild, list(b"h\x02h\x01R", 100_000)].concat();
+
+    let table = |name: &str| [&text(name)[..], b"}s"].concat();
+    let tables = ["_parameters", "_buffers", "_modules"].map(table).concat();
+    let hidden = [&text("_non_persistent_buffers_set"), &list(b"h\0", 10_000)[..], b"s"].concat();
+    let module = object("__main__\nNet", &[b"}", &tables[..], &hidden].concat());
+    let modules = [&long[..], &module].concat();
+
+    let unnamed = [&tensor[..], &list(b"h\x01", 200_000)].concat();
+    for (case, pickle) in [
+        ("other names of a tensor", aliases),
+        ("names of settings", settings),
+        ("keys of storages", storages),
+        ("arrays of objects", arrays),
+        ("shapes", shapes),
+        ("names of hidden buffers", modules),
+        ("positions in a list", unnamed),
+    ] {
+        let file = TensorFile::from_source(archive(&pickle), "a file", &Options::new());
+        assert_refused(file, case);
+    }
+}
+
+#[test]
+fn a_deflated_pickle_is_counted_against_the_file() {
+    for (case, pickle) in [
+        ("objects", [&list(b")", 1 << 20)[..], b"."].concat()),
+        ("a text", [text(&"k".repeat(20 << 20)), b".".to_vec()].concat()),
+        ("opcodes", [&b"N0".repeat(3 << 20)[..], b"}."].concat()),
+    ] {
+        let file = zip(CompressionMethod::Deflated, &[("a/data.pkl", &pickle)]);
+        assert!(file.len() < 100_000, "{case}: {}", file.len());
+        assert_refused(TensorFile::from_source(file, "a file", &Options::new()), case);
+    }
+}
+
+/// A list of lists that has one tensor in 8,192 places.
+fn places() -> Vec<u8> {
+    doubled(&tensor("_rebuild_tensor_v2", b""), 13)
 }
 
 /// A distributed checkpoint with these values, and with tensors of these fields.
@@ -197,9 +263,46 @@ fn deepspeed(model: &[(&str, &[u8])], optimizer: &[(&str, &[u8])]) -> MemoryStor
 }
 
 #[test]
-fn the_names_of_the_state_and_of_a_frozen_parameter_are_counted() {
+fn what_the_files_of_a_directory_share_is_counted_over_all_of_them() {
     let open =
         |store: MemoryStore| open_files(store, "", &Options::new().optimizer_state(true)).map(drop);
+    open(distributed(&vec![places(); 2], &[])).unwrap();
+    assert_refused(open(distributed(&vec![places(); 20], &[])), "values");
+
+    // A chunk without elements has no place, so it can be there any number of times.
+    let numbers = [b"(", &b"K\0".repeat(64)[..], b"t"].concat();
+    let sizes = dictionary(&[("offsets", &numbers), ("sizes", &numbers)]);
+    let chunk = object("torch.distributed.checkpoint.metadata\nChunkStorageMetadata", &sizes);
+    let chunks = [&put(&chunk, 0)[..], b"](", &b"h\0".repeat(50_000), b"e"].concat();
+    let properties =
+        object("torch.distributed.checkpoint.metadata\nTensorProperties", b"(ctorch\nfloat32\nt");
+    let fields = |chunks: &[u8]| {
+        dictionary(&[("size", &numbers), ("properties", &properties), ("chunks", chunks)])
+    };
+    open(distributed(&[], &[("w", fields(&list(&chunk, 3)))])).unwrap();
+    assert_refused(open(distributed(&[], &[("w", fields(&chunks))])), "chunks");
+}
+
+#[test]
+fn what_the_files_of_deepspeed_repeat_is_counted() {
+    let open =
+        |store: MemoryStore| open_files(store, "", &Options::new().optimizer_state(true)).map(drop);
+    let long = [text(&"k".repeat(20_000)), b"q\x00".to_vec()].concat();
+    let names = |times: usize| [b"](", &long[..], &b"h\0".repeat(times), b"e"].concat();
+    let shapes = [b"}", &long[..], b")s"].concat();
+    let shapes = [b"](", &shapes[..], b"q\x01", &b"h\x01".repeat(4000), b"e"].concat();
+    let dims = put(&list(b"K\x01", 5000), 0);
+    let dims = [&dims[..], b"](", &keys(500, b"h\0"), b"e"].concat();
+    let shared = [&put(&long, 0)[..], &keys(4000, b"h\0")].concat();
+    for (case, key, value) in [
+        ("lists of shapes", "param_shapes", shapes),
+        ("dimensions", "param_shapes", dims),
+        ("other names", "shared_params", shared),
+        ("buffers", "buffer_names", names(4000)),
+    ] {
+        assert_refused(open(deepspeed(&[(key, &value)], &[])), case);
+    }
+
     // Every parameter has the long name of its state in its own.
     let parameters = list(&keys(2000, b")"), 1);
     let storage = [&text("storage")[..], b"ctorch\nFloatStorage\n", &text("0"), &text("cpu")];
@@ -236,6 +339,26 @@ fn the_names_of_the_state_and_of_a_frozen_parameter_are_counted() {
     store.insert("mp_rank_00_model_states.pt", archive(&model));
     let opened = open_files(store, "", &Options::new()).map(drop);
     assert_refused(opened, "names of a frozen parameter");
+}
+
+#[test]
+fn the_shards_of_an_index_are_counted_together() {
+    let index = |shards: usize| {
+        let mut store = MemoryStore::default();
+        let name = ["0"; 13].join(".");
+        let mut map = Vec::new();
+        for shard in 0..shards {
+            // A shard has the one tensor that the index places in it, and thousands of others.
+            let pickle = dictionary(&[(&format!("s{shard}"), &places())]);
+            store.insert(format!("{shard}.bin"), archive(&pickle));
+            map.push(format!("\"s{shard}.{name}\":\"{shard}.bin\""));
+        }
+        let index = format!("{{\"weight_map\":{{{}}}}}", map.join(","));
+        store.insert("model.bin.index.json", index.into_bytes());
+        open_files(store, "model.bin.index.json", &Options::new()).map(drop)
+    };
+    index(2).unwrap();
+    assert_refused(index(40), "shards");
 }
 
 /// Nothing but `total_size` is kept of what an index says besides.
