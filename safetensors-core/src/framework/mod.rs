@@ -16,6 +16,8 @@
 //! | tools | [`OtherFormat`], [`default_threads`]; `NameList`, `Quoted`, `Span` |
 
 #[cfg(feature = "std")]
+mod expanded;
+#[cfg(feature = "std")]
 mod files;
 #[cfg(feature = "std")]
 mod samples;
@@ -25,6 +27,8 @@ mod staged;
 use alloc::boxed::Box;
 use alloc::string::String;
 
+#[cfg(feature = "std")]
+pub use expanded::most_expanded;
 #[cfg(feature = "std")]
 use files::read_into_host;
 #[cfg(feature = "std")]

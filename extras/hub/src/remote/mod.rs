@@ -108,7 +108,7 @@ mod silence;
 mod store;
 
 use safetensors_core::checkpoint::Assembled;
-use safetensors_core::{Checkpoint, Result};
+use safetensors_core::{Checkpoint, Limits, Result};
 
 pub use file::RemoteFile;
 pub use kind::AddressKind;
@@ -158,6 +158,6 @@ impl RemoteOptions {
     pub fn open(&self, address: &str) -> Result<Checkpoint<Assembled<RemoteFile>>> {
         let store = RemoteStore::new(address, self)?;
         let path = store.path();
-        Checkpoint::open_in(store, path, &self.limits)
+        Checkpoint::open_in(store, path, &Limits::default())
     }
 }
