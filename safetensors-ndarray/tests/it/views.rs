@@ -1,8 +1,10 @@
 //! Views borrow the file's bytes. If that is impossible, the error says why.
 
 use ndarray::{Ix0, Ix1, Ix2, Ix3, IxDyn, ShapeError, array};
-use safetensors_core::{Dtype, Error, ErrorKind, SafeTensors, SaveOptions, TensorView, serialize};
+use safetensors_core::{Dtype, ErrorKind, SafeTensors, SaveOptions, TensorView, serialize};
 use safetensors_ndarray::{ViewArrayExt, WrongNdim};
+
+use crate::common::{said, shifted};
 
 /// The numbers from 1 to 6 in F32.
 const FLOATS: &[u8] = &[
@@ -24,14 +26,6 @@ fn file() -> Vec<u8> {
         ("vast and empty", view(Dtype::U8, &[1 << (usize::BITS - 24), 1 << 23, 0], &[])),
     ];
     serialize(tensors, &SaveOptions::new()).unwrap()
-}
-
-/// The error of ndarray, or of this adapter, inside an [`ErrorKind::Framework`].
-fn said<T: std::error::Error + 'static>(error: &Error) -> &T {
-    match error.kind() {
-        ErrorKind::Framework { framework: "ndarray", source } => source.downcast_ref().unwrap(),
-        kind => panic!("{kind:?}"),
-    }
 }
 
 #[test]
@@ -69,14 +63,8 @@ fn scalars_and_empty_tensors_have_views() {
 fn another_dtype_or_ndim_is_an_error_that_says_which() {
     let archive = SafeTensors::parse(file()).unwrap();
     let error = archive.tensor("floats").unwrap().as_array::<f64, Ix2>().unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F64, found: Dtype::F32 }),
-        "{error}"
-    );
-    assert_eq!(error.tensor(), Some("floats"));
+    assert_eq!(error.to_string(), r#"tensor "floats": expected dtype F64, found F32"#);
     let error = archive.tensor("codes").unwrap().as_array::<u8, Ix3>().unwrap_err();
-    assert_eq!(said::<WrongNdim>(&error), &WrongNdim { expected: 3, found: vec![2, 3] });
-    assert_eq!(error.tensor(), Some("codes"));
     let message = r#"tensor "codes": ndarray: expected 3 dimensions, found 2: shape [2, 3]"#;
     assert_eq!(error.to_string(), message);
     let error = archive.view("scalar").unwrap().as_array::<i8, Ix1>().unwrap_err();
@@ -94,18 +82,11 @@ fn bytes_that_are_no_booleans_are_refused() {
 #[cfg(target_endian = "little")]
 #[test]
 fn misaligned_bytes_are_refused() {
-    let file = file();
-    let mut moved = vec![0; file.len() + 8];
-    // The data starts at a multiple of 8 in the file, so here it lies at an odd address.
-    let start = (1..=8).find(|start| (moved.as_ptr().addr() + start) % 8 == 1).unwrap();
-    moved[start..start + file.len()].copy_from_slice(&file);
-    let archive = SafeTensors::parse(&moved[start..start + file.len()]).unwrap();
+    // The data starts at a multiple of 8 in the file, so here it is at an odd address.
+    let (words, len) = shifted(&file());
+    let archive = SafeTensors::parse(&bytemuck::cast_slice(&words)[1..1 + len]).unwrap();
 
     let error = archive.tensor("floats").unwrap().as_array::<f32, Ix2>().unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::Misaligned { dtype: Dtype::F32, alignment: 4, .. }),
-        "{error}"
-    );
     let ErrorKind::Misaligned { address, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(
         error.to_string(),

@@ -2,12 +2,9 @@
 
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
-use ndarray::{
-    ArcArray1, Array, Array0, Array1, Array2, Array3, ArrayD, IxDyn, ShapeBuilder, arr0, array, s,
-};
+use ndarray::{ArcArray1, Array, Array0, Array1, Array2, Array3, ArrayD, IxDyn, arr0, array};
 use num_complex::Complex;
-use safetensors_core::{Metadata, SaveOptions};
-use safetensors_ndarray::{NamedArrays, Reader, SafeTensors, Writer};
+use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
 
 use super::place;
 
@@ -85,24 +82,6 @@ struct Two {
     b: Array2<f64>,
 }
 
-#[test]
-fn arrays_of_any_layout_come_back_equal() {
-    let (_dir, path) = place();
-    let base = Array2::from_shape_fn((4, 6), |(i, j)| (10 * i + j) as f64);
-    let mut reversed = base.clone();
-    reversed.invert_axis(ndarray::Axis(1));
-    let fortran = Array2::from_shape_fn((3, 5).f(), |(i, j)| (10 * i + j) as f64);
-    let mut strided = base.clone();
-    strided.slice_collapse(s![..;2, 1..;3]);
-    for (a, b) in [(reversed, fortran), (strided, base.reversed_axes())] {
-        let saved = Two { a, b };
-        saved.save_to(&path).unwrap();
-        let loaded = Two::load_from(&path).unwrap();
-        assert_eq!(loaded, saved);
-        assert!(loaded.a.is_standard_layout() && loaded.b.is_standard_layout());
-    }
-}
-
 #[derive(SafeTensors, Debug, PartialEq)]
 struct Renamed {
     #[safetensors(rename = "model.embed-tokens/weight")]
@@ -134,20 +113,6 @@ fn names_are_those_of_fields_or_given() {
     assert_eq!(reader.checkpoint().metadata()["größe \"x\""], "3");
     saved.c = None;
     assert_eq!(Renamed::load_from(&path).unwrap(), saved);
-}
-
-#[test]
-fn options_of_a_save_apply() {
-    let (_dir, path) = place();
-    let two = Two { a: array![[1.0]], b: array![[2.0]] };
-    let metadata = Metadata::from([("title".to_owned(), "wind".to_owned())]);
-    let options = SaveOptions::new().metadata(metadata);
-    let writer = Writer::create_with(&path, &options).unwrap();
-    two.write_to(&writer).unwrap();
-    writer.finish().unwrap();
-    let reader = Reader::open(&path).unwrap();
-    assert_eq!(reader.checkpoint().metadata()["title"], "wind");
-    assert_eq!(Two::read_from(&reader).unwrap(), two);
 }
 
 #[derive(SafeTensors)]
