@@ -5,7 +5,7 @@ use candle_nn::{Optimizer, ParamsAdamW, VarMap};
 use safetensors_candle::train::{self, AdamW};
 use safetensors_core::{Error, ErrorKind};
 
-use super::support::{bits, get, map, model, quick, train, values, var};
+use super::support::{bits, get, map, quick, values, var};
 
 /// Variables of one dtype; one that has a gradient only in every third step, one that never has
 /// one, and one of integers.
@@ -74,18 +74,6 @@ fn a_hundred_steps_give_the_bits_of_candles_optimizer() {
 }
 
 #[test]
-fn a_model_with_layers_gives_the_same_bits_too() {
-    let (ours_map, theirs_map) = (model(3), model(3));
-    let mut ours = AdamW::from_var_map(&ours_map, ParamsAdamW::default()).unwrap();
-    let mut theirs = AdamW::new(theirs_map.all_vars(), ParamsAdamW::default()).unwrap();
-    for step in 0..20 {
-        train(&ours_map, &mut ours, step);
-        train(&theirs_map, &mut theirs, step);
-    }
-    assert_eq!(values(&ours_map), values(&theirs_map));
-}
-
-#[test]
 fn infinite_and_nan_gradients_give_the_same_bits() {
     for value in [f32::INFINITY, f32::NAN, -f32::NAN, 1e38] {
         let of = || map([("w", Var::new(&[value, 1.0], &Device::Cpu).unwrap())]);
@@ -125,8 +113,13 @@ fn pairs_of_names_and_variables() {
     let (a, b) = (var(&[2], 1), var(&[2], 2));
     let params = ParamsAdamW::default;
     let pairs = [("b", b.clone()), ("a", a.clone()), ("b", b.clone())];
-    let optimizer = AdamW::from_named(pairs, params()).unwrap();
-    assert_eq!(optimizer.names().collect::<Vec<_>>(), ["a", "b"]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    train::save(&path, &AdamW::from_named(pairs, params()).unwrap(), &quick()).unwrap();
+    let saved = safetensors_core::Checkpoint::open(&path).unwrap();
+    let mut names: Vec<_> = saved.tensors().map(|tensor| tensor.name()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["a.exp_avg", "a.exp_avg_sq", "b.exp_avg", "b.exp_avg_sq"]);
     let error = AdamW::from_named([("a", a), ("a", b)], params()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
     assert_eq!(error.tensor(), Some("a"));
@@ -139,7 +132,7 @@ fn an_optimizer_without_names_trains_but_is_not_saved() {
     let before = bits(&weight);
     nameless.backward_step(&weight.sqr().unwrap().sum_all().unwrap()).unwrap();
     assert_ne!(bits(&weight), before);
-    assert_eq!((nameless.names().count(), nameless.step_count()), (0, 1));
+    assert_eq!(nameless.step_count(), 1);
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");

@@ -17,8 +17,7 @@ use safetensors_core::{
 };
 
 use super::support::{
-    fp8, get, map, mismatches, model, optimizer, quick, save_bufs, scale, shards, state, train,
-    values,
+    fp8, map, mismatches, model, optimizer, quick, save_bufs, scale, shards, state, train, values,
 };
 
 /// Saves a model after some steps.
@@ -214,17 +213,4 @@ fn numbers_that_their_variable_or_optimizer_cannot_hold() {
     assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
     assert_eq!((values(&variables), state(&optimizer)), before);
-}
-
-#[test]
-fn codes_and_scales_may_be_variables() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    save_bufs(&path, &[("w", fp8()), ("w_scale", scale())], &quick());
-    let zeros = |shape: &[usize], dtype| Var::zeros(shape, dtype, &Device::Cpu).unwrap();
-    let both = map([("w", zeros(&[2], DType::F8E4M3)), ("w_scale", zeros(&[], DType::F32))]);
-    let stored = LoadOptions::new().quantized(QuantizedWeights::Stored);
-    StateOptions::new().load_options(stored).load(&path, &both).unwrap();
-    assert_eq!(get(&both, "w").to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap(), [1.0, 2.0]);
-    assert_eq!(get(&both, "w_scale").to_scalar::<f32>().unwrap(), 0.5);
 }

@@ -181,40 +181,6 @@ fn hidden_tensors_are_not_read() {
 }
 
 #[test]
-fn released_tensors_are_read_again() {
-    let model = model(4);
-    let (backend, spy) = backend(&sorted(&model));
-    for (name, len) in &model[..6] {
-        builder(&backend).get(*len, name).unwrap();
-    }
-    spy.take_read();
-    backend.release();
-    for (name, len) in &model[6..] {
-        assert_values(name, &builder(&backend).get(*len, name).unwrap());
-    }
-    let rest: u64 = model[6..].iter().map(|(_, len)| bytes(*len)).sum();
-    assert_eq!(spy.take_read(), rest);
-}
-
-#[test]
-fn reading_ahead_goes_on_after_a_release() {
-    let model = model(40);
-    let (backend, spy) = backend(&sorted(&model));
-    let half = model.len() / 2;
-    for (name, len) in &model[..half] {
-        builder(&backend).get(*len, name).unwrap();
-    }
-    backend.release();
-    spy.take_calls();
-    let mut reading = 0;
-    for (name, len) in &model[half..] {
-        assert_values(name, &builder(&backend).get(*len, name).unwrap());
-        reading += u64::from(spy.take_calls() > 0);
-    }
-    assert!(reading <= 4, "{reading} of {half} requests read");
-}
-
-#[test]
 fn tensors_without_elements_and_many_small_ones() {
     let names: Vec<_> = (0..2_000).map(|i| (format!("blocks.{i}.w"), i % 3)).collect();
     let (backend, spy) = backend(&names.iter().map(|(n, len)| weight(n, *len)).collect::<Vec<_>>());

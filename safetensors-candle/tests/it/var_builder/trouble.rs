@@ -71,19 +71,6 @@ fn a_value_that_does_not_fit_fails_only_those_who_ask_for_it() {
 }
 
 #[test]
-fn a_dtype_that_does_not_exist_is_told_of_the_tensor_that_is_asked_for() {
-    let model = model(3);
-    let (backend, spy) = backend(&sorted(&model));
-    for (name, len) in &model {
-        let builder = builder(&backend).to_dtype(DType::F6E2M3);
-        let error = from_candle_error(builder.get(*len, name).unwrap_err());
-        assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
-        assert_eq!(error.tensor(), Some(&**name));
-    }
-    assert_eq!(spy.take_read(), 0);
-}
-
-#[test]
 fn a_file_that_changes_is_an_error_of_the_next_tensor_that_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
