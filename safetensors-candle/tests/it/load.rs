@@ -6,7 +6,7 @@ use candle_core::Device;
 use half::f16;
 use safetensors_candle::Candle;
 use safetensors_core::element::{F8E4M3Fnuz, F8E5M2Fnuz};
-use safetensors_core::framework::{Framework, Samples};
+use safetensors_core::framework::Framework;
 use safetensors_core::{Dtype, ErrorKind, TensorBuf};
 
 #[test]
@@ -87,23 +87,4 @@ fn a_device_that_cannot_hold_a_dtype_is_an_error_that_names_the_tensor() {
         "{text}"
     );
     assert_eq!(error.file(), path.to_str());
-}
-
-#[test]
-fn samples_of_a_directory_are_stacked() {
-    let dir = tempfile::tempdir().unwrap();
-    for i in 0..3_u8 {
-        let x = TensorBuf::from_vec(vec![2], vec![f32::from(i); 2]).unwrap();
-        let flag = TensorBuf::from_vec(vec![1], vec![i == 1]).unwrap();
-        save_bufs(&dir.path().join(format!("{i}.safetensors")), &[("x", x), ("flag", flag)]);
-    }
-    let samples = Samples::<Candle>::open(dir.path(), Device::Cpu).unwrap();
-    let all = samples.for_each_batch([2, 0, 1], 3, |batch| {
-        let (x, flag) = (&batch.tensors["x"], &batch.tensors["flag"]);
-        assert_eq!(x.to_vec2::<f32>()?, [[2.0, 2.0], [0.0, 0.0], [1.0, 1.0]]);
-        // candle has no booleans.
-        assert_eq!(flag.to_vec2::<u8>()?, [[0], [0], [1]]);
-        Ok::<(), Box<dyn std::error::Error>>(())
-    });
-    all.unwrap();
 }

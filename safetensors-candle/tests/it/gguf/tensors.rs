@@ -8,10 +8,9 @@ use candle_core::quantized::GgmlDType::{self, *};
 use candle_core::{DType, Device};
 use safetensors_candle::gguf::GgufFile;
 use safetensors_core::ReadAt;
-use safetensors_core::io::Requests;
 use safetensors_formats::gguf::Type;
 
-use super::{assert_same, by_candle, of_bytes, open, quantised, written};
+use super::{Far, assert_same, by_candle, of_bytes, open, quantised, written};
 
 /// The types that candle has and files have, with their names there.
 const TYPES: [(&str, GgmlDType); 14] = [
@@ -111,23 +110,6 @@ fn only_the_bytes_of_a_tensor_are_read() {
     assert!(source.take_reads().is_empty());
 }
 
-/// A file whose reads wait.
-struct Far(Vec<u8>);
-
-impl ReadAt for Far {
-    fn byte_len(&self) -> u64 {
-        self.0.byte_len()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        self.0.read_exact_at(buf, offset)
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        Some(Requests::new(1 << 20, 4))
-    }
-}
-
 /// Bytes in memory that begin at no aligned address, and the length of the longest read.
 struct Unaligned(Vec<u8>, Arc<AtomicUsize>);
 
@@ -174,7 +156,7 @@ fn large_tensors_come_whole_from_any_source() {
     check(&|| loaded(&unaligned));
     // No thread has a buffer for the largest.
     assert!(longest.load(Ordering::Relaxed) < 32 << 20);
-    let far = GgufFile::from_source(Far(bytes), "far.gguf").unwrap();
+    let far = GgufFile::from_source(Far::new(bytes), "far.gguf").unwrap();
     check(&|| loaded(&far));
     check(&|| NAMES.map(|name| far.qtensor(name, &Device::Cpu).unwrap()).into());
 }

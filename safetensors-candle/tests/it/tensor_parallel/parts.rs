@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Error, IndexOp};
 use candle_nn::var_builder::Shard;
-use safetensors_candle::{PartHint, from_candle_error};
+use safetensors_candle::from_candle_error;
 use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{Dtype, ErrorKind, LoadOptions, TensorBuf, Widening};
 
@@ -137,22 +137,4 @@ fn parts_are_widened_and_converted_as_whole_tensors_are() {
     let (_dir, exact) = backend_with(&tensors, &exact);
     let error = builder(&exact, DType::U8).get_with_hints((4, 6), "mask", last).unwrap_err();
     assert!(matches!(from_candle_error(error).kind(), ErrorKind::WouldWiden { .. }));
-}
-
-/// A hint of one's own.
-#[derive(Default)]
-struct Head(Option<usize>);
-
-impl PartHint for Head {
-    fn part(&self) -> TensorPart {
-        self.0.map_or(TensorPart::Whole, |head| TensorPart::span(0, 2 * head, 2))
-    }
-}
-
-#[test]
-fn hints_may_be_of_ones_own_type() {
-    let (_dir, backend) = backend(&[("q", counting(&[6, 1]))]);
-    let builder = builder(&backend.hints::<Head>(), DType::F32);
-    assert_eq!(values(&builder.get_with_hints((2, 1), "q", Head(Some(2))).unwrap()), [4.0, 5.0]);
-    assert_eq!(builder.get((6, 1), "q").unwrap().dims(), [6, 1]);
 }

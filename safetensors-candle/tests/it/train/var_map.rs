@@ -4,9 +4,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarMap;
 use safetensors_candle::train::{self, StateOptions};
 use safetensors_core::error::Mismatch;
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, TensorBuf, Widening,
-};
+use safetensors_core::{Dtype, LoadOptions, SafeTensors, TensorBuf, Widening};
 
 use super::support::{
     bits, extra, get, map, mismatches, missing, model, quick, save_bufs, shards, values, var,
@@ -181,19 +179,4 @@ fn dtypes_that_candle_lacks_are_widened_into_variables_of_the_wider_dtype_only()
     let options = StateOptions::new().load_options(exact);
     let error = options.load(&path, &of(DType::U8, &[1, 2])).unwrap_err();
     assert!(matches!(mismatches(&error), [Mismatch::Dtype { .. }, ..]), "{error}");
-}
-
-#[test]
-fn an_open_checkpoint_in_memory_loads_too() {
-    let saved = model(1);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    train::save(&path, &saved, &quick()).unwrap();
-    let limits = safetensors_core::Limits::default();
-    let in_memory = Checkpoint::open_by(&path, &limits, |path| {
-        std::fs::read(path).map_err(|error| ErrorKind::Io(error).into())
-    });
-    let fresh = model(50);
-    StateOptions::new().load_from(&in_memory.unwrap(), &fresh).unwrap();
-    assert_eq!(values(&fresh), values(&saved));
 }

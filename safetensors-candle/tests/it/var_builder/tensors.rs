@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{DType, Device, Error, Tensor};
+use candle_core::{DType, Device, Error};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use float8::F8E4M3;
@@ -13,10 +13,8 @@ use half::f16;
 use safetensors_candle::{CheckpointBackend, from_candle_error, var_builder};
 use safetensors_core::convert::Overflow;
 use safetensors_core::element::{F4Packed, F8E8M0};
-use safetensors_core::tied::Tied;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, TensorView,
-    Widening,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, TensorBuf, TensorView, Widening,
 };
 use tempfile::TempDir;
 
@@ -69,18 +67,6 @@ fn tensors_come_in_the_asked_dtype_under_the_asked_prefix() {
     assert_eq!(mask.to_vec1::<u8>().unwrap(), [1, 0]);
     let weight = builder(&path, DType::F32).get_unchecked("layer.0.weight").unwrap();
     assert_eq!(weight.dims(), [2, 3]);
-}
-
-#[test]
-fn containing_is_exact() {
-    let (_dir, path) = checkpoint();
-    let builder = builder(&path, DType::F32);
-    assert!(builder.contains_tensor("ids") && builder.pp("layer.0").contains_tensor("weight"));
-    assert!(
-        !builder.contains_tensor("layer")
-            && !builder.contains_tensor("layer.0")
-            && !builder.contains_tensor("")
-    );
 }
 
 #[test]
@@ -159,27 +145,6 @@ fn our_errors_pass_through_candles_whole() {
         );
         assert_eq!((error.tensor(), error.file()), (Some(name), path.to_str()));
     }
-}
-
-#[test]
-fn a_tensor_is_found_under_all_of_its_names() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    let embedding = Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap().reshape((3, 2)).unwrap();
-    let tensors =
-        [("model.embed_tokens.weight", &embedding), ("lm_head.weight", &embedding.clone())];
-    // Keeps the name of the embedding, as transformers does, not the first name in sorted order.
-    let tied = Tied::new().prefer(["model.embed_tokens.weight"]);
-    safetensors_candle::save(&path, tensors, &SaveOptions::new().tied(tied)).unwrap();
-    let builder = builder(&path, DType::F32);
-    assert!(builder.contains_tensor("lm_head.weight") && !builder.contains_tensor("lm_head"));
-    let head = candle_nn::linear_no_bias(2, 3, builder.pp("lm_head")).unwrap();
-    assert_eq!(head.weight().to_vec2::<f32>().unwrap(), embedding.to_vec2::<f32>().unwrap());
-    assert!(
-        without_backtrace(builder.get((2, 3), "lm_head.weight").unwrap_err())
-            .to_string()
-            .contains("lm_head.weight")
-    );
 }
 
 #[test]
