@@ -112,19 +112,6 @@ fn contiguous_tensors_are_written_from_where_they_lie() {
 }
 
 #[test]
-fn a_part_of_a_large_storage_is_written_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    let part = iota(&[100_000]).narrow(0, 50_000, 4).unwrap();
-    save_tensors(&path, &[("part", &part)]).unwrap();
-    assert!(std::fs::metadata(&path).unwrap().len() < 200);
-    assert_eq!(
-        read_bufs(&path)["part"].as_slice::<i64>().unwrap(),
-        [50_000, 50_001, 50_002, 50_003]
-    );
-}
-
-#[test]
 fn a_source_does_not_hold_the_lock_of_its_storage() {
     let variable = Var::from_tensor(&iota(&[2])).unwrap();
     let source = Candle::source(variable.as_tensor()).unwrap();

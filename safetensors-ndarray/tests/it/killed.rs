@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use std::{env, fs, thread};
 
 use ndarray::{Array1, Axis, Ix1};
@@ -27,8 +27,8 @@ fn a_run_that_is_killed_at_random_times_loses_no_synced_step() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.safetensors");
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
-    let (mut random, mut synced, mut kills, mut finished) = (u64::from(seed), 0, 0, 0);
-    let begin = Instant::now();
+    let mut random = u64::from(seed);
+    let mut synced = 0;
     for round in 0..rounds {
         let test = a_run_that_is_killed_at_random_times_loses_no_synced_step;
         let mut run = command_of(test).env(RUN, &path).stdout(Stdio::piped()).spawn().unwrap();
@@ -46,13 +46,12 @@ fn a_run_that_is_killed_at_random_times_loses_no_synced_step() {
         let status = run.wait().unwrap();
         let said = reader.join().unwrap();
         assert!(!status.success(), "round {round}: the run ended by itself after {said:?}");
-        kills += 1;
         if let (Some(first), Some(last)) = (said.first(), said.last()) {
             assert!(*first >= synced, "round {round}: {first} steps after {synced} were synced");
             synced = *last;
         }
         if path.exists() {
-            finished = Reader::open(&path).unwrap().read::<u64, Ix1>("time").unwrap().len();
+            Reader::open(&path).unwrap().read::<u64, Ix1>("time").unwrap();
         }
     }
     Writer::resume(&path).unwrap();
@@ -65,18 +64,14 @@ fn a_run_that_is_killed_at_random_times_loses_no_synced_step() {
     let names: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["run.safetensors"]);
-    println!(
-        "{kills} kills, seed {seed}, {:?}: {} steps, {synced} said to be synced, {finished} in the file before",
-        begin.elapsed(),
-        time.len()
-    );
 }
 
 /// Appends to arrays of unlike rates, syncs, finishes and goes on, until it is killed.
 fn run_for_ever(path: &Path) -> Result<()> {
     loop {
         let w = Writer::resume(path)?.sync_every(7);
-        let (snap, time) = (w.grow("snap", Axis(0), &[])?, w.grow("time", Axis(0), &[])?);
+        let snap = w.grow("snap", Axis(0), &[])?;
+        let time = w.grow("time", Axis(0), &[])?;
         println!("steps {}", time.steps());
         for pass in 0..100 {
             let step: u64 = time.steps();

@@ -15,7 +15,6 @@ mod quantized;
 #[cfg(feature = "rayon")]
 mod rayon;
 mod round_trip;
-mod samples;
 mod sharing;
 mod slices;
 mod views;

@@ -118,29 +118,15 @@ fn names_prefixes_attributes_and_metadata() {
     assert_eq!((r.attribute("u", "units"), r.attribute("grid/x", "units")), (Some("km/h"), None));
     assert_eq!(r.checkpoint().metadata()["title"], "t");
     assert_eq!(r.checkpoint().aliases().count(), 0);
-    assert_eq!(
-        (
-            r.checkpoint().len(),
-            r.checkpoint().is_empty(),
-            r.array("any").is_ok(),
-            r.array("x").is_ok()
-        ),
-        (4, false, true, false)
-    );
     assert_eq!(r.read::<i64, ndarray::Ix0>("scalar").unwrap(), Array0::from_elem((), 3));
     assert_eq!(r.read_any("any").unwrap(), DynArray::from(array![true, false]));
     assert_eq!(r.read_as::<f32, Ix2>("u").unwrap(), array![[1.0_f32, 2.0]]);
+    let shown = path.display();
     let error = r.read::<f64, Ix3>("u").unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "{}: tensor \"u\": ndarray: expected 3 dimensions, found 2: shape [1, 2]",
-            path.display()
-        )
-    );
+    let says = "ndarray: expected 3 dimensions, found 2: shape [1, 2]";
+    assert_eq!(error.to_string(), format!(r#"{shown}: tensor "u": {says}"#));
     let error = r.read::<f32, Ix2>("u").unwrap_err();
-    let expected = format!(r#"{}: tensor "u": expected dtype F32, found F64"#, path.display());
-    assert_eq!(error.to_string(), expected);
+    assert_eq!(error.to_string(), format!(r#"{shown}: tensor "u": expected dtype F32, found F64"#));
     // Every way to ask for an array that does not exist says which one may have been meant.
     let mut here = Array1::<f32>::zeros(4);
     for error in [
@@ -154,14 +140,9 @@ fn names_prefixes_attributes_and_metadata() {
         r.array("grid/y").unwrap_err(),
         Reader::open_in_memory(&path).unwrap().view::<f32, Ix1>("grid/y").unwrap_err(),
     ] {
-        let expected = format!(
-            r#"{}: tensor "grid/y": there is no such tensor; did you mean "grid/x"?"#,
-            path.display()
-        );
-        assert_eq!(error.to_string(), expected);
+        let says = r#"there is no such tensor; did you mean "grid/x"?"#;
+        assert_eq!(error.to_string(), format!(r#"{shown}: tensor "grid/y": {says}"#));
     }
-    let error = r.read::<f64, Ix2>("v").unwrap_err();
-    assert!(error.to_string().contains(r#"tensor "v": there is no such tensor"#), "{error}");
 }
 
 #[test]

@@ -8,7 +8,6 @@ use candle_core::quantized::GgmlDType::{self, *};
 use candle_core::{DType, Device};
 use safetensors_candle::gguf::GgufFile;
 use safetensors_core::ReadAt;
-use safetensors_formats::gguf::Type;
 
 use super::{Far, assert_same, by_candle, of_bytes, open, quantised, written};
 
@@ -80,19 +79,6 @@ fn bytes_in_memory_are_lent_wherever_they_begin() {
             assert_same(&file.qtensor(name, &Device::Cpu).unwrap(), written);
         }
     }
-}
-
-#[test]
-fn blocks_have_the_sizes_that_files_have() {
-    let types: Vec<_> = (0..100).filter_map(Type::from_id).collect();
-    for (name, dtype) in TYPES {
-        let kind = types.iter().find(|kind| kind.name() == name).unwrap();
-        let sizes = (dtype.block_size(), dtype.type_size());
-        assert_eq!((kind.block_len(), kind.block_bytes()), sizes, "{name}");
-    }
-    // This one is left out for its size.
-    let kind = types.iter().find(|kind| kind.name() == "Q8_1").unwrap();
-    assert_ne!(kind.block_bytes(), Q8_1.type_size());
 }
 
 #[test]

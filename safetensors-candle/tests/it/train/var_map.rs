@@ -104,23 +104,6 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
 }
 
 #[test]
-fn a_map_without_variables() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    train::save(&path, &VarMap::new(), &quick()).unwrap();
-    assert_eq!(train::load(&path, &VarMap::new()).unwrap(), Default::default());
-    let error = train::load(&path, &map([("w", var(&[1], 0))])).unwrap_err();
-    assert_eq!(mismatches(&error), [missing("w")]);
-
-    train::save(&path, &map([("w", var(&[1], 0))]), &quick()).unwrap();
-    let error = train::load(&path, &VarMap::new()).unwrap_err();
-    assert_eq!(mismatches(&error), [extra("w")]);
-    let sharded = dir.path().join("s");
-    train::save_sharded(&sharded, &VarMap::new(), &shards(8)).unwrap();
-    train::load(&sharded, &VarMap::new()).unwrap();
-}
-
-#[test]
 fn tensors_without_elements_and_every_dtype_of_variables() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");

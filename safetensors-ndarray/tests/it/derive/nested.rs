@@ -156,28 +156,14 @@ struct Inner {
     value: Array1<f32>,
 }
 
-#[derive(SafeTensors, Debug)]
-struct ClashOfKinds {
-    #[safetensors(rename = "inner.value")]
-    outer: u32,
-    inner: Inner,
-}
-
 #[test]
 fn two_fields_of_one_name_are_refused() {
     let (_dir, path) = place();
-    let inner = || Inner { value: array![1.0] };
-    let errors = [
-        Clash { outer: array![2.0], inner: inner() }.save_to(&path).unwrap_err(),
-        ClashOfKinds { outer: 1, inner: inner() }.save_to(&path).unwrap_err(),
-    ];
+    let inner = Inner { value: array![1.0] };
+    let saving = Clash { outer: array![2.0], inner }.save_to(&path).unwrap_err();
     assert!(!path.exists());
-    let (_dir, path) = file(|writer| {
-        writer.add("inner.value", &array![1.0_f32]).unwrap();
-        writer.metadata([("inner.value", "1")]);
-    });
-    let loads = [Clash::load_from(&path).unwrap_err(), ClashOfKinds::load_from(&path).unwrap_err()];
-    for error in errors.iter().chain(&loads) {
+    let (_dir, path) = file(|writer| writer.add("inner.value", &array![1.0_f32]).unwrap());
+    for error in [saving, Clash::load_from(&path).unwrap_err()] {
         assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
         assert_eq!(error.tensor(), Some("inner.value"));
         assert!(error.file().is_some_and(|file| file.ends_with("file.safetensors")), "{error}");
