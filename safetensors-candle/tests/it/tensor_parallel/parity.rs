@@ -56,11 +56,6 @@ fn every_dtype_of_candle_in_both_dimensions_for_every_rank() {
     }
 }
 
-    // Models of candle ask for parts without a shape.
-    let weight = builder.get_with_hints((), "weight", Shard { dim: 1, rank, world_size: 2 })?;
-    Ok(Linear::new(weight, Some(builder.get(4, "bias")?)))
-}
-
 /// candle's backend does not look at the shape of a part. So some models ask with that of the whole
 /// tensor, others with that of the part, and others without one.
 #[test]

@@ -6,9 +6,9 @@ use safetensors_candle::train::{self, AdamW, StateOptions};
 use safetensors_core::digest::DigestOptions;
 use safetensors_core::edit::Edit;
 use safetensors_core::error::Mismatch;
-use safetensors_core::{Checkpoint, Dtype, Metadata, TensorBuf};
+use safetensors_core::{Checkpoint, Dtype, Metadata};
 
-use super::support::{mismatches, model, optimizer, quick, save_bufs, state, train, var};
+use super::support::{mismatches, model, optimizer, quick, save_bufs, state, train};
 
 fn trained(steps: u32) -> (VarMap, AdamW) {
     let map = model(1);
