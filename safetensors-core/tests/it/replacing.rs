@@ -197,21 +197,6 @@ mod unix {
 
     use super::*;
 
-    /// The umask of the process is unknown here, so a file that is created in the usual way shows
-    /// it.
-    #[test]
-    fn the_mode_follows_the_umask() {
-        let directory = tempdir().unwrap();
-        let usual = directory.path().join("usual");
-        fs::File::create(&usual).unwrap();
-        let path = directory.path().join("model.safetensors");
-        for _ in 0..2 {
-            save_filled(&path, 1).unwrap();
-            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
-            assert_eq!(mode(&path), mode(&usual));
-        }
-    }
-
     #[test]
     fn a_link_is_followed() {
         let directory = tempdir().unwrap();

@@ -61,17 +61,6 @@ mod unix {
     }
 
     #[test]
-    fn the_permissions_stay() {
-        for mode in [0o600, 0o640, 0o666, 0o755] {
-            let (directory, path) = roomy_file();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            edit_twice(&path);
-            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
-            assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
-        }
-    }
-
-    #[test]
     fn the_owner_stays() {
         let (_directory, path) = roomy_file();
         if std::os::unix::fs::chown(&path, Some(12345), Some(54321)).is_err() {
