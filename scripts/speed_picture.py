@@ -2,11 +2,10 @@
 """Draws the pictures of BENCHMARKS.md and of the README.
 
     scripts/speed_picture.py            writes docs/speed.svg, and the table of the README beside
-                                        it, from BENCHMARKS.md, as `cargo bench -- --into` does
+                                        it, from BENCHMARKS.md
     scripts/speed_picture.py --check    fails if that picture or the README have other numbers
     scripts/speed_picture.py --growth NUMBERS.json PICTURE.svg
-                                        draws how time and memory grow, and prints the exponents,
-                                        as `cargo bench -- scaling --plot` does
+                                        draws how time and memory grow, and prints the exponents
 
 Needs Python 3.9 and nothing else.
 """
