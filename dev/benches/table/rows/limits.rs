@@ -53,8 +53,8 @@ pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {
     let file = File::open(path)?;
     let len = file.metadata()?.len() as usize;
     in_pieces((0..len).step_by(PIECE), |at, buffer: &mut Vec<u8>| {
-        buffer.resize(PIECE, 0);
-        Ok(file.read_exact_at(&mut buffer[..PIECE.min(len - at)], at as u64)?)
+        buffer.resize(PIECE.min(len - at), 0);
+        Ok(file.read_exact_at(buffer, at as u64)?)
     })
 }
 

@@ -1,7 +1,6 @@
 //! What an edit changes, what it leaves alone, and whether it makes a new file.
 
 use std::fs;
-use std::path::Path;
 
 use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::save::Order;
