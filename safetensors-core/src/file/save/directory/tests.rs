@@ -390,12 +390,13 @@ fn a_directory_of_a_lower_layer_is_replaced_and_removed() {
         done
         layers=lowerdir=lower,upperdir=upper,workdir=work
         mount -t overlay -o $layers,redirect_dir=off overlay merged || exit 77
-        CHILD_MERGED="$1/merged" exec "$2" --exact save::directory::tests::child
+        CHILD_MERGED="$1/merged" exec "$2" --exact "$3::child"
     "#;
     let dir = tempdir().unwrap();
     let program = std::env::current_exe().unwrap();
     let mut run = std::process::Command::new("unshare");
-    run.args(["--mount", "sh", "-c", MOUNT, "sh"]).arg(dir.path()).arg(program);
+    let (_, module) = module_path!().split_once("::").unwrap();
+    run.args(["--mount", "sh", "-c", MOUNT, "sh"]).arg(dir.path()).arg(program).arg(module);
     match run.output() {
         Ok(output) if output.status.success() => {
             assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));

@@ -216,8 +216,9 @@ fn child() {
 
 /// Runs [`child`] in a separate process, and returns how it ended.
 fn run_child(directory: &Path, what: &str, end: &str) -> std::process::ExitStatus {
+    let (_, module) = module_path!().split_once("::").unwrap();
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "save::temporary::tests::child", "--nocapture"])
+        .args(["--exact", &format!("{module}::child"), "--nocapture"])
         .env("CHILD_DIRECTORY", directory)
         .env("CHILD_WHAT", what)
         .env("CHILD_END", end)
