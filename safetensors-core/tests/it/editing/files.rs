@@ -214,23 +214,3 @@ fn changes_of_the_file_since_it_was_opened_are_not_lost() {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no litter");
     }
 }
-
-/// The names have the maximal length, so the names of hidden files must be shortened.
-#[test]
-fn files_with_long_names_are_edited() {
-    let directory = tempdir().unwrap();
-    let data = [1_u8, 2, 3, 4];
-    for len in [14, 229, 230, 231, 240, 241, 242, 243, 250, 254, 255] {
-        let path = directory.path().join("x".repeat(len - 12) + ".safetensors");
-        let tensors = [("w", TensorView::from_slice(&[4], &data).unwrap())];
-        save(&path, tensors, &SaveOptions::new().align(4096)).unwrap();
-        let edit = Edit::open(&path).unwrap().in_place(true).set_metadata([("k", "v")]);
-        assert_eq!(edit.apply().unwrap(), Edited::InPlace, "{len} bytes");
-        let edit = Edit::open(&path).unwrap().rename([("w", "x")]);
-        assert_eq!(edit.apply().unwrap(), Edited::Rewritten, "{len} bytes");
-        assert_eq!(names(&path), ["x"]);
-        assert!(!restore_header(&path).unwrap());
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
-        fs::remove_file(path).unwrap();
-    }
-}

@@ -14,7 +14,7 @@ use safetensors_core::{
 };
 use tempfile::tempdir;
 
-use super::{fill_of, plan, problem, save_rank};
+use super::{fill_of, parts, plan, problem, save_rank};
 use crate::support::names_in;
 
 fn complete(saved: &RankSaved) -> bool {
@@ -287,12 +287,7 @@ fn unusual_numbers_of_files() {
         let tensors = names.map(|name| (name, Dtype::U8, shape.clone()));
         let plan = rules.plan_tensors(tensors, world_size).unwrap();
         for rank in 0..world_size {
-            let parts = plan.tensors().map(|tensor| {
-                let shape = tensor.part(rank).unwrap().shape(tensor.shape()).unwrap();
-                let values = vec![3_u8; shape[0]];
-                (tensor.name().to_owned(), TensorBuf::from_vec(shape, values).unwrap())
-            });
-            let parts: Vec<_> = parts.collect();
+            let parts = parts(&plan, rank, 3);
             RankSaver::new(&plan, rank, "a").save(directory.path(), parts, &options).unwrap();
         }
         let context = format!("{world_size} ranks, {shape:?}");
