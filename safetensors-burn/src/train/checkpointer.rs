@@ -30,8 +30,7 @@ use super::state::new_ids;
 ///   first record. burn copies any other record twice: [`Epochs::staging`] says which, and how to
 ///   copy it once.
 /// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
-///   all of them again, in the same order. burn's loop ends the training, unless
-///   [`Epochs::on_failure`] decides to go on.
+///   all of them again, in the same order. burn's loop ends the training.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
 ///   the one that was saved or restored last, are kept until another one is in place: a run that is
 ///   killed in between can be resumed. After a save that failed, deletions wait for one that

@@ -5,19 +5,17 @@
 //! This is the only file that knows it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use burn::tensor::Bytes;
 use burn_store::burn_pack::{
     FORMAT_VERSION, HEADER_SIZE, Header, MAGIC_NUMBER, MAX_METADATA_SIZE, MAX_TENSOR_COUNT,
     MAX_TENSOR_SIZE, Scalar, TENSOR_ALIGNMENT, aligned_data_section_start,
 };
-use safetensors_core::io::FileSource;
 use safetensors_core::{Dtype, Error, ErrorKind, ReadAt, Result, TensorBuf, shape};
 use serde::{Deserialize, Serialize};
 
 use super::EpochError;
-use super::packed::{self, Described, PackedTensor};
+use super::packed::Described;
 
 /// What a container has besides the bytes of its tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +28,34 @@ pub(super) struct Content {
 }
 
 impl Content {
+    /// Parses a container. Also returns the length that the content has in it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`]; [`EpochError::Record`] for anything but a container.
+    pub(super) fn parse(source: &impl ReadAt) -> Result<(Self, usize)> {
+        let len = source.byte_len();
+        let mut header = [0; HEADER_SIZE];
+        if len < header.len() as u64 {
+            return Err(malformed(&"its end is missing"));
+        }
+        source.read_exact_at(&mut header, 0).map_err(ErrorKind::Io)?;
+        let header = Header::from_bytes(&header).map_err(|error| malformed(&error))?;
+        if header.version != FORMAT_VERSION {
+            let found = header.version;
+            let text = format!("expected version {FORMAT_VERSION} of burnpack, found {found}");
+            return Err(malformed(&text));
+        }
+        // Before memory is reserved for it: the length may be any number.
+        if u64::from(header.metadata_size) > len - HEADER_SIZE as u64 {
+            return Err(malformed(&"its metadata is cut off"));
+        }
+        let mut text = vec![0; header.metadata_size as usize];
+        source.read_exact_at(&mut text, HEADER_SIZE as u64).map_err(ErrorKind::Io)?;
+        let content = ciborium::from_reader(&text[..]).map_err(|error| malformed(&error))?;
+        Ok((content, text.len()))
+    }
+
     /// Gives each tensor its place in a container, in the order of the names. Returns what a
     /// container has before its data, and the length of the data.
     ///
@@ -40,118 +66,18 @@ impl Content {
         let mut end = 0_u64;
         for tensor in self.tensors.values_mut() {
             let count = shape::element_count(&tensor.shape())?;
-            let place = || {
-                // burn aligns the tensors of its containers so.
-                let start = end.checked_next_multiple_of(TENSOR_ALIGNMENT)?;
-                let len = count.checked_mul(tensor.dtype.size() as u64)?;
-                Some((start, start.checked_add(len)?))
-            };
+            let len = count.checked_mul(tensor.dtype.size() as u64);
+            // burn aligns the tensors of its containers so.
+            let start = end.checked_next_multiple_of(TENSOR_ALIGNMENT);
             let place =
-                place().ok_or_else(|| ErrorKind::ShapeOverflow { shape: tensor.shape() })?;
-            tensor.data_offsets = place;
-            end = place.1;
+                start.zip(len).and_then(|(start, len)| Some((start, start.checked_add(len)?)));
+            let overflow = || ErrorKind::ShapeOverflow { shape: tensor.shape() };
+            tensor.data_offsets = place.ok_or_else(overflow)?;
+            end = tensor.data_offsets.1;
         }
         let mut text = Vec::new();
         ciborium::into_writer(self, &mut text).map_err(|error| malformed(&error))?;
         Ok((text, end))
-    }
-}
-
-/// A container that a record was turned into.
-#[derive(Debug)]
-pub(super) struct Container {
-    pub(super) content: Content,
-    source: Source,
-    /// The length of the content.
-    pub(super) metadata_len: usize,
-}
-
-/// The bytes of a container.
-#[derive(Debug)]
-enum Source {
-    Memory(Bytes),
-    File(FileSource),
-}
-
-impl Source {
-    fn len(&self) -> u64 {
-        match self {
-            Self::Memory(bytes) => bytes.len() as u64,
-            Self::File(file) => file.byte_len(),
-        }
-    }
-
-    fn read(&self, buf: &mut [u8], offset: usize) -> Result<()> {
-        match self {
-            Self::Memory(bytes) => {
-                let from = bytes.get(offset..).and_then(|rest| rest.get(..buf.len()));
-                buf.copy_from_slice(from.ok_or_else(|| malformed(&"its end is missing"))?);
-                Ok(())
-            }
-            Self::File(file) => packed::read(file, buf, offset),
-        }
-    }
-}
-
-impl Container {
-    /// Parses the bytes of a record.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Record`] if the bytes are no container.
-    pub(super) fn parse(bytes: Bytes) -> Result<Self> {
-        // Views of shared bytes copy nothing.
-        Self::of(Source::Memory(bytes.shared()))
-    }
-
-    /// Opens the file of a record.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`]; [`EpochError::Record`] if the file is no container.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = FileSource::open(path)?;
-        Self::of(Source::File(file)).map_err(|error| error.in_path(path))
-    }
-
-    fn of(source: Source) -> Result<Self> {
-        let mut header = [0; HEADER_SIZE];
-        source.read(&mut header, 0)?;
-        let header = Header::from_bytes(&header).map_err(|error| malformed(&error))?;
-        if header.version != FORMAT_VERSION {
-            let found = header.version;
-            let text = format!("expected version {FORMAT_VERSION} of burnpack, found {found}");
-            return Err(malformed(&text));
-        }
-        let metadata_len = header.metadata_size as usize;
-        // Before memory is reserved for it: the length may be any number.
-        if metadata_len as u64 > source.len() {
-            return Err(malformed(&"its metadata is cut off"));
-        }
-        let mut text = vec![0; metadata_len];
-        source.read(&mut text, HEADER_SIZE)?;
-        let content: Content =
-            ciborium::from_reader(&text[..]).map_err(|error| malformed(&error))?;
-        Ok(Self { content, source, metadata_len })
-    }
-
-    /// A tensor, to be written to a file. Its bytes are shared, or are read from the file when they
-    /// are written.
-    pub(super) fn tensor(&self, name: &str) -> Result<PackedTensor<'_>> {
-        let tensor = self.content.tensors.get(name).ok_or_else(|| no_tensor(name))?;
-        let cut_off = || malformed(&"the data of a tensor is cut off");
-        let (start, end) = tensor.data_offsets;
-        let data_start = aligned_data_section_start(self.metadata_len);
-        let place = |offset| data_start.checked_add(usize::try_from(offset).ok()?);
-        let place = place(start).zip(place(end)).filter(|(start, end)| start <= end);
-        let (start, end) = place.ok_or_else(cut_off)?;
-        match &self.source {
-            Source::Memory(bytes) => {
-                let bytes = bytes.view(start, end).map_err(|_| cut_off())?;
-                PackedTensor::of_bytes(bytes, tensor)
-            }
-            Source::File(file) => PackedTensor::of_file(file, start..end, tensor),
-        }
     }
 }
 
@@ -186,11 +112,7 @@ pub(super) fn build(
     Ok(Bytes::from_elems(container.into_vec::<u64>()?))
 }
 
-pub(super) fn no_tensor(name: &str) -> Error {
-    malformed(&format_args!("it has no tensor {name:?}"))
-}
-
-fn malformed(problem: &dyn std::fmt::Display) -> Error {
+pub(super) fn malformed(problem: &dyn std::fmt::Display) -> Error {
     EpochError::Record(problem.to_string()).into()
 }
 
@@ -226,6 +148,7 @@ mod tests {
     use burn_store::burn_pack::{Reader, Tensor, Writer};
     use safetensors_core::TensorSource;
 
+    use super::super::unpacked::Unpacked;
     use super::*;
 
     /// Tensors in the order of their names, which is the order of their data.
@@ -255,7 +178,7 @@ mod tests {
             .with_metadata("7", "layer.weight")
     }
 
-    fn bytes_of(container: &Container, name: &str) -> Vec<u8> {
+    fn bytes_of(container: &Unpacked, name: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         let tensor = container.tensor(name).unwrap();
         let mut sink = |piece: &[u8]| {
@@ -270,7 +193,7 @@ mod tests {
     #[test]
     fn a_container_is_that_of_burn() {
         let expected = writer().into_bytes().unwrap();
-        let content = Container::parse(writer().into_bytes().unwrap()).unwrap().content;
+        let content = Unpacked::of_bytes(writer().into_bytes().unwrap()).unwrap().into_content();
         let mut made = Content { tensors: BTreeMap::new(), ..content };
         for (name, dtype, shape, id) in tensors() {
             made.tensors.insert(name.into(), Described::new(dtype, &shape, id));
@@ -292,9 +215,9 @@ mod tests {
 
     #[test]
     fn a_container_is_parsed() {
-        let container = Container::parse(writer().into_bytes().unwrap()).unwrap();
+        let container = Unpacked::of_bytes(writer().into_bytes().unwrap()).unwrap();
         for (name, dtype, shape, id) in tensors() {
-            let tensor = &container.content.tensors[name];
+            let tensor = &container.content().tensors[name];
             assert_eq!((tensor.dtype, tensor.shape(), tensor.param_id), (dtype, shape.clone(), id));
             let mut expected = data(name, dtype, &shape);
             if dtype.is_bool() {
@@ -304,8 +227,8 @@ mod tests {
             }
             assert_eq!(bytes_of(&container, name), expected);
         }
-        assert_eq!(container.content.scalars["u"], Scalar::Int(-1));
-        assert_eq!(container.content.metadata["7"], "layer.weight");
+        assert_eq!(container.content().scalars["u"], Scalar::Int(-1));
+        assert_eq!(container.content().metadata["7"], "layer.weight");
     }
 
     /// Tensors of these names and lengths.
@@ -344,8 +267,8 @@ mod tests {
             let metadata_size = text.len() as u32;
             let header = Header { magic: MAGIC_NUMBER, version: FORMAT_VERSION, metadata_size };
             let bytes = Bytes::from_bytes_vec([&header.into_bytes()[..], &text].concat());
-            let container = Container::parse(bytes.clone()).unwrap();
-            assert_eq!(check_limits(&container.content, container.metadata_len).is_ok(), fits);
+            let container = Unpacked::of_bytes(bytes.clone()).unwrap();
+            assert_eq!(check_limits(container.content(), container.metadata_len()).is_ok(), fits);
             // The reader then misses the data of the one that fits.
             let error = Reader::from_bytes(bytes).err().map(|error| error.to_string());
             let refused = error.is_some_and(|text| text.contains("exceeds maximum allowed size"));
@@ -360,10 +283,10 @@ mod tests {
         version[4] = 2;
         // The record `()` is one byte.
         for bad in [&[][..], &[0], &good[1..], &good[..9], &good[..60], &version] {
-            Container::parse(Bytes::from_bytes_vec(bad.to_vec())).unwrap_err();
+            Unpacked::of_bytes(Bytes::from_bytes_vec(bad.to_vec())).unwrap_err();
         }
         let data_start = good.len() - 2100;
-        let container = Container::parse(Bytes::from_bytes_vec(good[..data_start].to_vec()));
+        let container = Unpacked::of_bytes(Bytes::from_bytes_vec(good[..data_start].to_vec()));
         let container = container.unwrap();
         assert!(container.tensor("z").is_err());
     }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::Path;
 
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::epochs::Epochs;
 use super::linked::{self, FILE, directory_of};
-use super::manifest::Manifest;
+use super::manifest::{EpochFile, Manifest};
 
 #[cfg(feature = "delta")]
 impl Epochs {
@@ -101,18 +102,23 @@ impl WholeFiles {
 #[cfg(feature = "delta")]
 pub(super) use saving::reduce;
 
+/// Without the feature, all files are whole.
+#[cfg(not(feature = "delta"))]
+pub(super) fn reduce(_: &Epochs, _: usize, _: &Path, file: EpochFile) -> Result<EpochFile> {
+    Ok(file)
+}
+
 /// Making a delta of a file that was just saved.
 #[cfg(feature = "delta")]
 mod saving {
     use std::fs;
     use std::io;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     use safetensors_delta::{Options, make_linked, open_linked};
 
     use super::*;
     use crate::train::linked::{DeltaOf, Stored, directory_name, in_file, link_in};
-    use crate::train::manifest::EpochFile;
 
     /// The file that a new one is compared with.
     struct Base {

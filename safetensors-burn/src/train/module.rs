@@ -12,7 +12,7 @@ use safetensors_core::{Dtype, ErrorKind, Result};
 use super::container::Content;
 use super::names::Ids;
 use super::record::RecordFile;
-use super::shapes::Shapes;
+use super::taker::Taker;
 use crate::dtype;
 use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column};
@@ -24,6 +24,7 @@ pub(super) struct Parameters {
     /// Paths are made as burn's records make them.
     location: Location,
     all: BTreeMap<String, Parameter>,
+    /// The device of the first parameter.
     device: Option<Device>,
 }
 
@@ -67,18 +68,14 @@ impl Parameters {
         parameters
     }
 
-    /// The device of the first parameter; `None` if there is no parameter.
-    pub(super) fn device(&self) -> Option<&Device> {
-        self.device.as_ref()
-    }
-
-    /// The shapes that the record of the module has, for a device that lends memory; `None` if burn
-    /// cannot be asked for all tensors.
-    pub(super) fn shapes(&self, device: &Device) -> Option<Shapes> {
+    /// Takes the tensors that the record of the module has. `None` if there is no parameter, or if
+    /// burn copies them.
+    pub(super) fn taker(&self) -> Option<Taker> {
         let shapes = self.all.iter().map(|(path, parameter)| {
+            // A quantised tensor has no dtype.
             parameter.dtype.map(|_| (path.clone(), parameter.saved_shape.clone()))
         });
-        Shapes::new(shapes.collect::<Option<_>>()?, device)
+        Taker::new(shapes.collect::<Option<_>>()?, self.device.as_ref()?)
     }
 
     /// The parameters by their ids, each with its paths: several if it is tied.

@@ -4,12 +4,14 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use burn::tensor::{Bytes, DType, TensorData};
+use burn_store::burn_pack::aligned_data_section_start;
 use safetensors_core::framework::write_native;
 use safetensors_core::io::FileSource;
 use safetensors_core::save::Sink;
 use safetensors_core::{Dtype, Error, ErrorKind, ReadAt, Result, TensorSource, shape};
 use serde::{Deserialize, Serialize};
 
+use super::container::malformed;
 use crate::save::DataSource;
 use crate::{dtype, load};
 
@@ -33,6 +35,19 @@ impl Described {
     pub(super) fn new(dtype: DType, shape: &[usize], param_id: Option<u64>) -> Self {
         let shape = shape.iter().map(|&len| len as u64).collect();
         Self { dtype, shape, data_offsets: (0, 0), param_id }
+    }
+
+    /// Its bytes in a container whose content has this length.
+    pub(super) fn place(&self, metadata_len: usize) -> Result<Range<usize>> {
+        let data_start = aligned_data_section_start(metadata_len);
+        let in_container = |offset| data_start.checked_add(usize::try_from(offset).ok()?);
+        let (start, end) = self.data_offsets;
+        let place = in_container(start).zip(in_container(end)).filter(|(start, end)| start <= end);
+        place.map(|(start, end)| start..end).ok_or_else(Self::cut_off)
+    }
+
+    pub(super) fn cut_off() -> Error {
+        malformed(&"the data of a tensor is cut off")
     }
 
     pub(super) fn shape(&self) -> Vec<usize> {
@@ -89,7 +104,7 @@ impl<'a> PackedTensor<'a> {
 }
 
 /// Fills `bytes`. Errors name the file.
-pub(super) fn read(file: &FileSource, bytes: &mut [u8], offset: usize) -> Result<()> {
+fn read(file: &FileSource, bytes: &mut [u8], offset: usize) -> Result<()> {
     let read = file.read_exact_at(bytes, offset as u64);
     read.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(file.path()))
 }

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::path::Path;
 
 use burn::optim::OptimizerRecord;
-use burn::tensor::{Bytes, DType, TensorData};
+use burn::tensor::DType;
 use burn::train::checkpoint::Checkpoint as Record;
 use burn_store::burn_pack::Scalar;
 use safetensors_core::digest::TensorDigests;
@@ -35,7 +35,7 @@ use super::error::of_record;
 use super::names::{Ids, NewIds, check_owners};
 use super::packed::Described;
 use super::reading::{Job, threads_for};
-use super::states::States;
+use super::states;
 use super::unpacked::Unpacked;
 use crate::dtype;
 
@@ -167,14 +167,14 @@ impl RecordFile {
         self.ids.join(self.named.clone())
     }
 
-    /// Reads the tensors, and makes a record of them, which is returned with its content. Every
-    /// tensor is compared with its digest. All tensors are parts of one block of memory.
+    /// Reads the tensors, and makes a record of them. Every tensor is compared with its digest. All
+    /// tensors are parts of one block of memory.
     ///
     /// # Errors
     ///
     /// The errors of reading; [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
     /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch).
-    pub(super) fn read<R: Record>(self) -> Result<(R, Content)> {
+    pub(super) fn read<R: Record>(self) -> Result<R> {
         let (mut content, names) = self.adapted()?;
         let container = container::build(&mut content, |content, mut rest| {
             let mut jobs = Vec::with_capacity(content.tensors.len());
@@ -191,7 +191,7 @@ impl RecordFile {
             let fill = |(job, memory): (Job<'_>, &mut [u8]), _: &mut ()| job.fill(memory);
             in_parallel(jobs, threads_for(bytes), fill).map(drop)
         })?;
-        Ok((record_of(container)?, content))
+        R::checkpoint_from_bytes(container).map_err(of_record)
     }
 
     /// [`read`](RecordFile::read) for the record of an optimizer. Each tensor has memory of its own
@@ -203,8 +203,10 @@ impl RecordFile {
     pub(super) fn read_optimizer(self) -> Result<OptimizerRecord> {
         let (content, names) = self.adapted()?;
         check_owners(&content)?;
+        if !states::are_known(&content) {
+            return self.read();
+        }
         // Without the container in between, each tensor is held once instead of twice.
-        let Some(states) = States::of(&content) else { return Ok(self.read()?.0) };
         let mut jobs = Vec::with_capacity(content.tensors.len());
         for (name, tensor) in &content.tensors {
             jobs.push((name, self.job(&names, name, tensor)?));
@@ -212,7 +214,7 @@ impl RecordFile {
         let bytes = jobs.iter().map(|(_, job)| job.tensor.byte_len() as usize).sum();
         let read = |(name, job): (&String, Job<'_>), _: &mut ()| Ok((name.clone(), job.read()?));
         let tensors = in_parallel(jobs, threads_for(bytes), read)?;
-        record_of_states(states, &content, tensors)
+        states::make(&content, tensors)
     }
 
     /// The content under the names and ids that burn will get, and the names in the file by them.
@@ -257,23 +259,6 @@ fn burns_scalar(saved: RecordScalar) -> Scalar {
         RecordScalar::Bool(value) => Scalar::Bool(value),
         RecordScalar::F64(number) => Scalar::Float(number),
     }
-}
-
-/// Makes a record of a container.
-fn record_of<R: Record>(container: Bytes) -> Result<R> {
-    R::checkpoint_from_bytes(container).map_err(of_record)
-}
-
-/// Makes a record of the states that a content has, and of their tensors.
-pub(super) fn record_of_states(
-    states: States,
-    content: &Content,
-    tensors: Vec<(String, TensorData)>,
-) -> Result<OptimizerRecord> {
-    let mut rest = Content { tensors: BTreeMap::new(), ..content.clone() };
-    // burn makes a record of all but the tensors, and they are put in their places after that.
-    let rest = record_of(container::build(&mut rest, |_, _| Ok(()))?)?;
-    Ok(states.record(rest, tensors))
 }
 
 /// A metadata entry as a map, which is empty if there is no such entry.

@@ -8,11 +8,11 @@ use std::{fs, io};
 
 use burn::store::RecordError;
 use burn::train::checkpoint::{Checkpoint as Record, CheckpointerError};
+use safetensors_core::io::FileSource;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::EpochError;
-use super::container::Container;
 use super::error::of_record;
 
 /// The name of the hidden directories of records on their way. It is the same for all runs, so that
@@ -28,13 +28,13 @@ const NAME: &str = "safetensors-record";
 pub(super) fn file_of<R: Record>(
     record: R,
     staging: &Path,
-) -> Result<(Container, AtomicDirectory)> {
+) -> Result<(FileSource, AtomicDirectory)> {
     let directory = directory_in(staging)?;
     let path = directory.path().join("record.bpk");
     let saved = record.save(path.clone()).map_err(of_checkpointer);
     saved.map_err(|error| error.in_path(staging))?;
-    let container = Container::open(&path).map_err(|error| directory.locate(error))?;
-    Ok((container, directory))
+    let file = FileSource::open(&path).map_err(|error| directory.locate(error))?;
+    Ok((file, directory))
 }
 
 /// A hidden directory in `staging`, which the next process removes if this one is killed.

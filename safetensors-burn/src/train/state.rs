@@ -15,35 +15,8 @@ use super::container::Content;
 use super::module::{Owners, Parameters};
 use super::names::{NewIds, RANK, owners, parse_id};
 use super::packed::Described;
+use super::states::TENSORS;
 use crate::dtype;
-
-/// The tensors of burn's optimizers that have the shape of their parameter. The state of any other
-/// optimizer may have any shape.
-const OF_SAME_SHAPE: [&str; 16] = [
-    // AdaGrad
-    "lr_decay.sum",
-    // Adam and AdamW
-    "momentum.moment_1",
-    "momentum.moment_2",
-    "momentum.max_moment_2",
-    // Adan
-    "momentum.exp_avg",
-    "momentum.exp_avg_sq",
-    "momentum.exp_avg_diff",
-    "momentum.neg_pre_grad",
-    // LAMB
-    "moment_1",
-    "moment_2",
-    // Lion
-    "momentum",
-    // Muon and SGD
-    "momentum.velocity",
-    // RMSprop
-    "square_avg.square_avg",
-    "centered.avg",
-    "centered.grad_avg",
-    "momentum.buf",
-];
 
 /// Compares the record of an optimizer with a module, and returns the ids that its parameters have
 /// in the module. `model` is the record of the module in the same epoch, which fits the module.
@@ -142,8 +115,8 @@ fn compare_tensor(
     }
 }
 
-/// The shape that a tensor of the state of one of burn's optimizers has; `None` for any other
-/// tensor.
+/// The shape that a tensor of the state of one of burn's optimizers has: nearly always that of its
+/// parameter. `None` for any other tensor.
 fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     let mut shape = parameter.to_vec();
     let ndim = shape.len();
@@ -151,8 +124,8 @@ fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
         // Adafactor keeps means over the columns and the rows of a matrix.
         "second_moment" if ndim >= 2 => shape[ndim - 1] = 1,
         "column_second_moment" if ndim >= 2 => shape[ndim - 2] = 1,
-        "second_moment" => {}
-        _ if OF_SAME_SHAPE.contains(&state) => {}
+        "column_second_moment" => return None,
+        _ if TENSORS.contains(&state) => {}
         _ => return None,
     }
     Some(shape)

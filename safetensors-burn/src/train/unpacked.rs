@@ -6,32 +6,33 @@ use std::path::Path;
 
 use burn::tensor::{Bytes, TensorData};
 use burn::train::checkpoint::Checkpoint as Record;
+use safetensors_core::io::FileSource;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, Result};
 
-use super::container::{Container, Content, no_tensor};
+use super::container::{Content, malformed};
 use super::error::of_record;
-use super::packed::Described;
-use super::packed::PackedTensor;
+use super::packed::{Described, PackedTensor};
 use super::staging;
 
 /// What a record has. Names are those that burn gives.
 #[derive(Debug)]
-pub(super) enum Unpacked {
-    /// The bytes that burn made of it.
-    Bytes(Container),
-    /// The file that burn made of it, in a hidden directory that goes with it.
-    File(Container, AtomicDirectory),
-    /// What burn gave tensor by tensor.
-    Tensors(Tensors),
+pub(super) struct Unpacked {
+    content: Content,
+    /// The length that the content has in a container.
+    metadata_len: usize,
+    data: Data,
 }
 
-/// Tensors, each in memory of its own.
+/// Where the tensors of a record are.
 #[derive(Debug)]
-pub(super) struct Tensors {
-    content: Content,
-    metadata_len: usize,
-    data: BTreeMap<String, TensorData>,
+enum Data {
+    /// In the bytes that burn made of it.
+    Bytes(Bytes),
+    /// In the file that burn made of it, in a hidden directory that goes with it.
+    File(FileSource, AtomicDirectory),
+    /// Each in memory of its own, as burn gave it.
+    Tensors(BTreeMap<String, TensorData>),
 }
 
 impl Unpacked {
@@ -42,17 +43,24 @@ impl Unpacked {
     ///
     /// [`EpochError::Record`](super::EpochError::Record); those of [`staging::file_of`].
     pub(super) fn of<R: Record>(record: R, staging: Option<&Path>) -> Result<Self> {
-        match staging {
-            Some(staging) => {
-                let (container, directory) = staging::file_of(record, staging)?;
-                Ok(Self::File(container, directory))
-            }
-            None => Self::of_bytes(record.checkpoint_into_bytes().map_err(of_record)?),
-        }
+        let Some(staging) = staging else {
+            return Self::of_bytes(record.checkpoint_into_bytes().map_err(of_record)?);
+        };
+        let (file, directory) = staging::file_of(record, staging)?;
+        let parsed = Content::parse(&file).map_err(|error| error.in_path(file.path()));
+        let (content, metadata_len) = parsed.map_err(|error| directory.locate(error))?;
+        Ok(Self { content, metadata_len, data: Data::File(file, directory) })
     }
 
+    /// Unpacks the bytes of a record.
+    ///
+    /// # Errors
+    ///
+    /// [`EpochError::Record`](super::EpochError::Record) if the bytes are no container.
     pub(super) fn of_bytes(bytes: Bytes) -> Result<Self> {
-        Ok(Self::Bytes(Container::parse(bytes)?))
+        let (content, metadata_len) = Content::parse(&&bytes[..])?;
+        // Views of shared bytes copy nothing.
+        Ok(Self { content, metadata_len, data: Data::Bytes(bytes.shared()) })
     }
 
     /// Adds tensors, each with its name and the id of its parameter, to a content without tensors.
@@ -61,10 +69,10 @@ impl Unpacked {
     ///
     /// The errors of [`Content::lay_out`].
     pub(super) fn of_tensors(
-        rest: Content,
+        mut content: Content,
         tensors: impl IntoIterator<Item = (String, Option<u64>, TensorData)>,
     ) -> Result<Self> {
-        let (mut content, mut data) = (rest, BTreeMap::new());
+        let mut data = BTreeMap::new();
         for (name, id, tensor) in tensors {
             let described = Described::new(tensor.dtype(), tensor.shape(), id);
             content.tensors.insert(name.clone(), described);
@@ -73,41 +81,47 @@ impl Unpacked {
         // As long as in a container that burn would make of it, so that what is saved can be
         // restored.
         let metadata_len = content.lay_out()?.0.len();
-        Ok(Self::Tensors(Tensors { content, metadata_len, data }))
+        Ok(Self { content, metadata_len, data: Data::Tensors(data) })
     }
 
     /// All but the bytes of the tensors.
     pub(super) fn content(&self) -> &Content {
-        match self {
-            Self::Bytes(container) | Self::File(container, _) => &container.content,
-            Self::Tensors(tensors) => &tensors.content,
-        }
+        &self.content
     }
 
-    /// The length that the content has in a container.
+    pub(super) fn into_content(self) -> Content {
+        self.content
+    }
+
     pub(super) fn metadata_len(&self) -> usize {
-        match self {
-            Self::Bytes(container) | Self::File(container, _) => container.metadata_len,
-            Self::Tensors(tensors) => tensors.metadata_len,
-        }
+        self.metadata_len
     }
 
-    /// A tensor, to be written to a file.
+    /// A tensor, to be written to a file. Its bytes are shared, or are read from a file when they
+    /// are written.
     pub(super) fn tensor(&self, name: &str) -> Result<PackedTensor<'_>> {
-        match self {
-            Self::Bytes(container) | Self::File(container, _) => container.tensor(name),
-            Self::Tensors(tensors) => {
-                let data = tensors.data.get(name).ok_or_else(|| no_tensor(name))?;
-                PackedTensor::of_data(Cow::Borrowed(data))
+        let no_tensor = || malformed(&format_args!("it has no tensor {name:?}"));
+        let tensor = self.content.tensors.get(name).ok_or_else(no_tensor)?;
+        match &self.data {
+            Data::Bytes(bytes) => {
+                let place = tensor.place(self.metadata_len)?;
+                let bytes = bytes.view(place.start, place.end);
+                PackedTensor::of_bytes(bytes.map_err(|_| Described::cut_off())?, tensor)
+            }
+            Data::File(file, _) => {
+                PackedTensor::of_file(file, tensor.place(self.metadata_len)?, tensor)
+            }
+            Data::Tensors(data) => {
+                PackedTensor::of_data(Cow::Borrowed(data.get(name).ok_or_else(no_tensor)?))
             }
         }
     }
 
     /// Names the directory for records on their way in an error, without its hidden name.
     pub(super) fn locate(&self, error: Error) -> Error {
-        match self {
-            Self::File(_, directory) => directory.locate(error),
-            Self::Bytes(_) | Self::Tensors(_) => error,
+        match &self.data {
+            Data::File(_, directory) => directory.locate(error),
+            Data::Bytes(_) | Data::Tensors(_) => error,
         }
     }
 }

@@ -10,14 +10,12 @@ use safetensors_core::error::{Mismatch, OptimizerProblem};
 use safetensors_core::optimizer::{OptimizerState, PyTorchTraining};
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
-use super::super::EpochError;
 use super::super::container::Content;
 use super::super::module::{Parameter, Parameters};
 use super::super::names::RANK;
 use super::super::packed::Described;
-use super::super::record::record_of_states;
 use super::super::state::is_dtype_of_state;
-use super::super::states::States;
+use super::super::states;
 use super::{Kind, Kinds, OPTIMIZERS};
 use crate::pytorch::{StoredParameter, take};
 use crate::{Burn, load};
@@ -210,9 +208,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             content.tensors.insert(in_record.clone(), described);
             tensors.push((in_record.clone(), value));
         }
-        let states = States::of(&content);
-        let states = states.ok_or_else(|| EpochError::Record("it has no states".into()))?;
-        record_of_states(states, &content, tensors)
+        states::make(&content, tensors)
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`Shapes`]: unpacks the record of a module, tensor by tensor.
+//! [`Taker`]: unpacks the record of a module, tensor by tensor.
 //!
 //! burn makes bytes of a record, for which it copies all tensors twice. It also gives the tensors
 //! of a record to the module that it is loaded into, which copies none if the tensors of its device
@@ -17,57 +17,69 @@ use super::container::Content;
 use super::error::of_record;
 use super::unpacked::Unpacked;
 
-/// The names and shapes of a record's tensors. burn gives a tensor only to who asks for both.
-#[derive(Debug)]
-pub(super) struct Shapes {
-    of_tensors: BTreeMap<String, Vec<usize>>,
+/// A module whose parameters have no values. It keeps the tensors that it is given.
+#[derive(Clone, Debug)]
+pub(super) struct Taker {
+    /// The names and shapes of a record's tensors. burn gives a tensor only to who asks for both.
+    shapes: Arc<BTreeMap<String, Vec<usize>>>,
     device: Device,
+    taken: Vec<(String, Option<u64>, TensorData)>,
 }
 
 /// The most dimensions of a tensor that burn is asked for.
 const MAX_NDIM: usize = 8;
 
-impl Shapes {
-    /// The shapes in the content of a record. `None` if a tensor is quantised, or has no dimensions
-    /// or too many. `device` is one that [lends memory](lends_memory).
-    pub(super) fn of(content: &Content, device: &Device) -> Option<Self> {
-        let shapes = content.tensors.iter().map(|(name, tensor)| {
-            let is_quantised = matches!(tensor.dtype, DType::QFloat(_));
-            (!is_quantised).then(|| (name.clone(), tensor.shape()))
-        });
-        Self::new(shapes.collect::<Option<_>>()?, device)
-    }
-
-    /// The shapes of tensors by their names. `None` if burn cannot be asked for all of them.
-    pub(super) fn new(of_tensors: BTreeMap<String, Vec<usize>>, device: &Device) -> Option<Self> {
-        let can_be_asked_for = |shape: &Vec<usize>| (1..=MAX_NDIM).contains(&shape.len());
-        let device = device.clone();
-        of_tensors.values().all(can_be_asked_for).then_some(Self { of_tensors, device })
+impl Taker {
+    /// Takes tensors of these names and shapes. `None` if burn cannot be asked for all of them, or
+    /// if the device copies what it gives.
+    pub(super) fn new(shapes: BTreeMap<String, Vec<usize>>, device: &Device) -> Option<Self> {
+        let can_be_asked_for = shapes.values().all(|shape| (1..=MAX_NDIM).contains(&shape.len()));
+        (can_be_asked_for && lends_memory(device)).then(|| Self {
+            shapes: Arc::new(shapes),
+            device: device.clone(),
+            taken: Vec::new(),
+        })
     }
 
     /// Whether a record has as many tensors.
     pub(super) fn may_fit(&self, record: &ModuleRecord) -> bool {
-        record.len() == self.of_tensors.len()
+        record.len() == self.shapes.len()
     }
 
-    /// Unpacks a record that [may fit](Shapes::may_fit). No tensor is copied.
+    /// Unpacks a record that [may fit](Taker::may_fit). No tensor is copied.
     ///
     /// # Errors
     ///
     /// [`EpochError::Record`](super::EpochError::Record) if a tensor has another name or shape.
     /// burn has dropped it then.
-    pub(super) fn unpack(self: Arc<Self>, record: ModuleRecord) -> Result<Unpacked> {
+    pub(super) fn unpack(&self, record: ModuleRecord) -> Result<Unpacked> {
         let record = record.with_dtype_policy(DTypePolicy::FromRecord);
         let record = record.validate(true).allow_partial(false).allow_unused(false);
-        let taken = Vec::with_capacity(record.len());
-        let taker = Taker { shapes: self, taken }.try_load_record(record).map_err(of_record)?;
+        let taker = self.clone().try_load_record(record).map_err(of_record)?;
         Unpacked::of_tensors(Content::default(), taker.taken)
+    }
+
+    /// Asks burn for a tensor, and returns it with the id of its parameter; `None` if the record
+    /// has none. burn gives tensors of every dtype as integers, as they are. It would convert
+    /// booleans.
+    fn take<const D: usize>(
+        &self,
+        mapper: &mut impl ModuleMapper,
+        shape: &[usize],
+    ) -> Option<(u64, TensorData)> {
+        let init = |device: &Device, _: bool| Tensor::<D, Int>::empty([0; D], device);
+        let id = ParamId::from(0);
+        let empty =
+            Param::uninitialized(id, init, self.device.clone(), false, shape.to_vec().into());
+        let given = mapper.map_int(empty);
+        // A parameter without a value was not in the record.
+        given.is_initialized().then(|| (given.id.val(), given.into_value().into_data()))
     }
 }
 
 /// Whether a tensor of a device is the memory of the values that it is made of, and gives it back,
 /// also if floats are asked for as integers.
-pub(super) fn lends_memory(device: &Device) -> bool {
+fn lends_memory(device: &Device) -> bool {
     // Other backends copy floats, and refuse them as integers.
     gives_back::<Float>(device) && gives_back::<Int>(device)
 }
@@ -81,36 +93,9 @@ fn gives_back<K: Basic>(device: &Device) -> bool {
     data.dtype() == DType::F32 && data.as_bytes().as_ptr_range() == view.as_ptr_range()
 }
 
-/// A module whose parameters have no values. It keeps the tensors that it is given.
-#[derive(Clone, Debug)]
-struct Taker {
-    shapes: Arc<Shapes>,
-    taken: Vec<(String, Option<u64>, TensorData)>,
-}
-
-impl Taker {
-    /// Asks burn for a tensor. burn gives tensors of every dtype as integers, as they are. It would
-    /// convert booleans.
-    fn take<const D: usize>(
-        &self,
-        mapper: &mut impl ModuleMapper,
-        shape: &[usize],
-    ) -> TakenParameter {
-        let init = |device: &Device, _: bool| Tensor::<D, Int>::empty([0; D], device);
-        let (id, device) = (ParamId::from(0), self.shapes.device.clone());
-        let empty = Param::uninitialized(id, init, device, false, shape.to_vec().into());
-        let given = mapper.map_int(empty);
-        // A parameter without a value was not in the record.
-        given.is_initialized().then(|| (given.id.val(), given.into_value().into_data()))
-    }
-}
-
-/// The id and the values of a parameter; `None` if burn has not given them.
-type TakenParameter = Option<(u64, TensorData)>;
-
 impl Module for Taker {
     fn map<M: ModuleMapper>(mut self, mapper: &mut M) -> Self {
-        for (name, shape) in &Arc::clone(&self.shapes).of_tensors {
+        for (name, shape) in &*Arc::clone(&self.shapes) {
             mapper.enter_module(name, "");
             let taken = match shape.len() {
                 1 => self.take::<1>(mapper, shape),
@@ -158,7 +143,6 @@ impl Module for Taker {
 
 #[cfg(test)]
 mod tests {
-    use burn::nn::LinearConfig;
     use burn::tensor::BoolStore;
     use burn::train::checkpoint::Checkpoint as _;
     use burn_store::burn_pack::{Tensor as PackTensor, Writer};
@@ -166,16 +150,13 @@ mod tests {
     use super::super::record::saved;
     use super::*;
 
-    fn record(inputs: usize) -> ModuleRecord {
-        LinearConfig::new(inputs, 4).init(&Device::default().autodiff()).into_record()
-    }
-
     fn of_bytes(record: ModuleRecord) -> Unpacked {
         Unpacked::of_bytes(record.checkpoint_into_bytes().unwrap()).unwrap()
     }
 
-    fn shapes_of(record: ModuleRecord) -> Option<Arc<Shapes>> {
-        Shapes::of(of_bytes(record).content(), &Device::default()).map(Arc::new)
+    /// Takes the tensor of [`one`].
+    fn taker(shape: &[usize]) -> Option<Taker> {
+        Taker::new([("w".into(), shape.to_vec())].into(), &Device::default())
     }
 
     /// A record with one tensor.
@@ -189,11 +170,6 @@ mod tests {
     }
 
     #[test]
-    fn the_default_device_of_the_tests_lends_memory() {
-        assert!(lends_memory(&Device::default()));
-    }
-
-    #[test]
     fn every_dtype_and_shape_is_saved_as_in_burns_bytes() {
         let floats = [DType::F64, DType::F32, DType::Flex32, DType::F16, DType::BF16];
         let signed = [DType::I64, DType::I32, DType::I16, DType::I8];
@@ -203,36 +179,26 @@ mod tests {
         let shapes: [&[usize]; 4] = [&[5], &[0, 3], &[2, 3, 4], &[1, 2, 1, 1, 3, 1, 1, 2]];
         for dtype in dtypes {
             for shape in shapes {
-                let unpacked = shapes_of(one(dtype, shape)).unwrap().unpack(one(dtype, shape));
+                let unpacked = taker(shape).unwrap().unpack(one(dtype, shape)).unwrap();
                 let expected = saved(&of_bytes(one(dtype, shape)));
-                assert_eq!(saved(&unpacked.unwrap()), expected, "{dtype:?} {shape:?}");
+                assert_eq!(saved(&unpacked), expected, "{dtype:?} {shape:?}");
             }
         }
     }
 
     #[test]
     fn tensors_that_burn_does_not_give_are_not_asked_for() {
+        assert!(taker(&[1; 8]).is_some());
         for shape in [&[][..], &[1; 9]] {
-            assert!(shapes_of(one(DType::F32, shape)).is_none(), "{shape:?}");
+            assert!(taker(shape).is_none(), "{shape:?}");
         }
     }
 
     #[test]
-    fn another_dtype_is_no_problem_and_another_shape_is_an_error() {
-        let shapes = shapes_of(one(DType::Bool(BoolStore::Native), &[4])).unwrap();
-        let unpacked = Arc::clone(&shapes).unpack(one(DType::U8, &[4])).unwrap();
-        assert_eq!(saved(&unpacked), saved(&of_bytes(one(DType::U8, &[4]))));
-        assert!(shapes.may_fit(&one(DType::U8, &[5])));
-        let error = shapes.unpack(one(DType::U8, &[5])).unwrap_err();
+    fn another_shape_is_an_error() {
+        let taker = taker(&[4]).unwrap();
+        assert!(taker.may_fit(&one(DType::U8, &[5])));
+        let error = taker.unpack(one(DType::U8, &[5])).unwrap_err();
         assert!(error.to_string().contains("w: shape mismatch"), "{error}");
-    }
-
-    #[test]
-    fn a_record_of_a_module_is_saved_as_in_burns_bytes() {
-        let (record, other) = (record(3), record(3));
-        let shapes = shapes_of(other).unwrap();
-        assert!(shapes.may_fit(&record));
-        let expected = saved(&of_bytes(record.clone()));
-        assert_eq!(saved(&shapes.unpack(record).unwrap()), expected);
     }
 }
