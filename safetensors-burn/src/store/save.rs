@@ -58,7 +58,7 @@ impl CheckpointStore {
         if tensors.is_empty() && found > 0 {
             return Err(ErrorKind::NothingSelected { found }.into());
         }
-        let ties = if self.save_aliases { None } else { Some(ties(&tensors)?) };
+        let ties = ties(&tensors)?;
         let names: Vec<_> =
             tensors.iter().map(|(_, tensor)| self.naming.in_file(&tensor.name)).collect();
         let mut options = self.save_options.clone().overwrite(self.overwrite);
@@ -73,8 +73,7 @@ impl CheckpointStore {
         }
         let named = names.into_iter().zip(tensors).enumerate();
         let sources = named.map(|(number, (name, (_, tensor)))| {
-            let tie = ties.as_ref().map_or(number as u64, |ties| ties[number]);
-            Ok((name, ModuleSource::new(tensor, tie)?))
+            Ok((name, ModuleSource::new(tensor, ties[number])?))
         });
         Ok((sources.collect::<Result<_>>()?, options))
     }

@@ -40,7 +40,19 @@ use super::state::new_ids;
 ///
 /// # Errors
 ///
-/// burn has an error type of its own. [`error_of`] gives the error of this crate in it.
+/// burn has an error type of its own, with the error of this crate in it:
+///
+/// ```
+/// use burn::train::checkpoint::{Checkpointer, CheckpointerError};
+/// use safetensors_burn::train::Epochs;
+///
+/// let dir = tempfile::tempdir()?;
+/// let (model, _, _) = Epochs::new(dir.path().join("checkpoints")).checkpointers();
+/// let Err(CheckpointerError::IOError(error)) = model.restore(7) else { panic!() };
+/// let error: safetensors_core::Error = error.downcast()?;
+/// assert!(error.to_string().contains("epoch-7: burn: there is no such epoch"), "{error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SafetensorsCheckpointer<R> {
     shared: Arc<Shared>,
@@ -120,7 +132,7 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
 
 /// The three checkpointers, in the order of burn's `with_custom_checkpointers`: model, optimizer,
 /// scheduler.
-pub type Checkpointers = (
+pub(super) type Checkpointers = (
     SafetensorsCheckpointer<ModuleRecord>,
     SafetensorsCheckpointer<OptimizerRecord>,
     SafetensorsCheckpointer<LrSchedulerRecord>,
@@ -177,24 +189,4 @@ fn for_burn(error: Error) -> CheckpointerError {
         _ => io::ErrorKind::Other,
     };
     CheckpointerError::IOError(io::Error::new(kind, error))
-}
-
-/// The error of this crate in an error of burn's; `None` if burn itself failed.
-///
-/// ```
-/// use burn::train::checkpoint::Checkpointer;
-/// use safetensors_burn::train::{Epochs, error_of};
-///
-/// let dir = tempfile::tempdir()?;
-/// let (model, _, _) = Epochs::new(dir.path().join("checkpoints")).checkpointers();
-/// let error = model.restore(7).unwrap_err();
-/// let error = error_of(&error).unwrap();
-/// assert!(error.to_string().contains("epoch-7: burn: there is no such epoch"), "{error}");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn error_of(error: &CheckpointerError) -> Option<&Error> {
-    match error {
-        CheckpointerError::IOError(error) => error.get_ref()?.downcast_ref(),
-        _ => None,
-    }
 }

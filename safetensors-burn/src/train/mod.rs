@@ -150,7 +150,7 @@ mod strategy;
 mod taker;
 mod unpacked;
 
-pub use checkpointer::{Checkpointers, SafetensorsCheckpointer, error_of};
+pub use checkpointer::SafetensorsCheckpointer;
 pub use epoch::{Epoch, EpochFile};
 pub use epochs::Epochs;
 pub use error::EpochError;

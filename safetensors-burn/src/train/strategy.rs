@@ -141,7 +141,7 @@ mod tests {
     use burn::train::metric::LossMetric;
     use burn_store::burn_pack::Writer;
 
-    use super::super::Checkpointers;
+    use super::super::checkpointer::Checkpointers;
     use super::*;
 
     /// Saves an epoch without tensors.

@@ -6,7 +6,7 @@ use safetensors_core::edit::Edit;
 use safetensors_core::{Checkpoint as File, digest};
 use safetensors_delta::{Options, open_linked};
 
-use super::long::{Run, restored};
+use super::long::Run;
 use super::*;
 
 /// Epochs from 1 on, each third of which is whole, and what each has.
@@ -132,7 +132,6 @@ fn the_last_epoch_and_the_best_stay_whatever_they_are_deltas_of() {
     let epochs = epochs.whole_every(4);
     let mut run = Run::new();
     let checkpointers = epochs.checkpointers();
-    let (model, optimizer, scheduler) = &checkpointers;
     let mut best = None;
     for epoch in 1..=9 {
         run.next();
@@ -141,13 +140,9 @@ fn the_last_epoch_and_the_best_stay_whatever_they_are_deltas_of() {
             best = Some(run.contents());
         }
         if epoch > 1 && epoch - 1 != 3 {
-            model.delete(epoch - 1).unwrap();
-            optimizer.delete(epoch - 1).unwrap();
-            scheduler.delete(epoch - 1).unwrap();
+            delete(&checkpointers, epoch - 1).unwrap();
         }
-        let number = |epoch: &safetensors_burn::train::Epoch| epoch.number();
-        let left: Vec<_> = epochs.list().unwrap().iter().map(number).collect();
-        assert_eq!(left, if epoch > 3 { vec![3, epoch] } else { vec![epoch] });
+        assert_eq!(numbers(&epochs), if epoch > 3 { vec![3, epoch] } else { vec![epoch] });
         assert_eq!(
             bases(&epochs, epoch)[0],
             [Some(epoch - (epoch - 1) % 4), None][usize::from(epoch % 4 == 1)]

@@ -57,14 +57,3 @@ impl Run {
         ]
     }
 }
-
-pub(super) fn restored(
-    (model, optimizer, scheduler): &Checkpointers,
-    epoch: usize,
-) -> [Content; 3] {
-    [
-        content(model.restore(epoch).unwrap()),
-        content(optimizer.restore(epoch).unwrap()),
-        content(scheduler.restore(epoch).unwrap()),
-    ]
-}

@@ -31,17 +31,6 @@ fn reload(training: &mut Training, filter: &str) {
     training.model.load_from(&mut store).unwrap();
 }
 
-/// Restores an epoch for a new model.
-fn resumed(epochs: &Epochs, epoch: usize) -> Training {
-    let new = Training::new();
-    let (model, optimizer, scheduler) = epochs.checkpointers_for(&new.model);
-    Training {
-        model: new.model.load_record(model.restore(epoch).unwrap()),
-        optimizer: new.optimizer.load_record(optimizer.restore(epoch).unwrap()),
-        scheduler: new.scheduler.load_record(scheduler.restore(epoch).unwrap()),
-    }
-}
-
 #[test]
 fn the_state_in_use_meets_its_parameters() {
     let (_dir, epochs) = empty();
@@ -52,12 +41,8 @@ fn the_state_in_use_meets_its_parameters() {
 
     let new = Training::new();
     let id = new.model.first.weight.id;
-    let (model, optimizer, scheduler) = epochs.checkpointers_for(&new.model);
-    let mut resumed = Training {
-        model: new.model.load_record(model.restore(6).unwrap()),
-        optimizer: new.optimizer.load_record(optimizer.restore(6).unwrap()),
-        scheduler: new.scheduler.load_record(scheduler.restore(6).unwrap()),
-    };
+    let checkpointers = epochs.checkpointers_for(&new.model);
+    let mut resumed = new.restore(&checkpointers, 6);
     assert_eq!(resumed.model.first.weight.id, id);
     // The states that nothing uses are left out.
     assert_eq!(resumed.optimizer.to_record().len(), 6);
@@ -89,7 +74,7 @@ fn a_state_from_before_the_weights_were_loaded_is_left_out() {
     reload(&mut whole, "^first");
     assert_eq!(whole.optimizer.to_record().len(), 6);
     whole.save(&epochs.checkpointers(), 3);
-    let mut resumed = resumed(&epochs, 3);
+    let mut resumed = Training::resumed(&epochs, 3);
     assert_eq!(resumed.optimizer.to_record().len(), 2);
     whole.steps(4);
     resumed.steps(4);
@@ -121,7 +106,7 @@ fn two_states_from_before_are_left_out() {
     reload(&mut whole, "^first.bias$");
     assert_eq!(whole.optimizer.to_record().len(), 8);
     whole.save(&epochs.checkpointers(), 6);
-    let mut resumed = resumed(&epochs, 6);
+    let mut resumed = Training::resumed(&epochs, 6);
     assert_eq!(resumed.optimizer.to_record().len(), 4);
     whole.steps(4);
     resumed.steps(4);

@@ -54,13 +54,7 @@ fn through_the_threads_of_burn() {
     drop((model, optimizer, scheduler));
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-4", "epoch-5", "epoch-6"]);
     for epoch in [4, 5, 6] {
-        let (model, optimizer, scheduler) = threads();
-        let new = Training::new();
-        let mut resumed = Training {
-            model: new.model.load_record(model.restore(epoch).unwrap()),
-            optimizer: new.optimizer.load_record(optimizer.restore(epoch).unwrap()),
-            scheduler: new.scheduler.load_record(scheduler.restore(epoch).unwrap()),
-        };
+        let mut resumed = Training::restored(&epochs.checkpointers(), epoch);
         let expected = &mut expected[epoch - 1];
         assert_eq!(resumed.model.bits(), expected.model.bits());
         resumed.steps(3);

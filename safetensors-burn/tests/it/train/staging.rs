@@ -1,7 +1,6 @@
 //! Records that go to their epoch through a directory in memory.
 
-use burn::tensor::{BoolStore, Bytes, DType};
-use safetensors_burn::burn_pack::Tensor as PackTensor;
+use burn::tensor::BoolStore;
 
 use super::*;
 
