@@ -9,7 +9,6 @@
 //! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
-//! | `modelspec` | `modelspec` | the ModelSpec standard for descriptions of models |
 //! | `sha256` | [`digest`] | the SHA-256 of a file's data |
 //! | `full` | | all of these |
 //! | `delta` | `delta` | what changed between two checkpoints, as a small one; training checkpoints of candle and, with `burn-train`, of burn that are kept so; it builds zstd, with a C compiler; not in `full` |
@@ -33,7 +32,7 @@
 //! | [`ranks`], [`glob`] | which process of a job this is, what it holds of a model, and how all of them save; patterns of names |
 //! | [`rewrite`], [`edit`] | what a [`Rewrite`] will write; a file that exists, changed |
 //! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |
-//! | [`digest`], [`audit`], [`modelspec`] | data that has changed; what is odd about a file; what model it holds |
+//! | [`digest`], [`audit`] | data that has changed; what is odd about a file |
 //! | [`header`], [`io`], [`error`] | a file's header; where bytes come from; the parts of errors |
 //! | [`framework`] | for adapters of other tensor libraries, and tools |
 //!
@@ -103,7 +102,7 @@
 //! | merge, select, rename, cast, quantise, re-shard in bounded memory | [`Rewrite`] |
 //! | quantised weights as numbers; LoRA adapters merged, while tensors are read | [`Checkpoint::dequantized`], [`Checkpoint::merged`] |
 //! | metadata and tensors of an existing file changed, old or new whenever it is killed; in place if asked for | [`edit::Edit`] |
-//! | digests of tensors and of the file; ModelSpec | [`digest`], [`modelspec::ModelSpec`] |
+//! | digests of tensors and of the file | [`digest`] |
 //! | files in memory, or in a store that you implement | [`checkpoint::store::Store`], [`Checkpoint::open_in`] |
 //! | files read asynchronously, without a runtime of our own: on servers, in browsers | [`checkpoint::store::AsyncStore`], [`Checkpoint::open_async`] |
 //! | files of PyTorch, GGUF and NumPy as checkpoints, without a copy; no code of a pickle is run | `safetensors_formats::open`, another package |
@@ -136,17 +135,17 @@
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | serve a model with candle, and load new versions | the module `guide::candle_server` |
 //! | load a model into candle in a browser, by ranges | `examples/browser` |
-//! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `model-examples/examples/candle_bert.rs` |
-//! | load a quantised model of GGUF into candle | the module `candle::gguf`, `model-examples/examples/candle_gguf.rs` |
-//! | make a GGUF file of a model | `model-examples/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
+//! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `examples/models/examples/candle_bert.rs` |
+//! | load a quantised model of GGUF into candle | the module `candle::gguf`, `examples/models/examples/candle_gguf.rs` |
+//! | make a GGUF file of a model | `examples/models/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
 //! | replace candle's own loaders | the module `candle::migration` |
 //! | save while the program goes on | [`save::BackgroundSaver`], the function `candle::train::save_in_background` |
-//! | train with candle, and go on after a crash | the module `candle::train`, `model-examples/examples/candle_train.rs` |
+//! | train with candle, and go on after a crash | the module `candle::train`, `examples/models/examples/candle_train.rs` |
 //! | go on with a training of PyTorch: model and optimizer | [`optimizer`], the modules `candle::train` and `burn::train` |
 //! | load or save a burn module | [`safetensors_burn`](https://docs.rs/safetensors-burn), `examples/burn_save.rs` |
 //! | replace burn-store's own store | the module `burn::migration` |
-//! | load a model of PyTorch into burn | the module `burn::pytorch`, `model-examples/examples/burn_bert.rs` |
-//! | train with burn, and go on after a crash | the modules `guide::burn_training` and `burn::train`, `model-examples/examples/burn_train.rs` |
+//! | load a model of PyTorch into burn | the module `burn::pytorch`, `examples/models/examples/burn_bert.rs` |
+//! | train with burn, and go on after a crash | the modules `guide::burn_training` and `burn::train`, `examples/models/examples/burn_train.rs` |
 //! | keep arrays as in `.npz`, and slice them | [`ndarray`], `examples/ndarray_inspect.rs` |
 //! | read a directory of samples in shuffled batches | [`framework::Samples`], `safetensors-ndarray/examples/ndarray_samples.rs` |
 //! | read tensors with Zarr and xarray | `safetensors manifest` |
@@ -154,16 +153,16 @@
 //! | save a struct of arrays | `safetensors-ndarray/examples/ndarray_struct.rs`, [`safetensors_derive`](https://docs.rs/safetensors-derive) |
 //! | write the steps of a simulation as they come | the module `guide::science`, `safetensors-ndarray/examples/ndarray_science.rs` |
 //! | use the format without any library, or without `std` | [`safetensors_core`](https://docs.rs/safetensors-core) |
-//! | get a model from the Hub | [`safetensors_hub`](https://docs.rs/safetensors-hub), `safetensors-hub/examples/hub_download.rs`, `model-examples/examples/hub_to_candle.rs` |
-//! | read a slice of a file in a bucket | `safetensors-hub/examples/remote_slice.rs` |
-//! | load each rank's part of a model | [`ranks`], `distributed/README.md`, `model-examples/examples/candle_tensor_parallel.rs` |
+//! | get a model from the Hub | [`safetensors_hub`](https://docs.rs/safetensors-hub), `extras/hub/examples/hub_download.rs`, `examples/models/examples/hub_to_candle.rs` |
+//! | read a slice of a file in a bucket | `extras/hub/examples/remote_slice.rs` |
+//! | load each rank's part of a model | [`ranks`], `examples/distributed/README.md`, `examples/models/examples/candle_tensor_parallel.rs` |
 //! | open what ranks have saved, with any number of ranks | [`Checkpoint::open_whole`] |
 //! | keep trainings as what changed | `burn::train::Epochs::whole_every`, `candle::train::save_delta`, feature `delta` |
-//! | load a model on MPI ranks, or process many checkpoints with Ray | `distributed/README.md` |
-//! | know what is fast, and measure it myself | `BENCHMARKS.md` |
-//! | change the code, or add a dtype or a framework | `CONTRIBUTING.md`, `ARCHITECTURE.md` |
+//! | load a model on MPI ranks, or process many checkpoints with Ray | `examples/distributed/README.md` |
+//! | know what is fast, and measure it myself | `docs/BENCHMARKS.md` |
+//! | change the code, or add a dtype or a framework | `CONTRIBUTING.md`, `docs/ARCHITECTURE.md` |
 //! | sign a model, or check whose it is | `safetensors sign`, `safetensors verify --signature`; the module `sign` |
-//! | make a release | `RELEASING.md` |
+//! | make a release | `docs/RELEASING.md` |
 //!
 //! `candle_train` and `burn_train` are killed again and again while they train, and end with the
 //! same bits as a run that is never stopped. `candle_bert` and `burn_bert` embed sentences with
@@ -200,5 +199,5 @@ mod readme {}
 
 /// The page about ranks and many machines, whose example is tested.
 #[cfg(all(doctest, feature = "full"))]
-#[doc = include_str!("../distributed/README.md")]
+#[doc = include_str!("../examples/distributed/README.md")]
 mod distributed {}

@@ -45,7 +45,6 @@
 //! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
 //! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
 //! | find oddities of a valid checkpoint | [`audit`], [`Checkpoint::audit`] |
-//! | describe the model in a file's metadata | [`modelspec::ModelSpec`] |
 //! | read from memory, a network or another store | [`Checkpoint::open_in`] with a [`Store`](checkpoint::store::Store); one file: [`ReadAt`], [`SafeTensors::from_source`] |
 //! | read without blocking: in a task of tokio or smol, in a browser | [`Checkpoint::open_async`], [`AsyncStore`](checkpoint::store::AsyncStore) |
 //! | support another tensor library | [`framework`], [`TensorSource`] |
@@ -62,7 +61,6 @@
 //! | feature | adds |
 //! |---|---|
 //! | `std` | files and threads; without it the crate needs only `alloc` |
-//! | `modelspec` | the module [`modelspec`] |
 //! | `sha256` | [`digest::hash_files`], and the SHA-256 that [`digest::verify`] compares and [`Edit::record_digests`](edit::Edit::record_digests) records |
 //! | `tracing` (off by default) | [spans](framework::Span) of what is opened, read, converted and written, for the crate `tracing` |
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -104,8 +102,6 @@ pub mod load;
 
 mod hash;
 
-#[cfg(feature = "modelspec")]
-pub mod modelspec;
 pub mod save;
 
 #[cfg(feature = "std")]

@@ -200,6 +200,6 @@ mod readme {}
 
 /// Tests the examples of the derive macro, which does not depend on this crate.
 #[cfg(all(doctest, feature = "derive"))]
-#[doc = include_str!("../../safetensors-derive/README.md")]
-#[doc = include_str!("../../safetensors-derive/src/derive.md")]
+#[doc = include_str!("../derive/README.md")]
+#[doc = include_str!("../derive/src/derive.md")]
 mod derive {}

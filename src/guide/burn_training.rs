@@ -187,7 +187,7 @@
 //! A resumed run repeats what follows the newest complete epoch. It ends with the same bits as a
 //! run that was never stopped, if the order of the data and the random numbers, such as dropout's,
 //! depend on the number of the epoch alone. burn's shuffle depends on the epochs before. The
-//! example `model-examples/examples/burn_train.rs` has a loader that seeds each epoch. It is
+//! example `examples/models/examples/burn_train.rs` has a loader that seeds each epoch. It is
 //! killed again and again, and compares every bit.
 //!
 //! `safetensors inspect run` lists the epochs of a run, with their sizes and burn's metrics.

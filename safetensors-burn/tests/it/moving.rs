@@ -23,7 +23,7 @@ enum Head {
     Deep(Vec<Linear>),
 }
 
-/// The model of `scripts/burn_records`, which has written the records with burn 0.18.
+/// The model of `dev/scripts/burn_records`, which has written the records with burn 0.18.
 #[derive(Module, Debug)]
 struct Model {
     encoder: Linear,
@@ -70,7 +70,7 @@ impl Model {
 
 fn record(name: &str) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.join("../safetensors-formats/tests/fixtures/burn").join(name)
+    package.join("../extras/formats/tests/fixtures/burn").join(name)
 }
 
 /// Converts an old record, and loads it. Returns the file, and the model.

@@ -113,7 +113,7 @@
 //! optimizer.load_state_dict({"state": state, "param_groups": [group]})
 //! ```
 //!
-//! `scripts/optimizer_interop.py` runs these lines, and compares the losses of both.
+//! `dev/scripts/optimizer_interop.py` runs these lines, and compares the losses of both.
 //!
 //! # Memory
 //!

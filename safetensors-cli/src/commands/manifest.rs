@@ -9,7 +9,7 @@ use safetensors_formats::{Result, kerchunk};
 
 use super::Run;
 use crate::input::{self, Input, address, other};
-use crate::output::existing::Writing;
+use crate::output::writing::Writing;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::text;

@@ -14,8 +14,9 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
 use super::{Cli, Run};
-use crate::output::existing::{Content, Existing, Writing};
+use crate::output::existing::Existing;
 use crate::output::file;
+use crate::output::writing::{Content, Writing};
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
 

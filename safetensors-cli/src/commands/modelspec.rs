@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use safetensors_core::Metadata;
-use safetensors_core::digest::{DigestOptions, Sha256};
-use safetensors_core::modelspec::{Level, ModelSpec, validate};
+use safetensors_core::digest::DigestOptions;
 
 use super::Run;
 use crate::input::Input;
+use crate::model::modelspec::{self, Level, validate};
 use crate::output::edit::{EditArgs, entry};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::warn;
@@ -112,7 +112,7 @@ impl Validate {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let checkpoint = self.input.open()?;
         let (name, metadata) = (self.input.name(), checkpoint.metadata());
-        if !ModelSpec::is_in(metadata) {
+        if !modelspec::is_in(metadata) {
             anyhow::bail!(
                 "{name}: has no ModelSpec metadata; `safetensors modelspec init` writes some"
             );
@@ -148,23 +148,25 @@ impl Init {
 
     /// The entries to add to the file's metadata. Fails unless both together follow the standard.
     fn entries(&self, file: &Path, present: &Metadata) -> anyhow::Result<Metadata> {
-        let mut spec = ModelSpec::new(&self.architecture, &self.implementation, &self.title);
-        for (key, value) in &self.set {
-            spec.set(key, value)?;
-        }
-        // Errors are found before all data is read and before anything is written. Zeros stand in
-        // for the hash, which is recorded later.
+        let required = [
+            ("architecture", &*self.architecture),
+            ("implementation", &self.implementation),
+            ("title", &self.title),
+        ];
+        let set = self.set.iter().map(|(key, value)| (&**key, &**value));
+        let entries =
+            modelspec::entries(required.into_iter().chain(set)).map_err(anyhow::Error::msg)?;
+        // Errors are found before all data is read and before anything is written, so a hash stands
+        // in for the one that is recorded later.
         let mut together = present.clone();
-        spec.hash_sha256 = self.hash.then_some(Sha256::from([0; 32]));
-        together.extend(spec.to_metadata()?);
-        spec.hash_sha256 = None;
-        let (errors, warnings): (Vec<_>, Vec<_>) =
-            validate(&together).into_iter().partition(|finding| finding.level == Level::Error);
-        if let Some(error) = errors.first() {
-            let path = text::path(file);
+        together.extend(entries.clone());
+        together.extend(self.hash.then(modelspec::any_sha256));
+        let problems = validate(&together);
+        let path = text::path(file);
+        if let Some(error) = problems.iter().find(|problem| problem.level == Level::Error) {
             anyhow::bail!("{path}: {error}; give it with --set");
         }
-        warnings.iter().for_each(|finding| warn(format!("{}: {finding}", text::path(file))));
-        Ok(spec.to_metadata()?)
+        problems.iter().for_each(|warning| warn(format!("{path}: {warning}")));
+        Ok(entries)
     }
 }

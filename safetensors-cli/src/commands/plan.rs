@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::Run;
 use crate::input::Input;
 use crate::model::ranks::{Rules, advise, read_plan, world_size};
-use crate::output::existing::Writing;
+use crate::output::writing::Writing;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::table::Align::{Left, Right};

@@ -1,6 +1,7 @@
-//! What is known about a model: its modules, totals, values, and how ranks divide it.
+//! What is known about a model: its modules, totals, values, its description by ModelSpec, and how ranks divide it.
 
 pub(crate) mod epochs;
+pub(crate) mod modelspec;
 pub(crate) mod order;
 pub(crate) mod ranks;
 pub(crate) mod totals;

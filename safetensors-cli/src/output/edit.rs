@@ -9,13 +9,14 @@ use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::digest::Note;
 use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::io::FileSource;
-use safetensors_core::modelspec::{Level, ModelSpec, validate};
 use safetensors_core::{Error, ErrorKind, SafeTensors, SaveOptions};
 
 use crate::input;
 use crate::input::{address, other};
-use crate::output::existing::{check_file, check_writable, identity};
+use crate::model::modelspec::{self, Level, validate};
+use crate::output::existing::identity;
 use crate::output::file::{self, Argument, tell};
+use crate::output::writing::{check_file, check_writable};
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
@@ -162,10 +163,10 @@ fn warn_of_modelspec(file: &Path) -> anyhow::Result<()> {
     // A file with parts of tensors has metadata, too, and is no checkpoint.
     let source = FileSource::open(file)?;
     let opened = SafeTensors::from_source(source).map_err(|error| error.in_path(file))?;
-    if ModelSpec::is_in(opened.metadata()) {
-        let findings = validate(opened.metadata()).into_iter();
-        let errors = findings.filter(|finding| finding.level == Level::Error);
-        errors.for_each(|finding| warn(format!("{}: {finding}", text::path(file))));
+    if modelspec::is_in(opened.metadata()) {
+        for problem in validate(opened.metadata()).iter().filter(|it| it.level == Level::Error) {
+            warn(format!("{}: {problem}", text::path(file)));
+        }
     }
     Ok(())
 }

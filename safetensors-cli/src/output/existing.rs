@@ -1,26 +1,17 @@
-//! [`Writing`]: the rule about an output that exists, which every command asks.
-//!
-//! An output that is none of the inputs is replaced with `--force`, or after a question on a
-//! terminal. An input that is its own output is replaced without a question if nothing is lost. A
-//! shard of a checkpoint is replaced only by itself.
+//! [`Existing`]: the files that an output replaces, or hides.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fmt::Display;
 use std::fs;
-use std::io::{self, BufRead, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use safetensors_core::Limits;
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath, FilePattern};
 use safetensors_core::io::beside;
-use safetensors_core::save::AtomicFile;
-use safetensors_core::{Error, Limits, Result, SaveOptions};
 use safetensors_formats::Format;
 use serde_json::Value;
 
-use super::file::{Argument, OUTPUT, advise, replace, tell};
 use crate::input::kind::Judge;
-use crate::input::{self, Checkpoint, Opening, Rewrite, address};
-use crate::terminal::report::wrong_usage;
+use crate::input::{self, Checkpoint, Opening, address};
 use crate::terminal::text;
 
 /// Files of trainers that name the newest checkpoint in the same directory.
@@ -29,152 +20,36 @@ const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 /// The most bytes of such a file.
 const LONGEST_NAME: u64 = 4096;
 
-/// The options of every command that writes an output.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Writing {
-    /// Print what would be written, and write nothing
-    #[arg(short = 'n', long)]
-    pub(crate) dry_run: bool,
-    /// Replace what exists without a question, even if it is read-only or in a cache of the Hub
-    #[arg(long)]
-    force: bool,
-}
-
 /// The files that an output replaces, or hides.
 #[derive(Debug, Default)]
 pub(crate) struct Existing {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Where the files are created, unless that is at an address.
-    directory: Option<PathBuf>,
+    pub(super) directory: Option<PathBuf>,
     /// The files that are replaced or removed.
-    files: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
     /// Their content in words.
-    held: String,
-    /// What the directory opens as, in words and as files, if it opens as the output from then on.
-    hidden: Option<(String, Vec<PathBuf>)>,
-    /// The index that names the output as a shard, and the names of the shard's tensors.
-    shard: Option<(PathBuf, BTreeSet<String>)>,
+    pub(super) held: String,
+    pub(super) hidden: Option<Hidden>,
+    pub(super) shard: Option<Shard>,
 }
 
-/// What the rule asks about an output that is made of tensors.
-#[derive(Debug, Default)]
-pub(crate) struct Content {
-    /// The [files](files_of) that were read.
-    pub(crate) inputs: HashSet<PathBuf>,
-    /// The names of its tensors.
-    pub(crate) names: BTreeSet<String>,
-    /// Says what is lost of the inputs that are replaced, if anything.
-    pub(crate) loss: Option<String>,
-}
-
-/// An output that may be written.
+/// What a directory opens as until it opens as the output.
 #[derive(Debug)]
-pub(crate) struct Destination {
-    path: PathBuf,
-    /// The content that is replaced, in words.
-    replaced: Option<String>,
-    /// What the directory does not open as any more, in words.
-    hidden: Option<String>,
-    writing: Writing,
-    argument: Argument,
+pub(super) struct Hidden {
+    /// In words.
+    pub(super) name: String,
+    /// None if ranks have saved it.
+    pub(super) files: Vec<PathBuf>,
 }
 
-impl Writing {
-    /// The options of a save, before it is known whether something is replaced.
-    pub(crate) fn options(self) -> SaveOptions {
-        SaveOptions::new().replace_read_only(self.force).replace_cached(self.force)
-    }
-
-    /// Decides about the file of `-o`, which is made of a checkpoint. `None` for standard output.
-    pub(crate) fn output(
-        self,
-        path: &Path,
-        read: &Checkpoint,
-    ) -> anyhow::Result<Option<Destination>> {
-        if input::is_stdin(path) {
-            let refused = || wrong_usage("standard output has no dry run; name a file");
-            return if self.dry_run { Err(refused()) } else { Ok(None) };
-        }
-        if files_of(read).contains(&identity(path)) {
-            return Err(wrong_usage(format!(
-                "{} is a file of the checkpoint that is read; choose another -o FILE",
-                input::shown(path)
-            )));
-        }
-        self.file(path, OUTPUT).map(Some)
-    }
-
-    /// Decides about a file that no input can be.
-    pub(crate) fn file(self, path: &Path, argument: Argument) -> anyhow::Result<Destination> {
-        let decide = || {
-            check_file(path, &self.options())?;
-            self.permit(Existing::at_file(path), &Content::default())
-        };
-        let destination = decide().map_err(|error| advise(error, path, 0, argument))?;
-        Ok(Destination { argument, ..destination })
-    }
-
-    /// Decides whether an output may be written where this exists. Fails before work is lost if
-    /// its directory cannot be written.
-    pub(crate) fn permit(
-        self,
-        existing: Existing,
-        content: &Content,
-    ) -> anyhow::Result<Destination> {
-        let Existing { path, directory, files, held, hidden, shard } = existing;
-        if let Some(directory) = &directory {
-            check_writable(directory, &path)?;
-        }
-        let shown = input::shown(&path);
-        let are_read =
-            |files: &[PathBuf]| files.iter().all(|file| content.inputs.contains(&identity(file)));
-        if let Some((index, names)) = shard
-            && !(are_read(&files) && names == content.names)
-        {
-            anyhow::bail!(
-                "{shown} is a shard of {}, and nothing but this shard can take its place, also \
-                 with --force; write another file, or all of the checkpoint",
-                text::path(&index)
-            );
-        }
-        let loss = if files.is_empty() {
-            None
-        } else if are_read(&files) {
-            content.loss.as_ref().map(|loss| format!("{shown} is an input, and {loss}"))
-        } else {
-            Some(format!("{shown} exists: it has {held}, and would be replaced"))
-        };
-        if let Some(loss) = loss {
-            self.ask(&loss, "replace", &shown)?;
-        }
-        if let Some((name, files)) = &hidden
-            && (files.is_empty() || !are_read(files))
-        {
-            let opened = text::path(directory.as_deref().unwrap_or(&path));
-            let problem = format!("{shown} would hide {name}, which {opened} opens as");
-            self.ask(&problem, "write", &shown)?;
-        }
-        let replaced = (!files.is_empty()).then_some(held);
-        let hidden = hidden.map(|(name, _)| name);
-        Ok(Destination { path, replaced, hidden, writing: self, argument: OUTPUT })
-    }
-
-    /// Asks on a terminal whether to do it in spite of a problem, and fails elsewhere.
-    fn ask(self, problem: &str, verb: &str, shown: &str) -> anyhow::Result<()> {
-        if self.force {
-            return Ok(());
-        }
-        if self.dry_run || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-            anyhow::bail!("{problem}; --force {verb}s it");
-        }
-        write!(io::stderr(), "{}; {verb} it? [y/N] ", text::printable(problem))?;
-        let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
-        match answer.trim().to_lowercase().as_str() {
-            "y" | "yes" => Ok(()),
-            _ => anyhow::bail!("{shown} is unchanged"),
-        }
-    }
+/// The output as a shard of a checkpoint.
+#[derive(Debug)]
+pub(super) struct Shard {
+    /// The index that names it.
+    pub(super) index: PathBuf,
+    /// The names of its tensors.
+    pub(super) names: BTreeSet<String>,
 }
 
 impl Existing {
@@ -209,18 +84,18 @@ impl Existing {
 
     /// The same for a checkpoint, which may hide what the directory opens as. Fails if that is what
     /// ranks have saved.
-    pub(crate) fn hiding(self) -> anyhow::Result<Self> {
-        let is_other = |it: &PathBuf| !self.files.contains(it);
-        let hidden = opens_as(&self.path).filter(|(_, opened)| opened.iter().all(is_other));
-        if hidden.as_ref().is_some_and(|(_, files)| files.is_empty()) {
-            anyhow::bail!(
-                "{}: OUT, the last argument, has files that the ranks of a training have saved, \
-                 which the output would hide, also with --force; choose another directory, or \
-                 move them away",
-                input::shown(&self.path)
-            );
+    pub(crate) fn hiding(mut self) -> anyhow::Result<Self> {
+        let Some(hidden) = opens_as(&self.path) else { return Ok(self) };
+        anyhow::ensure!(
+            !hidden.files.is_empty(),
+            "{}: OUT, the last argument, has files that the ranks of a training have saved, which \
+             the output would hide, also with --force; choose another directory, or move them away",
+            input::shown(&self.path)
+        );
+        if !hidden.files.iter().any(|file| self.files.contains(file)) {
+            self.hidden = Some(hidden);
         }
-        Ok(Self { hidden, ..self })
+        Ok(self)
     }
 
     /// What a checkpoint at an address replaces.
@@ -236,82 +111,6 @@ impl Existing {
     /// Whether some of these files are replaced.
     pub(crate) fn has_any(&self, files: &HashSet<PathBuf>) -> bool {
         self.files.iter().any(|file| files.contains(&identity(file)))
-    }
-}
-
-impl Destination {
-    /// The options of the save. A file that appears in the meantime is not replaced.
-    pub(crate) fn options(&self) -> SaveOptions {
-        self.writing.options().overwrite(self.overwrites())
-    }
-
-    /// Whether files that exist may be replaced.
-    pub(crate) fn overwrites(&self) -> bool {
-        self.writing.force || self.replaced.is_some()
-    }
-
-    /// The message of a dry run, for an output of this content.
-    pub(crate) fn would(&self, new: impl Display) -> String {
-        let path = input::shown(&self.path);
-        match &self.replaced {
-            Some(old) => format!("would replace {path} ({old}) with {new}"),
-            None => format!("would write {path} ({new})"),
-        }
-    }
-
-    /// Prints the message of a dry run. Returns whether this is one.
-    pub(crate) fn is_dry_run(&self, out: &mut impl Write, new: impl Display) -> io::Result<bool> {
-        if self.writing.dry_run {
-            writeln!(out, "{}", self.would(new))?;
-        }
-        Ok(self.writing.dry_run)
-    }
-
-    /// Writes a file that needs this space.
-    pub(crate) fn write(
-        &self,
-        bytes: u64,
-        write: impl FnOnce(&mut BufWriter<AtomicFile>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let written = replace(&self.path, &self.options(), write);
-        written.map_err(|error| advise(error, &self.path, bytes, self.argument))
-    }
-
-    /// Says that the output is written.
-    pub(crate) fn tell(&self, out: &mut impl Write, content: impl Display) -> anyhow::Result<()> {
-        tell(out, &input::shown(&self.path), "written", content)
-    }
-
-    /// The end of a message, which names what is hidden.
-    pub(crate) fn hides(&self) -> String {
-        let note = |name| format!("; the directory opens as it, and no longer as {name}");
-        self.hidden.as_ref().map(note).unwrap_or_default()
-    }
-}
-
-/// Fails if no file can be saved to a path, as far as names and modes of files say it.
-pub(crate) fn check_file(path: &Path, options: &SaveOptions) -> Result<()> {
-    Rewrite::default().plan(options)?.check_destination(path)
-}
-
-/// Fails if no file can be created in a directory, or where it would be created. The error is
-/// about `path`.
-pub(crate) fn check_writable(directory: &Path, path: &Path) -> Result<()> {
-    #[cfg(unix)]
-    {
-        use rustix::fs::{Access, access};
-        let mut there = directory.ancestors().filter(|it| !it.as_os_str().is_empty());
-        let there = there.find(|it| it.exists()).unwrap_or(Path::new("."));
-        let can_be = match there.is_dir() {
-            true => access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(io::Error::from),
-            false => Err(io::ErrorKind::NotADirectory.into()),
-        };
-        can_be.map_err(|error| Error::from(error).in_path(path))
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = (directory, path);
-        Ok(())
     }
 }
 
@@ -357,14 +156,14 @@ fn totals(checkpoint: &Checkpoint) -> String {
     format!("{}, {}", text::counted(checkpoint.len() as u64, "tensor"), text::size(bytes))
 }
 
-/// What a directory opens as: in words, and its files, of which there are none if ranks have saved
-/// them.
-fn opens_as(directory: &Path) -> Option<(String, Vec<PathBuf>)> {
+/// What a directory opens as.
+fn opens_as(directory: &Path) -> Option<Hidden> {
     if let Ok(found) = CheckpointPath::find(directory) {
         let (CheckpointPath::File(path) | CheckpointPath::Index(path)) = &found;
         let name = text::path(path.strip_prefix(directory).unwrap_or(path));
-        let files = found.files_to_copy().unwrap_or_default();
-        return Some((name, files.into_iter().chain([path.clone()]).collect()));
+        let mut files = found.files_to_copy().unwrap_or_default();
+        files.push(path.clone());
+        return Some(Hidden { name, files });
     }
     let names = files_in(directory);
     let names = names.iter().filter_map(|path| path.file_name()?.to_str());
@@ -372,13 +171,13 @@ fn opens_as(directory: &Path) -> Option<(String, Vec<PathBuf>)> {
         || NEWEST.iter().any(|name| says_newest(directory, name))
         || safetensors_core::Checkpoint::open_whole(directory).is_ok();
     if is_saved_by_ranks {
-        return Some(("files that ranks have saved".into(), Vec::new()));
+        return Some(Hidden { name: "files that ranks have saved".into(), files: Vec::new() });
     }
     // A checkpoint of another format, such as PyTorch's.
     let other = input::open(directory).ok()?;
     let files: Vec<_> = listed(&other).map(Path::to_owned).collect();
-    let names: Vec<_> = files.iter().filter_map(|path| path.file_name()?.to_str()).collect();
-    Some((text::some(&names), files.clone()))
+    let name = text::some(files.iter().filter_map(|path| path.file_name()?.to_str()));
+    Some(Hidden { name, files })
 }
 
 /// Whether a file names a directory beside it, or has its number, as Megatron does.
@@ -390,22 +189,28 @@ fn says_newest(path: &Path, name: &str) -> bool {
     is_number || said.file_name() == Some(said.as_os_str()) && path.join(said).is_dir()
 }
 
-/// The index that names a file as a shard, and the names of the shard's tensors.
-fn shard(path: &Path) -> Option<(PathBuf, BTreeSet<String>)> {
+/// The shard that a file is, by an index beside it or beside the file that a link leads to.
+fn shard(path: &Path) -> Option<Shard> {
     let real = identity(path);
-    [path, &real].into_iter().find_map(|path| {
-        let name = path.file_name()?.to_str()?;
-        files_in(directory(path)).into_iter().find_map(|index| {
-            let Some(CheckpointPath::Index(_)) = CheckpointPath::from_name(&index) else {
-                return None;
-            };
-            let text = beside::read_file(&index, Limits::default().index_bytes).ok()?;
-            let json: Value = serde_json::from_slice(&text).ok()?;
-            let tensors = json["weight_map"].as_object()?.iter().filter(|(_, file)| *file == name);
-            let names: BTreeSet<_> = tensors.map(|(name, _)| name.clone()).collect();
-            (!names.is_empty()).then_some((index, names))
-        })
-    })
+    for path in [path, &real] {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        for index in files_in(directory(path)) {
+            let names = tensors_in(&index, name).unwrap_or_default();
+            if !names.is_empty() {
+                return Some(Shard { index, names });
+            }
+        }
+    }
+    None
+}
+
+/// The tensors that an index has in a file. `None` if it is no index.
+fn tensors_in(index: &Path, file: &str) -> Option<BTreeSet<String>> {
+    let CheckpointPath::Index(_) = CheckpointPath::from_name(index)? else { return None };
+    let text = beside::read_file(index, Limits::default().index_bytes).ok()?;
+    let json: Value = serde_json::from_slice(&text).ok()?;
+    let tensors = json["weight_map"].as_object()?.iter().filter(|(_, named)| *named == file);
+    Some(tensors.map(|(name, _)| name.clone()).collect())
 }
 
 /// The files and links in a directory, sorted.

@@ -4,3 +4,4 @@ pub(crate) mod edit;
 pub(crate) mod existing;
 pub(crate) mod file;
 pub(crate) mod numpy;
+pub(crate) mod writing;

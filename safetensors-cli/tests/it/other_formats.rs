@@ -21,7 +21,7 @@ pub(crate) fn with(names: &[&str]) -> tempfile::TempDir {
 
 pub(crate) fn fixture(name: &str) -> PathBuf {
     let formats = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    formats.join("safetensors-formats/tests/fixtures").join(name)
+    formats.join("extras/formats/tests/fixtures").join(name)
 }
 
 pub(crate) fn output(dir: &Path, args: &[&str]) -> String {

@@ -9,7 +9,7 @@ use crate::fixtures::*;
 
 /// A key, a certificate or a signature of the tests of `safetensors-sign`.
 pub(crate) fn fixture(name: &str) -> String {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../safetensors-sign/tests/fixtures");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../extras/sign/tests/fixtures");
     fixtures.join(name).display().to_string()
 }
 

@@ -84,7 +84,7 @@ fn epochs_have_their_sizes_and_metrics() {
     assert_eq!(epoch["files"][1]["name"], "optimizer.safetensors");
 }
 
-/// The last but two epoch of a run of `model-examples/examples/burn_train.rs`, as it was written.
+/// The last but two epoch of a run of `examples/models/examples/burn_train.rs`, as it was written.
 #[test]
 fn a_run_that_burn_has_written_is_complete() {
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");

@@ -3,7 +3,7 @@
 //! | digest | of | kept in `__metadata__` under |
 //! |---|---|---|
 //! | XXH3-128 | each tensor's bytes | [`KEY`], one entry for all tensors: [`TensorDigests`] |
-//! | SHA-256 | all bytes after the header | `modelspec.hash_sha256`, as the [ModelSpec standard](crate::modelspec) defines it |
+//! | SHA-256 | all bytes after the header | `modelspec.hash_sha256`, as the [ModelSpec standard](https://github.com/Stability-AI/ModelSpec) defines it |
 //!
 //! XXH3 is about as fast as reading memory, and shows which tensor has changed. Digests find
 //! accidents, not attacks: whoever can change the data can also change the digest beside it.

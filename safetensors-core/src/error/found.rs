@@ -6,7 +6,6 @@ use std::string::String;
 
 #[cfg(feature = "std")]
 use super::text::NameList;
-use super::text::Quoted;
 
 /// Displays the first byte of a text, or says that the text has only white space.
 pub(super) struct FoundByte(pub(super) Option<u8>);
@@ -30,17 +29,5 @@ pub(super) struct Below<'a>(pub(super) &'a [String]);
 impl fmt::Display for Below<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "; below it: {}", NameList(self.0)) }
-    }
-}
-
-/// Displays what was found, or that it is missing.
-pub(super) struct OrMissing<'a>(pub(super) Option<&'a str>);
-
-impl fmt::Display for OrMissing<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(found) => write!(f, "found {}", Quoted(found)),
-            None => f.write_str("but is missing"),
-        }
     }
 }

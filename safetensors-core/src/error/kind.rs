@@ -4,7 +4,7 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 
 #[cfg(feature = "std")]
 use super::found::Below;
-use super::found::{FoundByte, OrMissing};
+use super::found::FoundByte;
 use super::mismatch::MismatchList;
 #[cfg(feature = "std")]
 use super::text::NameList;
@@ -256,9 +256,9 @@ pub enum ErrorKind {
     BadAttribute { name: &'static str, expected: String, found: String },
 
     // Metadata and digests.
-    /// A key of the ModelSpec standard is missing, or its value has not the standard's form.
-    #[error("{} should be {expected}, {}", Quoted(.key), OrMissing(.found.as_deref()))]
-    BadModelSpec { key: String, expected: &'static str, found: Option<String> },
+    /// The value of a key of the ModelSpec standard has not the standard's form.
+    #[error("{} should be {expected}, found {}", Quoted(.key), Quoted(.found))]
+    BadModelSpec { key: &'static str, expected: &'static str, found: String },
     /// The metadata entry that records digests is not JSON of the form it should have.
     #[error("the entry {key} in __metadata__ is malformed: {}", Escaped(.problem))]
     BadDigestRecord { key: &'static str, problem: String },

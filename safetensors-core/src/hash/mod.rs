@@ -31,8 +31,6 @@ pub use options::DigestOptions;
 pub use record::{KEY, TensorDigests};
 #[cfg(feature = "std")]
 pub(crate) use running::RunningDigest;
-#[cfg(feature = "modelspec")]
-pub(crate) use sha256::SHA256_FORM;
 pub use sha256::Sha256;
 #[cfg(feature = "std")]
 pub(crate) use sha256::{recorded_sha256, sha256_entry};

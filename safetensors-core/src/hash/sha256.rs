@@ -1,6 +1,6 @@
 //! [`Sha256`]: the SHA-256 of a file's data.
 
-#[cfg(any(feature = "modelspec", feature = "std"))]
+#[cfg(feature = "std")]
 use alloc::{format, string::String};
 use core::fmt;
 use core::str::FromStr;
@@ -13,8 +13,8 @@ use crate::hash::hex;
 use crate::header::{Metadata, SHA256_KEY};
 
 /// The form that a SHA-256 has in metadata, for messages.
-#[cfg(any(feature = "modelspec", feature = "std"))]
-pub(crate) const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
+#[cfg(feature = "std")]
+const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 
 /// A SHA-256 digest. `Display` prints 64 lower-case hex digits, as `sha256sum` does.
 ///
@@ -30,27 +30,15 @@ pub(crate) const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sha256([u8; 32]);
 
-/// The form that the ModelSpec standard gives a hash in metadata.
-#[cfg(any(feature = "modelspec", feature = "std"))]
-impl Sha256 {
-    pub(crate) fn from_metadata(text: &str) -> Option<Self> {
-        text.strip_prefix("0x")?.parse().ok()
-    }
-
-    pub(crate) fn to_metadata(self) -> String {
-        format!("0x{self}")
-    }
-}
-
 /// The SHA-256 of all data that a file's metadata records.
 #[cfg(feature = "std")]
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
-    match Sha256::from_metadata(text) {
-        Some(hash) => Ok(Some(hash)),
-        None => {
-            let (key, found) = (SHA256_KEY.into(), Some(text.clone()));
-            Err(ErrorKind::BadModelSpec { key, expected: SHA256_FORM, found }.into())
+    match text.strip_prefix("0x").map(str::parse) {
+        Some(Ok(hash)) => Ok(Some(hash)),
+        Some(Err(_)) | None => {
+            let found = text.clone();
+            Err(ErrorKind::BadModelSpec { key: SHA256_KEY, expected: SHA256_FORM, found }.into())
         }
     }
 }
@@ -58,7 +46,7 @@ pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
 /// The key and the value that record the SHA-256 of all data in a file's metadata.
 #[cfg(feature = "std")]
 pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
-    (SHA256_KEY, hash.to_metadata())
+    (SHA256_KEY, format!("0x{hash}"))
 }
 
 /// Exactly 64 lower-case hex digits.

@@ -7,7 +7,7 @@ pub(crate) const METADATA_KEY: &str = "__metadata__";
 pub(crate) const FORMAT_KEY: &str = "format";
 
 /// The prefix of every key of the ModelSpec standard.
-pub(crate) const MODELSPEC_PREFIX: &str = "modelspec.";
+const MODELSPEC_PREFIX: &str = "modelspec.";
 
 /// The ModelSpec key for the SHA-256 of all data.
 pub(crate) const SHA256_KEY: &str = "modelspec.hash_sha256";

@@ -32,8 +32,6 @@ pub use dimensions::dimensions;
 #[cfg(feature = "std")]
 pub(crate) use dimensions::{DIMENSIONS, dimensions_text};
 pub(crate) use encode::{HeaderEntry, encode};
-#[cfg(feature = "modelspec")]
-pub(crate) use keys::MODELSPEC_PREFIX;
 pub(crate) use keys::{ATTEMPT_KEY, DIGESTS_KEY, METADATA_KEY, SHA256_KEY, is_reserved};
 #[cfg(feature = "std")]
 pub(crate) use keys::{

@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn numbers_do_not_depend_on_what_is_read_together() {
         let fixtures =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../safetensors-testing/fixtures/quantised");
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../dev/testing/fixtures/quantised");
         let mut count = 0;
         for entry in std::fs::read_dir(fixtures).unwrap() {
             let path = entry.unwrap().path().join("model.safetensors");

@@ -33,7 +33,6 @@ mod long_names;
 mod lora;
 #[cfg(target_os = "linux")]
 mod memory;
-mod modelspec;
 #[cfg(unix)]
 mod modes;
 mod optimizer;

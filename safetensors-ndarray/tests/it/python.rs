@@ -1,6 +1,6 @@
 //! Files of Python's library, read bit by bit, and files for it.
 //!
-//! `fixtures/generate.py` wrote the fixture. `scripts/python_interop.py` sets
+//! `fixtures/generate.py` wrote the fixture. `dev/scripts/python_interop.py` sets
 //! `SAFETENSORS_INTEROP_DIR`, and reads with Python what this program writes there.
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Layers of PyTorch: their files, and the outputs that PyTorch computed.
 //!
-//! `scripts/pytorch_layers.py` wrote the fixtures.
+//! `dev/scripts/pytorch_layers.py` wrote the fixtures.
 
 mod attention;
 mod bert;

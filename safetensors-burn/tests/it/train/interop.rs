@@ -1,6 +1,6 @@
 //! Trainings that go from PyTorch to burn and on, and back.
 //!
-//! `scripts/optimizer_interop.py` wrote the fixtures, and lets PyTorch go on from what these tests
+//! `dev/scripts/optimizer_interop.py` wrote the fixtures, and lets PyTorch go on from what these tests
 //! save in `SAFETENSORS_INTEROP_DIR`.
 
 use burn::module::{Module, Param};
@@ -174,7 +174,7 @@ fn without_the_state_the_losses_are_others() {
     }
 }
 
-/// `scripts/optimizer_interop.py` goes on from here, and compares the losses.
+/// `dev/scripts/optimizer_interop.py` goes on from here, and compares the losses.
 #[test]
 fn a_training_for_pytorch() {
     for kind in KINDS {

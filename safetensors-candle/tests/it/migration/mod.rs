@@ -81,7 +81,7 @@ fn assert_same(ours: &Tensor, theirs: &Tensor) {
 /// A file that PyTorch wrote.
 fn pytorch_file() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.join("../safetensors-formats/tests/fixtures/pytorch/tied.pt")
+    package.join("../extras/formats/tests/fixtures/pytorch/tied.pt")
 }
 
 fn lazy<'a, S: ReadAt>(

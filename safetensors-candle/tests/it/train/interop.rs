@@ -1,6 +1,6 @@
 //! Trainings that go from PyTorch to candle and on, and what PyTorch gets back.
 //!
-//! `scripts/optimizer_interop.py` wrote the fixtures, and lets PyTorch go on from what these tests
+//! `dev/scripts/optimizer_interop.py` wrote the fixtures, and lets PyTorch go on from what these tests
 //! save in `SAFETENSORS_INTEROP_DIR`.
 
 use candle_core::{DType, Device, Tensor};
@@ -121,7 +121,7 @@ fn without_the_state_the_losses_are_others() {
     assert!(off > 1000.0 * TOLERANCE, "{off:e}");
 }
 
-/// `scripts/optimizer_interop.py` goes on from here, and compares the losses.
+/// `dev/scripts/optimizer_interop.py` goes on from here, and compares the losses.
 #[test]
 fn a_training_for_pytorch() {
     let Some(dir) = interop_dir("adamw") else { return };

@@ -55,16 +55,20 @@ enum Division {
 }
 
 impl Ranks {
-    /// Whether the output is divided. Rules alone are wrong usage.
-    pub(super) fn is_given(&self) -> anyhow::Result<bool> {
-        let is_given = self.ranks.is_some() || self.plan.is_some();
-        if !is_given && !self.rules.is_empty() {
+    /// Whether the output is divided.
+    pub(super) fn is_given(&self) -> bool {
+        self.ranks.is_some() || self.plan.is_some()
+    }
+
+    /// Refuses options that have nothing to divide.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if !self.is_given() && !self.rules.is_empty() {
             return Err(wrong_usage("--rule and --preset need --ranks"));
         }
-        if !is_given && self.dcp {
+        if !self.is_given() && self.dcp {
             return Err(wrong_usage("--dcp needs --ranks or --plan"));
         }
-        Ok(is_given)
+        Ok(())
     }
 
     /// How tensors of these names are divided; `None` if they are not.

@@ -37,11 +37,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use casts::Scheme;
 use changes::{Change, Changes};
 use divided::Ranks;
 use lora::{Adapters, Loras};
-use output::Output;
+use output::{Output, Target};
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::{QuantizationProblem, TieProblem};
 use safetensors_core::framework::Quoted;
@@ -52,8 +51,8 @@ use source::{FLOATS_STAY, Source, layers_of};
 use super::Run;
 use crate::input::{self, Rewrite};
 use crate::output::edit::warn_of_notes;
-use crate::output::existing::{Content, Writing};
 use crate::output::file;
+use crate::output::writing::{Content, Writing};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::stdout::Out;
@@ -142,7 +141,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     writing: Writing,
     /// Fail if another command saves to the directory OUT at the same time; else wait for it
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["ranks", "plan"])]
     no_wait: bool,
 }
 
@@ -195,6 +194,13 @@ fn shard_size(text: &str) -> Result<MaxShardSize, String> {
     }
 }
 
+impl Args {
+    /// Whether an option is given that only a directory as output takes.
+    fn is_for_directory(&self) -> bool {
+        self.max_shard_size.is_some() || self.no_wait || self.ranks.is_given()
+    }
+}
+
 impl Run for Args {
     fn writes_files(&self) -> bool {
         true
@@ -215,11 +221,19 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if inputs.is_empty() {
         return Err(out_is_missing());
     }
-    output::check_usage(args, output)?;
-    if let Some(Scheme::Gguf(kind)) = args.changes.quantize {
-        return gguf::run(args, kind, inputs, output, out);
+    match Target::new(args, output)? {
+        Target::Gguf(kind) => gguf::run(args, kind, inputs, output, out),
+        Target::Tensors(output) => save(args, inputs, output, out),
     }
-    let mut output = Output::new(args, output);
+}
+
+/// Saves tensors to an output that is not of GGUF.
+fn save(
+    args: &Args,
+    inputs: &[PathBuf],
+    mut output: Output,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     let change = args.changes.prepare()?;
     let adapters = args.loras.open()?;
     let sources = open(inputs, &change, &adapters)?;

@@ -1,4 +1,4 @@
-//! [`Output`]: the file or directory to write.
+//! [`Target`]: what OUT is. [`Output`]: the file or directory to write, unless it is of GGUF.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::checkpoint::{Contention, MaxShardSize};
+use safetensors_core::rewrite::Plan;
 use safetensors_core::{Metadata, SaveOptions, ShardOptions, TensorSource};
+use safetensors_formats::gguf::Type;
 use safetensors_formats::{ErrorKind, Format, burn};
 
 use super::Args;
@@ -19,33 +21,30 @@ use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
 use crate::input::kind::Kind;
-use crate::output::existing::{Existing, Writing};
+use crate::output::existing::Existing;
 use crate::output::file::Argument;
+use crate::output::writing::Writing;
 use crate::output::{file, numpy};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
-/// A path, and the form of what is written there.
+/// What OUT is.
 #[derive(Debug)]
-pub(super) struct Output {
-    path: PathBuf,
-    form: Form,
-    /// How the directory is divided among ranks.
-    ranks: Option<Divided>,
-    writing: Writing,
-    contention: Contention,
-    keeps_codes: bool,
-    /// The text of the `config.json` that is written beside the tensors.
-    config: Option<String>,
+pub(super) enum Target {
+    /// A GGUF file, whose weights are stored as this type.
+    Gguf(Type),
+    /// Any other.
+    Tensors(Output),
 }
 
+/// The form of an output that is not of GGUF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// One safetensors file.
     File,
     /// A directory with a checkpoint of one file, or of several with an index.
-    Directory(MaxShardSize),
+    Directory,
     /// One array.
     Npy,
     /// An archive of arrays.
@@ -54,23 +53,148 @@ enum Form {
     Burnpack,
 }
 
-impl Output {
-    /// An output of the form that its name tells, whose usage [is right](check_usage). A name of no
-    /// known kind is a directory.
-    pub(super) fn new(args: &Args, path: &Path) -> Self {
-        let form = match Kind::of(path) {
-            Kind::Checkpoint => Form::Directory(args.max_shard_size.unwrap_or_default()),
-            Kind::Other(Format::Npy) => Form::Npy,
-            Kind::Other(Format::Npz) => Form::Npz,
-            Kind::Other(Format::Burnpack) => Form::Burnpack,
-            _ => Form::File,
-        };
-        let contention = if args.no_wait { Contention::Fail } else { Contention::Wait };
-        let (path, writing) = (path.into(), args.writing);
-        let keeps_codes = args.changes.keep_quantized;
-        Self { path, form, ranks: None, writing, contention, keeps_codes, config: None }
-    }
+/// A path, and the form of what is written there.
+#[derive(Debug)]
+pub(super) struct Output {
+    path: PathBuf,
+    form: Form,
+    /// Where a directory is divided into files.
+    size: MaxShardSize,
+    /// How a directory is divided among ranks.
+    ranks: Option<Divided>,
+    writing: Writing,
+    contention: Contention,
+    keeps_codes: bool,
+    /// The text of the `config.json` that is written beside the tensors.
+    config: Option<String>,
+}
 
+/// The argument that names the output.
+pub(super) const OUT: Argument =
+    Argument { name: "OUT", stream: "write a regular file, and send that: `cat FILE > PIPE`" };
+
+/// The error of weights that stay quantised in an output of these formats.
+const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are quantised";
+
+impl Target {
+    /// Decides what to write to a path. Refuses a path that nothing can be written to, and options
+    /// that do not suit what is written there.
+    pub(super) fn new(args: &Args, path: &Path) -> anyhow::Result<Self> {
+        let wrong = |problem: String| wrong_usage(format!("{}: {problem}", input::name(path)));
+        args.ranks.check()?;
+        let form = form(path).map_err(wrong)?;
+        if let Some(address) = address::of(path) {
+            address::check_writable(address)?;
+        }
+        match (form, args.changes.quantize) {
+            (None, scheme) => for_gguf(args, scheme).map(Self::Gguf).map_err(wrong),
+            (Some(form), scheme) => {
+                let is_remote = address::of(path).is_some();
+                check_options(args, form, scheme, is_remote).map_err(wrong)?;
+                Ok(Self::Tensors(Output {
+                    path: path.into(),
+                    form,
+                    size: args.max_shard_size.unwrap_or_default(),
+                    ranks: None,
+                    writing: args.writing,
+                    contention: if args.no_wait { Contention::Fail } else { Contention::Wait },
+                    keeps_codes: args.changes.keep_quantized,
+                    config: None,
+                }))
+            }
+        }
+    }
+}
+
+/// The form of an output by its path; `None` for GGUF. A name of no known kind is a directory.
+fn form(path: &Path) -> Result<Option<Form>, String> {
+    if input::is_stdin(path) {
+        return Err("the output cannot be a pipe: its layout is decided beforehand".into());
+    }
+    let form = match Kind::of(path) {
+        Kind::Safetensors => return Ok(Some(Form::File)),
+        Kind::Checkpoint => return Ok(Some(Form::Directory)),
+        Kind::Other(Format::Npy) => Some(Form::Npy),
+        Kind::Other(Format::Npz) => Some(Form::Npz),
+        Kind::Other(Format::Burnpack) => Some(Form::Burnpack),
+        Kind::Other(Format::Gguf) => None,
+        Kind::Other(format) => return Err(unwritable(format)),
+        Kind::Foreign(format) => return Err(unwritable(format)),
+        Kind::Index => {
+            let instead = "name the directory for all of them";
+            return Err(format!("an index is written with its files; {instead}"));
+        }
+    };
+    match address::of(path) {
+        Some(_) => Err("burnpack, GGUF and NumPy's files are written to the disk only".into()),
+        None => Ok(form),
+    }
+}
+
+/// The problem of an output of a format that cannot be written.
+fn unwritable(format: impl Display) -> String {
+    format!(
+        "{format} files cannot be written; an output ends in .safetensors, .gguf, .bpk, .npz or \
+         .npy, or is a directory: write that, and convert it with a tool that knows {format}"
+    )
+}
+
+/// How a GGUF file stores weights. Refuses options that are for other outputs.
+fn for_gguf(args: &Args, scheme: Option<Scheme>) -> Result<Type, String> {
+    if args.is_for_directory() {
+        return Err(FOR_DIRECTORY.into());
+    }
+    if args.changes.name_dtypes() {
+        return Err("--quantize says what a GGUF file holds; --dtype, --cast, --dequantize, \
+                    --keep-quantized and --overflow are for other outputs"
+            .into());
+    }
+    if args.report {
+        return Err("--report is for other outputs".into());
+    }
+    match scheme {
+        Some(Scheme::Gguf(kind)) => Ok(kind),
+        Some(Scheme::Tensors(_)) | None => {
+            Err(format!("say how weights are stored: --quantize with {}", Scheme::for_gguf()))
+        }
+    }
+}
+
+const FOR_DIRECTORY: &str =
+    "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output";
+
+/// Refuses options that do not suit an output.
+fn check_options(
+    args: &Args,
+    form: Form,
+    scheme: Option<Scheme>,
+    is_remote: bool,
+) -> Result<(), String> {
+    if form != Form::Directory && args.is_for_directory() {
+        return Err(FOR_DIRECTORY.into());
+    }
+    if is_remote && (args.no_wait || args.ranks.is_given()) {
+        return Err("--no-wait, --ranks and --plan are for a directory of the disk".into());
+    }
+    if args.no_tokenizer {
+        return Err("--no-tokenizer is for a .gguf file as output".into());
+    }
+    match (scheme, form) {
+        (None, _) => Ok(()),
+        (Some(scheme @ Scheme::Gguf(_)), _) => {
+            Err(format!("--quantize {scheme} is for a .gguf file as output"))
+        }
+        (Some(_), Form::Npy | Form::Npz | Form::Burnpack) => Err(NO_CODES.into()),
+        (Some(_), Form::Directory) if args.ranks.is_given() => {
+            Err("--quantize does not go with --ranks and --plan: quantise to a directory first, \
+                 and divide that with rules for the codes and scales"
+                .into())
+        }
+        (Some(_), Form::File | Form::Directory) => Ok(()),
+    }
+}
+
+impl Output {
     /// Divides the output among ranks.
     pub(super) fn divide(&mut self, ranks: Option<Divided>) {
         self.ranks = ranks;
@@ -103,7 +227,7 @@ impl Output {
     /// stored there.
     pub(super) fn stale_settings(&self, sources: &[Source], is_changed: bool) -> Vec<String> {
         let directory = match self.form {
-            Form::Directory(_) => Some(&*self.path),
+            Form::Directory => Some(&*self.path),
             // Other files may lie there.
             _ => self.path.parent().filter(|_| is_changed),
         };
@@ -123,7 +247,7 @@ impl Output {
 
     /// Whether it is a directory.
     pub(super) fn is_directory(&self) -> bool {
-        matches!(self.form, Form::Directory(_))
+        self.form == Form::Directory
     }
 
     /// What it replaces or hides.
@@ -147,20 +271,17 @@ impl Output {
     /// make the plan fail.
     pub(super) fn take_metadata(&self, rewrite: &mut Rewrite<'_>) -> Metadata {
         match self.form {
-            Form::File | Form::Directory(_) | Form::Burnpack => Metadata::new(),
+            Form::File | Form::Directory | Form::Burnpack => Metadata::new(),
             Form::Npy | Form::Npz => std::mem::take(rewrite.metadata_mut()),
         }
     }
 
     /// Plans the output. Refuses tensors that this output cannot hold, before any data is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Preview> {
+        let options = self.writing.options();
         let plan = match self.form {
-            Form::File | Form::Npy | Form::Npz | Form::Burnpack => {
-                rewrite.plan(&self.writing.options())
-            }
-            Form::Directory(size) => {
-                rewrite.plan_sharded(&self.shards(size).save_options(self.writing.options()))
-            }
+            Form::Directory => rewrite.plan_sharded(&self.shards(options)),
+            _ => rewrite.plan(&options),
         };
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
         let mut preview = Preview::of(&plan);
@@ -176,29 +297,45 @@ impl Output {
             preview.ranks = Some(ranks.world_size());
             return Ok(preview);
         }
-        if !(self.keeps_codes || matches!(self.form, Form::File | Form::Directory(_))) {
-            let refused = plan.tensors().try_for_each(|(_, tensor)| tensor.refuse_codes());
-            refused.with_context(|| format!("{}: {NO_CODES}", self.name()))?;
+        match self.form {
+            Form::File | Form::Directory => {}
+            Form::Burnpack => {
+                self.refuse_codes(&plan)?;
+                self.burnpack(rewrite)?;
+            }
+            Form::Npy | Form::Npz => {
+                self.refuse_codes(&plan)?;
+                self.check_arrays(&plan)?;
+                preview.is_bare = true;
+                return Ok(preview);
+            }
         }
-        if self.form == Form::Burnpack {
-            self.burnpack(rewrite)?;
+        preview.removed = plan.removed_files(&self.path)?;
+        Ok(preview)
+    }
+
+    /// Refuses weights that stay quantised, unless they were asked for.
+    fn refuse_codes(&self, plan: &Plan<'_, '_, input::Source>) -> anyhow::Result<()> {
+        if self.keeps_codes {
+            return Ok(());
         }
-        if matches!(self.form, Form::File | Form::Directory(_) | Form::Burnpack) {
-            preview.removed = plan.removed_files(&self.path)?;
-            return Ok(preview);
-        }
+        let refused = plan.tensors().try_for_each(|(_, tensor)| tensor.refuse_codes());
+        refused.with_context(|| format!("{}: {NO_CODES}", self.name()))
+    }
+
+    /// Refuses tensors that NumPy's files cannot hold.
+    fn check_arrays(&self, plan: &Plan<'_, '_, input::Source>) -> anyhow::Result<()> {
         let found = plan.tensors().len();
         if self.form == Form::Npy && found != 1 {
-            let (path, found) = (text::path(&self.path), text::counted(found as u64, "tensor"));
+            let path = text::path(&self.path);
+            let found = text::counted(found as u64, "tensor");
             anyhow::bail!("{path}: a .npy file holds one tensor, not {found}; .npz holds several");
         }
-        plan.tensors().try_for_each(|(name, tensor)| {
+        for (name, tensor) in plan.tensors() {
             numpy::header_of(name, tensor, numpy::CONVERT)
-                .map(drop)
-                .with_context(|| text::path(&self.path))
-        })?;
-        preview.is_bare = true;
-        Ok(preview)
+                .with_context(|| text::path(&self.path))?;
+        }
+        Ok(())
     }
 
     /// Warns of the metadata that this output cannot hold.
@@ -218,40 +355,38 @@ impl Output {
         options: &SaveOptions,
         progress: &Progress,
     ) -> anyhow::Result<()> {
-        let counted = || options.clone().progress(progress.counted());
-        if let Some(address) = address::of(&self.path) {
-            return match self.form {
-                Form::Directory(size) => address::save_sharded(
-                    address,
-                    rewrite,
-                    &self.shards(size).save_options(counted()),
-                ),
-                _ => address::save(address, rewrite, &counted()),
-            };
-        }
-        match self.form {
-            Form::Directory(size) if let Some(divided) = &self.ranks => {
-                divided.write(rewrite, &self.path, self.shards(size).save_options(counted()))?;
+        let counted = options.clone().progress(progress.counted());
+        match (self.form, address::of(&self.path)) {
+            (Form::Directory, Some(address)) => {
+                address::save_sharded(address, rewrite, &self.shards(counted))?;
             }
-            Form::File => rewrite.save(&self.path, &counted())?,
-            Form::Directory(size) => {
-                rewrite.save_sharded(&self.path, &self.shards(size).save_options(counted()))?;
-            }
-            Form::Burnpack => {
+            (_, Some(address)) => address::save(address, rewrite, &counted)?,
+            (Form::Directory, None) => match &self.ranks {
+                Some(divided) => divided.write(rewrite, &self.path, self.shards(counted))?,
+                None => {
+                    rewrite.save_sharded(&self.path, &self.shards(counted))?;
+                }
+            },
+            (Form::File, None) => rewrite.save(&self.path, &counted)?,
+            (Form::Burnpack, None) => {
                 let writer = self.burnpack(rewrite)?;
                 file::replace(&self.path, options, |out| {
                     Ok(writer.write(out.get_ref(), |bytes| progress.add(bytes))?)
                 })?;
             }
-            Form::Npy | Form::Npz => {
+            (Form::Npy, None) => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
                 file::replace(&self.path, options, |out| {
-                    match self.form {
-                        Form::Npy => plan.tensors().try_for_each(|(name, tensor)| {
-                            numpy::write_npy(out, name, tensor, progress)
-                        })?,
-                        _ => numpy::write_npz(out, plan.tensors(), progress)?,
+                    for (name, tensor) in plan.tensors() {
+                        numpy::write_npy(out, name, tensor, progress)?;
                     }
+                    Ok(rewrite.check_unchanged()?)
+                })?;
+            }
+            (Form::Npz, None) => {
+                let plan = rewrite.plan(&SaveOptions::new())?;
+                file::replace(&self.path, options, |out| {
+                    numpy::write_npz(out, plan.tensors(), progress)?;
                     Ok(rewrite.check_unchanged()?)
                 })?;
             }
@@ -275,86 +410,14 @@ impl Output {
         })
     }
 
-    fn shards(&self, size: MaxShardSize) -> ShardOptions {
-        let options = ShardOptions::new().max_shard_size(size).contention(self.contention);
+    fn shards(&self, options: SaveOptions) -> ShardOptions {
+        let shards = ShardOptions::new()
+            .max_shard_size(self.size)
+            .contention(self.contention)
+            .save_options(options);
         match &self.config {
-            Some(config) => options.beside(CONFIG, config.as_str()),
-            None => options,
+            Some(config) => shards.beside(CONFIG, config.as_str()),
+            None => shards,
         }
     }
 }
-
-/// Refuses a path that nothing can be written to, and options that do not suit what is written there.
-pub(super) fn check_usage(args: &Args, path: &Path) -> anyhow::Result<()> {
-    let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", input::name(path))));
-    if path == Path::new("-") {
-        return wrong("the output cannot be a pipe: its layout is decided beforehand");
-    }
-    let (kind, address) = (Kind::of(path), address::of(path));
-    match kind {
-        Kind::Index => {
-            return wrong("an index is written with its files; name the directory for all of them");
-        }
-        Kind::Other(Format::Burnpack | Format::Gguf | Format::Npy | Format::Npz)
-            if address.is_some() =>
-        {
-            return wrong("burnpack, GGUF and NumPy's files are written to the disk only");
-        }
-        Kind::Safetensors
-        | Kind::Checkpoint
-        | Kind::Other(Format::Burnpack | Format::Gguf | Format::Npy | Format::Npz) => {}
-        Kind::Other(format) => return wrong(&unwritable(&format)),
-        Kind::Foreign(format) => return wrong(&unwritable(&format)),
-    }
-    address.map_or(Ok(()), address::check_writable)?;
-    let (is_directory, is_gguf) = (kind == Kind::Checkpoint, kind == Kind::Other(Format::Gguf));
-    let (is_divided, no_wait) = (args.ranks.is_given()?, args.no_wait);
-    let quantize = args.changes.quantize;
-    let for_gguf = matches!(quantize, Some(Scheme::Gguf(_)));
-    let for_tensors = quantize.is_some() && !for_gguf;
-    let of_gguf =
-        quantize.map(|scheme| format!("--quantize {scheme} is for a .gguf file as output"));
-    let needs = format!("say how weights are stored: --quantize with {}", Scheme::for_gguf());
-    let rules = [
-        (
-            !is_directory && (args.max_shard_size.is_some() || no_wait || is_divided),
-            "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output",
-        ),
-        (
-            address.is_some() && (no_wait || is_divided),
-            "--no-wait, --ranks and --plan are for a directory of the disk",
-        ),
-        (no_wait && is_divided, "--no-wait does not go with --ranks and --plan"),
-        (!is_gguf && args.no_tokenizer, "--no-tokenizer is for a .gguf file as output"),
-        (!is_gguf && for_gguf, of_gguf.as_deref().unwrap_or_default()),
-        (
-            is_gguf && args.changes.name_dtypes(),
-            "--quantize says what a GGUF file holds; --dtype, --cast, --dequantize, \
-             --keep-quantized and --overflow are for other outputs",
-        ),
-        (is_gguf && args.report, "--report is for other outputs"),
-        (is_gguf && !for_gguf, &needs),
-        (matches!(kind, Kind::Other(_)) && for_tensors, NO_CODES),
-        (
-            is_divided && for_tensors,
-            "--quantize does not go with --ranks and --plan: quantise to a directory first, and \
-             divide that with rules for the codes and scales",
-        ),
-    ];
-    rules.iter().find(|(is_wrong, _)| *is_wrong).map_or(Ok(()), |(_, problem)| wrong(problem))
-}
-
-/// What is wrong with an output of these formats.
-const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are quantised";
-
-/// What is wrong with an output of a format that cannot be written.
-fn unwritable(format: &dyn Display) -> String {
-    format!(
-        "{format} files cannot be written; an output ends in .safetensors, .gguf, .bpk, .npz or \
-         .npy, or is a directory: write that, and convert it with a tool that knows {format}"
-    )
-}
-
-/// The argument that names the output.
-pub(super) const OUT: Argument =
-    Argument { name: "OUT", stream: "write a regular file, and send that: `cat FILE > PIPE`" };

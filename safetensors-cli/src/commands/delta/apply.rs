@@ -8,7 +8,8 @@ use safetensors_delta::Options;
 
 use super::{advise, bytes_of, counted, opened, permit, warn_of_left_out, warn_of_unchecked};
 use crate::input::{self, address};
-use crate::output::existing::{Content, Existing, Writing, files_of};
+use crate::output::existing::{Existing, files_of};
+use crate::output::writing::{Content, Writing};
 use crate::terminal::text;
 
 /// Write the checkpoint that deltas make of BASE

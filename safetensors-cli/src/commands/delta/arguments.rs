@@ -8,7 +8,8 @@ use safetensors_core::Metadata;
 use safetensors_delta::{ChecksumFormat, Encoding, Options};
 
 use super::{advise, permit};
-use crate::output::existing::{Content, Destination, Existing, Writing};
+use crate::output::existing::Existing;
+use crate::output::writing::{Content, Destination, Writing};
 use crate::terminal::report::wrong_usage;
 
 /// How a delta is written.

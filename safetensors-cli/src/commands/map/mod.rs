@@ -25,7 +25,7 @@ use crate::input::{self, Checkpoint, Input, Tensor};
 use crate::model::order::Sort;
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
-use crate::output::existing::Writing;
+use crate::output::writing::Writing;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::text;

@@ -26,7 +26,7 @@ use absent::sign;
 use present::sign;
 
 use super::Run;
-use crate::output::existing::Writing;
+use crate::output::writing::Writing;
 use crate::terminal::stdout::Out;
 
 /// How `safetensors verify` shows what it has found.

@@ -2,20 +2,20 @@
 //! that the tests of `safetensors-hub` use, on the loopback. The package in the registry does not
 //! have these tests, because it does not have the servers.
 
-#[path = "../../../../safetensors-hub/tests/it/remote/bucket.rs"]
+#[path = "../../../../extras/hub/tests/it/remote/bucket.rs"]
 #[allow(dead_code, reason = "the tests of that package use the rest")]
 mod bucket;
 mod cache;
 mod deltas;
 mod download;
-#[path = "../../../../safetensors-hub/tests/it/server/mod.rs"]
+#[path = "../../../../extras/hub/tests/it/server/mod.rs"]
 mod hub_server;
 #[cfg(unix)]
 mod interrupted;
 mod manifest;
 mod reading;
 mod saving;
-#[path = "../../../../safetensors-hub/tests/it/remote/server.rs"]
+#[path = "../../../../extras/hub/tests/it/remote/server.rs"]
 #[allow(dead_code, reason = "the tests of that package use the rest")]
 mod web;
 

@@ -12,7 +12,6 @@ use safetensors_core::digest::{
     self, Digest, DigestOptions, Hasher, KEY, TensorDigests, VerifiedFile,
 };
 use safetensors_core::edit::{Edit, Edited};
-use safetensors_core::modelspec::ModelSpec;
 use safetensors_core::save::{StreamWriter, write_to};
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, Metadata, Result, Rewrite, SafeTensors, SaveOptions,

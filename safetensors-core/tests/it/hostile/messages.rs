@@ -130,7 +130,7 @@ fn every_other_kind_that_has_text() {
     for kind in [
         ErrorKind::DoesNotFit { index: 0, value: format!("{:?}", f64::MAX), to: Dtype::I8 },
         ErrorKind::UnsupportedFrameworkType { framework, found: long() },
-        ErrorKind::BadModelSpec { key: long(), expected: "text", found: Some(long()) },
+        ErrorKind::BadModelSpec { key: "key", expected: "text", found: long() },
         ErrorKind::BadDigestRecord { key: "digests", problem: long() },
         ErrorKind::BadDigest { expected: 32, found: long() },
         ErrorKind::NoCheckpoint { found: many(), below: many() },

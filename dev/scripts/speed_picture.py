@@ -1,0 +1,329 @@
+#!/usr/bin/env python3
+"""Draws the pictures of docs/BENCHMARKS.md and of the README.
+
+    dev/scripts/speed_picture.py            writes docs/speed.svg, and the table of the README beside
+                                        it, from docs/BENCHMARKS.md, as `cargo bench -- --into` does
+    dev/scripts/speed_picture.py --check    fails if that picture or the README have other numbers
+    dev/scripts/speed_picture.py --growth NUMBERS.json PICTURE.svg
+                                        draws how time and memory grow, and prints the exponents,
+                                        as `cargo bench -- scaling --plot` does
+
+Needs Python 3.9 and nothing else.
+"""
+
+import html
+import json
+import math
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURE = ROOT / "docs" / "speed.svg"
+README = ROOT / "README.md"
+HEAD = "| work | instead of | warm |  | first load |  |"
+
+# The work, as the README names it; the peer, as it names it and as docs/BENCHMARKS.md does; the row of
+# files and memory that are warm, and the row of a process that does the work once.
+ROWS = [
+    (
+        "load 2 GiB into candle",
+        ("`MmapedSafetensors`", "candle MmapedSafetensors"),
+        "load 2 GiB of 8 MiB tensors into candle",
+        "first load of 2 GiB into candle, page cache cold",
+    ),
+    (
+        "the same",
+        ("`candle::safetensors::load`", "candle load"),
+        "load 2 GiB of 8 MiB tensors into candle",
+        "first load of 2 GiB into candle, page cache cold",
+    ),
+    (
+        "load 1 GiB into a burn module",
+        ("burn-store", "burn-store SafetensorsStore"),
+        "load 64 × (2048×2048) into burn",
+        None,
+    ),
+    (
+        "read an ndarray array of 256 MiB",
+        ("`.npz` by ndarray-npy", "ndarray-npy, .npz"),
+        "read an array of 256 MiB, warm",
+        "read an array of 256 MiB, fresh process",
+    ),
+    (
+        "save 2 GiB from candle",
+        ("`candle::safetensors::save`", "candle save"),
+        "save 2 GiB from candle",
+        None,
+    ),
+]
+
+
+def read_table():
+    """The lines of all tables: (row, by) -> (median, "ours is"). Ours has no ratio."""
+    lines, row = {}, None
+    for line in (ROOT / "docs/BENCHMARKS.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|") or len(cells) < 7:
+            continue
+        is_ours = bool(cells[0])
+        row = cells[0] or row
+        lines[row, "ours" if is_ours else cells[1]] = (cells[2], cells[6])
+    return lines
+
+
+def digits(ratio):
+    """`7.50× as fast` as a number."""
+    return float(ratio.split("×")[0])
+
+
+def time(cell):
+    """`162.40 ms` with three digits."""
+    number, unit = cell.split()
+    return f"{float(number):#.3g}".rstrip(".") + " " + unit
+
+
+def rounded(ratio):
+    return f"{ratio:.0f}×" if ratio >= 9.95 else f"{ratio:.1f}×"
+
+
+def measured(lines, row, peer):
+    """Our median, that of the peer, and how many times as fast ours is."""
+    if row is None:
+        return None
+    ours, (theirs, ratio) = lines[row, "ours"][0], lines[row, peer]
+    return time(ours), time(theirs), digits(ratio)
+
+
+def table(lines):
+    rows = [HEAD, "|---|---|---|---|---|---|"]
+    for work, (name, peer), warm, first in ROWS:
+        cells = [work, name]
+        for found in (measured(lines, warm, peer), measured(lines, first, peer)):
+            if found is None:
+                cells += ["–", ""]
+            else:
+                ours, theirs, ratio = found
+                cells += [f"{ours}, not {theirs}", f"**{rounded(ratio)}**"]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def picture(lines):
+    left, width, bar, gap, top = 330, 700, 14, 20, 34
+    largest = max(
+        found[2]
+        for _, (_, peer), *rows in ROWS
+        for found in (measured(lines, row, peer) for row in rows)
+        if found
+    )
+    scale = (width - left - 60) / largest
+    body, y = [], top
+    for work, (name, peer), warm, first in ROWS:
+        label = work if work != "the same" else "load 2 GiB into candle"
+        text = html.escape(f"{label}, instead of")
+        body.append(f'<text x="{left - 10}" y="{y + 12}" text-anchor="end">{text}</text>')
+        name = html.escape(name.replace("`", ""))
+        body.append(
+            f'<text x="{left - 10}" y="{y + 28}" text-anchor="end" fill="#555">{name}</text>'
+        )
+        for row, colour in ((warm, "#1f6feb"), (first, "#e08a00")):
+            found = measured(lines, row, peer)
+            if found:
+                length = found[2] * scale
+                body.append(
+                    f'<rect x="{left}" y="{y}" width="{length:.1f}" height="{bar}" '
+                    f'fill="{colour}"/>'
+                )
+                body.append(
+                    f'<text x="{left + length + 6:.1f}" y="{y + 12}">{rounded(found[2])}</text>'
+                )
+            y += bar + 2
+        y += gap
+    one = left + scale
+    body.append(
+        f'<line x1="{one:.1f}" y1="{top - 6}" x2="{one:.1f}" y2="{y - gap + 4}" '
+        'stroke="#888" stroke-dasharray="3 2"/>'
+    )
+    legend = (
+        f'<rect x="{left}" y="8" width="12" height="12" fill="#1f6feb"/>'
+        f'<text x="{left + 18}" y="18">warm</text>'
+        f'<rect x="{left + 70}" y="8" width="12" height="12" fill="#e08a00"/>'
+        f'<text x="{left + 88}" y="18">first load (dashed line: as fast as the other)</text>'
+    )
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" '
+            f'viewBox="0 0 {width} {y}" font-family="sans-serif" font-size="12">',
+            f'<rect width="{width}" height="{y}" fill="#fff"/>',
+            legend,
+            *body,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+COLOURS = {"ours": "#1f6feb", "peer": "#888", "limit": "#bbb", "memory": "#e08a00"}
+
+
+def families(numbers):
+    """Family -> (unit, {contender: (role, [(amount, seconds, memory)])}), as they were measured."""
+    found = {}
+    for row in numbers["rows"]:
+        point = row["point"]
+        if point is None:
+            continue
+        unit, lines = found.setdefault(point["family"], (point["unit"], {}))
+        for entry in row["contenders"]:
+            # Of rows by threads, the name of the contender is the number.
+            name = "ours" if entry["role"] == "ours" else entry["name"]
+            line = lines.setdefault(name, (entry["role"], []))[1]
+            line.append((point["amount"], entry["median_seconds"], entry["peak_memory_bytes"]))
+    return {name: found[name] for name in found if len(found[name][1]["ours"][1]) > 1}
+
+
+def exponent(points):
+    """The slope of the line of least squares through the logarithms; `None` if it has none."""
+    points = [(math.log(x), math.log(y)) for x, y in points if y]
+    if len(points) < 2:
+        return None
+    x_mean = sum(x for x, _ in points) / len(points)
+    y_mean = sum(y for _, y in points) / len(points)
+    squares = sum((x - x_mean) ** 2 for x, _ in points)
+    return sum((x - x_mean) * (y - y_mean) for x, y in points) / squares
+
+
+def seconds(value):
+    for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def amount(value, unit):
+    if unit != "bytes":
+        return f"{value:,}"
+    for name, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= size:
+            return f"{value / size:.0f} {name}"
+    return f"{value} B"
+
+
+def growth_table(found):
+    """How ours grows: the exponent of time over all amounts, and of the last step."""
+    columns = "work | from | to | time at the end | exponent | of the last step | memory at the end"
+    rows = [f"| {columns} |", "|---|---|---|---|---|---|---|"]
+    for family, (unit, lines) in found.items():
+        points = lines["ours"][1]
+        times = [(x, y) for x, y, _ in points]
+        memory = points[-1][2]
+        cells = [
+            family,
+            amount(points[0][0], unit) + ("" if unit == "bytes" else f" {unit}"),
+            amount(points[-1][0], unit),
+            seconds(points[-1][1]),
+            f"{exponent(times):.2f}",
+            f"{exponent(times[-2:]):.2f}",
+            "–" if memory is None else f"{math.ceil(memory / (1 << 20))} MiB",
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def panel(left, top, family, unit, lines):
+    """Time over amount, both by powers of ten; memory with a scale of its own."""
+    width, height = 230, 120
+    everything = [point for _, points in lines.values() for point in points]
+    xs = [math.log10(x) for x, _, _ in everything]
+    ys = [math.log10(y) for _, y, _ in everything]
+    sizes = [math.log10(size) for _, _, size in everything if size]
+
+    def curve(points, low, high, colour, dash=""):
+        span = max(high - low, 0.5)
+        x_span = max(max(xs) - min(xs), 0.1)
+        at = [
+            (
+                left + (math.log10(x) - min(xs)) / x_span * width,
+                top + height - (math.log10(y) - low) / span * height,
+            )
+            for x, y in points
+            if y
+        ]
+        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        return f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="1.8"{dash}/>'
+
+    body = [
+        f'<text x="{left}" y="{top - 22}" font-weight="bold">{html.escape(family)}</text>',
+        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#ccc"/>',
+    ]
+    for role, points in lines.values():
+        body.append(curve([(x, y) for x, y, _ in points], min(ys), max(ys), COLOURS[role]))
+    of_ours = lines["ours"][1]
+    if sizes:
+        dash = ' stroke-dasharray="4 3"'
+        sized = [(x, size) for x, _, size in of_ours]
+        body.append(curve(sized, min(sizes), max(sizes), COLOURS["memory"], dash))
+    times = [(x, y) for x, y, _ in of_ours]
+    slope = f"time ∝ n^{exponent(times):.2f}, at the end n^{exponent(times[-2:]):.2f}"
+    ends = f"{amount(of_ours[0][0], unit)} to {amount(of_ours[-1][0], unit)}"
+    ends += "" if unit == "bytes" else f" {unit}"
+    ours = f"{seconds(of_ours[0][1])} to {seconds(of_ours[-1][1])}"
+    if of_ours[-1][2] is not None:
+        first, last = (math.ceil(of_ours[end][2] / (1 << 20)) for end in (0, -1))
+        ours += f", {first} to {last} MiB"
+    body += [
+        f'<text x="{left}" y="{top - 7}" fill="#555">{slope}</text>',
+        f'<text x="{left}" y="{top + height + 15}" fill="#555">{html.escape(ends)}</text>',
+        f'<text x="{left}" y="{top + height + 29}" fill="#555">ours: {ours}</text>',
+    ]
+    return body
+
+
+def growth_picture(found):
+    columns, across, down = 3, 275, 215
+    width = columns * across + 20
+    height = 60 + down * math.ceil(len(found) / columns)
+    body, x = [], 20
+    memory = "our memory, on a scale of its own"
+    legend = {"ours": "ours", "peer": "peer", "limit": "limit", "memory": memory}
+    for role, name in legend.items():
+        body.append(f'<rect x="{x}" y="10" width="12" height="4" fill="{COLOURS[role]}"/>')
+        body.append(f'<text x="{x + 18}" y="16">{name}</text>')
+        x += 80
+    for index, (family, (unit, lines)) in enumerate(found.items()):
+        place = 20 + index % columns * across, 65 + index // columns * down
+        body += panel(*place, family, unit, lines)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+            f'<rect width="{width}" height="{height}" fill="#fff"/>',
+            *body,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def main():
+    if sys.argv[1:2] == ["--growth"] and len(sys.argv) == 4:
+        found = families(json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")))
+        Path(sys.argv[3]).write_text(growth_picture(found), encoding="utf-8")
+        print(growth_table(found))
+        return
+    lines = read_table()
+    if sys.argv[1:] == ["--check"]:
+        if table(lines) not in README.read_text(encoding="utf-8"):
+            sys.exit(f"README.md should have this table:\n\n{table(lines)}")
+        if PICTURE.read_text(encoding="utf-8") != picture(lines):
+            sys.exit("docs/speed.svg has other numbers: run dev/scripts/speed_picture.py")
+    elif sys.argv[1:]:
+        sys.exit(__doc__)
+    else:
+        before, old = README.read_text(encoding="utf-8").split(HEAD)
+        after = old[old.index("\n\n") :]
+        README.write_text(before + table(lines) + after, encoding="utf-8")
+        PICTURE.write_text(picture(lines), encoding="utf-8")
+
+
+main()

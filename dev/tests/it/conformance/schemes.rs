@@ -1,0 +1,193 @@
+//! The tables of the schemes of quantised weights, from what the suite has read. One is in the
+//! documentation of the core's module: which tensors store a weight. The other is in
+//! docs/reading.md: what each scheme was compared with, and by which ways it was read.
+//!
+//! After a change of the fixtures, `UPDATE_SCHEMES=1 cargo test --features full conformance` writes
+//! both.
+
+use std::path::Path;
+use std::{env, fs};
+
+use safetensors_bridge::quantized::QuantizedWeight;
+use safetensors_testing::quantized::{Case, Quantized};
+
+/// A fixture, its weights, and the ways that have read these.
+pub(super) type Read = (Quantized, Vec<QuantizedWeight>, Vec<&'static str>);
+
+/// The start of fixtures' names, and what these fixtures are. The longest one that fits counts.
+const SCHEMES: &[(&str, &str)] = &[
+    ("deepseek-fp8", "DeepSeek FP8, `fp8`"),
+    ("deepseek-v4-fp8", "DeepSeek-V4 FP8"),
+    ("deepseek-v4-experts", "DeepSeek-V4, experts of FP4"),
+    ("fp8", "FP8 with one scale, `fp8`"),
+    ("mxfp8", "MXFP8 of transformers, `mxfp8`"),
+    ("fbgemm", "FBGEMM FP8, `fbgemm_fp8`"),
+    ("ct-float", "compressed-tensors float-quantized"),
+    ("ct-int", "compressed-tensors int-quantized"),
+    ("ct-naive", "compressed-tensors naive-quantized"),
+    ("ct-mxfp8", "compressed-tensors mxfp8-quantized"),
+    ("ct-nvfp4", "compressed-tensors nvfp4-pack-quantized"),
+    ("ct-mxfp4", "compressed-tensors mxfp4-pack-quantized"),
+    ("ct-mxfp6", "compressed-tensors mxfp6-pack-quantized"),
+    ("ct-pack", "compressed-tensors pack-quantized, 2 to 8 bits"),
+    ("modelopt-fp8", "ModelOpt FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO"),
+    ("modelopt-mx", "ModelOpt MXFP8, MXFP4"),
+    ("modelopt-nvfp4", "ModelOpt NVFP4"),
+    ("modelopt-w4a16", "ModelOpt W4A16_AWQ"),
+    ("quark-fp8", "Quark FP8, `quark`"),
+    ("quark-mxfp4", "Quark MXFP4"),
+    ("gpt-oss", "gpt-oss MXFP4, `mxfp4`; also by OpenAI's names"),
+    ("gptq", "GPTQ, versions 1 and 2; 2, 3, 4 and 8 bits"),
+    ("autoround", "AutoRound in its packing and GPTQ's"),
+    ("awq", "AWQ, gemm"),
+    ("bnb-nf4", "bitsandbytes NF4, also nested"),
+    ("bnb-fp4", "bitsandbytes FP4"),
+    ("bnb-int8", "bitsandbytes INT8"),
+    ("torchao", "torchao Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor"),
+    ("hqq", "HQQ, 1, 2, 3, 4 and 8 bits"),
+    ("quanto-qint8", "Quanto, 8 bits"),
+    ("quanto-qfloat8", "Quanto, 8 bits"),
+    ("quanto-qint4", "Quanto, 2 and 4 bits"),
+    ("quanto-qint2", "Quanto, 2 and 4 bits"),
+    ("mlx", "MLX affine, 1 to 6 and 8 bits"),
+    ("mlx-mx", "MLX mxfp4, mxfp8, nvfp4"),
+    ("mlx-nv", "MLX mxfp4, mxfp8, nvfp4"),
+    ("metal", "MLX affine of transformers, `metal`"),
+    ("gemma", "Gemma, 2, 4 and 8 bits, `gemma`"),
+    ("comfy", "ComfyUI FP8, INT8, NVFP4, MXFP8, by marks"),
+    ("comfy-old", "ComfyUI FP8, by `scaled_fp8`"),
+];
+
+/// The columns of the ways, by what their names begin with. The last has all others.
+const LIBRARIES: [(&str, &str); 4] =
+    [("ndarray's", "ndarray"), ("candle's", "candle"), ("burn's", "burn"), ("", "core")];
+
+/// What the fixtures of one row say together.
+#[derive(Default)]
+struct Row<'a> {
+    scheme: &'static str,
+    /// The tensors of each weight.
+    tensors: Vec<Vec<String>>,
+    references: Vec<String>,
+    read: Vec<&'a Read>,
+}
+
+impl<'a> Row<'a> {
+    fn add(&mut self, read: &'a Read) {
+        let (fixture, weights, _) = read;
+        let reference = format!("`{}`", fixture.expected().metadata()["reference"]);
+        if !self.references.contains(&reference) {
+            self.references.push(reference);
+        }
+        self.tensors.extend(weights.iter().map(tensors));
+        self.read.push(read);
+    }
+
+    /// The tensors that every weight has, and those that some have.
+    fn stored(&self) -> String {
+        let first = &self.tensors[0];
+        let is_needed = |name: &&String| self.tensors.iter().all(|names| names.contains(name));
+        let needed: Vec<_> = first.iter().filter(is_needed).cloned().collect();
+        let mut others = Vec::new();
+        for name in self.tensors.iter().flatten() {
+            if !needed.contains(name) && !others.contains(name) {
+                others.push(name.clone());
+            }
+        }
+        let between = if needed.is_empty() || others.is_empty() { "" } else { ", also " };
+        format!("{}{between}{}", needed.join(", "), others.join(", "))
+    }
+}
+
+/// The tensors that store a weight, with `X` or `W` for its module or name.
+fn tensors(weight: &QuantizedWeight) -> Vec<String> {
+    let (name, letter) = match weight.name.strip_suffix(".weight") {
+        Some(module) => (module, "X"),
+        None => (&*weight.name, "W"),
+    };
+    let name_of = |tensor: &String| match tensor.strip_prefix(name) {
+        Some(end) => format!("`{letter}{end}`"),
+        None => format!("`{tensor}`"),
+    };
+    weight.tensors.iter().map(name_of).collect()
+}
+
+/// Checks that the documents have the tables, or writes them.
+pub(super) fn check_documents(read: &[Read], ways: &[&'static str]) {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for (_, scheme) in SCHEMES {
+        if rows.iter().all(|row| row.scheme != *scheme) {
+            rows.push(Row { scheme, ..Row::default() });
+        }
+    }
+    for read in read {
+        let name = &read.0.name;
+        let fits = SCHEMES.iter().filter(|(start, _)| name.starts_with(start));
+        let (_, scheme) = fits.max_by_key(|(start, _)| start.len()).unwrap_or_else(|| {
+            panic!("{name} is of no scheme in dev/tests/it/conformance/schemes.rs");
+        });
+        rows.iter_mut().find(|row| row.scheme == *scheme).unwrap().add(read);
+    }
+    let mut stored =
+        String::from("| scheme | stored tensors of module `X` or weight `W` |\n|---|---|\n");
+    let headings = LIBRARIES.map(|(_, library)| library).join(" | ");
+    let mut compared = format!("| scheme | equal to | checkpoints | {headings} |\n|---|---|---|");
+    compared += &"---|".repeat(LIBRARIES.len());
+    for row in &rows {
+        assert!(!row.read.is_empty(), "{} has no fixture", row.scheme);
+        stored += &format!("| {} | {} |\n", row.scheme, row.stored());
+        let references = row.references.join(", ");
+        let cells = LIBRARIES.map(|library| ways_of(row, library, ways)).join(" | ");
+        let count = row.read.len();
+        compared += &format!("\n| {} | {references} | {count} | {cells} |", row.scheme);
+    }
+    compared += "\n\nThe ways:\n\n";
+    for library in LIBRARIES {
+        let of = ways.iter().filter(|way| library_of(way) == library);
+        let of: Vec<_> = of.map(|way| way.trim_start_matches(library.0).trim()).collect();
+        compared += &format!("- {}: {}\n", library.1, of.join(", "));
+    }
+    check("safetensors-core/src/weights/schemes.md", "", &stored);
+    check("docs/reading.md", "<!-- schemes -->\n", &compared);
+}
+
+/// Checks that the documents have the table of the cases, or writes it.
+pub(super) fn check_cases(cases: &[Case]) {
+    let mut table = String::from("| a file with | what comes out |\n|---|---|\n");
+    for case in cases {
+        let outcome = if case.refused.is_empty() { "its numbers" } else { "an error" };
+        table += &format!("| {} | {outcome} |\n", case.about);
+    }
+    check("docs/reading.md", "<!-- cases -->\n", &table);
+}
+
+/// How many of a library's ways have read all fixtures of a row.
+fn ways_of(row: &Row<'_>, library: (&str, &str), ways: &[&'static str]) -> String {
+    let passed = |way: &&&str| row.read.iter().all(|(_, _, passed)| passed.contains(way));
+    let all = ways.iter().filter(|way| library_of(way) == library);
+    format!("{} of {}", all.clone().filter(passed).count(), all.count())
+}
+
+/// The column of a way.
+fn library_of(way: &str) -> (&'static str, &'static str) {
+    *LIBRARIES.iter().find(|(start, _)| way.starts_with(start)).unwrap()
+}
+
+/// Checks what a file of the repository has between two of these marks, or writes it.
+fn check(file: &str, mark: &str, expected: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let (before, after) = match mark {
+        "" => ("", ""),
+        _ => {
+            let (before, rest) = text.split_once(mark).unwrap();
+            (before, rest.split_once(mark).unwrap().1)
+        }
+    };
+    let wanted = format!("{before}{mark}{expected}{mark}{after}");
+    if env::var_os("UPDATE_SCHEMES").is_some() {
+        fs::write(&path, &wanted).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == wanted, "{file} has other tables: set UPDATE_SCHEMES=1");
+}

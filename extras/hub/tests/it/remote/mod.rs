@@ -1,0 +1,50 @@
+//! Reading from and saving to remote stores: a web server on the loopback that may misbehave, files
+//! and memory. `dev/scripts/s3_interop.py` has the same for buckets of S3.
+
+mod bucket;
+mod buckets;
+mod clouds;
+mod directories;
+mod faults;
+mod loading;
+mod requests;
+mod runtimes;
+mod saving;
+mod server;
+#[cfg(feature = "tracing")]
+mod spans;
+mod uploads;
+
+use safetensors_core::{SaveOptions, TensorBuf, serialize};
+use safetensors_hub::remote::RemoteOptions;
+
+pub(crate) const MIB: usize = 1 << 20;
+
+/// `len` bytes that differ by position and seed. They repeat after a prime number of bytes, so that
+/// bytes from another place are noticed.
+pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    const PERIOD: usize = 65_521;
+    let period: Vec<_> =
+        (0..PERIOD.min(len)).map(|i| ((i * 31 + (i >> 8) + seed) % 251) as u8).collect();
+    let mut bytes = period.repeat(len / PERIOD + 1);
+    bytes.truncate(len);
+    bytes
+}
+
+/// Tensors of bytes with these names and lengths.
+pub(crate) fn tensors(lengths: &[(&str, usize)]) -> Vec<(String, TensorBuf)> {
+    let tensor = |(seed, &(name, len)): (usize, &(&str, usize))| {
+        (name.to_owned(), TensorBuf::from_vec(vec![len], pattern(len, seed)).unwrap())
+    };
+    lengths.iter().enumerate().map(tensor).collect()
+}
+
+/// The bytes of a file with tensors.
+pub(crate) fn file(tensors: &[(String, TensorBuf)]) -> Vec<u8> {
+    serialize(tensors.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new()).unwrap()
+}
+
+/// Options that do not depend on the environment.
+pub(crate) fn options() -> RemoteOptions {
+    RemoteOptions::new().environment(false).retries(3)
+}

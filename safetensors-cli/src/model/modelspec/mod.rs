@@ -1,0 +1,47 @@
+//! The [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1: keys
+//! in the metadata of a file that describe its model.
+//!
+//! `keys` has the table of the standard, `form` and `date` check values, and [`validate`] compares
+//! the metadata of a file with the table.
+
+mod date;
+mod form;
+mod keys;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+use form::Form;
+use keys::{form_of, full_name};
+use safetensors_core::Metadata;
+pub(crate) use validate::{Level, Problem, validate};
+
+/// The version of the standard that [`entries`] declares.
+const VERSION: &str = "1.0.1";
+
+/// Returns `true` if metadata has any key of the standard, valid or not.
+pub(crate) fn is_in(metadata: &Metadata) -> bool {
+    metadata.keys().any(|key| key.starts_with(keys::PREFIX))
+}
+
+/// Makes the entries of metadata that describe a model, of names without `modelspec.` and their
+/// values. Fails for a value that does not have the form of its key.
+pub(crate) fn entries<'a>(
+    values: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<Metadata, Problem> {
+    let mut entries = Metadata::from([(full_name(keys::VERSION_KEY), VERSION.into())]);
+    for (name, text) in values {
+        let text = match form_of(name) {
+            Some(form) if !form.accepts(text) => return Err(Problem::of_value(name, form, text)),
+            Some(Form::List) => form::items(text).collect::<Vec<_>>().join(","),
+            _ => text.to_owned(),
+        };
+        entries.insert(full_name(name), text);
+    }
+    Ok(entries)
+}
+
+/// Returns an entry that has the form of a SHA-256, for one that is computed later.
+pub(crate) fn any_sha256() -> (String, String) {
+    (full_name("hash_sha256"), format!("0x{}", "0".repeat(form::SHA256_DIGITS)))
+}

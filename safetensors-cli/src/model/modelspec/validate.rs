@@ -1,0 +1,133 @@
+//! [`validate`]: lists every difference between a file's metadata and the standard.
+
+use std::fmt;
+
+use safetensors_core::Metadata;
+use safetensors_core::framework::Quoted;
+
+use super::form::{Form, major};
+use super::keys::{Category, KEYS, Key, PREFIX, Requirement, VERSION_KEY, form_of, full_name};
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// The metadata does not follow a recommendation of the standard.
+    Warning,
+    /// The metadata does not follow the standard.
+    Error,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// One difference between metadata and the standard. `Display` describes it in a sentence, without
+/// the level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// How bad it is.
+    pub(crate) level: Level,
+    /// The key, with `modelspec.`
+    key: String,
+    /// What the value of the key should be.
+    expected: &'static str,
+    /// The value of the key; `None` if the key is missing.
+    found: Option<String>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, expected) = (Quoted(&self.key), self.expected);
+        match &self.found {
+            Some(found) => write!(f, "{key} should be {expected}, found {}", Quoted(found)),
+            None => write!(f, "{key} is missing: it should be {expected}"),
+        }
+    }
+}
+
+impl Problem {
+    /// A value that does not have the form of its key, which is named without `modelspec.`
+    pub(super) fn of_value(name: &str, form: Form, text: &str) -> Self {
+        let (level, key) = (Level::Error, full_name(name));
+        Self { level, key, expected: form.words(), found: Some(text.to_owned()) }
+    }
+}
+
+/// Compares metadata with the standard, and lists the differences. Keys that the standard lists
+/// come first, in its order, then hashes by other algorithms.
+///
+/// A value that does not have the form of its key is an error. A missing key is an error if every
+/// model must have it, and a warning if every model should have it. For keys of some models only,
+/// these rules hold:
+///
+/// - A missing `resolution` is an error if `architecture` begins with `stable-diffusion`, because
+///   the standard says "should always have this key". It is a warning if another key for images is
+///   present, because "models that are able to handle any resolution may omit this key". It is
+///   always allowed if `architecture` contains a `/`, because "adapter and component models can
+///   leave this off".
+/// - A missing `data_format` is an error, and a missing `format_type` a warning, if `architecture`
+///   is `gpt-neo-x`, the only text model that the standard lists, or if another key for text is
+///   present.
+///
+/// A major version other than 1 is a warning, because its rules may differ. Keys that the standard
+/// does not list are allowed.
+pub(crate) fn validate(metadata: &Metadata) -> Vec<Problem> {
+    let listed = KEYS.iter().filter_map(|key| problem_of(key, metadata));
+    let others = metadata.iter().filter_map(|(key, text)| {
+        let name = key.strip_prefix(PREFIX)?;
+        let is_listed = KEYS.iter().any(|key| key.name == name);
+        let form = form_of(name).filter(|form| !is_listed && !form.accepts(text))?;
+        Some(Problem::of_value(name, form, text))
+    });
+    listed.chain(others).collect()
+}
+
+fn problem_of(key: &Key, metadata: &Metadata) -> Option<Problem> {
+    let name = full_name(key.name);
+    let Some(text) = metadata.get(&name) else {
+        let level = level_of_lack(key, metadata)?;
+        return Some(Problem { level, key: name, expected: key.form.words(), found: None });
+    };
+    if !key.form.accepts(text) {
+        return Some(Problem::of_value(key.name, key.form, text));
+    }
+    if key.name == VERSION_KEY && major(text) != Some(1) {
+        let expected = "of major version 1, the only one that is checked";
+        return Some(Problem {
+            level: Level::Warning,
+            key: name,
+            expected,
+            found: Some(text.clone()),
+        });
+    }
+    None
+}
+
+/// The level of the problem that this key is missing; `None` if that is not a problem.
+fn level_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
+    let by_requirement = match key.requirement {
+        Requirement::Must => Level::Error,
+        Requirement::Should => Level::Warning,
+        Requirement::Can => return None,
+    };
+    let architecture = metadata.get(&full_name("architecture")).map_or("", String::as_str);
+    let has_key_of = |category| {
+        KEYS.iter().any(|other| {
+            other.category == category && metadata.contains_key(&full_name(other.name))
+        })
+    };
+    match key.category {
+        Category::Any => Some(by_requirement),
+        Category::Image if architecture.contains('/') => None,
+        Category::Image if architecture.starts_with("stable-diffusion") => Some(by_requirement),
+        Category::Image => has_key_of(Category::Image).then_some(Level::Warning),
+        Category::Text => {
+            (architecture == "gpt-neo-x" || has_key_of(Category::Text)).then_some(by_requirement)
+        }
+    }
+}
