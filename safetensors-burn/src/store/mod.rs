@@ -286,7 +286,8 @@ impl CheckpointStore {
         match self.catalog {
             Some(ref catalog) => Ok(catalog),
             None => {
-                let (naming, options) = (self.naming.clone(), self.load_options.clone());
+                let naming = self.naming.clone();
+                let options = self.load_options.clone();
                 let catalog = Catalog::open(&self.place, naming, options, self.param_ids)?;
                 Ok(self.catalog.insert(Arc::new(catalog)))
             }

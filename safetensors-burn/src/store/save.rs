@@ -49,10 +49,10 @@ impl CheckpointStore {
         &self,
         module: &impl ModuleSnapshot,
     ) -> Result<(Vec<(String, ModuleSource)>, SaveOptions)> {
-        let (filter, adapter) = (&self.filter, &*self.to_adapter);
+        let adapter = &*self.to_adapter;
         check_adapter(adapter, self.layout)?;
         let Collected { mut tensors, found, joined, parts } =
-            collect(module, filter, adapter, self.skip_enum_variants, self.layout)?;
+            collect(module, &self.filter, adapter, self.skip_enum_variants, self.layout)?;
         let count = tensors.len();
         tensors.extend(joined);
         if tensors.is_empty() && found > 0 {
@@ -65,8 +65,8 @@ impl CheckpointStore {
         if self.records_ids && !tensors.is_empty() {
             // A tensor of several parameters has no id of its own. Theirs are recorded by path.
             let of_tensors = tensors[..count].iter().map(|(id, _)| *id);
-            let in_file = |path| format!("{}{path}", self.naming.prefix);
-            let of_parts = parts.iter().map(|(path, id)| (in_file(path), *id));
+            let prefix = &self.naming.prefix;
+            let of_parts = parts.iter().map(|(path, id)| (format!("{prefix}{path}"), *id));
             let names = names.iter().cloned();
             let ids: Ids = names.zip(of_tensors).chain(of_parts).collect();
             options = options.metadata([(ids::KEY, ids.to_json()?)]);

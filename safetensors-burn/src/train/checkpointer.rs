@@ -1,7 +1,6 @@
 //! [`SafetensorsCheckpointer`]: burn's `Checkpointer` for one of the three records of an epoch.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use burn::lr_scheduler::LrSchedulerRecord;
@@ -69,8 +68,12 @@ impl<R> SafetensorsCheckpointer<R> {
         module: Option<&Arc<Parameters>>,
         codec: impl Codec<R> + 'static,
     ) -> Self {
-        let (shared, module) = (Arc::clone(shared), module.map(Arc::clone));
-        Self { shared, part, module, codec: Box::new(codec) }
+        Self {
+            shared: Arc::clone(shared),
+            part,
+            module: module.map(Arc::clone),
+            codec: Box::new(codec),
+        }
     }
 }
 
@@ -90,8 +93,8 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
             None => open(self.part)?,
             Some(module) => {
                 // The records are compared before the first one is returned.
-                let (mut model, mut optimizer) =
-                    (open(RecordKind::Model)?, open(RecordKind::Optimizer)?);
+                let mut model = open(RecordKind::Model)?;
+                let mut optimizer = open(RecordKind::Optimizer)?;
                 module.check(&model).map_err(|error| error.in_path(path(RecordKind::Model)))?;
                 // The state of the optimizer belongs to the ids of this module's parameters.
                 optimizer.new_ids = new_ids(module, &model.content(), &optimizer.content())
@@ -112,13 +115,13 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
 
 impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
     fn save(&self, epoch: usize, record: R) -> Result<(), CheckpointerError> {
-        let save = |directory: &Path| {
+        let saved = self.shared.save(epoch, self.part, |directory| {
             let file = directory.join(self.part.file_name());
             let staging = self.shared.epochs().staging_directory();
             let unpacked = self.codec.unpack(record, staging)?;
             record::save(&unpacked, &file).map_err(|error| unpacked.locate(error))
-        };
-        self.shared.save(epoch, self.part, save).map_err(for_burn)
+        });
+        saved.map_err(for_burn)
     }
 
     fn delete(&self, epoch: usize) -> Result<(), CheckpointerError> {

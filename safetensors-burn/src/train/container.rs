@@ -125,21 +125,23 @@ pub(super) fn malformed(problem: &dyn std::fmt::Display) -> Error {
 /// [`EpochError::TooManyTensors`], [`EpochError::MetadataTooLarge`];
 /// [`EpochError::TensorTooLarge`], which names the tensor.
 pub(super) fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
-    let (found, limit) = (content.tensors.len(), MAX_TENSOR_COUNT);
-    if found > limit {
-        return Err(EpochError::TooManyTensors { found, limit }.into());
+    let found = content.tensors.len();
+    if found > MAX_TENSOR_COUNT {
+        return Err(EpochError::TooManyTensors { found, limit: MAX_TENSOR_COUNT }.into());
     }
-    let (found, limit) = (metadata_len, MAX_METADATA_SIZE as usize);
-    if found > limit {
-        return Err(EpochError::MetadataTooLarge { found, limit }.into());
+    let limit = MAX_METADATA_SIZE as usize;
+    if metadata_len > limit {
+        return Err(EpochError::MetadataTooLarge { found: metadata_len, limit }.into());
     }
     let limit = MAX_TENSOR_SIZE as u64;
-    content.tensors.iter().try_for_each(|(name, tensor)| {
+    for (name, tensor) in &content.tensors {
         let (start, end) = tensor.data_offsets;
         let found = end.saturating_sub(start);
-        let too_large = || Error::from(EpochError::TensorTooLarge { found, limit });
-        if found > limit { Err(too_large().in_tensor(name)) } else { Ok(()) }
-    })
+        if found > limit {
+            return Err(Error::from(EpochError::TensorTooLarge { found, limit }).in_tensor(name));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -160,17 +160,14 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     let paths: BTreeMap<u64, &str> =
         ids.all().iter().map(|(path, id)| (*id, path.as_str())).collect();
     let renamed = |name: &str| {
-        let (first, rest) = name.split_once('.')?;
-        let path = paths.get(&parse_id(first)?)?;
-        Some(format!("{path}.{rest}"))
+        let (first, rest) = name.split_once('.').unwrap_or((name, ""));
+        let path = parse_id(first).filter(|_| first != name).and_then(|id| paths.get(&id));
+        path.map_or_else(|| name.to_owned(), |path| format!("{path}.{rest}"))
     };
-    let renamed = |name: &str| renamed(name).unwrap_or_else(|| name.into());
     // The ids have the other paths. This is what `join` puts back.
-    let stays = |key: &str, path: &str| {
-        let id = parse_id(key);
-        id.is_none_or(|id| path == key || paths.get(&id) != Some(&path))
-    };
-    let metadata = content.metadata.iter().filter(|(key, path)| stays(key, path));
+    let metadata = content.metadata.iter().filter(|&(key, path)| {
+        parse_id(key).is_none_or(|id| path == key || paths.get(&id) != Some(&path.as_str()))
+    });
     let named = Content {
         tensors: content.tensors.iter().map(|(name, t)| (renamed(name), t.clone())).collect(),
         scalars: content.scalars.iter().map(|(name, value)| (renamed(name), *value)).collect(),

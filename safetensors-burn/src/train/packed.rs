@@ -88,14 +88,16 @@ impl<'a> PackedTensor<'a> {
         range: Range<usize>,
         tensor: &Described,
     ) -> Result<Self> {
-        let (dtype, shape) = (dtype::to_file(tensor.dtype)?, tensor.shape());
+        let dtype = dtype::to_file(tensor.dtype)?;
+        let shape = tensor.shape();
         // The booleans of some backends must be converted, and are few.
         if tensor.dtype.is_bool() {
             let mut bytes = vec![0; range.len()];
             read(file, &mut bytes, range.start)?;
             return Self::of_bytes(Bytes::from_bytes_vec(bytes), tensor);
         }
-        let (expected, found) = (shape::byte_len(dtype, &shape)?, range.len() as u64);
+        let expected = shape::byte_len(dtype, &shape)?;
+        let found = range.len() as u64;
         if expected != found {
             return Err(ErrorKind::DataLength { dtype, shape, expected, found }.into());
         }

@@ -69,8 +69,8 @@ pub(super) fn save(record: &Unpacked, path: &Path) -> Result<usize> {
         tensors.push((name, packed));
     }
 
-    let scalars = named.scalars.iter().map(|(name, scalar)| (name.as_str(), saved_scalar(*scalar)));
-    let scalars: BTreeMap<_, _> = scalars.collect();
+    let scalars: BTreeMap<_, _> =
+        named.scalars.iter().map(|(name, scalar)| (name, saved_scalar(*scalar))).collect();
     let ids_key = match &ids {
         Ids::OfTensors(_) => PARAM_IDS,
         Ids::OfPaths(_) => PATH_IDS,
@@ -146,10 +146,12 @@ impl RecordFile {
             // The metadata may be wrong about a dtype, and the bytes would be read as another one.
             let found = dtypes.get(tensor.name()).copied();
             let found = found.or_else(|| dtype::to_burn(tensor.dtype()));
-            let fits = |dtype: &DType| dtype::to_file(*dtype).is_ok_and(|d| d == tensor.dtype());
-            let dtype = found.filter(fits).ok_or_else(|| {
-                tensor.locate(not_a_record(DTYPES, format!("a dtype saved as {}", tensor.dtype())))
-            })?;
+            let fitting =
+                found.filter(|found| dtype::to_file(*found).is_ok_and(|it| it == tensor.dtype()));
+            let Some(dtype) = fitting else {
+                let expected = format!("a dtype saved as {}", tensor.dtype());
+                return Err(tensor.locate(not_a_record(DTYPES, expected)));
+            };
             tensors.insert(tensor.name().into(), Described::new(dtype, tensor.shape(), None));
         }
         let named = Content { tensors, scalars, metadata: map(metadata, TEXTS)? };
@@ -188,8 +190,8 @@ impl RecordFile {
                 jobs.push((self.job(&names, name, tensor)?, memory));
             }
             let bytes = jobs.iter().map(|(_, memory)| memory.len()).sum();
-            let fill = |(job, memory): (Job<'_>, &mut [u8]), _: &mut ()| job.fill(memory);
-            in_parallel(jobs, threads_for(bytes), fill).map(drop)
+            in_parallel(jobs, threads_for(bytes), |(job, memory), _: &mut ()| job.fill(memory))?;
+            Ok(())
         })?;
         R::checkpoint_from_bytes(container).map_err(of_record)
     }
@@ -212,8 +214,9 @@ impl RecordFile {
             jobs.push((name, self.job(&names, name, tensor)?));
         }
         let bytes = jobs.iter().map(|(_, job)| job.tensor.byte_len() as usize).sum();
-        let read = |(name, job): (&String, Job<'_>), _: &mut ()| Ok((name.clone(), job.read()?));
-        let tensors = in_parallel(jobs, threads_for(bytes), read)?;
+        let tensors = in_parallel(jobs, threads_for(bytes), |(name, job), _: &mut ()| {
+            Ok((name.clone(), job.read()?))
+        })?;
         states::make(&content, tensors)
     }
 
@@ -225,9 +228,13 @@ impl RecordFile {
         if saved.tensors.len() != named.tensors.len() {
             return Err(not_a_record(PATH_IDS, "paths that give each tensor a name".into()));
         }
-        let in_record = |name| new_ids.rename(&ids.in_record(name).0);
-        let names = named.tensors.keys().filter_map(|name| Some((in_record(name)?, &**name)));
-        Ok((new_ids.apply(saved), names.collect()))
+        let mut names = BTreeMap::new();
+        for name in named.tensors.keys() {
+            if let Some(in_record) = new_ids.rename(&ids.in_record(name).0) {
+                names.insert(in_record, name.as_str());
+            }
+        }
+        Ok((new_ids.apply(saved), names))
     }
 
     /// The reading of a tensor that has this name in burn.

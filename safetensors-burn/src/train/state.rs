@@ -43,13 +43,7 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
     owners.retain(|id, _| ids.contains(id));
     let in_use: BTreeMap<u64, u64> =
         owners.iter().map(|(id, (_, parameter))| (*id, parameter.id)).collect();
-    let by_path: BTreeMap<&str, u64> = owners.values().map(|(path, p)| (*path, p.id)).collect();
-    let mut paths = BTreeMap::new();
-    for (path, id) in by_path {
-        if let Some(other) = paths.insert(id, path) {
-            mismatches.push(Mismatch::Tied { name: path.into(), other: other.into() });
-        }
-    }
+    compare_ties(&owners, &mut mismatches);
     if owners.is_empty() {
         for id in &ids {
             let path = optimizer.metadata.get(&id.to_string());
@@ -65,7 +59,30 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
     for (name, tensor) in &optimizer.tensors {
         compare_tensor(name, tensor, &owners, &mut mismatches);
     }
-    for (id, (path, parameter)) in &owners {
+    compare_ranks(optimizer, &owners, &mut mismatches);
+    if !mismatches.is_empty() {
+        return Err(ErrorKind::Mismatches { mismatches }.into());
+    }
+    if in_use.is_empty() {
+        return Err(EpochError::NoStateInUse { found: ids.len() }.into());
+    }
+    Ok(ids.into_iter().map(|id| (id, in_use.get(&id).copied())).collect())
+}
+
+/// Finds states of several parameters that are one in the module.
+fn compare_ties(owners: &Owners<'_>, mismatches: &mut Vec<Mismatch>) {
+    let by_path: BTreeMap<&str, u64> = owners.values().map(|(path, p)| (*path, p.id)).collect();
+    let mut paths = BTreeMap::new();
+    for (path, id) in by_path {
+        if let Some(other) = paths.insert(id, path) {
+            mismatches.push(Mismatch::Tied { name: path.into(), other: other.into() });
+        }
+    }
+}
+
+/// Compares the number of dimensions of each state with its parameter.
+fn compare_ranks(optimizer: &Content, owners: &Owners<'_>, mismatches: &mut Vec<Mismatch>) {
+    for (id, (path, parameter)) in owners {
         let found = optimizer.scalars.get(&format!("{id}.{RANK}"));
         let rank = found.and_then(|found| usize::try_from(*found).ok());
         if rank != Some(parameter.shape.len()) {
@@ -76,13 +93,6 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
             });
         }
     }
-    if !mismatches.is_empty() {
-        return Err(ErrorKind::Mismatches { mismatches }.into());
-    }
-    if in_use.is_empty() {
-        return Err(EpochError::NoStateInUse { found: ids.len() }.into());
-    }
-    Ok(ids.into_iter().map(|id| (id, in_use.get(&id).copied())).collect())
 }
 
 /// Compares a tensor of the state with its parameter. `owners` has the path and the parameter of

@@ -91,9 +91,9 @@ impl KeepEpochs {
         let complete = self.complete(epoch);
         let mut stale = complete[..complete.len().saturating_sub(self.last - 1)].to_vec();
         if let Some(best) = &self.best {
-            let known = |number: &usize| Some((*number, value(best, *number)?));
+            let numbers = complete.iter().copied().chain([epoch]);
             let known: BTreeMap<usize, f64> =
-                complete.iter().chain([&epoch]).filter_map(known).collect();
+                numbers.filter_map(|number| Some((number, value(best, number)?))).collect();
             let best = best.of(&known);
             // The best epoch may be one whose value is not known.
             stale.retain(|number| known.contains_key(number) && Some(*number) != best);

@@ -139,31 +139,30 @@ fn steps(
             continue;
         }
         let is_time = OPTIMIZERS.iter().any(|kinds| kinds.steps == Some(leaf));
-        let steps = if let (true, Scalar::UInt(steps)) = (is_time, scalar) {
-            *steps
-        } else {
+        let &Scalar::UInt(steps) = scalar else { return Err(unknown(ways, leaf)) };
+        if !is_time {
             return Err(unknown(ways, leaf));
-        };
+        }
         if steps > MOST_STEPS {
             return Err(OptimizerProblem::BadStep { limit: MOST_STEPS, found: steps as f64 }.into());
         }
         for stored in ways {
             let first = *counts.entry(&stored.tensor).or_insert(steps);
             if first != steps {
-                let (name, other) = (stored.tensor.clone(), stored.tensor.clone());
-                let other_steps = steps;
                 return Err(OptimizerProblem::StepsDiffer {
-                    name,
+                    name: stored.tensor.clone(),
                     steps: first,
-                    other,
-                    other_steps,
+                    other: stored.tensor.clone(),
+                    other_steps: steps,
                 }
                 .into());
             }
         }
     }
-    let tensor = |steps: u64| TensorData::new(vec![steps as f32], [0_usize; 0]);
-    Ok(counts.into_iter().map(|(name, n)| (format!("state.{name}.step"), tensor(n))).collect())
+    let tensors = counts.into_iter().map(|(name, steps)| {
+        (format!("state.{name}.step"), TensorData::new(vec![steps as f32], [0_usize; 0]))
+    });
+    Ok(tensors.collect())
 }
 
 /// Whose state a tensor or a number of a record is, and its name below the id. `None` for a
@@ -180,11 +179,10 @@ fn joined(mut parts: Vec<TensorData>) -> Result<TensorData> {
     }
     let mut shape = parts[0].shape().to_vec();
     let dtype = parts[0].dtype();
-    if let Some(other) =
-        parts.iter().find(|part| part.shape()[..] != shape || part.dtype() != dtype)
-    {
-        let (expected, found) = (shape, other.shape().to_vec());
-        return Err(ErrorKind::WrongShape { expected, found }.into());
+    let unlike = parts.iter().find(|part| part.shape()[..] != shape || part.dtype() != dtype);
+    if let Some(unlike) = unlike {
+        let found = unlike.shape().to_vec();
+        return Err(ErrorKind::WrongShape { expected: shape, found }.into());
     }
     if let Some(rows) = shape.first_mut() {
         *rows *= parts.len();

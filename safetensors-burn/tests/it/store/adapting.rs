@@ -6,28 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
-#[test]
-fn pytorch_layouts_and_names_are_adapted() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
-    let model = Model::new(2);
-    model
-        .save_into(&mut CheckpointStore::from_file(&path).with_to_adapter(BurnToPyTorchAdapter))
-        .unwrap();
-    let tensors = load(&path).unwrap();
-    assert_eq!(tensors["encoder.weight"].shape()[..], [4, 3]);
-    assert_eq!(tensors["norm.weight"], model.norm.gamma.to_data());
-    let mut other = Model::new(7);
-    let mut store = CheckpointStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter);
-    let result = other.load_from(&mut store).unwrap();
-    assert!(result.unused.is_empty());
-    assert_eq!(state(&model), state(&other));
-
-    // Without the adapter the transposed weight does not fit.
-    let error = refused(&mut CheckpointStore::from_file(&path));
-    assert_eq!(error.tensor(), Some("encoder.weight"));
-}
-
 /// Multiplies the parameters of linear layers. It uses only names that this crate re-exports.
 #[derive(Clone)]
 struct Scale(f32);

@@ -17,7 +17,7 @@ use burn::module::{Initializer, Module, Param, ParamId, Parameter};
 use burn::nn::{
     BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig, LinearLayout,
 };
-use burn::tensor::{Bool, DType, Device, Distribution, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use safetensors_burn::{
     ApplyError, BurnToPyTorchAdapter, ChainAdapter, CheckpointStore, FloatCastAdapter,
     HalfPrecisionAdapter, IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot,

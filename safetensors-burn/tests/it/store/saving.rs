@@ -151,16 +151,3 @@ fn metadata_is_added_and_cleared() {
         entries(&[("only", "this")])
     );
 }
-
-#[cfg(unix)]
-#[test]
-fn the_new_file_gets_the_permissions_of_the_old_one() {
-    use std::os::unix::fs::PermissionsExt;
-
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
-    Model::new(2).save_into(&mut CheckpointStore::from_file(&path)).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    Model::new(3).save_into(&mut CheckpointStore::from_file(&path).overwrite(true)).unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-}

@@ -119,13 +119,6 @@ impl Training {
         Self::new().restore(checkpointers, epoch)
     }
 
-    /// Restores an epoch by checkpointers that know a new model.
-    fn resumed(epochs: &Epochs, epoch: usize) -> Self {
-        let new = Self::new();
-        let checkpointers = epochs.checkpointers_for(&new.model);
-        new.restore(&checkpointers, epoch)
-    }
-
     fn restore(self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) -> Self {
         let new = self;
         Self {

@@ -1,7 +1,6 @@
 //! Records come back bit for bit, and have readable names in the files.
 
 use burn::tensor::{BoolStore, f16};
-use safetensors_burn::{CheckpointStore, ModuleSnapshot};
 use safetensors_core::{Checkpoint as Safetensors, Dtype};
 
 use super::*;
@@ -43,18 +42,6 @@ fn names_are_those_of_the_parameters() {
     for checkpoint in [&model, &optimizer, &open("scheduler.safetensors")] {
         assert_eq!(checkpoint.aliases().count(), 0);
     }
-}
-
-#[test]
-fn the_model_loads_as_any_model() {
-    let (_dir, epochs) = empty();
-    let training = Training::trained(1);
-    training.save(&epochs.checkpointers(), 1);
-    let mut other = Model::new();
-    let path = epochs.path(1).join("model.safetensors");
-    let result = other.load_from(&mut CheckpointStore::from_file(path)).unwrap();
-    assert_eq!(result.applied.len(), 3);
-    assert_eq!(other.bits(), training.model.bits());
 }
 
 /// Saves a record of these tensors as that of a model, and returns what is restored.
