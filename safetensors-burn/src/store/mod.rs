@@ -9,7 +9,7 @@ mod indices;
 mod load;
 pub(crate) mod names;
 mod options;
-mod pack;
+pub(crate) mod pack;
 mod parameters;
 mod place;
 mod plan;

@@ -328,15 +328,15 @@ fn join(
 
 visit_parameters!(Collector<'_>);
 
-/// A tensor of a module as a [`TensorSource`]. Its data is copied from its device when it is
-/// written.
-pub(crate) struct ModuleSource {
+/// A tensor of a module or of a record as a [`TensorSource`]. Its data is copied from its device, or
+/// read from its file, when it is written.
+pub(crate) struct PackSource {
     tensor: PackTensor,
     dtype: Dtype,
     tie: u64,
 }
 
-impl ModuleSource {
+impl PackSource {
     /// An error that names the tensor, if the format lacks its dtype. `tie` is the same number for
     /// all tensors that are tied.
     pub(crate) fn new(tensor: PackTensor, tie: u64) -> Result<Self> {
@@ -347,7 +347,7 @@ impl ModuleSource {
     }
 }
 
-impl TensorSource for ModuleSource {
+impl TensorSource for PackSource {
     fn dtype(&self) -> Dtype {
         self.dtype
     }

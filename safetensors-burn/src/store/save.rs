@@ -7,7 +7,7 @@ use safetensors_core::{
 
 use super::CheckpointStore;
 use super::ids::{self, Ids};
-use super::pack::{Collected, ModuleSource, check_adapter, collect};
+use super::pack::{Collected, PackSource, check_adapter, collect};
 use super::place::StorePlace;
 use super::ties::ties;
 use crate::{Burn, StoreError};
@@ -48,7 +48,7 @@ impl CheckpointStore {
     fn sources(
         &self,
         module: &impl ModuleSnapshot,
-    ) -> Result<(Vec<(String, ModuleSource)>, SaveOptions)> {
+    ) -> Result<(Vec<(String, PackSource)>, SaveOptions)> {
         let adapter = &*self.to_adapter;
         check_adapter(adapter, self.layout)?;
         let Collected { mut tensors, found, joined, parts } =
@@ -73,7 +73,7 @@ impl CheckpointStore {
         }
         let named = names.into_iter().zip(tensors).enumerate();
         let sources = named.map(|(number, (name, (_, tensor)))| {
-            Ok((name, ModuleSource::new(tensor, ties[number])?))
+            Ok((name, PackSource::new(tensor, ties[number])?))
         });
         Ok((sources.collect::<Result<_>>()?, options))
     }

@@ -118,8 +118,7 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
         let saved = self.shared.save(epoch, self.part, |directory| {
             let file = directory.join(self.part.file_name());
             let staging = self.shared.epochs().staging_directory();
-            let unpacked = self.codec.unpack(record, staging)?;
-            record::save(&unpacked, &file).map_err(|error| unpacked.locate(error))
+            record::save(self.codec.unpack(record, staging)?, &file)
         });
         saved.map_err(for_burn)
     }

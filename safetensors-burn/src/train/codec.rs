@@ -9,6 +9,7 @@ use burn::store::ModuleRecord;
 use burn::train::checkpoint::Checkpoint as Record;
 use safetensors_core::{Result, lock};
 
+use super::container::check_count;
 use super::module::Parameters;
 use super::record::RecordFile;
 use super::states::Known;
@@ -53,6 +54,7 @@ impl ModuleCodec {
 
 impl Codec<ModuleRecord> for ModuleCodec {
     fn unpack(&self, record: ModuleRecord, staging: Option<&Path>) -> Result<Unpacked> {
+        check_count(record.len())?;
         match &self.taker {
             Some(taker) if taker.may_fit(&record) => {
                 // burn drops a tensor that it was asked for with another shape.
@@ -78,13 +80,14 @@ pub(super) struct OptimizerCodec {
 
 impl Codec<OptimizerRecord> for OptimizerCodec {
     fn unpack(&self, record: OptimizerRecord, staging: Option<&Path>) -> Result<Unpacked> {
+        check_count(record.len())?;
         // It is forgotten if burn panics or does not give all. The next record is then copied.
         let last = lock(&self.last).take().filter(|known| known.may_fit(&record));
         let unpacked = match last {
             Some(known) => known.take(record)?,
             None => Unpacked::of(record, staging)?,
         };
-        *lock(&self.last) = Known::of(unpacked.content());
+        *lock(&self.last) = Known::of(&unpacked.content);
         Ok(unpacked)
     }
 

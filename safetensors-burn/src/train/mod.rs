@@ -138,7 +138,6 @@ mod linked;
 mod manifest;
 mod module;
 mod names;
-mod packed;
 mod pytorch;
 mod reading;
 mod record;

@@ -241,7 +241,7 @@ pub(super) fn owners(optimizer: &Content) -> BTreeSet<u64> {
 mod tests {
     use burn::tensor::DType;
 
-    use super::super::packed::Described;
+    use super::super::container::Described;
     use super::*;
 
     fn content(

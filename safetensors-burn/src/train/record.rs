@@ -30,14 +30,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::EpochError;
-use super::container::{self, Content};
+use super::container::{self, Content, Described};
 use super::error::of_record;
 use super::names::{Ids, NewIds, check_owners};
-use super::packed::Described;
 use super::reading::{Job, threads_for};
 use super::states;
 use super::unpacked::Unpacked;
 use crate::dtype;
+use crate::store::pack::PackSource;
 
 const RECORD: &str = "safetensors_bridge.record";
 const PATH_IDS: &str = "safetensors_bridge.path_ids";
@@ -54,20 +54,29 @@ const VERSION: &str = "1";
 /// for a quantised tensor, which it names; [`EpochError::TooManyTensors`],
 /// [`EpochError::MetadataTooLarge`], [`EpochError::TensorTooLarge`]; those of
 /// [`save`](safetensors_core::save()).
-pub(super) fn save(record: &Unpacked, path: &Path) -> Result<usize> {
-    let (ids, named) = Ids::separate(record.content());
-    container::check_limits(&named, record.metadata_len())?;
+pub(super) fn save(mut record: Unpacked, path: &Path) -> Result<usize> {
+    write(&mut record, path).map_err(|error| record.locate(error))
+}
+
+fn write(record: &mut Unpacked, path: &Path) -> Result<usize> {
+    let (ids, mut named) = Ids::separate(&record.content);
     let mut tensors = Vec::with_capacity(named.tensors.len());
     let mut dtypes = BTreeMap::new();
-    for (name, tensor) in &named.tensors {
-        let packed =
-            record.tensor(&ids.in_record(name).0).map_err(|error| error.in_tensor(name))?;
+    for (name, described) in &named.tensors {
+        let tensor = record.tensors.remove(&ids.in_record(name).0);
+        let no_tensor = || EpochError::Record(format!("it has no tensor {name:?}"));
+        let mut tensor = tensor.ok_or_else(no_tensor)?;
+        tensor.name.clone_from(name);
+        let source = PackSource::new(tensor, tensors.len() as u64)?;
         // burn has several booleans and packed dtypes for one dtype of the format.
-        if dtype::to_burn(packed.dtype()) != Some(tensor.dtype) {
-            dtypes.insert(name.as_str(), tensor.dtype);
+        if dtype::to_burn(source.dtype()) != Some(described.dtype) {
+            dtypes.insert(name.clone(), described.dtype);
         }
-        tensors.push((name, packed));
+        tensors.push((name.clone(), source));
     }
+    named.lay_out()?;
+    let (text, _) = record.content.lay_out()?;
+    container::check_limits(&named, text.len())?;
 
     let scalars: BTreeMap<_, _> =
         named.scalars.iter().map(|(name, scalar)| (name, saved_scalar(*scalar))).collect();
@@ -284,7 +293,7 @@ fn not_a_record(key: &'static str, expected: String) -> Error {
 
 /// The bytes of the file that a record is saved as.
 #[cfg(test)]
-pub(super) fn saved(record: &Unpacked) -> Vec<u8> {
+pub(super) fn saved(record: Unpacked) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("record.safetensors");
     save(record, &path).unwrap();

@@ -11,10 +11,9 @@ use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind, Result};
 
 use super::EpochError;
-use super::container::Content;
+use super::container::{Content, Described};
 use super::module::{Owners, Parameters};
 use super::names::{NewIds, RANK, owners, parse_id};
-use super::packed::Described;
 use super::states::TENSORS;
 use crate::dtype;
 

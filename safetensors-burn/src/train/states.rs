@@ -29,7 +29,7 @@ use super::EpochError;
 use super::container::{self, Content};
 use super::error::of_record;
 use super::names::{RANK, parse_id};
-use super::unpacked::Unpacked;
+use super::unpacked::{TakenTensor, Unpacked};
 
 /// The tensors of the states of burn's optimizers, by their names below the id of the parameter.
 pub(super) const TENSORS: [&str; 18] = [
@@ -99,7 +99,8 @@ impl Known {
         for (id, state) in lock(&carrier.0).iter_mut() {
             states += 1;
             let of_state = mem::take(&mut state.tensors).into_iter();
-            tensors.extend(of_state.map(|(name, data)| (name, parse_id(id), data)));
+            let id = parse_id(id);
+            tensors.extend(of_state.map(|(name, data)| TakenTensor { name, id, data }));
         }
         if tensors.len() != self.tensors || states != self.states {
             let problem = format!(
@@ -113,7 +114,7 @@ impl Known {
         }
         // The tensors are here, so this has only the numbers and the paths.
         let rest = optimizer.to_record().checkpoint_into_bytes().map_err(of_record)?;
-        Unpacked::of_tensors(Unpacked::of_bytes(rest)?.into_content(), tensors)
+        Ok(Unpacked::of_tensors(Unpacked::of_bytes(rest)?.content, tensors))
     }
 }
 
@@ -232,7 +233,7 @@ mod tests {
     use burn::tensor::DType;
     use burn_store::burn_pack::Reader;
 
-    use super::super::packed::Described;
+    use super::super::container::Described;
     use super::super::record::saved;
     use super::*;
 
@@ -280,9 +281,9 @@ mod tests {
         let other = changed(|content| rename(content, "9.momentum.moment_1", Some(9)));
         for content in [content(), other] {
             let bytes = record(content.clone()).checkpoint_into_bytes().unwrap();
-            let expected = saved(&Unpacked::of_bytes(bytes.clone()).unwrap());
+            let expected = saved(Unpacked::of_bytes(bytes.clone()).unwrap());
             let taken = known.take(record(content.clone())).unwrap();
-            assert_eq!(saved(&taken), expected);
+            assert_eq!(saved(taken), expected);
 
             let tensors = Reader::from_bytes(bytes).unwrap().into_tensors().unwrap();
             let tensors = tensors.into_iter().map(|tensor| {
@@ -291,7 +292,7 @@ mod tests {
             });
             let made = make(&content, tensors.collect()).unwrap();
             let made = Unpacked::of_bytes(made.checkpoint_into_bytes().unwrap()).unwrap();
-            assert_eq!(saved(&made), expected);
+            assert_eq!(saved(made), expected);
         }
     }
 

@@ -15,7 +15,7 @@ use safetensors_core::Result;
 
 use super::container::Content;
 use super::error::of_record;
-use super::unpacked::Unpacked;
+use super::unpacked::{TakenTensor, Unpacked};
 
 /// A module whose parameters have no values. It keeps the tensors that it is given.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Taker {
     /// The names and shapes of a record's tensors. burn gives a tensor only to who asks for both.
     shapes: Arc<BTreeMap<String, Vec<usize>>>,
     device: Device,
-    taken: Vec<(String, Option<u64>, TensorData)>,
+    taken: Vec<TakenTensor>,
 }
 
 /// The most dimensions of a tensor that burn is asked for.
@@ -56,24 +56,28 @@ impl Taker {
         let record = record.with_dtype_policy(DTypePolicy::FromRecord);
         let record = record.validate(true).allow_partial(false).allow_unused(false);
         let taker = self.clone().try_load_record(record).map_err(of_record)?;
-        Unpacked::of_tensors(Content::default(), taker.taken)
+        Ok(Unpacked::of_tensors(Content::default(), taker.taken))
     }
 
-    /// Asks burn for a tensor, and returns it with the id of its parameter; `None` if the record
-    /// has none. burn gives tensors of every dtype as integers, as they are. It would convert
-    /// booleans.
+    /// Asks burn for a tensor. `None` if the record has none. burn gives tensors of every dtype as
+    /// integers, as they are. It would convert booleans.
     fn take<const D: usize>(
         &self,
         mapper: &mut impl ModuleMapper,
+        name: &str,
         shape: &[usize],
-    ) -> Option<(u64, TensorData)> {
+    ) -> Option<TakenTensor> {
         let init = |device: &Device, _: bool| Tensor::<D, Int>::empty([0; D], device);
         let id = ParamId::from(0);
         let empty =
             Param::uninitialized(id, init, self.device.clone(), false, shape.to_vec().into());
         let given = mapper.map_int(empty);
         // A parameter without a value was not in the record.
-        given.is_initialized().then(|| (given.id.val(), given.into_value().into_data()))
+        given.is_initialized().then(|| TakenTensor {
+            name: name.into(),
+            id: Some(given.id.val()),
+            data: given.into_value().into_data(),
+        })
     }
 }
 
@@ -98,18 +102,18 @@ impl Module for Taker {
         for (name, shape) in &*Arc::clone(&self.shapes) {
             mapper.enter_module(name, "");
             let taken = match shape.len() {
-                1 => self.take::<1>(mapper, shape),
-                2 => self.take::<2>(mapper, shape),
-                3 => self.take::<3>(mapper, shape),
-                4 => self.take::<4>(mapper, shape),
-                5 => self.take::<5>(mapper, shape),
-                6 => self.take::<6>(mapper, shape),
-                7 => self.take::<7>(mapper, shape),
-                MAX_NDIM => self.take::<MAX_NDIM>(mapper, shape),
+                1 => self.take::<1>(mapper, name, shape),
+                2 => self.take::<2>(mapper, name, shape),
+                3 => self.take::<3>(mapper, name, shape),
+                4 => self.take::<4>(mapper, name, shape),
+                5 => self.take::<5>(mapper, name, shape),
+                6 => self.take::<6>(mapper, name, shape),
+                7 => self.take::<7>(mapper, name, shape),
+                MAX_NDIM => self.take::<MAX_NDIM>(mapper, name, shape),
                 _ => None,
             };
             mapper.exit_module(name, "");
-            self.taken.extend(taken.map(|(id, data)| (name.clone(), Some(id), data)));
+            self.taken.extend(taken);
         }
         self
     }
@@ -180,8 +184,8 @@ mod tests {
         for dtype in dtypes {
             for shape in shapes {
                 let unpacked = taker(shape).unwrap().unpack(one(dtype, shape)).unwrap();
-                let expected = saved(&of_bytes(one(dtype, shape)));
-                assert_eq!(saved(&unpacked), expected, "{dtype:?} {shape:?}");
+                let expected = saved(of_bytes(one(dtype, shape)));
+                assert_eq!(saved(unpacked), expected, "{dtype:?} {shape:?}");
             }
         }
     }

@@ -10,10 +10,9 @@ use safetensors_core::error::{Mismatch, OptimizerProblem};
 use safetensors_core::optimizer::{OptimizerState, PyTorchTraining};
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
-use super::super::container::Content;
+use super::super::container::{Content, Described};
 use super::super::module::{Parameter, Parameters};
 use super::super::names::RANK;
-use super::super::packed::Described;
 use super::super::state::is_dtype_of_state;
 use super::super::states;
 use super::{Kind, Kinds, OPTIMIZERS};
