@@ -197,9 +197,10 @@ impl Shared {
         let directory = Arc::into_inner(directory).ok_or(EpochError::OtherFailed)?;
         // The disk may take long, so this comes before the lock. While the threads still write, the
         // system may make all of them wait for it.
-        let whole = files.iter().filter(|(_, file)| file.delta.is_none());
-        let synced =
-            whole.map(|(name, _)| sync(&directory.path().join(name))).collect::<Result<()>>();
+        let synced = files
+            .iter()
+            .filter(|(_, file)| file.delta.is_none())
+            .try_for_each(|(name, _)| sync(&directory.path().join(name)));
         let written = synced.and_then(|()| Manifest::new(epoch, files).write(directory.path()));
         written.map_err(|error| directory.locate(error))?;
         let _in_place = lock(&self.in_place);

@@ -127,32 +127,6 @@ fn no_epoch_loses_its_base() {
 }
 
 #[test]
-fn the_last_epoch_and_the_best_stay_whatever_they_are_deltas_of() {
-    let (_dir, epochs) = empty();
-    let epochs = epochs.whole_every(4);
-    let mut run = Run::new();
-    let checkpointers = epochs.checkpointers();
-    let mut best = None;
-    for epoch in 1..=9 {
-        run.next();
-        run.save(&checkpointers, epoch);
-        if epoch == 3 {
-            best = Some(run.contents());
-        }
-        if epoch > 1 && epoch - 1 != 3 {
-            delete(&checkpointers, epoch - 1).unwrap();
-        }
-        assert_eq!(numbers(&epochs), if epoch > 3 { vec![3, epoch] } else { vec![epoch] });
-        assert_eq!(
-            bases(&epochs, epoch)[0],
-            [Some(epoch - (epoch - 1) % 4), None][usize::from(epoch % 4 == 1)]
-        );
-        assert_eq!(restored(&epochs.checkpointers(), epoch), run.contents());
-    }
-    assert_eq!(restored(&epochs.checkpointers(), 3), best.unwrap());
-}
-
-#[test]
 fn what_would_not_be_smaller_is_whole() {
     let (_dir, epochs) = empty();
     let epochs = epochs.whole_every(5);

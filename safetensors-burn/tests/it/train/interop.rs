@@ -15,7 +15,6 @@ use safetensors_burn::{CheckpointStore, ModuleSnapshot, load, save};
 use safetensors_core::error::{Mismatch, OptimizerProblem};
 use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Checkpoint, ErrorKind, SaveOptions};
-use safetensors_testing::dcp::save_rows;
 use safetensors_testing::optimizer::{NAMES, fixture, interop_dir, largest_difference};
 
 const KINDS: [&str; 4] = ["adamw", "amsgrad", "sgd", "adafactor"];
@@ -132,33 +131,6 @@ fn a_training_of_pytorch_goes_on_with_its_losses() {
             }
         }
     }
-}
-
-/// What two ranks have saved with PyTorch: the moments of each parameter by its name.
-#[test]
-fn a_directory_of_ranks_has_the_names() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut tensors = load(fixture("adamw.safetensors")).unwrap();
-    for (number, parameter) in NAMES.iter().enumerate() {
-        for kind in ["exp_avg", "exp_avg_sq", "step"] {
-            let tensor = tensors.remove(&format!("optimizer.state.{number}.{kind}")).unwrap();
-            tensors.insert(format!("optimizer.state.{parameter}.{kind}"), tensor);
-        }
-    }
-    let whole = dir.path().join("training.safetensors");
-    save(&whole, &tensors, &SaveOptions::new()).unwrap();
-    let ranks = dir.path().join("ranks");
-    std::fs::create_dir(&ranks).unwrap();
-    save_rows(&ranks, &Checkpoint::open(&whole).unwrap());
-
-    let mut training = Training::loaded("adamw", LinearLayout::Row);
-    let mut by_ranks = Training::new("adamw", LinearLayout::Row);
-    by_ranks.model = training.model.clone();
-    let checkpoint = Checkpoint::open_whole(&ranks).unwrap();
-    let record =
-        load_pytorch_optimizer(&by_ranks.model, &checkpoint, &PyTorchTraining::new()).unwrap();
-    by_ranks.optimizer = by_ranks.optimizer.load_record(record);
-    assert_eq!(by_ranks.steps(5), training.steps(5));
 }
 
 /// Without the state, the same weights train otherwise: the comparison above can fail.
