@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn_store::burn_pack::Scalar;
 use safetensors_core::{Error, Result};
 
 use super::EpochError;
@@ -178,19 +177,12 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     all_there.then(|| without_ids(named))
 }
 
-/// Whether two contents are the same. Floats are compared by their bits.
+/// Whether two contents are the same, with all bits of their floats.
 fn is_same(a: &Content, b: &Content) -> bool {
-    let bits = |scalar: &Scalar| match scalar {
-        Scalar::Float(float) => (true, float.to_bits()),
-        // Only the names can differ: the scalars themselves are copied.
-        Scalar::UInt(number) => (false, *number),
-        Scalar::Int(number) => (false, number.cast_unsigned()),
-        Scalar::Bool(value) => (false, u64::from(*value)),
-    };
-    let scalars = |content: &Content| -> Vec<(String, (bool, u64))> {
-        content.scalars.iter().map(|(name, scalar)| (name.clone(), bits(scalar))).collect()
-    };
-    a.tensors == b.tensors && a.metadata == b.metadata && scalars(a) == scalars(b)
+    let mut bytes = [Vec::new(), Vec::new()];
+    ciborium::into_writer(a, &mut bytes[0]).is_ok()
+        && ciborium::into_writer(b, &mut bytes[1]).is_ok()
+        && bytes[0] == bytes[1]
 }
 
 fn without_ids(mut content: Content) -> Content {
@@ -240,6 +232,7 @@ pub(super) fn owners(optimizer: &Content) -> BTreeSet<u64> {
 #[cfg(test)]
 mod tests {
     use burn::tensor::DType;
+    use burn_store::burn_pack::Scalar;
 
     use super::super::container::Described;
     use super::*;
@@ -319,6 +312,7 @@ mod tests {
             content(&[("7.m", Some(7))], &[], &[("7", "7")]),
             // One path begins with the other.
             content(&[("7.b.m", Some(7)), ("9.m", Some(9))], &[], &[("7", "a"), ("9", "a.b")]),
+            content(&[("7.b.m", Some(7)), ("9.x", Some(9))], &[], &[("7", "a"), ("9", "a.b")]),
             // An id that is not that of the name, no id, a name that is only an id.
             content(&[("7.m", Some(8))], &[], &[("7", "w")]),
             content(&[("7.m", None)], &[], &[("7", "w")]),

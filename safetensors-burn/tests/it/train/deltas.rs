@@ -9,6 +9,22 @@ use safetensors_delta::{Options, open_linked};
 use super::long::Run;
 use super::*;
 
+impl Run {
+    fn save(&self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) {
+        model.save(epoch, self.model.clone().into_record()).unwrap();
+        optimizer.save(epoch, self.optimizer.to_record()).unwrap();
+        scheduler.save(epoch, self.scheduler.to_record()).unwrap();
+    }
+
+    fn contents(&self) -> [Content; 3] {
+        [
+            content(self.model.clone().into_record()),
+            content(self.optimizer.to_record()),
+            content(self.scheduler.to_record()),
+        ]
+    }
+}
+
 /// Epochs from 1 on, each third of which is whole, and what each has.
 fn saved(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>) {
     let (dir, epochs, contents, _) = run(count);

@@ -42,18 +42,4 @@ impl Run {
         let input = Tensor::<2>::ones([1, 64], &Device::default().autodiff());
         self.step(self.model.head.forward(input));
     }
-
-    pub(super) fn save(&self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) {
-        model.save(epoch, self.model.clone().into_record()).unwrap();
-        optimizer.save(epoch, self.optimizer.to_record()).unwrap();
-        scheduler.save(epoch, self.scheduler.to_record()).unwrap();
-    }
-
-    pub(super) fn contents(&self) -> [Content; 3] {
-        [
-            content(self.model.clone().into_record()),
-            content(self.optimizer.to_record()),
-            content(self.scheduler.to_record()),
-        ]
-    }
 }
