@@ -104,20 +104,7 @@ impl LoadPlan {
         filter: &Filter,
         adapter: &dyn ModuleAdapter,
     ) -> Self {
-        let mut plan = Self {
-            matches: Vec::new(),
-            result: ApplyResult {
-                applied: vec![],
-                skipped: vec![],
-                missing: vec![],
-                unused: vec![],
-                errors: vec![],
-            },
-            mismatch: None,
-            refused: None,
-            missing: BTreeSet::new(),
-            other_parts: None,
-        };
+        let mut plan = Self::empty();
         let mut parts = Parts::default();
         let mut used = BTreeSet::new();
         // The ids of the parameters that are not loaded.
@@ -154,6 +141,23 @@ impl LoadPlan {
         plan.result.unused = catalog.unused(&used);
         plan.other_parts = parts.incomplete(catalog);
         plan
+    }
+
+    fn empty() -> Self {
+        Self {
+            matches: Vec::new(),
+            result: ApplyResult {
+                applied: vec![],
+                skipped: vec![],
+                missing: vec![],
+                unused: vec![],
+                errors: vec![],
+            },
+            mismatch: None,
+            refused: None,
+            missing: BTreeSet::new(),
+            other_parts: None,
+        }
     }
 
     /// Adds a tensor and its parameter, or the reason why the tensor does not fit it. Returns

@@ -173,12 +173,13 @@ impl Manifest {
         // malformed.
         let outline: Outline =
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
-        let (format, version) = (&*outline.format, outline.version);
-        if format != FORMAT {
-            return Err(bad(format!("expected the format {FORMAT:?}, found {format:?}")));
+        if outline.format != FORMAT {
+            let found = outline.format;
+            return Err(bad(format!("expected the format {FORMAT:?}, found {found:?}")));
         }
-        if !VERSIONS.contains(&version) {
-            return Err(EpochError::Version { expected: *VERSIONS.end(), found: version }.into());
+        if !VERSIONS.contains(&outline.version) {
+            let expected = *VERSIONS.end();
+            return Err(EpochError::Version { expected, found: outline.version }.into());
         }
         let manifest: Self =
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
