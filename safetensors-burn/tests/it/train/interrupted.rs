@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use safetensors_testing::process::command_of;
 
-use super::long::Run;
+use super::long::begun;
 use super::*;
 
 /// Not a test of its own: what [`run_child`] runs. It saves some records of epoch 1.
@@ -59,7 +59,7 @@ fn killed_child() {
     let epochs = Epochs::new(directory);
     #[cfg(feature = "delta")]
     let epochs = epochs.whole_every(3);
-    let (mut run, checkpointers) = (Run::new(), epochs.checkpointers());
+    let (mut run, checkpointers) = (begun(), epochs.checkpointers());
     let (model, optimizer, scheduler) = &checkpointers;
     let next = epochs.newest().unwrap().unwrap_or(0) + 1;
     for epoch in next..next + 3 {

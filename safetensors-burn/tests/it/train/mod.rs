@@ -65,39 +65,23 @@ impl Model {
 
 /// All that the next step depends on.
 #[derive(Clone)]
-struct Training {
-    model: Model,
+struct Training<M = Model> {
+    model: M,
     optimizer: ModuleOptimizer,
     scheduler: ModuleLrScheduler,
 }
 
-impl Training {
-    fn new() -> Self {
+impl<M: Module> Training<M> {
+    fn of(model: M) -> Self {
         let schedule = CosineAnnealingLrSchedulerConfig::new(0.1, 50);
-        Self {
-            model: Model::new(),
-            optimizer: AdamWConfig::new().init(),
-            scheduler: schedule.init().unwrap(),
-        }
+        Self { model, optimizer: AdamWConfig::new().init(), scheduler: schedule.init().unwrap() }
     }
 
-    /// A training that has made some steps.
-    fn trained(steps: usize) -> Self {
-        let mut training = Self::new();
-        training.steps(steps);
-        training
-    }
-
-    fn steps(&mut self, steps: usize) {
-        let device = Device::default().autodiff();
-        for _ in 0..steps {
-            let input = TensorData::from([[1.0_f32, 2.0, 3.0], [-1.0, 0.5, 0.25]]);
-            let output = self.model.forward(Tensor::from_data(input, &device));
-            let grads = (output - 0.7).powi_scalar(2).mean().backward();
-            let grads = GradientsParams::from_grads(grads, &self.model);
-            let rate = self.scheduler.step();
-            self.model = self.optimizer.step(rate, self.model.clone(), grads);
-        }
+    /// A step from the output of the model.
+    fn step(&mut self, output: Tensor<2>) {
+        let grads = (output - 0.7).powi_scalar(2).mean().backward();
+        let grads = GradientsParams::from_grads(grads, &self.model);
+        self.model = self.optimizer.step(self.scheduler.step(), self.model.clone(), grads);
     }
 
     fn save(&self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) {
@@ -114,18 +98,37 @@ impl Training {
         ]
     }
 
+    /// Loads an epoch.
+    fn restore(self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) -> Self {
+        Self {
+            model: self.model.load_record(model.restore(epoch).unwrap()),
+            optimizer: self.optimizer.load_record(optimizer.restore(epoch).unwrap()),
+            scheduler: self.scheduler.load_record(scheduler.restore(epoch).unwrap()),
+        }
+    }
+}
+
+impl Training {
+    fn new() -> Self {
+        Self::of(Model::new())
+    }
+
+    /// A training that has made some steps.
+    fn trained(steps: usize) -> Self {
+        let mut training = Self::new();
+        training.steps(steps);
+        training
+    }
+
+    fn steps(&mut self, steps: usize) {
+        let input = TensorData::from([[1.0_f32, 2.0, 3.0], [-1.0, 0.5, 0.25]]);
+        let input = Tensor::from_data(input, &Device::default().autodiff());
+        (0..steps).for_each(|_| self.step(self.model.forward(input.clone())));
+    }
+
     /// Loads an epoch into a new model.
     fn restored(checkpointers: &Checkpointers, epoch: usize) -> Self {
         Self::new().restore(checkpointers, epoch)
-    }
-
-    fn restore(self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) -> Self {
-        let new = self;
-        Self {
-            model: new.model.load_record(model.restore(epoch).unwrap()),
-            optimizer: new.optimizer.load_record(optimizer.restore(epoch).unwrap()),
-            scheduler: new.scheduler.load_record(scheduler.restore(epoch).unwrap()),
-        }
     }
 }
 
