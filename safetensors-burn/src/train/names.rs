@@ -101,9 +101,8 @@ impl NewIds {
 
     /// The name of a tensor or a scalar with the new id; `None` if it is left out.
     pub(super) fn rename(&self, name: &str) -> Option<String> {
-        let parts = name.split_once('.');
-        let listed = parts.and_then(|(first, rest)| Some((self.0.get(&parse_id(first)?)?, rest)));
-        listed.map_or_else(|| Some(name.into()), |(id, rest)| Some(format!("{}.{rest}", (*id)?)))
+        let Some((id, rest)) = split_id(name) else { return Some(name.into()) };
+        Some(format!("{}.{rest}", self.get(id)?))
     }
 
     /// Gives a content the new ids.
@@ -145,8 +144,7 @@ fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     }
     let mut known: BTreeSet<u64> = paths.values().copied().collect();
     for (name, tensor) in &content.tensors {
-        let (first, _) = name.split_once('.')?;
-        let id = parse_id(first).filter(|id| tensor.param_id == Some(*id))?;
+        let (id, _) = split_id(name).filter(|(id, _)| tensor.param_id == Some(*id))?;
         if known.insert(id) && paths.insert(id.to_string(), id).is_some() {
             return None;
         }
@@ -159,9 +157,8 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     let paths: BTreeMap<u64, &str> =
         ids.all().iter().map(|(path, id)| (*id, path.as_str())).collect();
     let renamed = |name: &str| {
-        let (first, rest) = name.split_once('.').unwrap_or((name, ""));
-        let path = parse_id(first).filter(|_| first != name).and_then(|id| paths.get(&id));
-        path.map_or_else(|| name.to_owned(), |path| format!("{path}.{rest}"))
+        let found = split_id(name).and_then(|(id, rest)| Some((paths.get(&id)?, rest)));
+        found.map_or_else(|| name.to_owned(), |(path, rest)| format!("{path}.{rest}"))
     };
     // The ids have the other paths. This is what `join` puts back.
     let metadata = content.metadata.iter().filter(|&(key, path)| {
@@ -196,6 +193,12 @@ fn path_of<'a>(name: &'a str, ids: &BTreeMap<String, u64>) -> Option<(&'a str, u
     ends.filter_map(|path| Some((path, *ids.get(path)?))).next()
 }
 
+/// The id that a name begins with, and the rest of the name.
+pub(super) fn split_id(name: &str) -> Option<(u64, &str)> {
+    let (id, rest) = name.split_once('.')?;
+    Some((parse_id(id)?, rest))
+}
+
 /// An id in the only form that burn writes it in.
 pub(super) fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
@@ -222,10 +225,8 @@ pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
 /// The ids of the parameters that a record has a state of.
 pub(super) fn owners(optimizer: &Content) -> BTreeSet<u64> {
     let of_tensors = optimizer.tensors.values().filter_map(|tensor| tensor.param_id);
-    let of_scalars = optimizer.scalars.keys().filter_map(|name| {
-        let (first, rest) = name.split_once('.')?;
-        parse_id(first).filter(|_| rest == RANK)
-    });
+    let of_scalars = optimizer.scalars.keys().filter_map(|name| split_id(name));
+    let of_scalars = of_scalars.filter(|(_, rest)| *rest == RANK).map(|(id, _)| id);
     of_tensors.chain(of_scalars).collect()
 }
 

@@ -13,7 +13,7 @@ use safetensors_core::{Dtype, ErrorKind, Result};
 use super::EpochError;
 use super::container::{Content, Described};
 use super::module::{Owners, Parameters};
-use super::names::{NewIds, RANK, owners, parse_id};
+use super::names::{NewIds, RANK, owners, split_id};
 use super::states::TENSORS;
 use crate::dtype;
 
@@ -103,8 +103,7 @@ fn compare_tensor(
     mismatches: &mut Vec<Mismatch>,
 ) {
     // burn looks for a tensor by the id that it has and by the name that begins with this id.
-    let parts = name.split_once('.').and_then(|(first, rest)| Some((parse_id(first)?, rest)));
-    let state = parts.filter(|(id, _)| tensor.param_id == Some(*id));
+    let state = split_id(name).filter(|(id, _)| tensor.param_id == Some(*id));
     let Some((id, state)) = state else {
         return mismatches.push(Mismatch::Extra { name: name.into() });
     };

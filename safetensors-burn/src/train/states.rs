@@ -28,7 +28,7 @@ use safetensors_core::{Result, lock};
 use super::EpochError;
 use super::container::{self, Content};
 use super::error::of_record;
-use super::names::{RANK, parse_id};
+use super::names::{RANK, parse_id, split_id};
 use super::unpacked::{TakenTensor, Unpacked};
 
 /// The tensors of the states of burn's optimizers, by their names below the id of the parameter.
@@ -128,29 +128,23 @@ pub(super) fn are_known(content: &Content) -> bool {
 fn ids_of_known(content: &Content) -> Option<BTreeSet<u64>> {
     let mut ids = BTreeSet::new();
     for (name, scalar) in &content.scalars {
-        if let (Some((id, RANK)), Scalar::UInt(_)) = (split(name), scalar) {
+        if let (Some((id, RANK)), Scalar::UInt(_)) = (split_id(name), scalar) {
             ids.insert(id);
         }
     }
     let are_numbers = content.scalars.keys().all(|name| {
-        split(name).is_some_and(|(id, leaf)| {
+        split_id(name).is_some_and(|(id, leaf)| {
             ids.contains(&id) && (leaf == RANK || NUMBERS.contains(&leaf))
         })
     });
     let are_tensors = content.tensors.iter().all(|(name, tensor)| {
-        split(name).is_some_and(|(id, leaf)| {
+        split_id(name).is_some_and(|(id, leaf)| {
             ids.contains(&id) && tensor.param_id == Some(id) && TENSORS.contains(&leaf)
         })
     });
     let are_paths =
         content.metadata.keys().all(|key| parse_id(key).is_some_and(|id| ids.contains(&id)));
     (are_numbers && are_tensors && are_paths).then_some(ids)
-}
-
-/// The id that a name begins with, and the rest of the name.
-fn split(name: &str) -> Option<(u64, &str)> {
-    let (id, leaf) = name.split_once('.')?;
-    Some((parse_id(id)?, leaf))
 }
 
 /// Makes the record of a [known](are_known) content and of its tensors, which are not copied.

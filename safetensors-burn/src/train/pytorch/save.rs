@@ -5,18 +5,18 @@ use std::path::Path;
 
 use burn::module::Module;
 use burn::optim::OptimizerRecord;
-use burn::store::RecordError;
 use burn::tensor::{Bytes, TensorData};
-use burn_store::burn_pack::{Reader, Scalar};
+use burn_store::burn_pack::Scalar;
 use safetensors_core::error::{Mismatch, OptimizerProblem};
 use safetensors_core::{Error, ErrorKind, Result, SaveOptions};
 
-use super::super::error::of_record;
 use super::super::module::Parameters;
-use super::super::names::{RANK, parse_id};
+use super::super::names::{RANK, split_id};
+use super::super::unpacked::Unpacked;
 use super::OPTIMIZERS;
 use crate::load::from_bytes;
 use crate::pytorch::{StoredParameter, put};
+use crate::store::pack::into_data;
 
 /// The whole numbers that F32 counts without a gap.
 const MOST_STEPS: u64 = 1 << 24;
@@ -86,19 +86,18 @@ fn for_pytorch(
     module: &Parameters,
     record: OptimizerRecord,
 ) -> Result<BTreeMap<String, TensorData>> {
-    let reader = Reader::from_bytes(record.into_bytes().map_err(of_burn)?).map_err(of_burn)?;
+    let record = Unpacked::of(record, None)?;
     let names = module.by_id().into_iter().map(|(id, paths)| {
         let ways =
             paths.iter().filter_map(|(_, parameter)| parameter.stored_as().into_iter().next());
         (id, ways.collect())
     });
     let names: Names = names.collect();
-    let mut tensors = steps(&names, reader.scalars())?;
+    let mut tensors = steps(&names, &record.content.scalars)?;
     let mut whole: BTreeMap<String, Vec<Option<TensorData>>> = BTreeMap::new();
-    for tensor in reader.into_tensors().map_err(of_burn)? {
-        let (name, dtype, shape, _, bytes) = tensor.into_parts().map_err(of_burn)?;
+    for (name, tensor) in record.tensors {
         let Some((ways, leaf)) = state_of(&names, &name) else { continue };
-        let value = from_bytes(bytes, shape.to_vec(), dtype)?;
+        let value = into_data(tensor)?;
         for stored in ways {
             let kinds = OPTIMIZERS.iter().filter(|kinds| kinds.fit(value.shape().len(), stored));
             let mut kinds = kinds.flat_map(|kinds| kinds.tensors);
@@ -168,8 +167,8 @@ fn steps(
 /// Whose state a tensor or a number of a record is, and its name below the id. `None` for a
 /// parameter that the module does not have.
 fn state_of<'a>(names: &'a Names, name: &'a str) -> Option<(&'a [StoredParameter], &'a str)> {
-    let (id, leaf) = name.split_once('.')?;
-    Some((names.get(&parse_id(id)?)?, leaf))
+    let (id, leaf) = split_id(name)?;
+    Some((names.get(&id)?, leaf))
 }
 
 /// The parts of a tensor, one after another.
@@ -194,8 +193,4 @@ fn joined(mut parts: Vec<TensorData>) -> Result<TensorData> {
 fn unknown(ways: &[StoredParameter], leaf: &str) -> Error {
     let name = ways.first().map_or_else(String::new, |stored| stored.tensor.clone());
     OptimizerProblem::UnknownOptimizer { name, found: vec![leaf.into()] }.into()
-}
-
-fn of_burn(error: impl Into<RecordError>) -> Error {
-    of_record(error.into())
 }
