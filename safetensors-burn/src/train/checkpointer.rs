@@ -25,9 +25,9 @@ use super::state::new_ids;
 /// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
 ///   in place. So an epoch needs all three records.
 /// - With [`Epochs::checkpointers_for`], `save` copies a model that is not on a GPU once, so that
-///   tensors of another shape than before are not lost, and no tensor of an optimizer after its
-///   first record. burn copies any other record twice: [`Epochs::staging`] says which, and how to
-///   copy it once.
+///   tensors of another shape than in the module are not lost, and no tensor of burn's own
+///   optimizers after the first record. burn copies any other record twice: [`Epochs::staging`]
+///   says which, and how to copy it once.
 /// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
 ///   all of them again, in the same order. burn's loop ends the training.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and

@@ -114,20 +114,6 @@ pub(super) fn optimizers() -> Optimizers {
     ]
 }
 
-#[test]
-fn another_dtype() {
-    let (_dir, epochs) = empty();
-    let mut optimizer = AdamWConfig::new().init();
-    let saved = Net::new(DType::F64).steps(&mut optimizer);
-    save(&epochs, saved, optimizer.to_record());
-    let dtype =
-        |name: &str| Mismatch::Dtype { name: name.into(), expected: Dtype::F32, found: Dtype::F64 };
-    let expected = [dtype("matrix"), dtype("vector")];
-    assert_eq!(mismatches(&epochs, &Net::new(DType::F32), "model.safetensors"), expected);
-    // Of the same dtype it is restored.
-    epochs.checkpointers_for(&Net::new(DType::F64)).0.restore(1).unwrap();
-}
-
 #[derive(Module, Debug)]
 struct Counted {
     weight: Param<Tensor<2>>,
