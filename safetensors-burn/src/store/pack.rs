@@ -11,7 +11,7 @@ use burn_store::burn_pack::Error as PackError;
 /// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
-use safetensors_core::framework::Framework;
+use safetensors_core::framework::{Framework, write_native};
 use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
@@ -26,6 +26,10 @@ use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column, put, take};
 use crate::save::DataSource;
 use crate::{Burn, StoreError, dtype, load};
+
+/// Bytes of a file are read and written in pieces of this length, which stay in the processor's
+/// cache. A multiple of the length of every element.
+const PIECE: usize = 256 << 10;
 
 /// A tensor of a checkpoint under the name that the module uses, with the id that was saved for it.
 /// Its bytes are read each time they are requested, with these options, which must be made for
@@ -347,6 +351,19 @@ impl PackSource {
     }
 }
 
+impl PackSource {
+    /// Writes bytes that are read from a file when they are used.
+    fn write_pieces(&self, bytes: &Bytes, sink: &mut Sink<'_>) -> Result<()> {
+        for start in (0..bytes.len()).step_by(PIECE) {
+            let end = bytes.len().min(start + PIECE);
+            let piece = bytes.view(start, end);
+            let piece = piece.as_deref().unwrap_or_else(|_| &bytes[start..end]);
+            write_native(self.dtype, piece, sink)?;
+        }
+        Ok(())
+    }
+}
+
 impl TensorSource for PackSource {
     fn dtype(&self) -> Dtype {
         self.dtype
@@ -357,8 +374,13 @@ impl TensorSource for PackSource {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let data = catch_panic(|| bridge::to_data(&self.tensor))?;
-        DataSource::new(&data.map_err(Error::framework::<Burn>)?)?.write_to(sink)
+        let bytes = read(&self.tensor)?;
+        // The booleans of some backends must be converted, and are few.
+        if bytes.property() == AllocationProperty::File && !self.tensor.dtype.is_bool() {
+            return catch_panic(|| self.write_pieces(&bytes, sink)).flatten();
+        }
+        let data = load::from_bytes(bytes, self.tensor.shape.to_vec(), self.tensor.dtype)?;
+        DataSource::new(&data)?.write_to(sink)
     }
 
     /// The number of the tie in place of an address, because the data may lie on a device.
