@@ -33,8 +33,8 @@ pub(crate) enum StorePlace {
 impl StorePlace {
     /// A checkpoint that is open already.
     pub(crate) fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
-        let first = || checkpoint.files().first().map(|file| file.path());
-        let path = checkpoint.index_path().or_else(first).unwrap_or(Path::new("")).to_owned();
+        let first = checkpoint.files().first().map(|file| file.path());
+        let path = checkpoint.index_path().or(first).unwrap_or(Path::new("")).to_owned();
         let as_stored = prepare(checkpoint.into_boxed(), &LoadOptions::new());
         Self::Open(Box::new(as_stored), path)
     }
