@@ -109,11 +109,11 @@ impl Writing {
                 text::path(index)
             );
         }
-        if !existing.files.is_empty() && !is_own {
+        if !is_own {
             let held = &existing.held;
             let problem = format!("{shown} exists: it has {held}, and would be replaced");
             self.ask(&problem, "replace", &shown)?;
-        } else if let Some(loss) = &content.loss {
+        } else if let Some(loss) = content.loss.as_ref().filter(|_| !existing.files.is_empty()) {
             self.ask(&format!("{shown} is an input, and {loss}"), "replace", &shown)?;
         }
         if let Some(Hidden { name, files }) = &existing.hidden

@@ -4,15 +4,14 @@ use std::path::{Path, PathBuf};
 
 use half::bf16;
 use predicates::prelude::*;
-use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 
 fn file(path: PathBuf, w: &TensorView<'_>, extra: &str, format: &str) -> PathBuf {
     let one = [1_u8];
     let tensors = [("w", *w), (extra, TensorView::from_slice(&[1], &one).unwrap())];
-    save(&path, tensors, &SaveOptions::new().metadata([("format", format)]).durable(false))
-        .unwrap();
+    save(&path, tensors, &quick().metadata([("format", format)])).unwrap();
     path
 }
 
@@ -31,7 +30,7 @@ fn a_checkpoint_equals_itself_however_it_is_split() {
     let other = temp_dir();
     let single = other.path().join("model.safetensors");
     let all = tensors.into_iter().chain([("a", TensorView::from_slice(&[2], &a).unwrap())]);
-    save(&single, all, &SaveOptions::new().metadata([("format", "pt")]).durable(false)).unwrap();
+    save(&single, all, &quick().metadata([("format", "pt")])).unwrap();
     diff(&index, &single).assert().success().stdout("2 tensors equal\n").stderr("");
 }
 
@@ -53,7 +52,7 @@ fn every_kind_of_difference() {
 
 0 tensors equal, 1 different, 1 only in A, 1 only in B, other metadata
 ";
-    run_in(dir.path(), &["diff", "a", "b"]).code(1).stdout(expected).stderr("");
+    run_in(dir.path(), "diff a b").code(1).stdout(expected).stderr("");
     let json: serde_json::Value =
         serde_json::from_slice(&diff(&a, &b).arg("--json").output().unwrap().stdout).unwrap();
     assert_eq!(
@@ -125,7 +124,7 @@ fn equal_means_the_same_bits_unless_there_is_a_tolerance() {
 
 1 tensor equal, 1 different
 ";
-    run_in(dir.path(), &["diff", "a", "b"]).code(1).stdout(expected).stderr("");
+    run_in(dir.path(), "diff a b").code(1).stdout(expected).stderr("");
     let json = diff(&a, &b).arg("--json").output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     let values = &json["tensors"][0]["values"];
