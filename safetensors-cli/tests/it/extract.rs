@@ -10,28 +10,19 @@ use crate::fixtures::*;
 #[test]
 fn a_tensor_becomes_an_array_of_numpy() {
     let dir = temp_dir();
-    let path = small_file(dir.path(), "model.safetensors");
-    let array = dir.path().join("mask.npy");
-    let mut command = safetensors();
-    command
-        .arg("extract")
-        .arg(&path)
-        .args(["mask", "-o"])
-        .arg(&array)
-        .assert()
+    small_file(dir.path(), "model.safetensors");
+    run_in(dir.path(), "extract model.safetensors mask -o mask.npy")
         .success()
-        .stdout(format!("{}: I64 [2], 144 B\n", array.display()))
+        .stdout("mask.npy: I64 [2], 144 B\n")
         .stderr("");
-    let bytes = fs::read(&array).unwrap();
+    let bytes = fs::read(dir.path().join("mask.npy")).unwrap();
     assert!(bytes.starts_with(
         b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }"
     ));
     assert_eq!(bytes[128..], [1_i64.to_le_bytes(), 0_i64.to_le_bytes()].concat());
     // No other file is left.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-    let stdout =
-        safetensors().arg("extract").arg(&path).args(["mask", "-o", "-"]).output().unwrap().stdout;
-    assert_eq!(stdout, bytes);
+    run_in(dir.path(), "extract model.safetensors mask -o -").success().stdout(bytes);
 }
 
 #[test]
@@ -76,19 +67,15 @@ fn a_slice_of_packed_elements_is_of_whole_bytes() {
 #[test]
 fn a_dtype_without_a_numpy_type_is_refused_or_raw() {
     let dir = temp_dir();
-    let path = dir.path().join("model.safetensors");
     let values = [half::bf16::ONE; 3];
-    save(&path, [("w", TensorView::from_slice(&[3], &values).unwrap())], &quick()).unwrap();
-    let array = dir.path().join("w.npy");
-    let extract = |raw: &[&str]| {
-        let mut command = safetensors();
-        command.arg("extract").arg(&path).arg("w").args(raw).arg("-o").arg(&array);
-        command.assert()
-    };
-    extract(&[]).fails(1, "tensor \"w\": NumPy has no type for BF16; name a .safetensors");
-    assert!(!array.exists());
-    extract(&["--raw"]).success();
-    assert_eq!(fs::read(&array).unwrap(), [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]);
+    let view = TensorView::from_slice(&[3], &values).unwrap();
+    save(dir.path().join("model.safetensors"), [("w", view)], &quick()).unwrap();
+    let error = "tensor \"w\": NumPy has no type for BF16; name a .safetensors";
+    run_in(dir.path(), "extract model.safetensors w -o w.npy").fails(1, error);
+    assert!(!dir.path().join("w.npy").exists());
+    run_in(dir.path(), "extract model.safetensors w --raw -o w.npy").success();
+    let bytes = fs::read(dir.path().join("w.npy")).unwrap();
+    assert_eq!(bytes, [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]);
 }
 
 /// The name of the output says what a user expects to find there.
@@ -137,32 +124,29 @@ fn bytes_do_not_go_to_a_terminal() {
 #[test]
 fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
     let dir = temp_dir();
-    let path = small_file(dir.path(), "model.safetensors");
-    let extract = |name: &str, output: &str| {
-        let mut command = safetensors();
-        command.current_dir(dir.path()).arg("extract").arg(&path).args([name, "-o", output]);
-        command.assert()
-    };
-    extract("embed", "x")
-        .fails(1, "tensor \"embed\": there is no such tensor; did you mean embed.weight?");
+    small_file(dir.path(), "model.safetensors");
     let names =
         ["a.norm.weight", "a.layers.0.pre_norm.weight", "a.layers.10.norm.weight", "norm.bias"];
     let one = [1_u8];
     let tensors = names.map(|name| (name, TensorView::from_slice(&[1], &one).unwrap()));
     save(dir.path().join("norms.safetensors"), tensors, &quick()).unwrap();
-    let nearest =
-        "did you mean a.norm.weight, a.layers.10.norm.weight, a.layers.0.pre_norm.weight?\n";
-    run_in(dir.path(), "extract norms.safetensors norm.weight -o x")
-        .code(1)
-        .stderr(predicate::str::ends_with(nearest));
-    fs::remove_file(dir.path().join("norms.safetensors")).unwrap();
-    extract("embd.weight", "x")
-        .code(1)
-        .stderr(predicate::str::ends_with("such tensor; did you mean \"embed.weight\"?\n"));
-    extract("none", "x").fails(1, "inspect --flat");
-    extract("mask", ".").code(1).stderr(predicate::str::starts_with("error: .: "));
-    extract("mask", "no/such/x").code(1).stderr(predicate::str::starts_with("error: no/such/x: "));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    for (line, says) in [
+        (
+            "model.safetensors embed -o x",
+            "tensor \"embed\": there is no such tensor; did you mean embed.weight?",
+        ),
+        (
+            "norms.safetensors norm.weight -o x",
+            "did you mean a.norm.weight, a.layers.10.norm.weight, a.layers.0.pre_norm.weight?\n",
+        ),
+        ("model.safetensors embd.weight -o x", "such tensor; did you mean \"embed.weight\"?\n"),
+        ("model.safetensors none -o x", "inspect --flat"),
+        ("model.safetensors mask -o .", "error: .: "),
+        ("model.safetensors mask -o no/such/x", "error: no/such/x: "),
+    ] {
+        run_in(dir.path(), &format!("extract {line}")).fails(1, says);
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
 #[cfg(unix)]

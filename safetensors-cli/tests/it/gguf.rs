@@ -210,10 +210,9 @@ fn convert_dequantises_when_it_is_asked_to() {
 fn plain_tensors_of_gguf_need_no_option() {
     let dir = with(&["gguf/plain.gguf", "gguf/plain.safetensors"]);
     run_in(dir.path(), "convert plain.gguf out.safetensors").success().stderr("");
-    run_in(dir.path(), "convert plain.gguf out2.safetensors --dequantize f16").success();
-    for converted in ["plain.gguf", "out.safetensors", "out2.safetensors"] {
-        run_in(dir.path(), &["diff", converted, "plain.safetensors"])
-            .stdout(predicate::str::contains("8 tensors equal"));
+    for file in ["plain.gguf", "out.safetensors"] {
+        let equal = predicate::str::contains("8 tensors equal");
+        run_in(dir.path(), &["diff", file, "plain.safetensors"]).stdout(equal);
     }
 }
 

@@ -296,11 +296,3 @@ fn what_cannot_be_shown_is_an_error_and_nothing_else() {
         .fails(1, "\"bad.safetensors\", \"second.safetensors\"")
         .stdout("");
 }
-
-#[test]
-fn wrong_usage_exits_2() {
-    for args in [&["inspect"][..], &["inspect", "--what", "a"]] {
-        let usage = predicate::str::contains("Usage: safetensors inspect");
-        safetensors().args(args).assert().code(2).stdout("").stderr(usage);
-    }
-}

@@ -98,32 +98,6 @@ fn a_save_waits_for_another_or_fails_as_it_is_told() {
     run_in(dir.path(), &["convert", &from, "one.safetensors", "--no-wait"]).code(2);
 }
 
-/// The directory is sound at every moment.
-#[test]
-fn verify_finds_a_directory_sound_while_it_is_saved_to() {
-    let dir = temp_dir();
-    let from = [0, 1].map(|i| version(dir.path(), i));
-    assert!(finish(convert(dir.path(), &[], &from[0], 3)));
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let checks = scope.spawn(|| {
-            let mut checks = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                run_in(dir.path(), "verify d").success();
-                checks += 1;
-            }
-            checks
-        });
-        for shards in [3, 2, 1, 4, 1, 3].into_iter().cycle().take(48) {
-            assert!(finish(convert(dir.path(), &[], &from[usize::from(shards % 2)], shards)));
-        }
-        is_over.store(true, Ordering::Relaxed);
-        let checks = checks.join().unwrap();
-        println!("{checks} checks during 48 saves");
-        assert!(checks > 20, "{checks}");
-    });
-}
-
 /// A save of shards over a single file ends while `verify` looks for what the shards belong to.
 #[cfg(target_os = "linux")]
 #[test]
@@ -156,45 +130,6 @@ fn verify_finds_the_index_that_takes_the_place_of_a_file_meanwhile() {
         let shown = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {shown}", slow.display());
     }
-}
-
-/// Wherever it was killed, the directory opens as one of the two checkpoints. The lock ends with
-/// its process, and the next save is not kept waiting.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_directory_is_sound_after_a_save_was_killed() {
-    let ranks = "--ranks 2 --preset none --rule *=uneven:0";
-    let mut locked = 0;
-    let mut warned = 0;
-    for (before, after) in [
-        (3, "--max-shard-size 3"),
-        (1, "--max-shard-size 4"),
-        (3, "--max-shard-size 12"),
-        (1, ranks),
-    ] {
-        for rename in 1..=16 {
-            let kill = format!("inject=rename:signal=KILL:when={rename}");
-            let Some(strace) = strace(&["-e", &kill]) else { return };
-            let dir = temp_dir();
-            let d = dir.path().join("d");
-            let from = [0, 1].map(|i| version(dir.path(), i));
-            assert!(finish(convert(dir.path(), &[], &from[0], before)));
-            let options: Vec<_> = after.split(' ').collect();
-            if finish(convert_with(dir.path(), &strace, &from[1], &options)) {
-                assert!(rename > 2, "{after}");
-                break;
-            }
-            locked += usize::from(d.join(".safetensors.lock").exists());
-            if after != ranks {
-                read_version(&d);
-            }
-            let said = run_in(dir.path(), "verify d").success().get_output().stderr.clone();
-            warned += usize::from(crate::fixtures::text(&said).contains("has parts of tensors"));
-            assert!(finish(convert(dir.path(), &[], &from[1], 2)));
-            assert_eq!((read_version(&d), hidden(&d)), (1, vec![]), "{after}, {rename}");
-        }
-    }
-    assert!(locked >= 4 && warned > 0, "{locked} {warned}");
 }
 
 fn hidden(dir: &Path) -> Vec<String> {
