@@ -6,7 +6,8 @@ use std::path::Path;
 use assert_cmd::assert::Assert;
 use half::bf16;
 use predicates::prelude::*;
-use safetensors_core::{Dtype, Element, TensorView, save};
+use safetensors_core::element::Element;
+use safetensors_core::{Dtype, TensorView, save};
 use serde_json::json;
 
 use crate::fixtures::*;
