@@ -1,12 +1,9 @@
 //! `safetensors convert`: outputs that cannot be written, and what a failure leaves there.
 
-use std::fs;
-use std::path::Path;
-#[cfg(unix)]
-use std::process::Command;
-
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype};
+use std::fs;
+use std::path::Path;
 
 use crate::convert::{convert, list};
 use crate::fixtures::*;
@@ -84,20 +81,9 @@ fn a_dry_run_refuses_places_where_nothing_can_be() {
 fn a_summary_that_cannot_be_printed_does_not_hide_that_the_output_is_written() {
     let dir = temp_dir();
     small_file(dir.path(), "in.safetensors");
-    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
-    command.current_dir(dir.path()).args(["convert", "in.safetensors", "out.safetensors"]);
-    let output = command
-        .stdout(full)
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap()
-        .wait_with_output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let start =
+    let done =
         "error: out.safetensors is written, but this could not be printed: standard output: ";
-    assert!(text(&output.stderr).starts_with(start), "{output:?}");
+    run_full(dir.path(), "convert in.safetensors out.safetensors").fails(1, done);
     assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 2);
 }
 

@@ -220,6 +220,15 @@ pub(crate) fn run_in(dir: &Path, args: impl Words) -> Assert {
     command.assert()
 }
 
+/// Runs a command in a directory whose standard output is a full disk.
+#[cfg(target_os = "linux")]
+pub(crate) fn run_full(dir: &Path, args: impl Words) -> Assert {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
+    command.current_dir(dir).args(args.words()).stderr(std::process::Stdio::piped());
+    command.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    Assert::new(command.spawn().unwrap().wait_with_output().unwrap())
+}
+
 /// How a command has ended, and what it said.
 pub(crate) trait Ended: Sized {
     fn assert(self) -> Assert;

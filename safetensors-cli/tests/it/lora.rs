@@ -52,24 +52,6 @@ fn every_kind_is_what_the_reference_makes_of_it() {
     }
 }
 
-/// The sum is rounded once, to the dtype that is asked for.
-#[test]
-fn a_dtype_is_that_of_the_sum() {
-    let fixture = Merge::named("bf16");
-    let exact = fixture.base().merged_as(fixture.adapters(), |_, _| Dtype::F32).unwrap();
-    for (option, dtype) in [("f32", Dtype::F32), ("f16", Dtype::F16), ("bf16", Dtype::BF16)] {
-        let dir = temp_dir();
-        merge(dir.path(), &fixture, &["--dtype", option]).success();
-        let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
-        for tensor in out.tensors() {
-            let expected = exact.tensor(tensor.name()).unwrap();
-            let expected = expected.read_with(&LoadOptions::new().all_as(dtype)).unwrap();
-            let found = tensor.read().unwrap();
-            assert_eq!((found.dtype(), found.bytes()), (dtype, expected.bytes()));
-        }
-    }
-}
-
 #[test]
 fn a_scale_and_parts_of_ranks() {
     let (dir, fixture) = (temp_dir(), Merge::named("exact-integers"));

@@ -136,19 +136,6 @@ fn a_file_of_pytorch_does_not_stand_in_for_shards_without_an_index() {
 }
 
 #[test]
-fn numpys_files_are_inputs_of_every_command() {
-    let dir = with(&["npy/i4_big_fortran.npy", "deflated.npz"]);
-    for file in ["i4_big_fortran.npy", "deflated.npz"] {
-        for command in ["inspect", "stats", "verify", "digest"] {
-            run_in(dir.path(), &[command, file]).success().stderr("");
-        }
-        let out = format!("{file}.safetensors");
-        run_in(dir.path(), &["convert", file, &out]).success().stderr("");
-        run_in(dir.path(), &["diff", file, &out]).success();
-    }
-}
-
-#[test]
 fn verify_says_what_it_checked() {
     let dir = with(&["pytorch/tied.pt", "gguf/plain.gguf", "stored.npz"]);
     run_in(dir.path(), "verify tied.pt").success().stdout(
@@ -209,18 +196,6 @@ fn errors_name_the_file_and_the_tensor() {
         );
     }
     assert_eq!(fs::read(dir.path().join("tied.pt")).unwrap(), before);
-}
-
-#[test]
-fn an_output_that_numpy_cannot_hold_is_named() {
-    let dir = with(&["pytorch/every_dtype.pt"]);
-    run_in(dir.path(), "convert every_dtype.pt out.npz")
-        .failure()
-        .code(1)
-        .stderr(predicate::str::starts_with("error: out.npz: tensor \"of."));
-    run_in(dir.path(), "extract every_dtype.pt of.bfloat16 -o x.npy").failure().code(1).stderr(
-        predicate::str::starts_with("error: x.npy: tensor \"of.bfloat16\": NumPy has no type"),
-    );
 }
 
 #[test]

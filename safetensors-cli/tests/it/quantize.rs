@@ -318,15 +318,3 @@ fn a_config_is_written_where_it_holds() {
     convert(dir.path(), "model model --dtype f32 --force").success().stderr("");
     assert_eq!(text(at("model/config.json")), CONFIG);
 }
-
-/// Some weights become numbers, others stay: no text holds for both.
-#[test]
-fn a_config_stays_where_weights_stay_quantised() {
-    let dir = temp_dir();
-    model(dir.path(), "model");
-    let fp8 = ["model", "fp8", "--quantize", "fp8-tensor"];
-    convert(dir.path(), &fp8).success();
-    convert(dir.path(), "fp8 some --cast '*.up.weight=f32'")
-        .warns("is not copied: some weights stay quantised");
-    assert_eq!(list(&dir.path().join("some")), ["model.safetensors"]);
-}

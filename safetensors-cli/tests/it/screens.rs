@@ -62,33 +62,6 @@ encoder.layer.0…5                                       96  10,646,784   42.6 
     assert_eq!(first(24, 80, dir.path(), &["inspect", "minilm.safetensors"]), expected);
 }
 
-#[test]
-fn a_name_of_10_kb_makes_no_line_longer_than_the_terminal() {
-    let dir = temp_dir();
-    long(dir.path());
-    let narrow = "\
-module                                  dtype  shape   tensors  parameters  size
-────────────────────────────────────────────────────────────────────────────────
-w                                       F32    [2, 3]        1           6  24 B
-xxxxxxxxxxxx…xxxxxxxxxxxxxxxxxx.weight  F32    [2, 3]        1           6  24 B
-
-dtype  tensors  parameters  size
-────────────────────────────────
-F32          2          12  48 B
-total        2          12  48 B
-
-metadata  value
-────────────────────────────────────────────────────────────────────────────────
-log       vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv… (5,000 bytes)
-
-file              tensors     size   header  padding  data at  aligned to
-─────────────────────────────────────────────────────────────────────────
-long.safetensors        2  15.2 kB  15.2 kB      6 B   15,160         8 B
-";
-    let args = ["inspect", "long.safetensors"];
-    assert_eq!(on(24, 80, dir.path(), &args).last, narrow);
-}
-
 /// NaN is what people look for, and a name that is shortened to that of another layer is no name.
 #[test]
 fn statistics_at_80_by_24_keep_nan_and_tell_layers_apart() {

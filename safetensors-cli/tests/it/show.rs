@@ -108,26 +108,15 @@ fn of_many_values_only_the_ends_are_shown_unless_all_are_asked_for() {
     let dir = temp_dir();
     let values: Vec<u16> = (0..2000).collect();
     let view = TensorView::from_slice(&[40, 50], &values).unwrap();
-    let path = dir.path().join("model.safetensors");
-    save(path, [("w", view)], &quick()).unwrap();
-    let expected = "\
-w  U16  [40, 50]
-[[   0    1    2 ...   47   48   49]
- [  50   51   52 ...   97   98   99]
- [ 100  101  102 ...  147  148  149]
- ...
- [1850 1851 1852 ... 1897 1898 1899]
- [1900 1901 1902 ... 1947 1948 1949]
- [1950 1951 1952 ... 1997 1998 1999]]
-";
-    assert_eq!(show(dir.path(), &["w"]), expected);
+    save(dir.path().join("model.safetensors"), [("w", view)], &quick()).unwrap();
+    let ends = show(dir.path(), &["w"]);
+    assert!(ends.contains("\n ...\n [1850 1851 1852 ... 1897 1898 1899]\n"), "{ends}");
+    assert_eq!(ends.lines().count(), 8, "{ends}");
     let all = show(dir.path(), &["w", "--all"]);
     let numbers =
         all.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u16>().ok());
     // Behind the name of the dtype, `16`, and the shape.
     assert!(numbers.skip(3).eq(values.iter().copied()), "{all}");
-    let part = show(dir.path(), &["w", "[::2, 1::10]"]);
-    assert!(part.ends_with(" [1901 1911 1921 1931 1941]]\n") && !part.contains("..."), "{part}");
 }
 
 /// A tensor of 2⁴⁰ bytes, almost all of them a hole in the file.

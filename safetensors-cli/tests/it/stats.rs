@@ -141,23 +141,6 @@ fn skewed(len: usize) -> impl Iterator<Item = f64> {
 }
 
 #[test]
-fn percentiles_of_16_bits_and_of_small_tensors_are_exact() {
-    let near = |all: Vec<(f64, f64)>| {
-        for (found, exact) in all {
-            assert!((found - exact).abs() <= exact.abs() * 1e-12, "{found} instead of {exact}");
-        }
-    };
-    let brains: Vec<_> = skewed(5_000_000).map(half::bf16::from_f64).collect();
-    let values: Vec<_> = brains.iter().map(|brain| brain.to_f64()).collect();
-    near(percentiles_of(TensorView::from_slice(&[5_000_000], &brains).unwrap(), &values));
-    let bytes: Vec<u8> = (0..10_000).map(|i| (i % 251) as u8).collect();
-    let values: Vec<_> = bytes.iter().map(|&byte| f64::from(byte)).collect();
-    near(percentiles_of(TensorView::from_slice(&[100, 100], &bytes).unwrap(), &values));
-    let values: Vec<_> = skewed(4096).collect();
-    near(percentiles_of(TensorView::from_slice(&[4096], &values).unwrap(), &values));
-}
-
-#[test]
 fn other_percentiles_are_as_near_as_the_readme_promises() {
     let near = |all: Vec<(f64, f64)>| {
         for (found, exact) in all {
@@ -198,15 +181,6 @@ fn an_outlier_is_shown_beside_the_histogram() {
     let shown = run_in(dir.path(), "stats model.safetensors --bins 6").success();
     let rows: Vec<_> = text(&shown.get_output().stdout).lines().skip(2).collect();
     assert!(rows[0].ends_with("  <██████>") && rows[1].ends_with("   ██████"), "{rows:?}");
-    let json = run("stats --json --bins 6", &path, "").json();
-    let histogram = &json["tensors"][0]["histogram"];
-    assert_eq!((&histogram["below"], &histogram["above"]), (&1.into(), &1.into()));
-    let (min, max) = (histogram["min"].as_f64().unwrap(), histogram["max"].as_f64().unwrap());
-    assert!(min == 0.0 && (max - 5.999).abs() < 0.006, "{histogram}");
-    // Nearly: a value at the edge of a bin may be counted in its neighbour.
-    let counts = histogram["counts"].as_array().unwrap();
-    assert_eq!(counts.iter().map(|count| count.as_u64().unwrap()).sum::<u64>(), 6000);
-    assert!(counts.iter().all(|count| count.as_u64().unwrap().abs_diff(1000) < 9), "{counts:?}");
 }
 
 #[test]
