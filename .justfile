@@ -35,6 +35,10 @@ lint:
 doc:
     cargo doc --workspace --no-deps --features full --open
 
+# What each file of a folder is about: its first line.
+map folder="safetensors-core/src":
+    @git grep -m 1 -e '^//! ' -- '{{folder}}/*.rs'
+
 # Fuzz one target, or all, for some seconds each. Needs a nightly toolchain and cargo-fuzz.
 fuzz target="all" seconds="60":
     dev/fuzz/run {{target}} {{seconds}}

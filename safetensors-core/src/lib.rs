@@ -69,72 +69,48 @@
 
 extern crate alloc;
 
-// The modules, from the lowest layer to the highest. A module imports only from lower layers.
-mod dtype;
+// The parts, from the lowest to the highest. A part imports only from lower ones.
 #[cfg(feature = "std")]
-pub mod glob;
-mod other_format;
+pub mod checkpoint;
+mod file;
+mod format;
+pub mod framework;
+mod model;
 #[cfg(feature = "std")]
-#[doc(hidden)]
-pub mod python_json;
-#[cfg(feature = "std")]
-mod trace;
-
-pub mod error;
-#[cfg(feature = "std")]
-mod parallel;
-#[cfg(feature = "std")]
-mod patterns;
-mod tensor;
-
-pub mod convert;
-pub mod header;
-pub mod slice;
-
-pub mod io;
-pub mod tied;
-
+pub mod ranks;
 #[cfg(feature = "std")]
 mod weights;
 
 #[cfg(feature = "std")]
-pub mod load;
-
-mod hash;
-
-pub mod save;
-
+#[doc(inline)]
+pub use file::load;
+#[doc(inline)]
+pub use file::{io, save};
+#[doc(inline)]
+pub use format::{convert, error, header, slice, tied};
 #[cfg(feature = "std")]
-pub mod checkpoint;
-
+#[doc(inline)]
+pub use format::{glob, python_json};
+#[doc(inline)]
+pub use model::digest;
 #[cfg(feature = "std")]
-pub mod quantized;
-#[cfg(feature = "std")]
-pub mod ranks;
-
-#[cfg(feature = "std")]
-pub mod audit;
-pub mod digest;
-#[cfg(feature = "std")]
-pub mod lora;
-#[cfg(feature = "std")]
-pub mod optimizer;
-#[cfg(feature = "std")]
-pub mod rewrite;
-
-#[cfg(feature = "std")]
-pub mod edit;
-
-pub mod framework;
+#[doc(inline)]
+pub use model::{audit, edit, lora, optimizer, quantized, rewrite};
 
 #[cfg(feature = "std")]
 #[doc(inline)]
 pub use checkpoint::{Checkpoint, ShardOptions, save_sharded};
 #[doc(inline)]
 pub use convert::{ConvertOptions, Widening};
-pub use dtype::Dtype;
 #[doc(inline)]
 pub use error::{Error, ErrorKind, Result};
+pub use format::dtype::Dtype;
+#[cfg(feature = "std")]
+pub use format::parallel::Progress;
+#[cfg(feature = "std")]
+#[doc(hidden)]
+pub use format::parallel::lock;
+pub use format::tensor::{TensorBuf, TensorView, element, shape};
 #[doc(inline)]
 pub use header::{Limits, Metadata};
 #[cfg(feature = "std")]
@@ -146,11 +122,6 @@ pub use io::SafeTensors;
 #[doc(inline)]
 pub use load::{LazyTensor, LoadOptions};
 #[cfg(feature = "std")]
-pub use parallel::Progress;
-#[cfg(feature = "std")]
-#[doc(hidden)]
-pub use parallel::lock;
-#[cfg(feature = "std")]
 #[doc(inline)]
 pub use rewrite::Rewrite;
 #[cfg(feature = "std")]
@@ -158,7 +129,6 @@ pub use rewrite::Rewrite;
 pub use save::save;
 #[doc(inline)]
 pub use save::{SaveOptions, TensorSource, serialize};
-pub use tensor::{TensorBuf, TensorView, element, shape};
 
 /// For the fuzz targets: steps that fail on purpose, and slices of shapes without bytes.
 #[cfg(feature = "__failpoints")]
@@ -166,7 +136,7 @@ pub use tensor::{TensorBuf, TensorView, element, shape};
 pub mod failpoint {
     use core::ops::Range;
 
-    pub use crate::io::failpoint::{crash_at, fail_at};
+    pub use crate::file::io::failpoint::{crash_at, fail_at};
 
     /// The shape of a slice, its number of bytes, and the first 2¹⁵ runs of bytes in it.
     pub type Selected = (Vec<usize>, u64, Vec<Range<u64>>);
@@ -175,9 +145,9 @@ pub mod failpoint {
     pub fn select(
         dtype: crate::Dtype,
         shape: &[usize],
-        indices: &[crate::slice::Index],
+        indices: &[crate::format::slice::Index],
     ) -> Result<Selected, crate::ErrorKind> {
-        let selection = crate::slice::Selection::new(dtype, shape, indices)?;
+        let selection = crate::format::slice::Selection::new(dtype, shape, indices)?;
         let runs = selection.runs().take(1 << 15).collect();
         Ok((selection.shape().to_vec(), selection.byte_len(), runs))
     }

@@ -9,12 +9,12 @@ use super::index::Index;
 use super::whole_tensor::{Placed, WholeTensor};
 #[cfg(doc)]
 use crate::checkpoint::Checkpoint;
-use crate::error::{Error, ErrorKind, Result};
-use crate::header::{HeaderEntry, Metadata, encode};
-use crate::io::{FileSource, ReadAt, ReadRange, Requests};
-use crate::load::streaming::PIECE;
-use crate::load::tiled::TiledBlock;
-use crate::tensor::shape::byte_len;
+use crate::file::io::{FileSource, ReadAt, ReadRange, Requests};
+use crate::file::load::streaming::PIECE;
+use crate::file::load::tiled::TiledBlock;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::{HeaderEntry, Metadata, encode};
+use crate::format::tensor::shape::byte_len;
 
 /// A file whose tensors are made of pieces of other files, or one file as it is. It reads as a
 /// safetensors file. Of a part of a tensor, only the bytes of the pieces that it needs are read.

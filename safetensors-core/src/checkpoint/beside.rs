@@ -2,8 +2,8 @@
 
 use super::ShardOptions;
 use super::store::{Store, WritableDirectory, read_to_vec};
-use crate::error::{Error, ErrorKind, Result};
-use crate::io::ReadAt;
+use crate::file::io::ReadAt;
+use crate::format::error::{Error, ErrorKind, Result};
 
 /// The most bytes of earlier files that are kept in memory, to be put back after a failure.
 const MOST_PUT_BACK: u64 = 64 << 20;

@@ -2,10 +2,10 @@
 
 use super::Checkpoint;
 use crate::checkpoint::CheckpointFile;
-use crate::error::{Error, Result};
-use crate::header::Metadata;
-use crate::io::ReadAt;
-use crate::load::catalog::{Catalog, CatalogPlace};
+use crate::file::io::ReadAt;
+use crate::file::load::catalog::{Catalog, CatalogPlace};
+use crate::format::error::{Error, Result};
+use crate::format::header::Metadata;
 use crate::weights::Weight;
 
 /// Accepts the error of a weight whose tensors then stay as they are stored.

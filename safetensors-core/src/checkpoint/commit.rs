@@ -12,9 +12,9 @@ use super::index::Index;
 use super::names::{INDEX_SUFFIX, STANDARD_FILE, set_aside};
 use super::store::{Store, Versions, WritableDirectory};
 use super::{FilePattern, ShardOptions};
-use crate::error::{Error, ErrorKind, Result};
-use crate::io::SafeTensors;
-use crate::io::identity::process_id;
+use crate::file::io::SafeTensors;
+use crate::file::io::identity::process_id;
+use crate::format::error::{Error, ErrorKind, Result};
 
 /// The files of a new checkpoint, all of which are written.
 #[derive(Debug)]

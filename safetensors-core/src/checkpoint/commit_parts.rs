@@ -7,9 +7,9 @@ use super::commit::finish;
 use super::destination::refuse_to_hide;
 use super::store::{FileKind, LocalStore, Store, WritableDirectory};
 use super::{CheckpointPath, Index, ShardOptions};
-use crate::error::{Error, ErrorKind, Result};
-use crate::header::ATTEMPT_KEY;
-use crate::io::{FileSource, SafeTensors};
+use crate::file::io::{FileSource, SafeTensors};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::ATTEMPT_KEY;
 
 /// Gives the files of all ranks their names, all of which are written. The directory has no other
 /// files of tensors ([`check_alone`]).

@@ -10,14 +10,15 @@ use std::{fmt, io};
 use super::assembled::take_header;
 use super::computed_tensor::{Ahead, ComputedTensor, MOST, failed, round};
 use super::{Checkpoint, CheckpointFile};
-use crate::convert::bytes_of;
-use crate::dtype::Dtype;
-use crate::error::Result;
-use crate::hash::remove_record;
-use crate::header::{HeaderEntry, Limits, Metadata, encode};
-use crate::io::{Files, ReadAt, ReadRange, Requests, SafeTensors};
-use crate::load::catalog::CatalogPlace;
-use crate::tensor::shape::byte_len;
+use crate::file::hash::remove_record;
+use crate::file::io::{ReadAt, ReadRange, Requests, SafeTensors};
+use crate::file::load::catalog::CatalogPlace;
+use crate::format::convert::bytes_of;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
+use crate::format::header::{HeaderEntry, Limits, Metadata, encode};
+use crate::format::slice::read_range::Files;
+use crate::format::tensor::shape::byte_len;
 
 /// What takes the place of tensors of a checkpoint.
 pub(crate) struct Replacement<'a> {

@@ -5,11 +5,12 @@ use std::io;
 use std::ops::Range;
 
 use super::{Checkpoint, CheckpointFile};
-use crate::convert::{ConvertOptions, bytes_of};
-use crate::dtype::Dtype;
-use crate::error::{Error, Result};
-use crate::io::{Files, ReadAt, ReadRange};
-use crate::tensor::{TensorBuf, TensorView};
+use crate::file::io::{ReadAt, ReadRange};
+use crate::format::convert::{ConvertOptions, bytes_of};
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, Result};
+use crate::format::slice::read_range::Files;
+use crate::format::tensor::{TensorBuf, TensorView};
 
 /// The most elements that are computed at once before they are rounded.
 pub(super) const MOST: usize = 1 << 16;

@@ -8,9 +8,9 @@ use super::index::Index;
 use super::locate::{CheckpointPath, locate};
 use super::names::{STANDARD_FILE, stem};
 use super::store::{FileKind, Store, is_not_found};
-use crate::error::{Error, ErrorKind, IndexProblem, Result};
-use crate::header::Limits;
-use crate::io::{SafeTensors, failpoint};
+use crate::file::io::{SafeTensors, failpoint};
+use crate::format::error::{Error, ErrorKind, IndexProblem, Result};
+use crate::format::header::Limits;
 
 /// The checkpoint that the index describes or, without an index, the one file that the directory
 /// opens as. `None` if there is none, or if it is malformed: then there is nothing to keep loadable.

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::CheckpointFile;
 use super::whole_tensor::{TensorPiece, WholeTensor};
-use crate::error::{Error, RankProblem, Result};
-use crate::header::{
+use crate::format::error::{Error, RankProblem, Result};
+use crate::format::header::{
     ATTEMPT_KEY, DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Metadata, TensorInfo, UniqueMap,
 };
 

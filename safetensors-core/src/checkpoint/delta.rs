@@ -9,9 +9,9 @@ use super::locate::locate;
 use super::opening::{Indexed, delta_index, open_indexed, until_settled};
 use super::store::Store;
 use super::{Checkpoint, CheckpointPath};
-use crate::error::{Error, ErrorKind, Result};
-use crate::header::{Limits, Metadata};
-use crate::io::ReadAt;
+use crate::file::io::ReadAt;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::{Limits, Metadata};
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Opens the files of a delta, which every other way to open a checkpoint refuses with

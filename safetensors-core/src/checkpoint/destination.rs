@@ -7,12 +7,12 @@ use super::names::STANDARD_FILE;
 use super::store::{FileKind, LocalStore, Store};
 use super::whole::is_of_parts;
 use super::{Checkpoint, CheckpointPath, FilePattern};
-use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::hash::{Change, check_records};
-use crate::io::names::refuse_impossible;
-use crate::save::SaveOptions;
-use crate::save::atomic::{refuse_other_than_directory, replaceable};
-use crate::save::cached::check_cached;
+use crate::file::hash::{Change, check_records};
+use crate::file::io::names::refuse_impossible;
+use crate::file::save::SaveOptions;
+use crate::file::save::atomic::{refuse_other_than_directory, replaceable};
+use crate::file::save::cached::check_cached;
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 
 /// Checks whether these files of the pattern can be saved to a directory, as far as that is known
 /// beforehand.

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::whole_tensor::{TensorPiece, WholeTensor};
 use super::{Checkpoint, CheckpointFile};
-use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::header::{DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Limits, Metadata, PARTS_KEY, UniqueMap};
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+use crate::format::header::{
+    DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Limits, Metadata, PARTS_KEY, UniqueMap,
+};
 
 /// What a file records of one part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,9 +8,9 @@ use super::index_json::to_json;
 use super::index_read::IndexFile;
 use super::names::is_safe;
 use super::store::{Store, read_to_vec};
-use crate::error::{Error, ErrorKind, IndexProblem, Result};
-use crate::header::{DELTA_BASE_KEY, Limits, Metadata};
-use crate::io::ReadAt;
+use crate::file::io::ReadAt;
+use crate::format::error::{Error, ErrorKind, IndexProblem, Result};
+use crate::format::header::{DELTA_BASE_KEY, Limits, Metadata};
 
 /// The content of an index file. A `weight_map` maps tensors to shards. Here it is inverted: each
 /// shard has the names of its tensors, and the shards are sorted by name.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::header::Metadata;
+use crate::format::header::Metadata;
 
 /// The text of an index with this metadata, which maps tensors to files. It is the text that Python
 /// writes with `json.dumps(index, indent=2, sort_keys=True) + "\n"`.

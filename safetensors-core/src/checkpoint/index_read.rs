@@ -9,8 +9,8 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::error::{Escaped, IndexProblem};
-use crate::header::{DELTA_KEY, Limits, Metadata, duplicate_key};
+use crate::format::error::{Escaped, IndexProblem};
+use crate::format::header::{DELTA_KEY, Limits, Metadata, duplicate_key};
 
 /// The parts of an index file that are used. Everything else in it is skipped.
 #[derive(Debug, Default)]

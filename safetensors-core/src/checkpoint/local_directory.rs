@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use super::destination::{refuse_irreplaceable, refuse_long_names, refuse_to_hide};
 use super::store::{LocalStore, Store, Version, Versions, WritableDirectory};
 use super::{Contention, FilePattern, ShardOptions};
-use crate::error::{Error, ErrorKind, Result};
-use crate::io::hidden::remove_header_backup;
-use crate::io::identity::Identity;
-use crate::io::lock::DirectoryLock;
-use crate::io::unfinished::Steps;
-use crate::io::{FileSource, failpoint};
-use crate::save::SaveOptions;
-use crate::save::atomic::{sync, sync_directory};
-use crate::save::directories::NewDirectories;
-use crate::save::permissions::{Rights, rename_over, take_over};
-use crate::save::temporary::TempDirectory;
-use crate::tensor::TensorSource;
+use crate::file::io::hidden::remove_header_backup;
+use crate::file::io::identity::Identity;
+use crate::file::io::lock::DirectoryLock;
+use crate::file::io::unfinished::Steps;
+use crate::file::io::{FileSource, failpoint};
+use crate::file::save::SaveOptions;
+use crate::file::save::atomic::{sync, sync_directory};
+use crate::file::save::directories::NewDirectories;
+use crate::file::save::permissions::{Rights, rename_over, take_over};
+use crate::file::save::temporary::TempDirectory;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::tensor::TensorSource;
 
 /// A directory of the local disk, for [`save_sharded_to`](super::save_sharded_to). New files are
 /// written into a hidden directory in it. The directory is locked while they take their places.
@@ -219,7 +219,7 @@ impl WritableDirectory for LocalDirectory {
         options: &SaveOptions,
     ) -> Result<()> {
         let path = self.hidden(name);
-        crate::save::save(&path, tensors, options)
+        crate::file::save::save(&path, tensors, options)
             .map_err(|error| error.moved(&path, &self.destination(name)))
     }
 

@@ -8,9 +8,9 @@ use super::names::{
     is_shard_of_several,
 };
 use super::store::{FileKind, LocalStore, Store, StoreEntry};
-use crate::error::{Error, ErrorKind, Result};
-use crate::hash::MANIFEST;
-use crate::header::Limits;
+use crate::file::hash::MANIFEST;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::Limits;
 
 /// The most subdirectories that are searched for an error message. The error for a directory
 /// without a checkpoint lists the files of tensors one level down.

@@ -23,9 +23,9 @@ use super::CheckpointPath;
 use super::opening::open_from;
 use super::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use crate::checkpoint::Checkpoint;
-use crate::error::{Error, Result};
-use crate::header::Limits;
-use crate::io::FileSource;
+use crate::file::io::FileSource;
+use crate::format::error::{Error, Result};
+use crate::format::header::Limits;
 
 impl Checkpoint<Mmap> {
     /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors

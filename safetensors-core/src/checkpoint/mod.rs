@@ -1,5 +1,23 @@
-//! Checkpoints: the tensors of a model, in one file or in several. [`Checkpoint`] opens one,
-//! [`save_sharded`] saves one, and a [`store`] is the place of its files.
+//! Checkpoints: the tensors of a model, in one file or in several.
+//!
+//! [`Checkpoint`] opens a file, a directory or an index, finds each tensor, and refuses files that
+//! do not belong together. [`save_sharded`] divides tensors over files and replaces an older
+//! checkpoint in steps that readers never see half of. A [`store`] is the place of the files: a
+//! directory, memory, a bucket.
+//!
+//! This part knows no model: not what a tensor is for, and nothing of optimizers, adapters or ranks
+//! but what their files record.
+//!
+//! Begin with `locate.rs` and `opening.rs` to open, with `save.rs` and `commit.rs` to save.
+//!
+//! | files | are about |
+//! |---|---|
+//! | `locate.rs`, `names.rs`, `pattern.rs`, `index*.rs` | which files make a checkpoint |
+//! | `open.rs`, `opening.rs`, `siblings.rs`, `current.rs`, `mmap.rs` | opening them all |
+//! | `split.rs`, `save.rs`, `staged.rs`, `commit*.rs`, `local_directory.rs` | saving |
+//! | `parts.rs`, `divided.rs`, `dcp.rs`, `assembled.rs`, `whole*.rs` | tensors in pieces, as wholes |
+//! | `computed*.rs` | tensors that are computed when they are read |
+//! | `store/` | places of files |
 
 mod assembled;
 mod beside;
@@ -66,13 +84,13 @@ pub use staged::{SavedShards, StagedShards};
 pub(crate) use tests::fill_of;
 pub use whole_tensor::{TensorPiece, WholeTensor};
 
-use crate::error::{Error, Result};
-use crate::header::{Metadata, TensorInfo};
-use crate::io::{FileSource, ReadAt};
-pub use crate::load::catalog::CheckpointFile;
-use crate::load::catalog::{Catalog, CatalogPlace};
-use crate::load::{LazyTensor, LoadOptions, read_tensors};
-use crate::tensor::TensorBuf;
+use crate::file::io::{FileSource, ReadAt};
+pub use crate::file::load::catalog::CheckpointFile;
+use crate::file::load::catalog::{Catalog, CatalogPlace};
+use crate::file::load::{LazyTensor, LoadOptions, read_tensors};
+use crate::format::error::{Error, Result};
+use crate::format::header::{Metadata, TensorInfo};
+use crate::format::tensor::TensorBuf;
 
 /// The tensors of a model, in one file or in the shards that an index names.
 ///

@@ -1,7 +1,7 @@
 //! The names of a checkpoint's files: their endings, their shard numbers, and which of them are
 //! safe.
 
-pub(super) use crate::io::hidden::shard_numbers;
+pub(super) use crate::file::io::hidden::shard_numbers;
 
 /// How the name of a file of tensors ends.
 pub(super) const FILE_SUFFIX: &str = ".safetensors";

@@ -9,9 +9,9 @@ use super::opening::{ATTEMPTS, join, open_each, open_from};
 use super::store::{AsyncFile, AsyncStore, FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
 use super::{CheckpointFile, CheckpointPath, locate};
 use crate::checkpoint::Checkpoint;
-use crate::error::{Error, ErrorKind, Result};
-use crate::header::Limits;
-use crate::io::{AsyncReadAt, FileSource, ReadAt, SafeTensors};
+use crate::file::io::{AsyncReadAt, FileSource, ReadAt, SafeTensors};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::Limits;
 
 impl Checkpoint {
     /// Opens a file, an index (`*.json`), or a directory. In a directory this finds

@@ -13,13 +13,13 @@ use super::store::{FileKind, Store, Version, is_not_fetched};
 use super::{
     CatalogPlace, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX, dcp, divided,
 };
-use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::header::Limits;
-use crate::io::reserve::reserve_open_files;
-use crate::io::stamp::says_changed;
-use crate::io::{ReadAt, SafeTensors};
-use crate::parallel::in_parallel;
-use crate::trace::Span;
+use crate::file::io::reserve::reserve_open_files;
+use crate::file::io::stamp::says_changed;
+use crate::file::io::{ReadAt, SafeTensors};
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+use crate::format::header::Limits;
+use crate::format::parallel::in_parallel;
+use crate::format::trace::Span;
 
 /// The most shards that are opened at once. The threads mostly wait for the disk or the network, so
 /// the number of cores does not matter.

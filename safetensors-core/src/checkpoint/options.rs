@@ -5,8 +5,8 @@ use std::io;
 
 use super::names::is_beside;
 use super::{FilePattern, MaxShardSize};
-use crate::error::{ErrorKind, Result};
-use crate::save::SaveOptions;
+use crate::file::save::SaveOptions;
+use crate::format::error::{ErrorKind, Result};
 
 /// How a sharded checkpoint is saved.
 ///

@@ -1,13 +1,13 @@
 //! Reading parts of tensors by name.
 
 use super::Checkpoint;
+use crate::file::io::ReadAt;
+use crate::file::load::{LoadOptions, read_slices};
 #[cfg(doc)]
-use crate::error::ErrorKind;
-use crate::error::Result;
-use crate::io::ReadAt;
-use crate::load::{LoadOptions, read_slices};
-use crate::slice::TensorPart;
-use crate::tensor::TensorBuf;
+use crate::format::error::ErrorKind;
+use crate::format::error::Result;
+use crate::format::slice::TensorPart;
+use crate::format::tensor::TensorBuf;
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Reads parts of the tensors of these names, or [aliases](Checkpoint::aliases), in parallel,

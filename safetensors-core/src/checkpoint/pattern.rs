@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::names::{FILE_SUFFIX, INDEX_SUFFIX, is_safe, set_aside, shard_numbers, stem};
-use crate::error::{Error, ErrorKind};
+use crate::format::error::{Error, ErrorKind};
 
 /// The names of a checkpoint's files, such as `model{suffix}.safetensors`.
 ///

@@ -8,12 +8,12 @@ use super::local_directory::LocalDirectory;
 use super::staged::{SavedShards, StagedShards, unless_refused};
 use super::store::WritableDirectory;
 use super::{ShardOptions, Split, split_into_shards};
-use crate::error::{Error, ErrorKind, Result};
-use crate::hash::{Change, forget};
-use crate::header::FORMAT_KEY;
-use crate::save::SaveOptions;
-use crate::tensor::{TensorSource, shape};
-use crate::tied;
+use crate::file::hash::{Change, forget};
+use crate::file::save::SaveOptions;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::FORMAT_KEY;
+use crate::format::tensor::{TensorSource, shape};
+use crate::format::tied;
 
 /// Saves tensors to a directory as a checkpoint of one file, or of several files with an index if
 /// they do not fit into one.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::index::Index;
 use super::store::{FileKind, Store, StoreEntry, Version};
 use crate::checkpoint::Checkpoint;
-use crate::error::{Error, ErrorKind, Result};
-use crate::header::Limits;
-use crate::io::hidden::{BACKUP_MAGIC, header_backup};
-use crate::io::{ReadAt, beside};
+use crate::file::io::hidden::{BACKUP_MAGIC, header_backup};
+use crate::file::io::{ReadAt, beside};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::Limits;
 
 /// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it. Only indexes are
 /// read from it.

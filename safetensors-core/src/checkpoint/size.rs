@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::error::{Error, ErrorKind};
+use crate::format::error::{Error, ErrorKind};
 
 /// The largest size of a shard, in bytes of tensors.
 ///

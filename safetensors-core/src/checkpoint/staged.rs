@@ -9,10 +9,10 @@ use super::current::highest_limits;
 use super::index::Index;
 use super::store::{LocalStore, Versions, WritableDirectory};
 use super::{CheckpointPath, FilePattern, LocalDirectory, ShardOptions};
-use crate::error::{Error, ErrorKind, Result};
-use crate::io::{FileSource, SafeTensors};
-use crate::save::atomic::sync_path;
-use crate::save::leftovers::remove_leftovers_now;
+use crate::file::io::{FileSource, SafeTensors};
+use crate::file::save::atomic::sync_path;
+use crate::file::save::leftovers::remove_leftovers_now;
+use crate::format::error::{Error, ErrorKind, Result};
 
 /// The files of a saved checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use super::store::{FileKind, LocalStore, Store};
 use super::{
     Assembled, Checkpoint, CheckpointFile, CheckpointPath, WholeTensor, dcp, divided, locate,
 };
-use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::hash::remove_record;
-use crate::header::{Limits, Metadata};
-use crate::io::{ReadAt, SafeTensors};
+use crate::file::hash::remove_record;
+use crate::file::io::{ReadAt, SafeTensors};
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+use crate::format::header::{Limits, Metadata};
 
 /// The name that stands for all files of a directory.
 const ALL: &str = "*.safetensors";

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::io::ReadAt;
-use crate::slice::{BadTiles, Tile, Tiles};
+use crate::file::io::ReadAt;
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+use crate::format::slice::{BadTiles, Tile, Tiles};
 
 /// A tensor of an [`Assembled`](super::Assembled) file, and the pieces that make it up. Each of its
 /// elements is in one of them. Their order does not matter.

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use super::Framework;
 use crate::checkpoint::{self, Checkpoint, Computed, SavedShards, ShardOptions};
-use crate::convert::DtypeTable;
-use crate::error::Result;
-use crate::io::ReadAt;
-use crate::load::{LazyTensor, LoadOptions, read_tensors};
-use crate::save::SaveOptions;
-use crate::tensor::TensorSource;
+use crate::file::io::ReadAt;
+use crate::file::load::{LazyTensor, LoadOptions, read_tensors};
+use crate::file::save::SaveOptions;
+use crate::format::convert::DtypeTable;
+use crate::format::error::Result;
+use crate::format::tensor::TensorSource;
 
 impl LoadOptions {
     /// Loads tensors in the dtypes that the framework `F` holds. A dtype that it lacks is widened
@@ -166,7 +166,7 @@ where
 {
     let path = path.as_ref();
     let sources = sources::<F>(tensors).map_err(|error| error.in_path(path))?;
-    crate::save::save(path, sources, options)
+    crate::file::save::save(path, sources, options)
 }
 
 /// Saves tensors of a framework to a directory as a checkpoint of one or more files, see

@@ -1,16 +1,27 @@
-//! Items for adapters of tensor libraries and for tools. Programs that only load and save do not
-//! need them.
+//! What an adapter of a tensor library needs. Programs that only load and save need none of it.
 //!
-//! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
-//! Besides, there are [`NameList`], [`Quoted`], [`OtherFormat`] and [`default_threads`] for tools,
-//! and [`check_bools`], [`write_native`], [`write_exactly`], [`write_in_pieces`], [`synced_later`] and
-//! [`in_parallel`] for adapters that read or write tensors by themselves. [`Span`] says what the
-//! feature `tracing` tells.
+//! An adapter implements [`Framework`]: which dtypes its library holds, how a loaded tensor becomes
+//! one of the library, and the reverse. [`load`], [`save`] and [`save_sharded`] then work for it,
+//! with all that the lower parts do: conversion, widening, errors, quantised weights.
+//!
+//! This part knows no library by name.
+//!
+//! Begin with the example of [`Framework`].
+//!
+//! | for | there are |
+//! |---|---|
+//! | adapters that read or write by themselves | [`check_bools`], [`write_native`], [`write_exactly`], [`write_in_pieces`], [`synced_later`], [`in_parallel`] |
+//! | memory of a device | [`read_staged`] |
+//! | batches of a training | [`Samples`] |
+//! | tools | [`NameList`], [`Quoted`], [`OtherFormat`], [`default_threads`] |
+//! | the feature `tracing` | [`Span`] |
 
 #[cfg(feature = "std")]
 mod files;
 #[cfg(feature = "std")]
 mod samples;
+#[cfg(feature = "std")]
+mod staged;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -22,35 +33,35 @@ pub use files::{load, load_path, prepare, read_in_batches, save, save_sharded, s
 #[cfg(feature = "std")]
 pub use samples::{Sample, SampleBatch, Samples};
 
-pub use crate::convert::support::Support;
-use crate::convert::{DtypeTable, Widening, widen};
-use crate::dtype::Dtype;
 #[cfg(feature = "std")]
-pub use crate::error::similar_names;
-pub use crate::error::text::{NameList, Quoted};
-use crate::error::{Error, ErrorKind, Result};
+pub use crate::file::hash::signed_name;
 #[cfg(feature = "std")]
-pub use crate::hash::signed_name;
+use crate::file::io::ReadAt;
 #[cfg(feature = "std")]
-pub use crate::header::{PARAM_IDS_KEY, RecordScalar, SCALARS_KEY};
+pub use crate::file::io::hidden::is_temporary_name;
 #[cfg(feature = "std")]
-use crate::io::ReadAt;
+use crate::file::load::{LazyTensor, LoadOptions};
 #[cfg(feature = "std")]
-pub use crate::io::hidden::is_temporary_name;
+pub use crate::file::save::cached::refuse_cached;
+pub use crate::format::convert::support::Support;
+use crate::format::convert::{DtypeTable, Widening, widen};
+use crate::format::dtype::Dtype;
 #[cfg(feature = "std")]
-pub use crate::load::staged::{StagedPart, Staging, StagingBuffers, read_staged};
+pub use crate::format::error::similar_names;
+pub use crate::format::error::text::{NameList, Quoted};
+use crate::format::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
-use crate::load::{LazyTensor, LoadOptions};
-pub use crate::other_format::OtherFormat;
+pub use crate::format::header::{PARAM_IDS_KEY, RecordScalar, SCALARS_KEY};
+pub use crate::format::other_format::OtherFormat;
 #[cfg(feature = "std")]
-pub use crate::parallel::{default_threads, in_order, in_parallel};
+pub use crate::format::parallel::{default_threads, in_order, in_parallel};
+pub use crate::format::tensor::boolean::check_bools;
+use crate::format::tensor::{TensorBuf, TensorSource, TensorView};
+pub use crate::format::tensor::{write_exactly, write_in_pieces, write_native};
 #[cfg(feature = "std")]
-pub use crate::save::cached::refuse_cached;
-pub use crate::tensor::boolean::check_bools;
-use crate::tensor::{TensorBuf, TensorSource, TensorView};
-pub use crate::tensor::{write_exactly, write_in_pieces, write_native};
+pub use crate::format::trace::Span;
 #[cfg(feature = "std")]
-pub use crate::trace::Span;
+pub use staged::{StagedPart, Staging, StagingBuffers, read_staged};
 
 /// A tensor library that tensors are loaded into and saved from.
 ///

@@ -4,10 +4,10 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::slice::{Index, RankPart, Selection, TensorPart};
-use crate::tensor::shape::byte_len;
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+use crate::format::slice::{Index, RankPart, Selection, TensorPart};
+use crate::format::tensor::shape::byte_len;
 
 /// How one tensor is divided among ranks.
 ///

@@ -9,10 +9,10 @@ use crate::checkpoint::{
     Index, PartRecord, Record, SavedShards, ShardOptions, check_alone, check_directory, record_dcp,
     record_parts, split_into_shards,
 };
-use crate::error::{Error, ErrorKind, Result};
-use crate::hash::{Change, Digest, forget};
-use crate::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
-use crate::save::SaveOptions;
+use crate::file::hash::{Change, Digest, forget};
+use crate::file::save::SaveOptions;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
 
 /// The files of a checkpoint that ranks save.
 pub(super) struct RankFiles<'p> {

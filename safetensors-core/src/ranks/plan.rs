@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use super::Division;
 use super::rank::check_world_size;
-use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, Mismatch, RankProblem, Result};
-use crate::slice::TensorPart;
-use crate::tensor::shape;
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, ErrorKind, Mismatch, RankProblem, Result};
+use crate::format::slice::TensorPart;
+use crate::format::tensor::shape;
 
 /// Which part of each tensor of a model each rank holds.
 ///

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Division;
 use super::plan::{RankPlan, RankTensor};
-use crate::error::{Error, RankProblem, Result};
-use crate::header::Limits;
+use crate::format::error::{Error, RankProblem, Result};
+use crate::format::header::Limits;
 
 /// The version of the form below.
 const VERSION: u32 = 1;
@@ -94,7 +94,7 @@ impl FromStr for RankPlan {
             let read = || {
                 if shape.len() > limits.ndim {
                     let limit = limits.ndim;
-                    return Err(crate::error::ErrorKind::TooManyDimensions { limit }.into());
+                    return Err(crate::format::error::ErrorKind::TooManyDimensions { limit }.into());
                 }
                 Ok((dtype.parse()?, division.parse::<Division>()?))
             };

@@ -1,10 +1,10 @@
 //! [`PlannedRank`]: what one rank writes to its files.
 
 use super::files::{RankFile, RankFiles, SavedPart, given};
-use crate::error::{Error, ErrorKind, RankProblem, Result};
-use crate::parallel::Meter;
-use crate::save::SaveOptions;
-use crate::tensor::TensorSource;
+use crate::file::save::SaveOptions;
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+use crate::format::parallel::Meter;
+use crate::format::tensor::TensorSource;
 
 /// The files of one rank, and the tensors that go into them.
 pub(super) struct PlannedRank<'f, T> {

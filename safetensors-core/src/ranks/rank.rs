@@ -1,6 +1,6 @@
 //! [`Rank`]: which of the processes of a job this one is.
 
-use crate::error::{ErrorKind, RankProblem, Result};
+use crate::format::error::{ErrorKind, RankProblem, Result};
 
 /// The most ranks of a job. It bounds what a plan from a stranger can cost.
 pub(super) const MOST_RANKS: usize = 1 << 20;

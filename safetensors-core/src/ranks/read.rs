@@ -2,13 +2,13 @@
 
 use super::plan::RankPlan;
 use crate::checkpoint::Checkpoint;
+use crate::file::io::ReadAt;
+use crate::file::load::LoadOptions;
 #[cfg(doc)]
-use crate::error::ErrorKind;
-use crate::error::Result;
-use crate::io::ReadAt;
-use crate::load::LoadOptions;
-use crate::slice::TensorPart;
-use crate::tensor::TensorBuf;
+use crate::format::error::ErrorKind;
+use crate::format::error::Result;
+use crate::format::slice::TensorPart;
+use crate::format::tensor::TensorBuf;
 
 impl RankPlan {
     /// Reads the parts that a rank holds, in parallel, in the order of the plan's
@@ -24,6 +24,31 @@ impl RankPlan {
     /// A checkpoint that ranks have [saved](super::RankSaver::save), by this plan or another, is
     /// opened with [`Checkpoint::open_whole`]. Of each file, the bytes that the rank needs are
     /// read.
+    ///
+    /// ```
+    /// use safetensors_core::ranks::{Rank, RankRules, RankSaver};
+    /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, ShardOptions, TensorView, save};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model");
+    /// # std::fs::create_dir(&path)?;
+    /// # let weight = TensorView::from_slice(&[4, 2], &[0.5_f32; 8])?;
+    /// # let file = path.join("model.safetensors");
+    /// # save(file, [("layers.0.mlp.up_proj.weight", weight)], &SaveOptions::new())?;
+    /// # let trained = dir.path().join("trained");
+    /// let rank = Rank::from_env()?.unwrap_or_default();
+    /// let checkpoint = Checkpoint::open_whole(&path)?;
+    /// let plan = RankRules::llama().plan(&checkpoint, rank.world_size())?;
+    /// let parts = plan.read(&checkpoint, rank.rank(), &LoadOptions::new())?;
+    ///
+    /// // … training …
+    /// let named = plan.tensors().zip(&parts).map(|(tensor, part)| (tensor.name(), part));
+    /// let saver = RankSaver::new(&plan, rank.rank(), "step-1000");
+    /// saver.save(&trained, named, &ShardOptions::new())?;
+    /// // As whole tensors, for any number of ranks.
+    /// let trained = Checkpoint::open_whole(&trained)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

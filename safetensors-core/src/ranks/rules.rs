@@ -3,9 +3,9 @@
 use super::Division;
 use super::plan::{RankPlan, RankTensor};
 use crate::checkpoint::Checkpoint;
-use crate::dtype::Dtype;
-use crate::error::{Error, RankProblem, Result};
-use crate::glob::Pattern;
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, RankProblem, Result};
+use crate::format::glob::Pattern;
 
 /// Rules that say how the tensors of a model are divided among ranks. The first rule whose pattern
 /// matches the whole name of a tensor counts.

@@ -8,10 +8,10 @@ use super::plan::RankPlan;
 use super::planned::PlannedRank;
 use crate::checkpoint::store::WritableDirectory;
 use crate::checkpoint::{LocalDirectory, ShardOptions, StagedShards};
-use crate::error::Result;
+use crate::format::error::Result;
 #[cfg(doc)]
-use crate::error::{ErrorKind, RankProblem};
-use crate::tensor::TensorSource;
+use crate::format::error::{ErrorKind, RankProblem};
+use crate::format::tensor::TensorSource;
 
 /// Saves the parts that one rank holds to a directory that all ranks share. Whichever rank comes
 /// last puts the files of all of them in their places, with one index over all. No rank waits.
@@ -69,6 +69,24 @@ use crate::tensor::TensorSource;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Parts in files
+///
+/// Each file that a rank saves is an ordinary safetensors file, and the index names the tensors of
+/// all files. A part of the tensor `NAME` is the tensor `NAME.part-00002-of-00004`, so a program
+/// that does not know parts never takes one for the whole: it finds no tensor `NAME`. A replicated
+/// tensor keeps its name and lies in one of the files.
+///
+/// The metadata of each file has the entry `safetensors_bridge.parts`, a JSON object from the names
+/// of the parts in the file to where they belong:
+///
+/// ```json
+/// {"up.part-00002-of-00004": {"tensor": "up", "shape": [64, 16], "dim": 0, "offset": 16}}
+/// ```
+///
+/// The length of the part is that of the tensor in the file. The parts of a tensor meet without gap
+/// and overlap. The metadata of the index, or of the one file if there is no index, has the name of
+/// the save's attempt as `safetensors_bridge.attempt`. Files of [`ShardOptions::dcp`] have no
+/// index, so each has that name, and the number of all of them as `safetensors_bridge.files`.
 #[derive(Clone, Copy, Debug)]
 pub struct RankSaver<'a> {
     plan: &'a RankPlan,
@@ -114,7 +132,7 @@ impl<'a> RankSaver<'a> {
         for file in files.of_rank(rank) {
             let (parts, options) = planned.contents(file, name)?;
             let path = temp.path().join(&file.name);
-            crate::save::save(&path, planned.sources(file, &parts), &options)
+            crate::file::save::save(&path, planned.sources(file, &parts), &options)
                 .map_err(|error| error.moved(&path, &directory.join(&file.name)))
                 .map_err(|error| attempt.explain(error, temp.path()))?;
         }

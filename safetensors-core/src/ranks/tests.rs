@@ -8,19 +8,19 @@ use tempfile::TempDir;
 
 use super::{RankPlan, RankRules, RankSaved, RankSaver};
 use crate::checkpoint::{Checkpoint, ShardOptions, fill_of, save_sharded};
-use crate::error::{ErrorKind, RankProblem, Result};
-use crate::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
-use crate::io::testing::names_in;
-use crate::load::LoadOptions;
-use crate::save::SaveOptions;
-use crate::tensor::{TensorBuf, TensorView};
+use crate::file::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
+use crate::file::io::testing::names_in;
+use crate::file::load::LoadOptions;
+use crate::file::save::SaveOptions;
+use crate::format::error::{ErrorKind, RankProblem, Result};
+use crate::format::tensor::{TensorBuf, TensorView};
 
 const RANKS: usize = 2;
 
 fn plan() -> RankPlan {
     let rules = RankRules::new().parse_rule("w=split:0").unwrap();
     let rules = rules.parse_rule("norm=replicate").unwrap();
-    let dtype = crate::dtype::Dtype::U8;
+    let dtype = crate::format::dtype::Dtype::U8;
     rules.plan_tensors([("w", dtype, vec![4, 2]), ("norm", dtype, vec![3])], RANKS).unwrap()
 }
 

@@ -1,8 +1,8 @@
 //! [`Codes`]: the numbers that codes of a few bits stand for.
 
-use crate::convert::{ConvertOptions, decode_bytes, decode_four, vectorized};
-use crate::dtype::Dtype;
-use crate::tensor::TensorView;
+use crate::format::convert::{ConvertOptions, decode_bytes, decode_four, vectorized};
+use crate::format::dtype::Dtype;
+use crate::format::tensor::TensorView;
 
 /// Where the bits of a code lie in a row of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,7 +302,7 @@ impl Codes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::convert::{CHOSEN, widths};
+    use crate::format::convert::{CHOSEN, widths};
 
     #[test]
     fn every_order_finds_every_code_from_every_column_on() {

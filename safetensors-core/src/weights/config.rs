@@ -7,9 +7,9 @@ use regex_automata::meta::Regex;
 use serde_json::Value;
 
 use super::tensors::Tensors;
-use crate::error::{Error, ErrorKind, QuantizationProblem, Result};
-use crate::patterns::Expressions;
-use crate::python_json;
+use crate::format::error::{Error, ErrorKind, QuantizationProblem, Result};
+use crate::format::patterns::Expressions;
+use crate::format::python_json;
 
 /// The largest file that is read. Real ones have a few KiB, with lists of layers a few hundred.
 const MOST: u64 = 16 << 20;

@@ -1,6 +1,6 @@
 //! [`Groups`]: which columns share a number; [`Formula`]: what is done with it.
 
-use crate::convert::vectorized;
+use crate::format::convert::vectorized;
 
 /// The group of each column.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl Formula {
 mod tests {
     use super::super::codes::{Codes, Order};
     use super::*;
-    use crate::convert::{CHOSEN, widths};
+    use crate::format::convert::{CHOSEN, widths};
 
     #[test]
     fn every_processor_computes_the_same_bits() {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::config::Config;
 use super::matrix::Stored;
 use super::tensors::Tensors;
-use crate::error::Result;
-use crate::tensor::TensorBuf;
+use crate::format::error::Result;
+use crate::format::tensor::TensorBuf;
 
 /// The settings of a checkpoint, and those of its tensors that were looked at. It is made once, and
 /// belongs to the same [`Tensors`] in every call.

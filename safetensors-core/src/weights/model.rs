@@ -11,12 +11,12 @@ use super::matrix::{LONGEST, Stored};
 use super::panel::Panels;
 use super::tensors::Tensors;
 use super::weight::Grouped;
-use crate::convert::{ConvertOptions, can_convert};
-use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, QuantizationProblem, Result, Shape};
-use crate::header::Metadata;
-use crate::tensor::shape::memory_count;
-use crate::tensor::{Element, TensorBuf};
+use crate::format::convert::{ConvertOptions, can_convert};
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, ErrorKind, QuantizationProblem, Result, Shape};
+use crate::format::header::Metadata;
+use crate::format::tensor::shape::memory_count;
+use crate::format::tensor::{Element, TensorBuf};
 
 /// A quantised weight: its elements in C order are those of a matrix of codes, row by row.
 #[derive(Debug)]

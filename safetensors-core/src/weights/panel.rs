@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::matrix::{Files, Raw};
 use super::spare::Spare;
 use super::weight::{Grids, Grouped, Part, Row};
-use crate::parallel::lock;
+use crate::format::parallel::lock;
 
 /// The most elements of a part that is read for one read only, so that its codes stay in a
 /// processor's cache.
@@ -249,8 +249,8 @@ mod tests {
     use std::path::Path;
     use std::thread;
 
-    use crate::io::ReadAt;
-    use crate::load::read_slices;
+    use crate::file::io::ReadAt;
+    use crate::file::load::read_slices;
     use crate::{Checkpoint, LoadOptions};
 
     fn same(found: &[f32], expected: impl Iterator<Item = f32>) -> bool {

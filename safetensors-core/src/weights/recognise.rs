@@ -5,7 +5,7 @@ use super::known::{Known, LookedAt};
 use super::model::{Model, Weight};
 use super::schemes;
 use super::tensors::Tensors;
-use crate::error::Result;
+use crate::format::error::Result;
 
 impl Known {
     /// The quantised weights, in the order of the tensors that have their codes.

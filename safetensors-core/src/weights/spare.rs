@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::parallel::lock;
+use crate::format::parallel::lock;
 
 /// The most bytes that are kept. It is enough for the tiles of 2 MiB that as many threads as most
 /// machines have read at once.

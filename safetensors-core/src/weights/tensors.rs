@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use super::matrix::Stored;
-use crate::dtype::Dtype;
-use crate::error::Result;
-use crate::header::Metadata;
-use crate::tensor::TensorBuf;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
+use crate::format::header::Metadata;
+use crate::format::tensor::TensorBuf;
 
 /// The tensors of a checkpoint and the files beside it, whatever its sources.
 pub(crate) trait Tensors {

@@ -194,7 +194,7 @@ fn read_groups(
         usize::try_from(group).ok().filter(|group| *group < limit).ok_or_else(|| {
             let problem = format!(
                 "tensor {}: expected groups from 0 to {}, found {group}",
-                crate::error::Quoted(&tensor.name),
+                crate::format::error::Quoted(&tensor.name),
                 limit.saturating_sub(1)
             );
             io::Error::new(io::ErrorKind::InvalidData, problem)

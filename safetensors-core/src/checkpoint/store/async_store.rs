@@ -12,11 +12,11 @@ use super::held::{
 };
 use super::{FileKind, Store, StoreEntry, is_not_found};
 use crate::checkpoint::names::{STANDARD_FILE, STANDARD_INDEX};
-use crate::error::{Error, ErrorKind, Result};
-use crate::io::AsyncReadAt;
-use crate::load::{LazyTensor, LoadOptions, read_tensors};
-use crate::parallel::{Task, lock};
-use crate::tensor::TensorBuf;
+use crate::file::io::AsyncReadAt;
+use crate::file::load::{LazyTensor, LoadOptions, read_tensors};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::parallel::{Task, lock};
+use crate::format::tensor::TensorBuf;
 
 /// The bytes that are read when a file is opened. They have the whole header of many files. A
 /// longer header takes one more request.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::held::Held;
-use crate::io::AsyncReadAt;
-use crate::parallel::Task;
+use crate::file::io::AsyncReadAt;
+use crate::format::parallel::Task;
 
 /// Ranges with at most this many bytes between them are always fetched by one request. At 10 MB a
 /// second they take as long as one of six requests at once that take 20 ms each.

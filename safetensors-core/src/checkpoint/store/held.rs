@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::{error, fmt, io};
 
-use crate::error::{Error, ErrorKind};
-use crate::io::{AsyncReadAt, ReadAt, ReadRange};
-use crate::parallel::Task;
-use crate::parallel::lock;
+use crate::file::io::{AsyncReadAt, ReadAt, ReadRange};
+use crate::format::error::{Error, ErrorKind};
+use crate::format::parallel::Task;
+use crate::format::parallel::lock;
 
 /// A file of an [`AsyncStore`](super::AsyncStore). Reads find the bytes that have been fetched. A
 /// read of others is an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{FileKind, Store, StoreEntry, Version};
-use crate::error::{Error, ErrorKind, Result};
-use crate::io::identity::Identity;
-use crate::io::names::refuse_impossible;
-use crate::io::{FileSource, ReadAt};
+use crate::file::io::identity::Identity;
+use crate::file::io::names::refuse_impossible;
+use crate::file::io::{FileSource, ReadAt};
+use crate::format::error::{Error, ErrorKind, Result};
 
 /// The files of the local disk, as [`Checkpoint::open`](crate::Checkpoint::open) opens them. Links
 /// are followed.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::{FileKind, Store, StoreEntry, Versions, WritableDirectory};
 use crate::checkpoint::FilePattern;
-use crate::error::{Error, ErrorKind, Result};
-use crate::save::{SaveOptions, write_to};
-use crate::tensor::TensorSource;
+use crate::file::save::{SaveOptions, write_to};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::tensor::TensorSource;
 
 /// Files in memory, by name. A name may contain directories, separated by `/`.
 ///

@@ -23,8 +23,8 @@ pub(super) use local::{OpenedBy, PerhapsLocal, is_not_found};
 pub use memory::{MemoryFile, MemoryStore};
 pub use writable::{Versions, WritableDirectory};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::io::{FileSource, ReadAt};
+use crate::file::io::{FileSource, ReadAt};
+use crate::format::error::{Error, ErrorKind, Result};
 
 /// A place for the files of checkpoints: a disk, memory, a snapshot of a repository, an object
 /// store.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use super::Store;
 use crate::checkpoint::FilePattern;
-use crate::error::{Error, ErrorKind, Result};
-use crate::save::SaveOptions;
-use crate::tensor::TensorSource;
+use crate::file::save::SaveOptions;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::tensor::TensorSource;
 
 /// The files of a directory that a save may replace, by name.
 pub type Versions<V> = BTreeMap<String, V>;

@@ -12,13 +12,13 @@ use std::path::Path;
 use tempfile::{TempDir, tempdir, tempdir_in};
 
 use crate::checkpoint::{Checkpoint, LocalDirectory, ShardOptions, save_sharded, stage_sharded_to};
-use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::{Interrupted, crash_at, fail_at, interrupt_everywhere};
-use crate::io::testing::{names_in, save_until_clean};
-use crate::load::LoadOptions;
+use crate::file::io::failpoint::{Interrupted, crash_at, fail_at, interrupt_everywhere};
+use crate::file::io::testing::{names_in, save_until_clean};
+use crate::file::load::LoadOptions;
+use crate::file::save::SaveOptions;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::tensor::{TensorBuf, TensorView};
 use crate::save;
-use crate::save::SaveOptions;
-use crate::tensor::{TensorBuf, TensorView};
 
 type Content = BTreeMap<String, Vec<u8>>;
 

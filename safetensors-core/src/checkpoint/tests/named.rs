@@ -8,11 +8,11 @@ use tempfile::{TempDir, tempdir, tempdir_in};
 
 use super::read;
 use crate::checkpoint::{LocalDirectory, ShardOptions};
-use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::interrupt_everywhere;
+use crate::file::io::failpoint::interrupt_everywhere;
+use crate::file::save::SaveOptions;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::tensor::TensorView;
 use crate::save;
-use crate::save::SaveOptions;
-use crate::tensor::TensorView;
 
 /// The index, or the single file, and the files that the index names.
 type Names = (&'static str, &'static [&'static str]);

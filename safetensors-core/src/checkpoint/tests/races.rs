@@ -13,10 +13,10 @@ use std::time::SystemTime;
 use super::{Before, content, options, prepare, read, read_from, save_shards};
 use crate::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use crate::checkpoint::{Checkpoint, Contention, ShardOptions};
-use crate::error::{Error, ErrorKind, Result};
-use crate::header::Limits;
-use crate::io::FileSource;
-use crate::io::failpoint::{call_at, without};
+use crate::file::io::FileSource;
+use crate::file::io::failpoint::{call_at, without};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::Limits;
 
 /// The local disk, except that version 2 is saved just before a file is opened: before file number
 /// `at`, or before each one.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Sample, SampleBatch};
-use crate::error::{Error, ErrorKind, Mismatch, Result};
-use crate::tensor::TensorBuf;
+use crate::format::error::{Error, ErrorKind, Mismatch, Result};
+use crate::format::tensor::TensorBuf;
 
 /// Stacks samples. An error comes with the position of the sample that it is about.
 pub(super) fn stack(

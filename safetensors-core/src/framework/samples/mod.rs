@@ -14,11 +14,11 @@ use super::Framework;
 use super::files::load_by;
 use crate::checkpoint::open_single;
 use crate::checkpoint::store::{FileKind, LocalStore, Store};
-use crate::error::{Error, ErrorKind, Result};
-use crate::header::Metadata;
-use crate::load::{LoadOptions, read_tensors};
-use crate::parallel::{default_threads, in_order_ahead};
-use crate::tensor::TensorBuf;
+use crate::file::load::{LoadOptions, read_tensors};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::Metadata;
+use crate::format::parallel::{default_threads, in_order_ahead};
+use crate::format::tensor::TensorBuf;
 
 /// How many samples are read ahead, unless the program says otherwise.
 const PREFETCH: usize = 16;

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{SampleBatch, Samples};
 use crate::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Store, StoreEntry};
-use crate::convert::support::Support;
-use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, Mismatch, Result};
+use crate::file::load::{LoadOptions, QuantizedWeights};
+use crate::file::save::{SaveOptions, serialize};
+use crate::format::convert::support::Support;
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, ErrorKind, Mismatch, Result};
+use crate::format::tensor::{TensorBuf, TensorSource, TensorView};
 use crate::framework::Framework;
-use crate::load::{LoadOptions, QuantizedWeights};
-use crate::save::{SaveOptions, serialize};
-use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
 /// A library whose tensors are buffers in memory.
 #[derive(Debug)]

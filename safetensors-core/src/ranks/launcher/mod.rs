@@ -5,7 +5,7 @@ mod tests;
 
 use super::Rank;
 use super::rank::check_world_size;
-use crate::error::{ErrorKind, RankProblem, Result};
+use crate::format::error::{ErrorKind, RankProblem, Result};
 
 /// The names of the variables of one launcher.
 struct Launcher {

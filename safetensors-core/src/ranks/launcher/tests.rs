@@ -1,7 +1,7 @@
 //! The rank that the variables of launchers tell.
 
 use super::*;
-use crate::error::Error;
+use crate::format::error::Error;
 
 fn problem(error: &Error) -> &RankProblem {
     let ErrorKind::Ranks { problem } = error.kind() else { panic!("{error}") };

@@ -9,14 +9,14 @@ use half::{bf16, f16};
 
 use super::codes::{Codes, Order};
 use super::spare::Spare;
-use crate::convert::ConvertOptions;
-use crate::dtype::Dtype;
-use crate::header::TensorInfo;
-use crate::io::ReadRange;
-use crate::tensor::TensorView;
-use crate::tensor::shape::byte_len;
+use crate::format::convert::ConvertOptions;
+use crate::format::dtype::Dtype;
+use crate::format::header::TensorInfo;
+use crate::format::slice::read_range::ReadRange;
+use crate::format::tensor::TensorView;
+use crate::format::tensor::shape::byte_len;
 
-pub(super) use crate::io::Files;
+pub(super) use crate::format::slice::read_range::Files;
 
 /// The longest dimension of a tensor that can belong to a weight. A longer one is only possible
 /// without elements, and its number of bits may exceed 64 bits.

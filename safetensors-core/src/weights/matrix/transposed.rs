@@ -8,8 +8,8 @@ use pulp::NullaryFnOnce;
 
 use super::super::spare::Spare;
 use super::{Files, Lies, Matrix, Numbers, Raw, widen};
-use crate::convert::vectorized;
-use crate::dtype::Dtype;
+use crate::format::convert::vectorized;
+use crate::format::dtype::Dtype;
 
 /// What a transposed matrix moves as one: a byte with the codes of several columns of the tensor, a
 /// word of codes of one column, or a number of F32.

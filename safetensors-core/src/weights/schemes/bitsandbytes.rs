@@ -13,8 +13,8 @@ use super::super::model::{
 };
 use super::super::weight::{Formula, Grid, Grouped};
 use super::scales::plain;
-use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
 
 const NAME: &str = "bitsandbytes";
 

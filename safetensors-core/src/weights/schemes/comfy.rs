@@ -10,8 +10,8 @@ use super::super::model::{Model, Weight, check_dtype, check_len, mismatch, unsup
 use super::super::weight::{Combine, Grid, Grouped, Scales};
 use super::companions::comfy_mark;
 use super::scales::grid;
-use crate::dtype::Dtype;
-use crate::error::{Result, Shape};
+use crate::format::dtype::Dtype;
+use crate::format::error::{Result, Shape};
 
 const NAME: &str = "ComfyUI";
 

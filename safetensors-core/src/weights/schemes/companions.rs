@@ -9,8 +9,8 @@ use super::super::known::Beside;
 use super::super::matrix::Stored;
 use super::super::model::{Model, Weight, not_explained, unsupported};
 use super::super::tensors::may_be_codes;
-use crate::dtype::Dtype;
-use crate::error::{Quoted, Result, Shape};
+use crate::format::dtype::Dtype;
+use crate::format::error::{Quoted, Result, Shape};
 
 /// Parts of the names of companions. One is after the last dot.
 const WORDS: &[&str] = &[

@@ -13,8 +13,8 @@ use super::super::weight::{Combine, Grid, Grouped, Scales};
 use super::companions::{comfy_mark, is_of_comfy};
 use super::packed::scales_of_packed;
 use super::scales::{is_of_all, numbers_of, scales_of, times_columns};
-use crate::dtype::Dtype;
-use crate::error::{Result, Shape};
+use crate::format::dtype::Dtype;
+use crate::format::error::{Result, Shape};
 
 const NAME: &str = "FP4 with scales";
 

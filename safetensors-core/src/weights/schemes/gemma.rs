@@ -9,8 +9,8 @@ use super::super::matrix::{Matrix, Stored};
 use super::super::model::{Model, Weight, check_dtype, mismatch, unsupported, weight};
 use super::super::weight::Grouped;
 use super::scales::grid;
-use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
 
 const NAME: &str = "Gemma's packed integers";
 

@@ -12,8 +12,8 @@ use super::super::model::{
 };
 use super::super::weight::{Grid, Grouped};
 use super::scales::check_group_size;
-use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
 
 const NAME: &str = "GPTQ";
 

@@ -8,7 +8,7 @@ use super::super::model::{
     Model, Weight, check_bytes, check_len, check_numbers, count, mismatch, unsupported, weight,
 };
 use super::super::weight::{Grid, Grouped};
-use crate::error::Result;
+use crate::format::error::Result;
 
 const NAME: &str = "HQQ";
 

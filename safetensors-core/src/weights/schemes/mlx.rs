@@ -14,8 +14,8 @@ use super::super::model::{
 };
 use super::super::weight::{Formula, Grouped};
 use super::scales::{check_group_size, grid};
-use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
 
 const NAME: &str = "MLX";
 

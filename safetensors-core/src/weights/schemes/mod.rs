@@ -21,7 +21,7 @@ pub(crate) use companions::{LAYERS, TENSOR_NAMES, bare};
 use super::matrix::Stored;
 use super::model::{Model, Weight, ambiguous, not_explained, unsupported};
 use super::tensors::may_be_codes;
-use crate::error::Result;
+use crate::format::error::Result;
 
 /// A scheme: the values of `quant_method` that stand for it, and the weight whose codes are in a
 /// tensor; `None` if the tensor is not of the scheme. A scheme without any value marks its weights

@@ -12,8 +12,8 @@ use super::super::model::{
 use super::super::weight::{Grid, Grouped};
 use super::companions::comfy_mark;
 use super::scales::{check_group_size, grid, scales_of, times_columns, zero_points};
-use crate::dtype::Dtype;
-use crate::error::{Result, Shape};
+use crate::format::dtype::Dtype;
+use crate::format::error::{Result, Shape};
 
 const NAME: &str = "packed integers";
 

@@ -14,8 +14,8 @@ use super::super::model::{
 };
 use super::super::weight::{Formula, Grid, Grouped};
 use super::scales::{plain, scales_of};
-use crate::dtype::Dtype;
-use crate::error::{Result, Shape};
+use crate::format::dtype::Dtype;
+use crate::format::error::{Result, Shape};
 
 const NAME: &str = "Quanto";
 

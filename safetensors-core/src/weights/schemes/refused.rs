@@ -2,9 +2,9 @@
 
 use super::super::matrix::Stored;
 use super::super::model::{Model, Weight, unsupported};
-use crate::dtype::Dtype;
-use crate::dtype::Dtype::{F8_E4M3, I8, I16, I32, U8, U16, U32};
-use crate::error::Result;
+use crate::format::dtype::Dtype;
+use crate::format::dtype::Dtype::{F8_E4M3, I8, I16, I32, U8, U16, U32};
+use crate::format::error::Result;
 
 /// A scheme: its name, how the name of its codes ends, their dtypes, and the ends of other tensors
 /// of the module, of which one exists.

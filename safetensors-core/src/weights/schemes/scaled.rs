@@ -10,8 +10,8 @@ use super::super::model::{Model, Weight};
 use super::companions::comfy_mark;
 use super::fp4::{check_no_tiles, is_exponents, second_scale};
 use super::scales::{numbers_of, plain, zero_points};
-use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
 
 const NAME: &str = "8-bit with scales";
 

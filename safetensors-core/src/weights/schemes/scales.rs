@@ -3,8 +3,8 @@
 use super::super::matrix::{Matrix, Numbers, Stored};
 use super::super::model::{Model, Weight, check_len, check_numbers, mismatch, weight};
 use super::super::weight::{Grid, Grouped};
-use crate::dtype::Dtype;
-use crate::error::{Result, Shape};
+use crate::format::dtype::Dtype;
+use crate::format::error::{Result, Shape};
 
 /// The scales that codes of these names cannot do without. Without them the tensor is a plain one, or
 /// the error is that they are missing if the settings name this scheme.

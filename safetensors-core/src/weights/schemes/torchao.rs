@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::super::matrix::Stored;
 use super::super::model::{Model, Weight, check_dtype, check_numbers, unsupported};
 use super::scales::{plain, scales_of};
-use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
 
 const NAME: &str = "torchao";
 

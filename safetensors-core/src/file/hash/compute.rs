@@ -1,0 +1,94 @@
+//! Computes digests of tensors and files, which are read in pieces.
+
+use std::io;
+
+use super::{Digest, DigestOptions, Hasher, Sha256};
+use crate::file::io::{ReadAt, SafeTensors};
+use crate::file::load::LazyTensor;
+use crate::file::load::streaming::read_pieces;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::parallel::Meter;
+
+/// Computes the digest of each tensor, in the order given.
+///
+/// Several tensors are read at a time, each front to back in pieces of 1 MiB. No whole tensor is
+/// held in memory.
+///
+/// ```
+/// use safetensors_core::digest::{self, Digest, DigestOptions};
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+///
+/// let file =
+///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
+/// let file = SafeTensors::from_source(file)?;
+/// assert_eq!(
+///     digest::hash_tensors(&[file.tensor("w")?], &DigestOptions::new())?,
+///     [Digest::of(&[1, 2])]
+/// );
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened; the error names
+/// the tensor and the file. [`ErrorKind::Cancelled`] if the progress callback stops the work. The
+/// first failure stops all threads.
+pub fn hash_tensors<S: ReadAt>(
+    tensors: &[LazyTensor<'_, S>],
+    options: &DigestOptions,
+) -> Result<Vec<Digest>> {
+    let progress = options.work.meter(tensors.iter().map(LazyTensor::byte_len).sum());
+    options.work.each(tensors, |tensor, buffer| {
+        let digest = of_tensor(tensor, buffer, &progress)?;
+        tensor.check_unchanged().map(|()| digest)
+    })
+}
+
+/// The digest of one tensor, read through `buffer`.
+pub(crate) fn of_tensor<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    buffer: &mut Vec<u8>,
+    progress: &Meter,
+) -> Result<Digest> {
+    let mut hasher = Hasher::default();
+    let begin = tensor.file_offset();
+    let take = |piece: &[u8]| {
+        hasher.update(piece);
+        progress.add(piece.len() as u64, tensor.name())
+    };
+    let range = begin..begin + tensor.byte_len();
+    read_pieces(tensor.source(), range, buffer, failed, take)
+        .map_err(|error| tensor.locate(error))?;
+    Ok(hasher.finish())
+}
+
+/// The SHA-256 of all bytes after the header, read through `buffer`.
+#[cfg(feature = "sha256")]
+pub(crate) fn of_data<S: ReadAt>(
+    file: &SafeTensors<S>,
+    buffer: &mut Vec<u8>,
+    progress: &Meter,
+) -> Result<Sha256> {
+    use sha2::Digest as _;
+
+    let mut hasher = sha2::Sha256::new();
+    let begin = file.header().data_start();
+    let range = begin..begin + file.header().data_len();
+    read_pieces(file.source(), range, buffer, failed, |piece| {
+        hasher.update(piece);
+        progress.add(piece.len() as u64, "")
+    })?;
+    Ok(Sha256::from(<[u8; 32]>::from(hasher.finalize())))
+}
+
+/// Without the feature `sha256`, a hash that should be computed is an error, so that none counts as
+/// compared.
+#[cfg(not(feature = "sha256"))]
+pub(crate) fn of_data<S: ReadAt>(_: &SafeTensors<S>, _: &mut Vec<u8>, _: &Meter) -> Result<Sha256> {
+    Err(ErrorKind::FeatureNeeded { feature: "sha256" }.into())
+}
+
+/// The error of a failed read.
+pub(super) fn failed(error: io::Error) -> Error {
+    ErrorKind::Io(error).into()
+}

@@ -1,0 +1,101 @@
+//! [`DigestOptions`]: which digests, threads and progress.
+
+use std::ops::ControlFlow;
+
+use crate::format::parallel::{Progress, Work};
+
+/// The options for computing, recording and verifying digests.
+///
+/// ```
+/// use safetensors_core::digest::DigestOptions;
+///
+/// let options = DigestOptions::new().threads(2).require_digests(true);
+/// ```
+#[derive(Clone, Debug)]
+pub struct DigestOptions {
+    pub(crate) work: Work,
+    pub(crate) require: bool,
+    pub(crate) tensors: bool,
+    /// `None` if the caller has not said: recorded hashes are verified, and none is recorded.
+    pub(crate) sha256: Option<bool>,
+}
+
+impl Default for DigestOptions {
+    fn default() -> Self {
+        Self { work: Work::default(), require: false, tensors: true, sha256: None }
+    }
+}
+
+impl DigestOptions {
+    /// The default options. The number of threads comes from the environment variable
+    /// `SAFETENSORS_THREADS`, or else one for each core, at most eight.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads with this many threads; 0 for the default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.work = self.work.threads(threads);
+        self
+    }
+
+    /// Sets whether [`verify`](crate::digest::verify) fails with
+    /// [`ErrorKind::NoDigest`](crate::ErrorKind::NoDigest) for a tensor without a recorded digest.
+    /// Off by default.
+    #[must_use]
+    pub fn require_digests(mut self, require: bool) -> Self {
+        self.require = require;
+        self
+    }
+
+    /// Sets whether the XXH3-128 of each tensor is verified or recorded. On by default.
+    #[must_use]
+    pub fn tensors(mut self, tensors: bool) -> Self {
+        self.tensors = tensors;
+        self
+    }
+
+    /// Sets whether the SHA-256 of all data is verified or recorded, as `modelspec.hash_sha256`.
+    /// This reads the data once more. By default, [`verify`](crate::digest::verify) checks it where
+    /// it is recorded, and [`Edit::record_digests`](crate::edit::Edit::record_digests) does not
+    /// record it.
+    #[must_use]
+    pub fn sha256(mut self, sha256: bool) -> Self {
+        self.sha256 = Some(sha256);
+        self
+    }
+
+    /// Sets a callback, which is called about once for each MiB that is read, and at the end. The
+    /// thread that has read the bytes calls it. If it returns [`ControlFlow::Break`], the rest is
+    /// not read and the work fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    ///
+    /// ```
+    /// use safetensors_core::digest::{self, DigestOptions};
+    /// use safetensors_core::{ErrorKind, SafeTensors, SaveOptions, TensorView, serialize};
+    /// use std::ops::ControlFlow;
+    ///
+    /// let file =
+    ///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
+    /// let file = SafeTensors::from_source(file)?;
+    /// let tensors = [file.tensor("w")?];
+    /// let options = DigestOptions::new().progress(|progress| {
+    ///     println!("{} of {} bytes", progress.bytes_done, progress.bytes_total);
+    ///     ControlFlow::Continue(())
+    /// });
+    /// digest::hash_tensors(&tensors, &options)?;
+    ///
+    /// let cancel = DigestOptions::new().progress(|_| ControlFlow::Break(()));
+    /// let cancelled = digest::hash_tensors(&tensors, &cancel);
+    /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn progress(
+        mut self,
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.work = self.work.progress(callback);
+        self
+    }
+}

@@ -1,0 +1,109 @@
+//! [`TensorDigests`]: the metadata entry that records the digests of a file's tensors.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::Digest;
+use crate::format::error::{Error, ErrorKind, Escaped, Result};
+use crate::format::header::{DIGESTS_KEY, Metadata, UniqueMap};
+
+/// The metadata key for the digests of a file's tensors.
+///
+/// The value is one compact JSON object that maps tensor names to digests, sorted by name:
+/// `{"bias":"99aa06d3014798d86001c324468d497f","weight":"..."}`.
+pub const KEY: &str = DIGESTS_KEY;
+
+/// The digests of a file's tensors by name, as recorded under [`KEY`]: a map that is read from the
+/// metadata of a file, and whose text is written into it.
+///
+/// ```
+/// use safetensors_core::Metadata;
+/// use safetensors_core::digest::{self, Digest, TensorDigests};
+///
+/// let digests: TensorDigests = [("weight", Digest::of(b""))].into_iter().collect();
+/// let mut metadata = Metadata::new();
+/// metadata.insert(digest::KEY.into(), digests.to_string());
+/// assert_eq!(
+///     metadata[digest::KEY],
+///     r#"{"weight":"99aa06d3014798d86001c324468d497f"}"#
+/// );
+/// assert_eq!(TensorDigests::from_metadata(&metadata)?, Some(digests));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TensorDigests(BTreeMap<String, Digest>);
+
+impl TensorDigests {
+    /// Reads the digests in a file's metadata; `None` if the metadata has no such entry. The
+    /// digests are not compared with the file's tensors.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadDigestRecord`] if the entry is not a JSON object of strings, or has a
+    /// duplicate name. [`ErrorKind::BadDigest`], which names the tensor, if a string is not a
+    /// digest.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
+        metadata.get(KEY).map(|text| Self::parse(text)).transpose()
+    }
+
+    /// Placeholders for digests that are not computed yet. The entry's value already has its final
+    /// length.
+    pub(crate) fn unknown<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        names.map(|name| (name, Digest::from([0_u8; 16]))).collect()
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let malformed = |error: serde_json::Error| ErrorKind::BadDigestRecord {
+            key: KEY,
+            problem: Escaped(&error.to_string()).to_string(),
+        };
+        let texts = UniqueMap::new("an object from tensor names to digests")
+            .parse(text)
+            .map_err(malformed)?;
+        let digest = |(name, text): (String, String)| match text.parse() {
+            Ok(digest) => Ok((name, digest)),
+            Err(error) => Err(Error::in_tensor(error, &name)),
+        };
+        texts.into_iter().map(digest).collect::<Result<_>>().map(Self)
+    }
+
+    /// Writes the entry into a file's metadata. Replaces an existing entry.
+    pub(crate) fn insert_into(&self, metadata: &mut Metadata) {
+        metadata.insert(KEY.into(), self.to_string());
+    }
+}
+
+/// The names and digests, sorted by name.
+impl Deref for TensorDigests {
+    type Target = BTreeMap<String, Digest>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for TensorDigests {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+/// The value of the entry. Its length depends only on the names, not on the digests.
+impl fmt::Display for TensorDigests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (i, (name, digest)) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            // `Value` displays a string as valid JSON, with quotes and escapes.
+            write!(f, "{comma}{}:\"{digest}\"", serde_json::Value::from(name.as_str()))?;
+        }
+        f.write_str("}")
+    }
+}
+
+impl<N: Into<String>> FromIterator<(N, Digest)> for TensorDigests {
+    fn from_iter<I: IntoIterator<Item = (N, Digest)>>(digests: I) -> Self {
+        Self(digests.into_iter().map(|(name, digest)| (name.into(), digest)).collect())
+    }
+}

@@ -1,0 +1,96 @@
+//! [`RunningDigest`]: the digest of a tensor while it is written.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use super::compute::failed;
+use super::{Digest, Hasher};
+use crate::file::io::ReadAt;
+use crate::file::io::positional::read_exact_at;
+use crate::file::load::streaming::read_pieces;
+use crate::format::error::Result;
+
+/// The digest of a tensor whose bytes are written in any order. Bytes that arrive in order are
+/// hashed at once. The bytes from the first one out of order on are read back at the end.
+#[derive(Debug, Default)]
+pub(crate) struct RunningDigest {
+    /// The number of bytes hashed so far, from the start of the tensor.
+    taken: u64,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Begun,
+    /// Boxed because a hasher is large and there may be many tensors. Only a tensor that is being
+    /// written has one.
+    Hashing(Box<Hasher>),
+    Done(Digest),
+}
+
+impl RunningDigest {
+    /// Hashes bytes that were written at `offset` of a tensor of `len` bytes, if they are the next
+    /// ones.
+    pub(crate) fn take(&mut self, offset: u64, bytes: &[u8], len: u64) {
+        if offset != self.taken || bytes.is_empty() {
+            return;
+        }
+        self.taken += bytes.len() as u64;
+        // A tensor that arrives in one piece needs no hasher.
+        if self.taken == bytes.len() as u64 && self.taken == len {
+            self.state = State::Done(Digest::of(bytes));
+            return;
+        }
+        let mut hasher = match std::mem::take(&mut self.state) {
+            State::Hashing(hasher) => hasher,
+            State::Begun | State::Done(_) => Box::default(),
+        };
+        hasher.update(bytes);
+        self.state =
+            if self.taken == len { State::Done(hasher.finish()) } else { State::Hashing(hasher) };
+    }
+
+    /// Starts again, because the tensor will be written again.
+    pub(crate) fn restart(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The digest of the whole tensor, which was written to the range `place` of `file`. Bytes that
+    /// are not hashed yet are read back through `buffer`.
+    pub(crate) fn finish(
+        &self,
+        file: &File,
+        place: Range<u64>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Digest> {
+        let mut hasher = match &self.state {
+            State::Done(digest) => return Ok(*digest),
+            State::Hashing(hasher) => Hasher::clone(hasher),
+            State::Begun => Hasher::default(),
+        };
+        let rest = place.start + self.taken..place.end;
+        read_pieces(&Written { file, end: place.end }, rest, buffer, failed, |piece| {
+            hasher.update(piece);
+            Ok(())
+        })?;
+        Ok(hasher.finish())
+    }
+}
+
+/// A file that is being written, up to the end of a tensor.
+struct Written<'a> {
+    file: &'a File,
+    end: u64,
+}
+
+impl ReadAt for Written<'_> {
+    fn byte_len(&self) -> u64 {
+        self.end
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        read_exact_at(self.file, buf, offset)
+    }
+}

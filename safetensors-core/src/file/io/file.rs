@@ -1,0 +1,244 @@
+//! [`FileSource`]: a regular file, read at positions.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+use std::{io, thread};
+
+use super::identity::Identity;
+use super::names::refuse_impossible;
+use super::positional;
+use super::read_at::ReadAt;
+use super::stamp::Stamp;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::{LENGTH_BYTES, is_marked};
+use crate::format::slice::read_range::ReadRange;
+
+/// A regular file, opened once and read at positions. [`Checkpoint::open`](crate::Checkpoint::open)
+/// opens its files as these.
+///
+/// ```
+/// use safetensors_core::io::FileSource;
+/// use safetensors_core::{Checkpoint, ReadAt, SafeTensors, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(
+///     &path,
+///     [("bias", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)],
+///     &SaveOptions::new(),
+/// )?;
+///
+/// // Read a part of the file, only its header, or all of it.
+/// let file = FileSource::open(&path)?;
+/// let mut length = [0; 8];
+/// file.read_exact_at(&mut length, 0)?;
+/// assert_eq!(8 + u64::from_le_bytes(length) + 8, file.byte_len());
+/// let archive = SafeTensors::from_source(file)?;
+/// let in_memory = SafeTensors::parse(archive.source().read_to_vec()?)?;
+/// assert_eq!(in_memory.view("bias")?.as_slice::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct FileSource {
+    file: File,
+    path: PathBuf,
+    stamp: Stamp,
+    /// Whether the file changed so shortly before it was opened that the next change may get the
+    /// same time.
+    is_young: bool,
+}
+
+/// The coarsest resolution of times in a file system.
+const TIME_STEP: Duration = Duration::from_secs(2);
+
+/// How long opening a file waits at most while its header is being changed.
+const MAX_WAIT: Duration = Duration::from_millis(1000);
+
+impl FileSource {
+    /// Opens a regular file for reading. Links are followed; a FIFO or a device is refused without
+    /// waiting for it. If an [edit](crate::edit) is writing the header in place, this waits for the
+    /// edit, but at most a second.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something other than a
+    /// regular file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let file = Self::open_now(path)?;
+        if !file.is_marked() {
+            return Ok(file);
+        }
+        file.wait_for_edit();
+        Self::of(file.file, path).map_err(|error| Error::io(error, path))
+    }
+
+    /// [`open`](FileSource::open) without waiting.
+    pub(crate) fn open_now(path: &Path) -> Result<Self> {
+        Self::open_with(path, OpenOptions::new().read(true))
+    }
+
+    /// [`open`](FileSource::open), for writing as well, and without waiting.
+    pub(crate) fn open_to_edit(path: &Path) -> Result<Self> {
+        Self::open_with(path, OpenOptions::new().read(true).write(true))
+    }
+
+    fn open_with(path: &Path, options: &mut OpenOptions) -> Result<Self> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            // Opening a FIFO would wait for a writer otherwise. On a regular file the flag does
+            // nothing.
+            options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+        }
+        refuse_impossible(path).map_err(|error| Error::io(error, path))?;
+        let not_a_file = |found| Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
+        let file = match options.open(path) {
+            // Windows does not open directories, and says that access is denied.
+            Err(_) if cfg!(windows) && path.is_dir() => return not_a_file("a directory"),
+            file => file.map_err(|error| Error::io(error, path))?,
+        };
+        let metadata = file.metadata().map_err(|error| Error::io(error, path))?;
+        if !metadata.is_file() {
+            return not_a_file(if metadata.is_dir() { "a directory" } else { "a special file" });
+        }
+        Ok(Self::with_metadata(file, path, &metadata))
+    }
+
+    /// A regular file that is open already.
+    pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self::with_metadata(file, path, &metadata))
+    }
+
+    fn with_metadata(file: File, path: &Path, metadata: &Metadata) -> Self {
+        let (stamp, is_young) = (Stamp::of(metadata), is_young(metadata));
+        Self { file, path: path.into(), stamp, is_young }
+    }
+
+    /// Accepts the present state of the file as its state when it was opened.
+    pub(crate) fn refresh(&mut self) -> io::Result<()> {
+        let metadata = self.file.metadata()?;
+        (self.stamp, self.is_young) = (Stamp::of(&metadata), is_young(&metadata));
+        Ok(())
+    }
+
+    /// Whether the file begins with the mark of a header that is being written in place, or was
+    /// left half written.
+    pub(crate) fn is_marked(&self) -> bool {
+        let mut length = [0; LENGTH_BYTES];
+        self.read_exact_at(&mut length, 0).is_ok() && is_marked(length)
+    }
+
+    /// Waits while an edit writes the header. The edit holds the lock of the file. If no process
+    /// holds it, the header was left half written, and waiting is no use.
+    fn wait_for_edit(&self) {
+        let begun = Instant::now();
+        while self.is_marked() && begun.elapsed() < MAX_WAIT {
+            #[cfg(unix)]
+            if self.file.try_lock_shared().is_ok() {
+                // No edit is under way. If one has just ended, it has removed the mark.
+                let _ = self.file.unlock();
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the whole file into memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], also if the file has become shorter; [`ErrorKind::TooLargeForMemory`].
+    pub fn read_to_vec(&self) -> Result<Vec<u8>> {
+        let bytes = self.byte_len();
+        let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes }).in_path(&self.path);
+        let len = usize::try_from(bytes).map_err(|_| too_large())?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|_| too_large())?;
+        bytes.resize(len, 0);
+        self.read_exact_at(&mut bytes, 0).map_err(|error| Error::io(error, &self.path))?;
+        Ok(bytes)
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl ReadAt for FileSource {
+    fn byte_len(&self) -> u64 {
+        self.stamp.len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        positional::read_exact_at(&self.file, buf, offset)
+    }
+
+    /// Neighbours are read by one system call, where the system has such a call.
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        positional::read_ranges_at(&self.file, ranges)
+    }
+
+    /// Compares the length and the time of the last write with those at opening. On Unix this also
+    /// compares the time of the last change of any kind, which no program can set. A changed mode,
+    /// owner, number of links or name explains another time, and so do several names.
+    fn check_unchanged(&self) -> io::Result<()> {
+        let check = || self.stamp.check(&self.file.metadata()?, &self.path);
+        // When a link is made, the kernel sets the time a moment before the number of links, and may
+        // be interrupted in between. So a file that seems to have changed is checked again, for
+        // 63 ms.
+        for exponent in 0..6 {
+            if check().is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1 << exponent));
+        }
+        check()
+    }
+
+    /// Whether the file changed so shortly before it was opened that the next change may have got
+    /// the same time.
+    fn may_change_unseen(&self) -> bool {
+        self.is_young
+    }
+
+    /// A file that was removed has not been replaced.
+    fn is_replaced(&self) -> io::Result<bool> {
+        match Identity::behind(&self.path)? {
+            Some(there) => Ok(there != Identity::of(&self.file)?),
+            None => Ok(false),
+        }
+    }
+}
+
+/// Whether a file changed so shortly ago that the next change may get the same time.
+fn is_young(metadata: &Metadata) -> bool {
+    let changed = time_of_change(metadata);
+    // A time in the future comes from another clock, such as that of a file server.
+    let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
+    age.is_none_or(|age| age <= TIME_STEP)
+}
+
+/// When the file or its metadata last changed. No program can set this time.
+#[cfg(unix)]
+fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
+    use std::os::unix::fs::MetadataExt;
+
+    let seconds = Duration::from_secs(metadata.ctime().try_into().ok()?);
+    let nanoseconds = Duration::from_nanos(metadata.ctime_nsec().try_into().ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(seconds)?.checked_add(nanoseconds)
+}
+
+/// Other systems do not tell this time, and the time of writing may lag behind.
+#[cfg(not(unix))]
+fn time_of_change(_: &Metadata) -> Option<SystemTime> {
+    None
+}

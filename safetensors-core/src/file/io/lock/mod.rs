@@ -1,0 +1,338 @@
+//! [`DirectoryLock`]: a lock, so that one writer at a time changes the files of a directory.
+//! [`GrowingLock`]: one for the time in which a file is written step by step.
+
+use std::path::Path;
+use std::time::Duration;
+use std::{io, thread};
+
+use super::failpoint;
+use super::hidden::{LOCK_NAME as NAME, growing_lock};
+
+/// How many milliseconds lie between the attempts of one who does not wait.
+const PAUSES: [u64; 4] = [1, 2, 4, 8];
+
+/// The right to add, replace and remove files of a directory, until this is dropped.
+///
+/// The holder creates and locks a small hidden file in the directory, and removes it at the end.
+/// The system releases the lock when the process ends, however it ends. The file may then stay
+/// behind, until the next writer takes and removes it. Threads of one process exclude each other,
+/// too. Readers ignore the lock.
+///
+/// The directory itself could be locked without a file. But then a command that is run under
+/// `flock DIRECTORY` would wait for itself, and network file systems support locks of files only.
+///
+/// On a file system without locks this excludes no one, and on some network file systems only
+/// writers of the same machine. So a holder that replaces several files must check at the end that
+/// no other writer has changed them.
+///
+/// Two rules prevent deadlocks. Whoever also locks a file of the directory locks that first. And
+/// this lock is taken before [`Steps`](super::unfinished::Steps) begin, because a process that is
+/// about to end waits for those.
+#[derive(Debug)]
+pub(crate) struct DirectoryLock {
+    _held: Held,
+}
+
+impl DirectoryLock {
+    /// Waits until no one else holds the lock of a directory, and takes it.
+    pub(crate) fn wait_for(directory: &Path) -> io::Result<Self> {
+        // `take` returns `None` only if it does not wait.
+        let held = take(&directory.join(NAME), true)?.unwrap_or_default();
+        Ok(Self { _held: held })
+    }
+
+    /// Takes the lock of a directory; `None` if somebody else holds it for longer than
+    /// [`clear`](Self::clear) does.
+    pub(crate) fn try_for(directory: &Path) -> io::Result<Option<Self>> {
+        Ok(patiently(&directory.join(NAME))?.map(|held| Self { _held: held }))
+    }
+
+    /// Removes the file that a killed writer has left behind. Nothing happens if there is none, if
+    /// another writer holds it, or if it cannot be removed.
+    pub(crate) fn clear(directory: &Path) {
+        let path = directory.join(NAME);
+        if path.symlink_metadata().is_ok() {
+            drop(take(&path, false));
+        }
+    }
+}
+
+/// The right to write a file step by step, until this is dropped. What is said of
+/// [`DirectoryLock`] holds for it and its hidden file, too. Saves at once do not ask for it.
+#[derive(Debug)]
+pub(crate) struct GrowingLock {
+    _held: Held,
+}
+
+impl GrowingLock {
+    /// Takes the lock of the file at this path; `None` if somebody else holds it.
+    pub(crate) fn try_for(path: &Path) -> io::Result<Option<Self>> {
+        match patiently(&growing_lock(path)) {
+            // Creating the file gives the better error.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(Some(Self { _held: None }))
+            }
+            taken => Ok(taken?.map(|held| Self { _held: held })),
+        }
+    }
+}
+
+/// A lock that was taken; `None` if the file system has no locks.
+type Held = Option<system::HeldLock>;
+
+/// Takes a lock that somebody else may hold for a moment, to remove what a killed writer left.
+fn patiently(path: &Path) -> io::Result<Option<Held>> {
+    for pause in PAUSES {
+        if let Some(held) = take(path, false)? {
+            return Ok(Some(held));
+        }
+        thread::sleep(Duration::from_millis(pause));
+    }
+    take(path, false)
+}
+
+/// Takes the lock of this file; `None` if somebody else holds it and `wait` is false.
+fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, Unsupported};
+
+    if failpoint::lacks("locks") {
+        return Ok(Some(None));
+    }
+    match system::take(path, wait) {
+        Ok(held) => Ok(held.map(Some)),
+        // The file system has no locks.
+        Err(error) if matches!(error.kind(), Unsupported | ReadOnlyFilesystem) => Ok(Some(None)),
+        // The directory is not writable. Then the write that follows gives the better error. But a
+        // lock file that exists and cannot be opened may be locked by another writer.
+        Err(error) if error.kind() == PermissionDenied && path.symlink_metadata().is_err() => {
+            Ok(Some(None))
+        }
+        Err(error) => {
+            // The caller adds the path of the directory or of a file in it.
+            let name = path.file_name().unwrap_or_default().display();
+            let message = format!("cannot lock {name} in the directory: {error}");
+            Err(io::Error::new(error.kind(), message))
+        }
+    }
+}
+
+#[cfg(unix)]
+mod system {
+    use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+    use std::path::Path;
+    use std::time::Duration;
+    use std::{io, thread};
+
+    use crate::file::io::failpoint;
+    use crate::file::io::hidden::directory;
+    use crate::file::io::identity::Identity;
+    use crate::file::io::unfinished::{Owned, Steps};
+
+    /// How often a file that is locked, but no longer at the path, is tried again at once. Only a
+    /// file system that gives a file another number each time makes it so many.
+    const ATTEMPTS: u32 = 1000;
+
+    /// How often a file that cannot be opened is tried again, a millisecond later. Its creator may
+    /// not have set its mode yet.
+    const DENIED: u32 = 20;
+
+    /// The locked file.
+    #[derive(Debug)]
+    pub(super) struct HeldLock(Option<Owned>);
+
+    impl HeldLock {
+        /// Holds the file if it is still the one at the path. The last holder may have removed it,
+        /// and somebody else may have locked a new one.
+        fn new(file: File, path: &Path) -> io::Result<Option<Self>> {
+            let lasting = !failpoint::lacks("lasting numbers of files");
+            if !lasting || Identity::at(path)? != Some(Identity::of(&file)?) {
+                return Ok(None);
+            }
+            Ok(Some(Self(Some(Owned::file(path).locked(file)))))
+        }
+    }
+
+    impl Drop for HeldLock {
+        fn drop(&mut self) {
+            // The file is removed and forgotten while it is locked. Afterwards the name may belong
+            // to another writer's lock.
+            let _steps = Steps::begin();
+            self.0 = None;
+        }
+    }
+
+    /// Creates and locks the file. `None` if somebody else has locked it and `wait` is false.
+    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<HeldLock>> {
+        let (mut attempts, mut denied) = (0, 0);
+        while attempts < ATTEMPTS {
+            attempts += 1;
+            // What is created is registered in the same steps. So nothing here may wait.
+            let steps = Steps::begin();
+            let (file, is_new) = match open(path) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::PermissionDenied
+                        && denied < DENIED
+                        && path.symlink_metadata().is_ok() =>
+                {
+                    drop(steps);
+                    denied += 1;
+                    thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                opened => opened?,
+            };
+            match try_lock(&file) {
+                Ok(()) => match HeldLock::new(file, path)? {
+                    Some(held) => return Ok(Some(held)),
+                    None => continue,
+                },
+                Err(TryLockError::WouldBlock) if !wait => return Ok(None),
+                Err(TryLockError::WouldBlock) => {}
+                // Any other error means that the file system has no locks.
+                Err(TryLockError::Error(_)) => {
+                    if is_new {
+                        let _ = fs::remove_file(path);
+                    }
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+            }
+            drop(steps);
+            lock(&file)?;
+            attempts = 0;
+            let _steps = Steps::begin();
+            if let Some(held) = HeldLock::new(file, path)? {
+                return Ok(Some(held));
+            }
+        }
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Opens the file, and returns whether this created it.
+    fn open(path: &Path) -> io::Result<(File, bool)> {
+        // A link is not followed, and opening a FIFO does not wait.
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let open = |write, create| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(write).create_new(create).mode(0o644);
+            options.custom_flags(flags.bits() as i32);
+            if failpoint::lacks("access to the lock file") {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            options.open(path)
+        };
+        for _ in 0..ATTEMPTS {
+            match open(true, true) {
+                Ok(file) => {
+                    let _ = let_writers_lock(&file, path);
+                    return Ok((file, true));
+                }
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => {}
+            }
+            // A file that is read-only can be locked nevertheless.
+            match open(true, false).or_else(|error| open(false, false).map_err(|_| error)) {
+                // It was removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => return Ok((opened?, false)),
+            }
+        }
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Lets everybody lock the file who may change the directory: the umask may have kept it from
+    /// them. A file that can be read can be locked, except on some network file systems, where it
+    /// must be writable. So it is, for those to whom the directory is.
+    fn let_writers_lock(file: &File, path: &Path) -> io::Result<()> {
+        const WRITABLE_BY_OTHERS: u32 = 0o022;
+        let directory = fs::metadata(directory(path))?;
+        let group = directory.gid();
+        if directory.mode() & 0o020 != 0 && file.metadata()?.gid() != group {
+            // This fails for a group that the creator does not belong to.
+            let _ = fchown(file, None, Some(group));
+        }
+        let mode = 0o644 | directory.mode() & WRITABLE_BY_OTHERS;
+        file.set_permissions(Permissions::from_mode(mode))
+    }
+
+    fn try_lock(file: &File) -> Result<(), TryLockError> {
+        if failpoint::lacks("locks of files") {
+            return Err(TryLockError::Error(io::ErrorKind::Unsupported.into()));
+        }
+        file.try_lock()
+    }
+
+    fn lock(file: &File) -> io::Result<()> {
+        loop {
+            match file.lock() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+/// On Windows a file can be opened so that no other process can open it, and is removed when it is
+/// closed.
+#[cfg(windows)]
+mod system {
+    use std::fs::{File, OpenOptions};
+    use std::os::windows::fs::OpenOptionsExt;
+    use std::path::Path;
+    use std::time::Duration;
+    use std::{io, thread};
+
+    const GENERIC_WRITE: u32 = 0x4000_0000;
+    const DELETE: u32 = 0x0001_0000;
+    const FILE_FLAG_DELETE_ON_CLOSE: u32 = 0x0400_0000;
+    const ERROR_ACCESS_DENIED: i32 = 5;
+    const ERROR_SHARING_VIOLATION: i32 = 32;
+
+    /// The open file.
+    #[derive(Debug)]
+    pub(super) struct HeldLock {
+        _file: File,
+    }
+
+    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<HeldLock>> {
+        let mut options = OpenOptions::new();
+        options.create(true).write(true).access_mode(GENERIC_WRITE | DELETE);
+        options.share_mode(0).custom_flags(FILE_FLAG_DELETE_ON_CLOSE);
+        let mut denied = 0;
+        loop {
+            let error = match options.open(path) {
+                Ok(file) => return Ok(Some(HeldLock { _file: file })),
+                Err(error) => error,
+            };
+            match error.raw_os_error() {
+                Some(ERROR_SHARING_VIOLATION) if !wait => return Ok(None),
+                Some(ERROR_SHARING_VIOLATION) => {}
+                // A file that is being removed also gives this error, for a moment.
+                Some(ERROR_ACCESS_DENIED) if denied < 50 => denied += 1,
+                _ => return Err(error),
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[cfg(not(any(unix, windows)))]
+mod system {
+    use std::io;
+    use std::path::Path;
+
+    #[derive(Debug)]
+    pub(super) struct HeldLock;
+
+    pub(super) fn take(_: &Path, _: bool) -> io::Result<Option<HeldLock>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests;

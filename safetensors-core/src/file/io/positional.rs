@@ -1,0 +1,152 @@
+//! Reading and writing at positions of a file, on each system.
+
+use std::fs::File;
+use std::io;
+
+use super::failpoint;
+use crate::format::slice::read_range::ReadRange;
+
+/// Reads bytes at `offset` and returns their number: 0 at the end of the file, else at least one.
+pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    loop {
+        #[cfg(unix)]
+        let read = std::os::unix::fs::FileExt::read_at(file, buf, offset);
+        #[cfg(windows)]
+        let read = std::os::windows::fs::FileExt::seek_read(file, buf, offset);
+        #[cfg(target_os = "wasi")]
+        let read = rustix::io::pread(file, &mut *buf, offset).map_err(io::Error::from);
+        #[cfg(not(any(unix, windows, target_os = "wasi")))]
+        let read = unsupported(file, &buf, offset);
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
+
+/// The error of a platform whose files, if it has any, this crate does not read and write.
+#[cfg(not(any(unix, windows, target_os = "wasi")))]
+fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
+    let problem = "files are read and written on Unix, Windows and WASI only, on this platform \
+                   bytes in memory and stores";
+    Err(io::Error::new(io::ErrorKind::Unsupported, problem))
+}
+
+/// Fills `buf` with the bytes at `offset`.
+///
+/// # Errors
+///
+/// The errors of the system; [`io::ErrorKind::UnexpectedEof`] if the file ends too early, because
+/// it has become shorter since it was opened.
+pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !buf.is_empty() {
+        let read = read_at(file, buf, offset)?;
+        if read == 0 {
+            return Err(shorter(file, offset.saturating_add(buf.len() as u64)));
+        }
+        buf = &mut buf[read..];
+        offset += read as u64;
+    }
+    Ok(())
+}
+
+/// The error for a file that is shorter than the `expected` number of bytes.
+#[cold]
+pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
+    let found = file.metadata().map(|metadata| format!(", found {}", metadata.len()));
+    let found = found.unwrap_or_default();
+    let message = format!("the file has become shorter: expected at least {expected} bytes{found}");
+    io::Error::new(io::ErrorKind::UnexpectedEof, message)
+}
+
+/// Fills every range. Neighbours are read by one system call, where the system has such a call.
+pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+    // The most buffers that one call takes, on every system.
+    const MOST: usize = 1024;
+    let neighbours = |a: &ReadRange<'_>, b: &ReadRange<'_>| {
+        a.offset.checked_add(a.bytes.len() as u64) == Some(b.offset)
+    };
+    ranges
+        .chunk_by_mut(neighbours)
+        .flat_map(|run| run.chunks_mut(MOST))
+        .try_for_each(|run| read_run(file, run))
+}
+
+/// Fills buffers whose ranges in the file follow one another.
+fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
+    // The call may read less than requested, fail, or not exist on this system. The rest is read
+    // range by range. If the call failed, this gives the error.
+    let mut done = read_vectored_at(file, run).unwrap_or(0);
+    for range in run {
+        let here = done.min(range.bytes.len());
+        done -= here;
+        read_exact_at(file, &mut range.bytes[here..], range.offset + here as u64)?;
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn read_vectored_at(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<usize> {
+    let Some(offset) = run.first().map(|range| range.offset) else { return Ok(0) };
+    let mut buffers: Vec<_> =
+        run.iter_mut().map(|range| io::IoSliceMut::new(range.bytes)).collect();
+    Ok(rustix::io::retry_on_intr(|| rustix::io::preadv(file, &mut buffers, offset))?)
+}
+
+#[cfg(not(unix))]
+fn read_vectored_at(_: &File, _: &mut [ReadRange<'_>]) -> io::Result<usize> {
+    Ok(0)
+}
+
+/// Writes all of `bytes` at `offset`.
+pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    if let Err(error) = failpoint::hit("write") {
+        // The worst case of a real failure is half a write, so this writes half.
+        let _ = write_all(file, &bytes[..bytes.len() / 2], offset);
+        return Err(error);
+    }
+    write_all(file, bytes, offset)
+}
+
+#[cfg(unix)]
+fn write_all(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(not(unix))]
+fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        #[cfg(windows)]
+        let written = std::os::windows::fs::FileExt::seek_write(file, bytes, offset);
+        #[cfg(target_os = "wasi")]
+        let written = rustix::io::pwrite(file, bytes, offset).map_err(io::Error::from);
+        #[cfg(not(any(windows, target_os = "wasi")))]
+        let written = unsupported(file, bytes, offset);
+        match written {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Asks the system to begin to put a range of a file on the disk, where it can. This does not wait
+/// for the disk, and errors show when the file is synchronised.
+pub(crate) fn start_writing_back(file: &File, range: std::ops::Range<u64>) {
+    // Linux takes this advice as a request to write back what has changed. What the disk has
+    // already leaves the page cache, which is little directly after it was written.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use std::num::NonZeroU64;
+
+        let len = NonZeroU64::new(range.end.saturating_sub(range.start));
+        let _ = rustix::fs::fadvise(file, range.start, len, rustix::fs::Advice::DontNeed);
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = (file, range);
+}

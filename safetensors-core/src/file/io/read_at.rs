@@ -1,0 +1,261 @@
+//! [`ReadAt`]: where the bytes of a file come from.
+
+use std::any::Any;
+use std::ops::Range;
+use std::{fmt, io};
+
+use crate::format::slice::read_range::ReadRange;
+
+/// Bytes that can be read at any position, from several threads at once.
+///
+/// Implemented for [`FileSource`](super::FileSource) and for everything that lends its bytes
+/// (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`). Whatever implements it can be opened as a file
+/// ([`SafeTensors::from_source`](crate::SafeTensors::from_source)) or as the files of a
+/// checkpoint ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
+///
+/// ```
+/// use safetensors_core::{ReadAt, SafeTensors, SaveOptions, TensorView, serialize};
+/// use std::io;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// /// An object in a store that charges for every byte.
+/// struct Metered {
+///     object: Vec<u8>,
+///     fetched: AtomicU64,
+/// }
+///
+/// impl ReadAt for Metered {
+///     fn byte_len(&self) -> u64 {
+///         self.object.len() as u64
+///     }
+///
+///     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+///         self.fetched.fetch_add(buf.len() as u64, Ordering::Relaxed);
+///         self.object.read_exact_at(buf, offset)
+///     }
+/// }
+///
+/// let (small, large) = (vec![1_u8; 8], vec![2_u8; 1 << 20]);
+/// let tensors = [("small", &small), ("large", &large)];
+/// let shapes = tensors.map(|(_, values)| [values.len()]);
+/// let views = [0, 1]
+///     .map(|i| (tensors[i].0, TensorView::from_slice(&shapes[i], tensors[i].1).unwrap()));
+/// let object = serialize(views, &SaveOptions::new())?;
+///
+/// let file = SafeTensors::from_source(Metered { object, fetched: AtomicU64::new(0) })?;
+/// assert_eq!(file.tensor("small")?.read()?.into_vec::<u8>()?, small);
+/// assert!(file.source().fetched.load(Ordering::Relaxed) < 1000);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+pub trait ReadAt: Send + Sync {
+    /// The number of bytes, as it was when the source was opened.
+    fn byte_len(&self) -> u64;
+
+    /// Fills `buf` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Fills several buffers. The default reads one after the other. A source with expensive
+    /// requests, such as a network, can join them, and have several under way at once.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
+    /// unspecified.
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        match self.inner() {
+            Some(inner) => inner.read_ranges_at(ranges),
+            None => ranges.iter_mut().try_for_each(|it| self.read_exact_at(it.bytes, it.offset)),
+        }
+    }
+
+    /// Hears which bytes a load is about to read. It will read them in pieces, and in several
+    /// threads. A source whose bytes cost less together than piece by piece can prepare for it. The
+    /// default does nothing.
+    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        if let Some(inner) = self.inner() {
+            inner.will_read(ranges);
+        }
+    }
+
+    /// Hears that a load is over, whether it has failed or not. The range has all of one call of
+    /// [`will_read`](ReadAt::will_read). The default does nothing.
+    fn has_read(&self, range: Range<u64>) {
+        if let Some(inner) = self.inner() {
+            inner.has_read(range);
+        }
+    }
+
+    /// How loads should divide what they read, if that depends on the source. `None`, the default,
+    /// suits memory and local files: a call returns at once, so threads for each core are enough,
+    /// and only neighbours are read by one call.
+    ///
+    /// A source whose calls wait, such as one behind a network, returns `Some`. A load then makes
+    /// more calls at once, each in a thread that mostly waits. It passes ranges to
+    /// [`read_ranges_at`](ReadAt::read_ranges_at) however much lies between them, and leaves it to
+    /// the source which of them are worth one request.
+    ///
+    /// ```
+    /// use safetensors_core::io::{ReadRange, Requests};
+    /// use safetensors_core::{Checkpoint, LoadOptions, ReadAt, SaveOptions, TensorView, serialize};
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use std::{io, thread, time::Duration};
+    ///
+    /// /// Bytes that are far away.
+    /// struct Far(Vec<u8>, AtomicU64);
+    ///
+    /// impl ReadAt for Far {
+    ///     fn byte_len(&self) -> u64 {
+    ///         self.0.byte_len()
+    ///     }
+    ///
+    ///     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    ///         self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }])
+    ///     }
+    ///
+    ///     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+    ///         thread::sleep(Duration::from_millis(5));
+    ///         self.1.fetch_add(1, Ordering::Relaxed);
+    ///         self.0.read_ranges_at(ranges)
+    ///     }
+    ///
+    ///     fn requests(&self) -> Option<Requests> {
+    ///         Some(Requests::new(8 << 20, 16))
+    ///     }
+    /// }
+    ///
+    /// let values = [1.0_f32; 100];
+    /// let tensors = ["a", "b", "c", "d"].map(|name| {
+    ///     (name, TensorView::from_slice(&[100], &values).unwrap())
+    /// });
+    /// let far = Far(serialize(tensors, &SaveOptions::new())?, AtomicU64::new(0));
+    /// let checkpoint = Checkpoint::from_source(far, "far away")?;
+    /// let calls = &checkpoint.files()[0].safetensors().source().1;
+    /// let for_header = calls.load(Ordering::Relaxed);
+    /// // Two of four tensors, with a gap between them: one call.
+    /// checkpoint.read_named(["a", "c"], &LoadOptions::new())?;
+    /// assert_eq!(calls.load(Ordering::Relaxed) - for_header, 1);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    fn requests(&self) -> Option<Requests> {
+        self.inner()?.requests()
+    }
+
+    /// Checks that the source has not changed since it was opened, as far as it can tell. It is
+    /// called after reading. The default checks nothing.
+    ///
+    /// # Errors
+    ///
+    /// An error that says what has changed.
+    fn check_unchanged(&self) -> io::Result<()> {
+        self.inner().map_or(Ok(()), |inner| inner.check_unchanged())
+    }
+
+    /// Whether the source may have changed in a way that
+    /// [`check_unchanged`](ReadAt::check_unchanged) does not see. If so, a header is read twice and
+    /// compared. `false` by default.
+    fn may_change_unseen(&self) -> bool {
+        self.inner().is_some_and(|inner| inner.may_change_unseen())
+    }
+
+    /// Whether the path of the source leads to another file now. What was opened can still be read
+    /// then. A [`Rewrite`](crate::Rewrite) to the same path asks, because it would undo that
+    /// change. `false` by default.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the source, if it cannot tell.
+    fn is_replaced(&self) -> io::Result<bool> {
+        self.inner().map_or(Ok(false), |inner| inner.is_replaced())
+    }
+
+    /// Lends bytes that are in memory already, or mapped, so that they need not be copied. `None`
+    /// by default, and for bytes that have to be read.
+    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+        self.inner()?.lend(range)
+    }
+
+    /// The source itself, for a program that knows its type and wants it back from a
+    /// [`Box<dyn ReadAt>`](crate::Checkpoint::into_boxed). `None` by default.
+    fn as_any(&self) -> Option<&dyn Any> {
+        self.inner()?.as_any()
+    }
+
+    /// The source that this one wraps, with the same bytes. The defaults of the other methods ask it.
+    /// `None` by default.
+    fn inner(&self) -> Option<&dyn ReadAt> {
+        None
+    }
+}
+
+/// How loads divide what they read from a source whose calls wait: see [`ReadAt::requests`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Requests {
+    /// The most bytes of one call.
+    pub byte_len: usize,
+    /// The most calls at once.
+    pub concurrency: usize,
+}
+
+impl Requests {
+    /// Calls of about `byte_len` bytes each, `concurrency` at once. The first number is rounded to
+    /// multiples of 64 KiB, and both are at least one.
+    ///
+    /// While elements are converted, memory holds the bytes of all calls that are under way. An
+    /// explicit [number of threads](crate::LoadOptions::threads) overrides the second number.
+    pub fn new(byte_len: usize, concurrency: usize) -> Self {
+        const STEP: usize = 64 << 10;
+        Self { byte_len: (byte_len / STEP).max(1) * STEP, concurrency: concurrency.max(1) }
+    }
+}
+
+impl fmt::Debug for dyn ReadAt + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadAt").field("byte_len", &self.byte_len()).finish_non_exhaustive()
+    }
+}
+
+/// A source of any type, see [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed).
+macro_rules! forward {
+    ($($type:ty),*) => {$(
+        impl ReadAt for $type {
+            fn byte_len(&self) -> u64 {
+                (**self).byte_len()
+            }
+
+            fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+                (**self).read_exact_at(buf, offset)
+            }
+
+            fn inner(&self) -> Option<&dyn ReadAt> {
+                Some(&**self)
+            }
+        }
+    )*};
+}
+
+forward!(Box<dyn ReadAt + '_>, &dyn ReadAt);
+
+impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
+    fn byte_len(&self) -> u64 {
+        self.as_ref().len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let end = offset.saturating_add(buf.len() as u64);
+        let Some(bytes) = self.lend(offset..end) else {
+            let message = format!("expected at least {end} bytes, found {}", self.byte_len());
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+        };
+        buf.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
+        self.as_ref().get(range.start.try_into().ok()?..range.end.try_into().ok()?)
+    }
+}

@@ -1,0 +1,147 @@
+//! [`SafeTensors`]: a parsed file, in memory or in any other source.
+
+#[cfg(feature = "std")]
+use std::any::Any;
+#[cfg(feature = "std")]
+use std::sync::{Arc, OnceLock};
+
+use crate::format::error::{ErrorKind, Result};
+use crate::format::header::{Header, Limits, Metadata, TensorInfo};
+use crate::format::tensor::TensorView;
+
+/// A parsed file: its header, and the bytes or the source that it was parsed from.
+///
+/// `B` is whatever holds the file. If it lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`,
+/// `bytes::Bytes`), tensors are lent as [views](SafeTensors::view) without a copy. If it is a
+/// [`ReadAt`](crate::ReadAt), such as an open file, they are [read](crate::LazyTensor::read) into
+/// owned buffers.
+///
+/// ```
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+///
+/// let weights = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+/// let file: Vec<u8> = serialize([("weights", weights)], &SaveOptions::new())?;
+///
+/// let archive = SafeTensors::parse(file)?;
+/// assert_eq!(archive.view("weights")?.as_slice::<f32>()?, [1.0, 2.0]);
+/// assert!(archive.view("bias").is_err());
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SafeTensors<B> {
+    header: Header,
+    bytes: B,
+    /// What is found of all tensors when one of them is first asked about.
+    #[cfg(feature = "std")]
+    found: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl<B> SafeTensors<B> {
+    /// The same file with another type of source, which has the same bytes.
+    #[cfg(feature = "std")]
+    pub(crate) fn map_source<T>(self, change: impl FnOnce(B) -> T) -> SafeTensors<T> {
+        SafeTensors { header: self.header, bytes: change(self.bytes), found: self.found }
+    }
+}
+
+impl<B: AsRef<[u8]>> SafeTensors<B> {
+    /// Parses a whole file in memory, with the default [`Limits`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Header::parse`].
+    pub fn parse(bytes: B) -> Result<Self> {
+        Self::parse_with(bytes, &Limits::default())
+    }
+
+    /// Parses a whole file in memory.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Header::parse`].
+    pub fn parse_with(bytes: B, limits: &Limits) -> Result<Self> {
+        Header::parse(bytes.as_ref(), limits).map(|header| Self::from_parts(header, bytes))
+    }
+
+    /// The tensor of this name, borrowed from the file's bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`].
+    pub fn view(&self, name: &str) -> Result<TensorView<'_>> {
+        let info = self.header.get(name).ok_or(ErrorKind::TensorNotFound);
+        let info = info.map_err(|kind| crate::format::error::Error::from(kind).in_tensor(name))?;
+        self.view_of(&info)
+    }
+
+    /// All tensors in file order, borrowed from the file's bytes.
+    pub fn views(&self) -> impl Iterator<Item = (&str, TensorView<'_>)> {
+        self.header.iter().filter_map(|info| Some((info.name(), self.view_of(&info).ok()?)))
+    }
+
+    /// The bytes of one of this file's tensors as a view.
+    pub(crate) fn view_of<'a>(&'a self, info: &TensorInfo<'a>) -> Result<TensorView<'a>> {
+        let offsets = info.data_offsets();
+        let start = self.header.data_start();
+        let range = to_usize(start + offsets.start)?..to_usize(start + offsets.end)?;
+        // The header was checked against these bytes, but a foreign `AsRef` may return different
+        // bytes at each call.
+        let data = self.bytes.as_ref();
+        let found = (data.len() as u64).saturating_sub(start);
+        let missing = || ErrorKind::MissingData { expected: self.header.data_len(), found }.into();
+        let view = data
+            .get(range)
+            .ok_or_else(missing)
+            .and_then(|data| TensorView::new(info.dtype(), info.shape(), data));
+        view.map_err(|error| error.in_tensor(info.name()))
+    }
+}
+
+impl<B> SafeTensors<B> {
+    /// Joins a header and the source that it was read from.
+    pub(crate) fn from_parts(header: Header, bytes: B) -> Self {
+        Self {
+            header,
+            bytes,
+            #[cfg(feature = "std")]
+            found: OnceLock::new(),
+        }
+    }
+
+    /// What is found of all tensors when one of them is first asked about.
+    #[cfg(feature = "std")]
+    pub(crate) fn found<T: Any + Send + Sync>(&self, find: impl FnOnce() -> T) -> Option<&T> {
+        self.found.get_or_init(|| Arc::new(find())).downcast_ref()
+    }
+
+    /// The header.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The `__metadata__`; empty if the file has none.
+    pub fn metadata(&self) -> &Metadata {
+        self.header.metadata()
+    }
+
+    /// The bytes or the source of the file.
+    pub fn source(&self) -> &B {
+        &self.bytes
+    }
+
+    /// The bytes or the source of the file. A change must not affect the header.
+    #[cfg(feature = "std")]
+    pub(crate) fn source_mut(&mut self) -> &mut B {
+        &mut self.bytes
+    }
+
+    /// Returns the bytes or the source of the file.
+    #[cfg(feature = "std")]
+    pub(crate) fn into_source(self) -> B {
+        self.bytes
+    }
+}
+
+fn to_usize(offset: u64) -> Result<usize> {
+    usize::try_from(offset).map_err(|_| ErrorKind::TooLargeForMemory { bytes: offset }.into())
+}

@@ -1,0 +1,166 @@
+//! What saves that are under way would leave behind if the process ended now, and
+//! [`remove_temporaries`], which takes it away.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use super::failpoint;
+use super::remove::remove_hidden;
+use crate::format::parallel::lock;
+
+/// How something unfinished is removed.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    File,
+    /// A hidden directory, with all that is in it.
+    Directory,
+    /// A directory that was created for the output. It is removed only if it is empty.
+    Made,
+}
+
+impl Kind {
+    fn remove(self, path: &Path, lock: Option<File>) -> io::Result<()> {
+        match self {
+            Self::File => fs::remove_file(path),
+            Self::Directory => remove_hidden(path, lock),
+            Self::Made => fs::remove_dir(path),
+        }
+    }
+}
+
+/// Everything unfinished, in order of creation.
+static UNFINISHED: Mutex<BTreeMap<u64, (Kind, PathBuf)>> = Mutex::new(BTreeMap::new());
+
+/// [`Steps`] hold this for reading. [`remove_temporaries`] takes it for writing and never releases
+/// it, so that nothing is created afterwards, and no steps are interrupted halfway.
+static RUNNING: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    /// The number of nested [`Steps`] of this thread.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Some steps that [`remove_temporaries`] does not interrupt: it waits until those that have begun
+/// are done, and no others can begin after it. Any other end of the process can interrupt them.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    /// `None` within other steps of this thread: while a writer waits for the lock, new readers
+    /// wait, too, so a second read lock could wait forever.
+    _running: Option<RwLockReadGuard<'static, ()>>,
+    /// Ends in the thread that it began in.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Steps {
+    /// Begins the steps. Never returns if the process is about to end.
+    pub(crate) fn begin() -> Self {
+        let running =
+            (DEPTH.get() == 0).then(|| RUNNING.read().unwrap_or_else(PoisonError::into_inner));
+        DEPTH.set(DEPTH.get() + 1);
+        Self { _running: running, _not_send: PhantomData }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
+
+/// A hidden file or directory, or a directory that was created for an output. It is removed when
+/// this is dropped, and by [`remove_temporaries`], unless it is [kept](Self::keep). Create it and
+/// this within the same [`Steps`].
+#[derive(Debug)]
+pub(crate) struct Owned {
+    number: u64,
+    path: PathBuf,
+    kind: Option<Kind>,
+    /// Open, and so locked, until it is removed.
+    lock: Option<File>,
+}
+
+impl Owned {
+    /// A hidden file.
+    pub(crate) fn file(path: &Path) -> Self {
+        Self::new(Kind::File, path)
+    }
+
+    /// A hidden directory with all that is in it.
+    pub(crate) fn directory(path: &Path) -> Self {
+        Self::new(Kind::Directory, path)
+    }
+
+    /// A directory that was created for an output, to be removed if it is empty.
+    pub(crate) fn made(path: &Path) -> Self {
+        Self::new(Kind::Made, path)
+    }
+
+    /// Holds the locked file, which is the hidden file or is in the hidden directory, until it is
+    /// removed.
+    pub(crate) fn locked(mut self, file: File) -> Self {
+        self.lock = Some(file);
+        self
+    }
+
+    fn new(kind: Kind, path: &Path) -> Self {
+        // The absolute path stays the same if the current directory changes.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let mut all = lock(&UNFINISHED);
+        let number = all.last_key_value().map_or(0, |(last, _)| last + 1);
+        all.insert(number, (kind, path.clone()));
+        Self { number, path, kind: Some(kind), lock: None }
+    }
+
+    /// Its absolute path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Leaves it where it is.
+    pub(crate) fn keep(mut self) {
+        self.kind = None;
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(kind) = self.kind.filter(|_| !failpoint::is_killed()) {
+            // If this fails, the next save removes it.
+            let _ = kind.remove(&self.path, self.lock.take());
+        }
+        lock(&UNFINISHED).remove(&self.number);
+    }
+}
+
+/// Removes the temporary files and directories of all saves and edits that are under way in this
+/// process, so that the process can end and leave nothing behind. Call it in a thread that waits
+/// for signals such as `SIGINT`. Do not call it in a signal handler, because it waits for locks.
+///
+/// It waits for commits that have begun, and for headers that are being written in place, which
+/// take a moment. Afterwards every save and edit of this process waits forever when it tries to
+/// create or rename a file. So call it only to end the process at once.
+///
+/// Saves that end with success, an error or a panic leave nothing behind without this. What a
+/// killed process leaves is removed by the next save to the same path, or in a large directory by a
+/// later one.
+///
+/// ```no_run
+/// // In the thread that waits for signals:
+/// safetensors_core::save::remove_temporaries();
+/// std::process::exit(130);
+/// ```
+pub fn remove_temporaries() {
+    // The lock is never released.
+    std::mem::forget(RUNNING.write().unwrap_or_else(PoisonError::into_inner));
+    // A file in a directory was created after it, so it is removed before it.
+    for (kind, path) in lock(&UNFINISHED).values().rev() {
+        // Another thread may still put a file into a directory, so this tries twice. Errors are
+        // ignored: a file that stays shows by its name what it is.
+        let _ = kind.remove(path, None).or_else(|_| kind.remove(path, None));
+    }
+}

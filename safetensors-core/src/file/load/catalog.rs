@@ -1,0 +1,256 @@
+//! [`Catalog`]: the tensors of several open files, found by their names and aliases.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use crate::file::io::{FileSource, ReadAt, SafeTensors};
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
+use crate::format::header::{Metadata, NameTable, TensorInfo, is_reserved};
+use crate::weights::Known;
+
+/// One file of a [`Checkpoint`](crate::Checkpoint).
+#[derive(Clone, Debug)]
+pub struct CheckpointFile<S = FileSource> {
+    pub(crate) path: PathBuf,
+    pub(crate) archive: SafeTensors<S>,
+}
+
+impl<S> CheckpointFile<S> {
+    /// The path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file's header and source.
+    pub fn safetensors(&self) -> &SafeTensors<S> {
+        &self.archive
+    }
+
+    /// Whether the file may be one of a delta: it has nothing but rows of bytes, with a checksum
+    /// under the name of each. For the package `safetensors-delta`.
+    #[doc(hidden)]
+    pub fn looks_like_delta(&self) -> bool {
+        let header = self.archive.header();
+        !header.is_empty()
+            && header.iter().all(|info| {
+                let is_row = info.dtype() == Dtype::U8 && info.shape().len() == 1;
+                is_row && self.archive.metadata().contains_key(info.name())
+            })
+    }
+}
+
+/// Where a tensor lies: which file, and which of the file's tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CatalogPlace {
+    pub(crate) file: usize,
+    pub(crate) position: usize,
+}
+
+/// The tensors of a checkpoint. A [`LazyTensor`](super::LazyTensor) finds others of its checkpoint here, such as
+/// those that store a quantised weight with it.
+#[derive(Clone)]
+pub(crate) struct Catalog<S> {
+    files: Vec<CheckpointFile<S>>,
+    /// Every tensor: files in order, each file's tensors in file order. So the places are sorted.
+    pub(super) places: Vec<CatalogPlace>,
+    /// Finds the position of a name in `places`. `None` for a single file without an index: its
+    /// header has such a table.
+    table: Option<NameTable>,
+    /// The aliases that the metadata records, with the places of their tensors.
+    pub(super) aliases: BTreeMap<Arc<str>, CatalogPlace>,
+    /// The same by the places of the tensors, sorted.
+    aliases_by_place: Vec<(CatalogPlace, Arc<str>)>,
+    /// The metadata of all files and of the index. `None` for a single file, whose header has it.
+    pub(crate) metadata: Option<Metadata>,
+    /// Reads files beside these. `None` for a file that was already open.
+    pub(crate) beside: Option<ReadBeside>,
+    /// Whether no tensor is codes of a quantised weight, whatever the settings say.
+    pub(crate) is_plain: bool,
+    /// Whether any tensor has a dtype of codes.
+    pub(super) has_codes: OnceLock<bool>,
+    /// What is known of quantised weights, as soon as a tensor may be one.
+    pub(super) known: OnceLock<Arc<Known>>,
+}
+
+/// Reads the file of this name beside a checkpoint, of at most so many bytes.
+pub(crate) type ReadBeside =
+    Arc<dyn Fn(&str, u64) -> Result<Option<(PathBuf, Vec<u8>)>> + Send + Sync>;
+
+impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Catalog")
+            .field("files", &self.files)
+            .field("aliases", &self.aliases)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> Catalog<S> {
+    /// The tensors at these places, which are sorted. `index` is the metadata of an index. Without
+    /// one, and with a single file, all tensors of that file are in the catalog.
+    pub(crate) fn new(
+        files: Vec<CheckpointFile<S>>,
+        places: Vec<CatalogPlace>,
+        index: Option<&Metadata>,
+    ) -> Self {
+        let mut catalog = Self {
+            files,
+            places,
+            table: None,
+            aliases: BTreeMap::new(),
+            aliases_by_place: Vec::new(),
+            metadata: None,
+            beside: None,
+            is_plain: false,
+            has_codes: OnceLock::new(),
+            known: OnceLock::new(),
+        };
+        if index.is_some() || catalog.files.len() != 1 {
+            let mut table = NameTable::default();
+            let name_at = |i: usize| catalog.name_at(i);
+            table.reserve(catalog.places.len(), name_at);
+            for i in 0..catalog.places.len() {
+                table.insert(name_at(i), i, name_at);
+            }
+            catalog.table = Some(table);
+        }
+        let mut aliases: BTreeMap<Arc<str>, CatalogPlace> = BTreeMap::new();
+        let of_files = catalog.files.iter().map(|file| file.archive.metadata());
+        for (key, value) in of_files.chain(index).flatten() {
+            if let Some(kept) = alias_of(key, value, |name| catalog.named(name)) {
+                aliases.entry(key.as_str().into()).or_insert(catalog.places[kept]);
+            }
+        }
+        let by_place = aliases.iter().map(|(name, &place)| (place, Arc::clone(name)));
+        catalog.aliases_by_place = by_place.collect();
+        catalog.aliases_by_place.sort_unstable();
+        catalog.aliases = aliases;
+        catalog
+    }
+
+    /// The same tensors with another type of source, which has the same bytes.
+    pub(crate) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Catalog<T> {
+        let file = |file: CheckpointFile<S>| CheckpointFile {
+            path: file.path,
+            archive: file.archive.map_source(&change),
+        };
+        Catalog {
+            files: self.files.into_iter().map(file).collect(),
+            places: self.places,
+            table: self.table,
+            aliases: self.aliases,
+            aliases_by_place: self.aliases_by_place,
+            metadata: self.metadata,
+            beside: self.beside,
+            is_plain: self.is_plain,
+            has_codes: self.has_codes,
+            known: self.known,
+        }
+    }
+
+    /// The same tensors, which are read from these files.
+    pub(crate) fn by_ref(&self) -> Catalog<&dyn ReadAt>
+    where
+        S: ReadAt,
+    {
+        let mut files = Vec::with_capacity(self.files.len());
+        for CheckpointFile { path, archive } in &self.files {
+            let source: &dyn ReadAt = archive.source();
+            let archive = SafeTensors::from_parts(archive.header().clone(), source);
+            files.push(CheckpointFile { path: path.clone(), archive });
+        }
+        Catalog {
+            files,
+            places: self.places.clone(),
+            table: self.table.clone(),
+            aliases: self.aliases.clone(),
+            aliases_by_place: self.aliases_by_place.clone(),
+            metadata: self.metadata.clone(),
+            beside: self.beside.clone(),
+            is_plain: self.is_plain,
+            has_codes: self.has_codes.clone(),
+            known: self.known.clone(),
+        }
+    }
+
+    /// The metadata of all files and of the index.
+    pub(crate) fn metadata(&self) -> &Metadata {
+        static NONE: Metadata = Metadata::new();
+        let of_file = || self.files.first().map(|file| file.archive.metadata());
+        self.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
+    }
+
+    /// Reads a file beside these, of at most so many bytes. `None` if there is none.
+    pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
+        self.beside.as_ref().map_or(Ok(None), |read| read(name, most))
+    }
+
+    /// The files, and the places of the tensors.
+    pub(crate) fn into_parts(self) -> (Vec<CheckpointFile<S>>, Vec<CatalogPlace>) {
+        (self.files, self.places)
+    }
+
+    pub(crate) fn files(&self) -> &[CheckpointFile<S>] {
+        &self.files
+    }
+
+    /// Whether this is a single file without an index.
+    pub(crate) fn is_single_file(&self) -> bool {
+        self.table.is_none()
+    }
+
+    pub(crate) fn places(&self) -> &[CatalogPlace] {
+        &self.places
+    }
+
+    /// The aliases of the tensor with this name, sorted.
+    pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
+        let place = self.named(name).map(|position| self.places[position]);
+        let aliases = place.map_or(&[][..], |place| {
+            let start = self.aliases_by_place.partition_point(|(other, _)| *other < place);
+            let rest = &self.aliases_by_place[start..];
+            &rest[..rest.partition_point(|(other, _)| *other == place)]
+        });
+        aliases.iter().map(|(_, name)| &**name)
+    }
+
+    /// The position of the tensor of this name or alias.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.named(name).or_else(|| {
+            let &place = self.aliases.get(name)?;
+            self.places.binary_search(&place).ok()
+        })
+    }
+
+    /// The position of the tensor that has this name in its file.
+    fn named(&self, name: &str) -> Option<usize> {
+        match &self.table {
+            Some(table) => table.find(name, |i| self.name_at(i)),
+            None => self.files.first()?.archive.header().position(name),
+        }
+    }
+
+    fn name_at(&self, i: usize) -> &str {
+        self.info(self.places[i]).map_or("", |(_, info)| info.name())
+    }
+
+    /// The tensor at a place, and its file.
+    pub(super) fn info(&self, place: CatalogPlace) -> Option<(&CheckpointFile<S>, TensorInfo<'_>)> {
+        let file = self.files.get(place.file)?;
+        Some((file, file.archive.header().tensor_at(place.position)?))
+    }
+}
+
+/// The tensor that a metadata entry makes `key` an alias of, found by `named`.
+///
+/// Metadata can say anything. An entry is an alias only if its value names a tensor, and its key
+/// neither names a tensor nor is reserved.
+pub(crate) fn alias_of<T>(key: &str, value: &str, named: impl Fn(&str) -> Option<T>) -> Option<T> {
+    if is_reserved(key) || named(key).is_some() {
+        return None;
+    }
+    named(value)
+}

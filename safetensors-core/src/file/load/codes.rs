@@ -1,0 +1,197 @@
+//! Which tensors are codes of quantised weights, so that no way to read takes them for numbers.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::catalog::{Catalog, alias_of};
+use super::{DtypePlan, LazyTensor, LoadOptions, read_tensors};
+use crate::file::io::ReadAt;
+use crate::file::io::hidden::shard_numbers;
+#[cfg(doc)]
+use crate::format::error::ErrorKind;
+use crate::format::error::Result;
+use crate::format::header::Metadata;
+use crate::format::tensor::TensorBuf;
+use crate::weights::{Known, Stored, Tensors, Weight, may_be_codes};
+
+impl<'a, S: ReadAt> LazyTensor<'a, S> {
+    /// Decides what the tensor becomes when it is loaded, as [`LoadOptions::dtype_plan`] does.
+    /// Every way to read decides in this way.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`LoadOptions::dtype_plan`]; [`ErrorKind::Quantization`] for codes of a
+    /// quantised weight that would become numbers, unless the options
+    /// [say so](LoadOptions::quantized).
+    pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
+        let plan = options.dtype_plan(self.dtype()).map_err(|error| self.locate(error))?;
+        let makes_numbers = options.table.is_some() || plan.dtype() != self.dtype();
+        if makes_numbers && !options.reads_codes() {
+            self.refuse_codes()?;
+        }
+        Ok(plan)
+    }
+
+    /// Fails if the elements are codes of a quantised weight, which are no numbers by themselves.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
+    ///
+    /// let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
+    /// let scales = TensorView::from_slice(&[1], &[0.5_f32])?;
+    /// let norm = TensorView::from_slice(&[1], &[1.0_f32])?;
+    /// let tensors = [("up.weight", codes), ("up.weight_scale", scales), ("norm.weight", norm)];
+    /// let bytes = serialize(tensors, &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+    /// assert!(checkpoint.tensor("up.weight")?.refuse_codes().is_err());
+    /// assert!(checkpoint.tensor("norm.weight")?.refuse_codes().is_ok());
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Quantization`], and the errors of reading the settings beside the checkpoint.
+    pub fn refuse_codes(&self) -> Result<()> {
+        match self.weight() {
+            Ok(None) => Ok(()),
+            Ok(Some(weight)) => Err(self.locate(weight.codes())),
+            Err(error) => Err(self.locate(error)),
+        }
+    }
+
+    /// The quantised weight that has its codes in the tensor.
+    pub(crate) fn weight(&self) -> Result<Option<Weight>> {
+        let Some(catalog) = self.catalog else { return OneFile(*self).weight() };
+        match catalog.position(self.name()) {
+            Some(position) if catalog.may_have_codes() => {
+                catalog.known()?.of_tensor(catalog, position)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl<S: ReadAt> Catalog<S> {
+    /// The quantised weights, in the order of the tensors that hold their codes.
+    pub(crate) fn weights(&self) -> Result<Vec<Weight>> {
+        if self.may_have_codes() { self.known()?.weights(self) } else { Ok(Vec::new()) }
+    }
+
+    /// What is known of the quantised weights.
+    fn known(&self) -> Result<&Known> {
+        match self.known.get() {
+            Some(known) => Ok(known),
+            None => {
+                let known = Known::new(self)?;
+                Ok(self.known.get_or_init(|| Arc::new(known)))
+            }
+        }
+    }
+}
+
+impl<S> Catalog<S> {
+    /// Whether any tensor may be codes.
+    fn may_have_codes(&self) -> bool {
+        let any = || self.tensors().any(|tensor| may_be_codes(tensor.dtype()));
+        !self.is_plain && *self.has_codes.get_or_init(any)
+    }
+}
+
+impl<S: ReadAt> Tensors for Catalog<S> {
+    fn count(&self) -> usize {
+        self.places().len()
+    }
+
+    fn is_part(&self) -> bool {
+        let files = self.files();
+        let is_one_of_more = |path: &Path| {
+            let name = path.file_stem()?.to_str()?;
+            let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
+            Some(numbers?.1.parse::<usize>().is_ok_and(|shards| shards > files.len()))
+        };
+        files.iter().any(|file| is_one_of_more(file.path()) == Some(true))
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.position(name)
+    }
+
+    fn at(&self, position: usize) -> Option<Stored> {
+        stored(&self.tensor_at(position)?)
+    }
+
+    fn aliases(&self, name: &str) -> Vec<String> {
+        self.aliases_of(name).map(str::to_owned).collect()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        self.metadata()
+    }
+
+    fn read(&self, positions: &[usize]) -> Result<Vec<TensorBuf>> {
+        let tensors = positions.iter().filter_map(|&position| self.tensor_at(position));
+        read_tensors(&tensors.collect::<Vec<_>>(), &LoadOptions::new())
+    }
+
+    fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
+        self.read_beside(name, most)
+    }
+}
+
+/// The file of a tensor that was opened without a checkpoint. It has no settings beside it.
+struct OneFile<'a, S>(LazyTensor<'a, S>);
+
+impl<S: ReadAt> OneFile<'_, S> {
+    /// The quantised weight that has its codes in the tensor.
+    fn weight(&self) -> Result<Option<Weight>> {
+        let archive = self.0.archive;
+        // Empty if no tensor may be codes.
+        let known = archive.found(|| {
+            let may_be = archive.header().iter().any(|info| may_be_codes(info.dtype()));
+            may_be.then(|| Known::new(self).ok()).flatten()
+        });
+        match (known.and_then(Option::as_ref), archive.header().position(self.0.name())) {
+            (Some(known), Some(position)) => known.of_tensor(self, position),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl<S: ReadAt> Tensors for OneFile<'_, S> {
+    fn count(&self) -> usize {
+        self.0.archive.header().len()
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        let (header, metadata) = (self.0.archive.header(), self.0.archive.metadata());
+        let named = |name: &str| header.position(name);
+        named(name).or_else(|| alias_of(name, metadata.get(name)?, named))
+    }
+
+    fn at(&self, position: usize) -> Option<Stored> {
+        let info = self.0.archive.header().tensor_at(position)?;
+        stored(&LazyTensor::new(info, self.0.archive, None))
+    }
+
+    fn aliases(&self, name: &str) -> Vec<String> {
+        let header = self.0.archive.header();
+        let is_alias = |key: &str, value: &str| {
+            value == name && alias_of(key, value, |name| header.position(name)).is_some()
+        };
+        let entries = self.0.archive.metadata().iter();
+        entries.filter(|(key, value)| is_alias(key, value)).map(|(key, _)| key.clone()).collect()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        self.0.archive.metadata()
+    }
+
+    fn read(&self, positions: &[usize]) -> Result<Vec<TensorBuf>> {
+        let infos = positions.iter().filter_map(|&at| self.0.archive.header().tensor_at(at));
+        infos.map(|info| LazyTensor::new(info, self.0.archive, None).read()).collect()
+    }
+}
+
+fn stored<S>(tensor: &LazyTensor<'_, S>) -> Option<Stored> {
+    Stored::new(&tensor.info(), tensor.file_index(), tensor.archive.header().data_start())
+}

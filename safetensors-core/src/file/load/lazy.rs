@@ -1,0 +1,357 @@
+//! [`LazyTensor`]: a tensor of an open file. Its description is known, its data is read on request.
+
+use std::ops::Range;
+use std::path::Path;
+use std::{fmt, io};
+
+use crate::file::io::{ReadAt, SafeTensors};
+use crate::file::load::LoadOptions;
+use crate::file::load::catalog::{Catalog, CatalogPlace, CheckpointFile};
+use crate::file::load::streaming::read_pieces;
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain, telling};
+use crate::format::tensor::{Sink, TensorBuf, TensorSource, TensorView};
+
+/// One tensor of an open file or checkpoint: its description, and where its data lies.
+///
+/// Name, dtype and shape are known from the header. Only the methods that return data read from the
+/// file.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let values = [1.0_f32, 2.0, 3.0, 4.0];
+/// save(&path, [("weight", TensorView::from_slice(&[2, 2], &values)?)], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let weight = checkpoint.tensor("weight")?;
+/// assert_eq!(
+///     (weight.dtype(), weight.shape(), weight.byte_len()),
+///     (Dtype::F32, &[2, 2][..], 16)
+/// );
+/// assert_eq!(weight.file(), Some(&*path));
+///
+/// // As it is, in part, or as another dtype.
+/// assert_eq!(weight.read()?.into_vec::<f32>()?, values);
+/// assert_eq!(weight.slice((1,))?.read()?.into_vec::<f32>()?, [3.0, 4.0]);
+/// let wide = weight.read_with(&LoadOptions::new().floats_as(Dtype::F64))?;
+/// assert_eq!(wide.into_vec::<f64>()?, [1.0, 2.0, 3.0, 4.0]);
+///
+/// // A tensor of a file is something to save, too: it streams from one file to the other.
+/// save(dir.path().join("copy.safetensors"), [("copy", weight)], &SaveOptions::new())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct LazyTensor<'a, S> {
+    info: TensorInfo<'a>,
+    pub(super) archive: &'a SafeTensors<S>,
+    /// The other tensors of the checkpoint; `None` if the file was opened without one.
+    pub(super) catalog: Option<&'a Catalog<S>>,
+    file: Option<&'a Path>,
+    file_index: usize,
+}
+
+impl<S> fmt::Debug for LazyTensor<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LazyTensor").field("info", &self.info).field("file", &self.file).finish()
+    }
+}
+
+impl<S> Clone for LazyTensor<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for LazyTensor<'_, S> {}
+
+impl<'a, S> LazyTensor<'a, S> {
+    /// A tensor of a single file, whose file index is 0.
+    pub(crate) fn new(
+        info: TensorInfo<'a>,
+        archive: &'a SafeTensors<S>,
+        file: Option<&'a Path>,
+    ) -> Self {
+        Self { info, archive, catalog: None, file, file_index: 0 }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'a str {
+        self.info.name()
+    }
+
+    /// The type of the elements in the file.
+    pub fn dtype(&self) -> Dtype {
+        self.info.dtype()
+    }
+
+    /// The dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &'a [usize] {
+        self.info.shape()
+    }
+
+    /// The number of elements.
+    pub fn element_count(&self) -> u64 {
+        self.info.element_count()
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        self.info.byte_len()
+    }
+
+    /// The header's description of the tensor.
+    pub fn info(&self) -> TensorInfo<'a> {
+        self.info
+    }
+
+    /// The path of the tensor's file, if the file was opened by path.
+    pub fn file(&self) -> Option<&'a Path> {
+        self.file
+    }
+
+    /// The position of that file among [`Checkpoint::files`](crate::Checkpoint::files); 0 if it
+    /// was opened without a checkpoint.
+    pub fn file_index(&self) -> usize {
+        self.file_index
+    }
+
+    /// Where the tensor's bytes begin, counted from the start of its file.
+    pub fn file_offset(&self) -> u64 {
+        self.archive.header().data_start() + self.info.data_offsets().start
+    }
+
+    /// The source of the tensor's bytes.
+    pub fn source(&self) -> &'a S {
+        self.archive.source()
+    }
+
+    /// Adds the name of this tensor and its file to an error.
+    pub fn locate(&self, error: Error) -> Error {
+        let error = error.in_tensor(self.name());
+        match self.file {
+            Some(file) => error.in_path(file),
+            None => error,
+        }
+    }
+}
+
+impl<S: ReadAt> LazyTensor<'_, S> {
+    /// Reads the tensor into its own buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
+    /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
+    pub fn read(&self) -> Result<TensorBuf> {
+        let range = self.file_offset()..self.file_offset() + self.byte_len();
+        TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
+            self.source().will_read(&mut std::iter::once(range.clone()));
+            self.source().read_exact_at(bytes, range.start).map_err(ErrorKind::Io)?;
+            self.check_unchanged()
+        })
+        .map_err(|error| self.locate(error))
+    }
+
+    /// [`read`](LazyTensor::read) with options: several threads for a large tensor, conversion
+    /// while reading, progress and cancelling. [The table](crate::convert) lists the possible
+    /// conversions. Besides the result, memory holds only one small piece for each thread in the
+    /// file's dtype. [`read_tensors`](crate::load::read_tensors) reads many tensors at once.
+    ///
+    /// ```
+    /// use safetensors_core::{
+    ///     Dtype, LoadOptions, SafeTensors, SaveOptions, TensorView, serialize,
+    /// };
+    ///
+    /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
+    /// let file = serialize([("w", weights)], &SaveOptions::new())?;
+    /// let file = SafeTensors::from_source(file)?;
+    /// let wide = file.tensor("w")?.read_with(&LoadOptions::new().all_as(Dtype::F64))?;
+    /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read_tensors`](crate::load::read_tensors).
+    pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
+        super::read_tensor(self, options)
+    }
+}
+
+/// Reads and writes the tensor in pieces of at most 1 MiB, so that a tensor larger than memory can
+/// be saved.
+impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
+    fn dtype(&self) -> Dtype {
+        Self::dtype(self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        Self::shape(self)
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let start = self.file_offset();
+        self.read_pieces(start..start + self.byte_len(), &mut Vec::new(), sink)?;
+        self.check_unchanged()
+    }
+
+    fn refuse_codes(&self) -> Result<()> {
+        Self::refuse_codes(self)
+    }
+}
+
+impl<S: ReadAt> LazyTensor<'_, S> {
+    /// Checks, after reading, that the file has not changed since it was opened.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.source().check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
+    }
+
+    /// Reads a range of the file through `scratch`, in pieces of at most 1 MiB.
+    pub(crate) fn read_pieces(
+        &self,
+        range: Range<u64>,
+        scratch: &mut Vec<u8>,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        let failed = |error| self.locate(ErrorKind::Io(error).into());
+        read_pieces(self.source(), range, scratch, failed, sink)
+    }
+}
+
+impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
+    /// Views the tensor in the bytes of the file, which are in memory. Nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MissingData`] if the bytes are fewer than when they were parsed. This happens
+    /// only with an `AsRef` that returns different bytes at each call.
+    pub fn view(&self) -> Result<TensorView<'a>> {
+        self.archive.view_of(&self.info).map_err(|error| self.locate(error))
+    }
+}
+
+impl<S: ReadAt> SafeTensors<S> {
+    /// Reads and parses the header of a source, with the default [`Limits`]. Tensors are read
+    /// later, on request.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Header::parse`], and [`ErrorKind::Io`] if the source fails, or changes while
+    /// its header is read.
+    pub fn from_source(source: S) -> Result<Self> {
+        Self::from_source_with(source, &Limits::default())
+    }
+
+    /// [`from_source`](SafeTensors::from_source) with limits for the header.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`from_source`](SafeTensors::from_source).
+    pub(crate) fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
+        match read_header(&source, limits) {
+            Ok(header) => Ok(Self::from_parts(header, source)),
+            Err(error) => {
+                let at = telling(&error, source.byte_len());
+                let len = source.byte_len().saturating_sub(at).min(START as u64);
+                let mut bytes = vec![0; len as usize];
+                match source.read_exact_at(&mut bytes, at) {
+                    Ok(()) => Err(explain(error, &bytes)),
+                    Err(_) => Err(error),
+                }
+            }
+        }
+    }
+}
+
+impl<S> SafeTensors<S> {
+    /// The tensors in file order. Their data is read on request.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = LazyTensor<'_, S>> + Clone {
+        self.header().iter().map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name, if there is one. The lookup costs one hash and one comparison, and
+    /// reads and allocates nothing.
+    pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        self.header().get(name).map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`], which also has [similar names](Error::similar).
+    pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
+        let names = || self.header().iter().map(|info| info.name());
+        self.get(name).ok_or_else(|| Error::not_found(name, names()))
+    }
+}
+
+/// The tensors of a checkpoint.
+impl<S> Catalog<S> {
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
+        self.places.iter().filter_map(|&place| self.lazy(place))
+    }
+
+    /// The aliases, sorted, each with its tensor.
+    pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
+        self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
+    }
+
+    /// The tensor of this name or alias.
+    pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        self.tensor_at(self.position(name)?)
+    }
+
+    pub(crate) fn tensor_at(&self, position: usize) -> Option<LazyTensor<'_, S>> {
+        self.places.get(position).and_then(|&place| self.lazy(place))
+    }
+
+    fn lazy(&self, place: CatalogPlace) -> Option<LazyTensor<'_, S>> {
+        let (CheckpointFile { path, archive }, info) = self.info(place)?;
+        let (catalog, file) = (Some(self), Some(path.as_path()));
+        Some(LazyTensor { info, archive, catalog, file, file_index: place.file })
+    }
+}
+
+/// Reads, parses and checks the header of a source.
+fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
+    let file_len = source.byte_len();
+    let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
+        return Err(ErrorKind::TooShort { found: file_len }.into());
+    };
+    let mut length = [0; LENGTH_BYTES];
+    source.read_exact_at(&mut length, 0).map_err(ErrorKind::Io)?;
+    let mut json = vec![0; Header::check_length(length, available, limits)?];
+    source.read_exact_at(&mut json, LENGTH_BYTES as u64).map_err(ErrorKind::Io)?;
+    let header = Header::parse_json(&json, limits)?;
+    header.check_data_len(available - json.len() as u64)?;
+    source.check_unchanged().map_err(ErrorKind::Io)?;
+    if source.may_change_unseen() {
+        look_again(source, length, &json).map_err(ErrorKind::Io)?;
+    }
+    Ok(header)
+}
+
+/// Compares a header with the present bytes of the source. An edit in place makes the length
+/// invalid first and valid last, so the length is compared first. If it is the same, no edit was
+/// writing the header when it was read, or the edit is done by now and the text differs, too.
+fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
+    /// The most bytes that are held besides the header.
+    const COMPARED: usize = 1 << 20;
+    let mut found_length = [0; LENGTH_BYTES];
+    source.read_exact_at(&mut found_length, 0)?;
+    let mut is_same = found_length == length;
+    let mut found = vec![0; json.len().min(COMPARED)];
+    let mut offset = LENGTH_BYTES as u64;
+    for piece in json.chunks(COMPARED) {
+        let found = &mut found[..piece.len()];
+        source.read_exact_at(found, offset)?;
+        is_same &= found == piece;
+        offset += piece.len() as u64;
+    }
+    source.check_unchanged()?;
+    if is_same { Ok(()) } else { Err(io::Error::other("the header changed while it was read")) }
+}

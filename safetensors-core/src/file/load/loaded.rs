@@ -1,0 +1,111 @@
+//! [`DtypePlan`]: the conversions of a dtype on the way from a file into memory. Only this module
+//! decides them.
+
+use crate::file::load::LoadOptions;
+use crate::format::convert::widen::{widen, widened_shape};
+use crate::format::convert::{Conversion, ConvertOptions, can_convert};
+use crate::format::dtype::Dtype;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::tensor::{TensorBuf, shape};
+
+/// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::dtype_plan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DtypePlan {
+    file: Dtype,
+    /// First, elements are converted to this dtype while they are read.
+    read: Dtype,
+    /// Then complex numbers may become pairs of F32, in place.
+    pairs: bool,
+    /// Then the pairs are converted to this dtype. Without pairs it is that of `read`.
+    converted: Dtype,
+    /// Finally, elements are widened to this dtype.
+    held: Dtype,
+}
+
+impl LoadOptions {
+    /// Decides how tensors of `dtype` are converted when they are loaded. The decision follows from
+    /// the requested conversion, the dtypes that the [framework](LoadOptions::for_framework)
+    /// supports, and whether [widening](LoadOptions::widening) is allowed. Whether elements are
+    /// codes of a quantised weight is left aside:
+    /// [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) decides for a tensor.
+    ///
+    /// ```
+    /// use safetensors_core::{Dtype, LoadOptions};
+    ///
+    /// let options = LoadOptions::new().floats_as(Dtype::F32);
+    /// assert_eq!(options.dtype_plan(Dtype::BF16)?.dtype(), Dtype::F32);
+    /// assert_eq!(options.dtype_plan(Dtype::I64)?.dtype(), Dtype::I64);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedDtype`] if the framework does not support such elements.
+    /// [`ErrorKind::WouldWiden`] if it supports them only as a wider dtype, and widening is not
+    /// allowed. An impossible conversion is an error only when a tensor is read.
+    pub fn dtype_plan(&self, dtype: Dtype) -> Result<DtypePlan> {
+        let accept = |dtype| match self.table {
+            Some(table) => table.accept(dtype, self.widening),
+            None => Ok(dtype),
+        };
+        let asked = self.dtype_of(dtype);
+        // A dtype for all tensors comes on top of what the framework holds. Another conversion
+        // comes first, and the framework holds its result.
+        let accepted = accept(if self.all.is_some() { dtype } else { asked })?;
+        let held = if self.all.is_some() { accept(asked)? } else { accepted };
+        if dtype == Dtype::C64 && accepted == Dtype::F32 {
+            let converted = self.all.unwrap_or(accepted);
+            return Ok(DtypePlan { file: dtype, read: dtype, pairs: true, converted, held });
+        }
+        // Widening after the read would need memory for both dtypes, unless nothing moves. Elements
+        // with a requested conversion are rounded to its dtype first, and only then widened.
+        let widened_while_read =
+            asked == dtype && held.bits() != dtype.bits() && can_convert(dtype, held);
+        let read = if widened_while_read { held } else { asked };
+        Ok(DtypePlan { file: dtype, read, pairs: false, converted: read, held })
+    }
+}
+
+impl DtypePlan {
+    /// The dtype of the tensors in memory.
+    pub fn dtype(&self) -> Dtype {
+        self.held
+    }
+
+    /// The shape of a tensor in memory, given its shape in the file. It is the same, except that
+    /// complex numbers that become pairs gain a last dimension of 2.
+    pub fn shape(&self, shape: &[usize]) -> Vec<usize> {
+        if self.pairs { widened_shape(Dtype::C64, Dtype::F32, shape) } else { shape.to_vec() }
+    }
+
+    /// The conversion while elements are read, if there is one.
+    pub(crate) fn conversion(
+        &self,
+        options: &ConvertOptions,
+    ) -> Result<Option<Conversion>, ErrorKind> {
+        match self.read {
+            read if read == self.file => Ok(None),
+            read => Conversion::new(self.file, read, options).map(Some),
+        }
+    }
+
+    /// The bytes in memory of a tensor of this shape in the file.
+    pub(crate) fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
+        self.conversion(&options.conversions())?;
+        Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
+    }
+
+    /// Whether nothing follows after the elements are read.
+    pub(crate) fn is_finished_by_reading(&self) -> bool {
+        !self.pairs && self.read == self.held
+    }
+
+    /// Applies the conversions that follow after the elements are read.
+    pub(crate) fn finish(&self, mut buf: TensorBuf, options: &ConvertOptions) -> Result<TensorBuf> {
+        if self.pairs {
+            buf = widen(buf, Dtype::F32)?;
+        }
+        buf = buf.convert(self.converted, options)?;
+        if self.converted == self.held { Ok(buf) } else { widen(buf, self.held) }
+    }
+}

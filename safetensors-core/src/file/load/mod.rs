@@ -1,0 +1,202 @@
+//! Tensors of open files: descriptions first, data on request.
+//!
+//! [`LazyTensor`] is one tensor, [`LazySlice`] a part of one. [`read_tensors`] and [`read_slices`]
+//! read many at once: they plan jobs, and threads read each job directly into the buffers of its
+//! tensors.
+
+pub(crate) mod catalog;
+mod codes;
+pub(crate) mod fused;
+mod into;
+mod lazy;
+mod loaded;
+mod options;
+mod pieces;
+mod plan;
+mod size;
+pub(crate) mod slice;
+pub(crate) mod streaming;
+pub(crate) mod tiled;
+pub(crate) mod wanted;
+
+use std::slice::from_ref;
+
+pub use lazy::LazyTensor;
+pub use loaded::DtypePlan;
+pub use options::{LoadOptions, QuantizedWeights};
+pub use pieces::Piece;
+use plan::{Job, Scratch};
+pub use slice::LazySlice;
+use streaming::Announced;
+use wanted::{Reserved, TensorRead};
+
+use crate::file::io::ReadAt;
+use crate::format::error::Result;
+use crate::format::tensor::TensorBuf;
+use crate::format::tensor::hugepage::Pages;
+use crate::format::trace::Span;
+
+/// Reads tensors in parallel, each into its own buffer, and returns them in the order given.
+///
+/// Large tensors are read in pieces. Small tensors that are neighbours in a file are read together.
+/// Tensors that `options` converts are converted while they are read, through a small buffer in
+/// each thread. Besides the tensors themselves this takes a few MiB, and a few hundred bytes for
+/// each tensor.
+///
+/// ```
+/// use safetensors_core::load::read_tensors;
+/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("model.safetensors");
+/// let values = [1.0_f32, 2.0];
+/// let tensors = ["encoder.w", "encoder.b", "head"]
+///     .map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+/// save(&path, tensors, &SaveOptions::new())?;
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let encoder: Vec<_> =
+///     checkpoint.tensors().filter(|tensor| tensor.name().starts_with("encoder.")).collect();
+/// assert_eq!(read_tensors(&encoder, &LoadOptions::new())?.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// The first failure stops all threads. It names the tensor and the file.
+/// The errors of [`LazyTensor::dtype_plan`], [`ErrorKind::NoConversion`] and the errors of
+/// allocation are returned before any of these tensors is read.
+/// [`ErrorKind::Io`] also means that a file has changed since it was opened.
+/// [`ErrorKind::Cancelled`] means that the progress callback stopped the load.
+///
+/// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
+/// [`ErrorKind::Io`]: crate::ErrorKind::Io
+/// [`ErrorKind::Cancelled`]: crate::ErrorKind::Cancelled
+pub fn read_tensors<S: ReadAt>(
+    tensors: &[LazyTensor<'_, S>],
+    options: &LoadOptions,
+) -> Result<Vec<TensorBuf>> {
+    read(tensors.iter().map(|tensor| TensorRead::whole(tensor, options)), options)
+}
+
+/// Reads slices in parallel, each into its own buffer, and returns them in the order given.
+/// The slices can be the parts of all tensors that one rank holds, for example. Only the bytes of
+/// the slices are read, and small [gaps](LazySlice::max_gap) between them.
+///
+/// ```
+/// use safetensors_core::load::read_slices;
+/// use safetensors_core::slice::RankPart;
+/// use safetensors_core::{Checkpoint, LoadOptions, Result, SaveOptions, TensorView, save};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("model.safetensors");
+/// let values = [1_u8, 2, 3, 4];
+/// let tensors =
+///     ["q", "k"].map(|name| (name, TensorView::from_slice(&[2, 2], &values).unwrap()));
+/// save(&path, tensors, &SaveOptions::new())?;
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let columns = checkpoint
+///     .tensors()
+///     .map(|tensor| tensor.slice(RankPart::new(1, 0, 2)))
+///     .collect::<Result<Vec<_>>>()?;
+/// let of_rank_0 = read_slices(&columns, &LoadOptions::new())?;
+/// assert_eq!(of_rank_0[1].as_slice::<u8>()?, [1, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`read_tensors`].
+pub fn read_slices<S: ReadAt>(
+    slices: &[LazySlice<'_, S>],
+    options: &LoadOptions,
+) -> Result<Vec<TensorBuf>> {
+    read(slices.iter().map(|slice| TensorRead::part(slice, options)), options)
+}
+
+/// Reads one tensor, in several threads if it is large.
+pub(crate) fn read_tensor<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    options: &LoadOptions,
+) -> Result<TensorBuf> {
+    read_one(TensorRead::whole(tensor, options)?, options)
+}
+
+/// Reads one slice, in several threads if it is large.
+pub(crate) fn read_slice<S: ReadAt>(
+    slice: &LazySlice<'_, S>,
+    options: &LoadOptions,
+) -> Result<TensorBuf> {
+    read_one(TensorRead::part(slice, options)?, options)
+}
+
+fn read_one<S: ReadAt>(wanted: TensorRead<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
+    let mut bufs = [wanted.reserve(options)?];
+    fill(from_ref(&wanted), &mut bufs, options)?;
+    let [(buf, _)] = bufs;
+    wanted.finish(buf, options)
+}
+
+/// Reads tensors, or parts of them, each into its own buffer.
+fn read<'t, 'a: 't, S: ReadAt + 'a>(
+    wanted: impl Iterator<Item = Result<TensorRead<'t, 'a, S>>>,
+    options: &LoadOptions,
+) -> Result<Vec<TensorBuf>> {
+    let wanted = wanted.collect::<Result<Vec<_>>>()?;
+    let bufs = wanted.iter().map(|wanted| wanted.reserve(options));
+    let mut bufs = bufs.collect::<Result<Vec<_>>>()?;
+    fill(&wanted, &mut bufs, options)?;
+    wanted.iter().zip(bufs).map(|(wanted, (buf, _))| wanted.finish(buf, options)).collect()
+}
+
+/// Fills each reserved buffer with its tensor or slice, converted if it has a conversion.
+fn fill<'t, S: ReadAt>(
+    wanted: &'t [TensorRead<'t, '_, S>],
+    bufs: &mut [Reserved<'t>],
+    options: &LoadOptions,
+) -> Result<()> {
+    let announce = |wanted: &'t TensorRead<'t, '_, S>| {
+        let base = wanted.tensor.file_offset();
+        let runs = wanted.runs.iter().map(move |run| base + run.start..base + run.end);
+        Announced::new(wanted.tensor.source(), runs)
+    };
+    let _announced: Vec<_> = wanted.iter().map(announce).collect();
+    let pages = Pages::of(bufs.iter().map(|(buf, _)| buf.room()));
+    let jobs = plan::jobs(wanted, bufs);
+    let bytes_total = jobs.iter().map(Job::byte_len).sum();
+    let span = Span::read(wanted.len(), bytes_total);
+    let _read = span.enter();
+    let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source().requests());
+    let work = match at_once.map(|requests| requests.concurrency).max() {
+        // Threads that wait for a source take no time of a core, so their number depends on it.
+        Some(at_once) => &options.work.unless_set(at_once),
+        None => &options.work,
+    };
+    let progress = work.meter(bytes_total);
+    work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
+        let (tensor, bytes) = (job.tensor(), job.byte_len());
+        job.rooms().for_each(|room| pages.prepare(room));
+        job.read(scratch)?;
+        progress.add(bytes, tensor.name())
+    })?;
+    for tensor in one_a_file(wanted) {
+        tensor.check_unchanged()?;
+    }
+    for (wanted, (buf, conversion)) in wanted.iter().zip(bufs) {
+        wanted.arrange(buf);
+        if conversion.is_none() {
+            buf.finish_reading().map_err(|error| wanted.tensor.locate(error))?;
+        }
+    }
+    Ok(())
+}
+
+/// One tensor of each file, for work that is done once for each file. A file can occur twice.
+pub(crate) fn one_a_file<'t, 'a, S>(
+    wanted: &'t [TensorRead<'t, 'a, S>],
+) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {
+    // Only neighbours are compared. Tensors usually come file by file, and checking a file twice
+    // does no harm.
+    let mut before: Option<*const S> = None;
+    let tensors = wanted.iter().map(|wanted| wanted.tensor);
+    tensors.filter(move |tensor| before.replace(tensor.source()) != Some(tensor.source()))
+}

@@ -1,0 +1,267 @@
+//! [`LoadOptions`]: threads, conversion, progress.
+
+use std::ops::ControlFlow;
+
+use crate::format::convert::{ConvertOptions, DtypeTable, Widening};
+use crate::format::dtype::Dtype;
+use crate::format::parallel::{Meter, Progress, Work};
+
+/// What becomes of [quantised weights](crate::quantized) that are read. Their elements are codes:
+/// they are numbers only together with scales, which are other tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum QuantizedWeights {
+    /// The read is an error that names the weight and its scheme.
+    ///
+    /// A read in the dtype of the file still returns codes, except for a
+    /// [framework](LoadOptions::for_framework).
+    #[default]
+    Refuse,
+    /// Each weight is one tensor of its numbers, under the name and with the shape that its model
+    /// knows. They are computed as F32, and then rounded to the dtype of the load, if it has one.
+    ///
+    /// Only a load of a path or of a checkpoint does this. For a tensor of an open checkpoint, use
+    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
+    Numbers,
+    /// The tensors are read as they are stored. A dtype that the load asks for is applied to codes
+    /// and scales alike.
+    Stored,
+}
+
+/// How tensors are loaded.
+///
+/// ```
+/// use safetensors_core::{LoadOptions, Widening};
+///
+/// let options = LoadOptions::new().threads(2).widening(Widening::Refuse);
+/// ```
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    pub(crate) work: Work,
+    pub(crate) aliases: bool,
+    pub(super) widening: Widening,
+    floats: Option<Dtype>,
+    integers: Option<Dtype>,
+    pub(super) all: Option<Dtype>,
+    /// The dtype table of the framework that the tensors are for.
+    pub(super) table: Option<DtypeTable>,
+    convert: ConvertOptions,
+    pub(super) quantized: QuantizedWeights,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            work: Work::default(),
+            aliases: true,
+            widening: Widening::default(),
+            floats: None,
+            integers: None,
+            all: None,
+            table: None,
+            convert: ConvertOptions::default(),
+            quantized: QuantizedWeights::default(),
+        }
+    }
+}
+
+impl LoadOptions {
+    /// The default options. The number of threads comes from the environment variable
+    /// `SAFETENSORS_THREADS`, or else one for each core, at most eight. Dtypes that the framework
+    /// lacks are widened losslessly.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads with this many threads; 0 for the default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.work = self.work.threads(threads);
+        self
+    }
+
+    /// Calls `callback` about once per MiB that is read, and at the end, in the thread that read
+    /// it. If it returns [`ControlFlow::Break`], the rest is not read and the load fails with
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    ///
+    /// ```
+    /// use safetensors_core::{
+    ///     Checkpoint, ErrorKind, LoadOptions, SaveOptions, TensorView, save,
+    /// };
+    /// use std::ops::ControlFlow;
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("model.safetensors");
+    /// save(&path, [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::open(&path)?;
+    /// let options = LoadOptions::new().progress(|progress| {
+    ///     println!(
+    ///         "{} of {} bytes, {}",
+    ///         progress.bytes_done, progress.bytes_total, progress.tensor
+    ///     );
+    ///     ControlFlow::Continue(())
+    /// });
+    /// checkpoint.read_all(&options)?;
+    ///
+    /// let cancelled =
+    ///     checkpoint.read_all(&LoadOptions::new().progress(|_| ControlFlow::Break(())));
+    /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn progress(
+        mut self,
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.work = self.work.progress(callback);
+        self
+    }
+
+    /// Sets whether dtypes that the framework lacks may be widened.
+    #[must_use]
+    pub fn widening(mut self, widening: Widening) -> Self {
+        self.widening = widening;
+        self
+    }
+
+    /// Sets whether [`framework::load`](crate::framework::load) also returns a clone of each tensor
+    /// for every [alias](crate::Checkpoint::aliases): a name that was dropped when the tensor was
+    /// saved. On by default. A clone shares the elements in candle; it is a copy in ndarray and
+    /// burn.
+    #[must_use]
+    pub fn aliases(mut self, aliases: bool) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    /// Converts every tensor of a floating-point dtype to this one while it is read, for example
+    /// BF16 to F32.
+    ///
+    /// ```
+    /// use half::bf16;
+    /// use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("model.safetensors");
+    /// save(&path, [("w", TensorView::from_slice(&[1], &[bf16::ONE])?)], &SaveOptions::new())?;
+    /// let bufs = Checkpoint::open(&path)?.read_all(&LoadOptions::new().floats_as(Dtype::F32))?;
+    /// assert_eq!(bufs[0].as_slice::<f32>()?, [1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn floats_as(mut self, to: Dtype) -> Self {
+        self.floats = Some(to);
+        self
+    }
+
+    /// Converts every tensor of integers to this dtype while it is read. BOOL tensors stay as they
+    /// are.
+    #[must_use]
+    pub fn integers_as(mut self, to: Dtype) -> Self {
+        self.integers = Some(to);
+        self
+    }
+
+    /// Sets how elements are converted, for every conversion of this load. The
+    /// [threads](ConvertOptions::threads) of these options, if they set any, are those of the load.
+    #[must_use]
+    pub fn convert_options(mut self, options: ConvertOptions) -> Self {
+        self.convert = options;
+        if options.threads == 0 { self } else { self.threads(options.threads) }
+    }
+
+    /// Converts every tensor, also BOOL, to this dtype while it is read, such as the dtype of a
+    /// model. This overrides [`floats_as`](LoadOptions::floats_as) and
+    /// [`integers_as`](LoadOptions::integers_as).
+    ///
+    /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
+    /// converted. [`Widening::Refuse`] still refuses a tensor whose dtype in the file the framework
+    /// lacks.
+    #[must_use]
+    pub fn all_as(mut self, to: Dtype) -> Self {
+        self.all = Some(to);
+        self
+    }
+
+    /// Sets how [quantised weights](crate::quantized) are read: refused, which is the default, as
+    /// numbers, or as stored codes.
+    ///
+    /// ```
+    /// use safetensors_core::load::QuantizedWeights;
+    /// use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, serialize};
+    ///
+    /// // The codes of 1 and 2. The weight is 0.5 and 1.
+    /// let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
+    /// let scales = TensorView::from_slice(&[1], &[0.5_f32])?;
+    /// let tensors = [("up.weight", codes), ("up.weight_scale", scales)];
+    /// let bytes = serialize(tensors, &SaveOptions::new())?;
+    ///
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+    /// let options = LoadOptions::new().floats_as(Dtype::F32);
+    /// let error = checkpoint.tensor("up.weight")?.read_with(&options).unwrap_err();
+    /// assert!(error.to_string().contains("QuantizedWeights::Numbers"));
+    ///
+    /// let stored = options.clone().quantized(QuantizedWeights::Stored);
+    /// let codes = checkpoint.tensor("up.weight")?.read_with(&stored)?;
+    /// assert_eq!(codes.as_slice::<f32>()?, [1.0, 2.0]);
+    /// let numbers = checkpoint.dequantized()?.tensor("up.weight")?.read_with(&options)?;
+    /// assert_eq!(numbers.as_slice::<f32>()?, [0.5, 1.0]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn quantized(mut self, quantized: QuantizedWeights) -> Self {
+        self.quantized = quantized;
+        self
+    }
+
+    /// Whether quantised weights are read as numbers.
+    #[doc(hidden)]
+    pub fn reads_numbers(&self) -> bool {
+        self.quantized == QuantizedWeights::Numbers
+    }
+
+    /// Whether the codes of quantised weights are read as they are stored.
+    #[doc(hidden)]
+    pub fn reads_codes(&self) -> bool {
+        self.quantized == QuantizedWeights::Stored
+    }
+
+    /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
+    /// A framework may lack that dtype; [`dtype_plan`](LoadOptions::dtype_plan) takes this into
+    /// account.
+    pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
+        let kind = match dtype {
+            _ if dtype.is_float() => self.floats,
+            _ if dtype.is_integer() => self.integers,
+            _ => None,
+        };
+        self.all.or(kind).unwrap_or(dtype)
+    }
+
+    /// Loads tensors for the framework with this dtype table.
+    pub(crate) fn held_by(mut self, table: DtypeTable) -> Self {
+        self.table = Some(table);
+        self
+    }
+
+    /// Makes all loads with these options report progress together, of this many bytes.
+    pub(crate) fn counting(mut self, bytes: u64) -> Self {
+        self.work = self.work.counting(bytes);
+        self
+    }
+
+    /// The same options without a report of progress.
+    pub(crate) fn unwatched(&self) -> Self {
+        let work = Work::default().threads(self.work.thread_count());
+        Self { work, ..self.clone() }
+    }
+
+    /// Counts the progress of these options, to this many bytes.
+    pub(crate) fn meter(&self, bytes: u64) -> Meter {
+        self.work.meter(bytes)
+    }
+
+    /// The options of conversions, with the number of threads that read.
+    pub(crate) fn conversions(&self) -> ConvertOptions {
+        self.convert.threads(self.work.thread_count())
+    }
+}

@@ -1,0 +1,145 @@
+//! [`Piece`]: a piece of a tensor that may be larger than memory.
+
+use crate::file::io::ReadAt;
+use crate::file::load::LazyTensor;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::tensor::TensorBuf;
+
+/// The number of elements of a piece, which take at most 2 MiB. It is a multiple of 8, so that a
+/// piece of any packed dtype has whole bytes.
+const ELEMENTS: u64 = 1 << 18;
+
+/// Consecutive elements of a tensor: 2¹⁸, or fewer in the last piece. They are read on request, so
+/// several threads can share the pieces of one tensor.
+#[derive(Debug)]
+pub struct Piece<'a, S> {
+    tensor: LazyTensor<'a, S>,
+    start: u64,
+    elements: u64,
+}
+
+impl<S> Clone for Piece<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Piece<'_, S> {}
+
+impl<'a, S> LazyTensor<'a, S> {
+    /// The tensor in pieces of bounded size, in order. So a program can process a tensor larger
+    /// than memory. Nothing is read yet.
+    ///
+    /// Tensors of one shape have the same pieces, whatever their dtypes. A tensor without elements
+    /// has no pieces.
+    ///
+    /// ```
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let file = serialize(
+    ///     [("w", TensorView::from_slice(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0])?)],
+    ///     &SaveOptions::new(),
+    /// )?;
+    /// let file = SafeTensors::from_source(file)?;
+    /// let mut sum = 0.0;
+    /// for piece in file.tensor("w")?.pieces() {
+    ///     sum += piece.read()?.as_slice::<f32>()?.iter().sum::<f32>();
+    /// }
+    /// assert_eq!(sum, 10.0);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'a, S>> + Clone + use<'a, S> {
+        let (tensor, mut next) = (*self, 0);
+        std::iter::from_fn(move || {
+            let start = next;
+            let elements = tensor.element_count().saturating_sub(start).min(ELEMENTS);
+            next = start + elements;
+            (elements > 0).then_some(Piece { tensor, start, elements })
+        })
+    }
+}
+
+impl<'a, S> Piece<'a, S> {
+    /// The tensor that this is a piece of.
+    pub fn tensor(&self) -> LazyTensor<'a, S> {
+        self.tensor
+    }
+
+    /// The index of the first element, counted over the tensor in C order.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The number of elements; at least 1.
+    pub fn element_count(&self) -> u64 {
+        self.elements
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        // A sub-byte dtype needs no rounding: a whole tensor fills whole bytes, and so does each
+        // piece.
+        let bits = u64::from(self.tensor.dtype().bits());
+        self.elements / 8 * bits + self.elements % 8 * bits / 8
+    }
+}
+
+impl<S: ReadAt> Piece<'_, S> {
+    /// Reads the elements into a buffer with one dimension.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`LazyTensor::read`]. They name the tensor and its file, and count elements
+    /// from the start of the tensor.
+    pub fn read(&self) -> Result<TensorBuf> {
+        let buf =
+            TensorBuf::filled_by(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
+                self.fill(bytes)
+            });
+        buf.map_err(|error| self.tensor.locate(error.at_element(|index| self.start + index)))
+    }
+
+    /// Reads the elements as the bytes in the file, little-endian and with no check of their
+    /// values, into existing memory. Pieces that take turns in one buffer need no fresh memory,
+    /// which can cost more than reading.
+    ///
+    /// ```
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let values = vec![1_u8; 300_000];
+    /// let view = TensorView::from_slice(&[300_000], &values)?;
+    /// let file = SafeTensors::from_source(serialize([("w", view)], &SaveOptions::new())?)?;
+    /// let (mut buffer, mut sum) = (Vec::new(), 0);
+    /// for piece in file.tensor("w")?.pieces() {
+    ///     buffer.resize(piece.byte_len() as usize, 0);
+    ///     piece.read_bytes_into(&mut buffer)?;
+    ///     sum += buffer.iter().map(|&byte| u32::from(byte)).sum::<u32>();
+    ///     assert!(piece.read_bytes_into(&mut buffer[1..]).is_err());
+    /// }
+    /// assert_eq!(sum, 300_000);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DataLength`] if there are not exactly [as many bytes](Piece::byte_len);
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened. After an error
+    /// the bytes are unspecified.
+    pub fn read_bytes_into(&self, bytes: &mut [u8]) -> Result<()> {
+        let (expected, found) = (self.byte_len(), bytes.len() as u64);
+        let filled = if expected == found {
+            self.fill(bytes)
+        } else {
+            let (dtype, shape) = (self.tensor.dtype(), [self.elements as usize].into());
+            Err(ErrorKind::DataLength { dtype, shape, expected, found }.into())
+        };
+        filled.map_err(|error| self.tensor.locate(error))
+    }
+
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        let offset =
+            self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());
+        self.tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
+        self.tensor.check_unchanged()
+    }
+}

@@ -1,0 +1,321 @@
+//! [`Job`]: the unit of work of a thread that reads. [`jobs`] plans all jobs of a load.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::slice::from_ref;
+
+use crate::file::io::{ReadAt, ReadRange};
+use crate::file::load::LazyTensor;
+use crate::file::load::fused::{ReadConversion, ReadScratch};
+use crate::file::load::size::{JOB, SMALL, STRIDED};
+use crate::file::load::slice::{FileRuns, read_runs};
+use crate::file::load::wanted::{Reserved, TensorRead};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::slice::ByteRuns;
+use crate::format::tensor::TensorBuf;
+
+/// Bytes to read, and where they go. The jobs of one load fill disjoint memory, so threads can run
+/// them in any order.
+pub(super) enum Job<'t, 'a, 'b, S> {
+    /// Contiguous parts of tensors of one file that are not converted, in the order of their
+    /// offsets. One call reads them all straight into place.
+    Plain(Vec<ReadPart<'t, 'a, 'b, S>>),
+    /// A contiguous part of one tensor that is converted on its way through [`Scratch`].
+    Converted(ReadPart<'t, 'a, 'b, S>, ReadConversion<'t>),
+    /// Bytes of one tensor with gaps between them: the runs to read, the gap up to which two runs
+    /// are read in one call, and the conversion, if there is one. The runs count from the first
+    /// byte of the tensor, so the part's offset is the offset of the tensor.
+    Strided(ReadPart<'t, 'a, 'b, S>, ByteRuns, u64, Option<ReadConversion<'t>>),
+}
+
+/// The buffers of a thread, at most a few MiB. A thread uses them again for every job.
+#[derive(Default)]
+pub(super) struct Scratch {
+    converted: ReadScratch,
+    gathered: Vec<u8>,
+}
+
+/// A part of one tensor, and its place in memory. There may be millions of parts, so the struct is
+/// small.
+pub(super) struct ReadPart<'t, 'a, 'b, S> {
+    tensor: &'t LazyTensor<'a, S>,
+    /// The offset of the part in the file.
+    offset: u64,
+    /// The index of its first element in the tensor or slice, for error messages.
+    first: u64,
+    place: ReadMemory<'b>,
+}
+
+/// The memory that a part is read into.
+enum ReadMemory<'b> {
+    /// The whole buffer of a small tensor. The thread that reads it is the first to touch the
+    /// memory, so page faults are spread over the threads.
+    Whole(&'b mut TensorBuf),
+    /// A part of the buffer of a large tensor.
+    Piece(&'b mut [u8]),
+}
+
+impl ReadMemory<'_> {
+    fn byte_len(&self) -> usize {
+        match self {
+            Self::Whole(buf) => buf.byte_len(),
+            Self::Piece(bytes) => bytes.len(),
+        }
+    }
+
+    /// The address range of the memory.
+    fn room(&self) -> Range<*const u8> {
+        match self {
+            Self::Whole(buf) => buf.room(),
+            Self::Piece(bytes) => bytes.as_ptr_range(),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Whole(buf) => buf.bytes_mut(),
+            Self::Piece(bytes) => bytes,
+        }
+    }
+}
+
+/// Plans the jobs that fill these buffers. Each buffer may have a conversion.
+///
+/// Each buffer is planned by its size and by how its bytes lie in the file:
+///
+/// - **Small** (at most [`SMALL`] bytes in memory): one part. The time of a small read is mostly
+///   the call itself, so [`gather`] joins neighbours into one [`Job::Plain`]. A part that is
+///   converted or has gaps is its own job, because it goes through the thread's scratch
+///   buffer.
+/// - **Large and contiguous**: cut into pieces of equal length, each a [`Job::Plain`] or a
+///   [`Job::Converted`]. Pieces let all threads share one large tensor. A source whose calls wait
+///   sets the [length](ReadAt::requests) of a piece.
+/// - **Large with gaps** (the columns of a matrix, for example): split into [`Job::Strided`] of at
+///   most [`STRIDED`] bytes of the file. Threads share the work, and the limit bounds the scratch
+///   memory of each thread, which gathers the runs of a job. If the runs are long, a part of the
+///   split may be one run without gaps. It is then planned like a contiguous tensor.
+pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
+    wanted: &'t [TensorRead<'t, 'a, S>],
+    bufs: &'b mut [Reserved<'t>],
+) -> Vec<Job<'t, 'a, 'b, S>> {
+    let mut planner = Planner { jobs: Vec::new(), small: Vec::new() };
+    for (wanted, (buf, conversion)) in wanted.iter().zip(bufs) {
+        match buf.byte_len() {
+            0 => {}
+            len if len <= SMALL => planner.small(wanted, buf, *conversion),
+            _ => planner.large(wanted, buf, *conversion),
+        }
+    }
+    let Planner { mut jobs, small } = planner;
+    gather(small, &mut jobs);
+    jobs
+}
+
+/// The jobs that are planned so far.
+struct Planner<'t, 'a, 'b, S> {
+    jobs: Vec<Job<'t, 'a, 'b, S>>,
+    /// Small parts, which are joined at the end.
+    small: Vec<ReadPart<'t, 'a, 'b, S>>,
+}
+
+impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
+    fn small(
+        &mut self,
+        wanted: &'t TensorRead<'t, 'a, S>,
+        buf: &'b mut TensorBuf,
+        conversion: Option<ReadConversion<'t>>,
+    ) {
+        let tensor = wanted.tensor;
+        let start = wanted.runs.contiguous();
+        // Runs count from the tensor's first byte.
+        let offset = tensor.file_offset() + start.unwrap_or(0);
+        // Rows that are wanted several times are read once, to the front of the buffer.
+        let (file_bits, memory_bits) = (tensor.dtype().bits(), buf.dtype().bits());
+        let len = wanted.runs.byte_len() * u64::from(memory_bits) / u64::from(file_bits);
+        let place = match buf.byte_len() as u64 {
+            all if len < all => ReadMemory::Piece(&mut buf.bytes_mut()[..len as usize]),
+            _ => ReadMemory::Whole(buf),
+        };
+        let part = ReadPart { tensor, offset, first: 0, place };
+        match (start, conversion) {
+            (Some(_), None) => self.small.push(part),
+            // Not joined with others: each goes through the scratch buffer, whatever its
+            // neighbours.
+            (Some(_), Some(conversion)) => self.jobs.push(Job::Converted(part, conversion)),
+            (None, conversion) => {
+                let runs = wanted.runs.clone().into_owned();
+                self.jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
+            }
+        }
+    }
+
+    /// Offsets count in bytes of the file, lengths of `bytes` in bytes of the buffer. An element
+    /// has `file_bits` in the file and `memory_bits` in the buffer. So `n` bytes of the file are
+    /// `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits` elements.
+    ///
+    /// These divisions are exact: a run holds whole elements, and a converted element has 1, 2, 4
+    /// or 8 bytes. Without a conversion both numbers of bits are the same. The one exception is
+    /// `elements` for 6-bit dtypes without a conversion, where nothing uses `first`.
+    fn large(
+        &mut self,
+        wanted: &'t TensorRead<'t, 'a, S>,
+        buf: &'b mut TensorBuf,
+        conversion: Option<ReadConversion<'t>>,
+    ) {
+        let (tensor, base) = (wanted.tensor, wanted.tensor.file_offset());
+        let longest = longest(tensor.source());
+        let (file_bits, memory_bits) =
+            (u64::from(tensor.dtype().bits()), u64::from(buf.dtype().bits()));
+        let elements = longest as u64 * 8 / memory_bits;
+        let step = longest as u64 * file_bits / memory_bits;
+        let part = |offset, first, bytes: &'b mut [u8]| ReadPart {
+            tensor,
+            offset,
+            first,
+            place: ReadMemory::Piece(bytes),
+        };
+        // The parts of the split come in order and fill the buffer one after another. `rest` is the
+        // buffer that is not yet assigned, `first` the index of the next element.
+        let mut rest = buf.bytes_mut();
+        let mut first = 0;
+        for runs in wanted.runs.split(STRIDED) {
+            let bytes;
+            (bytes, rest) = rest.split_at_mut((runs.byte_len() * memory_bits / file_bits) as usize);
+            let next = first + runs.byte_len() * 8 / file_bits;
+            // Gaps of a wide matrix may leave whole rows, which need no gathering.
+            let Some(start) = runs.contiguous() else {
+                let part = part(base, first, bytes);
+                self.jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
+                first = next;
+                continue;
+            };
+            for (number, bytes) in (0..).zip(bytes.chunks_mut(longest)) {
+                let part = part(base + start + number * step, first + number * elements, bytes);
+                self.jobs.push(match conversion {
+                    Some(conversion) => Job::Converted(part, conversion),
+                    None => Job::Plain(vec![part]),
+                });
+            }
+            first = next;
+        }
+    }
+}
+
+/// The most bytes in memory of one contiguous job.
+fn longest<S: ReadAt>(source: &S) -> usize {
+    source.requests().map_or(JOB, |requests| requests.byte_len)
+}
+
+/// Joins small parts into jobs. The parts of one job are neighbours in one file, without a gap
+/// between them, and about as long together as a piece of a large tensor. So one system call reads
+/// them all. A source whose calls wait gets parts with gaps between them, too, and joins them as it
+/// sees fit.
+///
+/// The files come in the order in which the caller named them first, because ranks that read at the
+/// same time begin with different files.
+fn gather<'t, 'a, 'b, S: ReadAt>(
+    mut small: Vec<ReadPart<'t, 'a, 'b, S>>,
+    jobs: &mut Vec<Job<'t, 'a, 'b, S>>,
+) {
+    let source = |part: &ReadPart<'t, 'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
+    let mut files = HashMap::new();
+    for part in &small {
+        let next = files.len();
+        files.entry(source(part)).or_insert(next);
+    }
+    small.sort_by_cached_key(|part| (files.get(&source(part)).copied(), part.offset));
+    let mut together: Vec<ReadPart<'t, 'a, 'b, S>> = Vec::new();
+    let mut len = 0;
+    for part in small {
+        let follows = together.last().is_some_and(|last| {
+            let is_neighbour = last.offset + last.place.byte_len() as u64 == part.offset;
+            source(last) == source(&part)
+                && (is_neighbour || part.tensor.source().requests().is_some())
+                && len < longest(part.tensor.source())
+        });
+        if !follows && !together.is_empty() {
+            jobs.push(Job::Plain(std::mem::take(&mut together)));
+            len = 0;
+        }
+        // The limit is looked at before a part is added, so a job is longer by one small part at
+        // most.
+        len += part.place.byte_len();
+        together.push(part);
+    }
+    if !together.is_empty() {
+        jobs.push(Job::Plain(together));
+    }
+}
+
+impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
+    /// The first tensor of the job.
+    pub(super) fn tensor(&self) -> &'t LazyTensor<'a, S> {
+        self.parts()[0].tensor
+    }
+
+    /// Its parts. Only a plain job has several.
+    fn parts(&self) -> &[ReadPart<'t, 'a, '_, S>] {
+        match self {
+            Self::Plain(parts) => parts,
+            Self::Converted(part, _) | Self::Strided(part, ..) => from_ref(part),
+        }
+    }
+
+    /// The number of bytes that the job fills.
+    pub(super) fn byte_len(&self) -> u64 {
+        self.parts().iter().map(|part| part.place.byte_len() as u64).sum()
+    }
+
+    /// The address ranges of the memory that the job fills.
+    pub(super) fn rooms(&self) -> impl Iterator<Item = Range<*const u8>> {
+        self.parts().iter().map(|part| part.place.room())
+    }
+
+    /// Reads the bytes into their places, converted if the job has a conversion.
+    pub(super) fn read(self, scratch: &mut Scratch) -> Result<()> {
+        match self {
+            Self::Plain(mut parts) => {
+                let source = parts[0].tensor.source();
+                let ranges = parts
+                    .iter_mut()
+                    .map(|part| ReadRange { offset: part.offset, bytes: part.place.bytes_mut() });
+                let joint = match source.read_ranges_at(&mut ranges.collect::<Vec<_>>()) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                };
+                if source.requests().is_some() {
+                    // It has tried again already, and each further call would wait as long.
+                    let error = Error::from(ErrorKind::Io(joint));
+                    return Err(match (&parts[..], parts[0].tensor.file()) {
+                        ([part], _) => part.tensor.locate(error),
+                        (_, Some(file)) => error.in_path(file),
+                        _ => error,
+                    });
+                }
+                // The joint read failed. Read the parts one by one, so that the error names the
+                // right tensor.
+                parts.iter_mut().try_for_each(|part| {
+                    let read = source.read_exact_at(part.place.bytes_mut(), part.offset);
+                    read.map_err(|error| part.tensor.locate(ErrorKind::Io(error).into()))
+                })
+            }
+            Self::Converted(ReadPart { tensor, offset, first, mut place }, conversion) => {
+                let (source, out) = (tensor.source(), place.bytes_mut());
+                let scratch = &mut scratch.converted;
+                let read = scratch.read_converted(source, offset, &conversion, first, out);
+                read.map_err(|error| tensor.locate(error))
+            }
+            Self::Strided(ReadPart { tensor, offset, first, mut place }, runs, gap, conversion) => {
+                let (source, out) = (tensor.source(), place.bytes_mut());
+                let Scratch { converted, gathered } = scratch;
+                let runs = FileRuns { base: offset, runs: &runs, gap };
+                let mut read = |bytes: &mut [u8]| Ok(read_runs(source, &runs, bytes, gathered)?);
+                let read = match conversion {
+                    None => read(out),
+                    Some(conversion) => converted.convert_read(&conversion, first, out, read),
+                };
+                read.map_err(|error| tensor.locate(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! [`LazySlice`]: a slice of a tensor in a file, of which only the bytes of the slice are read.
+
+use std::ops::Range;
+
+use super::streaming::{Announced, PIECE};
+use super::{LazyTensor, LoadOptions};
+use crate::file::io::{ReadAt, ReadRange, Requests};
+use crate::format::dtype::Dtype;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::slice::{ByteRuns, IntoIndices, Selection};
+use crate::format::tensor::{Rows, Sink, TensorBuf, TensorSource};
+
+/// Runs with at most this many bytes between them are read in one call, because reading the gap
+/// costs less than another call.
+const DEFAULT_GAP: u64 = 512;
+
+/// A slice of a [`LazyTensor`]. Its dtype and shape are known, its bytes are read on request.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let values: Vec<i32> = (0..12).collect();
+/// save(&path, [("table", TensorView::from_slice(&[4, 3], &values)?)], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let table = checkpoint.tensor("table")?;
+/// let rows = table.slice((1..3, ..))?;
+/// assert_eq!((rows.shape(), rows.byte_len()), (&[2, 3][..], 24));
+/// assert_eq!(rows.read()?.into_vec::<i32>()?, [3, 4, 5, 6, 7, 8]);
+/// // The numbers of a column lie apart. Without a gap each needs its own call.
+/// let column = table.slice((.., 1))?.max_gap(0);
+/// assert_eq!(column.read()?.into_vec::<i32>()?, [1, 4, 7, 10]);
+/// // A slice is something to save, too.
+/// save(dir.path().join("rows.safetensors"), [("rows", rows)], &SaveOptions::new())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct LazySlice<'a, S> {
+    tensor: LazyTensor<'a, S>,
+    shape: Vec<usize>,
+    runs: ByteRuns,
+    /// The rows, if they are given one by one.
+    rows: Option<Rows>,
+    gap: u64,
+}
+
+impl<'a, S> LazyTensor<'a, S> {
+    /// Takes a slice of the tensor without reading it: a tuple of positions and ranges, see
+    /// [`Index`](crate::slice::Index), the part of a rank, or a span of one dimension.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`TensorView::slice`](crate::TensorView::slice).
+    pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
+        let selection = indices
+            .into_indices(self.shape())
+            .and_then(|indices| Selection::new(self.dtype(), self.shape(), &indices))
+            .map_err(|kind| self.locate(kind.into()))?;
+        Ok(LazySlice {
+            tensor: *self,
+            shape: selection.shape().to_vec(),
+            runs: ByteRuns::Pattern(selection.to_runs()),
+            rows: None,
+            gap: DEFAULT_GAP,
+        })
+    }
+
+    /// Takes rows of the tensor by their numbers, without reading them: positions of the first
+    /// dimension, in any order. The slice has them in this order, and a row as often as its number
+    /// is given. So a model looks up the vectors of its tokens in a table that is larger than
+    /// memory.
+    ///
+    /// Each row is read once, in the order of the file, and neighbours together. Memory holds the
+    /// slice, and for each number about 50 bytes.
+    ///
+    /// ```
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let values: Vec<i32> = (0..12).collect();
+    /// let table = TensorView::from_slice(&[6, 2], &values)?;
+    /// let file = SafeTensors::from_source(serialize([("table", table)], &SaveOptions::new())?)?;
+    /// let rows = file.tensor("table")?.rows(&[5, 1, 5])?;
+    /// assert_eq!(rows.shape(), [3, 2]);
+    /// assert_eq!(rows.read()?.into_vec::<i32>()?, [10, 11, 2, 3, 10, 11]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::IndexOutOfBounds`]; [`ErrorKind::NoSuchDim`] for a scalar, which has no rows;
+    /// [`ErrorKind::SliceInsideByte`] if a row of a sub-byte dtype does not fill whole bytes;
+    /// [`ErrorKind::ShapeOverflow`] for more rows than 64 bits can count the bytes of.
+    pub fn rows(&self, numbers: &[usize]) -> Result<LazySlice<'a, S>> {
+        let rows = Rows::new(self.dtype(), self.shape(), numbers)
+            .map_err(|kind| self.locate(kind.into()))?;
+        Ok(LazySlice {
+            tensor: *self,
+            shape: rows.shape(self.shape()),
+            runs: ByteRuns::Listed(rows.ranges()),
+            rows: Some(rows),
+            gap: DEFAULT_GAP,
+        })
+    }
+}
+
+impl<S> LazySlice<'_, S> {
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.tensor.dtype()
+    }
+
+    /// The shape of the slice.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        match &self.rows {
+            Some(rows) => rows.byte_len(),
+            None => self.runs.byte_len(),
+        }
+    }
+
+    /// Sets the largest gap, in bytes, between runs that are read in one call. The default is 512.
+    /// With 0 no byte outside the slice is read. A larger gap suits a source with slow calls, such
+    /// as a network.
+    #[must_use]
+    pub fn max_gap(mut self, bytes: u64) -> Self {
+        self.gap = bytes;
+        self
+    }
+}
+
+impl<'a, S> LazySlice<'a, S> {
+    /// The tensor that this is a slice of.
+    pub fn tensor(&self) -> &LazyTensor<'a, S> {
+        &self.tensor
+    }
+
+    /// The bytes of the slice, counted from the tensor's first byte. Those of rows are the bytes as
+    /// they are read.
+    pub(super) fn runs(&self) -> &ByteRuns {
+        &self.runs
+    }
+
+    /// The rows, if they are given one by one.
+    pub(super) fn by_rows(&self) -> Option<&Rows> {
+        self.rows.as_ref()
+    }
+
+    /// The largest gap between runs that are read in one call.
+    pub(super) fn gap_len(&self) -> u64 {
+        self.gap
+    }
+}
+
+/// Groups runs that are read in one call. The runs count from `base`, the offset of the tensor in
+/// its file; the groups count from the start of the file. A group has gaps of at most `gap` bytes.
+fn groups(
+    runs: impl Iterator<Item = Range<u64>>,
+    base: u64,
+    gap: u64,
+) -> impl Iterator<Item = Vec<Range<u64>>> {
+    let mut runs = runs.map(move |run| base + run.start..base + run.end).peekable();
+    std::iter::from_fn(move || {
+        let first = runs.next()?;
+        let (start, mut end) = (first.start, first.end);
+        let mut group = vec![first];
+        while let Some(next) =
+            runs.next_if(|next| next.start - end <= gap && next.end - start <= PIECE as u64)
+        {
+            end = next.end;
+            group.push(next);
+        }
+        Some(group)
+    })
+}
+
+/// Runs of a tensor that begins at offset `base` of its file. Two with a gap of at most `gap` bytes
+/// between them are read in one call.
+pub(crate) struct FileRuns<'r> {
+    pub(crate) base: u64,
+    pub(crate) runs: &'r ByteRuns,
+    pub(crate) gap: u64,
+}
+
+/// Fills `bytes`, from the first on, with runs of a tensor. Runs that are read in one call go
+/// through `scratch`.
+pub(crate) fn read_runs<S: ReadAt>(
+    source: &S,
+    &FileRuns { base, runs, gap }: &FileRuns<'_>,
+    mut bytes: &mut [u8],
+    scratch: &mut Vec<u8>,
+) -> Result<(), ErrorKind> {
+    let groups = groups(runs.iter(), base, gap);
+    if let Some(requests) = source.requests() {
+        return read_together(source, requests, groups, bytes, scratch);
+    }
+    for group in groups {
+        let span = span(&group);
+        if let [run] = group.as_slice() {
+            let (here, rest) = bytes.split_at_mut((run.end - run.start) as usize);
+            source.read_exact_at(here, run.start).map_err(ErrorKind::Io)?;
+            bytes = rest;
+            continue;
+        }
+        scratch.resize((span.end - span.start) as usize, 0);
+        source.read_exact_at(scratch, span.start).map_err(ErrorKind::Io)?;
+        for run in group {
+            let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
+            let (here, rest) = bytes.split_at_mut(run.len());
+            here.copy_from_slice(&scratch[run]);
+            bytes = rest;
+        }
+    }
+    Ok(())
+}
+
+/// [`read_runs`] for a source whose calls wait: each call reads many groups.
+fn read_together<S: ReadAt>(
+    source: &S,
+    requests: Requests,
+    groups: impl Iterator<Item = Vec<Range<u64>>>,
+    mut bytes: &mut [u8],
+    scratch: &mut Vec<u8>,
+) -> Result<(), ErrorKind> {
+    /// The most groups of one call. Each takes some bytes of memory.
+    const MOST: usize = 1 << 14;
+    let mut groups = groups.peekable();
+    // The bytes that go through `scratch`.
+    let gathered = |group: &[Range<u64>]| match group {
+        [_] => 0,
+        group => (span(group).end - span(group).start) as usize,
+    };
+    while groups.peek().is_some() {
+        let (mut call, mut len) = (Vec::new(), 0);
+        while let Some(group) = groups.next_if(|group| {
+            call.is_empty() || (len + gathered(group) <= requests.byte_len && call.len() < MOST)
+        }) {
+            len += gathered(&group);
+            call.push(group);
+        }
+        scratch.resize(len, 0);
+        let (mut free, mut ranges, mut copies) = (&mut scratch[..], Vec::new(), Vec::new());
+        for group in &call {
+            let wanted = group.iter().map(|run| (run.end - run.start) as usize).sum();
+            let (here, rest) = bytes.split_at_mut(wanted);
+            bytes = rest;
+            let offset = span(group).start;
+            if gathered(group) == 0 {
+                ranges.push(ReadRange { offset, bytes: here });
+                continue;
+            }
+            let (through, rest) = free.split_at_mut(gathered(group));
+            free = rest;
+            ranges.push(ReadRange { offset, bytes: through });
+            copies.push((group, here));
+        }
+        source.read_ranges_at(&mut ranges).map_err(ErrorKind::Io)?;
+        let mut from = &scratch[..];
+        for (group, mut here) in copies {
+            let (through, rest) = from.split_at(gathered(group));
+            from = rest;
+            for run in group {
+                let start = (run.start - span(group).start) as usize;
+                let run = &through[start..start + (run.end - run.start) as usize];
+                let (to, rest) = here.split_at_mut(run.len());
+                to.copy_from_slice(run);
+                here = rest;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl<'a, S: ReadAt> LazySlice<'a, S> {
+    /// Says that the slice is about to be read.
+    fn announce(&self) -> Announced<'a, S> {
+        let base = self.tensor.file_offset();
+        let runs = self.runs.iter().map(|run| base + run.start..base + run.end);
+        Announced::new(self.tensor.source(), runs)
+    }
+
+    /// Reads the bytes of the slice as they are in the file.
+    pub(super) fn fill(&self, bytes: &mut [u8]) -> Result<(), ErrorKind> {
+        let _announced = self.announce();
+        let runs = FileRuns { base: self.tensor.file_offset(), runs: &self.runs, gap: self.gap };
+        read_runs(self.tensor.source(), &runs, bytes, &mut Vec::new())?;
+        if let Some(rows) = &self.rows {
+            rows.arrange(bytes);
+        }
+        Ok(())
+    }
+
+    /// Reads and writes rows, in pieces of at most 1 MiB.
+    fn write_rows(&self, rows: &Rows, sink: &mut Sink<'_>) -> Result<()> {
+        let Some(together) = (PIECE as u64).checked_div(rows.row_len()) else { return Ok(()) };
+        let mut bytes = Vec::new();
+        for numbers in rows.wanted().chunks((together as usize).max(1)) {
+            let part = self.tensor.rows(numbers)?.max_gap(self.gap);
+            if together == 0 {
+                for run in part.runs.iter() {
+                    let base = self.tensor.file_offset();
+                    let run = base + run.start..base + run.end;
+                    self.tensor.read_pieces(run, &mut bytes, sink)?;
+                }
+                continue;
+            }
+            bytes.resize(part.byte_len() as usize, 0);
+            part.fill(&mut bytes).map_err(|kind| self.tensor.locate(kind.into()))?;
+            sink(&bytes)?;
+        }
+        self.tensor.check_unchanged()
+    }
+
+    /// Reads the slice into its own buffer. [`read_slices`](crate::load::read_slices) reads
+    /// many slices in parallel.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`LazyTensor::read`].
+    pub fn read(&self) -> Result<TensorBuf> {
+        TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
+            self.fill(bytes)?;
+            self.tensor.check_unchanged()
+        })
+        .map_err(|error| self.tensor.locate(error))
+    }
+
+    /// [`read`](LazySlice::read) with options: several threads for a large slice, conversion while
+    /// reading, progress and cancelling.
+    ///
+    /// ```
+    /// use safetensors_core::{Dtype, LoadOptions, SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let values = [1_i16, 2, 3, 4];
+    /// let file = serialize(
+    ///     [("table", TensorView::from_slice(&[2, 2], &values)?)],
+    ///     &SaveOptions::new(),
+    /// )?;
+    /// let file = SafeTensors::from_source(file)?;
+    /// let column = file.tensor("table")?.slice((.., 1))?;
+    /// let wide = column.read_with(&LoadOptions::new().integers_as(Dtype::I64))?;
+    /// assert_eq!(wide.into_vec::<i64>()?, [2, 4]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read_slices`](crate::load::read_slices).
+    pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
+        super::read_slice(self, options)
+    }
+}
+
+/// Reads and writes the slice in pieces of at most 1 MiB, so that a slice larger than memory can be
+/// saved.
+impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
+    fn dtype(&self) -> Dtype {
+        self.tensor.dtype()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let _announced = self.announce();
+        if let Some(rows) = &self.rows {
+            return self.write_rows(rows, sink);
+        }
+        let source = self.tensor.source();
+        let mut scratch = Vec::new();
+        for group in groups(self.runs.iter(), self.tensor.file_offset(), self.gap) {
+            let span = span(&group);
+            if let [run] = group.as_slice() {
+                self.tensor.read_pieces(run.clone(), &mut scratch, sink)?;
+                continue;
+            }
+            // A group of several runs spans at most one piece. The runs are moved together in the
+            // buffer, because calling the sink for every few bytes is slow.
+            scratch.resize((span.end - span.start) as usize, 0);
+            let read = source.read_exact_at(&mut scratch, span.start);
+            read.map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))?;
+            let mut gathered = 0;
+            for run in group {
+                let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
+                let len = run.len();
+                scratch.copy_within(run, gathered);
+                gathered += len;
+            }
+            sink(&scratch[..gathered])?;
+        }
+        self.tensor.check_unchanged()
+    }
+
+    fn refuse_codes(&self) -> Result<()> {
+        self.tensor.refuse_codes()
+    }
+}
+
+/// The range from the first byte of a group of runs to its last byte.
+fn span(group: &[Range<u64>]) -> Range<u64> {
+    match group {
+        [first, .., last] => first.start..last.end,
+        [only] => only.clone(),
+        [] => 0..0,
+    }
+}

@@ -1,0 +1,63 @@
+//! Reading a range of a file through a small buffer, piece by piece.
+
+use std::io;
+use std::ops::Range;
+
+use crate::file::io::ReadAt;
+use crate::format::error::{Error, Result};
+
+/// The most bytes that are held in memory while streaming. The size is large enough to make system
+/// calls cheap, and small enough for the cache.
+pub(crate) const PIECE: usize = 1 << 20;
+
+/// What a source has heard that a load will read, until the load is over.
+pub(crate) struct Announced<'s, S: ReadAt> {
+    source: &'s S,
+    /// From the first byte to the last that the source has asked for.
+    range: Range<u64>,
+}
+
+impl<'s, S: ReadAt> Announced<'s, S> {
+    pub(crate) fn new(source: &'s S, ranges: impl Iterator<Item = Range<u64>>) -> Self {
+        let (mut start, mut end) = (u64::MAX, 0);
+        source.will_read(&mut ranges.inspect(|range| {
+            (start, end) = (start.min(range.start), end.max(range.end));
+        }));
+        Self { source, range: start..end }
+    }
+}
+
+impl<S: ReadAt> Drop for Announced<'_, S> {
+    fn drop(&mut self) {
+        if !self.range.is_empty() {
+            self.source.has_read(self.range.clone());
+        }
+    }
+}
+
+/// Passes the bytes of a range to `take`, piece by piece, through `buffer`. A source whose calls
+/// wait sets the [length](ReadAt::requests) of a piece.
+///
+/// # Errors
+///
+/// The errors of `take`, and for a failed read the error that `failed` returns.
+pub(crate) fn read_pieces<S: ReadAt>(
+    source: &S,
+    range: Range<u64>,
+    buffer: &mut Vec<u8>,
+    failed: impl Fn(io::Error) -> Error,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let piece = source.requests().map_or(PIECE, |requests| requests.byte_len);
+    let _announced = Announced::new(source, std::iter::once(range.clone()));
+    for start in range.clone().step_by(piece) {
+        let len = (range.end - start).min(piece as u64) as usize;
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
+        let piece = &mut buffer[..len];
+        source.read_exact_at(piece, start).map_err(&failed)?;
+        take(piece)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! [`TiledBlock`]: some bytes of a tensor that are read from its tiles.
+
+use std::io;
+use std::ops::Range;
+
+use crate::file::io::ReadRange;
+use crate::format::slice::Tiles;
+
+/// A run of at least so many bytes is read into its place. Of shorter ones, those that lie together
+/// in a tile are read at once, and then copied to their places.
+const DIRECT: u64 = 64 << 10;
+
+/// Consecutive bytes of a tensor that consists of [`Tiles`].
+///
+/// The bytes of a tile that belong to a range of the tensor lie together, however many runs they
+/// are there. So each tile needs one read.
+pub(crate) struct TiledBlock<'t, 'b> {
+    tiles: &'t Tiles,
+    /// The position of the first byte in the tensor.
+    start: u64,
+    bytes: &'b mut [u8],
+    /// What is read into its place: where that is, the number of the tile, and where in the tile.
+    direct: Vec<(Range<usize>, usize, u64)>,
+    /// What is copied to its places: the number of the tile, where in the tile, and the bytes.
+    copied: Vec<(usize, u64, Vec<u8>)>,
+}
+
+impl<'t, 'b> TiledBlock<'t, 'b> {
+    /// The bytes of a tensor from `start` on.
+    pub(crate) fn new(tiles: &'t Tiles, start: u64, bytes: &'b mut [u8]) -> Self {
+        let range = start..start + bytes.len() as u64;
+        let (mut direct, mut copied) = (Vec::new(), Vec::new());
+        for tile in tiles.within(range.clone()) {
+            let in_tile =
+                tile.runs.selected_before(range.start)..tile.runs.selected_before(range.end);
+            let mut pieces = tile.runs.pieces_in(range.clone()).take(2);
+            let (Some(_), second) = (pieces.next(), pieces.next()) else { continue };
+            if second.is_some() && tile.runs.piece_len() < DIRECT {
+                let bytes = vec![0; (in_tile.end - in_tile.start) as usize];
+                copied.push((tile.number, in_tile.start, bytes));
+                continue;
+            }
+            let mut at = in_tile.start;
+            for piece in tile.runs.pieces_in(range.clone()) {
+                let len = piece.end - piece.start;
+                let place = (piece.start - start) as usize..(piece.end - start) as usize;
+                direct.push((place, tile.number, at));
+                at += len;
+            }
+        }
+        direct.sort_unstable_by_key(|(place, ..)| place.start);
+        Self { tiles, start, bytes, direct, copied }
+    }
+
+    /// What is to be read: the number of the tile, and its bytes, counted from its first one.
+    pub(crate) fn ranges(&mut self) -> io::Result<Vec<(usize, ReadRange<'_>)>> {
+        let mut ranges = Vec::with_capacity(self.direct.len() + self.copied.len());
+        let (mut rest, mut at) = (&mut *self.bytes, 0);
+        for (place, tile, offset) in &self.direct {
+            // No two overlap, or they were no tiles.
+            let found = place.start.checked_sub(at).and_then(|gap| {
+                let (_, rest) = std::mem::take(&mut rest).split_at_mut_checked(gap)?;
+                rest.split_at_mut_checked(place.len())
+            });
+            let Some((bytes, more)) = found else {
+                return Err(io::Error::other("the parts of a tensor overlap"));
+            };
+            ranges.push((*tile, ReadRange { offset: *offset, bytes }));
+            (rest, at) = (more, place.end);
+        }
+        for (tile, offset, bytes) in &mut self.copied {
+            ranges.push((*tile, ReadRange { offset: *offset, bytes }));
+        }
+        Ok(ranges)
+    }
+
+    /// Copies what was read to its places.
+    pub(crate) fn finish(self) {
+        let Self { tiles, start, bytes, copied, .. } = self;
+        let range = start..start + bytes.len() as u64;
+        let mut copied = copied.into_iter().peekable();
+        // They have the order of the tiles.
+        for tile in tiles.within(range.clone()) {
+            let Some((.., read)) = copied.next_if(|(number, ..)| *number == tile.number) else {
+                continue;
+            };
+            let mut read = &read[..];
+            for piece in tile.runs.pieces_in(range.clone()) {
+                let place = (piece.start - start) as usize..(piece.end - start) as usize;
+                let (these, more) = read.split_at(place.len());
+                bytes[place].copy_from_slice(these);
+                read = more;
+            }
+        }
+    }
+}

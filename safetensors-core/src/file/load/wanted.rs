@@ -1,0 +1,86 @@
+//! [`TensorRead`]: a tensor, or a part of one, that is to be read, with what its elements become.
+
+use std::borrow::Cow;
+
+use super::fused::ReadConversion;
+use super::{DtypePlan, LazySlice, LazyTensor, LoadOptions};
+use crate::file::io::ReadAt;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::slice::{ByteRuns, Runs};
+use crate::format::tensor::{Rows, TensorBuf};
+
+/// A tensor, or a part of one, that is to be read.
+pub(crate) struct TensorRead<'t, 'a, S> {
+    pub(crate) tensor: &'t LazyTensor<'a, S>,
+    pub(crate) shape: &'t [usize],
+    /// The bytes to read, counted from the tensor's first byte.
+    pub(crate) runs: Cow<'t, ByteRuns>,
+    /// Runs with at most this many bytes between them are read in one call.
+    pub(crate) gap: u64,
+    /// What the elements become.
+    pub(crate) loaded: DtypePlan,
+    /// The rows of a slice that has them one by one.
+    rows: Option<&'t Rows>,
+}
+
+/// A buffer, and the conversion of the elements that are read into it, if there is one.
+pub(crate) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
+
+impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
+    /// All of a tensor.
+    pub(crate) fn whole(tensor: &'t LazyTensor<'a, S>, options: &LoadOptions) -> Result<Self> {
+        Ok(Self {
+            tensor,
+            shape: tensor.shape(),
+            runs: Cow::Owned(ByteRuns::Pattern(Runs::whole(tensor.byte_len()))),
+            gap: 0,
+            loaded: tensor.dtype_plan(options)?,
+            rows: None,
+        })
+    }
+
+    /// A slice of a tensor.
+    pub(crate) fn part(slice: &'t LazySlice<'a, S>, options: &LoadOptions) -> Result<Self> {
+        Ok(Self {
+            shape: slice.shape(),
+            runs: Cow::Borrowed(slice.runs()),
+            gap: slice.gap_len(),
+            rows: slice.by_rows(),
+            ..Self::whole(slice.tensor(), options)?
+        })
+    }
+}
+
+impl<'t, S> TensorRead<'t, '_, S> {
+    /// The conversion while its elements are read, if there is one.
+    pub(crate) fn conversion(
+        &self,
+        options: &LoadOptions,
+    ) -> Result<Option<ReadConversion<'_>>, ErrorKind> {
+        let conversion = self.loaded.conversion(&options.conversions())?;
+        Ok(conversion.map(|conversion| ReadConversion { conversion, rows: self.rows }))
+    }
+
+    /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
+    pub(crate) fn reserve(&self, options: &LoadOptions) -> Result<Reserved<'_>> {
+        let reserve = || {
+            let conversion = self.conversion(options)?;
+            let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
+            Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
+        };
+        reserve().map_err(|error| self.tensor.locate(error))
+    }
+
+    /// Moves rows to their places after they are read.
+    pub(crate) fn arrange(&self, buf: &mut TensorBuf) {
+        if let Some(rows) = self.rows {
+            rows.arrange(buf.bytes_mut());
+        }
+    }
+
+    /// Finishes the tensor after its buffer is filled.
+    pub(crate) fn finish(&self, buf: TensorBuf, options: &LoadOptions) -> Result<TensorBuf> {
+        let finished = self.loaded.finish(buf, &options.conversions());
+        finished.map_err(|error| self.tensor.locate(error))
+    }
+}

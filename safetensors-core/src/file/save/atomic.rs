@@ -1,0 +1,407 @@
+//! [`AtomicFile`]: a new file that appears at its path complete, or not at all.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::SaveOptions;
+use super::cached::{MAX_LINKS, check_cached};
+use super::permissions::{is_read_only, take_after};
+use super::temporary::TempFile;
+use crate::file::hash::{Change, check_records};
+use crate::file::io::copy::copy_range;
+use crate::file::io::failpoint;
+pub(crate) use crate::file::io::hidden::directory;
+use crate::file::io::lock::DirectoryLock;
+use crate::file::io::names::refuse_impossible;
+use crate::file::io::positional::write_all_at;
+use crate::format::error::{Error, ErrorKind, Result};
+
+/// A new file of any content that appears at its path complete, or not at all. Until
+/// [`commit`](AtomicFile::commit), and after any failure, the path has the old file, or none if
+/// there was none.
+///
+/// On Linux it has no name until the commit, if the file system supports that. Otherwise it has a
+/// hidden name beside its destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A file
+/// that is dropped before the commit leaves nothing behind. A process that is killed may leave the
+/// hidden file; the next save to the same path removes it. In a directory of more than
+/// 1000 entries, which a process does not list at each save, a later one may do so.
+///
+/// Every write is a system call. Wrap the file in an [`io::BufWriter`] for small writes.
+///
+/// A write beyond the process's limit on file sizes (`ulimit -f`) is an error of kind
+/// [`io::ErrorKind::FileTooLarge`] if the process ignores or handles the signal `SIGXFSZ`.
+/// Otherwise the system ends the process.
+///
+/// ```
+/// use std::io::Write;
+///
+/// use safetensors_core::SaveOptions;
+/// use safetensors_core::save::AtomicFile;
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("names.txt");
+/// std::fs::write(&path, "the old file")?;
+///
+/// let mut file = AtomicFile::create(&path, &SaveOptions::new())?;
+/// writeln!(file, "embed.weight")?;
+/// assert_eq!(std::fs::read_to_string(&path)?, "the old file");
+/// file.commit()?;
+/// assert_eq!(std::fs::read_to_string(&path)?, "embed.weight\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AtomicFile {
+    temp: TempFile,
+    /// The path as the caller gave it, for messages.
+    path: PathBuf,
+    /// The path after following links.
+    destination: PathBuf,
+    durable: bool,
+    /// Whether a file that exists is replaced.
+    overwrite: bool,
+    is_in_place: bool,
+    /// The lock of the directory, while a commit is under way.
+    lock: Option<DirectoryLock>,
+}
+
+impl AtomicFile {
+    /// Creates the file, without its name yet. The options for [durability](SaveOptions::durable),
+    /// [read-only files](SaveOptions::replace_read_only),
+    /// [caches of the Hub](SaveOptions::replace_cached) and
+    /// [existing files](SaveOptions::overwrite) apply; the others are ignored.
+    ///
+    /// If it replaces another file, it gets that file's
+    /// mode and, where the system allows it, its owner and group. Otherwise its mode follows the
+    /// umask.
+    ///
+    /// Links are followed, also dangling ones: the file that the link leads to is replaced, and the
+    /// link stays.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotAFile`] if the path leads to something other than a regular file, such as a
+    /// FIFO or a device; [`ErrorKind::ReadOnlyFile`] if it leads to a read-only file;
+    /// [`ErrorKind::InHubCache`] if it leads to a file in a cache of the Hub;
+    /// [`ErrorKind::FileExists`]; [`ErrorKind::Io`].
+    pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let create = || {
+            let (destination, original) = destination_to_replace(path, options)?;
+            let file =
+                Self::create_in_place_of(destination, original.as_ref()).map_err(ErrorKind::Io)?;
+            let SaveOptions { durable, overwrite, .. } = *options;
+            Ok(Self { path: path.into(), durable, overwrite, ..file })
+        };
+        create().map_err(|error: Error| error.in_path(path))
+    }
+
+    /// Sets whether [`commit`](AtomicFile::commit) waits until the file has reached the disk.
+    #[must_use]
+    pub(crate) fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+
+    /// [`create`](AtomicFile::create) that replaces whatever is at the path, even a link. With
+    /// `permissions_of`, the file gets these permissions before anything is written to it.
+    pub(crate) fn create_in_place_of(
+        destination: PathBuf,
+        permissions_of: Option<&Metadata>,
+    ) -> io::Result<Self> {
+        let temp = TempFile::create(&destination, permissions_of.is_some())?;
+        Self::from_temp(temp, destination, permissions_of)
+    }
+
+    /// [`create_in_place_of`](Self::create_in_place_of) with the bytes and permissions of the file
+    /// that is open. On file systems with reflinks it shares the blocks of that file.
+    pub(crate) fn copy_in_place_of(
+        destination: PathBuf,
+        original: &File,
+        metadata: &Metadata,
+    ) -> io::Result<Self> {
+        if let Ok(temp) = TempFile::cloned(original, &destination) {
+            return Self::from_temp(temp, destination, Some(metadata));
+        }
+        let new = Self::create_in_place_of(destination, Some(metadata))?;
+        failpoint::hit("set the length").and_then(|()| new.file().set_len(metadata.len()))?;
+        copy_range(original, 0, new.file(), 0, metadata.len())?;
+        Ok(new)
+    }
+
+    fn from_temp(
+        temp: TempFile,
+        destination: PathBuf,
+        permissions_of: Option<&Metadata>,
+    ) -> io::Result<Self> {
+        if let Some(original) = permissions_of {
+            take_after(temp.file(), original)?;
+        }
+        Ok(Self {
+            temp,
+            path: destination.clone(),
+            destination,
+            durable: true,
+            overwrite: true,
+            is_in_place: false,
+            lock: None,
+        })
+    }
+
+    /// The path that the file will have, after links.
+    pub(super) fn destination(&self) -> &Path {
+        &self.destination
+    }
+
+    /// The open file, for example to write at positions.
+    pub fn file(&self) -> &File {
+        self.temp.file()
+    }
+
+    /// Writes bytes at a position, from any thread. Where [`Write`] continues afterwards depends on
+    /// the system.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], naming the file.
+    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let written = write_all_at(self.file(), bytes, offset);
+        written.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(&self.path))
+    }
+
+    /// Gives the file its name, and replaces the old file. If a sharded save or an edit is putting
+    /// its files in place in the same directory, this waits until that is done.
+    ///
+    /// After an error, this can be called again, and dropping the file removes it. After
+    /// [`ErrorKind::NotDurable`], the next call synchronises the directory again. Once this has
+    /// succeeded, nothing must be written to the file.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FileExists`] if a file has appeared that must not be replaced.
+    /// [`ErrorKind::Io`]: the path then still has the old file.
+    /// [`ErrorKind::NotDurable`]: the new file is in place, but its directory could not be
+    /// synchronised.
+    pub fn commit(&mut self) -> Result<()> {
+        let committed = self.begin_commit().and_then(|()| self.commit_held());
+        committed.map_err(|error| error.in_path(&self.path))
+    }
+
+    /// Waits until the file has reached the disk, and keeps other writers from the directory until
+    /// [`commit_held`](Self::commit_held) or until the file is dropped. In between, the caller can
+    /// check that nothing has changed.
+    pub(crate) fn begin_commit(&mut self) -> Result<()> {
+        if self.lock.is_some() || self.is_in_place {
+            return Ok(());
+        }
+        // This may take long, so it comes before the lock, for which others may wait.
+        self.sync().map_err(ErrorKind::Io)?;
+        let lock = DirectoryLock::wait_for(directory(&self.destination)).map_err(ErrorKind::Io)?;
+        self.lock = Some(lock);
+        Ok(())
+    }
+
+    /// Lets other writers go on after [`begin_commit`](Self::begin_commit). The file can be
+    /// committed later.
+    pub(crate) fn end_commit(&mut self) {
+        self.lock = None;
+    }
+
+    /// [`commit`](AtomicFile::commit) after [`begin_commit`](Self::begin_commit). Errors do not
+    /// name the path, so that callers can add another one.
+    pub(crate) fn commit_held(&mut self) -> Result<()> {
+        // Whether this fails or not, other writers wait no longer.
+        let lock = self.lock.take();
+        if !self.is_in_place {
+            self.put_in_place()?;
+        }
+        drop(lock);
+        if self.durable {
+            sync_directory(directory(&self.destination)).map_err(ErrorKind::NotDurable)?;
+        }
+        Ok(())
+    }
+
+    fn put_in_place(&mut self) -> Result<()> {
+        if self.overwrite {
+            self.temp.persist(&self.destination).map_err(ErrorKind::Io)?;
+        } else {
+            self.temp.persist_new(&self.destination).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => ErrorKind::FileExists,
+                _ => ErrorKind::Io(error),
+            })?;
+        }
+        self.is_in_place = true;
+        Ok(())
+    }
+
+    /// Waits until the file has reached the disk, if it is to be durable.
+    fn sync(&self) -> io::Result<()> {
+        if self.durable { sync(self.file()) } else { Ok(()) }
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.temp.file_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.temp.file_mut().flush()
+    }
+}
+
+impl Seek for AtomicFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.temp.file_mut().seek(to)
+    }
+}
+
+/// Waits until the file's bytes and length have reached the disk.
+pub(crate) fn sync(file: &File) -> io::Result<()> {
+    failpoint::hit("sync the file")?;
+    flush(file)
+}
+
+/// [`sync`] of the file at a path.
+pub(crate) fn sync_path(path: &Path) -> io::Result<()> {
+    // Some systems can synchronise only a file that is open for writing. On Unix a file may be
+    // read-only.
+    sync(&File::options().read(cfg!(unix)).write(!cfg!(unix)).open(path)?)
+}
+
+/// On macOS this also empties the cache of the drive (`F_FULLFSYNC`), as `sync_all` does there, or
+/// where the file system of a network has no such request, writes to it as far as `fsync` does.
+#[cfg(target_vendor = "apple")]
+fn flush(file: &File) -> io::Result<()> {
+    use rustix::io::Errno;
+
+    file.sync_all().or_else(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NOTSUP | Errno::NOTTY | Errno::INVAL) => Ok(rustix::fs::fsync(file)?),
+        _ => Err(error),
+    })
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn flush(file: &File) -> io::Result<()> {
+    file.sync_all()
+}
+
+/// Waits until the names in a directory have reached the disk, where the system can.
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    failpoint::hit("sync the directory")?;
+    // Only Unix can open and synchronise a directory. On other systems a rename is as durable as it
+    // can be.
+    if !cfg!(unix) {
+        return Ok(());
+    }
+    // A directory without read permission cannot be synchronised either, and some network file
+    // systems refuse it for every directory. The files are not affected, so these errors are
+    // ignored.
+    match File::open(directory).and_then(|directory| flush(&directory)) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Checks whether a file can be saved to a path, as far as that is known beforehand.
+pub(crate) fn check(path: &Path, options: &SaveOptions) -> Result<()> {
+    let check = || {
+        let (destination, _) = destination_to_replace(path, options)?;
+        refuse_other_than_directory(directory(&destination))
+    };
+    check().map_err(|error| error.in_path(path))
+}
+
+/// Where a file is saved that has this path, and the metadata of the regular file there. Fails for
+/// a file that the options say must stay.
+fn destination_to_replace(
+    path: &Path,
+    options: &SaveOptions,
+) -> Result<(PathBuf, Option<Metadata>)> {
+    let destination = destination(path)?;
+    let original = replaceable(&destination, options)?;
+    check_cached(path, options)?;
+    if original.is_some() {
+        check_records(path, &destination, Change::File)?;
+    }
+    Ok((destination, original))
+}
+
+/// The metadata of the file that a new one will replace; `None` if there is no regular file. Fails
+/// for a file that the options say must stay. Links are not followed.
+pub(crate) fn replaceable(path: &Path, options: &SaveOptions) -> Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(_) if !options.overwrite => Err(ErrorKind::FileExists.into()),
+        Ok(found) if !found.is_file() => Ok(None),
+        Ok(found) if is_read_only(&found) && !options.replace_read_only => {
+            Err(ErrorKind::ReadOnlyFile.into())
+        }
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ErrorKind::Io(error).into()),
+    }
+}
+
+/// Fails unless the path leads to a directory.
+pub(crate) fn refuse_other_than_directory(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(ErrorKind::Io(io::ErrorKind::NotADirectory.into()).into()),
+        Err(error) => Err(ErrorKind::Io(error).into()),
+    }
+}
+
+/// Fails if the path leads to something other than a regular file, which is not opened.
+pub(crate) fn refuse_special(path: &Path) -> Result<()> {
+    let found = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => return Ok(()),
+        Ok(metadata) if metadata.is_dir() => "a directory",
+        Ok(_) => "a special file",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(ErrorKind::Io(error).into()),
+    };
+    Err(ErrorKind::NotAFile { found }.into())
+}
+
+/// The path to save a file to, after following links. Fails if something other than a regular file
+/// is there, or if the path ends in a separator, as only that of a directory does.
+pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
+    refuse_impossible(path).map_err(ErrorKind::Io)?;
+    // This comes before links are followed, because some links of the system, such as those to
+    // pipes, lead to no path.
+    refuse_special(path)?;
+    if path
+        .as_os_str()
+        .as_encoded_bytes()
+        .last()
+        .is_some_and(|&last| std::path::is_separator(last.into()))
+    {
+        return Err(ErrorKind::Io(io::ErrorKind::IsADirectory.into()).into());
+    }
+    let destination = follow_links(path)?;
+    refuse_special(&destination)?;
+    Ok(destination)
+}
+
+/// The path that a chain of links ends at, which need not exist.
+fn follow_links(path: &Path) -> Result<PathBuf> {
+    let mut followed = path.to_owned();
+    for _ in 0..=MAX_LINKS {
+        match fs::read_link(&followed) {
+            Ok(target) => followed = directory(&followed).join(target),
+            // This is not a link, or does not exist yet.
+            Err(_) => return Ok(followed),
+        }
+    }
+    Err(Error::io(io::Error::other("too many levels of symbolic links"), path))
+}

@@ -1,0 +1,48 @@
+//! [`NewDirectories`]: directories that a save creates, and removes again if it fails.
+
+use std::path::Path;
+use std::{fs, io};
+
+use super::atomic::{directory as parent, sync_directory};
+use crate::file::io::names::refuse_impossible;
+use crate::file::io::unfinished::{Owned, Steps};
+
+/// A directory that was created for an output, and those above it that were created for it.
+/// Dropping this removes those that are empty.
+#[derive(Debug, Default)]
+pub(crate) struct NewDirectories {
+    /// Children come before their parents.
+    directories: Vec<Owned>,
+}
+
+impl NewDirectories {
+    /// Creates a directory and its missing ancestors.
+    pub(crate) fn create_all(directory: &Path) -> io::Result<Self> {
+        let mut made = Self::default();
+        made.add(directory)?;
+        Ok(made)
+    }
+
+    /// [Creates](Self::create_all) a directory, which may be below the others.
+    pub(crate) fn add(&mut self, directory: &Path) -> io::Result<()> {
+        refuse_impossible(directory)?;
+        let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+        let missing: Vec<_> = directory.ancestors().take_while(missing).collect();
+        let _steps = Steps::begin();
+        for path in missing.into_iter().rev() {
+            match fs::create_dir(path) {
+                Ok(()) => self.directories.insert(0, Owned::made(path)),
+                // Another process has created it meanwhile, so it must not be removed here.
+                Err(_) if path.is_dir() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // This fails if the path leads to something other than a directory.
+        fs::create_dir_all(directory)
+    }
+
+    /// Waits until the names of the new directories have reached the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.directories.iter().rev().try_for_each(|made| sync_directory(parent(made.path())))
+    }
+}

@@ -1,0 +1,229 @@
+//! [`DirectoryPlace`]: where a directory is removed or replaced by its owner.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{AtomicDirectory, not_durable};
+use crate::file::io::failpoint;
+use crate::file::io::hidden::{directory, is_temporary, temporary_prefix};
+use crate::file::io::lock::DirectoryLock;
+use crate::file::io::unfinished::Steps;
+use crate::file::save::atomic::sync_directory;
+use crate::file::save::leftovers::{
+    NEW, OLD, REST, is_between, is_there, remove_leftovers, remove_leftovers_now,
+};
+use crate::file::save::temporary::{TempDirectory, lacks_space};
+use crate::format::error::{Error, Result};
+
+/// The place of a directory that its owner removes or replaces, with everything in it. A link to a
+/// directory may be there, too: then only the link goes.
+///
+/// No other process puts, replaces or removes a directory there, through this type, until this is
+/// dropped. So the directory that goes is the one that the caller has looked at. Files that are
+/// open stay readable.
+///
+/// ```
+/// use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("epoch-7");
+/// AtomicDirectory::create(&path)?.commit()?;
+///
+/// let new = AtomicDirectory::create(&path)?;
+/// std::fs::write(new.path().join("model.bin"), "weights")?;
+/// DirectoryPlace::hold(&path)?.put(new)?;
+/// assert!(path.join("model.bin").exists());
+///
+/// assert!(DirectoryPlace::hold(&path)?.remove()?);
+/// assert!(!path.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct DirectoryPlace {
+    path: PathBuf,
+    lock: DirectoryLock,
+}
+
+impl DirectoryPlace {
+    /// Holds the place, whether or not a directory is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](crate::ErrorKind::Io), for example if the path has no parent directory.
+    pub fn hold(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let lock = DirectoryLock::wait_for(directory(path));
+        let lock = lock.map_err(|error| Error::io(error, path))?;
+        Ok(Self { path: path.into(), lock })
+    }
+
+    /// Removes the directory: the path has it complete, or does not have it at all. Returns `false`
+    /// if there is none.
+    ///
+    /// Some directories cannot be renamed, such as directories of a lower layer of an overlay file
+    /// system, and those on a full disk. Their files are removed one by one, in the reverse order of
+    /// their names.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](crate::ErrorKind::Io): the path still has the directory, or a part of one that
+    /// cannot be renamed. [`NotDurable`](crate::ErrorKind::NotDurable): it is removed, but a power
+    /// cut may bring it back.
+    pub fn remove(self) -> Result<bool> {
+        let Self { path, lock } = self;
+        let aside = || {
+            complete(&path)?;
+            if !is_there(&path)? {
+                return Ok(None);
+            }
+            // What others have left is removed without the lock, for which others may wait.
+            let temp = match TempDirectory::beside(&path) {
+                Err(error) if lacks_space(&error) => None,
+                temp => Some(temp?),
+            };
+            let _steps = Steps::begin();
+            let is_moved = match &temp {
+                Some(temp) => move_aside(&path, &temp.path().join(OLD))?,
+                None => false,
+            };
+            if !is_moved {
+                remove_one_by_one(&path, &mut 0)?;
+            }
+            Ok(Some(temp))
+        };
+        let Some(temp) = aside().map_err(|error| Error::io(error, &path))? else {
+            return Ok(false);
+        };
+        drop(lock);
+        let synced = sync_directory(directory(&path));
+        drop(temp);
+        remove_leftovers(directory(&path), path.file_name().unwrap_or_default());
+        synced.map_or_else(|error| Err(not_durable(error, &path)), |()| Ok(true))
+    }
+
+    /// Puts a new directory there. An old one is moved aside first, and removed afterwards. So for
+    /// a moment, nothing is there, or a part of an old one that cannot be
+    /// [renamed](DirectoryPlace::remove). If that moment lasts, because the process is killed or
+    /// the rest cannot be removed, the new one stays under a hidden name, and
+    /// [`clean`](DirectoryPlace::clean) puts it in place.
+    ///
+    /// This waits until the files have reached the disk. Call [`AtomicDirectory::sync`] before the
+    /// place is held, so that nobody else has to wait for that.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](crate::ErrorKind::Io): the path still has the old directory, or a part of it.
+    /// [`NotDurable`](crate::ErrorKind::NotDurable): the new one is in place, but its name could
+    /// not be written to the disk.
+    pub fn put(self, new: AtomicDirectory) -> Result<()> {
+        let Self { path, lock } = self;
+        let synced = new.sync_files().and_then(|()| complete(&path));
+        synced.map_err(|error| Error::io(error, &path))?;
+        let aside = new.temp.path().join(OLD);
+        // They also decide whether the hidden directory is still temporary.
+        let steps = Steps::begin();
+        let put = || {
+            let is_there = is_there(&path)?;
+            let is_moved = is_there && move_aside(&path, &aside)?;
+            if is_there && !is_moved {
+                remove_marked(&path, new.temp.path())?;
+            }
+            let placed = new.place();
+            if placed.is_err() && is_moved {
+                let _ = failpoint::hit("move back").and_then(|()| fs::rename(&aside, &path));
+            }
+            placed
+        };
+        if let Err(error) = put() {
+            if is_between(new.temp.path(), &path).unwrap_or(true) {
+                // The only complete directory stays for `clean`.
+                new.temp.keep();
+            }
+            drop((steps, lock));
+            return Err(error.in_path(&path));
+        }
+        drop((steps, lock));
+        new.sync_names()
+    }
+
+    /// Completes the replacement of a directory at a path if a process was killed in it, and
+    /// removes the hidden directories that killed processes have left for this path. Hidden
+    /// directories that a process is using stay. Errors are ignored.
+    pub fn clean(path: impl AsRef<Path>) {
+        let path = path.as_ref();
+        if hidden_of(path).any(|hidden| is_between(&hidden, path).unwrap_or(false)) {
+            let lock = DirectoryLock::wait_for(directory(path));
+            let _ = lock.and_then(|_lock| complete(path));
+        }
+        remove_leftovers_now(directory(path), path.file_name().unwrap_or_default());
+    }
+}
+
+/// The hidden directories of a path.
+fn hidden_of(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let prefix = temporary_prefix(path.file_name().unwrap_or_default());
+    let entries = fs::read_dir(directory(path)).into_iter().flatten().filter_map(Result::ok);
+    let hidden = entries.filter(move |entry| is_temporary(&entry.file_name(), &prefix));
+    hidden.map(|entry| entry.path())
+}
+
+/// Puts the new directory in place if a process was killed after it had begun to move the old one
+/// aside. The caller holds the lock, as that process did.
+fn complete(path: &Path) -> io::Result<()> {
+    for hidden in hidden_of(path) {
+        let _steps = Steps::begin();
+        if is_between(&hidden, path)? {
+            if is_there(path)? {
+                remove_one_by_one(path, &mut 0)?;
+            }
+            fs::rename(hidden.join(NEW), path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Renames a directory. Returns `false` if the file system cannot rename it.
+fn move_aside(path: &Path, aside: &Path) -> io::Result<bool> {
+    failpoint::hit("move aside")?;
+    let renamed = if failpoint::lacks("renaming of directories") {
+        Err(io::ErrorKind::CrossesDevices.into())
+    } else {
+        fs::rename(path, aside)
+    };
+    match renamed {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => Ok(false),
+        renamed => renamed.map(|()| true),
+    }
+}
+
+/// Removes a directory one by one. From its first file to the end, the hidden directory of the new
+/// one says so.
+fn remove_marked(path: &Path, hidden: &Path) -> io::Result<()> {
+    let mark = hidden.join(REST);
+    File::create(&mark)?;
+    let mut gone = 0;
+    let removed = sync_directory(hidden).and_then(|()| remove_one_by_one(path, &mut gone));
+    if removed.is_err() && gone == 0 && !failpoint::is_killed() {
+        let _ = fs::remove_file(mark);
+    }
+    removed
+}
+
+/// Removes a directory with its files one by one, the first one by name last: a manifest says until
+/// the end that this is an epoch. Counts what is gone.
+fn remove_one_by_one(path: &Path, gone: &mut usize) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() {
+        let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
+        let mut paths: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
+        paths.sort();
+        paths.iter().rev().try_for_each(|path| remove_one_by_one(path, gone))?;
+        failpoint::hit("remove the old directory")?;
+        fs::remove_dir(path)?;
+    } else {
+        failpoint::hit("remove an old file")?;
+        fs::remove_file(path)?;
+    }
+    *gone += 1;
+    Ok(())
+}

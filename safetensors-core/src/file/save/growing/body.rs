@@ -1,0 +1,193 @@
+//! [`Body`]: the data of a file whose header is not known yet.
+//!
+//! A hidden file has room for the header at its front. Tensors follow in the order of the calls. A
+//! tensor whose length is not a multiple of 8 would misalign the next one. It goes to a second
+//! hidden file, and is copied to the end when the file is finished.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::waiting::Waiting;
+use crate::file::io::reserve::insert_at_start;
+use crate::file::save::SaveOptions;
+use crate::file::save::atomic::AtomicFile;
+use crate::file::save::temporary::TempFile;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
+use crate::format::parallel::lock;
+
+/// The bytes that are kept for the header: enough for some 150 tensors.
+pub(super) const ROOM: u64 = 16 << 10;
+
+/// The alignment that every tensor needs at most.
+pub(super) const ALIGN: u64 = 8;
+
+/// The hidden files.
+#[derive(Debug)]
+pub(super) struct Body {
+    file: AtomicFile,
+    /// The length of the room for the header. Only [`make_room`](Self::make_room) changes it.
+    room: AtomicU64,
+    waiting: Waiting,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where the next tensor goes, from the end of the room; always a multiple of [`ALIGN`].
+    end: u64,
+    /// Whether a growing tensor begins at `end`, so that no other tensor can.
+    has_tail: bool,
+    /// Second hidden files for tensors of alignment 1, 2 and 4, and for tensors that came after the
+    /// tail.
+    spills: [Option<Spill>; 4],
+}
+
+/// A second hidden file, and where its next tensor goes.
+#[derive(Debug)]
+struct Spill {
+    file: Arc<SpillFile>,
+    end: u64,
+}
+
+/// A second hidden file.
+#[derive(Debug)]
+pub(super) struct SpillFile {
+    file: TempFile,
+    waiting: Waiting,
+}
+
+/// Where the bytes of a tensor lie. In the new file, `start` counts from the end of the room.
+#[derive(Debug)]
+pub(super) struct BodyPlace {
+    pub(super) home: Home,
+    pub(super) start: u64,
+    pub(super) len: u64,
+}
+
+/// In which file.
+#[derive(Clone, Debug)]
+pub(super) enum Home {
+    /// In the new file itself.
+    Body,
+    /// In a second hidden file.
+    Spill(Arc<SpillFile>),
+    /// In the finished file that is appended to.
+    Before,
+}
+
+impl Body {
+    /// Creates the hidden file.
+    pub(super) fn create(path: &std::path::Path, options: &SaveOptions) -> Result<Self> {
+        let (file, room) = (AtomicFile::create(path, options)?, AtomicU64::new(ROOM));
+        Ok(Self { file, room, waiting: Waiting::default(), state: Mutex::default() })
+    }
+
+    /// Reserves a place for a tensor of `len` bytes.
+    pub(super) fn place(&self, dtype: Dtype, len: u64) -> io::Result<BodyPlace> {
+        let mut state = lock(&self.state);
+        let too_large = || io::Error::from(io::ErrorKind::FileTooLarge);
+        let is_aligned = len.is_multiple_of(ALIGN);
+        if is_aligned && !state.has_tail {
+            let start = state.end;
+            state.end = start.checked_add(len).ok_or_else(too_large)?;
+            return Ok(BodyPlace { home: Home::Body, start, len });
+        }
+        let class = if is_aligned { 3 } else { dtype.alignment().trailing_zeros() as usize };
+        let spill = match &mut state.spills[class] {
+            Some(spill) => spill,
+            none => {
+                let file = SpillFile { file: self.spill()?, waiting: Waiting::default() };
+                none.insert(Spill { file: Arc::new(file), end: 0 })
+            }
+        };
+        let start = spill.end;
+        spill.end = start.checked_add(len).ok_or_else(too_large)?;
+        Ok(BodyPlace { home: Home::Spill(spill.file.clone()), start, len })
+    }
+
+    /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`]. Returns
+    /// where it begins, or `None` if another tensor has it.
+    pub(super) fn claim_tail(&self) -> Option<u64> {
+        let mut state = lock(&self.state);
+        let is_free = !state.has_tail;
+        state.has_tail = true;
+        is_free.then_some(state.end)
+    }
+
+    /// A new hidden file.
+    pub(super) fn spill(&self) -> io::Result<TempFile> {
+        TempFile::create(self.file.destination(), true)
+    }
+
+    /// Writes bytes of a tensor at `start` of its file. Small ones can wait until
+    /// [`flush`](Self::flush).
+    pub(super) fn write(&self, home: &Home, bytes: &[u8], start: u64) -> io::Result<()> {
+        let waiting = match home {
+            Home::Spill(spill) => &spill.waiting,
+            _ => &self.waiting,
+        };
+        let (file, start) = self.locate(home, start)?;
+        waiting.write(file, bytes, start)
+    }
+
+    /// Writes all bytes that wait. They can be read then.
+    pub(super) fn flush(&self) -> io::Result<()> {
+        self.waiting.flush(self.file())?;
+        let state = lock(&self.state);
+        state
+            .spills
+            .iter()
+            .flatten()
+            .try_for_each(|Spill { file, .. }| file.waiting.flush(file.file()))
+    }
+
+    /// The open file of a place, and the offset in it.
+    pub(super) fn locate<'a>(&'a self, home: &'a Home, start: u64) -> io::Result<(&'a File, u64)> {
+        match home {
+            Home::Body => Ok((self.file(), self.room() + start)),
+            Home::Spill(spill) => Ok((spill.file(), start)),
+            // Nothing is written to the old file.
+            Home::Before => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// The new file.
+    pub(super) fn file(&self) -> &File {
+        self.file.file()
+    }
+
+    /// The new file, to be put in place.
+    pub(super) fn file_mut(&mut self) -> &mut AtomicFile {
+        &mut self.file
+    }
+
+    /// The length of the room for the header.
+    pub(super) fn room(&self) -> u64 {
+        self.room.load(Ordering::Relaxed)
+    }
+
+    /// Enlarges the room, if the file system can insert blocks (ext4, XFS). Nothing is copied.
+    pub(super) fn make_room(&self, len: u64) -> bool {
+        let more = len.checked_sub(self.room());
+        let is_made = more.is_some_and(|more| more == 0 || insert_at_start(self.file(), more));
+        if is_made {
+            self.room.store(len, Ordering::Relaxed);
+        }
+        is_made
+    }
+
+    /// Where the tensors that were placed in the file end, from the end of the room.
+    pub(super) fn end(&self) -> u64 {
+        lock(&self.state).end
+    }
+}
+
+impl SpillFile {
+    /// The open file.
+    pub(super) fn file(&self) -> &File {
+        self.file.file()
+    }
+}

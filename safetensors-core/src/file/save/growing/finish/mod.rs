@@ -1,0 +1,368 @@
+//! Finishes a [`GrowingWriter`]: moves all tensors to their final places and writes the header.
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+use std::{io, mem};
+
+use super::append::Before;
+use super::body::{ALIGN, Body, Home};
+use super::kept::{Spread, put_kept};
+use super::series::{Series, SeriesState};
+use super::sync::Synced;
+use super::{GrowingEntry, GrowingWriter, State, Tensors, Whole, Writing};
+use crate::file::hash::{self, RunningDigest};
+use crate::file::io::copy::copy_range;
+use crate::file::io::positional::write_all_at;
+use crate::file::save::atomic::AtomicFile;
+use crate::file::save::layout::Layout;
+use crate::file::save::sequential::prefix_with_digests;
+use crate::file::save::spec::Spec;
+use crate::file::save::{Order, SaveOptions};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::{LENGTH_BYTES, Metadata, NameTable};
+use crate::format::parallel::lock;
+
+/// The data of a smaller file is moved to the front, so that its header is not mostly spaces.
+const SMALL: u64 = 4 << 20;
+
+/// A header longer than its room ends at a multiple of this. Most file systems have such blocks.
+const BLOCK: u64 = 4096;
+
+/// A tensor in the order of the file.
+struct FinishedTensor<'a> {
+    entry: &'a GrowingEntry,
+    /// Of a tensor that grows.
+    state: Option<MutexGuard<'a, SeriesState>>,
+    shape: Cow<'a, [usize]>,
+    len: u64,
+}
+
+/// The order of the parts in the file.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Already in the file, at this offset.
+    InPlace(u64),
+    /// Already in the file, after the others, except for the steps that it had before.
+    Tail,
+    /// Copied. Its length is a multiple of [`ALIGN`], so the next tensor is aligned.
+    Copied,
+    /// Copied after all tensors that need more alignment.
+    Misaligning(Reverse<usize>),
+}
+
+impl GrowingWriter {
+    /// Writes the header and gives the file its name, replacing the old file. Then removes the
+    /// directory of [synced](Self::sync) steps, if there is one, and lets other writers begin.
+    ///
+    /// An error loses nothing. Call this again, for example when the disk has space again; tensors
+    /// can be added and appended to before that. Once the file is finished, this does nothing, and
+    /// all other methods fail with [`ErrorKind::AlreadyFinished`].
+    ///
+    /// Whatever another program has done meanwhile to the metadata of a file that is [appended
+    /// to](Self::resume) stays.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed midway through a tensor;
+    /// [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
+    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`], also if a file
+    /// that is appended to has other tensors by now. The path then keeps the old file.
+    ///
+    /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the path has the new file, but
+    /// a power cut may undo that, or the synced steps are still there. The next call, or the next
+    /// writer of this path, does what is missing.
+    pub fn finish(&self) -> Result<()> {
+        self.finish_and_keep_lock().map(drop)
+    }
+
+    /// [`finish`](Self::finish), but no other writer can begin. Returns `None` if the file was
+    /// finished before.
+    pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
+        let durable = self.options.durable;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let placed = match &mut *state {
+            State::Writing(writing) => self.put_in_place(writing),
+            State::Placed(synced) => synced.sync_name(durable),
+            State::Finished => return Ok(None),
+        };
+        let placed = placed.map_err(|error| self.locate(error));
+        if placed.as_ref().err().is_none_or(is_in_place) {
+            *state = match mem::take(&mut *state) {
+                State::Writing(writing) => State::Placed(writing.into_synced()),
+                other => other,
+            };
+        }
+        placed?;
+        let State::Placed(synced) = mem::take(&mut *state) else { return Ok(None) };
+        if let Err(error) = synced.retire(durable) {
+            let error = error.left_behind().in_path(synced.directory());
+            *state = State::Placed(synced);
+            return Err(error);
+        }
+        Ok(Some(synced))
+    }
+
+    fn put_in_place(&self, writing: &mut Writing) -> Result<()> {
+        let Writing { body, before, synced } = writing;
+        let synced = synced.get_mut().unwrap_or_else(PoisonError::into_inner);
+        body.flush().map_err(ErrorKind::Io)?;
+        let mut metadata = match before {
+            Some(before) => before.refresh(&self.path)?,
+            None => Metadata::new(),
+        };
+        let digests = self.options.digests || metadata.contains_key(hash::KEY);
+        let Tensors { list, metadata: new, .. } = &*lock(&self.tensors);
+        metadata.extend(new.clone());
+        let options = SaveOptions {
+            metadata,
+            digests,
+            order: Order::Given,
+            tied: None,
+            ..self.options.clone()
+        };
+        let parts = list.iter().map(|entry| FinishedTensor::of(entry));
+        let mut parts = parts.collect::<Result<Vec<_>>>()?;
+        parts.sort_by_key(FinishedTensor::rank);
+        let assembly = Assembly { path: &self.path, body, before: before.as_ref(), parts };
+        let mut moved = assembly.put(&options)?;
+        drop(assembly);
+        synced.mark_finishing(options.durable)?;
+        let file = moved.as_mut().unwrap_or(body.file_mut());
+        file.begin_commit()?;
+        if let Some(before) = before {
+            before.release().inspect_err(|_| file.end_commit())?;
+        }
+        file.commit_held()
+    }
+}
+
+/// Whether the new file is in its place, in spite of an error.
+fn is_in_place(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotDurable(_))
+}
+
+/// The tensors on their way to the finished file, and where their bytes are. Nothing that they are
+/// read from is overwritten, so that all of this can be done again.
+struct Assembly<'a> {
+    path: &'a Path,
+    body: &'a Body,
+    before: Option<&'a Before>,
+    parts: Vec<FinishedTensor<'a>>,
+}
+
+impl<'a> Assembly<'a> {
+    /// Writes the finished file. Returns it if the body could not become that file.
+    fn put(&self, options: &SaveOptions) -> Result<Option<AtomicFile>> {
+        let specs: Vec<_> = self.parts.iter().map(FinishedTensor::spec).collect();
+        // The names were compared when the tensors were added.
+        let layout = Layout::plan_named(&specs, options, NameTable::default())?;
+        let (mut prefix, needed) = (layout.prefix, layout.places);
+        let shortest = prefix.len() as u64;
+        let data_len = needed.last().map_or(0, |(_, range)| range.end - shortest);
+        let start = match data_len < SMALL {
+            true => shortest,
+            false => self.body.room().max(shortest.next_multiple_of(BLOCK)),
+        };
+        let moved = self.move_data(start, options)?;
+        let file = moved.as_ref().map_or(self.body.file(), AtomicFile::file);
+        let mut copies = Copies { to: file, waiting: None };
+        for (part, (_, range)) in self.parts.iter().zip(&needed) {
+            self.put_tensor(part, range.start - shortest + start, &mut copies)?;
+        }
+        copies.flush()?;
+        file.set_len(start + data_len).map_err(ErrorKind::Io)?;
+        if options.digests {
+            let mut buffer = Vec::new();
+            let digests = needed.iter().map(|(_, range)| {
+                let place = range.start - shortest + start..range.end - shortest + start;
+                RunningDigest::default().finish(file, place, &mut buffer)
+            });
+            prefix = prefix_with_digests(&specs, options, digests.collect::<Result<Vec<_>>>()?)?;
+        }
+        // Spaces at the end of the header fill the rest of its room.
+        prefix.resize(start as usize, b' ');
+        prefix[..LENGTH_BYTES].copy_from_slice(&(start - LENGTH_BYTES as u64).to_le_bytes());
+        write_all_at(file, &prefix, 0).map_err(ErrorKind::Io)?;
+        Ok(moved)
+    }
+
+    /// Makes the data of the body begin at `start`. If the file system cannot insert that room,
+    /// another file gets the data.
+    fn move_data(&self, start: u64, options: &SaveOptions) -> Result<Option<AtomicFile>> {
+        let body = self.body;
+        if body.make_room(start) {
+            return Ok(None);
+        }
+        let moved = AtomicFile::create(self.path, options)?;
+        let copy = || {
+            let tail = self.parts.iter().find_map(FinishedTensor::tail_len).unwrap_or(0);
+            let written = body.file().metadata()?.len().saturating_sub(body.room());
+            let len = written.min(body.end() + tail);
+            copy_range(body.file(), body.room(), moved.file(), start, len)
+        };
+        copy().map_err(ErrorKind::Io)?;
+        Ok(Some(moved))
+    }
+
+    /// Writes a tensor at `offset` of the file, unless it is there.
+    fn put_tensor(
+        &self,
+        part: &FinishedTensor<'a>,
+        offset: u64,
+        copies: &mut Copies<'a>,
+    ) -> Result<()> {
+        let name = part.entry.name();
+        match (part.entry, &part.state) {
+            (GrowingEntry::Whole(Whole { place, .. }), _) => {
+                let (from, start) = match place.home {
+                    Home::Body => return Ok(()),
+                    Home::Before => self.before_place(name),
+                    _ => self.body.locate(&place.home, place.start),
+                }
+                .map_err(ErrorKind::Io)?;
+                copies.copy(Range { from, start, offset, len: part.len, tensor: name })
+            }
+            (GrowingEntry::Growing(series), Some(state)) => {
+                let put = self.put_steps(series, state, copies.to, offset);
+                put.map_err(|error| error.in_tensor(name))
+            }
+            (GrowingEntry::Growing(_), None) => Ok(()),
+        }
+    }
+
+    fn put_steps(
+        &self,
+        series: &Series,
+        state: &SeriesState,
+        to: &File,
+        offset: u64,
+    ) -> Result<()> {
+        let (layers, kept, all) = (series.layers, series.kept_steps(), state.steps);
+        if kept > 0 {
+            let (from, start) = self.before_place(&series.name).map_err(ErrorKind::Io)?;
+            let spread = Spread::new(layers, 0, kept, all);
+            put_kept(layers, &spread, (from, start), (to, offset)).map_err(ErrorKind::Io)?;
+        }
+        let spread = Spread::new(layers, kept, all - kept, all);
+        if series.is_in_order() {
+            let put = state.stored.put(to, offset + series.byte_len(kept));
+            return Ok(put.map_err(ErrorKind::Io)?);
+        }
+        series.write_steps(state, self.body, kept..all, &mut |at, bytes| {
+            let at = offset + spread.place(at);
+            Ok(write_all_at(to, bytes, at).map_err(ErrorKind::Io)?)
+        })
+    }
+
+    /// Where a tensor of the file that is appended to begins.
+    fn before_place(&self, name: &str) -> io::Result<(&'a File, u64)> {
+        let place = self.before.and_then(|before| before.place(name));
+        place.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl<'a> FinishedTensor<'a> {
+    fn of(entry: &'a GrowingEntry) -> Result<Self> {
+        match entry {
+            GrowingEntry::Whole(whole) => {
+                whole.check_complete()?;
+                Ok(Self { entry, state: None, shape: (&whole.shape).into(), len: whole.place.len })
+            }
+            GrowingEntry::Growing(series) => {
+                let state = lock(&series.state);
+                let (shape, len) = (series.shape(state.steps).into(), series.byte_len(state.steps));
+                Ok(Self { entry, state: Some(state), shape, len })
+            }
+        }
+    }
+
+    /// The bytes at the end of the file, if they are of this tensor.
+    fn tail_len(&self) -> Option<u64> {
+        let GrowingEntry::Growing(series) = self.entry else { return None };
+        let state = self.state.as_ref().filter(|state| state.stored.is_tail())?;
+        Some(series.byte_len(series.kept_steps()) + state.stored.flushed())
+    }
+
+    fn rank(&self) -> Rank {
+        let dtype = match (self.entry, &self.state) {
+            (GrowingEntry::Whole(Whole { place, .. }), _) if matches!(place.home, Home::Body) => {
+                return Rank::InPlace(place.start);
+            }
+            (_, Some(state)) if state.stored.is_tail() => return Rank::Tail,
+            (GrowingEntry::Whole(whole), _) => whole.dtype,
+            (GrowingEntry::Growing(series), _) => series.dtype,
+        };
+        if self.len.is_multiple_of(ALIGN) {
+            Rank::Copied
+        } else {
+            Rank::Misaligning(Reverse(dtype.alignment()))
+        }
+    }
+
+    fn spec(&self) -> Spec<'_> {
+        let dtype = match self.entry {
+            GrowingEntry::Whole(whole) => whole.dtype,
+            GrowingEntry::Growing(series) => series.dtype,
+        };
+        Spec { name: self.entry.name(), dtype, shape: &self.shape }
+    }
+}
+
+impl Whole {
+    /// Fails if a byte was not written.
+    fn check_complete(&self) -> Result<()> {
+        if self.written.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (expected, end) = (self.place.len, self.place.len);
+        let kind = ErrorKind::Incomplete { expected, found: 0, begin: 0, end };
+        Err(Error::from(kind).in_tensor(&self.name))
+    }
+}
+
+/// Copies from hidden files. Neighbours that stay neighbours are copied at once.
+struct Copies<'a> {
+    to: &'a File,
+    waiting: Option<Range<'a>>,
+}
+
+/// A range that is to be copied.
+struct Range<'a> {
+    from: &'a File,
+    start: u64,
+    offset: u64,
+    len: u64,
+    /// The first tensor of the range, for errors.
+    tensor: &'a str,
+}
+
+impl<'a> Copies<'a> {
+    fn copy(&mut self, range: Range<'a>) -> Result<()> {
+        if let Some(before) = &mut self.waiting
+            && std::ptr::eq(before.from, range.from)
+            && before.start + before.len == range.start
+            && before.offset + before.len == range.offset
+        {
+            before.len += range.len;
+            return Ok(());
+        }
+        self.flush()?;
+        self.waiting = Some(range);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let Some(Range { from, start, offset, len, tensor }) = self.waiting.take() else {
+            return Ok(());
+        };
+        let copied = copy_range(from, start, self.to, offset, len).map_err(ErrorKind::Io);
+        copied.map_err(|kind| Error::from(kind).in_tensor(tensor))
+    }
+}

@@ -1,0 +1,126 @@
+//! Whether a run that has left synced steps has finished its file.
+//!
+//! A process can be killed when the file is in its place and the synced steps are not removed yet.
+//! So a run that is about to put the file in place first writes a mark to the directory of synced
+//! steps. From then on the values decide: a file that has all that was synced has nothing to gain
+//! from it. Its header says nothing, because the file may have been edited since, and an earlier
+//! run may have had the same one. A file that was written after the steps is compared, too, in case
+//! another program has removed the mark.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::synced::{Growth, Listed, MARK, file_name, open};
+use crate::file::hash::{Digest, Hasher};
+use crate::file::io::{FileSource, ReadAt, SafeTensors};
+use crate::file::load::LazyTensor;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::CONTINUES_KEY;
+use crate::format::slice::TensorPart;
+use crate::format::tensor::TensorSource;
+
+/// Whether the file at a path has all steps of a directory, because the run that has synced them,
+/// or a recovery, has finished it.
+pub(super) fn is_finished(path: &Path, directory: &Path, listed: &Listed) -> Result<bool> {
+    let may_be_finished = listed.marked.is_some()
+        || age(path, directory, listed).is_some_and(Ordering::is_ge)
+        || continues(directory, listed)?;
+    if !may_be_finished {
+        return Ok(false);
+    }
+    match FileSource::open(path).and_then(SafeTensors::from_source) {
+        Ok(file) => has_all(&file, directory, listed).map_err(|error| error.in_path(path)),
+        // A missing file and one of another format have nothing.
+        Err(error) => match error.kind() {
+            ErrorKind::Io(io) if io.kind() != io::ErrorKind::NotFound => Err(error.in_path(path)),
+            ErrorKind::TornHeader => Err(error.in_path(path)),
+            _ => Ok(false),
+        },
+    }
+}
+
+/// When the file at a path was written, compared with the last of the synced steps; `None` if there
+/// is no file.
+pub(super) fn age(path: &Path, directory: &Path, listed: &Listed) -> Option<Ordering> {
+    let written = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
+    let steps = [file_name(listed.last), MARK.into()].map(|name| written(&directory.join(name)));
+    Some(written(path)?.cmp(&steps.into_iter().flatten().max()?))
+}
+
+/// Whether the steps in a directory continue those of a finished file.
+pub(super) fn continues(directory: &Path, listed: &Listed) -> Result<bool> {
+    match open(directory, listed.last) {
+        Ok(file) => Ok(file.metadata().contains_key(CONTINUES_KEY)),
+        Err(error) if is_damage(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error of opening a synced file means that it is missing or damaged.
+pub(super) fn is_damage(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::Io(error) => error.kind() == io::ErrorKind::NotFound,
+        _ => true,
+    }
+}
+
+/// Whether a file has all tensors and steps that were synced, with the same values.
+fn has_all(finished: &SafeTensors<FileSource>, directory: &Path, listed: &Listed) -> Result<bool> {
+    let mut steps: HashMap<String, usize> = HashMap::new();
+    for number in 1..=listed.last {
+        let path = directory.join(file_name(number));
+        let part = match open(directory, number) {
+            // It has nothing that could be missing in the file.
+            Err(error) if is_damage(&error) => continue,
+            part => part?,
+        };
+        for tensor in part.tensors() {
+            let Some(whole) = finished.get(tensor.name()) else { return Ok(false) };
+            let growth = Growth::of(&part, &tensor).map_err(|error| error.in_path(&path))?;
+            let first = growth.map(|Growth { axis, kept }| {
+                let kept = usize::try_from(kept).unwrap_or(usize::MAX);
+                let first = steps.entry(tensor.name().into()).or_insert(kept);
+                let next = first.saturating_add(tensor.shape()[axis]);
+                (axis, std::mem::replace(first, next))
+            });
+            if !has(&whole, &tensor, first)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a tensor is the same as another or, given the axis and the first position, has the steps
+/// of the other there.
+fn has<S: ReadAt>(
+    whole: &LazyTensor<'_, S>,
+    tensor: &LazyTensor<'_, S>,
+    first: Option<(usize, usize)>,
+) -> Result<bool> {
+    let Some((axis, first)) = first else { return is_same(whole, tensor) };
+    let steps = tensor.shape()[axis];
+    let most = whole.shape().get(axis).and_then(|len| len.checked_sub(first));
+    match most {
+        Some(most) if steps <= most => {
+            is_same(&whole.slice(TensorPart::span(axis, first, steps))?, tensor)
+        }
+        _ => Ok(false),
+    }
+}
+
+fn is_same(a: &impl TensorSource, b: &impl TensorSource) -> Result<bool> {
+    Ok(a.dtype() == b.dtype() && a.shape() == b.shape() && digest(a)? == digest(b)?)
+}
+
+fn digest(tensor: &impl TensorSource) -> Result<Digest> {
+    let mut hasher = Hasher::default();
+    tensor.write_to(&mut |bytes| {
+        hasher.update(bytes);
+        Ok(())
+    })?;
+    Ok(hasher.finish())
+}

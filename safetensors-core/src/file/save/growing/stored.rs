@@ -1,0 +1,122 @@
+//! [`StoredSteps`]: the bytes of a tensor that grows, until its file is finished.
+
+use std::fs::File;
+use std::io;
+
+use super::body::Body;
+use crate::file::io::copy::copy_range;
+use crate::file::io::positional::{read_exact_at, write_all_at};
+use crate::file::io::reserve::reserve_ahead;
+use crate::file::save::temporary::TempFile;
+
+/// The most bytes that are buffered in memory. Without a buffer each small step would need a system
+/// call.
+const PENDING: usize = 256 << 10;
+
+/// The most bytes of a file that are reserved before they are needed.
+const AHEAD: u64 = 64 << 20;
+
+/// The bytes of all new steps, one step after the other. The first lie in a file, the last in
+/// memory.
+#[derive(Debug, Default)]
+pub(super) struct StoredSteps {
+    /// `None` while all bytes fit in `pending`.
+    target: Option<Target>,
+    flushed: u64,
+    /// How many bytes of the file are reserved.
+    reserved: u64,
+    pending: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// The end of the new file, from this offset behind the room. Nothing is copied later.
+    Tail(u64),
+    Spill(TempFile),
+}
+
+impl StoredSteps {
+    /// Whether the bytes are at the end of the new file.
+    pub(super) fn is_tail(&self) -> bool {
+        matches!(self.target, Some(Target::Tail(_)))
+    }
+
+    /// Forgets all bytes from `len` on.
+    pub(super) fn truncate(&mut self, len: u64) {
+        self.pending.truncate(len.saturating_sub(self.flushed) as usize);
+        self.flushed = self.flushed.min(len);
+    }
+
+    /// Adds bytes. `tail` says whether they may be written to the end of the new file, and how many
+    /// bytes come before them there.
+    pub(super) fn push(&mut self, bytes: &[u8], body: &Body, tail: Option<u64>) -> io::Result<()> {
+        if self.pending.len() + bytes.len() <= PENDING {
+            self.pending.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let target = match &self.target {
+            Some(target) => target,
+            None => {
+                let start = tail.and_then(|before| body.claim_tail()?.checked_add(before));
+                self.target.insert(match start {
+                    Some(start) => Target::Tail(start),
+                    None => Target::Spill(body.spill()?),
+                })
+            }
+        };
+        let (file, start) = target.file(body);
+        let needed = self.flushed + (self.pending.len() + bytes.len()) as u64;
+        if needed > self.reserved {
+            // Twice as much each time.
+            self.reserved = needed + needed.min(AHEAD);
+            reserve_ahead(file, start + self.flushed, self.reserved - self.flushed);
+        }
+        write_all_at(file, &self.pending, start + self.flushed)?;
+        self.flushed += self.pending.len() as u64;
+        self.pending.clear();
+        if bytes.len() < PENDING {
+            self.pending.extend_from_slice(bytes);
+            return Ok(());
+        }
+        write_all_at(file, bytes, start + self.flushed)?;
+        self.flushed += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Fills `buf` with the bytes from `offset` on.
+    pub(super) fn read_exact_at(&self, body: &Body, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let in_file = self.flushed.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (from_file, from_memory) = buf.split_at_mut(in_file);
+        if let (Some(target), false) = (&self.target, from_file.is_empty()) {
+            let (file, start) = target.file(body);
+            read_exact_at(file, from_file, start + offset)?;
+        }
+        let skipped = (offset + in_file as u64).saturating_sub(self.flushed) as usize;
+        let pending = self.pending.get(skipped..skipped + from_memory.len());
+        from_memory.copy_from_slice(pending.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    /// Copies all bytes to `offset` of `file`, but for the flushed bytes of a tail.
+    pub(super) fn put(&self, file: &File, offset: u64) -> io::Result<()> {
+        if let Some(Target::Spill(spill)) = &self.target {
+            copy_range(spill.file(), 0, file, offset, self.flushed)?;
+        }
+        write_all_at(file, &self.pending, offset + self.flushed)
+    }
+
+    /// The number of bytes that lie in a file.
+    pub(super) fn flushed(&self) -> u64 {
+        self.flushed
+    }
+}
+
+impl Target {
+    /// The file, and where in it the bytes begin.
+    fn file<'a>(&'a self, body: &'a Body) -> (&'a File, u64) {
+        match self {
+            Self::Tail(start) => (body.file(), body.room() + start),
+            Self::Spill(spill) => (spill.file(), 0),
+        }
+    }
+}

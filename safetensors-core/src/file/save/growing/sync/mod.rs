@@ -1,0 +1,351 @@
+//! Syncing: saves the steps so far, in case the process is killed.
+//!
+//! Each sync writes one safetensors file with the new tensors and steps, as atomically and durably
+//! as any other save. Files that a reader may open never change, and nothing is synced twice.
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::{fs, io};
+
+use super::body::Home;
+use super::finished::is_finished;
+use super::series::{Series, SeriesState};
+use super::synced::{
+    Growth, Listed, MARK, file_name, incomplete_directory, list, mark, synced_directory,
+};
+use super::{GrowingEntry, GrowingWriter, Whole, Writing};
+use crate::file::io::failpoint;
+use crate::file::io::hidden::directory;
+use crate::file::io::lock::GrowingLock;
+use crate::file::io::positional::read_exact_at;
+use crate::file::io::remove::unless_missing;
+use crate::file::load::streaming::PIECE;
+use crate::file::save::SaveOptions;
+use crate::file::save::atomic::{destination, sync_directory};
+use crate::file::save::spec::Spec;
+use crate::file::save::stream::StreamWriter;
+use crate::file::save::temporary::{TempDirectory, lacks_space};
+use crate::file::save::tensor_writer::TensorWriter;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::{AXIS_PREFIX, CONTINUES_KEY};
+use crate::format::parallel::lock;
+
+/// The directory of synced steps, and the right to write to it and to its file.
+#[derive(Debug)]
+pub(super) struct Synced {
+    /// The path of the file, after links.
+    destination: PathBuf,
+    directory: PathBuf,
+    _lock: GrowingLock,
+    /// Whether the files in it belong to this run.
+    made: bool,
+    /// The number of files in it.
+    files: u32,
+}
+
+/// A new tensor, or the new steps of one.
+enum News<'a> {
+    Whole(&'a Whole),
+    Steps(&'a Series, MutexGuard<'a, SeriesState>),
+}
+
+impl GrowingWriter {
+    /// Writes all tensors and steps that are new since the last call to a separate file, and waits
+    /// until the file has reached the disk (unless [`durable`](SaveOptions::durable) is off). If
+    /// the process is killed afterwards, [`resume`](Self::resume) goes on with them.
+    ///
+    /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on;
+    /// a long name is shortened. Each is a complete file that every reader can open. It has the
+    /// tensors that were added or began to grow since the file before it, and the new steps of each
+    /// growing tensor. [`finish`](Self::finish) removes the directory. Until then, all synced steps
+    /// are on the disk twice. If another program removes the directory, the next call writes
+    /// everything again.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::SyncedStepsLeft`] if another run syncs to the same directory;
+    /// [`ErrorKind::AlreadyFinished`]; [`ErrorKind::Io`]. Earlier files stay. The next sync writes
+    /// what this one did not.
+    pub fn sync(&self) -> Result<()> {
+        self.while_writing(|writing| self.sync_files(writing)).map_err(|error| self.locate(error))
+    }
+
+    fn sync_files(&self, writing: &Writing) -> Result<()> {
+        let mut synced = lock(&writing.synced);
+        let (entries, mut metadata) = {
+            let tensors = lock(&self.tensors);
+            (tensors.list.clone(), tensors.metadata.clone())
+        };
+        if synced.is_lost() {
+            synced.restart()?;
+            entries.iter().for_each(|entry| forget(entry));
+        }
+        let mut news: Vec<_> = entries.iter().filter_map(News::of).collect();
+        if news.is_empty() {
+            return Ok(());
+        }
+        let shapes: Vec<_> = news.iter().map(News::shape).collect();
+        let specs: Vec<_> =
+            news.iter().zip(&shapes).map(|(news, shape)| news.spec(shape)).collect();
+        if writing.before.is_some() {
+            metadata.insert(CONTINUES_KEY.into(), String::new());
+        }
+        for news in &news {
+            if let News::Steps(series, _) = news {
+                let growth = Growth { axis: series.axis, kept: series.kept_steps() };
+                metadata.insert(format!("{AXIS_PREFIX}{}", series.name), growth.to_string());
+            }
+        }
+        let options = SaveOptions { metadata, durable: self.options.durable, ..SaveOptions::new() };
+        writing.body.flush().map_err(ErrorKind::Io)?;
+        synced.begin(options.durable)?;
+        let path = synced.directory.join(file_name(synced.files + 1));
+        let writer = StreamWriter::create_for(&path, &specs, &options)?;
+        for news in &news {
+            let tensor = writer.tensor(news.name())?;
+            write_news(writing, news, tensor).map_err(|error| error.in_tensor(news.name()))?;
+        }
+        writer.finish()?;
+        synced.files += 1;
+        news.iter_mut().for_each(News::mark);
+        lock(&self.passes).sync();
+        Ok(())
+    }
+
+    /// Syncs if a pass ends before the next step of this tensor, and there are enough new steps.
+    pub(super) fn sync_if_due(&self, series: &Series, writing: &Writing) -> Result<()> {
+        if self.sync_every == 0 {
+            return Ok(());
+        }
+        let next = lock(&series.state).rank;
+        let is_due = lock(&self.passes).is_due(next, self.sync_every);
+        if is_due { self.sync_files(writing) } else { Ok(()) }
+    }
+}
+
+fn write_news(writing: &Writing, news: &News<'_>, tensor: TensorWriter<'_>) -> Result<()> {
+    match news {
+        News::Whole(Whole { place, .. }) => {
+            let (file, start) =
+                writing.body.locate(&place.home, place.start).map_err(ErrorKind::Io)?;
+            let mut buffer = vec![0; place.len.min(PIECE as u64) as usize];
+            for offset in (0..place.len).step_by(PIECE) {
+                let piece = &mut buffer[..(place.len - offset).min(PIECE as u64) as usize];
+                read_exact_at(file, piece, start + offset).map_err(ErrorKind::Io)?;
+                tensor.write_bytes_at(offset, piece)?;
+            }
+            Ok(())
+        }
+        News::Steps(series, state) => {
+            let write = &mut |offset, bytes: &[u8]| tensor.write_bytes_at(offset, bytes);
+            series.write_steps(state, &writing.body, series.new_steps(state), write)
+        }
+    }
+}
+
+impl Synced {
+    /// The directory of a run that writes to `path`, or an error if another run is alive.
+    pub(super) fn new(path: &Path) -> Result<Self> {
+        let destination = destination(path)?;
+        let lock = GrowingLock::try_for(&destination).map_err(ErrorKind::Io)?;
+        let lock = lock.ok_or(ErrorKind::FileBusy)?;
+        let directory = synced_directory(&destination);
+        Ok(Self { destination, directory, _lock: lock, made: false, files: 0 })
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Looks for steps of an earlier run that are not in the file. If they are in it, or there are
+    /// none, the directory is removed.
+    pub(super) fn find(&mut self) -> Result<Option<Listed>> {
+        let Some(listed) = list(&self.directory)? else { return Ok(None) };
+        self.files = listed.last;
+        let is_empty = listed.last == 0 && listed.marked.is_none();
+        if is_empty || is_finished(&self.destination, &self.directory, &listed)? {
+            self.retire(false).map_err(|error| error.in_path(&self.directory))?;
+            self.files = 0;
+            return Ok(None);
+        }
+        Ok(Some(listed))
+    }
+
+    /// Lets this run go on with the files of an earlier one.
+    pub(super) fn take_over(&mut self) {
+        self.made = true;
+    }
+
+    /// Whether this run has synced steps, and another program has removed them. Without the first
+    /// file, none can be recovered.
+    fn is_lost(&self) -> bool {
+        let first = match self.files {
+            0 => self.directory.clone(),
+            _ => self.directory.join(file_name(1)),
+        };
+        self.made && matches!(first.try_exists(), Ok(false))
+    }
+
+    /// Forgets what this run has synced.
+    fn restart(&mut self) -> Result<()> {
+        self.retire(false).map_err(|error| error.in_path(&self.directory))?;
+        self.files = 0;
+        self.made = false;
+        Ok(())
+    }
+
+    /// Creates the directory, unless this run has done so.
+    fn begin(&mut self, durable: bool) -> Result<()> {
+        if self.made {
+            return Ok(());
+        }
+        match fs::create_dir(&self.directory) {
+            // Something else than steps can be there.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if list(&self.directory)?.is_some_and(|listed| listed.last > 0) {
+                    return Err(self.left());
+                }
+            }
+            created => created.map_err(|error| Error::io(error, &self.directory))?,
+        }
+        self.made = true;
+        if durable {
+            sync_directory(directory(&self.directory))
+                .map_err(|error| Error::io(error, &self.directory))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn left(&self) -> Error {
+        ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
+    }
+
+    /// Says that the finished file is about to be put in place.
+    pub(super) fn mark_finishing(&self, durable: bool) -> Result<()> {
+        if !self.made || self.is_lost() {
+            return Ok(());
+        }
+        mark(&self.directory, self.files, durable)
+    }
+
+    /// Waits until the name of the finished file has reached the disk, if it is to be durable.
+    pub(super) fn sync_name(&self, durable: bool) -> Result<()> {
+        let synced = if durable { sync_directory(directory(&self.destination)) } else { Ok(()) };
+        Ok(synced.map_err(ErrorKind::NotDurable)?)
+    }
+
+    /// Removes the directory. It gets another name first, because a part of it must never be taken
+    /// for all of it. If it can get none, its files go one by one: the first ones and the mark last.
+    /// So they do if others have files in it, and then it stays.
+    pub(super) fn retire(&self, durable: bool) -> Result<()> {
+        let Some(listed) = list(&self.directory)? else { return Ok(()) };
+        let retire = || {
+            failpoint::hit("remove synced steps")?;
+            let trash = if listed.has_others { None } else { self.move_away()? };
+            if trash.is_none() {
+                let names = (1..=listed.last).rev().map(file_name).chain([MARK.into()]);
+                for file in names.map(|name| self.directory.join(name)) {
+                    failpoint::hit("remove a synced file")?;
+                    unless_missing(fs::remove_file(file))?;
+                }
+                if listed.has_others {
+                    return Ok(());
+                }
+                // Saves that were killed may have left hidden files.
+                unless_missing(fs::remove_dir_all(&self.directory))?;
+            }
+            if durable { sync_directory(directory(&self.destination)) } else { Ok(()) }
+        };
+        Ok(retire().map_err(ErrorKind::Io)?)
+    }
+
+    /// Moves the directory to a hidden one. Returns `None` if the disk is too full for that, or the
+    /// file system cannot rename the directory.
+    fn move_away(&self) -> io::Result<Option<TempDirectory>> {
+        let moved = TempDirectory::create(&self.destination).and_then(|trash| {
+            fs::rename(&self.directory, trash.path().join("synced"))?;
+            Ok(trash)
+        });
+        match moved {
+            Err(error) if lacks_space(&error) || error.kind() == io::ErrorKind::CrossesDevices => {
+                Ok(None)
+            }
+            moved => moved.map(Some),
+        }
+    }
+
+    /// Gives the directory another name, because its steps cannot be recovered. Returns the name.
+    pub(super) fn set_aside(&self) -> Result<PathBuf> {
+        let mut names = (1..).map(|number| incomplete_directory(&self.destination, number));
+        let free = names.find(|name| name.symlink_metadata().is_err()).unwrap_or_default();
+        failpoint::hit("set synced steps aside")
+            .and_then(|()| fs::rename(&self.directory, &free))
+            .map_err(|error| Error::io(error, &self.directory))?;
+        Ok(free)
+    }
+}
+
+impl<'a> News<'a> {
+    /// The new part of a tensor, if there is one.
+    fn of(entry: &'a Arc<GrowingEntry>) -> Option<Self> {
+        match &**entry {
+            GrowingEntry::Whole(whole) => {
+                let is_new =
+                    whole.written.load(Ordering::Acquire) && !whole.synced.load(Ordering::Relaxed);
+                is_new.then_some(Self::Whole(whole))
+            }
+            GrowingEntry::Growing(series) => {
+                let state = lock(&series.state);
+                (state.synced != Some(state.steps)).then_some(Self::Steps(series, state))
+            }
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Whole(whole) => &whole.name,
+            Self::Steps(series, _) => &series.name,
+        }
+    }
+
+    fn shape(&self) -> Vec<usize> {
+        match self {
+            Self::Whole(whole) => whole.shape.clone(),
+            Self::Steps(series, state) => {
+                let Range { start, end } = series.new_steps(state);
+                series.shape(end - start)
+            }
+        }
+    }
+
+    fn spec<'s>(&'s self, shape: &'s [usize]) -> Spec<'s> {
+        let dtype = match self {
+            Self::Whole(whole) => whole.dtype,
+            Self::Steps(series, _) => series.dtype,
+        };
+        Spec { name: self.name(), dtype, shape }
+    }
+
+    /// Remembers that it was synced.
+    fn mark(&mut self) {
+        match self {
+            Self::Whole(whole) => whole.synced.store(true, Ordering::Relaxed),
+            Self::Steps(_, state) => state.synced = Some(state.steps),
+        }
+    }
+}
+
+/// Forgets that a tensor was synced. One of the file that is appended to needs no sync.
+fn forget(entry: &GrowingEntry) {
+    match entry {
+        GrowingEntry::Whole(whole) => {
+            whole.synced.store(matches!(whole.place.home, Home::Before), Ordering::Relaxed);
+        }
+        GrowingEntry::Growing(series) => lock(&series.state).synced = None,
+    }
+}

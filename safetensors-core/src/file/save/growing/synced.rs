@@ -1,0 +1,142 @@
+//! The files of synced steps: their directory, their names, and along which dimension they grow.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
+
+use crate::file::io::hidden::{is_temporary_name, with_suffix};
+use crate::file::io::{FileSource, SafeTensors, beside};
+use crate::file::load::LazyTensor;
+use crate::file::save::{AtomicFile, SaveOptions};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::{AXIS_PREFIX, CONTINUES_KEY};
+
+/// How the names of synced files end.
+const SUFFIX: &str = ".safetensors";
+
+/// The most bytes of the mark.
+const MOST: u64 = 100;
+
+/// The name of the mark. It has the number of synced files.
+pub(super) const MARK: &str = "finishing";
+
+/// The directory in which a writer of a path syncs.
+pub(super) fn synced_directory(path: &Path) -> PathBuf {
+    with_suffix(path, ".synced")
+}
+
+/// The name that the directory gets if its steps cannot be recovered.
+pub(super) fn incomplete_directory(path: &Path, number: u32) -> PathBuf {
+    with_suffix(path, &format!(".incomplete-{number}"))
+}
+
+/// The name of a synced file, counted from 1.
+pub(super) fn file_name(number: u32) -> String {
+    format!("{number:08}{SUFFIX}")
+}
+
+/// How a tensor of a synced file grows. Its text is the value in the metadata.
+#[derive(Clone, Copy)]
+pub(super) struct Growth {
+    /// The dimension along which it grows.
+    pub(super) axis: usize,
+    /// The number of steps that it had in the file that is appended to.
+    pub(super) kept: u64,
+}
+
+impl Growth {
+    /// Of a tensor; `None` if it was added whole.
+    pub(super) fn of(
+        file: &SafeTensors<FileSource>,
+        tensor: &LazyTensor<'_, FileSource>,
+    ) -> Result<Option<Self>> {
+        let name = tensor.name();
+        let Some(text) = file.metadata().get(&format!("{AXIS_PREFIX}{name}")) else {
+            return Ok(None);
+        };
+        let ndim = tensor.shape().len();
+        let (axis, kept) = text.split_once(' ').unwrap_or((text, "0"));
+        match (axis.parse(), kept.parse()) {
+            (Ok(axis), Ok(kept)) if axis < ndim => Ok(Some(Self { axis, kept })),
+            _ => Err(Error::from(ErrorKind::NoSuchDim { dim: usize::MAX, ndim }).in_tensor(name)),
+        }
+    }
+}
+
+impl fmt::Display for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kept {
+            0 => write!(f, "{}", self.axis),
+            kept => write!(f, "{} {kept}", self.axis),
+        }
+    }
+}
+
+/// Whether a metadata key says how the steps of a synced file belong to others. No finished file
+/// has such a key.
+pub(super) fn is_of_steps(key: &str) -> bool {
+    key.starts_with(AXIS_PREFIX) || key == CONTINUES_KEY
+}
+
+/// Opens a synced file, counted from 1.
+pub(super) fn open(directory: &Path, number: u32) -> Result<SafeTensors<FileSource>> {
+    let path = directory.join(file_name(number));
+    let opened = FileSource::open(&path).and_then(SafeTensors::from_source);
+    opened.map_err(|error| error.in_path(path))
+}
+
+/// Says that the file that has what these synced files have is about to be put in place.
+pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
+    let path = directory.join(MARK);
+    let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
+    write!(file, "{files}").map_err(ErrorKind::Io)?;
+    file.commit()
+}
+
+/// The number of synced files that the mark says; 0 if it is malformed.
+fn marked_files(directory: &Path) -> Result<Option<u32>> {
+    let mark = beside::read(directory, MARK, MOST)?;
+    Ok(mark.map(|mark| String::from_utf8_lossy(&mark).parse().unwrap_or(0)))
+}
+
+/// What a directory of synced steps has.
+#[derive(Debug)]
+pub(super) struct Listed {
+    /// The number of the last file; 0 if there is none.
+    pub(super) last: u32,
+    count: u32,
+    /// The number of files that the mark says, if there is a mark.
+    pub(super) marked: Option<u32>,
+    /// Whether something is there that no run writes.
+    pub(super) has_others: bool,
+}
+
+impl Listed {
+    /// Whether files are missing.
+    pub(super) fn has_gap(&self) -> bool {
+        self.last == 0 || self.count < self.last || self.marked > Some(self.last)
+    }
+}
+
+/// Lists a directory of synced steps; `None` if there is none.
+pub(super) fn list(directory: &Path) -> Result<Option<Listed>> {
+    let failed = |error| Error::io(error, directory);
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries.map_err(failed)?,
+    };
+    let mut listed = Listed { last: 0, count: 0, marked: None, has_others: false };
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse().ok());
+        match number.filter(|&number| number > 0 && name == *file_name(number)) {
+            Some(number) => {
+                listed.last = listed.last.max(number);
+                listed.count += 1;
+            }
+            None if name == MARK => listed.marked = marked_files(directory)?,
+            None => listed.has_others |= !is_temporary_name(&name),
+        }
+    }
+    Ok(Some(listed))
+}

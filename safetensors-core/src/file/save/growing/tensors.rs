@@ -1,0 +1,109 @@
+//! [`Tensors`]: the tensors of a writer so far.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::body::BodyPlace;
+use super::series::Series;
+use crate::format::dtype::Dtype;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::header::{METADATA_KEY, Metadata, NameTable};
+
+/// The tensors so far, and the metadata that is new.
+#[derive(Debug, Default)]
+pub(super) struct Tensors {
+    pub(super) list: Vec<Arc<GrowingEntry>>,
+    pub(super) names: NameTable,
+    pub(super) metadata: Metadata,
+    /// Other names of tensors of the file that is appended to.
+    pub(super) aliases: BTreeSet<String>,
+}
+
+/// A tensor.
+#[derive(Debug)]
+pub(super) enum GrowingEntry {
+    Whole(Whole),
+    Growing(Arc<Series>),
+}
+
+/// A tensor that was added whole.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    pub(super) place: BodyPlace,
+    /// Whether all of it was written.
+    pub(super) written: AtomicBool,
+    /// Whether writing it has failed. It can be added again.
+    pub(super) failed: AtomicBool,
+    pub(super) synced: AtomicBool,
+}
+
+impl Whole {
+    /// A tensor that is not written yet.
+    pub(super) fn new(name: &str, dtype: Dtype, shape: &[usize], place: BodyPlace) -> Self {
+        let [written, failed, synced] = [const { AtomicBool::new(false) }; 3];
+        Self { name: name.into(), dtype, shape: shape.into(), place, written, failed, synced }
+    }
+}
+
+impl GrowingEntry {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Whole(whole) => &whole.name,
+            Self::Growing(series) => &series.name,
+        }
+    }
+}
+
+impl Tensors {
+    /// Whether a tensor has this name, or a tensor of the file that is appended to has it as
+    /// another one.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.aliases.contains(name) || self.names.find(name, |i| self.list[i].name()).is_some()
+    }
+
+    /// Adds a whole tensor to the list, or returns the one of this name that could not be written.
+    pub(super) fn enter_whole(
+        &mut self,
+        name: &str,
+        dtype: Dtype,
+        shape: &[usize],
+        place: impl FnOnce() -> Result<BodyPlace>,
+    ) -> Result<Arc<GrowingEntry>> {
+        if let Some(entry) = self.names.find(name, |i| self.list[i].name()).map(|i| &self.list[i])
+            && let GrowingEntry::Whole(whole) = &**entry
+            && (whole.dtype, &*whole.shape) == (dtype, shape)
+            && whole.failed.swap(false, Ordering::AcqRel)
+        {
+            return Ok(entry.clone());
+        }
+        self.enter(name, || Ok(GrowingEntry::Whole(Whole::new(name, dtype, shape, place()?))))
+    }
+
+    /// Adds an entry to the list, unless the name is taken.
+    pub(super) fn enter(
+        &mut self,
+        name: &str,
+        entry: impl FnOnce() -> Result<GrowingEntry>,
+    ) -> Result<Arc<GrowingEntry>> {
+        if name == METADATA_KEY {
+            return Err(ErrorKind::ReservedName.into());
+        }
+        if self.has(name) {
+            return Err(ErrorKind::DuplicateTensor.into());
+        }
+        // No header can have more, and no table of names.
+        const MOST: usize = u32::MAX as usize;
+        let Self { list, names, .. } = self;
+        if list.len() == MOST {
+            return Err(ErrorKind::TooManyTensors { limit: MOST }.into());
+        }
+        let entry = Arc::new(entry()?);
+        list.push(entry.clone());
+        names.insert(name, list.len() - 1, |i| list[i].name());
+        Ok(entry)
+    }
+}

@@ -1,0 +1,205 @@
+//! Removing what killed saves have left behind.
+//!
+//! A leftover is found by its name, so the directory has to be listed. If each of 100,000 saves
+//! listed a directory that holds what the others have saved, all of them together would read
+//! 5·10⁹ entries. So a process remembers what it has found in a large directory, and lists that
+//! directory again only after as many saves as it has entries. The saves then read a few entries
+//! each, however many there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use super::lock::lock_leftover;
+use crate::file::io::hidden::{TEMPORARY_LOCK, checkpoint_of_temporary, checkpoints_of};
+use crate::file::io::lock::DirectoryLock;
+use crate::file::io::remove::remove_hidden;
+use crate::format::parallel::lock;
+
+/// The name of a new directory within the temporary one.
+pub(super) const NEW: &str = "new";
+
+/// The name of the old directory that it replaces.
+pub(super) const OLD: &str = "old";
+
+/// The name of a file within the temporary directory. It says that what is at the destination is
+/// the rest of an old directory, which is being removed file by file.
+pub(super) const REST: &str = "rest";
+
+/// A directory of at most this many entries is listed at each save.
+const FEW: usize = 1000;
+
+/// What was found in the large directories of this process.
+static LISTED: Listings = Listings(Mutex::new(BTreeMap::new()));
+
+/// Removes the temporary files and directories of a checkpoint that no process has locked, and the
+/// file of the directory's lock: the files of saves whose process was killed. `file_name` is the
+/// name of one of its files. Errors are ignored, because a leftover does not prevent the save.
+///
+/// In a directory of more than 1000 entries, those that another process has left since this one
+/// listed the directory are removed later.
+pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
+    DirectoryLock::clear(directory);
+    let Ok(key) = std::path::absolute(directory) else { return };
+    for name in LISTED.temporaries(key, &checkpoints_of(file_name), || list(directory)) {
+        let _ = remove_leftover(&directory.join(name), &directory.join(file_name));
+    }
+}
+
+/// [`remove_leftovers`], also in a large directory.
+pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
+    let Some(listed) = list(directory) else { return };
+    for name in listed.of(&checkpoints_of(file_name)) {
+        let _ = remove_leftover(&directory.join(name), &directory.join(file_name));
+    }
+}
+
+/// What was found in directories of many entries, by their absolute paths.
+struct Listings(Mutex<BTreeMap<PathBuf, Listed>>);
+
+/// What was found in a directory.
+#[derive(Default)]
+struct Listed {
+    /// The number of its entries.
+    entries: usize,
+    /// The number of saves since then.
+    saves: usize,
+    /// The names of temporary files and directories, by their checkpoints.
+    temporaries: BTreeMap<String, Vec<OsString>>,
+}
+
+impl Listings {
+    /// The names of the temporary files of these checkpoints, as far as they are known. Calls `list`
+    /// if it is time to look.
+    fn temporaries(
+        &self,
+        directory: PathBuf,
+        checkpoints: &BTreeSet<String>,
+        list: impl FnOnce() -> Option<Listed>,
+    ) -> Vec<OsString> {
+        if let Some(known) = lock(&self.0).get_mut(&directory)
+            && known.saves < known.entries
+        {
+            known.saves += 1;
+            return known.of(checkpoints);
+        }
+        // Other threads do not wait for this.
+        let Some(listed) = list() else { return Vec::new() };
+        let found = listed.of(checkpoints);
+        if listed.entries > FEW {
+            _ = lock(&self.0).insert(directory, listed);
+        } else {
+            _ = lock(&self.0).remove(&directory);
+        }
+        found
+    }
+}
+
+impl Listed {
+    fn of(&self, checkpoints: &BTreeSet<String>) -> Vec<OsString> {
+        let found = checkpoints.iter().filter_map(|checkpoint| self.temporaries.get(checkpoint));
+        found.flatten().cloned().collect()
+    }
+}
+
+/// Lists a directory; `None` if that is not possible.
+fn list(directory: &Path) -> Option<Listed> {
+    let mut listed = Listed::default();
+    for entry in fs::read_dir(directory).ok()?.filter_map(Result::ok) {
+        listed.entries += 1;
+        let name = entry.file_name();
+        if let Some(checkpoint) = checkpoint_of_temporary(&name) {
+            listed.temporaries.entry(checkpoint).or_default().push(name);
+        }
+    }
+    Some(listed)
+}
+
+/// Removes a temporary file, or a directory, that no process has locked. One that has all there is
+/// of the directory at `destination` stays.
+fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
+    let kind = fs::symlink_metadata(path)?.file_type();
+    if kind.is_file() {
+        let Some(_leftover) = lock_leftover(path)? else { return Ok(()) };
+        return fs::remove_file(path);
+    }
+    if !kind.is_dir() || is_between(path, destination)? {
+        return Ok(());
+    }
+    match lock_leftover(&path.join(TEMPORARY_LOCK)) {
+        Ok(Some(lock)) => remove_hidden(path, Some(lock)),
+        Ok(None) => Ok(()),
+        // Its creator may be about to create the lock, and makes another directory if this one is
+        // gone. If the creator comes first, the directory is not empty, and stays.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::remove_dir(path),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the old directory was moved aside, or only a part of it may be left, and the new one is
+/// not in place.
+pub(super) fn is_between(hidden: &Path, path: &Path) -> io::Result<bool> {
+    let is_in = |name| is_there(&hidden.join(name));
+    Ok(is_in(NEW)? && (is_in(REST)? || is_in(OLD)? && !is_there(path)?))
+}
+
+pub(super) fn is_there(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => found.map(|_| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 100,000 saves to a directory that each of them makes one entry larger.
+    #[test]
+    fn saves_one_by_one_read_few_entries() {
+        let listings = Listings(Mutex::new(BTreeMap::new()));
+        let (mut read, mut lists) = (0, 0);
+        for entries in 0..100_000 {
+            let list = || {
+                read += entries;
+                lists += 1;
+                Some(Listed { entries, ..Listed::default() })
+            };
+            let of = checkpoints_of(format!("step-{entries}").as_ref());
+            assert!(listings.temporaries("steps".into(), &of, list).is_empty());
+        }
+        assert!(read < 1_000_000, "{read}");
+        // Looking never ends altogether.
+        assert!(lists > FEW + 5, "{lists}");
+    }
+
+    #[test]
+    fn leftovers_in_a_large_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for i in 0..FEW {
+            fs::write(at(&format!("{i}.safetensors")), "").unwrap();
+        }
+        let left = |file: &str| format!(".{file}.safetensors.aB3dE6.tmp");
+        let remove = |file: &str| {
+            remove_leftovers(directory.path(), format!("{file}.safetensors").as_ref());
+            !at(&left(file)).exists()
+        };
+        for file in ["7", "77", "8"] {
+            fs::write(at(&left(file)), "").unwrap();
+        }
+        // The first save lists the directory, and the others remember what is in it.
+        assert!(remove("7") && at(&left("77")).exists() && at(&left("8")).exists());
+        assert!(remove("8") && at(&left("77")).exists());
+        // Another process is killed afterwards. A later save removes what it has left.
+        fs::write(at(&left("9")), "").unwrap();
+        assert!(!remove("9"));
+        assert!((0..=2 * FEW).any(|_| remove("9")));
+        fs::write(at(&left("9")), "").unwrap();
+        remove_leftovers_now(directory.path(), "9.safetensors".as_ref());
+        assert!(!at(&left("9")).exists() && remove("77"));
+    }
+}

@@ -1,0 +1,84 @@
+//! Saving tensors to files. A file is replaced whole or not at all.
+//!
+//! | to | use |
+//! |---|---|
+//! | save tensors to a file | [`save()`] |
+//! | write tensors piece by piece, in any order, from several threads | [`StreamWriter`] |
+//! | send a file through a pipe, a socket or a compressor | [`write_to`] |
+//! | have a file in memory | [`serialize`] |
+//! | write tensors that are not known at the start, or grow | [`GrowingWriter`] |
+//! | save while the program goes on | [`BackgroundSaver`] |
+//! | write a file of another kind as safely | [`AtomicFile`] |
+//! | write a directory of files as safely; replace or remove one | [`AtomicDirectory`], [`DirectoryPlace`] |
+//! | end the process during a save, and leave nothing behind | [`remove_temporaries`] |
+//!
+//! The first four take the same [`SaveOptions`], and write the same bytes for the same tensors.
+
+#[cfg(feature = "std")]
+pub(crate) mod atomic;
+#[cfg(feature = "std")]
+mod background;
+#[cfg(feature = "std")]
+pub(crate) mod cached;
+#[cfg(feature = "std")]
+pub(crate) mod directories;
+#[cfg(feature = "std")]
+mod directory;
+#[cfg(feature = "std")]
+mod early;
+#[cfg(feature = "std")]
+mod gather;
+#[cfg(feature = "std")]
+mod growing;
+pub(crate) mod layout;
+#[cfg(feature = "std")]
+pub(crate) mod leftovers;
+#[cfg(feature = "std")]
+mod lock;
+mod options;
+#[cfg(feature = "std")]
+pub(crate) mod permissions;
+#[cfg(feature = "std")]
+mod pieces;
+#[cfg(feature = "std")]
+mod ranges;
+#[cfg(feature = "std")]
+mod recording;
+pub(crate) mod sequential;
+pub(crate) mod spec;
+#[cfg(feature = "std")]
+mod stream;
+#[cfg(feature = "std")]
+pub(crate) mod temporary;
+#[cfg(feature = "std")]
+mod tensor_writer;
+#[cfg(all(test, feature = "std"))]
+mod tests;
+mod ties;
+#[cfg(feature = "std")]
+mod writer;
+
+#[cfg(feature = "std")]
+pub use atomic::AtomicFile;
+#[cfg(feature = "std")]
+pub use background::BackgroundSaver;
+#[cfg(feature = "std")]
+pub use directory::{AtomicDirectory, DirectoryPlace};
+#[cfg(feature = "std")]
+pub use growing::{GrowingTensor, GrowingWriter};
+pub use options::{Order, SaveOptions};
+pub use sequential::serialize;
+#[cfg(feature = "std")]
+pub use sequential::write_to;
+#[cfg(feature = "std")]
+pub use stream::StreamWriter;
+#[cfg(feature = "std")]
+pub use tensor_writer::TensorWriter;
+#[cfg(feature = "std")]
+pub use writer::save;
+#[cfg(feature = "std")]
+pub(crate) use writer::stage;
+
+#[cfg(feature = "std")]
+pub use crate::file::io::unfinished::remove_temporaries;
+pub use crate::format::tensor::{PieceSink, Sink, TensorSource};

@@ -1,0 +1,57 @@
+//! Recording digests while saving. The header is first written with placeholders of the same
+//! length, and again when the digests are known.
+
+use std::ops::Range;
+
+use super::SaveOptions;
+use super::spec::Spec;
+use crate::file::hash::{Digest, Hasher, TensorDigests};
+use crate::format::error::Result;
+use crate::format::header::Metadata;
+use crate::format::tensor::{TensorSource, write_exactly};
+
+/// Adds placeholders for the digests of these tensors to metadata.
+pub(super) fn expect_digests(tensors: &[Spec<'_>], metadata: &mut Metadata) {
+    TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(metadata);
+}
+
+/// The options with these digests in the metadata, one for each tensor.
+pub(super) fn recorded(
+    tensors: &[Spec<'_>],
+    options: &SaveOptions,
+    digests: impl IntoIterator<Item = Digest>,
+) -> SaveOptions {
+    let record: TensorDigests = tensors.iter().map(|tensor| tensor.name).zip(digests).collect();
+    let mut options = SaveOptions { digests: false, ..options.clone() };
+    record.insert_into(&mut options.as_is);
+    options
+}
+
+/// The digest of each tensor of a file that is in memory whole.
+pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest> {
+    let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
+    for (i, place) in places {
+        // The file is in memory, so its offsets fit `usize`.
+        digests[*i] = Digest::of(&file[place.start as usize..place.end as usize]);
+    }
+    digests
+}
+
+/// The digest of each source's bytes, which are produced for this alone and dropped.
+pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
+    tensors: &[(N, S)],
+    places: &[(usize, Range<u64>)],
+) -> Result<Vec<Digest>> {
+    let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
+    for (i, place) in places {
+        let (name, tensor) = &tensors[*i];
+        let mut hasher = Hasher::default();
+        write_exactly(tensor, place.end - place.start, &mut |bytes| {
+            hasher.update(bytes);
+            Ok(())
+        })
+        .map_err(|error| error.in_tensor(name.as_ref()))?;
+        digests[*i] = hasher.finish();
+    }
+    Ok(digests)
+}

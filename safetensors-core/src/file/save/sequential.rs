@@ -1,0 +1,149 @@
+//! Writing front to back: to memory, and to anything that takes bytes.
+
+use alloc::vec::Vec;
+#[cfg(feature = "std")]
+use std::io::Write;
+
+use super::layout::Layout;
+#[cfg(feature = "std")]
+use super::recording;
+use super::spec::Spec;
+use super::{SaveOptions, ties};
+#[cfg(feature = "std")]
+use crate::file::hash::Digest;
+use crate::format::error::{ErrorKind, Result};
+#[cfg(feature = "std")]
+use crate::format::parallel::progress::PIECE;
+use crate::format::tensor::{TensorSource, write_exactly};
+
+/// The bytes of a file with these tensors. The same tensors and options give the same bytes.
+///
+/// ```
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+///
+/// let scale = TensorView::from_slice(&[], &[0.5_f64])?;
+/// let file =
+///     serialize([("scale", scale)], &SaveOptions::new().metadata([("format", "pt")]))?;
+/// assert_eq!(SafeTensors::parse(&file)?.metadata()["format"], "pt");
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// A file that could not be read back is refused: [`ErrorKind::ReservedName`],
+/// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`], [`ErrorKind::SourceLength`] and
+/// the errors of [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`],
+/// [`ErrorKind::TooLargeForMemory`], and whatever a source fails with.
+pub fn serialize<N: AsRef<str>, S: TensorSource>(
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+) -> Result<Vec<u8>> {
+    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    let options = ties::apply(&mut tensors, options)?;
+    let specs = Spec::of_all(&tensors);
+    let layout = Layout::plan(&specs, &options)?;
+    let bytes = layout.file_len();
+    let len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
+    let mut file = Vec::new();
+    file.try_reserve_exact(len).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
+    write_in_order(&layout, &tensors, &mut |_, bytes| {
+        file.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    #[cfg(feature = "std")]
+    if options.digests {
+        let prefix =
+            prefix_with_digests(&specs, &options, recording::of_file(&file, &layout.places))?;
+        file[..prefix.len()].copy_from_slice(&prefix);
+    }
+    Ok(file)
+}
+
+/// Writes a file with these tensors front to back: to a pipe, a socket, a compressor or any other
+/// writer.
+///
+/// The sources are asked for their bytes one after the other, in file order, and the bytes are
+/// passed on without a copy of the whole tensor. So a source can compute them on request. The file
+/// has the same bytes as that of [`serialize`]. The writer is flushed at the end. Progress counts
+/// the bytes of tensors that the writer has taken.
+///
+/// To write to a path use [`save`](super::save()), which replaces the file whole or not at all.
+///
+/// ```
+/// use safetensors_core::save::write_to;
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView};
+///
+/// let mut pipe = Vec::new();
+/// write_to(
+///     &mut pipe,
+///     [("scale", TensorView::from_slice(&[], &[0.5_f64])?)],
+///     &SaveOptions::new(),
+/// )?;
+/// assert_eq!(SafeTensors::parse(&pipe)?.view("scale")?.as_slice::<f64>()?, [0.5]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`serialize`]; [`ErrorKind::Io`] if the writer fails; [`ErrorKind::Cancelled`] if
+/// the progress callback stops the save. Errors that are found beforehand write nothing. After any
+/// other error the writer has received a part of the file.
+#[cfg(feature = "std")]
+pub fn write_to<N: AsRef<str>, S: TensorSource>(
+    mut writer: impl Write,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+) -> Result<()> {
+    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    let options = ties::apply(&mut tensors, options)?;
+    let specs = Spec::of_all(&tensors);
+    let mut layout = Layout::plan(&specs, &options)?;
+    if options.digests {
+        layout.prefix = prefix_with_digests(
+            &specs,
+            &options,
+            recording::of_sources(&tensors, &layout.places)?,
+        )?;
+    }
+    let total = layout.places.iter().map(|(_, range)| range.end - range.start).sum();
+    let meter = options.progress.for_total(total);
+    write_in_order(&layout, &tensors, &mut |tensor, bytes| {
+        let piece = if meter.is_watched() { PIECE } else { bytes.len().max(1) };
+        for piece in bytes.chunks(piece) {
+            writer.write_all(piece).map_err(ErrorKind::Io)?;
+            tensor.map_or(Ok(()), |tensor| meter.add(piece.len() as u64, tensor))?;
+        }
+        Ok(())
+    })?;
+    Ok(writer.flush().map_err(ErrorKind::Io)?)
+}
+
+/// Takes the bytes of a file in order, the bytes of a tensor with its name.
+type FileSink<'a> = dyn FnMut(Option<&str>, &[u8]) -> Result<()> + 'a;
+
+/// Passes the bytes of a file to `sink`.
+fn write_in_order<N: AsRef<str>, S: TensorSource>(
+    layout: &Layout,
+    tensors: &[(N, S)],
+    sink: &mut FileSink<'_>,
+) -> Result<()> {
+    sink(None, &layout.prefix)?;
+    for (i, range) in &layout.places {
+        let (name, tensor) = (tensors[*i].0.as_ref(), &tensors[*i].1);
+        let mut sink = |bytes: &[u8]| sink(Some(name), bytes);
+        write_exactly(tensor, range.end - range.start, &mut sink)
+            .map_err(|error| error.in_tensor(name))?;
+    }
+    Ok(())
+}
+
+/// The bytes before the data, with these digests, one for each tensor. They are as many as with
+/// placeholders.
+#[cfg(feature = "std")]
+pub(super) fn prefix_with_digests(
+    tensors: &[Spec<'_>],
+    options: &SaveOptions,
+    digests: impl IntoIterator<Item = Digest>,
+) -> Result<Vec<u8>> {
+    Ok(Layout::plan(tensors, &recording::recorded(tensors, options, digests))?.prefix)
+}

@@ -1,0 +1,26 @@
+//! [`Spec`]: the description of a tensor to be written.
+
+use alloc::vec::Vec;
+
+use crate::format::dtype::Dtype;
+use crate::format::tensor::TensorSource;
+
+/// A tensor to be written: all that the header says of it, except its offsets.
+#[derive(Clone, Copy)]
+pub(crate) struct Spec<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: &'a [usize],
+}
+
+impl<'a> Spec<'a> {
+    /// The description of a source.
+    pub(crate) fn of(name: &'a str, source: &'a impl TensorSource) -> Self {
+        Self { name, dtype: source.dtype(), shape: source.shape() }
+    }
+
+    /// The descriptions of these sources.
+    pub(crate) fn of_all<N: AsRef<str>, S: TensorSource>(tensors: &'a [(N, S)]) -> Vec<Self> {
+        tensors.iter().map(|(name, source)| Self::of(name.as_ref(), source)).collect()
+    }
+}

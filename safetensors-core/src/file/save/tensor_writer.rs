@@ -1,0 +1,307 @@
+//! [`TensorWriter`]: one tensor of a [`StreamWriter`], written as values or as bytes.
+
+use std::io;
+use std::ops::Range;
+
+use super::StreamWriter;
+use super::pieces::Pieces;
+use super::ranges::Ranges;
+use super::stream::Declared;
+use crate::file::io::positional::write_all_at;
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::parallel::lock;
+use crate::format::tensor::{Element, TensorSource, swap_on_big_endian};
+
+/// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
+/// to the same tensor.
+///
+/// As an [`io::Write`] it [appends bytes](TensorWriter::append_bytes), so a reader can be copied
+/// into it:
+///
+/// ```
+/// use safetensors_core::save::StreamWriter;
+/// use safetensors_core::{Dtype, SaveOptions};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// let writer = StreamWriter::create(&path, [("text", Dtype::U8, [5])], &SaveOptions::new())?;
+/// std::io::copy(&mut "hello".as_bytes(), &mut writer.tensor("text")?)?;
+/// writer.finish()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TensorWriter<'a> {
+    pub(super) writer: &'a StreamWriter,
+    pub(super) tensor: &'a Declared,
+}
+
+impl StreamWriter {
+    /// The writer of the tensor of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`] if none was declared under this name.
+    pub fn tensor(&self, name: &str) -> Result<TensorWriter<'_>> {
+        match self.names.find(name, |i| &self.tensors[i].name) {
+            Some(i) => Ok(self.at(i)),
+            None => Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name).in_path(&self.path)),
+        }
+    }
+
+    /// The writers of all tensors, in file order. Writing in this order writes the file
+    /// sequentially.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
+        self.order.iter().map(|&i| self.at(i))
+    }
+
+    /// The tensor that was declared at this position.
+    pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
+        TensorWriter { writer: self, tensor: &self.tensors[position] }
+    }
+}
+
+impl<'a> TensorWriter<'a> {
+    /// The name.
+    pub fn name(&self) -> &'a str {
+        &self.tensor.name
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.tensor.dtype
+    }
+
+    /// The dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &'a [usize] {
+        &self.tensor.shape
+    }
+
+    /// The number of bytes that the tensor has when it is complete.
+    pub fn byte_len(&self) -> u64 {
+        self.tensor.byte_len()
+    }
+
+    /// The number of bytes written so far.
+    pub fn written(&self) -> u64 {
+        lock(&self.tensor.written).byte_len()
+    }
+
+    /// Writes `bytes`, little-endian and in C order, at `offset` bytes from the tensor's beginning.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrittenPastEnd`] if the bytes end after the tensor's end.
+    /// [`ErrorKind::WrittenTwice`] if some of these bytes have been written already, or another
+    /// thread is writing them. Nothing is written in these two cases. [`ErrorKind::Io`] if the
+    /// system fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and
+    /// from then on, if the [progress](crate::SaveOptions::progress) callback cancelled the save.
+    pub fn write_bytes_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let write = || {
+            let range = self.claim(&mut lock(&self.tensor.written), offset, bytes.len())?;
+            self.write(range, bytes)
+        };
+        write().map_err(|error| self.locate(error))
+    }
+
+    /// Writes values after the last byte written so far, or at the beginning if there is none. For
+    /// the packed dtypes one value is [one byte](Element).
+    ///
+    /// ```
+    /// use safetensors_core::save::StreamWriter;
+    /// use safetensors_core::{Dtype, ErrorKind, SaveOptions};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let writer = StreamWriter::create(&path, [("w", Dtype::F32, [3])], &SaveOptions::new())?;
+    /// let w = writer.tensor("w")?;
+    /// w.append(&[1.0_f32, 2.0])?;
+    /// let error = w.append(&[3.0_f64]).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F32, .. }));
+    /// w.append(&[3.0_f32])?;
+    /// writer.finish()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; the errors of
+    /// [`write_bytes_at`](TensorWriter::write_bytes_at).
+    pub fn append<T: Element>(&self, values: &[T]) -> Result<()> {
+        if T::DTYPE != self.dtype() {
+            let (expected, found) = (self.dtype(), T::DTYPE);
+            return Err(self.locate(ErrorKind::WrongDtype { expected, found }.into()));
+        }
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        if cfg!(target_endian = "little") {
+            return self.append_bytes(bytes);
+        }
+        // All values are appended by one call, so that the values of several threads are never
+        // mixed.
+        let mut file_bytes = bytes.to_vec();
+        swap_on_big_endian(T::DTYPE, &mut file_bytes);
+        self.append_bytes(&file_bytes)
+    }
+
+    /// Writes `bytes`, little-endian and in C order, after the last byte written so far, or at the
+    /// beginning if there is none. The values are not checked; [`append`](Self::append) takes typed
+    /// ones.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`write_bytes_at`](TensorWriter::write_bytes_at).
+    pub fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
+        let append = || {
+            let mut written = lock(&self.tensor.written);
+            let end = written.end();
+            let range = self.claim(&mut written, end, bytes.len())?;
+            drop(written);
+            self.write(range, bytes)
+        };
+        append().map_err(|error| self.locate(error))
+    }
+
+    /// Writes the whole tensor from a source. If that fails, none of its bytes count as written.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the source is not the tensor that
+    /// was declared; [`ErrorKind::SourceLength`]; the errors of
+    /// [`write_bytes_at`](TensorWriter::write_bytes_at) and of the source.
+    pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
+        self.check_source(source).map_err(|error| self.locate(error))?;
+        let mut pieces = Pieces::new(self.byte_len());
+        let mut sink = |offset, bytes: &[u8]| self.write_bytes_at(offset, bytes);
+        // A digest is taken of the bytes in order, while they are at hand.
+        let result = match self.writer.digest_options {
+            Some(_) => pieces.write_in_order(source, &mut sink),
+            None => pieces.write(source, &mut sink),
+        };
+        result.map_err(|error| {
+            lock(&self.tensor.running).restart();
+            let mut all = lock(&self.tensor.written);
+            pieces.written().iter().for_each(|range| all.remove(range));
+            drop(all);
+            self.writer.progress.take_back(pieces.written().byte_len());
+            self.locate(error)
+        })
+    }
+
+    /// Fails unless the source is the tensor that was declared.
+    pub(super) fn check_source(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
+        let (dtype, shape) = (self.dtype(), self.shape());
+        if source.dtype() != dtype {
+            return Err(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() }.into());
+        }
+        if source.shape() != shape {
+            let (expected, found) = (shape.into(), source.shape().into());
+            return Err(ErrorKind::WrongShape { expected, found }.into());
+        }
+        Ok(())
+    }
+
+    /// Takes note that the whole tensor has been written together with its neighbours.
+    pub(super) fn take_written(&self, bytes: &[u8]) -> Result<()> {
+        self.claim(&mut lock(&self.tensor.written), 0, bytes.len())?;
+        self.writer.progress.add(bytes.len() as u64, self.name())?;
+        if self.writer.digest_options.is_some() {
+            lock(&self.tensor.running).take(0, bytes, self.byte_len());
+        }
+        Ok(())
+    }
+
+    /// Marks a range as written, if none of it is.
+    fn claim(&self, written: &mut Ranges, offset: u64, len: usize) -> Result<Range<u64>> {
+        let end = offset.saturating_add(len as u64);
+        if end > self.byte_len() {
+            return Err(ErrorKind::WrittenPastEnd { expected: self.byte_len(), found: end }.into());
+        }
+        written
+            .insert(offset..end)
+            .map_err(|twice| ErrorKind::WrittenTwice { begin: twice.start, end: twice.end })?;
+        Ok(offset..end)
+    }
+
+    /// Writes to a range that has been claimed.
+    fn write(&self, range: Range<u64>, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let claim = Claim { tensor: self, range: Some(range.clone()) };
+        self.write_pieces(range.start, bytes)?;
+        claim.keep();
+        if self.writer.digest_options.is_some() {
+            lock(&self.tensor.running).take(range.start, bytes, self.byte_len());
+        }
+        Ok(())
+    }
+
+    /// Writes at an offset of the tensor, in pieces if there is a progress callback, or if the disk
+    /// can begin with a piece.
+    fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let file = self.writer.file.file();
+        let start = self.tensor.place.start + offset;
+        let meter = &self.writer.progress;
+        let mut written = 0;
+        for piece in bytes.chunks(self.writer.piece()) {
+            let at = start + written;
+            let done = write_all_at(file, piece, at).map_err(|error| ErrorKind::Io(error).into());
+            done.and_then(|()| meter.add(piece.len() as u64, self.name()))
+                .inspect_err(|_| meter.take_back(written))?;
+            self.writer.note_written(at..at + piece.len() as u64);
+            written += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Fails if a byte has not been written.
+    pub(super) fn check_complete(&self) -> Result<()> {
+        let written = lock(&self.tensor.written);
+        match written.first_gap(self.byte_len()) {
+            None => Ok(()),
+            Some(gap) => {
+                let (expected, found) = (self.byte_len(), written.byte_len());
+                Err(self.locate(
+                    ErrorKind::Incomplete { expected, found, begin: gap.start, end: gap.end }
+                        .into(),
+                ))
+            }
+        }
+    }
+
+    pub(super) fn locate(&self, error: Error) -> Error {
+        error.in_tensor(self.name()).in_path(self.writer.path())
+    }
+}
+
+impl io::Write for TensorWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.append_bytes(bytes).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A range that is being written. If this is dropped without [`keep`](Claim::keep), the range
+/// counts as not written: after an error, or a panic of the progress callback.
+struct Claim<'a> {
+    tensor: &'a TensorWriter<'a>,
+    range: Option<Range<u64>>,
+}
+
+impl Claim<'_> {
+    fn keep(mut self) {
+        self.range = None;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if let Some(range) = self.range.take() {
+            lock(&self.tensor.tensor.written).remove(range);
+        }
+    }
+}

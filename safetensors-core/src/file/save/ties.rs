@@ -1,0 +1,26 @@
+//! Saving tensors that share storage once, if the options ask for it.
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
+use super::SaveOptions;
+use crate::format::error::Result;
+use crate::format::tensor::TensorSource;
+use crate::format::tied::{drop_copies, nothing_is_shared, record};
+
+/// Removes the tensors that are tied to others, and returns options that record their names.
+/// Changes nothing unless the options ask for it.
+pub(super) fn apply<'a, N: AsRef<str>, S: TensorSource>(
+    tensors: &mut Vec<(N, S)>,
+    options: &'a SaveOptions,
+) -> Result<Cow<'a, SaveOptions>> {
+    let Some(tied) = &options.tied else { return Ok(Cow::Borrowed(options)) };
+    // The header of the file checks the names of all tensors that are kept.
+    if nothing_is_shared(tensors) {
+        return Ok(Cow::Borrowed(options));
+    }
+    let aliases = drop_copies(tensors, tied)?;
+    let mut options = options.clone();
+    record(&mut options.metadata, aliases)?;
+    Ok(Cow::Owned(options))
+}

@@ -1,0 +1,78 @@
+//! Saving to a file.
+
+use std::path::Path;
+
+use super::atomic::AtomicFile;
+use super::gather::{runs, write_run};
+use super::spec::Spec;
+use super::stream::StreamWriter;
+use super::{SaveOptions, ties};
+use crate::format::error::Result;
+use crate::format::parallel::in_parallel;
+use crate::format::tensor::TensorSource;
+
+/// Fewer bytes than this are written by one thread, because starting others takes longer.
+const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
+
+/// Saves tensors to one file, atomically: afterwards the path has the complete new file or, after
+/// an error, still the old one.
+///
+/// Tensors that are contiguous in memory are not copied, and several are written at a time. The
+/// file gets the mode of the one that it replaces; a file that replaces none follows the umask.
+/// Links are followed. The same tensors and options give the same bytes. Where the file system can
+/// reserve space, a full disk is found before anything is written.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let path = tempfile::tempdir()?.keep().join("model.safetensors");
+/// save(&path, [("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
+/// assert_eq!(Checkpoint::open(&path)?.len(), 1);
+/// # std::fs::remove_dir_all(path.parent().unwrap())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something other than a
+/// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+/// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists). After these the path still has the old
+/// file, and no temporary file stays behind. After
+/// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) it has the new file.
+pub fn save<N: AsRef<str>, S: TensorSource>(
+    path: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+) -> Result<()> {
+    stage(path.as_ref(), tensors, options)?.commit()
+}
+
+/// Writes all of the file that [`save`] puts in place, which the path does not have until the
+/// commit.
+pub(crate) fn stage<N: AsRef<str>, S: TensorSource>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+) -> Result<AtomicFile> {
+    let mut tensors: Vec<(N, S)> = tensors.into_iter().collect();
+    let options = ties::apply(&mut tensors, options).map_err(|error| error.in_path(path))?;
+    // The threads share the sources by reference, so sources need not be `Send`. Names need not be
+    // `Sync`, so they are separated from the sources.
+    let (names, tensors): (Vec<N>, Vec<S>) = tensors.into_iter().unzip();
+    let specs: Vec<_> =
+        names.iter().zip(&tensors).map(|(name, tensor)| Spec::of(name.as_ref(), tensor)).collect();
+    let writer = StreamWriter::create_for(path, &specs, &options)?;
+    write_all(&writer, &tensors)?;
+    writer.stage()
+}
+
+/// Writes every tensor, front to back, several at a time.
+fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()> {
+    let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
+    // 0 is the default number.
+    let threads = if bytes < WORTH_SEVERAL_THREADS { 1 } else { 0 };
+    let write = |run: &[usize], buffer: &mut Vec<u8>| write_run(writer, run, tensors, buffer);
+    in_parallel(runs(writer), threads, write)?;
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Conversion of elements from one dtype to another.
+//!
+//! [`TensorView::convert`] and [`TensorBuf::convert`] convert tensors in memory.
+//! [`LoadOptions::all_as`](crate::LoadOptions::all_as) and
+//! [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) convert while they read. [`Converted`]
+//! converts while it is saved. [`widen`] converts only where no value can change, for a framework
+//! that lacks a dtype.
+//!
+//! | from | to | what happens |
+//! |---|---|---|
+//! | any dtype | the same | nothing: every bit is kept |
+//! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | rounded once, to nearest, ties to even; [`Overflow`] decides what numbers that are too large become |
+//! | the same floats | BOOL, I8 … I64, U8 … U64 | checked: a value that is not an integer, or out of range, is an error |
+//! | BOOL, I8 … I64, U8 … U64 | the eight floats above | rounded to nearest, ties to even; [`Overflow`] as above |
+//! | BOOL, I8 … I64, U8 … U64 | BOOL, I8 … I64, U8 … U64 | checked: a value out of range is an error; BOOL has 0 and 1 |
+//! | C64 | any other dtype | not possible |
+//! | any other dtype | C64 | not possible |
+//! | any other dtype | F4, F6_E2M3, F6_E3M2, F8_E8M0 | not possible: the elements and scales of a block must be chosen together |
+//!
+//! A pair that is not possible is [`ErrorKind::NoConversion`]. [`can_convert`] tells whether a pair
+//! is possible.
+//!
+//! - A value that the target has is unchanged, including subnormals and the sign of zero. The two
+//!   FNUZ dtypes have no negative zero: it becomes zero, and so do negative numbers that round to
+//!   zero.
+//! - NaN stays NaN with every [`Overflow`]; its sign and payload may change. As an integer it is an
+//!   error.
+//! - Infinity stays infinity, or becomes NaN in a dtype without infinity. [`Overflow`] can change
+//!   that.
+//! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first.
+//! - Negative zero becomes the integer 0.
+//!
+//! ```
+//! use half::bf16;
+//! use safetensors_core::{ConvertOptions, Dtype, TensorBuf};
+//!
+//! let weights = TensorBuf::from_vec(vec![2], vec![0.1_f32, 3e38])?;
+//! let narrow = weights.convert(Dtype::BF16, &ConvertOptions::new())?;
+//! assert_eq!(narrow.into_vec::<bf16>()?, [0.1, 3e38].map(bf16::from_f32));
+//! # Ok::<(), safetensors_core::Error>(())
+//! ```
+
+mod block;
+mod conversion;
+mod decode;
+mod double;
+mod encode;
+mod integer;
+mod options;
+mod source;
+pub(crate) mod support;
+pub(crate) mod widen;
+
+#[cfg(all(test, feature = "std"))]
+pub(crate) use block::tests::{CHOSEN, widths};
+#[cfg(feature = "std")]
+pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of, vectorized};
+pub(crate) use conversion::Conversion;
+pub use conversion::can_convert;
+#[cfg(feature = "std")]
+pub(crate) use decode::{decode_bytes, decode_four};
+pub use options::{ConvertOptions, Overflow};
+pub use source::Converted;
+pub(crate) use support::DtypeTable;
+pub use support::Widening;
+pub use widen::{is_lossless, widen};
+
+use crate::format::dtype::Dtype;
+use crate::format::error::{ErrorKind, Result};
+#[cfg(feature = "std")]
+use crate::format::parallel::in_parallel;
+use crate::format::tensor::{TensorBuf, TensorView};
+#[cfg(feature = "std")]
+use crate::format::trace::Span;
+
+impl TensorBuf {
+    /// Converts the values to another dtype, see [the table](crate::convert). A buffer that has the
+    /// dtype already is returned unchanged, without a copy.
+    ///
+    /// ```
+    /// use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf};
+    ///
+    /// let ids = TensorBuf::from_vec(vec![3], vec![1_i64, 2, 300])?;
+    /// let error = ids.clone().convert(Dtype::U8, &ConvertOptions::new()).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 2, .. }));
+    /// assert_eq!(
+    ///     ids.convert(Dtype::U16, &ConvertOptions::new())?.into_vec::<u16>()?,
+    ///     [1, 2, 300]
+    /// );
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NoConversion`](crate::ErrorKind::NoConversion) for a pair that is not possible;
+    /// [`DoesNotFit`](crate::ErrorKind::DoesNotFit) for a value that the table or
+    /// [`Overflow::Error`] makes an error; [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow) and
+    /// [`TooLargeForMemory`](crate::ErrorKind::TooLargeForMemory).
+    pub fn convert(self, to: Dtype, options: &ConvertOptions) -> Result<Self> {
+        if self.dtype() == to {
+            return Ok(self);
+        }
+        let conversion = Conversion::new(self.dtype(), to, options)?;
+        convert(&conversion, self.shape(), self.bytes(), options)
+    }
+}
+
+impl TensorView<'_> {
+    /// Converts the values to another dtype, see [the table](crate::convert). The result is a copy,
+    /// even if the dtype is the same.
+    ///
+    /// ```
+    /// use safetensors_core::{ConvertOptions, Dtype, TensorView};
+    ///
+    /// // Two elements of F4 in a byte: 0.5 in the low half, -6 in the high half.
+    /// let packed = TensorView::new(Dtype::F4, &[2], &[0xf1])?;
+    /// assert_eq!(
+    ///     packed.convert(Dtype::F32, &ConvertOptions::new())?.into_vec::<f32>()?,
+    ///     [0.5, -6.0]
+    /// );
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`TensorBuf::convert`], and [`InvalidBool`](crate::ErrorKind::InvalidBool).
+    pub fn convert(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
+        if self.dtype() == to || cfg!(target_endian = "big") {
+            return TensorBuf::from_view(self)?.convert(to, options);
+        }
+        let conversion = Conversion::new(self.dtype(), to, options)?;
+        convert(&conversion, self.shape(), self.data(), options)
+    }
+
+    /// Converts the values to the dtype of `out` and stores them there. This is
+    /// [`convert`](TensorView::convert) without a new buffer, for many tensors of one shape.
+    ///
+    /// ```
+    /// use safetensors_core::{ConvertOptions, TensorBuf, TensorView};
+    ///
+    /// let mut out = TensorBuf::from_vec(vec![2], vec![0.0_f32; 2])?;
+    /// TensorView::from_slice(&[2], &[1_i8, -2])?
+    ///     .convert_into(&mut out, &ConvertOptions::new())?;
+    /// assert_eq!(out.as_slice::<f32>()?, [1.0, -2.0]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; the errors of
+    /// [`convert`](TensorView::convert), after which the values in `out` are unspecified.
+    pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
+        if self.shape() != out.shape() {
+            return Err(ErrorKind::WrongShape {
+                expected: out.shape().into(),
+                found: self.shape().into(),
+            }
+            .into());
+        }
+        let conversion = Conversion::new(self.dtype(), out.dtype(), options)?;
+        let converted = if cfg!(target_endian = "big") {
+            run(&conversion, TensorBuf::from_view(self)?.bytes(), out.bytes_mut(), options)
+        } else {
+            run(&conversion, self.data(), out.bytes_mut(), options)
+        };
+        if converted.is_err() && out.dtype() == Dtype::BOOL {
+            // The bytes may be neither 0 nor 1 now, which a BOOL buffer must never hold.
+            out.bytes_mut().fill(0);
+        }
+        converted
+    }
+}
+
+/// Converts elements in the machine's byte order to a tensor of another dtype.
+fn convert(
+    conversion: &Conversion,
+    shape: &[usize],
+    bytes: &[u8],
+    options: &ConvertOptions,
+) -> Result<TensorBuf> {
+    let mut converted = TensorBuf::zeroed(conversion.to(), shape.to_vec())?;
+    run(conversion, bytes, converted.bytes_mut(), options)?;
+    Ok(converted)
+}
+
+/// Converts all elements of a tensor with [`Conversion::run`]. Several threads convert a large
+/// tensor.
+#[cfg(feature = "std")]
+fn run(
+    conversion: &Conversion,
+    src: &[u8],
+    out: &mut [u8],
+    options: &ConvertOptions,
+) -> Result<()> {
+    /// The number of elements that a thread takes at a time. Converting them takes far longer than
+    /// starting a thread.
+    const PIECE: usize = 1 << 20;
+
+    let span = Span::convert(conversion.from().name(), conversion.to().name(), out.len());
+    let _convert = span.enter();
+    let (from, to) = (bytes_of(conversion.from(), PIECE), bytes_of(conversion.to(), PIECE));
+    let pieces: std::vec::Vec<_> = src.chunks(from).zip(out.chunks_mut(to)).collect();
+    in_parallel(
+        pieces.into_iter().enumerate(),
+        options.threads,
+        |(number, (src, out)), _: &mut ()| Ok(conversion.run(src, out, (number * PIECE) as u64)?),
+    )?;
+    Ok(())
+}
+
+#[cfg(not(feature = "std"))]
+fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], _: &ConvertOptions) -> Result<()> {
+    Ok(conversion.run(src, out, 0)?)
+}

@@ -1,0 +1,258 @@
+//! [`Format`]: how the bits of a floating-point element encode its value.
+
+/// The bits of a floating-point dtype: a sign, an exponent and a mantissa, from the highest bit to
+/// the lowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Format {
+    pub(crate) exponent_bits: u32,
+    pub(crate) mantissa_bits: u32,
+    pub(crate) bias: u32,
+    pub(crate) special: Special,
+}
+
+/// Which codes are not finite numbers. A code is the bits of one element, as an integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Special {
+    /// None: every code is a number.
+    None,
+    /// As in IEEE 754: a code with the highest exponent is infinity if its mantissa is 0, else NaN.
+    Ieee,
+    /// A code whose bits below the sign are all 1 is NaN. There is no infinity.
+    AllOnesNan,
+    /// The code of negative zero is NaN, and the only one. There is no infinity.
+    NegativeZeroNan,
+    /// The code whose bits are all 1 is NaN. Every other code is the exponent of a power of two,
+    /// with the bias of `f32`. There is neither sign nor zero.
+    Scale,
+}
+
+impl Special {
+    const fn has_sign(self) -> bool {
+        !matches!(self, Self::Scale)
+    }
+
+    const fn has_negative_zero(self) -> bool {
+        matches!(self, Self::None | Self::Ieee | Self::AllOnesNan)
+    }
+
+    const fn has_infinity(self) -> bool {
+        matches!(self, Self::Ieee)
+    }
+
+    const fn has_nan(self) -> bool {
+        !matches!(self, Self::None)
+    }
+}
+
+impl Format {
+    /// IEEE half precision. Many machines have instructions to convert it.
+    pub(crate) const HALF: Self = Self::new(5, 10, 15, Special::Ieee);
+
+    pub(crate) const fn new(
+        exponent_bits: u32,
+        mantissa_bits: u32,
+        bias: u32,
+        special: Special,
+    ) -> Self {
+        Self { exponent_bits, mantissa_bits, bias, special }
+    }
+
+    /// The width of a code in bits.
+    pub(crate) const fn bits(self) -> u32 {
+        self.special.has_sign() as u32 + self.exponent_bits + self.mantissa_bits
+    }
+
+    /// Whether a code equals the upper bits of the `f32` with the same value, as in bfloat16.
+    pub(crate) const fn is_upper_part_of_f32(self) -> bool {
+        self.exponent_bits == 8 && self.bias == 127 && matches!(self.special, Special::Ieee)
+    }
+
+    /// Whether elements belong to blocks with a common scale, or are such scales. Nothing is
+    /// converted to these formats, because elements and scales must be chosen together.
+    pub(crate) const fn is_of_blocks(self) -> bool {
+        self.bits() < 8 || matches!(self.special, Special::Scale)
+    }
+
+    /// Whether each value of `other` is also a value of this format: numbers, zeros with their
+    /// sign, infinities and NaN.
+    pub(crate) fn holds(self, other: Self) -> bool {
+        let (special, others) = (self.special, other.special);
+        let (exponent, mantissa) = self.largest_parts();
+        let (other_exponent, other_mantissa) = other.largest_parts();
+        special.has_sign() >= others.has_sign()
+            && special.has_negative_zero() >= others.has_negative_zero()
+            && special.has_infinity() >= others.has_infinity()
+            && special.has_nan() >= others.has_nan()
+            && self.mantissa_bits >= other.mantissa_bits
+            && self.smallest_exponent() <= other.smallest_exponent()
+            && (exponent > other_exponent
+                || exponent == other_exponent && mantissa >= other_mantissa)
+    }
+
+    /// The exponent of the smallest number above zero, which is a power of two.
+    fn smallest_exponent(self) -> i32 {
+        // The number is subnormal, with the exponent of the smallest normal number. Scales have no
+        // subnormals.
+        let normal = if matches!(self.special, Special::Scale) { 0 } else { 1 };
+        normal - self.bias as i32 - self.mantissa_bits as i32
+    }
+
+    /// The code of the largest finite number.
+    pub(crate) const fn largest_code(self) -> u64 {
+        let codes = 1 << (self.exponent_bits + self.mantissa_bits);
+        match self.special {
+            Special::None | Special::NegativeZeroNan => codes - 1,
+            Special::AllOnesNan | Special::Scale => codes - 2,
+            Special::Ieee => codes - (1 << self.mantissa_bits) - 1,
+        }
+    }
+
+    /// The exponent of the largest finite number, and its mantissa at the top of 64 bits.
+    fn largest_parts(self) -> (i32, u64) {
+        let code = self.largest_code();
+        let exponent = (code >> self.mantissa_bits) as i32 - self.bias as i32;
+        let mantissa = code & ((1 << self.mantissa_bits) - 1);
+        (exponent, if self.mantissa_bits == 0 { 0 } else { mantissa << (64 - self.mantissa_bits) })
+    }
+}
+
+/// Limits. These methods are only for formats whose values all fit `f32`.
+impl Format {
+    /// The number of low mantissa bits of an `f32` that this format does not have.
+    pub(crate) const fn dropped_bits(self) -> u32 {
+        f32::MANTISSA_DIGITS - 1 - self.mantissa_bits
+    }
+
+    /// The largest finite number, as the bits of an `f32`.
+    const fn largest_bits(self) -> u32 {
+        // The largest number is normal. So its code differs from the bits of the `f32` only in the
+        // dropped bits and the bias.
+        ((self.largest_code() as u32) << self.dropped_bits()) + ((127 - self.bias) << 23)
+    }
+
+    /// The largest finite number.
+    pub(crate) const fn largest(self) -> f32 {
+        f32::from_bits(self.largest_bits())
+    }
+
+    /// The number that would follow the largest one, if the next code were a number too.
+    pub(crate) const fn after_largest(self) -> f32 {
+        f32::from_bits(self.largest_bits() + (1 << self.dropped_bits()))
+    }
+
+    /// The smallest `f32` that is too large for this format. It lies half-way between the largest
+    /// number and the next one. If the largest number has an even code, the tie rounds to it, and
+    /// the `f32` just above the tie is the first that is too large.
+    pub(crate) const fn first_overflow(self) -> f32 {
+        let tie = self.largest_bits() + (1 << (self.dropped_bits() - 1));
+        let largest_is_odd = self.largest_bits() >> self.dropped_bits() & 1;
+        f32::from_bits(tie + 1 - largest_is_odd)
+    }
+}
+
+/// Values. These methods are only for formats of at most 8 bits.
+impl Format {
+    /// The values of all codes, indexed by code. For a wider format all values are 0. Callers are
+    /// generic over the format, so this must compile for wide formats, but its result is then not
+    /// used.
+    pub(crate) const fn values(self) -> [f32; 256] {
+        let mut values = [0.0; 256];
+        let mut code = 0;
+        while self.bits() <= 8 && code < 256 {
+            values[code] = match self.special {
+                Special::Scale => power_of_two(code as u32),
+                _ => self.decode(code as u32),
+            };
+            code += 1;
+        }
+        values
+    }
+
+    const fn decode(self, code: u32) -> f32 {
+        let sign = code >> (self.exponent_bits + self.mantissa_bits) & 1;
+        let exponent = code >> self.mantissa_bits & ((1 << self.exponent_bits) - 1);
+        let mantissa = code & ((1 << self.mantissa_bits) - 1);
+        let top = exponent == (1 << self.exponent_bits) - 1;
+        let all_ones = top && mantissa == (1 << self.mantissa_bits) - 1;
+        let negative_zero = sign == 1 && exponent == 0 && mantissa == 0;
+        let magnitude = match self.special {
+            Special::Ieee if top && mantissa == 0 => f32::INFINITY,
+            Special::Ieee if top => f32::NAN,
+            Special::AllOnesNan if all_ones => f32::NAN,
+            Special::NegativeZeroNan if negative_zero => return f32::NAN,
+            _ => {
+                // A subnormal has the exponent of the smallest normal and no hidden bit.
+                let hidden = if exponent == 0 { 0 } else { 1 << self.mantissa_bits };
+                let unbiased = if exponent == 0 { 1 } else { exponent };
+                let power = 127 + unbiased - self.bias - self.mantissa_bits;
+                (hidden | mantissa) as f32 * f32::from_bits(power << 23)
+            }
+        };
+        if sign == 1 { -magnitude } else { magnitude }
+    }
+}
+
+/// The value of a code of [`Special::Scale`].
+const fn power_of_two(code: u32) -> f32 {
+    match code {
+        // Subnormal in `f32`.
+        0 => f32::from_bits(1 << 22),
+        0xff => f32::NAN,
+        _ => f32::from_bits(code << 23),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::format::dtype::Dtype;
+
+    #[test]
+    fn the_limits_are_those_of_the_formats() {
+        let limits = [
+            (Dtype::F4, 6.0, 8.0, 7.0),
+            (Dtype::F8_E4M3, 448.0, 480.0, 464.0_f32.next_up()),
+            (Dtype::F8_E5M2, 57344.0, 65536.0, 61440.0),
+            (Dtype::F8_E4M3FNUZ, 240.0, 256.0, 248.0),
+            (Dtype::F8_E5M2FNUZ, 57344.0, 65536.0, 61440.0),
+            (Dtype::F16, 65504.0, 65536.0, 65520.0),
+            (Dtype::BF16, half::bf16::MAX.to_f32(), f32::INFINITY, f32::from_bits(0x7f7f_8000)),
+        ];
+        for (dtype, largest, after, overflow) in limits {
+            let format = dtype.format().unwrap();
+            assert_eq!(
+                (format.largest(), format.after_largest(), format.first_overflow()),
+                (largest, after, overflow)
+            );
+        }
+        assert_eq!(Dtype::F32.format().unwrap().largest(), f32::MAX);
+    }
+
+    /// The values of all codes of a format of at most 16 bits.
+    fn values(dtype: Dtype) -> Vec<f32> {
+        let codes = 0..1_u32 << dtype.bits();
+        match dtype {
+            Dtype::F16 => codes.map(|code| half::f16::from_bits(code as u16).to_f32()).collect(),
+            Dtype::BF16 => codes.map(|code| f32::from_bits(code << 16)).collect(),
+            _ => dtype.format().unwrap().values()[..codes.end as usize].to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_format_holds_another_if_it_has_each_of_its_values() {
+        let floats = || Dtype::ALL.iter().filter_map(|dtype| Some((*dtype, dtype.format()?)));
+        let bits = |value: &f32| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() };
+        for (wide, format) in floats().filter(|(wide, _)| wide.bits() <= 16) {
+            let all: std::collections::HashSet<u32> = values(wide).iter().map(bits).collect();
+            for (narrow, other) in floats().filter(|(narrow, _)| narrow.bits() <= 16) {
+                let has_all = values(narrow).iter().all(|value| all.contains(&bits(value)));
+                assert_eq!(format.holds(other), has_all, "{wide} holds {narrow}");
+            }
+            for wider in [Dtype::F32, Dtype::F64] {
+                let wider = wider.format().unwrap();
+                assert!(wider.holds(format) && !format.holds(wider), "{wide}");
+            }
+        }
+        let [single, double] = [Dtype::F32, Dtype::F64].map(|dtype| dtype.format().unwrap());
+        assert!(double.holds(single) && !single.holds(double));
+    }
+}

@@ -1,0 +1,91 @@
+//! Writes the header: the bytes of a file before the data.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+use core::ops::Range;
+
+use super::{LENGTH_BYTES, METADATA_KEY, Metadata};
+use crate::format::dtype::Dtype;
+
+/// One tensor of a header to be written.
+pub(crate) struct HeaderEntry<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: &'a [usize],
+    pub(crate) data_offsets: Range<u64>,
+}
+
+/// Encodes the header: its length, the JSON text, and padding so that the data begins at a multiple
+/// of `align`.
+///
+/// The same input gives the same bytes: entries keep their order, and metadata is sorted. If the
+/// metadata is empty, `__metadata__` is left out.
+pub(crate) fn encode<'a>(
+    metadata: &Metadata,
+    entries: impl Iterator<Item = HeaderEntry<'a>>,
+    align: usize,
+) -> Vec<u8> {
+    let mut json = String::from("{");
+    if !metadata.is_empty() {
+        push_string(&mut json, METADATA_KEY);
+        json.push_str(":{");
+        for (i, (key, value)) in metadata.iter().enumerate() {
+            json.push_str(if i == 0 { "" } else { "," });
+            push_string(&mut json, key);
+            json.push(':');
+            push_string(&mut json, value);
+        }
+        json.push('}');
+    }
+    let mut digits = itoa::Buffer::new();
+    for HeaderEntry { name, dtype, shape, data_offsets } in entries {
+        json.push_str(if json.len() == 1 { "" } else { "," });
+        push_string(&mut json, name);
+        json.push_str(":{\"dtype\":\"");
+        json.push_str(dtype.name());
+        json.push_str("\",\"shape\":[");
+        for (i, dim) in shape.iter().enumerate() {
+            json.push_str(if i == 0 { "" } else { "," });
+            json.push_str(digits.format(*dim));
+        }
+        json.push_str("],\"data_offsets\":[");
+        json.push_str(digits.format(data_offsets.start));
+        json.push(',');
+        json.push_str(digits.format(data_offsets.end));
+        json.push_str("]}");
+    }
+    json.push('}');
+    let padded = (LENGTH_BYTES + json.len()).next_multiple_of(align);
+    let json_len = padded - LENGTH_BYTES;
+    let mut bytes = Vec::with_capacity(padded);
+    bytes.extend_from_slice(&(json_len as u64).to_le_bytes());
+    bytes.extend_from_slice(json.as_bytes());
+    bytes.resize(padded, b' ');
+    bytes
+}
+
+/// Appends `text` as a JSON string. Only the characters that JSON requires are escaped.
+fn push_string(json: &mut String, text: &str) {
+    json.push('"');
+    let mut rest = text;
+    // Text between two escapes is copied at once.
+    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..b' ')) {
+        json.push_str(&rest[..at]);
+        match rest.as_bytes()[at] {
+            b'"' => json.push_str("\\\""),
+            b'\\' => json.push_str("\\\\"),
+            0x8 => json.push_str("\\b"),
+            b'\t' => json.push_str("\\t"),
+            b'\n' => json.push_str("\\n"),
+            0xc => json.push_str("\\f"),
+            b'\r' => json.push_str("\\r"),
+            byte => {
+                let _ = write!(json, "\\u{byte:04x}");
+            }
+        }
+        rest = &rest[at + 1..];
+    }
+    json.push_str(rest);
+    json.push('"');
+}

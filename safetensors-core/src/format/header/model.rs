@@ -1,0 +1,216 @@
+//! [`Header`]: a parsed header in compact form. All names share one string, all dimensions share
+//! one vector, and each tensor has one record.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+
+use super::LENGTH_BYTES;
+use crate::format::dtype::Dtype;
+use crate::format::header::NameTable;
+
+/// The `__metadata__` of a file: strings by name, sorted.
+pub type Metadata = BTreeMap<String, String>;
+
+/// The longest header text that any limit allows. Positions in the text then fit 32 bits.
+pub(super) const MAX_TEXT: u64 = u32::MAX as u64;
+
+/// A parsed and validated header.
+///
+/// Every tensor has a dtype of the format and a size that matches its shape. The tensors cover the
+/// data without holes or overlaps. They are in file order, sorted by the begin of their data.
+///
+/// ```
+/// use safetensors_core::header::Header;
+/// use safetensors_core::{Dtype, Limits};
+///
+/// let json = br#"{"a":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]}}"#;
+/// let header = Header::parse_json(json, &Limits::default())?;
+/// let a = header.get("a").unwrap();
+/// assert_eq!((a.dtype(), a.shape(), a.byte_len()), (Dtype::F16, &[2, 3][..], 12));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Header {
+    pub(super) names: String,
+    pub(super) dims: Vec<usize>,
+    pub(super) records: Vec<Record>,
+    pub(super) table: NameTable,
+    pub(super) metadata: Metadata,
+    pub(super) json_len: u64,
+    pub(super) data_len: u64,
+}
+
+/// One tensor of a [`Header`], as ranges of the shared names and dimensions. 32-bit positions
+/// suffice because the text is never longer than [`MAX_TEXT`].
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) name: Span,
+    pub(super) shape: Span,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    pub(super) dtype: Dtype,
+}
+
+/// The fields of an entry. Each is valid by itself; whether they agree is not checked yet.
+pub(super) struct ParsedEntry {
+    pub(super) dtype: Dtype,
+    /// The range of its dimensions among all dimensions that the parser has read.
+    pub(super) shape: Range<usize>,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+}
+
+/// A range of positions below 2³².
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    /// Stores a range, which must not exceed [`MAX_TEXT`].
+    pub(super) fn new(range: Range<usize>) -> Self {
+        debug_assert!(range.end as u64 <= MAX_TEXT);
+        Self { start: range.start as u32, end: range.end as u32 }
+    }
+
+    pub(super) fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+impl Header {
+    /// The descriptions of all tensors, in file order.
+    pub fn iter(
+        &self,
+    ) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
+        (0..self.records.len()).map(|position| TensorInfo { header: self, position })
+    }
+
+    /// The tensor at this position in file order.
+    pub(crate) fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
+        (position < self.records.len()).then_some(TensorInfo { header: self, position })
+    }
+
+    /// The tensor of this name. The lookup costs one hash and one comparison, and allocates
+    /// nothing.
+    pub fn get(&self, name: &str) -> Option<TensorInfo<'_>> {
+        self.position(name).and_then(|position| self.tensor_at(position))
+    }
+
+    /// The position in file order of the tensor of this name.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.table.find(name, |position| self.name_at(position))
+    }
+
+    /// The number of tensors.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is no tensor.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The `__metadata__`; empty if the file has none.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The length in bytes of the header's JSON text with its padding: the number that the file's
+    /// first 8 bytes hold.
+    #[cfg(feature = "std")]
+    pub(crate) fn json_len(&self) -> u64 {
+        self.json_len
+    }
+
+    /// Where the data begins, counted from the start of the file.
+    pub fn data_start(&self) -> u64 {
+        LENGTH_BYTES as u64 + self.json_len
+    }
+
+    /// The bytes of all tensors: the length of the file's data.
+    pub fn data_len(&self) -> u64 {
+        self.data_len
+    }
+
+    pub(super) fn name_at(&self, position: usize) -> &str {
+        &self.names[self.records[position].name.range()]
+    }
+}
+
+/// The description of one tensor, borrowed from the header.
+#[derive(Clone, Copy)]
+pub struct TensorInfo<'a> {
+    header: &'a Header,
+    /// The position in file order.
+    position: usize,
+}
+
+impl<'a> TensorInfo<'a> {
+    /// The name, with JSON escapes decoded. It may be empty, and may hold any character.
+    pub fn name(&self) -> &'a str {
+        self.header.name_at(self.position)
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.record().dtype
+    }
+
+    /// The dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &'a [usize] {
+        &self.header.dims[self.record().shape.range()]
+    }
+
+    /// The range of the tensor's bytes, counted from the first byte after the header.
+    pub fn data_offsets(&self) -> Range<u64> {
+        self.record().begin..self.record().end
+    }
+
+    /// The number of elements: the product of the dimensions, 1 for a scalar. The product fits 64
+    /// bits, as the parser has checked.
+    #[cfg(feature = "std")]
+    pub(crate) fn element_count(&self) -> u64 {
+        self.shape().iter().map(|&dim| dim as u64).product()
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        let Range { start, end } = self.data_offsets();
+        end - start
+    }
+
+    fn record(&self) -> &'a Record {
+        &self.header.records[self.position]
+    }
+
+    /// All that the header says of the tensor.
+    fn fields(&self) -> (&'a str, Dtype, &'a [usize], Range<u64>) {
+        (self.name(), self.dtype(), self.shape(), self.data_offsets())
+    }
+}
+
+/// Two descriptions are equal if all their fields are.
+impl PartialEq for TensorInfo<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.fields() == other.fields()
+    }
+}
+
+impl Eq for TensorInfo<'_> {}
+
+impl fmt::Debug for TensorInfo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TensorInfo")
+            .field("name", &self.name())
+            .field("dtype", &self.dtype())
+            .field("shape", &self.shape())
+            .field("data_offsets", &self.data_offsets())
+            .finish()
+    }
+}

@@ -1,0 +1,133 @@
+//! [`Progress`]: how far a long operation has come. [`Meter`] counts it and calls the caller's
+//! callback.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::OnPanic;
+use crate::format::error::{ErrorKind, Result};
+
+/// How far a load, a save or the computing of digests has come.
+///
+/// Several threads report it, so a smaller number of bytes can be reported after a larger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress<'a> {
+    /// The bytes done so far. A load counts bytes in memory, in the dtype that is loaded. A save
+    /// counts bytes written, in the dtype that is saved. Digests count the bytes that are hashed.
+    pub bytes_done: u64,
+    /// All bytes to be done. If digests are computed of each tensor and of all data, each byte
+    /// counts twice.
+    pub bytes_total: u64,
+    /// The name of a tensor that the latest bytes belong to. Empty if they belong to a whole file.
+    pub tensor: &'a str,
+}
+
+/// The most bytes that are written between two calls of the callback.
+pub(crate) const PIECE: usize = 4 << 20;
+
+/// The callback is called once per this many bytes, and at the end. A file may have a hundred
+/// thousand small tensors, and a call for each would be slow.
+const STEP: u64 = 1 << 20;
+
+type Callback = dyn Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync;
+
+/// Counts the bytes that are done and calls the caller's callback, if there is one.
+///
+/// The meter in options holds only the callback. Each operation makes its own from that [with a
+/// total](Meter::for_total). Clones of such a meter count together.
+#[derive(Clone, Default)]
+pub(crate) struct Meter {
+    callback: Option<Arc<Callback>>,
+    count: Option<Arc<Count>>,
+}
+
+struct Count {
+    done: AtomicU64,
+    total: u64,
+    cancelled: AtomicBool,
+}
+
+impl Meter {
+    pub(crate) fn new(
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { callback: Some(Arc::new(callback)), count: None }
+    }
+
+    /// A meter that calls `first` and then the callback of this one.
+    pub(crate) fn after(
+        &self,
+        first: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        let callback = self.callback.clone();
+        Self::new(move |progress| {
+            first(progress)?;
+            callback.as_ref().map_or(ControlFlow::Continue(()), |callback| callback(progress))
+        })
+    }
+
+    /// Whether there is a callback.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.callback.is_some()
+    }
+
+    /// A meter for an operation on `total` bytes. If this meter counts for a larger operation
+    /// already, the new one counts for the same operation, and `total` is ignored.
+    pub(crate) fn for_total(&self, total: u64) -> Self {
+        let new = || {
+            Arc::new(Count { done: AtomicU64::new(0), total, cancelled: AtomicBool::new(false) })
+        };
+        Self {
+            callback: self.callback.clone(),
+            count: Some(self.count.clone().unwrap_or_else(new)),
+        }
+    }
+
+    /// Adds bytes of a tensor that have been done.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Cancelled`] if the callback cancels the operation, or has cancelled it or
+    /// panicked before. Bytes for which the callback cancels are not counted.
+    pub(crate) fn add(&self, bytes: u64, tensor: &str) -> Result<()> {
+        let (Some(callback), Some(count)) = (&self.callback, &self.count) else { return Ok(()) };
+        self.check()?;
+        let before = count.done.fetch_add(bytes, Ordering::Relaxed);
+        let bytes_done = before + bytes;
+        if before / STEP != bytes_done / STEP || bytes_done == count.total {
+            let progress = Progress { bytes_done, bytes_total: count.total, tensor };
+            let _cancel = OnPanic(|| count.cancelled.store(true, Ordering::Relaxed));
+            if callback(progress).is_break() {
+                count.cancelled.store(true, Ordering::Relaxed);
+                self.take_back(bytes);
+            }
+        }
+        self.check()
+    }
+
+    /// Subtracts bytes that were counted but are not done after all.
+    pub(crate) fn take_back(&self, bytes: u64) {
+        if let Some(count) = &self.count {
+            count.done.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Fails with [`ErrorKind::Cancelled`] if the callback has cancelled the operation.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.count {
+            Some(count) if count.cancelled.load(Ordering::Relaxed) => {
+                Err(ErrorKind::Cancelled.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meter").field("is_watched", &self.is_watched()).finish_non_exhaustive()
+    }
+}

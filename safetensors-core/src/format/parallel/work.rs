@@ -1,0 +1,59 @@
+//! [`Work`]: the number of threads and the progress callback of an operation.
+
+use std::ops::ControlFlow;
+
+use super::{Meter, Progress, in_parallel, threads_of_environment};
+use crate::format::error::Result;
+
+/// The fields that the options of loads and of digests have in common.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Work {
+    threads: usize,
+    progress: Meter,
+}
+
+impl Work {
+    /// Sets the number of threads; 0 for the default.
+    pub(crate) fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// Sets the progress callback, which may cancel the operation.
+    pub(crate) fn progress(
+        self,
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { progress: Meter::new(callback), ..self }
+    }
+
+    /// The number of threads that was set; 0 for the default.
+    pub(crate) fn thread_count(&self) -> usize {
+        self.threads
+    }
+
+    /// The same work, by this many threads unless a number was set, here or by the environment
+    /// variable.
+    pub(crate) fn unless_set(&self, threads: usize) -> Self {
+        let is_set = self.threads > 0 || threads_of_environment().is_some();
+        if is_set { self.clone() } else { self.clone().threads(threads) }
+    }
+
+    /// Makes all later operations with these options count together, to `total` bytes.
+    pub(crate) fn counting(self, total: u64) -> Self {
+        Self { progress: self.progress.for_total(total), ..self }
+    }
+
+    /// A meter for an operation on `total` bytes.
+    pub(crate) fn meter(&self, total: u64) -> Meter {
+        self.progress.for_total(total)
+    }
+
+    /// Does `work` for each item, as [`in_parallel`] does.
+    pub(crate) fn each<I, T: Send, B: Default>(
+        &self,
+        items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
+        work: impl Fn(I, &mut B) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        in_parallel(items, self.threads, work)
+    }
+}

@@ -1,0 +1,106 @@
+//! [`SliceView`]: a slice of a tensor in memory.
+
+use alloc::vec::Vec;
+
+use super::{IntoIndices, Selection};
+use crate::format::dtype::Dtype;
+#[cfg(doc)]
+use crate::format::error::ErrorKind;
+use crate::format::error::Result;
+use crate::format::tensor::{Sink, TensorBuf, TensorSource, TensorView};
+
+/// A slice of a [`TensorView`]. It borrows the tensor's bytes. Only [`to_buf`](SliceView::to_buf)
+/// copies them; saving the slice writes them directly, as a [`TensorSource`].
+#[derive(Clone, Debug)]
+pub struct SliceView<'a> {
+    dtype: Dtype,
+    selection: Selection,
+    data: &'a [u8],
+}
+
+impl<'a> SliceView<'a> {
+    /// The bytes of the slice as contiguous runs of the tensor's bytes, in order.
+    pub fn runs(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+        // The selection was made for a tensor of this many bytes, so every run lies inside them.
+        self.selection.runs().map(|run| &self.data[run.start as usize..run.end as usize])
+    }
+
+    /// Copies the slice into a new tensor.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidBool`] if the tensor is BOOL and a byte is neither 0 nor 1.
+    pub fn to_buf(&self) -> Result<TensorBuf> {
+        TensorBuf::filled_by(self.dtype, self.shape().to_vec(), |mut bytes| {
+            for run in self.runs() {
+                let (here, rest) = bytes.split_at_mut(run.len());
+                here.copy_from_slice(run);
+                bytes = rest;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl TensorSource for SliceView<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.selection.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        // Short runs are gathered in a buffer, because calling the sink for every few bytes is
+        // slow.
+        const GATHERED: usize = 64 * 1024;
+        let mut gathered = Vec::new();
+        for run in self.runs() {
+            if gathered.len() + run.len() > GATHERED && !gathered.is_empty() {
+                sink(&gathered)?;
+                gathered.clear();
+            }
+            if run.len() >= GATHERED {
+                sink(run)?;
+            } else {
+                gathered.extend_from_slice(run);
+            }
+        }
+        if gathered.is_empty() { Ok(()) } else { sink(&gathered) }
+    }
+}
+
+impl<'a> TensorView<'a> {
+    /// Takes a slice of the tensor without copying it: a tuple of positions and ranges, see
+    /// [`Index`](super::Index), the part of a rank, or a span of one dimension.
+    ///
+    /// ```
+    /// use safetensors_core::TensorView;
+    /// use safetensors_core::slice::{RankPart, TensorPart};
+    ///
+    /// let table = TensorView::from_slice(&[2, 4], &[0_u8, 1, 2, 3, 4, 5, 6, 7])?;
+    /// let columns = [
+    ///     table.slice((.., 2..4))?,
+    ///     table.slice(RankPart::new(1, 1, 2))?,
+    ///     table.slice(TensorPart::span(1, 2, 2))?,
+    /// ];
+    /// for columns in columns {
+    ///     assert_eq!(columns.to_buf()?.into_vec::<u8>()?, [2, 3, 6, 7]);
+    /// }
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
+    /// dimension, and for a range that ends before it begins (unlike NumPy, a range is not
+    /// clipped); [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if a run of selected
+    /// elements of a sub-byte dtype does not begin and end on byte boundaries; for a part those of
+    /// [`TensorPart::ranges`](super::TensorPart::ranges).
+    pub fn slice(&self, indices: impl IntoIndices) -> Result<SliceView<'a>> {
+        let indices = indices.into_indices(self.shape())?;
+        let selection = Selection::new(self.dtype(), self.shape(), &indices)?;
+        Ok(SliceView { dtype: self.dtype(), selection, data: self.data() })
+    }
+}

@@ -1,0 +1,204 @@
+//! [`Rows`]: rows of a tensor by their numbers, in any order.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::shape::{byte_len, element_count};
+use crate::format::dtype::Dtype;
+use crate::format::error::ErrorKind;
+
+/// Rows of a tensor, which are positions of its first dimension, in the order in which they are
+/// wanted. A row can be wanted several times.
+///
+/// Each row is read once, in the order in which the rows lie in the tensor, so that neighbours are
+/// read together. [`arrange`](Rows::arrange) then moves them to their places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    /// The numbers of the rows, ascending, each once.
+    distinct: Vec<usize>,
+    /// For each wanted row, its position in `distinct`; `None` if these are the wanted rows.
+    order: Option<Vec<usize>>,
+    /// The number of elements of a row.
+    elements: u64,
+    /// The number of bytes of a row in the file.
+    row_len: u64,
+}
+
+impl Rows {
+    /// These rows of a tensor of this dtype and shape.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchDim`] for a scalar; [`ErrorKind::IndexOutOfBounds`];
+    /// [`ErrorKind::SliceInsideByte`] if a row of a sub-byte dtype does not fill whole bytes;
+    /// [`ErrorKind::ShapeOverflow`] if they are too many.
+    pub(crate) fn new(dtype: Dtype, shape: &[usize], wanted: &[usize]) -> Result<Self, ErrorKind> {
+        let Some((&len, row)) = shape.split_first() else {
+            return Err(ErrorKind::NoSuchDim { dim: 0, ndim: 0 });
+        };
+        if let Some(&row) = wanted.iter().find(|row| **row >= len) {
+            return Err(ErrorKind::IndexOutOfBounds { dim: 0, len, asked: row.to_string() });
+        }
+        let row_len = match byte_len(dtype, row) {
+            // No row has no bytes.
+            _ if wanted.is_empty() => 0,
+            Err(ErrorKind::PartialByte { dtype, .. }) => {
+                return Err(ErrorKind::SliceInsideByte { dtype });
+            }
+            row_len => row_len?,
+        };
+        let mut distinct = wanted.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let position = |row: &usize| distinct.partition_point(|other| other < row);
+        let order = (distinct != wanted).then(|| wanted.iter().map(position).collect());
+        let rows = Self { distinct, order, elements: element_count(row)?, row_len };
+        byte_len(dtype, &rows.shape(shape))?;
+        Ok(rows)
+    }
+
+    /// The shape of the wanted rows, given the shape of the tensor.
+    pub(crate) fn shape(&self, tensor: &[usize]) -> Vec<usize> {
+        core::iter::once(self.count()).chain(tensor.iter().skip(1).copied()).collect()
+    }
+
+    /// The number of wanted rows.
+    fn count(&self) -> usize {
+        self.order.as_ref().map_or(self.distinct.len(), Vec::len)
+    }
+
+    /// The number of bytes of all wanted rows in the file.
+    pub(crate) fn byte_len(&self) -> u64 {
+        self.count() as u64 * self.row_len
+    }
+
+    /// The number of bytes of a row in the file.
+    pub(crate) fn row_len(&self) -> u64 {
+        self.row_len
+    }
+
+    /// The numbers of the rows as they are wanted.
+    pub(crate) fn wanted(&self) -> Vec<usize> {
+        match &self.order {
+            Some(order) => order.iter().map(|&position| self.distinct[position]).collect(),
+            None => self.distinct.clone(),
+        }
+    }
+
+    /// The bytes of the rows in the tensor, as they are read. No two ranges touch.
+    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for &row in self.distinct.iter().filter(|_| self.row_len > 0) {
+            let start = row as u64 * self.row_len;
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end += self.row_len,
+                _ => ranges.push(start..start + self.row_len),
+            }
+        }
+        ranges
+    }
+
+    /// The index of an element among the wanted rows, given its index among those that are read.
+    pub(crate) fn wanted_element(&self, index: u64) -> u64 {
+        let (row, column) = (index / self.elements.max(1), index % self.elements.max(1));
+        let order = self.order.iter().flatten();
+        let wanted = order.zip(0..).find(|(position, _)| **position as u64 == row);
+        wanted.map_or(row, |(_, wanted)| wanted) * self.elements + column
+    }
+
+    /// Moves rows to their places. `bytes` has room for all wanted rows, of any dtype. The rows as
+    /// they are read come first.
+    ///
+    /// This needs no second buffer. First the rows are brought into the order in which each is
+    /// wanted for the first time. Then, from the last place to the first, each row is copied to its
+    /// place. No place comes before the row that it needs, so nothing that is needed is
+    /// overwritten.
+    pub(crate) fn arrange(&self, bytes: &mut [u8]) {
+        let Some(order) = &self.order else { return };
+        let len = bytes.len() / order.len().max(1);
+        if len == 0 {
+            return;
+        }
+        // The rows in the order of their first places, and for each place its row in this order.
+        let (mut from, mut rank) = (Vec::new(), alloc::vec![usize::MAX; self.distinct.len()]);
+        for &position in order {
+            if rank[position] == usize::MAX {
+                rank[position] = from.len();
+                from.push(position);
+            }
+        }
+        for place in 0..from.len() {
+            // A row that stood at a place before this one was swapped to where that place's row
+            // was.
+            let mut at = from[place];
+            while at < place {
+                at = from[at];
+            }
+            from[place] = at;
+            if at != place {
+                let (before, after) = bytes.split_at_mut(at * len);
+                before[place * len..][..len].swap_with_slice(&mut after[..len]);
+            }
+        }
+        for (place, &position) in order.iter().enumerate().rev() {
+            let start = rank[position] * len;
+            if start != place * len {
+                bytes.copy_within(start..start + len, place * len);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn arranged(shape: &[usize], wanted: &[usize]) -> Vec<u8> {
+        let rows = Rows::new(Dtype::U8, shape, wanted).unwrap();
+        let row = shape[1];
+        let mut bytes: Vec<u8> = rows.ranges().into_iter().flatten().map(|i| i as u8).collect();
+        bytes.resize(wanted.len() * row, 0xee);
+        rows.arrange(&mut bytes);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn each_row_comes_to_all_its_places(
+            row in 0..4_usize,
+            wanted in prop::collection::vec(0..40_usize, 0..60),
+        ) {
+            let expected: Vec<u8> = wanted
+                .iter()
+                .flat_map(|at| at * row..(at + 1) * row)
+                .map(|i| i as u8)
+                .collect();
+            prop_assert_eq!(arranged(&[40, row], &wanted), expected);
+            let rows = Rows::new(Dtype::U8, &[40, row], &wanted).unwrap();
+            prop_assert_eq!(rows.wanted(), wanted.clone());
+            // Of each element that is read, the first place.
+            let read = rows.distinct.iter().flat_map(|at| at * row..(at + 1) * row);
+            for (index, element) in read.enumerate() {
+                let place = rows.wanted_element(index as u64) as usize;
+                prop_assert_eq!(wanted[place / row] * row + place % row, element);
+                prop_assert!(!wanted[..place / row].contains(&(element / row)));
+            }
+        }
+    }
+
+    /// A chain of swaps that was followed from its start for each place would take quadratic time:
+    /// minutes.
+    #[test]
+    fn long_chains_of_rows_are_arranged() {
+        let count = 200_000;
+        let rotated: Vec<usize> = (0..count).map(|i| (i + count - 1) % count).collect();
+        let reversed: Vec<usize> = (0..count).rev().collect();
+        for wanted in [rotated, reversed] {
+            let expected: Vec<u8> = wanted.iter().map(|i| *i as u8).collect();
+            assert!(arranged(&[count, 1], &wanted) == expected);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! [`TensorSource`]: a tensor that can be written, from memory, a file or a device.
+
+use alloc::boxed::Box;
+
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::tensor::{Storage, TensorBuf, TensorView, swap_on_big_endian};
+
+/// Takes the bytes of a tensor, piece by piece, in order.
+pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+
+/// Takes the bytes of a tensor, piece by piece, in any order. The number is the offset of a piece
+/// in the tensor, in bytes. Threads of the source may take turns in calling it.
+pub type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + Send + 'a;
+
+/// A tensor to be saved: its dtype, its shape, and its bytes on demand.
+///
+/// The threads that write share the sources, so a source must be [`Sync`].
+///
+/// ```
+/// use safetensors_core::save::Sink;
+/// use safetensors_core::{Dtype, Result, SafeTensors, SaveOptions, TensorSource, serialize};
+///
+/// /// The numbers from 0 on. They are made while they are written, and never all in memory.
+/// struct Counting([usize; 1]);
+///
+/// impl TensorSource for Counting {
+///     fn dtype(&self) -> Dtype {
+///         Dtype::U32
+///     }
+///
+///     fn shape(&self) -> &[usize] {
+///         &self.0
+///     }
+///
+///     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+///         (0..self.0[0] as u32).try_for_each(|number| sink(&number.to_le_bytes()))
+///     }
+/// }
+///
+/// let file = serialize([("ids", Counting([3]))], &SaveOptions::new())?;
+/// assert_eq!(SafeTensors::parse(&file)?.view("ids")?.as_slice::<u32>()?, [0, 1, 2]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+pub trait TensorSource: Sync {
+    /// The type of the elements.
+    fn dtype(&self) -> Dtype;
+
+    /// The dimensions, outermost first; empty for a scalar.
+    fn shape(&self) -> &[usize];
+
+    /// Passes the bytes to `sink` as a file has them: little-endian and in C order. A source that
+    /// holds such bytes in memory passes them in one piece, without a copy. Other sources pass them
+    /// in pieces of bounded size.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `sink`, at which the source must stop, and the errors of reading the bytes. A
+    /// source that passes more or fewer bytes than its dtype and shape need makes the save fail.
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
+
+    /// Passes the same bytes to a sink that knows the place of each piece, as a file does. A source
+    /// whose elements lie in memory in another order overrides this: it can pass each piece while
+    /// the memory that it comes from is in the processor's cache. The default passes the pieces of
+    /// [`write_to`](Self::write_to).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`write_to`](Self::write_to). A source that passes a byte twice or not at all
+    /// makes the save fail.
+    fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
+        let mut offset = 0;
+        self.write_to(&mut |bytes| {
+            sink(offset, bytes)?;
+            offset += bytes.len() as u64;
+            Ok(())
+        })
+    }
+
+    /// The memory that holds the elements, if other tensors may share it.
+    /// [`SaveOptions::tied`](crate::SaveOptions::tied) uses it to find tied weights. The default is
+    /// `None`: the memory is unknown, and the tensor is never tied.
+    fn storage(&self) -> Option<Storage> {
+        None
+    }
+
+    /// Fails if the elements are codes of a quantised weight, which
+    /// [`Converted`](crate::convert::Converted) must not take for numbers. A source that passes on
+    /// the elements of another one asks it. The default is that they are numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Quantization`], naming the weight.
+    fn refuse_codes(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl TensorSource for TensorView<'_> {
+    fn dtype(&self) -> Dtype {
+        Self::dtype(self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        Self::shape(self)
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        sink(self.data())
+    }
+
+    /// The borrowed bytes, as a whole storage. A view does not know the allocation that it borrows
+    /// from.
+    fn storage(&self) -> Option<Storage> {
+        Some(Storage::whole(self.data().as_ptr().addr() as u64, self.data().len() as u64))
+    }
+}
+
+impl TensorSource for TensorBuf {
+    fn dtype(&self) -> Dtype {
+        Self::dtype(self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        Self::shape(self)
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        write_native(Self::dtype(self), self.bytes(), sink)
+    }
+
+    /// The buffer, as a whole storage. Two references to one buffer are the same tensor.
+    fn storage(&self) -> Option<Storage> {
+        Some(Storage::whole(self.bytes().as_ptr().addr() as u64, self.bytes().len() as u64))
+    }
+}
+
+/// Passes contiguous elements in native byte order to `sink` as a file has them. On a little-endian
+/// target nothing is copied. On a big-endian target the bytes are swapped through a buffer.
+///
+/// # Errors
+///
+/// The errors of `sink`.
+pub fn write_native(dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
+    if cfg!(target_endian = "little") {
+        return sink(bytes);
+    }
+    let mut buffer = [0_u8; 4096];
+    for piece in bytes.chunks(buffer.len()) {
+        let swapped = &mut buffer[..piece.len()];
+        swapped.copy_from_slice(piece);
+        swap_on_big_endian(dtype, swapped);
+        sink(swapped)?;
+    }
+    Ok(())
+}
+
+macro_rules! forward {
+    ($($type:ty),*) => {$(
+        impl<S: TensorSource + ?Sized> TensorSource for $type {
+            fn dtype(&self) -> Dtype {
+                (**self).dtype()
+            }
+
+            fn shape(&self) -> &[usize] {
+                (**self).shape()
+            }
+
+            fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+                (**self).write_to(sink)
+            }
+
+            fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
+                (**self).write_pieces(sink)
+            }
+
+            fn storage(&self) -> Option<Storage> {
+                (**self).storage()
+            }
+
+            fn refuse_codes(&self) -> Result<()> {
+                (**self).refuse_codes()
+            }
+        }
+    )*};
+}
+
+forward!(&S, Box<S>);
+
+/// Writes a source to `sink`, which gets no byte past `expected`, and nothing more once it has
+/// failed. A source that ignores an error fails at its end.
+///
+/// # Errors
+///
+/// [`ErrorKind::SourceLength`] if the source gives more or fewer bytes than `expected`, or ignores
+/// an error of `sink`; the errors of the source and of `sink`.
+pub fn write_exactly(
+    source: &(impl TensorSource + ?Sized),
+    expected: u64,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
+    let (mut written, mut has_failed) = (0, false);
+    source.write_to(&mut |bytes| {
+        let found = written + bytes.len() as u64;
+        if has_failed || found > expected {
+            (written, has_failed) = (found, true);
+            return Err(ErrorKind::SourceLength { expected, found }.into());
+        }
+        has_failed = true;
+        sink(bytes)?;
+        (written, has_failed) = (found, false);
+        Ok(())
+    })?;
+    if has_failed || written != expected {
+        return Err(Error::from(ErrorKind::SourceLength { expected, found: written }));
+    }
+    Ok(())
+}
+
+/// Passes the bytes of a source on in pieces of `len` bytes, however the source cuts them. The last
+/// piece may be shorter. A piece is aligned for every dtype, and `take` may change it in place.
+///
+/// # Errors
+///
+/// Those of [`write_exactly`], with `take` as the sink.
+pub fn write_in_pieces(
+    source: &(impl TensorSource + ?Sized),
+    expected: u64,
+    len: usize,
+    mut take: impl FnMut(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    // No larger than the tensor, because many tensors are small.
+    let len = expected.min(len.max(1) as u64) as usize;
+    let mut words = alloc::vec![0_u64; len.div_ceil(size_of::<u64>())];
+    let buffer = bytemuck::cast_slice_mut::<_, u8>(&mut words);
+    let (mut filled, mut left) = (0, expected);
+    write_exactly(source, expected, &mut |mut bytes| {
+        while !bytes.is_empty() {
+            let piece = left.min(len as u64) as usize;
+            let (now, rest) = bytes.split_at(bytes.len().min(piece - filled));
+            buffer[filled..][..now.len()].copy_from_slice(now);
+            (filled, bytes) = (filled + now.len(), rest);
+            if filled == piece {
+                take(&mut buffer[..piece])?;
+                (filled, left) = (0, left - piece as u64);
+            }
+        }
+        Ok(())
+    })
+}

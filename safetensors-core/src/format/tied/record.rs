@@ -1,0 +1,45 @@
+//! Drops the duplicates that [`resolve`] finds, and records their names.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::{Resolved, Tied, resolve};
+use crate::format::error::{Error, Result, TieProblem};
+use crate::format::header::{Metadata, is_reserved};
+use crate::format::tensor::TensorSource;
+
+/// Removes the dropped tensors from the list, and returns each dropped name with the kept name. The
+/// other tensors stay in order.
+pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
+    tensors: &mut Vec<(N, S)>,
+    tied: &Tied,
+) -> Result<BTreeMap<String, String>> {
+    let Resolved { keep, aliases } = resolve(tensors, tied)?;
+    let mut keep = keep.into_iter().peekable();
+    let mut positions = 0..tensors.len();
+    tensors
+        .retain(|_| positions.next().is_some_and(|position| keep.next_if_eq(&position).is_some()));
+    Ok(aliases)
+}
+
+/// Adds the dropped names to the metadata. An entry of the user with the same key and another value
+/// is an error: it is not overwritten, and without its own entry the name would be lost.
+pub(crate) fn record(metadata: &mut Metadata, aliases: BTreeMap<String, String>) -> Result<()> {
+    for (name, kept) in aliases {
+        if is_reserved(&name) {
+            return Err(Error::from(TieProblem::Reserved { kept }).in_tensor(&name));
+        }
+        match metadata.get(&name) {
+            Some(found) if *found != kept => {
+                let problem = TieProblem::NotRecorded { kept, found: found.clone() };
+                return Err(Error::from(problem).in_tensor(&name));
+            }
+            Some(_) => {}
+            None => {
+                metadata.insert(name, kept);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! [`resolve`]: finds tensors that share storage, and chooses the name to keep.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::{Storage, Tied, Views};
+use crate::format::error::{Error, ErrorKind, Result, TieProblem};
+use crate::format::header::METADATA_KEY;
+use crate::format::tensor::{TensorSource, shape};
+
+/// The outcome for a list of tensors: which to save, and which names are dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    /// The positions of the tensors to save, ascending.
+    pub(crate) keep: Vec<usize>,
+    /// Each dropped name, with the name that is kept for it.
+    pub(crate) aliases: BTreeMap<String, String>,
+}
+
+/// One tensor of a group that shares a storage.
+struct Member<'a, S> {
+    position: usize,
+    name: &'a str,
+    tensor: &'a S,
+    storage: Storage,
+    byte_len: u64,
+}
+
+/// Finds the tensors that share storage and decides which of their names to keep.
+///
+/// [`Tied`] states the rules.
+///
+/// # Errors
+///
+/// The errors of saving with [`Tied`].
+pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
+    tensors: &[(N, S)],
+    options: &Tied,
+) -> Result<Resolved> {
+    let mut storages: BTreeMap<(u64, u64), Vec<Member<'_, S>>> = BTreeMap::new();
+    let mut names = BTreeSet::new();
+    for (position, (name, tensor)) in tensors.iter().enumerate() {
+        let name = name.as_ref();
+        // The header checks names too, but a dropped name never gets there.
+        if name == METADATA_KEY {
+            return Err(Error::from(ErrorKind::ReservedName).in_tensor(name));
+        }
+        if !names.insert(name) {
+            return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
+        }
+        let Some(storage) = tensor.storage() else { continue };
+        let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
+        let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
+        // A source that numbers its storages gives an empty tensor a storage of one byte, so that
+        // it can be shared.
+        let byte_len = if options.empty { byte_len.max(1) } else { byte_len };
+        if byte_len > 0 && storage.byte_len > 0 {
+            let member = Member { position, name, tensor, storage, byte_len };
+            storages.entry((member.storage.id, member.storage.byte_len)).or_default().push(member);
+        }
+    }
+    let mut dropped = BTreeSet::new();
+    let mut aliases = BTreeMap::new();
+    for members in storages.into_values() {
+        for group in groups(members, options.views) {
+            let kept = choose(&group, options)?;
+            for member in group.iter().filter(|member| member.position != kept.position) {
+                if options.views != Views::Drop && !same(member, kept) {
+                    return Err(Error::from(TieProblem::PartlyTied { kept: kept.name.into() })
+                        .in_tensor(member.name));
+                }
+                dropped.insert(member.position);
+                aliases.insert(member.name.into(), kept.name.into());
+            }
+        }
+    }
+    Ok(Resolved {
+        keep: (0..tensors.len()).filter(|position| !dropped.contains(position)).collect(),
+        aliases,
+    })
+}
+
+/// Whether each tensor has its own storage, and fills it. Then [`resolve`] keeps all of them,
+/// if their names are good. This is much faster for thousands of small tensors.
+pub(crate) fn nothing_is_shared<N, S: TensorSource>(tensors: &[(N, S)]) -> bool {
+    let mut ids = Vec::with_capacity(tensors.len());
+    for (_, tensor) in tensors {
+        let Some(storage) = tensor.storage() else { continue };
+        let fills = storage.range == (0..storage.byte_len)
+            && shape::byte_len(tensor.dtype(), tensor.shape())
+                .is_ok_and(|len| len == storage.byte_len);
+        if !fills {
+            return false;
+        }
+        ids.push((storage.id, storage.byte_len));
+    }
+    ids.sort_unstable();
+    ids.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+/// Divides the tensors of one storage into groups that are tied.
+fn groups<S: TensorSource>(
+    mut members: Vec<Member<'_, S>>,
+    views: Views,
+) -> Vec<Vec<Member<'_, S>>> {
+    members.sort_by(|a, b| {
+        let key = |member: &Member<'_, S>| (member.storage.range.start, member.storage.range.end);
+        key(a).cmp(&key(b)).then_with(|| a.name.cmp(b.name))
+    });
+    let mut groups: Vec<Vec<Member<'_, S>>> = Vec::new();
+    for member in members {
+        let group = match views {
+            Views::Save => groups.iter_mut().find(|group| same(&group[0], &member)),
+            // Each tensor is compared only with the one before it, as in the Python library, so
+            // that the outcome is the same. If two narrow tensors follow a wide one, this can split
+            // tensors that overlap. But then a group has no tensor that fills the storage, and is
+            // refused.
+            Views::Refuse | Views::Drop => groups.last_mut().filter(|group| {
+                group
+                    .last()
+                    .is_some_and(|before| member.storage.range.start < before.storage.range.end)
+            }),
+        };
+        match group {
+            Some(group) => group.push(member),
+            None => groups.push(Vec::from([member])),
+        }
+    }
+    groups
+}
+
+/// Chooses the tensor of a group whose name is kept.
+fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b Member<'a, S>> {
+    let complete = |member: &&Member<'_, S>| {
+        // The tensor must span the storage and have as many bytes. A broadcast tensor can have as
+        // many bytes without spanning it.
+        let filled = member.storage.range == (0..member.storage.byte_len)
+            && member.byte_len == member.storage.byte_len;
+        // If views are saved, all members of a group are the same tensor, and any of them may be
+        // kept.
+        options.views == Views::Save || filled
+    };
+    group
+        .iter()
+        .filter(complete)
+        .min_by_key(|member| {
+            (
+                !options.prefer.contains(member.name),
+                options.discard.contains(member.name),
+                member.name,
+            )
+        })
+        .ok_or_else(|| {
+            let mut names: Vec<_> = group.iter().map(|member| String::from(member.name)).collect();
+            names.sort_unstable();
+            let error = Error::from(TieProblem::NotCovered { names });
+            group.iter().map(|member| member.name).min().into_iter().fold(error, Error::in_tensor)
+        })
+}
+
+/// Whether two tensors of one storage are one tensor under two names.
+fn same<S: TensorSource>(a: &Member<'_, S>, b: &Member<'_, S>) -> bool {
+    a.storage.contiguous
+        && b.storage.contiguous
+        && a.storage.range == b.storage.range
+        && a.tensor.dtype() == b.tensor.dtype()
+        && a.tensor.shape() == b.tensor.shape()
+}

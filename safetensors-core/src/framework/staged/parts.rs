@@ -1,0 +1,270 @@
+//! [`Plan`]: which parts of which tensors go into which slot, and how a thread fills a slot.
+
+use std::mem;
+use std::ops::Range;
+
+use super::StagedPart;
+use crate::file::io::{ReadAt, ReadRange};
+use crate::file::load::fused::{ReadConversion, ReadScratch};
+use crate::file::load::wanted::TensorRead;
+use crate::file::load::{DtypePlan, LazyTensor, LoadOptions};
+use crate::format::dtype::Dtype;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::tensor::{TensorBuf, shape, swap_on_big_endian};
+
+/// Each part begins at a multiple of this in its slot, so that elements of all dtypes are aligned.
+const ALIGNMENT: usize = 8;
+
+/// The elements of a part are a multiple of this, unless the tensor ends. So a part of any packed
+/// dtype has whole bytes.
+const GROUP: usize = 8;
+
+/// A slot must hold at least one group of the widest elements.
+const SMALLEST_SLOT: usize = GROUP * 16;
+
+/// Larger slots gain nothing, and the bits of one are still counted by a `usize`.
+const LARGEST_SLOT: usize = 256 << 20;
+
+/// How one tensor is read.
+struct Source<'t, 'a, S> {
+    tensor: &'t LazyTensor<'a, S>,
+    loaded: DtypePlan,
+    /// The conversion while elements are read, if there is one.
+    conversion: Option<ReadConversion<'t>>,
+    /// How many bits an element of the file has in a slot.
+    bits: usize,
+}
+
+/// Which bytes each slot gets, in the order in which the slots are filled.
+pub(super) struct Plan<'t, 'a, S> {
+    sources: Vec<Source<'t, 'a, S>>,
+    fills: Vec<Vec<StagedPart>>,
+    slot_bytes: usize,
+    bytes: u64,
+    options: &'t LoadOptions,
+}
+
+impl<'t, 'a, S> Plan<'t, 'a, S> {
+    /// Plans slots of this many bytes. Large tensors are cut, and small ones share a slot.
+    pub(super) fn new(
+        wanted: &'t [TensorRead<'t, 'a, S>],
+        options: &'t LoadOptions,
+        slot_bytes: usize,
+    ) -> Result<Self> {
+        let slot_bytes = slot_bytes.clamp(SMALLEST_SLOT, LARGEST_SLOT) / ALIGNMENT * ALIGNMENT;
+        let mut plan =
+            Self { sources: Vec::new(), fills: Vec::new(), slot_bytes, bytes: 0, options };
+        let mut fill: Vec<StagedPart> = Vec::new();
+        for (index, wanted) in wanted.iter().enumerate() {
+            let source = Source::new(wanted, options);
+            let (source, len) = source.map_err(|error| wanted.tensor.locate(error))?;
+            // The longest part that is whole groups of elements.
+            let longest = bytes_of(slot_bytes * 8 / source.bits / GROUP * GROUP, source.bits);
+            let mut offset = 0;
+            while offset < len {
+                let used = fill.last().map_or(0, |part| part.slot.end.next_multiple_of(ALIGNMENT));
+                let part = longest.min(len - offset);
+                // The long parts of a large tensor take a slot each. The rest of the tensor may
+                // share one with its neighbours.
+                if part > slot_bytes - used {
+                    plan.fills.push(mem::take(&mut fill));
+                    continue;
+                }
+                fill.push(StagedPart { tensor: index, offset, slot: used..used + part });
+                offset += part;
+            }
+            plan.bytes = plan.bytes.saturating_add(len as u64);
+            plan.sources.push(source);
+        }
+        if !fill.is_empty() {
+            plan.fills.push(fill);
+        }
+        Ok(plan)
+    }
+
+    /// The bytes of all tensors, as they come into the slots.
+    pub(super) fn byte_len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The bytes of a slot, which are enough for every part.
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// The number of slots to be filled.
+    pub(super) fn len(&self) -> usize {
+        self.fills.len()
+    }
+
+    /// The parts in the slot that is filled as this one in the order.
+    pub(super) fn parts(&self, number: usize) -> &[StagedPart] {
+        &self.fills[number]
+    }
+
+    /// The tensor of a part.
+    pub(super) fn tensor(&self, part: &StagedPart) -> &'t LazyTensor<'a, S> {
+        self.sources[part.tensor].tensor
+    }
+}
+
+impl<S: ReadAt> Plan<'_, '_, S> {
+    /// Reads the parts of one slot into its memory.
+    pub(super) fn fill(
+        &self,
+        number: usize,
+        slot: &mut [u8],
+        scratch: &mut ReadScratch,
+    ) -> Result<()> {
+        let parts = self.parts(number);
+        let needed = parts.last().map_or(0, |part| part.slot.end);
+        if slot.len() < needed {
+            let found = slot.len();
+            let short = format!("a slot has {found} bytes, expected at least {needed}");
+            return Err(ErrorKind::Io(std::io::Error::other(short)).into());
+        }
+        let mut places = places(parts, slot).into_iter().peekable();
+        while let Some((part, place)) = places.next() {
+            let source = &self.sources[part.tensor];
+            if !source.is_plain() {
+                let read = source.read_converted(part, place, self.options, scratch);
+                read.map_err(|error| source.tensor.locate(error))?;
+                continue;
+            }
+            // Neighbours in the file are read in one call: the time of a small read is mostly the
+            // call itself.
+            let mut together = vec![(part, place)];
+            let mut last = part;
+            while let Some((next, place)) = places.next_if(|(next, _)| self.follows(last, next)) {
+                together.push((next, place));
+                last = next;
+            }
+            self.read_plain(together)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the bytes of a part follow in the same file, and both are read as they are.
+    fn follows(&self, part: &StagedPart, next: &StagedPart) -> bool {
+        let (source, following) = (&self.sources[part.tensor], &self.sources[next.tensor]);
+        std::ptr::eq(source.tensor.source(), following.tensor.source())
+            && following.is_plain()
+            && source.file_offset(part) + part.slot.len() as u64 == following.file_offset(next)
+    }
+
+    /// Reads parts that are not converted, and are neighbours in one file.
+    fn read_plain(&self, mut parts: Vec<(&StagedPart, &mut [u8])>) -> Result<()> {
+        let Some((first, _)) = parts.first() else { return Ok(()) };
+        let reader = self.tensor(first).source();
+        let ranges = parts.iter_mut().map(|(part, place)| ReadRange {
+            offset: self.sources[part.tensor].file_offset(part),
+            bytes: place,
+        });
+        if reader.read_ranges_at(&mut ranges.collect::<Vec<_>>()).is_err() {
+            // The joint read failed. Read the parts one by one, so that the error names the right
+            // tensor.
+            for (part, place) in &mut parts {
+                let source = &self.sources[part.tensor];
+                let read = reader.read_exact_at(place, source.file_offset(part));
+                read.map_err(|error| source.tensor.locate(ErrorKind::Io(error).into()))?;
+            }
+        }
+        for (part, place) in &mut parts {
+            swap_on_big_endian(self.tensor(part).dtype(), place);
+        }
+        Ok(())
+    }
+}
+
+/// Cuts a slot into the places of its parts.
+fn places<'p, 's>(
+    parts: &'p [StagedPart],
+    mut slot: &'s mut [u8],
+) -> Vec<(&'p StagedPart, &'s mut [u8])> {
+    let mut cut = 0;
+    let place = |part: &'p StagedPart| {
+        let (_, rest) = mem::take(&mut slot).split_at_mut(part.slot.start - cut);
+        let (place, rest) = rest.split_at_mut(part.slot.len());
+        (cut, slot) = (part.slot.end, rest);
+        (part, place)
+    };
+    parts.iter().map(place).collect()
+}
+
+impl<'t, 'a, S> Source<'t, 'a, S> {
+    /// Decides how a tensor is read, and how many bytes it then has.
+    fn new(wanted: &'t TensorRead<'t, 'a, S>, options: &LoadOptions) -> Result<(Self, usize)> {
+        let (tensor, loaded) = (wanted.tensor, wanted.loaded);
+        let conversion = wanted.conversion(options)?;
+        let len = shape::memory_len(loaded.dtype(), &loaded.shape(tensor.shape()))?;
+        let numbers: usize = loaded.shape(&[]).iter().product();
+        let bits = loaded.dtype().bits() as usize * numbers;
+        Ok((Self { tensor, loaded, conversion, bits }, len))
+    }
+
+    /// Whether the bytes of the file come into the slot as they are. Bytes of BOOL are checked.
+    fn is_plain(&self) -> bool {
+        let file = self.tensor.dtype();
+        self.conversion.is_none() && self.loaded.is_finished_by_reading() && file != Dtype::BOOL
+    }
+
+    /// The elements of a part, counted over the tensor.
+    fn elements(&self, part: &StagedPart) -> Range<usize> {
+        let start = elements_of(part.offset, self.bits);
+        start..start + elements_of(part.slot.len(), self.bits)
+    }
+
+    /// Where the bytes of a part begin in the file.
+    fn file_offset(&self, part: &StagedPart) -> u64 {
+        let bits = self.tensor.dtype().bits() as usize;
+        let before = bytes_of(self.elements(part).start, bits);
+        self.tensor.file_offset() + before as u64
+    }
+}
+
+impl<S: ReadAt> Source<'_, '_, S> {
+    /// Reads and converts the elements of a part.
+    fn read_converted(
+        &self,
+        part: &StagedPart,
+        place: &mut [u8],
+        options: &LoadOptions,
+        scratch: &mut ReadScratch,
+    ) -> Result<()> {
+        let (elements, offset) = (self.elements(part), self.file_offset(part));
+        let (source, first) = (self.tensor.source(), elements.start as u64);
+        let read = |conversion: &ReadConversion<'_>, out: &mut [u8], scratch: &mut ReadScratch| {
+            scratch.read_converted(source, offset, conversion, first, out)
+        };
+        if let Some(conversion) = &self.conversion
+            && self.loaded.is_finished_by_reading()
+        {
+            return read(conversion, place, scratch);
+        }
+        // What follows after reading needs a buffer of the dtype that is read.
+        let dtype = self.conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
+        let mut buf = TensorBuf::reserved(dtype, vec![elements.len()])?;
+        match &self.conversion {
+            Some(conversion) => read(conversion, buf.bytes_mut(), scratch)?,
+            None => {
+                source.read_exact_at(buf.bytes_mut(), offset).map_err(ErrorKind::Io)?;
+                buf.finish_reading().map_err(|error| error.at_element(|index| first + index))?;
+            }
+        }
+        // Slots are filled by several threads already.
+        let buf = self.loaded.finish(buf, &options.conversions().threads(1));
+        place
+            .copy_from_slice(buf.map_err(|error| error.at_element(|index| first + index))?.bytes());
+        Ok(())
+    }
+}
+
+/// The bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
+fn bytes_of(elements: usize, bits: usize) -> usize {
+    elements / GROUP * bits + elements % GROUP * bits / 8
+}
+
+/// The elements in a number of bytes.
+fn elements_of(bytes: usize, bits: usize) -> usize {
+    bytes / bits * 8 + bytes % bits * 8 / bits
+}

@@ -1,0 +1,343 @@
+//! [`run`]: threads fill slots, and the calling thread has them copied, at the same time.
+//!
+//! A slot goes round: free, filled by a thread, copied from, free again. The calling thread alone
+//! talks to the device, because a device may tie its work to the thread (candle's CUDA devices have
+//! one stream of work per thread).
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use super::{StagedPart, Staging, StagingBuffers};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::parallel::{OnPanic, Task, default_threads};
+
+/// What a thread tells the calling thread.
+enum Message<S> {
+    /// The slot of this number is filled.
+    Filled(usize, S),
+    /// It could not be filled.
+    Failed(usize, Error),
+    /// The thread panicked.
+    Panicked,
+}
+
+/// What threads take from: free slots, and the number of the next slot to be filled.
+struct Queue<S> {
+    free: Receiver<S>,
+    next: usize,
+}
+
+/// What the threads that fill slots share.
+struct Readers<S, F> {
+    queue: Mutex<Queue<S>>,
+    /// The number of slots to be filled.
+    count: usize,
+    stop: AtomicBool,
+    fill: F,
+}
+
+impl<S, F> Readers<S, F> {
+    /// A free slot and its number. Whoever waits for a slot keeps the others from the queue, so
+    /// numbers are begun in order. `None` at the end, and when the work is to stop.
+    fn next(&self) -> Option<(usize, S)> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.next == self.count || self.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        // Fails when the calling thread has ended.
+        let slot = queue.free.recv().ok().filter(|_| !self.stop.load(Ordering::Relaxed))?;
+        queue.next += 1;
+        Some((queue.next - 1, slot))
+    }
+
+    /// What each thread does.
+    fn work<B: Default>(&self, messages: Sender<Message<S>>)
+    where
+        F: Fn(usize, &mut S, &mut B) -> Result<()>,
+    {
+        let _stop = OnPanic(|| {
+            self.stop.store(true, Ordering::Relaxed);
+            let _ = messages.send(Message::Panicked);
+        });
+        let mut own = B::default();
+        while let Some((number, mut slot)) = self.next() {
+            let message = match (self.fill)(number, &mut slot, &mut own) {
+                Ok(()) => Message::Filled(number, slot),
+                Err(error) => {
+                    self.stop.store(true, Ordering::Relaxed);
+                    Message::Failed(number, error)
+                }
+            };
+            if messages.send(message).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// How much there is to do, and who does it.
+pub(super) struct Work {
+    /// The number of slots to be filled.
+    pub(super) count: usize,
+    /// How many threads fill slots; 0 for the default.
+    pub(super) threads: usize,
+}
+
+/// Fills slots with the numbers from 0 up to `count`, and has each copied.
+///
+/// `fill` fills the slot of a number. `parts` says what is copied from it.
+///
+/// # Errors
+///
+/// The first failure stops all threads: each ends with the slot that it is at. If several slots
+/// could not be filled, the error is the one of the first of them. A panic of `fill` goes on in the
+/// calling thread.
+pub(super) fn run<'p, T: Staging, B: Default>(
+    Work { count, threads }: Work,
+    buffers: StagingBuffers,
+    staging: &mut T,
+    fill: impl Fn(usize, &mut T::Slot, &mut B) -> Result<()> + Sync,
+    parts: impl Fn(usize) -> &'p [StagedPart],
+) -> Result<()> {
+    let slots = buffers.slots.max(1).min(count);
+    let threads = NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(slots);
+    let (free, free_slots) = channel();
+    let queue = Mutex::new(Queue { free: free_slots, next: 0 });
+    let shared = Readers { queue, count, stop: AtomicBool::new(false), fill };
+    let mut device = Device { count, slots, slot_bytes: buffers.slot_bytes, staging, parts };
+    thread::scope(|scope| {
+        let (sender, messages) = channel();
+        let readers: Vec<_> = (0..threads)
+            .map_while(|_| {
+                let (shared, sender, task) = (&shared, sender.clone(), Task::current());
+                let work = move || {
+                    let _task = task.enter();
+                    shared.work(sender);
+                };
+                thread::Builder::new().spawn_scoped(scope, work).ok()
+            })
+            .collect();
+        drop(sender);
+        let result = if readers.is_empty() {
+            // The system has no more threads to give.
+            device.in_turn(&shared.fill)
+        } else {
+            let result = device.copy(&free, &messages);
+            if result.is_err() {
+                shared.stop.store(true, Ordering::Relaxed);
+            }
+            result
+        };
+        // Threads that wait for a slot end now.
+        drop(free);
+        let failed = first_failure(result, messages, count);
+        for reader in readers {
+            reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        failed.map_or(Ok(()), Err)
+    })
+}
+
+/// The failure of the first slot, if several failed. What comes before it has been begun.
+fn first_failure<S>(
+    result: Result<(), Stopped>,
+    messages: Receiver<Message<S>>,
+    count: usize,
+) -> Option<Error> {
+    let mut failed = match result {
+        Err(Stopped::Failed(number, error)) => Some((number, error)),
+        Err(Stopped::Copy(error)) => Some((0, error)),
+        // The panic goes on in the calling thread, so this error is never seen.
+        Err(Stopped::Panicked) => Some((count, ended_early())),
+        Ok(()) => None,
+    };
+    for message in messages {
+        if let Message::Failed(number, error) = message
+            && failed.as_ref().is_none_or(|(first, _)| number < *first)
+        {
+            failed = Some((number, error));
+        }
+    }
+    failed.map(|(_, error)| error)
+}
+
+fn ended_early() -> Error {
+    ErrorKind::Io(std::io::Error::other("a thread that reads ended early")).into()
+}
+
+/// Why slots are copied no more.
+enum Stopped {
+    /// The slot of this number could not be filled.
+    Failed(usize, Error),
+    /// The device failed.
+    Copy(Error),
+    /// A thread panicked.
+    Panicked,
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self::Copy(error)
+    }
+}
+
+/// The device, to which only the calling thread talks, and what it is to copy.
+struct Device<'d, T, P> {
+    /// The number of slots to be copied.
+    count: usize,
+    /// The most slots that exist.
+    slots: usize,
+    slot_bytes: usize,
+    staging: &'d mut T,
+    parts: P,
+}
+
+impl<'p, T: Staging, P: Fn(usize) -> &'p [StagedPart]> Device<'_, T, P> {
+    /// Hands out slots, has them copied when they are filled, and hands them out again.
+    fn copy(
+        &mut self,
+        free: &Sender<T::Slot>,
+        messages: &Receiver<Message<T::Slot>>,
+    ) -> Result<(), Stopped> {
+        let (mut begun, mut copying) = (0, 0);
+        let mut made = 0;
+        while begun < self.count || copying > 0 {
+            // First whatever the device can be given, then new slots, and only then wait: for the
+            // device if it is busy, else for the threads.
+            let message = match messages.try_recv() {
+                Err(TryRecvError::Empty) if made < self.slots => {
+                    let slot = self.staging.new_slot(self.slot_bytes)?;
+                    made += 1;
+                    // Fails if no thread is left, which the next message says.
+                    let _ = free.send(slot);
+                    continue;
+                }
+                Err(_) if copying > 0 => {
+                    let slot = self.staging.finish_copy()?;
+                    copying -= 1;
+                    let _ = free.send(slot);
+                    continue;
+                }
+                Err(TryRecvError::Empty) => messages.recv().ok(),
+                message => message.ok(),
+            };
+            match message {
+                Some(Message::Filled(number, slot)) => {
+                    self.staging.begin_copy(slot, (self.parts)(number))?;
+                    (begun, copying) = (begun + 1, copying + 1);
+                }
+                Some(Message::Failed(number, error)) => return Err(Stopped::Failed(number, error)),
+                // Threads end before all is filled only if one of them panicked.
+                Some(Message::Panicked) | None => return Err(Stopped::Panicked),
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills and copies one slot after the other, on this thread.
+    fn in_turn<B: Default>(
+        &mut self,
+        fill: &impl Fn(usize, &mut T::Slot, &mut B) -> Result<()>,
+    ) -> Result<(), Stopped> {
+        let mut own = B::default();
+        let mut free = None;
+        for number in 0..self.count {
+            let mut slot = match free.take() {
+                Some(slot) => slot,
+                None => self.staging.new_slot(self.slot_bytes)?,
+            };
+            fill(number, &mut slot, &mut own).map_err(|error| Stopped::Failed(number, error))?;
+            self.staging.begin_copy(slot, (self.parts)(number))?;
+            free = Some(self.staging.finish_copy()?);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Notes what arrives.
+    #[derive(Default)]
+    struct Noting {
+        made: usize,
+        copying: VecDeque<Vec<u8>>,
+        arrived: Vec<u8>,
+    }
+
+    impl Staging for Noting {
+        type Slot = Vec<u8>;
+
+        fn new_slot(&mut self, len: usize) -> Result<Vec<u8>> {
+            self.made += 1;
+            Ok(vec![0; len])
+        }
+
+        fn bytes_mut(slot: &mut Vec<u8>) -> Result<&mut [u8]> {
+            Ok(slot)
+        }
+
+        fn begin_copy(&mut self, slot: Vec<u8>, _: &[StagedPart]) -> Result<()> {
+            self.copying.push_back(slot);
+            Ok(())
+        }
+
+        fn finish_copy(&mut self) -> Result<Vec<u8>> {
+            let slot = self.copying.pop_front().unwrap();
+            self.arrived.push(slot[0]);
+            Ok(slot)
+        }
+    }
+
+    fn device(
+        count: usize,
+        staging: &mut Noting,
+    ) -> Device<'_, Noting, fn(usize) -> &'static [StagedPart]> {
+        Device { count, slots: 4, slot_bytes: 1, staging, parts: |_| &[] }
+    }
+
+    #[test]
+    fn without_threads_one_slot_is_filled_after_the_other() {
+        let fill = |number: usize, slot: &mut Vec<u8>, _: &mut ()| {
+            if number == 5 {
+                return Err(ErrorKind::Cancelled.into());
+            }
+            slot[0] = number as u8;
+            Ok(())
+        };
+        let mut noting = Noting::default();
+        assert!(device(5, &mut noting).in_turn(&fill).is_ok());
+        assert_eq!((noting.made, noting.arrived), (1, vec![0, 1, 2, 3, 4]));
+
+        let mut noting = Noting::default();
+        let stopped = device(7, &mut noting).in_turn(&fill);
+        assert!(matches!(stopped, Err(Stopped::Failed(5, _))));
+        assert_eq!(noting.arrived.len(), 5);
+    }
+
+    #[test]
+    fn the_first_slot_that_cannot_be_filled_counts() {
+        for threads in [1, 2, 6] {
+            let ring = StagingBuffers { slots: 6, slot_bytes: 1 };
+            // Later slots fail sooner.
+            let fill = |number: usize, _: &mut Vec<u8>, _: &mut ()| {
+                if number < 3 {
+                    return Ok(());
+                }
+                thread::sleep(Duration::from_millis(if number == 3 { 30 } else { 0 }));
+                Err(Error::from(ErrorKind::TensorNotFound).in_tensor(&number.to_string()))
+            };
+            let mut staging = Noting::default();
+            let error =
+                run(Work { count: 100, threads }, ring, &mut staging, fill, |_| &[]).unwrap_err();
+            assert_eq!(error.tensor(), Some("3"));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! [`Finding`]: one oddity of a checkpoint that breaks no rule.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::format::error::{Escaped, Quoted};
+
+/// How serious a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Severity {
+    /// The file departs from the text of the format, or from what the format asks of writers.
+    /// Readers accept the file.
+    Departure,
+    /// The checkpoint departs from the author's probable intent. It may lack tensors, or contain
+    /// wrong information.
+    Warning,
+}
+
+/// One oddity of a checkpoint that can be opened. `Display` describes it in a sentence that begins
+/// with the file.
+///
+/// Offsets are in bytes, from the start of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// The header has white space before its opening brace.
+    LeadingSpace {
+        /// The file.
+        file: PathBuf,
+        /// The number of bytes of white space.
+        bytes: u64,
+    },
+    /// The header is padded with white space other than spaces.
+    ForeignPadding {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The data does not start at a multiple of 8.
+    MisalignedData {
+        /// The file.
+        file: PathBuf,
+        /// The offset of its first byte.
+        offset: u64,
+    },
+    /// One or more tensors do not begin at a multiple of their dtype's alignment.
+    MisalignedTensors {
+        /// The file.
+        file: PathBuf,
+        /// The name of the first such tensor.
+        tensor: String,
+        /// The offset of its first byte.
+        offset: u64,
+        /// The alignment: `offset` should be a multiple of it.
+        alignment: u64,
+        /// The number of other such tensors.
+        others: u64,
+    },
+    /// A file has tensors that the index does not place in it.
+    UnindexedTensors {
+        /// The file.
+        file: PathBuf,
+        /// The name of the first such tensor.
+        tensor: String,
+        /// The number of other such tensors.
+        others: u64,
+    },
+    /// The `total_size` in the index is not the size of all tensors.
+    WrongTotalSize {
+        /// The index.
+        file: PathBuf,
+        /// The number of bytes of all tensors that the index names.
+        expected: u64,
+        /// The `total_size` in the index.
+        found: u64,
+    },
+    /// A file of tensors is in the directory of the index, and no index in that directory names it.
+    StrayFile {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A directory has both `model.safetensors` and an index that does not name that file. The
+    /// directory opens as `model.safetensors`, so the index is ignored.
+    ShadowedIndex {
+        /// The file.
+        file: PathBuf,
+        /// The index.
+        index: PathBuf,
+    },
+    /// A backup of a header lies beside the file. Either an interrupted edit left it, or a running
+    /// edit needs it. The next edit of the file, or
+    /// [`restore_header`](crate::edit::restore_header), removes it.
+    HeaderBackup {
+        /// The file.
+        file: PathBuf,
+        /// The backup.
+        backup: PathBuf,
+    },
+    /// A BOOL tensor has bytes that are neither 0 nor 1. Such a tensor can only be read as bytes.
+    InvalidBools {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The index of the first such element.
+        index: u64,
+        /// The byte of that element.
+        found: u8,
+        /// The number of other such elements.
+        others: u64,
+    },
+}
+
+impl Finding {
+    /// How serious the finding is.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::LeadingSpace { .. }
+            | Self::ForeignPadding { .. }
+            | Self::MisalignedData { .. }
+            | Self::MisalignedTensors { .. } => Severity::Departure,
+            Self::UnindexedTensors { .. }
+            | Self::WrongTotalSize { .. }
+            | Self::StrayFile { .. }
+            | Self::ShadowedIndex { .. }
+            | Self::HeaderBackup { .. }
+            | Self::InvalidBools { .. } => Severity::Warning,
+        }
+    }
+
+    /// The file that the finding is about.
+    pub fn file(&self) -> &Path {
+        match self {
+            Self::LeadingSpace { file, .. }
+            | Self::ForeignPadding { file }
+            | Self::MisalignedData { file, .. }
+            | Self::MisalignedTensors { file, .. }
+            | Self::UnindexedTensors { file, .. }
+            | Self::WrongTotalSize { file, .. }
+            | Self::StrayFile { file }
+            | Self::ShadowedIndex { file, .. }
+            | Self::HeaderBackup { file, .. }
+            | Self::InvalidBools { file, .. } => file,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", Escaped(&self.file().to_string_lossy()))?;
+        match self {
+            Self::LeadingSpace { bytes, .. } => {
+                let space = Counted(*bytes, "byte");
+                write!(f, "the header starts with {space} of white space, ")?;
+                f.write_str("not with its opening brace")
+            }
+            Self::ForeignPadding { .. } => {
+                f.write_str("the header is padded with white space other than spaces")
+            }
+            Self::MisalignedData { offset, .. } => {
+                write!(f, "the data starts at byte {offset}, not at a multiple of 8")
+            }
+            Self::MisalignedTensors { tensor, offset, alignment, others, .. } => {
+                let (tensor, others) = (Quoted(tensor), Others(*others, "tensor", " too"));
+                let should = format_args!("not at a multiple of {alignment}{others}");
+                write!(f, "tensor {tensor} lies at byte {offset}, {should}")
+            }
+            Self::UnindexedTensors { tensor, others, .. } => {
+                let (tensor, others) = (Quoted(tensor), Others(*others, "tensor", ""));
+                write!(f, "the index leaves out tensor {tensor}{others}")
+            }
+            Self::WrongTotalSize { expected, found, .. } => {
+                write!(f, "total_size is {found}, but the tensors have {expected} bytes")
+            }
+            Self::StrayFile { .. } => f.write_str("lies beside the index, which does not name it"),
+            Self::ShadowedIndex { index, .. } => {
+                let index = index.file_name().unwrap_or_default().to_string_lossy();
+                write!(
+                    f,
+                    "the directory opens as this file and not as {} beside it, which does not \
+                     name it",
+                    Escaped(&index)
+                )
+            }
+            Self::HeaderBackup { backup, .. } => {
+                let backup = backup.to_string_lossy();
+                write!(
+                    f,
+                    "an interrupted edit left a backup of its header, {}; the next edit removes it",
+                    Escaped(&backup)
+                )
+            }
+            Self::InvalidBools { tensor, index, found, others, .. } => {
+                let (tensor, others) = (Quoted(tensor), Others(*others, "element", " too"));
+                write!(f, "element {index} of the BOOL tensor {tensor} ")?;
+                write!(f, "should be 0 or 1, found {found}{others}")
+            }
+        }
+    }
+}
+
+/// Displays how many others there are, such as `, and 1 other tensor too`; nothing if there are none.
+struct Others(u64, &'static str, &'static str);
+
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, what, too) = *self;
+        let (comma, plural) =
+            (if too.is_empty() { "" } else { "," }, if count == 1 { "" } else { "s" });
+        if count == 0 {
+            return Ok(());
+        }
+        write!(f, "{comma} and {count} other {what}{plural}{too}")
+    }
+}
+
+/// Displays a number of things: `1 byte`, `2 bytes`.
+struct Counted(u64, &'static str);
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+    }
+}

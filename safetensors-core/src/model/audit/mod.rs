@@ -1,0 +1,212 @@
+//! Finds oddities of a checkpoint that break no rule: [`Checkpoint::audit`] and
+//! [`Checkpoint::audit_values`] list them.
+//!
+//! Opening a checkpoint refuses malformed files. But the format asks more of writers than readers
+//! check, and an index may disagree with the files beside it. Each such oddity is a [`Finding`].
+//! Its [`Severity`] says whether the file only departs from the text of the format, or is probably
+//! not what its author intended. [`FileLayout`] has the facts about one file.
+
+mod finding;
+mod layout;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+pub use finding::{Finding, Severity};
+pub use layout::FileLayout;
+use layout::MisalignedTensor;
+
+use crate::checkpoint::store::FileKind;
+use crate::checkpoint::{
+    Checkpoint, CheckpointFile, CheckpointPath, STANDARD_FILE, STANDARD_INDEX,
+};
+use crate::file::io::ReadAt;
+use crate::file::load::LazyTensor;
+use crate::format::dtype::Dtype;
+use crate::format::error::Result;
+use crate::format::tensor::non_bools;
+
+/// The format asks for data that begins at a multiple of this offset.
+const DATA_ALIGNMENT: u64 = 8;
+
+impl<S: ReadAt> CheckpointFile<S> {
+    /// Determines the layout of the file. It reads the white space at both ends of the header
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    pub fn layout(&self) -> Result<FileLayout> {
+        FileLayout::of(self.safetensors()).map_err(|error| error.in_path(self.path()))
+    }
+}
+
+impl<S: ReadAt> Checkpoint<S> {
+    /// Lists the oddities of the checkpoint that break no rule. Findings about the index come
+    /// first, then those about each file in order. No tensor is read.
+    ///
+    /// ```
+    /// use safetensors_core::audit::Severity;
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// save(&path, [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
+    /// for finding in Checkpoint::open(&path)?.audit()? {
+    ///     let what = if finding.severity() == Severity::Warning { "warning" } else { "note" };
+    ///     println!("{what}: {finding}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a header, or the index's directory, cannot be
+    /// read.
+    pub fn audit(&self) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        if let Some(index) = self.index_path() {
+            findings.extend(self.unindexed_findings());
+            findings.extend(self.total_size_finding(index));
+            findings.extend(self.strays(index)?);
+        } else if let Some(finding) = self.shadowed_finding()? {
+            findings.push(finding);
+        }
+        for shard in self.files() {
+            layout_findings(shard.path(), shard.layout()?, &mut findings);
+            if let Some(backup) = self.header_backup_of(shard.path()) {
+                findings.push(Finding::HeaderBackup { file: shard.path().into(), backup });
+            }
+        }
+        Ok(findings)
+    }
+
+    fn unindexed_findings(&self) -> Vec<Finding> {
+        let mut findings: Vec<Finding> = Vec::new();
+        // Tensors of the same file come one after the other.
+        for (shard, tensor) in self.unindexed() {
+            match findings.last_mut() {
+                Some(Finding::UnindexedTensors { file, others, .. }) if file == shard.path() => {
+                    *others += 1
+                }
+                _ => {
+                    let (file, tensor) = (shard.path().into(), tensor.name().into());
+                    findings.push(Finding::UnindexedTensors { file, tensor, others: 0 });
+                }
+            }
+        }
+        findings
+    }
+
+    fn total_size_finding(&self, index: &Path) -> Option<Finding> {
+        let expected = self.tensors().map(|tensor| tensor.byte_len()).fold(0, u64::saturating_add);
+        let found = self.index_total_size().filter(|&found| found != expected)?;
+        Some(Finding::WrongTotalSize { file: index.into(), expected, found })
+    }
+
+    /// The finding about an index beside `model.safetensors`, if a directory was opened as that
+    /// file.
+    fn shadowed_finding(&self) -> Result<Option<Finding>> {
+        let (Some(index), [file]) = (self.shadowed_index()?, self.files()) else {
+            return Ok(None);
+        };
+        let file = file.path().to_owned();
+        let is_named = self.files_of_other_index(&index).contains(&file);
+        Ok((!is_named).then_some(Finding::ShadowedIndex { file, index }))
+    }
+
+    /// The findings about files of tensors in the index's directory that no index in that directory
+    /// names, sorted by path.
+    fn strays(&self, index: &Path) -> Result<Vec<Finding>> {
+        let folder = index.parent().unwrap_or(Path::new(""));
+        let mut named: BTreeSet<PathBuf> =
+            self.files().iter().map(|shard| shard.path().to_owned()).collect();
+        let mut strays = Vec::new();
+        for entry in self.list(folder)?.iter().filter(|entry| entry.kind == FileKind::File) {
+            match CheckpointPath::from_name(index.with_file_name(&entry.name)) {
+                Some(CheckpointPath::File(file)) => strays.push(file),
+                Some(CheckpointPath::Index(other)) if other != index => {
+                    named.extend(self.files_of_other_index(&other));
+                }
+                _ => {}
+            }
+        }
+        // Where names in other case lead to the same file, the listing has one of them.
+        let without_case = |file: &Path| file.to_string_lossy().to_lowercase();
+        let folded: BTreeMap<_, _> = named.iter().map(|file| (without_case(file), file)).collect();
+        let is_same = |stray: &Path, file: &Path| {
+            self.version_of(file).is_some_and(|version| Some(version) == self.version_of(stray))
+        };
+        strays.retain(|stray| {
+            let in_other_case = folded.get(&without_case(stray));
+            !named.contains(stray) && !in_other_case.is_some_and(|file| is_same(stray, file))
+        });
+        strays.sort_unstable();
+        let is_standard = index.file_name() == Some(STANDARD_INDEX.as_ref());
+        let finding = |file: PathBuf| {
+            if is_standard && file.file_name() == Some(STANDARD_FILE.as_ref()) {
+                return Finding::ShadowedIndex { file, index: index.into() };
+            }
+            Finding::StrayFile { file }
+        };
+        Ok(strays.into_iter().map(finding).collect())
+    }
+
+    /// Lists the oddities of values: bytes of BOOL tensors that are neither 0 nor 1. The format
+    /// does not forbid them, but a tensor that has them can only be read as bytes. This reads all
+    /// BOOL tensors and no others, because every bit pattern of the other dtypes is valid.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a tensor cannot be read.
+    pub fn audit_values(&self) -> Result<Vec<Finding>> {
+        let booleans = self.tensors().filter(|tensor| tensor.dtype() == Dtype::BOOL);
+        booleans.filter_map(|tensor| invalid_bools(&tensor).transpose()).collect()
+    }
+}
+
+/// The finding about bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
+fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding>> {
+    let (mut first, mut count, mut bytes) = (None, 0, Vec::new());
+    for piece in tensor.pieces() {
+        bytes.resize(piece.byte_len() as usize, 0);
+        piece.read_bytes_into(&mut bytes)?;
+        let in_piece = |(index, byte)| (piece.start() + index as u64, byte);
+        let mut invalid = non_bools(&bytes).map(in_piece);
+        if first.is_none() {
+            first = invalid.next();
+            count += u64::from(first.is_some());
+        }
+        count += invalid.count() as u64;
+    }
+    let file = tensor.file().map(Path::to_owned).unwrap_or_default();
+    let finding = |(index, found)| {
+        let (tensor, others) = (tensor.name().into(), count - 1);
+        Finding::InvalidBools { file, tensor, index, found, others }
+    };
+    Ok(first.map(finding))
+}
+
+/// Adds the findings about how one file departs from the text of the format.
+fn layout_findings(file: &Path, layout: FileLayout, findings: &mut Vec<Finding>) {
+    let file = || file.to_owned();
+    if layout.leading_space > 0 {
+        findings.push(Finding::LeadingSpace { file: file(), bytes: layout.leading_space });
+    }
+    if layout.is_padding_foreign {
+        findings.push(Finding::ForeignPadding { file: file() });
+    }
+    if !layout.data_start.is_multiple_of(DATA_ALIGNMENT) {
+        findings.push(Finding::MisalignedData { file: file(), offset: layout.data_start });
+    }
+    if let Some(MisalignedTensor { name, offset, alignment }) = layout.first_misaligned {
+        let others = layout.misaligned_tensors.saturating_sub(1);
+        findings.push(Finding::MisalignedTensors {
+            file: file(),
+            tensor: name,
+            offset,
+            alignment,
+            others,
+        });
+    }
+}

@@ -1,0 +1,41 @@
+//! Computes digests of the files of a checkpoint.
+
+use crate::checkpoint::Checkpoint;
+use crate::file::hash::{DigestOptions, Sha256, of_data};
+use crate::file::io::ReadAt;
+use crate::format::error::{ErrorKind, Result};
+
+/// Computes the SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
+/// [`files`](Checkpoint::files). The ModelSpec standard keeps it as `hash_sha256`. Several files are
+/// read at a time, each front to back in pieces of 1 MiB.
+///
+/// ```
+/// use safetensors_core::digest::{DigestOptions, hash_files};
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+///
+/// let file = serialize([("w", TensorView::from_slice(&[3], b"abc")?)], &SaveOptions::new())?;
+/// let file = Checkpoint::from_source(file, "bytes in memory")?;
+/// let hash = hash_files(&file, &DigestOptions::new())?[0].to_string();
+/// assert!(hash.starts_with("ba7816bf8f01cfea414140de5dae2223"));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`hash_tensors`](super::hash_tensors); each names the file.
+pub fn hash_files<S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    options: &DigestOptions,
+) -> Result<Vec<Sha256>> {
+    let files = checkpoint.files();
+    let total = files.iter().map(|file| file.safetensors().header().data_len()).sum();
+    let progress = options.work.meter(total);
+    options.work.each(files, |file, buffer| {
+        let archive = file.safetensors();
+        let digest = of_data(archive, buffer, &progress).and_then(|digest| {
+            archive.source().check_unchanged().map_err(ErrorKind::Io)?;
+            Ok(digest)
+        });
+        digest.map_err(|error| error.in_path(file.path()))
+    })
+}

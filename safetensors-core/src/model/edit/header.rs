@@ -1,0 +1,188 @@
+//! Writing a header in place, and restoring the old one after an interruption.
+//!
+//! 1. The old and the new header are put into a [`Backup`] beside the file.
+//! 2. A mark replaces the header's length, so that every reader refuses the file.
+//! 3. The new header is written, except for its length.
+//! 4. The length replaces the mark. The backup is removed.
+//!
+//! Each step reaches the disk before the next begins, unless the edit is not durable. Whenever the
+//! steps are interrupted, a file without the mark has one of the two headers, whole.
+
+use std::fs::{self, File};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+use std::{io, thread};
+
+use super::Edit;
+use super::backup::Backup;
+use crate::file::io::hidden::{header_backup, remove_header_backup};
+use crate::file::io::identity::process_id;
+use crate::file::io::positional::write_all_at;
+use crate::file::io::unfinished::Steps;
+use crate::file::io::{FileSource, ReadAt, failpoint};
+use crate::file::save::atomic::sync;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::header::{LENGTH_BYTES, mark};
+
+/// The state of a header that an edit may have left half written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeaderState {
+    /// The header is complete.
+    Whole,
+    /// The header was half written, and the old one has been restored.
+    Restored,
+    /// The header is half written, and no matching backup lies beside the file.
+    Torn,
+}
+
+/// Writes a header that has the length of the old one in its place. Returns `false`, and leaves
+/// the old one, if the file system records times too coarsely, because readers could then accept a
+/// mixture of the two. Also if the file belongs to another user, to whom the backup cannot be
+/// given: that user could not restore the header after an interruption.
+pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
+    let source = edit.archive.source();
+    let mut old = vec![0; new.len()];
+    source.read_exact_at(&mut old, 0).map_err(ErrorKind::Io)?;
+    let (mark, changed) = (mark(random()), changed(&old, new));
+    let write = Write { file: source.file(), mark, changed, durable: edit.durable };
+    let backup = header_backup(&edit.destination);
+    Ok(write.replace(old, new.to_vec(), &backup).map_err(ErrorKind::Io)?)
+}
+
+/// How the header of one file is written.
+struct Write<'a> {
+    file: &'a File,
+    mark: [u8; LENGTH_BYTES],
+    /// The part of the header that changes.
+    changed: Range<usize>,
+    durable: bool,
+}
+
+impl Write<'_> {
+    fn replace(&self, old: Vec<u8>, new: Vec<u8>, path: &Path) -> io::Result<bool> {
+        let _steps = Steps::begin();
+        let backup = Backup::new(self.mark, self.file, old, new.clone())?;
+        match backup.write(path, self.file, self.durable) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => {
+                remove_backup(path);
+                return Err(error);
+            }
+        }
+        let written = self.set_mark(&new).and_then(|marked| {
+            if marked {
+                self.set_text(&new)?;
+            }
+            Ok(marked)
+        });
+        if let Err(error) = written {
+            // If the old header cannot be written back either, the backup stays for the next edit.
+            if let Err(back) = self.put_back(&backup.old) {
+                return Err(also_not_put_back(&error, &back));
+            }
+            remove_backup(path);
+            return Err(error);
+        }
+        remove_backup(path);
+        written
+    }
+
+    /// Replaces the length by the mark. This must change the file's time of writing, because
+    /// readers that opened the file before notice the edit by that. If the file system records
+    /// times too coarsely, this writes the length back and returns `false`.
+    fn set_mark(&self, header: &[u8]) -> io::Result<bool> {
+        const PAUSES: [u64; 6] = [0, 1, 2, 4, 8, 16];
+        let modified = || Ok::<_, io::Error>(self.file.metadata()?.modified().ok());
+        for pause in PAUSES.map(Duration::from_millis) {
+            thread::sleep(pause);
+            let before = modified()?;
+            write_all_at(self.file, &self.mark, 0)?;
+            if modified()? != before && !failpoint::lacks("fine times") {
+                self.sync()?;
+                return Ok(true);
+            }
+            write_all_at(self.file, &header[..LENGTH_BYTES], 0)?;
+        }
+        Ok(false)
+    }
+
+    /// Writes the bytes that change in a single write, and then replaces the mark by the length.
+    fn set_text(&self, header: &[u8]) -> io::Result<()> {
+        write_all_at(self.file, &header[self.changed.clone()], self.changed.start as u64)?;
+        self.sync()?;
+        write_all_at(self.file, &header[..LENGTH_BYTES], 0)?;
+        self.sync()
+    }
+
+    fn put_back(&self, old: &[u8]) -> io::Result<()> {
+        write_all_at(self.file, &self.mark, 0)?;
+        self.sync()?;
+        self.set_text(old)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.durable { sync(self.file) } else { Ok(()) }
+    }
+}
+
+fn also_not_put_back(error: &io::Error, back: &io::Error) -> io::Error {
+    let message = format!(
+        "{error}; writing back the old header failed, too ({back}): the next edit of the file \
+         restores it"
+    );
+    io::Error::new(error.kind(), message)
+}
+
+/// Restores the old header if the header is half written and a matching backup lies beside the
+/// file. Removes the backup then, and also if the header is whole.
+pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<HeaderState> {
+    let path = header_backup(destination);
+    if !source.is_marked() {
+        remove_header_backup(destination);
+        return Ok(HeaderState::Whole);
+    }
+    let Some(backup) = fitting_backup(source, &path)? else { return Ok(HeaderState::Torn) };
+    let _steps = Steps::begin();
+    let all = LENGTH_BYTES..backup.old.len();
+    let write = Write { file: source.file(), mark: backup.mark(), changed: all, durable: true };
+    write.put_back(&backup.old)?;
+    remove_backup(&path);
+    Ok(HeaderState::Restored)
+}
+
+/// Whether the header is half written, and a matching backup lies beside the file. Nothing is
+/// written.
+pub(super) fn can_be_restored(source: &FileSource, destination: &Path) -> io::Result<bool> {
+    Ok(source.is_marked() && fitting_backup(source, &header_backup(destination))?.is_some())
+}
+
+fn fitting_backup(source: &FileSource, path: &Path) -> io::Result<Option<Backup>> {
+    match Backup::read(path, source.file())? {
+        Some(backup) if backup.fits(source)? => Ok(Some(backup)),
+        _ => Ok(None),
+    }
+}
+
+/// The range from the first byte that differs to the last.
+fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
+    let differs = |(old, new): (&u8, &u8)| old != new;
+    let start = old.iter().zip(new).position(differs).unwrap_or(old.len());
+    let end = old.iter().zip(new).rposition(differs).map_or(start, |last| last + 1);
+    start..end
+}
+
+/// A random number for the mark, so that the backup of an earlier edit does not match.
+pub(super) fn random() -> u16 {
+    use std::hash::{BuildHasher, RandomState};
+    use std::time::SystemTime;
+
+    RandomState::new().hash_one((SystemTime::now(), process_id())) as u16
+}
+
+/// Removes a backup that is no longer needed. Errors are ignored, because a backup that stays does
+/// no harm.
+fn remove_backup(path: &Path) {
+    let _ = failpoint::hit("remove the backup").and_then(|()| fs::remove_file(path));
+}

@@ -1,0 +1,421 @@
+//! Changing a file that exists: its metadata, the names of its tensors, and which tensors it has.
+//!
+//! [`Edit`] collects changes and applies them at once. It makes a new file, which replaces the old
+//! one when it is complete and on the disk. So whenever the edit is interrupted, the path has the
+//! old file or the new one, and every reader of the format opens it. A program that has the old
+//! file open, or mapped, goes on reading the old one.
+//!
+//! The system copies the data between the files where it can, without passing it through this
+//! process. If the new header fits into the bytes of the old one with its padding, the data keeps
+//! its place. File systems with reflinks (btrfs, XFS, APFS) then share the blocks instead of copying
+//! them. If data moves, btrfs and XFS share whole blocks if it keeps its place within the blocks:
+//! [`SaveOptions::align(4096)`](crate::SaveOptions::align) sees to that. Other file systems need
+//! the time and the space for a second copy of the file.
+//!
+//! # In place
+//!
+//! With [`Edit::in_place`], a header that fits is written over the old one, and the data is not
+//! touched. This takes no time and hardly any space, whatever the size of the file. In return there
+//! is a moment in which readers refuse the file, and an interruption makes that last until the
+//! next edit. The header is written in these steps:
+//!
+//! 1. The old and the new header are written to a small file beside the edited one,
+//!    `.NAME.header-backup`.
+//! 2. A mark replaces the header's length. It makes the file invalid for every reader of the
+//!    format.
+//! 3. The new header is written, except for its length.
+//! 4. The length replaces the mark, and the backup is removed.
+//!
+//! If a step fails, the old header is written back.
+//!
+//! A power cut or the end of the process may leave the mark in the file. All readers then refuse
+//! the file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)), wherever it is moved.
+//! [`restore_header`] and the next [`Edit::open`] restore the old header from the backup, and
+//! [`Edit::was_restored`] tells whether this happened. The backup is used only for the file that it
+//! was made for: inode, length and mark must be the same. Each disk sector of the header must also
+//! be what an interrupted write can leave, the beginning of one header and the rest of the other. A
+//! file without the mark is never changed because of a backup beside it. When a file is replaced,
+//! its backup is removed. [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
+//!
+//! A reader that opens the file by its path gets the old header, the new one, or an error, never a
+//! mixture: see [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Opening waits a
+//! moment for the edit to end. This needs a file system that records different times for two writes
+//! some 30 ms apart. On other file systems a new file is written instead. So it is if the file
+//! belongs to another user, to whom the backup cannot be given.
+//!
+//! Other implementations read the header only once, for example the reference implementation, and
+//! may read it while it is written. Do not edit in place while there are such readers, or while the
+//! file is [mapped](crate::Checkpoint::mmap).
+//!
+//! # What else to know
+//!
+//! - A new file replaces the old one under one name. If the old one has other names (hard links),
+//!   they keep it. So a file with several names is never edited in place: a new file is written
+//!   instead, and [`Edit::notes`] says so. Symbolic links are followed: the file that the link leads
+//!   to is replaced, and the link stays.
+//! - A new file has the mode of the old one and, where the system allows it, its owner and group.
+//!   Extended attributes and access control lists stay only in place.
+//! - A read-only file is not edited. A file in a cache of the Hub is edited only with
+//!   [`Edit::change_cached`].
+//! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. The lock
+//!   does not keep readers out.
+//! - Recorded [digests](crate::digest) stay correct: that of a tensor is renamed or removed with
+//!   it, and the SHA-256 of all data is removed if the data changes. [`Edit::notes`] says so. Digests
+//!   that the edit [records](Edit::record_digests) are those of the new file.
+//! - A file is not edited if a `manifest.json` records a digest of its header, as in the directories
+//!   of burn's epochs: with another header, the epoch would not be complete. Nor is it replaced by a
+//!   save. [`Edit::notes`] names signatures that may be of the file as it was. A delta that
+//!   has a digest of the file as its base can be anywhere, and no longer applies after a change of
+//!   names or data.
+//! - [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
+//!   tensor, too. If a tensor of that name is appended, it gets them. Other metadata that names
+//!   tensors, such as that of [tied](crate::tied) ones, is not changed. Entries that the edit
+//!   itself sets stay as they are.
+//! - Only the file is edited, not the index of a sharded checkpoint that it may belong to.
+
+mod apply;
+mod backup;
+mod digests;
+mod header;
+mod open;
+mod plan;
+mod record;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+pub use open::{is_torn, restore_header};
+use plan::EditPlan;
+
+use crate::file::hash::{Change, DigestOptions, Note, check_records, signatures};
+use crate::file::io::{FileSource, SafeTensors};
+use crate::file::save::Order;
+use crate::file::save::cached::refuse_cached;
+use crate::format::error::{Error, Result};
+use crate::format::header::{Header, Metadata};
+use crate::format::tensor::TensorSource;
+
+/// What an edit did, or would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edited {
+    /// Nothing: the file already is as requested.
+    Unchanged,
+    /// The header is written in place, as [`Edit::in_place`] asks for. The bytes of tensors are not
+    /// touched.
+    InPlace,
+    /// A new file with the old one's permissions replaces it.
+    Rewritten,
+}
+
+/// Changes to one file, which are made all at once by [`apply`](Edit::apply).
+///
+/// ```
+/// use safetensors_core::edit::{Edit, Edited};
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let tensors = [("wte", [1.0_f32, 2.0]), ("tmp", [3.0, 4.0])];
+/// let views =
+///     tensors.iter().map(|(name, data)| Ok((*name, TensorView::from_slice(&[2], data)?)));
+/// save(
+///     &path,
+///     views.collect::<Result<Vec<_>, safetensors_core::Error>>()?,
+///     &SaveOptions::new().align(4096),
+/// )?;
+///
+/// let edit = Edit::open(&path)?
+///     .set_metadata([("format", "pt")])
+///     .rename([("wte", "embed_tokens.weight")])
+///     .remove(["tmp"])
+///     .append([("scale", TensorView::from_slice(&[], &[0.5_f32])?)]);
+/// assert_eq!(edit.apply()?, Edited::Rewritten);
+///
+/// // The header has room. So it can be written in place, which needs no copy of the file.
+/// let edit = Edit::open(&path)?.in_place(true).set_metadata([("license", "mit")]);
+/// assert_eq!(edit.dry_run()?, Edited::InPlace);
+/// edit.apply()?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// assert_eq!(checkpoint.metadata()["format"], "pt");
+/// assert_eq!(
+///     checkpoint.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(),
+///     ["embed_tokens.weight", "scale"]
+/// );
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Edit<'a> {
+    /// The path as the caller gave it, for messages.
+    path: PathBuf,
+    /// The path after following links.
+    destination: PathBuf,
+    archive: SafeTensors<FileSource>,
+    /// Whether the edit can only be planned, and not applied.
+    read_only: bool,
+    restored: bool,
+    /// The metadata of the file, without the entries that are removed.
+    metadata: Metadata,
+    /// The entries that the edit itself sets.
+    set: Metadata,
+    /// The digests to record, of the file as it is, and how they are computed.
+    recorded: Metadata,
+    recording: DigestOptions,
+    renamed: Vec<(String, String)>,
+    removed: Vec<String>,
+    appended: Vec<(String, Box<dyn TensorSource + 'a>)>,
+    order: Order,
+    align: Option<usize>,
+    in_place: bool,
+    change_cached: bool,
+    durable: bool,
+}
+
+impl<'a> Edit<'a> {
+    /// Opens a file to be edited and locks it against other edits. If an earlier edit was
+    /// interrupted while it wrote the header, the header is [restored](restore_header) first, and
+    /// [`was_restored`](Edit::was_restored) says so.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for anything but a regular file, or a
+    /// link to one; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+    /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if an edit was interrupted and no
+    /// backup lies beside the file; [`ErrorKind::Io`](crate::ErrorKind::Io) if the file cannot be
+    /// read and written, or another edit has locked it; and the errors of [`Header::parse`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        open::open(path.as_ref(), false)
+    }
+
+    /// Opens a file only to see what an edit would do, with [`dry_run`](Edit::dry_run). The file is
+    /// neither locked nor written to, and read permission is enough. A header that an interrupted
+    /// edit left half written is not restored, see [`is_torn`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io); and the errors of [`Header::parse`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        open::open(path.as_ref(), true)
+    }
+
+    /// The header as it is before the edit.
+    pub fn header(&self) -> &Header {
+        self.archive.header()
+    }
+
+    /// Whether opening the file restored the old header, because an earlier edit had left it half
+    /// written.
+    pub fn was_restored(&self) -> bool {
+        self.restored
+    }
+
+    /// Adds entries to the `__metadata__`, or changes the values of existing ones.
+    #[must_use]
+    pub fn set_metadata<K: Into<String>, V: Into<String>>(
+        mut self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.set.extend(entries.into_iter().map(|(key, value)| (key.into(), value.into())));
+        self
+    }
+
+    /// Removes entries from the `__metadata__`. Missing keys are ignored.
+    #[must_use]
+    pub fn remove_metadata(mut self, keys: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        for key in keys {
+            self.metadata.remove(key.as_ref());
+            self.set.remove(key.as_ref());
+            self.recorded.remove(key.as_ref());
+        }
+        self
+    }
+
+    /// Removes the whole `__metadata__`.
+    #[must_use]
+    pub fn clear_metadata(mut self) -> Self {
+        self.metadata.clear();
+        self.set.clear();
+        self.recorded.clear();
+        self
+    }
+
+    /// Renames tensors: pairs of the name in the file and the new name. All renames happen at once,
+    /// so two tensors can swap their names.
+    #[must_use]
+    pub fn rename<K: Into<String>, V: Into<String>>(
+        mut self,
+        names: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.renamed.extend(names.into_iter().map(|(old, new)| (old.into(), new.into())));
+        self
+    }
+
+    /// Removes tensors, by their names in the file. The format allows no gaps, so the data after
+    /// them moves.
+    #[must_use]
+    pub fn remove(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.removed.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds tensors after the file's tensors, in the order given. Names that this edit removes or
+    /// renames can be used again. The bytes are read from the sources when the edit is applied.
+    #[must_use]
+    pub fn append<N: Into<String>, S: TensorSource + 'a>(
+        mut self,
+        tensors: impl IntoIterator<Item = (N, S)>,
+    ) -> Self {
+        let boxed =
+            |(name, source): (N, S)| (name.into(), Box::new(source) as Box<dyn TensorSource + 'a>);
+        self.appended.extend(tensors.into_iter().map(boxed));
+        self
+    }
+
+    /// Sets the order of the tensors in the file afterwards. By default ([`Order::Given`]) those
+    /// that stay keep their order, and new ones follow. A tensor may then be misaligned for its
+    /// dtype, for example F32 after three bytes of U8. It can be read, but not borrowed as a typed
+    /// slice. [`Order::Alignment`] sorts all tensors and aligns each.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Starts the data at a multiple of this many bytes: a power of two from 8 to 4096. By default
+    /// the data stays aligned as it is, to at least 8 bytes. The padding before the data is room
+    /// for later edits.
+    #[must_use]
+    pub fn align(mut self, align: usize) -> Self {
+        self.align = Some(align);
+        self
+    }
+
+    /// Whether the header is written in place if it fits, and the data is not changed. Off by
+    /// default: every change makes a new file, which replaces the old one whole or not at all.
+    ///
+    /// In place no copy of the file is made, which saves its time and space. In return there is a
+    /// moment in which readers refuse the file. If the process is killed or power fails in it,
+    /// this lasts until the next edit: see [`edit`](crate::edit#in-place).
+    #[must_use]
+    pub fn in_place(mut self, in_place: bool) -> Self {
+        self.in_place = in_place;
+        self
+    }
+
+    /// Whether a file in a cache of the Hub may be changed. Off by default: a change of such a file
+    /// fails with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache), because all revisions
+    /// and Python share what is in it. Copy the file first, and change the copy.
+    #[must_use]
+    pub fn change_cached(mut self, change_cached: bool) -> Self {
+        self.change_cached = change_cached;
+        self
+    }
+
+    /// Whether to wait until everything has reached the disk, so that a power cut loses nothing. On
+    /// by default.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+
+    /// Returns what [`apply`](Edit::apply) would do, and changes nothing. Everything is checked
+    /// that can be known beforehand. (On a file system that records times too coarsely, `apply`
+    /// writes a new file although `dry_run` returned [`Edited::InPlace`].)
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`apply`](Edit::apply), except the errors of writing and of the bytes of
+    /// appended tensors.
+    pub fn dry_run(&self) -> Result<Edited> {
+        let outcome = || {
+            let plan = EditPlan::new(self)?;
+            self.check_place(plan.outcome(self), plan.change)
+        };
+        outcome().map_err(|error: Error| error.in_path(&self.path))
+    }
+
+    /// Returns the side effects of [`apply`](Edit::apply): digests that are removed, signatures that
+    /// may be of the old file, and other names that keep it.
+    ///
+    /// ```
+    /// use safetensors_core::digest::{DigestOptions, Note};
+    /// use safetensors_core::edit::Edit;
+    /// use safetensors_core::{SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// let weight = TensorView::from_slice(&[2], &[1_u8, 2])?;
+    /// save(&path, [("a", weight), ("b", weight)], &SaveOptions::new())?;
+    /// Edit::open(&path)?.record_digests(&DigestOptions::new().sha256(true))?.apply()?;
+    ///
+    /// let edit = Edit::open(&path)?.remove(["a"]);
+    /// assert_eq!(edit.notes()?, [Note::Removed { key: "modelspec.hash_sha256" }]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`dry_run`](Edit::dry_run).
+    pub fn notes(&self) -> Result<Vec<Note>> {
+        let notes = || {
+            let plan = EditPlan::new(self)?;
+            if self.check_place(plan.outcome(self), plan.change)? == Edited::Unchanged {
+                return Ok(Vec::new());
+            }
+            let mut notes = plan.notes;
+            notes.extend(signatures(&self.path, plan.change));
+            Ok(notes)
+        };
+        notes().map_err(|error: Error| error.in_path(&self.path))
+    }
+
+    /// Fails if the edit changes a file in a cache of the Hub, and that is not allowed, or one that
+    /// a manifest describes.
+    fn check_place(&self, outcome: Edited, change: Change) -> Result<Edited> {
+        if outcome != Edited::Unchanged {
+            if !self.change_cached {
+                refuse_cached(&self.path)?;
+            }
+            check_records(&self.path, &self.destination, change)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Makes the changes, and returns how.
+    ///
+    /// A new file gets the permissions of the old one and, where the system allows it, its owner.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound) if a tensor to be renamed or
+    /// removed does not exist, or is to be both;
+    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two tensors would have
+    /// one name, or one is renamed twice; [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
+    /// [`ErrorKind::InManifest`](crate::ErrorKind::InManifest);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the file was
+    /// written to or replaced since it was opened, or was opened [read-only](Edit::open_read_only);
+    /// and the errors of [`save`](crate::save()).
+    ///
+    /// After an error the file is unchanged, with two exceptions, which the error states: after
+    /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) the new file is in place, and after
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) the old header may not have been written back.
+    pub fn apply(self) -> Result<Edited> {
+        let path = self.path.clone();
+        apply::apply(self).map_err(|error| error.in_path(&path))
+    }
+}
+
+impl std::fmt::Debug for Edit<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Edit")
+            .field("path", &self.path)
+            .field("metadata", &self.metadata)
+            .field("set", &self.set)
+            .field("renamed", &self.renamed)
+            .field("removed", &self.removed)
+            .field("appended", &self.appended.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

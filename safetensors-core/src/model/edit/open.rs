@@ -1,0 +1,159 @@
+//! Opening a file to edit it.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use super::header::HeaderState;
+use super::{Edit, header};
+use crate::file::hash::DigestOptions;
+use crate::file::io::identity::Identity;
+use crate::file::io::lock::DirectoryLock;
+use crate::file::io::{FileSource, ReadAt, SafeTensors};
+use crate::file::save::atomic::{destination, directory, refuse_special, replaceable};
+use crate::file::save::{Order, SaveOptions};
+use crate::format::error::{Error, Result};
+use crate::format::header::Metadata;
+
+pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
+    let open = || {
+        let destination = destination(path)?;
+        let (source, found) = if read_only {
+            (FileSource::open(&destination)?, HeaderState::Whole)
+        } else {
+            open_and_restore(&destination)?
+        };
+        let archive = SafeTensors::from_source(source)?;
+        Ok(Edit {
+            path: path.into(),
+            destination,
+            metadata: archive.metadata().clone(),
+            archive,
+            read_only,
+            restored: found == HeaderState::Restored,
+            set: Metadata::new(),
+            recorded: Metadata::new(),
+            recording: DigestOptions::new(),
+            renamed: Vec::new(),
+            removed: Vec::new(),
+            appended: Vec::new(),
+            order: Order::Given,
+            align: None,
+            in_place: false,
+            change_cached: false,
+            durable: true,
+        })
+    };
+    open().map_err(|error: Error| error.in_path(path))
+}
+
+/// Restores the old header of a file if an edit was interrupted while it wrote the header in place.
+/// Returns whether it was.
+///
+/// Opening the file for the next [`Edit`] does the same. [`edit`](crate::edit) says when this is
+/// needed.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// # let tensors: [(&str, safetensors_core::TensorBuf); 0] = [];
+/// # safetensors_core::save(&path, tensors, &Default::default())?;
+/// if safetensors_core::edit::restore_header(&path)? {
+///     eprintln!("an interrupted edit of {} was undone", path.display());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
+/// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+/// [`ErrorKind::Io`](crate::ErrorKind::Io), also if another edit has locked the file;
+/// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the header is half written and no
+/// matching backup lies beside the file, because the file was moved or copied without it.
+pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
+    let path = path.as_ref();
+    let found = destination(path).and_then(|destination| match open_and_restore(&destination)? {
+        // This fails, and says what is torn.
+        (source, HeaderState::Torn) => SafeTensors::from_source(source).map(|_| false),
+        (_, found) => Ok(found == HeaderState::Restored),
+    });
+    found.map_err(|error| error.in_path(path))
+}
+
+/// Whether an interrupted edit left the header half written, and [`restore_header`] or the next
+/// [`Edit`] can restore it. Nothing is written. While an edit is under way, this may also be true
+/// for a moment.
+///
+/// # Errors
+///
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io).
+pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
+    let path = path.as_ref();
+    let is_torn = || {
+        let destination = destination(path)?;
+        let source = FileSource::open_now(&destination)?;
+        header::can_be_restored(&source, &destination).map_err(|error| Error::io(error, path))
+    };
+    is_torn().map_err(|error| error.in_path(path))
+}
+
+pub(super) fn open_and_restore(destination: &Path) -> Result<(FileSource, HeaderState)> {
+    refuse_special(destination)?;
+    replaceable(destination, &SaveOptions::new())?;
+    let mut source = FileSource::open_to_edit(destination)?;
+    let mut restore = || {
+        lock(source.file(), destination)?;
+        // Of an earlier edit that was killed. This one takes the lock only if it changes something.
+        DirectoryLock::clear(directory(destination));
+        let found = header::restore(&source, destination)?;
+        // An earlier holder of the lock may have written to the file since it was opened here. From
+        // now on no other edit can.
+        source.refresh()?;
+        Ok(found)
+    };
+    let found = restore().map_err(|error| Error::io(error, destination))?;
+    Ok((source, found))
+}
+
+/// Checks that the file was neither written to nor replaced since it was opened. The edit would
+/// undo such a change.
+pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Result<()> {
+    source.check_unchanged()?;
+    if is_named(source.file(), destination)? {
+        return Ok(());
+    }
+    Err(io::Error::other("the file has been replaced since it was opened"))
+}
+
+/// Locks the file against other edits until it is closed.
+#[cfg(unix)]
+fn lock(file: &File, path: &Path) -> io::Result<()> {
+    use std::fs::TryLockError;
+    use std::thread;
+    use std::time::Duration;
+
+    // Saving a file and opening it to read take the lock for a moment, too. So this tries several
+    // times.
+    const PAUSES: [u64; 4] = [1, 2, 4, 8];
+    let busy =
+        || io::Error::new(io::ErrorKind::ResourceBusy, "another edit of the file is under way");
+    let mut pauses = PAUSES.map(Duration::from_millis).into_iter();
+    while let Err(TryLockError::WouldBlock) = file.try_lock() {
+        // Other errors end the loop: some file systems have no locks.
+        thread::sleep(pauses.next().ok_or_else(busy)?);
+    }
+    // Another edit may have replaced the file after it was opened here and before it was locked.
+    if is_named(file, path)? { Ok(()) } else { Err(busy()) }
+}
+
+/// Whether the path still leads to this file.
+fn is_named(file: &File, path: &Path) -> io::Result<bool> {
+    Ok(Identity::behind(path)?.ok_or(io::ErrorKind::NotFound)? == Identity::of(file)?)
+}
+
+/// On other systems a lock would keep readers out as well.
+#[cfg(not(unix))]
+fn lock(_: &File, _: &Path) -> io::Result<()> {
+    Ok(())
+}

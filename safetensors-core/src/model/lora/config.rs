@@ -1,0 +1,221 @@
+//! [`Config`]: what an `adapter_config.json` says of how its modules are merged.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::numbers::Numbers;
+use crate::format::error::{AdapterProblem, Result};
+use crate::format::header::UniqueMap;
+use crate::format::patterns::Expressions;
+use crate::format::python_json;
+
+/// The settings by their names.
+pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
+
+/// How the modules of an adapter are merged.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    rank: u64,
+    alpha: f64,
+    /// Other ranks for modules that match a pattern. The first counts.
+    ranks: Numbers,
+    alphas: Numbers,
+    /// Whether alpha is divided by the root of the rank.
+    is_rslora: bool,
+    /// Whether weights lie transposed, as those of GPT-2 do.
+    pub(super) is_transposed: bool,
+    pub(super) is_dora: bool,
+    /// The ends of the names of modules that were trained whole, reversed and sorted. None starts
+    /// with another.
+    whole: Vec<String>,
+}
+
+/// Settings that do not matter once the adapter is trained, whatever they say.
+const WITHOUT_EFFECT: &[&str] = &[
+    "auto_mapping",
+    "base_model_name_or_path",
+    "bias",
+    "corda_config",
+    "eva_config",
+    "exclude_modules",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_bias",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+];
+
+/// Initialisations that leave the base as it is.
+const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal", "true", "false"];
+
+impl Config {
+    /// Reads an `adapter_config.json`.
+    pub(super) fn parse(json: &[u8]) -> Result<Self> {
+        let json = python_json::plain(json);
+        let text = std::str::from_utf8(&json).map_err(wrong)?;
+        let mut fields = UniqueMap::new("an object of settings").parse(text).map_err(wrong)?;
+        let kind: Option<String> = take(&mut fields, "peft_type")?;
+        match kind.as_deref() {
+            Some("LORA") => Self::of(fields, &mut Expressions::default()),
+            Some(other) => Err(unsupported("peft_type", &format!("{other:?}"))),
+            None => Err(wrong("peft_type is missing")),
+        }
+    }
+
+    /// Settings without `peft_type`. Each that changes what is merged must be known.
+    pub(super) fn of(mut fields: Fields, expressions: &mut Expressions) -> Result<Self> {
+        let mut numbers = |setting| {
+            let patterns = take(&mut fields, setting)?.unwrap_or_default();
+            Numbers::new(patterns, expressions)
+                .map_err(|problem| wrong(format!("{setting}: {problem}")))
+        };
+        let (ranks, alphas) = (numbers("rank_pattern")?, numbers("alpha_pattern")?);
+        let whole = take::<Vec<String>>(&mut fields, "modules_to_save")?.unwrap_or_default();
+        let whole = whole.iter().filter(|end| !end.is_empty());
+        let mut whole: Vec<String> = whole.map(|end| end.chars().rev().collect()).collect();
+        whole.sort_unstable();
+        whole.dedup_by(|longer, end| longer.starts_with(&**end));
+        let config = Self {
+            rank: take(&mut fields, "r")?.unwrap_or(8),
+            alpha: take(&mut fields, "lora_alpha")?.unwrap_or(8.0),
+            ranks,
+            alphas,
+            is_rslora: take(&mut fields, "use_rslora")?.unwrap_or(false),
+            is_transposed: take(&mut fields, "fan_in_fan_out")?.unwrap_or(false),
+            is_dora: take(&mut fields, "use_dora")?.unwrap_or(false),
+            whole,
+        };
+        match take::<Value>(&mut fields, "init_lora_weights")? {
+            None | Some(Value::Bool(_) | Value::Null) => {}
+            Some(Value::String(how)) if INITIALISATIONS.contains(&&*how.to_lowercase()) => {}
+            Some(how) => return Err(unsupported("init_lora_weights", &how.to_string())),
+        }
+        for (field, value) in fields {
+            // Later versions add settings, which are off by default.
+            let is_off = matches!(value.get(), "null" | "false" | "{}" | "[]" | "\"\"");
+            if !is_off && !WITHOUT_EFFECT.contains(&&*field) {
+                return Err(unsupported(&field, value.get()));
+            }
+        }
+        Ok(config)
+    }
+
+    /// Whether a tensor belongs to a module that was trained whole. A model may have it that was
+    /// made from a checkpoint without it, such as a new head.
+    pub(super) fn is_whole(&self, tensor: &str) -> bool {
+        let module = tensor.rsplit_once('.').map_or("", |(module, _)| module);
+        let reversed: String = module.chars().rev().collect();
+        let before = self.whole.partition_point(|end| *end <= reversed);
+        self.whole[..before].last().is_some_and(|end| reversed.starts_with(&**end))
+    }
+
+    /// The rank of a module.
+    pub(super) fn rank(&self, module: &str) -> f64 {
+        self.ranks.of(module).unwrap_or(self.rank as f64)
+    }
+
+    /// The factor of a module's product.
+    pub(super) fn scaling(&self, module: &str) -> f64 {
+        let (rank, alpha) = (self.rank(module), self.alphas.of(module).unwrap_or(self.alpha));
+        alpha / if self.is_rslora { rank.sqrt() } else { rank }
+    }
+}
+
+/// Takes a field out of the settings. Null is absent.
+fn take<T: DeserializeOwned>(fields: &mut Fields, field: &str) -> Result<Option<T>> {
+    let Some(value) = fields.remove(field) else { return Ok(None) };
+    let parsed = serde_json::from_str(value.get());
+    parsed.map_err(|error| wrong(format!("{field}: {error}")))
+}
+
+pub(super) fn wrong(problem: impl fmt::Display) -> crate::format::error::Error {
+    AdapterProblem::Settings { problem: problem.to_string() }.into()
+}
+
+fn unsupported(field: &str, value: &str) -> crate::format::error::Error {
+    AdapterProblem::Unsupported { found: format!("{field}: {value}") }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scaling(json: &str, module: &str) -> f64 {
+        Config::parse(json.as_bytes()).unwrap().scaling(module)
+    }
+
+    #[test]
+    fn the_first_pattern_that_matches_counts() {
+        let json = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 8, "use_rslora": false,
+            "rank_pattern": {"q_proj": 4, "layers.1.q_proj": 8, ".*k_pro[j]": 16},
+            "alpha_pattern": {"model.layers.0.v": 3}}"#;
+        assert_eq!(scaling(json, "model.layers.1.q_proj"), 2.0);
+        assert_eq!(scaling(json, "my_q_proj"), 4.0);
+        assert_eq!(scaling(json, "my_k_proj"), 0.5);
+        assert_eq!(scaling(json, "model.layers.0.v"), 1.5);
+        let rslora = json.replace("\"use_rslora\": false", "\"use_rslora\": true");
+        assert_eq!(scaling(&rslora, "o"), 5.65685424949238);
+    }
+
+    #[test]
+    fn a_module_is_whole_if_it_has_one_of_many_ends() {
+        let ends: Vec<_> = (0..100_000).map(|i| format!("\"a{i}\"")).collect();
+        let ends = format!("[\"\", \"head\", \"lm_head\", \"é.b\", {}]", ends.join(", "));
+        let json = format!("{{\"peft_type\": \"LORA\", \"modules_to_save\": {ends}}}");
+        let config = Config::parse(json.as_bytes()).unwrap();
+        for (tensor, expected) in [
+            ("lm_head.weight", true),
+            ("my_head.weight", true),
+            ("é.b.bias", true),
+            ("a99999.weight", true),
+            ("a100000.weight", false),
+            ("ead.weight", false),
+            ("b.weight", false),
+            ("head", false),
+        ] {
+            assert_eq!(config.is_whole(tensor), expected, "{tensor}");
+        }
+    }
+
+    #[test]
+    fn what_would_change_the_result_is_refused_by_name() {
+        for (more, problem) in [
+            (r#""use_qalora": true"#, "use_qalora: true"),
+            (r#""layer_replication": [[0, 2]]"#, "layer_replication: [[0, 2]]"),
+            (r#""init_lora_weights": "pissa_niter_4""#, "init_lora_weights: \"pissa_niter_4\""),
+            (r#""a_new_setting": 1"#, "a_new_setting: 1"),
+            (r#""target_parameters": ["experts"]"#, "target_parameters"),
+            (r#""r": -1"#, "r: invalid value"),
+            (r#""r": 2, "r": 4"#, "duplicate key"),
+            (r#""use_rslora": "yes""#, "use_rslora: invalid type"),
+        ] {
+            let json = format!("{{\"peft_type\": \"LORA\", {more}}}");
+            let error = Config::parse(json.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(problem), "{more}: {error}");
+        }
+        for (json, problem) in [
+            (r#"{"peft_type": "LOHA"}"#, "peft_type: \"LOHA\""),
+            ("{}", "peft_type is missing"),
+            ("[]", "expected an object of settings"),
+            ("\u{ff}", "EOF"),
+        ] {
+            let error = Config::parse(json.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(problem) || json == "\u{ff}", "{json}: {error}");
+        }
+        let off = r#"{"peft_type": "LORA", "new": null, "newer": false, "list": [], "map": {}}"#;
+        assert_eq!(scaling(off, "any"), 1.0);
+    }
+}

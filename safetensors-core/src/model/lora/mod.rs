@@ -1,0 +1,222 @@
+//! LoRA adapters: small matrices whose products are added to the weights of a checkpoint.
+//!
+//! [`Checkpoint::merged`] makes a checkpoint with the sums in place of the weights. They are
+//! computed when they are read, so every way to read a checkpoint reads them: whole, by slice, by
+//! rank, into any framework, to be saved.
+//!
+//! ```
+//! use safetensors_core::lora::Adapter;
+//! use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let base = dir.path().join("model.safetensors");
+//! # let adapter = dir.path().join("adapter");
+//! # std::fs::create_dir(&adapter)?;
+//! # let values = [0.0_f32; 6];
+//! # save(&base, [("q.weight", TensorView::from_slice(&[2, 3], &values)?)], &SaveOptions::new())?;
+//! let down = [1.0_f32, 0.0, 2.0, 0.0, 1.0, -1.0]; // lora_A
+//! let up = [0.5_f32, 0.0, 1.0, 1.0]; // lora_B
+//! let tensors = [
+//!     ("base_model.model.q.lora_A.weight", TensorView::from_slice(&[2, 3], &down)?),
+//!     ("base_model.model.q.lora_B.weight", TensorView::from_slice(&[2, 2], &up)?),
+//! ];
+//! save(adapter.join("adapter_model.safetensors"), tensors, &SaveOptions::new())?;
+//! let settings = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4}"#;
+//! std::fs::write(adapter.join("adapter_config.json"), settings)?;
+//!
+//! let merged = Checkpoint::open(&base)?.merged([Adapter::open(&adapter)?])?;
+//! let weight = merged.tensor("q.weight")?.read()?; // all zeros in the base
+//! assert_eq!(weight.as_slice::<f32>()?, [1.0, 0.0, 2.0, 2.0, 2.0, 2.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Which adapters
+//!
+//! | file | tensors of module `X` | factor of the product |
+//! |---|---|---|
+//! | PEFT: a directory with `adapter_config.json` | `base_model.model.X.lora_A.weight` and `lora_B.weight`, or `lora_embedding_A` and `_B`; perhaps `lora_B.bias`, `lora_magnitude_vector` | α / r, or α / √r (`use_rslora`), with `rank_pattern` and `alpha_pattern` |
+//! | diffusers, ComfyUI: one file | `X.lora_A.weight`, `X.lora_B.weight` | as in the metadata `lora_adapter_metadata`, or else `X.alpha` / r, or else 1 |
+//! | kohya: one file | `lora_unet_X.lora_down.weight`, `lora_up.weight`, with `_` in `X` for `.`; also `lora_te_`, `lora_te1_` and so on | `X.alpha` / r, or else 1 |
+//!
+//! Other tensors of PEFT replace those of the checkpoint that have their names, such as modules of
+//! `modules_to_save` and biases. A tensor of such a module that the checkpoint does not have, such
+//! as a new head, is added. What is not in this table, and a setting that would change the result
+//! in a way that is not known here, is an error ([`ErrorKind::Adapter`]).
+//!
+//! The name of a weight in the checkpoint is `X.weight`. If some of these names are not there, all
+//! that are missing must be found with one prefix more, or less, such as `model.`. A weight that is
+//! not found is an error that has similar names.
+//!
+//! # What is computed
+//!
+//! With A (`lora_A`, `lora_down`), B (`lora_B`, `lora_up`) and the factor s, a linear weight W
+//! becomes W + s·B·A, and a convolution likewise. An embedding, and a weight that lies transposed
+//! (`fan_in_fan_out`), becomes W + s·(B·A)ᵀ. DoRA multiplies each output of that sum by m / ‖·‖,
+//! the magnitude divided by the norm of W + s·B·A. Several adapters are added in their order.
+//!
+//! The order of the operations is that of PEFT on a CPU, with all tensors as F32: the product is
+//! rounded to F32, then s times it, then the sum, and at the end the sum once to the dtype of the
+//! result. Within a product, F64 adds the terms, so that the result is the same on every machine,
+//! and within the error of an F32 product of PEFT's. It has the same bits where sums are exact, for
+//! example with a rank of 1.
+//!
+//! Memory holds the matrices of a few modules besides what is read. A weight with DoRA is read
+//! twice, because its norms need all of it.
+
+mod config;
+mod fit;
+mod merged;
+mod numbers;
+mod parts;
+mod plan;
+mod product;
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use config::Config;
+use merged::is_possible;
+use parts::{Parts, Source};
+use plan::{POSSIBLE, Plan, mismatch};
+
+use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
+use crate::file::io::ReadAt;
+use crate::format::dtype::Dtype;
+#[cfg(doc)]
+use crate::format::error::ErrorKind;
+use crate::format::error::{Error, Result};
+
+/// The largest settings that are read. Real ones have a few KiB.
+const MOST: u64 = 16 << 20;
+
+/// The file of an adapter in a directory that PEFT saved.
+const PEFT_FILE: &str = "adapter_model.safetensors";
+
+/// A LoRA adapter: see [the module](crate::lora). Its header and settings are read when it is
+/// opened, its matrices when a weight is.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    source: Arc<Source>,
+    parts: Arc<Parts>,
+    scale: f64,
+}
+
+impl Adapter {
+    /// Opens a directory that PEFT saved, or a file.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Checkpoint::open_whole`] and [`Adapter::of`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let file = path.join(PEFT_FILE);
+        Self::of(Checkpoint::open_whole(if file.is_file() { &file } else { path })?)
+    }
+
+    /// The adapter in a checkpoint that is open, from whatever [store](crate::checkpoint::store).
+    /// `adapter_config.json` is read beside it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Adapter`] if the tensors or settings are not those of a LoRA adapter that can
+    /// be merged; the errors of reading.
+    pub fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Result<Self> {
+        let source = checkpoint.into_boxed();
+        let config = match source.read_beside("adapter_config.json", MOST)? {
+            Some((path, json)) => Some(Config::parse(&json).map_err(|error| error.in_path(&path))?),
+            None => None,
+        };
+        let parts = Parts::of(&source, config.as_ref());
+        let parts = parts.map_err(|error| source.in_first_path(error))?;
+        Ok(Self { source: Arc::new(source), parts: Arc::new(parts), scale: 1.0 })
+    }
+
+    /// Multiplies all products of the adapter by a number: 1, the default, merges it as it was
+    /// trained. Tensors that replace others are not multiplied.
+    #[must_use]
+    pub fn scale(mut self, scale: f64) -> Self {
+        self.scale = scale;
+        self
+    }
+
+    /// The names of the modules whose weights change, as they are in the adapter, without a
+    /// prefix that says for which library they are.
+    pub fn modules(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.parts.modules.iter().map(|module| &*module.name)
+    }
+}
+
+impl<S: ReadAt + 'static> Checkpoint<S> {
+    /// The same checkpoint with LoRA adapters merged into its weights, as [the
+    /// module](crate::lora) says. A merged tensor has the dtype that it has in this checkpoint.
+    /// Nothing is read yet but what describes quantised weights.
+    ///
+    /// A quantised weight is refused: call [`dequantized`](Checkpoint::dequantized) before. A
+    /// weight with several [names](Checkpoint::aliases) changes under all of them. A whole tensor of
+    /// an adapter replaces one name, as in PEFT: the others become tensors of their own.
+    ///
+    /// A sum that is too large for its dtype becomes infinity or NaN, as
+    /// [`Overflow::Ieee`](crate::convert::Overflow::Ieee) says. For another policy, ask for F32 with
+    /// [`merged_as`](Checkpoint::merged_as), and convert that.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Adapter`] for a module that does not fit the checkpoint; the errors of
+    /// [`quantized_weights`](Checkpoint::quantized_weights).
+    pub fn merged(
+        self,
+        adapters: impl IntoIterator<Item = Adapter>,
+    ) -> Result<Checkpoint<Computed<S>>> {
+        self.merged_as(adapters, |_, dtype| dtype)
+    }
+
+    /// [`merged`](Checkpoint::merged) with other dtypes: `dtype` gets the name and the dtype that
+    /// a merged tensor has in this checkpoint, and returns that of the sum, which is rounded once.
+    /// F32 is not rounded at all.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`merged`](Checkpoint::merged).
+    pub fn merged_as(
+        self,
+        adapters: impl IntoIterator<Item = Adapter>,
+        mut dtype: impl FnMut(&str, Dtype) -> Dtype,
+    ) -> Result<Checkpoint<Computed<S>>> {
+        let quantized = self.quantized_weights()?;
+        let mut plan = Plan::new(&self, &quantized);
+        let mut others = Vec::new();
+        for adapter in adapters {
+            plan.add(&adapter)?;
+            others.push(adapter.source);
+        }
+        let mut tensors = plan.into_tensors();
+        for tensor in &mut tensors {
+            tensor.dtype = dtype(&tensor.name, tensor.dtype);
+            if !is_possible(tensor.dtype) {
+                let problem = mismatch(POSSIBLE, tensor.dtype.to_string());
+                return Err(Error::from(problem).in_tensor(&tensor.name));
+            }
+        }
+        let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
+        let is_old = |name: &str| self.get(name).is_some_and(|tensor| tensor.name() == name);
+        let (old, added): (Vec<_>, Vec<_>) =
+            (0..names.len()).partition(|&number| is_old(&names[number]));
+        let new: HashSet<_> = added.iter().map(|&number| &*names[number]).collect();
+        self.computed(Replacement {
+            tensors: tensors
+                .into_iter()
+                .map(|it| Box::new(it) as Box<dyn ComputedTensor>)
+                .collect(),
+            instead: old.into_iter().map(|number| (&*names[number], Some(number))).collect(),
+            added,
+            others,
+            // A name that has a tensor of its own is none of another one.
+            metadata: &|metadata| {
+                let mut kept = metadata.clone();
+                kept.retain(|key, _| !new.contains(&**key));
+                kept
+            },
+        })
+    }
+}

@@ -1,0 +1,264 @@
+//! [`Plan`]: which tensors of a checkpoint adapters change, and how.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Adapter;
+use super::config::wrong;
+use super::fit::{Names, Wanted};
+use super::merged::{Delta, Merged, Product, Recent, Stored, is_possible};
+use super::parts::{Module, Source, Whole, located};
+use crate::checkpoint::Checkpoint;
+use crate::file::io::ReadAt;
+use crate::file::load::LazyTensor;
+use crate::format::error::{AdapterProblem, Error, Result, Shape};
+use crate::model::quantized::QuantizedWeight;
+
+/// The dtypes of weights that can be merged.
+pub(super) const POSSIBLE: &str = "dtype F32, BF16, F16 or a float of 8 bits";
+
+pub(super) fn mismatch(expected: impl Into<String>, found: impl Into<String>) -> AdapterProblem {
+    AdapterProblem::Mismatch { expected: expected.into(), found: found.into() }
+}
+
+/// What the adapters so far make of a checkpoint.
+pub(super) struct Plan<'a, S> {
+    base: &'a Checkpoint<S>,
+    names: Names<'a>,
+    quantized: &'a [QuantizedWeight],
+    tensors: Vec<Merged>,
+    /// The numbers of the merged tensors by their names in the checkpoint.
+    by_name: HashMap<&'a str, usize>,
+    recent: Arc<Recent>,
+}
+
+impl<'a, S: ReadAt> Plan<'a, S> {
+    /// No adapter yet.
+    pub(super) fn new(base: &'a Checkpoint<S>, quantized: &'a [QuantizedWeight]) -> Self {
+        Self {
+            base,
+            names: Names::of(base, quantized.iter().map(|weight| &*weight.name)),
+            quantized,
+            tensors: Vec::new(),
+            by_name: HashMap::new(),
+            recent: Arc::default(),
+        }
+    }
+
+    /// The tensors that change.
+    pub(super) fn into_tensors(self) -> Vec<Merged> {
+        self.tensors
+    }
+
+    /// Adds what an adapter changes.
+    pub(super) fn add(&mut self, adapter: &Adapter) -> Result<()> {
+        let Adapter { source, parts, scale } = adapter;
+        if !scale.is_finite() {
+            return Err(wrong(format_args!("scale {scale} is not finite")));
+        }
+        let mut wanted = Vec::new();
+        let mut tensors = Vec::new();
+        for Whole { name, position, may_be_new } in &parts.whole {
+            let (name, may_be_new, group) = (name.clone(), *may_be_new, String::new());
+            wanted.push(Wanted { name, is_flattened: false, may_be_new, group });
+            tensors.push(source.tensor_at(*position));
+        }
+        let mut want = |name: String, position, module: &Module| {
+            let (is_flattened, group) = (module.is_flattened, module.group.clone());
+            wanted.push(Wanted { name, is_flattened, may_be_new: false, group });
+            tensors.push(source.tensor_at(position));
+        };
+        for module in &parts.modules {
+            let dot = if module.is_flattened { '_' } else { '.' };
+            want(format!("{}{dot}weight", module.name), module.up, module);
+            if let Some(bias) = module.up_bias {
+                want(format!("{}{dot}bias", module.name), bias, module);
+            }
+        }
+        let found = self.names.find(&wanted).map_err(|(number, error)| match tensors[number] {
+            Some(tensor) => tensor.locate(error),
+            None => error,
+        })?;
+        let mut found = found.into_iter().zip(tensors.into_iter().flatten());
+        for Whole { position, name, .. } in &parts.whole {
+            let Some((found, tensor)) = found.next() else { break };
+            let number = match found {
+                Some(name) => {
+                    self.untie(name, &tensor)?;
+                    self.target(name, &tensor)?
+                }
+                None => self.added(name, &tensor),
+            };
+            self.replace(source, *position, number, &tensor)?;
+        }
+        let mut found = found.filter_map(|(name, tensor)| Some((name?, tensor)));
+        for module in &parts.modules {
+            let scaling = (scale * module.scaling) as f32;
+            let Some((name, up)) = found.next() else { break };
+            let number = self.target(name, &up)?;
+            let product = self.product(source, module, number, &up)?;
+            let recent = &self.recent;
+            let delta = Delta::new(source, product, scaling, module.magnitude, recent);
+            self.tensors[number].deltas.push(delta);
+            let Some(bias) = module.up_bias else { continue };
+            let Some((name, tensor)) = found.next() else { break };
+            let number = self.target(name, &tensor)?;
+            check_shape(&tensor, &self.tensors[number])?;
+            let delta = Delta::new(source, Product::Vector(bias), scaling, None, &self.recent);
+            self.tensors[number].deltas.push(delta);
+        }
+        Ok(())
+    }
+
+    /// The tensor of this name of the checkpoint, if it is one that can be merged.
+    fn numbers<T>(&self, name: &str, from: &LazyTensor<'_, T>) -> Result<LazyTensor<'a, S>> {
+        let is_of = |weight: &&QuantizedWeight| {
+            weight.name == name || weight.tensors.iter().any(|tensor| tensor == name)
+        };
+        let quantized = self.quantized.iter().find(is_of);
+        let (None, Some(tensor)) = (quantized, self.base.get(name)) else {
+            let scheme = quantized.map_or("", |weight| weight.scheme);
+            let found = format!("{name:?} of the checkpoint, quantised as {scheme}");
+            return Err(located(from, mismatch("a weight of numbers; dequantise it first", found)));
+        };
+        if !is_possible(tensor.dtype()) {
+            let found = format!("{} of {name:?} of the checkpoint", tensor.dtype());
+            return Err(located(from, mismatch(POSSIBLE, found)));
+        }
+        Ok(tensor)
+    }
+
+    /// The number of the merged tensor for this name of the checkpoint, which a tensor of an
+    /// adapter changes.
+    fn target<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<usize> {
+        let tensor = self.numbers(name, from)?;
+        let known = self.by_name.get(name).or_else(|| self.by_name.get(tensor.name()));
+        Ok(known.copied().unwrap_or_else(|| self.changed(tensor.name(), &tensor)))
+    }
+
+    /// Adds a tensor of the checkpoint, under one of its names.
+    fn changed(&mut self, name: &'a str, tensor: &LazyTensor<'a, S>) -> usize {
+        self.by_name.insert(name, self.tensors.len());
+        self.tensors.push(Merged {
+            name: name.to_owned(),
+            dtype: tensor.dtype(),
+            shape: tensor.shape().to_vec(),
+            base: Some(Stored {
+                file: tensor.file_index(),
+                offset: tensor.file_offset(),
+                dtype: tensor.dtype(),
+            }),
+            replaced: None,
+            deltas: Vec::new(),
+        });
+        self.tensors.len() - 1
+    }
+
+    /// Makes a tensor of its own of each further name of a tied weight: the copy of a module that
+    /// was trained whole takes the place of one name.
+    fn untie<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<()> {
+        let tensor = self.numbers(name, from)?;
+        let aliases = self.base.aliases().filter(|(_, it)| it.name() == tensor.name());
+        for (alias, tensor) in aliases {
+            if self.by_name.contains_key(alias) {
+                break;
+            }
+            if self.by_name.contains_key(tensor.name()) {
+                return Err(changed_twice(from, name));
+            }
+            self.changed(alias, &tensor);
+        }
+        Ok(())
+    }
+
+    /// The number of a tensor that the checkpoint does not have.
+    fn added<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> usize {
+        let is_it = |merged: &Merged| merged.base.is_none() && merged.name == name;
+        self.tensors.iter().position(is_it).unwrap_or_else(|| {
+            self.tensors.push(Merged {
+                name: name.to_owned(),
+                dtype: from.dtype(),
+                shape: from.shape().to_vec(),
+                base: None,
+                replaced: None,
+                deltas: Vec::new(),
+            });
+            self.tensors.len() - 1
+        })
+    }
+
+    /// Puts a tensor of an adapter in place of the checkpoint's.
+    fn replace<T: ReadAt>(
+        &mut self,
+        source: &Arc<Source>,
+        position: usize,
+        number: usize,
+        tensor: &LazyTensor<'_, T>,
+    ) -> Result<()> {
+        let merged = &mut self.tensors[number];
+        check_shape(tensor, merged)?;
+        if !is_possible(tensor.dtype()) {
+            return Err(located(tensor, mismatch(POSSIBLE, tensor.dtype().to_string())));
+        }
+        tensor.refuse_codes()?;
+        if merged.replaced.is_some() || !merged.deltas.is_empty() {
+            return Err(changed_twice(tensor, &merged.name));
+        }
+        merged.replaced = Some((Arc::clone(source), position));
+        Ok(())
+    }
+
+    /// How the product of a module fits its weight.
+    fn product<T>(
+        &self,
+        source: &Arc<Source>,
+        module: &Module,
+        number: usize,
+        up: &LazyTensor<'_, T>,
+    ) -> Result<Product> {
+        let merged = &self.tensors[number];
+        let down = source.tensor_at(module.down).map(|down| down.shape()).unwrap_or_default();
+        let (outputs, inputs) = (up.shape()[0], &down[1..]);
+        let [first, rest @ ..] = &merged.shape[..] else {
+            let expected = "a weight with dimensions".to_owned();
+            return Err(located(up, mismatch(expected, format!("{:?}, a scalar", merged.name))));
+        };
+        let is_plain = *first == outputs && rest == inputs;
+        let is_crossed = inputs == [*first] && rest == [outputs];
+        let is_transposed = match module.is_transposed {
+            _ if module.is_embedding => is_crossed,
+            // A square weight does not tell.
+            Some(is_transposed) if is_plain => is_transposed && is_crossed,
+            Some(_) => is_crossed,
+            None => false,
+        };
+        if !is_transposed && (module.is_embedding || !is_plain) {
+            let expected = format!("a product of shape {}", Shape(&merged.shape));
+            let shape = [&[outputs], inputs].concat();
+            let found = format!("{} for {:?} of the checkpoint", Shape(&shape), merged.name);
+            return Err(located(up, mismatch(expected, found)));
+        }
+        if let Some(magnitude) = module.magnitude.and_then(|it| source.tensor_at(it)) {
+            let is_vector = magnitude.shape().iter().all(|&dim| dim == 1 || dim == outputs);
+            if !is_vector || magnitude.element_count() != outputs as u64 {
+                let found = format!("shape {}", Shape(magnitude.shape()));
+                return Err(located(&magnitude, mismatch(format!("{outputs} numbers"), found)));
+            }
+        }
+        Ok(Product::Matrices { up: module.up, down: module.down, is_transposed })
+    }
+}
+
+fn changed_twice<S>(tensor: &LazyTensor<'_, S>, name: &str) -> Error {
+    let found = format!("{name:?}, which another tensor of the adapters changes, too");
+    located(tensor, AdapterProblem::Unsupported { found })
+}
+
+/// Checks that a tensor of an adapter has the shape of the one that it changes.
+fn check_shape<S>(tensor: &LazyTensor<'_, S>, merged: &Merged) -> Result<()> {
+    if tensor.shape() == merged.shape {
+        return Ok(());
+    }
+    let expected = format!("shape {} of {:?}", Shape(&merged.shape), merged.name);
+    Err(located(tensor, mismatch(expected, format!("shape {}", Shape(tensor.shape())))))
+}

@@ -1,0 +1,35 @@
+//! What is computed over a whole checkpoint, and what changes one.
+//!
+//! Each module takes a `Checkpoint` and gives another view of it, a report, or changed files. A
+//! view is computed when it is read, tensor by tensor, so that nothing needs a second copy in
+//! memory. The modules do not know each other, but for `edit` and `rewrite`, which use what the
+//! others say.
+//!
+//! This part knows no library of tensors.
+//!
+//! Begin with `rewrite/mod.rs`: most operations are a rewrite.
+//!
+//! | module | is about |
+//! |---|---|
+//! | `quantized` | quantised weights as numbers, and numbers as quantised weights |
+//! | `lora` | adapters that are merged into the weights |
+//! | `optimizer` | the state of PyTorch's optimizers by the names of parameters |
+//! | `digest`, `audit` | data that has changed; what is odd about a checkpoint |
+//! | `rewrite` | merge, select, rename, convert, divide: a checkpoint from others |
+//! | `edit` | the metadata, names and tensors of a file, changed in place |
+
+#[cfg(feature = "std")]
+pub mod quantized;
+
+#[cfg(feature = "std")]
+pub mod audit;
+pub mod digest;
+#[cfg(feature = "std")]
+pub mod lora;
+#[cfg(feature = "std")]
+pub mod optimizer;
+#[cfg(feature = "std")]
+pub mod rewrite;
+
+#[cfg(feature = "std")]
+pub mod edit;

@@ -1,0 +1,195 @@
+//! The state of an optimizer in PyTorch's training checkpoints, by the names of the parameters.
+//!
+//! A program that trains with PyTorch saves `{"model": model.state_dict(), "optimizer":
+//! optimizer.state_dict()}`. [`PyTorchTraining`] says where the two are in a checkpoint. The
+//! modules `train` of the adapters load them, so that training that began in PyTorch goes on in
+//! Rust. Such a file, opened by `safetensors-formats` or converted by `safetensors convert`, has:
+//!
+//! | tensor | |
+//! |---|---|
+//! | `model.NAME` | a parameter or a buffer |
+//! | `optimizer.state.NUMBER.exp_avg` | a tensor of the state of a parameter |
+//! | `optimizer.state.NUMBER.step` | how many steps the parameter made; no dimensions |
+//!
+//! | metadata | |
+//! |---|---|
+//! | `optimizer.param_groups` | the settings of each group: `[{"lr": 0.001, …, "params": [0, 1]}]` |
+//!
+//! # Which parameter a number is
+//!
+//! A number is the position of a parameter in the groups of the optimizer. Nothing in the file
+//! leads from there to a name, unless the parameters were given with names (`param_names`, PyTorch
+//! 2.6 and later). So the caller gives the names in that order, with
+//! [`parameters`](PyTorchTraining::parameters). For `AdamW(model.parameters())` they are
+//! `[name for name, _ in model.named_parameters()]`. The order is never guessed: two parameters of
+//! one shape would change places without a trace. The order of `model.state_dict()` is another one:
+//! it also has buffers, and every name of a tied parameter.
+//!
+//! PyTorch's distributed checkpoints have names, `optimizer.state.NAME.exp_avg`, and need nothing
+//! else. A parameter that never got a gradient has no state in PyTorch.
+
+mod groups;
+mod state;
+
+use std::collections::BTreeSet;
+
+use groups::Groups;
+use state::Owners;
+pub use state::{OptimizerState, ParameterState};
+
+use crate::checkpoint::Checkpoint;
+use crate::file::io::ReadAt;
+use crate::format::error::{OptimizerProblem, Result};
+
+/// Where a training checkpoint of PyTorch has the model and the state of its optimizer, and which
+/// parameter each number is.
+///
+/// ```
+/// use safetensors_core::optimizer::PyTorchTraining;
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorBuf, serialize};
+///
+/// // What `torch.save({"model": …, "optimizer": …}, path)` has, after a conversion.
+/// let tensors = [
+///     ("model.head.weight", TensorBuf::from_vec(vec![2], vec![0.5_f32, 1.5])?),
+///     ("optimizer.state.0.exp_avg", TensorBuf::from_vec(vec![2], vec![0.1_f32, 0.2])?),
+///     ("optimizer.state.0.step", TensorBuf::from_vec(vec![], vec![3.0_f32])?),
+/// ];
+/// let groups = ("optimizer.param_groups", r#"[{"lr": 0.01, "params": [0]}]"#);
+/// let bytes = serialize(
+///     tensors.iter().map(|(name, tensor)| (name, tensor)),
+///     &SaveOptions::new().metadata([groups]),
+/// )?;
+/// let checkpoint = Checkpoint::from_source(bytes, "training.safetensors")?;
+///
+/// let training = PyTorchTraining::new().parameters(["head.weight"]);
+/// let state = training.state(&checkpoint)?;
+/// assert_eq!(state.tensor("head.weight", "exp_avg"), "optimizer.state.0.exp_avg");
+/// let head = state.get("head.weight").unwrap();
+/// assert_eq!((head.steps(), state.setting::<f64>("lr")?), (Some(3), Some(0.01)));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PyTorchTraining {
+    model: String,
+    optimizer: String,
+    parameters: Vec<String>,
+    decoupled: Option<bool>,
+}
+
+impl Default for PyTorchTraining {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PyTorchTraining {
+    /// The model is under the key `model`, and the optimizer under `optimizer`.
+    pub fn new() -> Self {
+        let (model, optimizer) = ("model".into(), "optimizer".into());
+        Self { model, optimizer, parameters: Vec::new(), decoupled: None }
+    }
+
+    /// Sets the key of the model's `state_dict()`, such as `model_state_dict`. Keys inside each
+    /// other are joined by dots. An empty one is for a model that is the whole file, or lies beside
+    /// the optimizer's key.
+    #[must_use]
+    pub fn model(mut self, key: impl Into<String>) -> Self {
+        self.model = key.into();
+        self
+    }
+
+    /// Sets the key of the optimizer's `state_dict()`. An empty one is for an optimizer that is the
+    /// whole file.
+    #[must_use]
+    pub fn optimizer(mut self, key: impl Into<String>) -> Self {
+        self.optimizer = key.into();
+        self
+    }
+
+    /// Adds the names of the optimizer's parameters, in the order in which PyTorch's optimizer has
+    /// them, as the model to be loaded names them. They count more than `param_names` of the file.
+    #[must_use]
+    pub fn parameters<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.parameters.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Says whether the weight decay is decoupled, as that of `AdamW` is, and that of `Adam` is
+    /// not. It counts for groups of parameters that do not say it: PyTorch before 2.7 writes the
+    /// same ones for both.
+    #[must_use]
+    pub fn decoupled_weight_decay(mut self, is_decoupled: bool) -> Self {
+        self.decoupled = Some(is_decoupled);
+        self
+    }
+
+    /// The name that a parameter or buffer of the model has in the checkpoint.
+    #[doc(hidden)]
+    pub fn in_model(&self, name: &str) -> String {
+        join(&self.model, name)
+    }
+
+    /// Whether a tensor of the checkpoint belongs to the model.
+    #[doc(hidden)]
+    pub fn is_of_model(&self, tensor: &str) -> bool {
+        let is_below = |key: &str| tensor.starts_with(&join(key, ""));
+        is_below(&self.model) && (!self.model.is_empty() || !is_below(&self.optimizer))
+    }
+
+    /// Finds the state of the optimizer, and reads the numbers of steps. The other tensors are not
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) if there is no state, if it is not
+    /// known which parameter each number is, or if the parameter groups are not those of this
+    /// state; [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a tensor that is no state of a
+    /// parameter; the errors of reading.
+    pub fn state<S: ReadAt>(&self, checkpoint: &Checkpoint<S>) -> Result<OptimizerState> {
+        let state = || {
+            let prefix = join(&self.optimizer, "state.");
+            let mut groups = Groups::of(checkpoint, &join(&self.optimizer, "param_groups"))?;
+            if let Some(is_decoupled) = self.decoupled {
+                groups.complete("decoupled_weight_decay", is_decoupled.into());
+            }
+            let owners = Owners::of(checkpoint, &prefix)?;
+            let names = self.names(&owners, &groups)?;
+            OptimizerState::new(checkpoint, prefix, owners, &names, groups)
+        };
+        state().map_err(|error| checkpoint.in_first_path(error))
+    }
+
+    /// The names of the parameters by their numbers; none if the checkpoint has names instead.
+    fn names(&self, owners: &Owners, groups: &Groups) -> Result<Vec<String>> {
+        let Some(most) = owners.most() else {
+            return match self.parameters.as_slice() {
+                [] => Ok(Vec::new()),
+                _ => Err(OptimizerProblem::NamesNotNeeded.into()),
+            };
+        };
+        // Without groups, the last parameter that has a state is the last one that is known.
+        let found = groups.count().unwrap_or(most + 1);
+        if most >= found {
+            return Err(groups.bad("a list of groups that have every number of the state"));
+        }
+        let names = match (self.parameters.as_slice(), groups.names()) {
+            ([], None) => return Err(OptimizerProblem::NoNames { found }.into()),
+            ([], Some(names)) => names,
+            (names, _) => names,
+        };
+        if names.len() != found {
+            let expected = names.len();
+            return Err(OptimizerProblem::NumberOfNames { expected, found }.into());
+        }
+        let mut seen = BTreeSet::new();
+        match names.iter().find(|name| !seen.insert(name.as_str())) {
+            Some(name) => Err(OptimizerProblem::DuplicateName { name: name.clone() }.into()),
+            None => Ok(names.to_vec()),
+        }
+    }
+}
+
+/// A name below a key. Nothing is above it if the key is empty.
+fn join(key: &str, name: &str) -> String {
+    if key.is_empty() { name.into() } else { format!("{key}.{name}") }
+}

@@ -1,0 +1,78 @@
+//! [`Fused`]: weights that are one matrix where the model is served, with one scale of all scales.
+
+use std::sync::Mutex;
+
+use super::Quantization;
+use super::numbers::pieces;
+use super::rounding::largest;
+use crate::format::convert::{ConvertOptions, Converted};
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, Result};
+use crate::format::parallel::lock;
+use crate::format::tensor::TensorSource;
+
+/// The last names of modules that vLLM puts into one: queries, keys and values, the gate and its
+/// factor, and others that read the same numbers.
+const FUSED: [&[&str]; 9] = [
+    &["q_proj", "k_proj", "v_proj"],
+    &["query", "key", "value"],
+    &["q", "k", "v"],
+    &["wq", "wk", "wv"],
+    &["q_a_proj", "kv_a_proj_with_mqa"],
+    &["gate_proj", "up_proj"],
+    &["w1", "w3"],
+    &["in_proj_qkv", "in_proj_z"],
+    &["in_proj_b", "in_proj_a"],
+];
+
+/// What the weights of one matrix have in common, by the name of one of them: the module that they
+/// are in, and the names. `None` if it is a matrix alone.
+pub(crate) fn fused_with(name: &str) -> Option<(&str, usize)> {
+    let module = name.strip_suffix(".weight")?;
+    let (parent, last) = module.rsplit_once('.').unwrap_or(("", module));
+    Some((parent, FUSED.iter().position(|names| names.contains(&last))?))
+}
+
+/// The weights of one matrix, and their largest magnitude.
+#[derive(Debug)]
+pub(crate) struct Fused<S> {
+    weights: Vec<(S, Converted<S>)>,
+    locate: fn(&S, Error) -> Error,
+    /// From when it is found.
+    largest: Mutex<Option<f32>>,
+}
+
+impl<S: TensorSource + Clone> Fused<S> {
+    /// The weights become F32 with these options. `locate` adds to an error which of them it is.
+    pub(crate) fn new(
+        weights: impl IntoIterator<Item = S>,
+        options: &ConvertOptions,
+        locate: fn(&S, Error) -> Error,
+    ) -> Result<Self> {
+        let numbers = |weight: S| match Converted::new(weight.clone(), Dtype::F32, options) {
+            Ok(numbers) => Ok((weight, numbers)),
+            Err(error) => Err(locate(&weight, error)),
+        };
+        let weights = weights.into_iter().map(numbers).collect::<Result<_>>()?;
+        Ok(Self { weights, locate, largest: Mutex::default() })
+    }
+}
+
+impl<S: TensorSource> Fused<S> {
+    /// The largest magnitude of all weights, which are read the first time.
+    pub(super) fn largest(&self) -> Result<f32> {
+        let mut known = lock(&self.largest);
+        if let Some(known) = *known {
+            return Ok(known);
+        }
+        let mut most = 0.0_f32;
+        for (weight, numbers) in &self.weights {
+            pieces(numbers, Quantization::Nvfp4, |_, numbers| {
+                most = most.max(largest(numbers));
+                Ok(())
+            })
+            .map_err(|error| (self.locate)(weight, error))?;
+        }
+        Ok(*known.insert(most))
+    }
+}

@@ -1,0 +1,128 @@
+//! [`LinearLayers`]: the weights that programs read as codes.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Quantization;
+use crate::format::error::Result;
+use crate::format::python_json;
+use crate::weights::bad_config;
+
+/// The linear layers of a model: transformers and vLLM read only their weights as codes, and would
+/// read codes of another tensor, such as an embedding, as its values.
+///
+/// The name of a weight tells its kind, together with the architecture in `config.json`. Heads and
+/// routers are linear layers too, but lose the most and save the least: they do not count here.
+///
+/// ```
+/// use safetensors_core::quantized::{LinearLayers, Quantization};
+///
+/// let nvfp4 = Quantization::Nvfp4;
+/// let layers = LinearLayers::new().config(r#"{"model_type": "llama"}"#)?;
+/// assert!(layers.suits(nvfp4, "model.layers.0.mlp.gate_proj.weight", &[96, 64]));
+/// assert!(!layers.suits(nvfp4, "model.layers.0.mlp.gate.weight", &[8, 64]));
+/// assert!(!layers.suits(nvfp4, "model.layers.0.mlp.up_proj.weight", &[64, 72]));
+/// // Its rows are inputs.
+/// let layers = LinearLayers::new().config(r#"{"model_type": "gpt2"}"#)?;
+/// assert!(!layers.suits(nvfp4, "h.0.attn.c_attn.weight", &[64, 192]));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinearLayers {
+    /// Each `model_type` in the settings.
+    model_types: BTreeSet<String>,
+}
+
+impl LinearLayers {
+    /// Decides by names alone. A name that linear and transposed layers have does not count as
+    /// linear.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the architectures that the text of a `config.json` names.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization) if it is not a JSON object.
+    pub fn config(mut self, config: &str) -> Result<Self> {
+        let json = python_json::read(config.as_bytes());
+        let json = json.map_err(|error| bad_config(format!("not JSON: {error}")))?;
+        let Value::Object(_) = &json else {
+            return Err(bad_config("not a JSON object".into()));
+        };
+        // Models of several parts have settings for each.
+        let mut settings = vec![&json];
+        while let Some(json) = settings.pop() {
+            let Value::Object(entries) = json else { continue };
+            self.model_types.extend(json["model_type"].as_str().map(str::to_owned));
+            settings.extend(entries.values());
+        }
+        Ok(self)
+    }
+
+    /// Returns `true` if this is the weight of a linear layer, with whole groups in its rows.
+    pub fn suits(&self, how: Quantization, name: &str, shape: &[usize]) -> bool {
+        let Some(module) = name.strip_suffix(".weight") else { return false };
+        let last = module.rsplit('.').next().unwrap_or_default();
+        let stays = |part: &str| {
+            let part = part.to_ascii_lowercase();
+            part == "gate" || ["emb", "norm", "router"].iter().any(|word| part.contains(word))
+        };
+        let is_other = module.split('.').any(stays)
+            || OTHERS.contains(&last)
+            || PARTS.iter().any(|part| last.contains(part))
+            || WHOLE.contains(&module)
+            || CONV1D.contains(&last) && self.may_have_conv1d();
+        !is_other && how.matrix(shape).is_some()
+    }
+
+    /// Returns `true` if a model of these architectures may have transposed layers.
+    fn may_have_conv1d(&self) -> bool {
+        self.model_types.is_empty()
+            || self.model_types.iter().any(|found| WITH_CONV1D.contains(&&**found))
+    }
+}
+
+/// The last names of modules that stay as they are: routers and heads, and then the embeddings of
+/// transformers whose names do not say it.
+const OTHERS: [&str; 23] = [
+    "shared_expert_gate",
+    "classifier",
+    "decoder",
+    "head",
+    "lm_loss",
+    "output_layer",
+    "output_projection",
+    "qa_outputs",
+    "score",
+    "vocab_projector",
+    "bias_values",
+    "codebook",
+    "patterns",
+    "prompt_ctx",
+    "queries_features",
+    "query_1024_resolution",
+    "query_768_resolution",
+    "query_feat",
+    "recycle_disto",
+    "reference_points",
+    "shared",
+    "wpe",
+    "wte",
+];
+
+/// Parts of such last names.
+const PARTS: [&str; 3] = ["lm_head", "relative_attention_bias", "token"];
+
+/// Modules of these full names: heads, and embeddings.
+const WHOLE: [&str; 4] = ["output", "proj_out", "query", "transformer.w"];
+
+/// The names of the transposed layers of GPT-2 (`Conv1D`). Other models have linear layers of these
+/// names.
+const CONV1D: [&str; 5] = ["c_attn", "c_fc", "c_fc2", "c_proj", "q_attn"];
+
+/// The architectures with such layers.
+const WITH_CONV1D: [&str; 7] =
+    ["clvp", "clvp_decoder", "decision_transformer", "gpt2", "imagegpt", "jais", "openai-gpt"];

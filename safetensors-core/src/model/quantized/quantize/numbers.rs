@@ -1,0 +1,39 @@
+//! The numbers of a weight that is quantised, piece by piece.
+
+use super::Quantization;
+use super::rounding::largest;
+use crate::format::convert::{Converted, STREAMED};
+use crate::format::dtype::Dtype;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::tensor::{TensorSource, shape, swap_on_big_endian, write_in_pieces};
+
+/// The number of elements that are quantised at a time: whole groups of all schemes.
+pub(super) const ELEMENTS: usize = STREAMED / 8;
+
+/// Passes on the numbers of a weight in pieces of whole groups, each with the index of its first
+/// number.
+pub(super) fn pieces<S: TensorSource>(
+    weight: &Converted<S>,
+    how: Quantization,
+    mut take: impl FnMut(u64, &[f32]) -> Result<()>,
+) -> Result<()> {
+    let len = shape::byte_len(Dtype::F32, weight.shape())?;
+    let mut first = 0;
+    write_in_pieces(weight, len, ELEMENTS * 4, |piece| {
+        swap_on_big_endian(Dtype::F32, piece);
+        let numbers = bytemuck::cast_slice(piece);
+        refuse_infinite(first, numbers, how)?;
+        take(first, numbers)?;
+        first += numbers.len() as u64;
+        Ok(())
+    })
+}
+
+fn refuse_infinite(first: u64, numbers: &[f32], how: Quantization) -> Result<()> {
+    if largest(numbers).is_finite() {
+        return Ok(());
+    }
+    let position = numbers.iter().position(|number| !number.is_finite()).unwrap_or(0);
+    let (index, value) = (first + position as u64, format!("{:?}", numbers[position]));
+    Err(ErrorKind::DoesNotFit { index, value, to: how.code() }.into())
+}

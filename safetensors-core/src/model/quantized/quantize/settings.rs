@@ -1,0 +1,161 @@
+//! The `config.json` of what was written: the `quantization_config` that describes what a
+//! [`Quantization`] makes, and the dtype.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Quantization;
+use crate::format::error::{Error, Result};
+use crate::format::python_json;
+use crate::weights::{KEYS, bad_config, is_of_mlx};
+
+/// Entries with their texts, which stay as they are.
+type Entries<'a> = BTreeMap<String, Cow<'a, str>>;
+
+/// The most objects in one another in which a dtype is looked for.
+const DEPTH: usize = 4;
+
+/// The text of a `config.json`, with the description of weights that were quantised, or without any
+/// if none were. Everything else in it stays as it is. `modules` are those that were not quantised.
+/// Also returns whether there was another description.
+pub(crate) fn with_settings(
+    how: Option<Quantization>,
+    config: &str,
+    modules: &[&str],
+) -> Result<(String, bool)> {
+    let mut entries = parsed(config)?;
+    let mut is_other = remove_settings(&mut entries);
+    // Models of text and images have the settings of the text apart.
+    if let Some(inner) = entries.get_mut("text_config")
+        && let Ok(mut of_text) = parsed(inner)
+        && remove_settings(&mut of_text)
+    {
+        is_other = true;
+        let of_text = object(&of_text, "    ");
+        *inner = of_text.into();
+    }
+    if let Some(how) = how {
+        let settings = format!("{:#}", settings(how, modules)).replace('\n', "\n  ");
+        entries.insert("quantization_config".into(), settings.into());
+    }
+    Ok((object(&entries, "  ") + "\n", is_other))
+}
+
+/// The same text with this dtype, as torch names it, in place of the one that it names first, also
+/// in the settings of parts of the model.
+pub(crate) fn with_dtype(config: &str, dtype: Option<&str>) -> Result<String> {
+    parsed(config)?;
+    let Some(dtype) = dtype else { return Ok(config.to_owned()) };
+    let mut found = Vec::new();
+    find_dtypes(config, DEPTH, &mut found);
+    let Some(&first) = found.first() else { return Ok(config.to_owned()) };
+    found.retain(|text| *text == first);
+    let start = |text: &str| text.as_ptr().addr() - config.as_ptr().addr();
+    found.sort_by_key(|text| start(text));
+    let mut changed = config.to_owned();
+    for text in found.into_iter().rev() {
+        changed.replace_range(start(text)..start(text) + text.len(), &format!("\"{dtype}\""));
+    }
+    Ok(changed)
+}
+
+/// Collects the texts of dtypes in an object, before those in objects in it.
+fn find_dtypes<'a>(object: &'a str, depth: usize, found: &mut Vec<&'a str>) {
+    let Ok(entries) = python_json::entries(object) else { return };
+    let own = ["dtype", "torch_dtype"].iter().filter_map(|key| entries.get(*key).copied());
+    found.extend(own.filter(|text| DTYPES.contains(text)));
+    for inner in entries.into_values().filter(|text| depth > 1 && text.starts_with('{')) {
+        find_dtypes(inner, depth - 1, found);
+    }
+}
+
+/// The dtypes of floats, as transformers writes them.
+const DTYPES: [&str; 4] = ["\"bfloat16\"", "\"float16\"", "\"float32\"", "\"float64\""];
+
+fn parsed(config: &str) -> Result<Entries<'_>> {
+    let wrong = |error| -> Error { bad_config(format!("not a JSON object: {error}")) };
+    let entries = python_json::entries(config).map_err(wrong)?;
+    Ok(entries.into_iter().map(|(key, text)| (key, text.into())).collect())
+}
+
+/// The text of an object, with a line for each entry.
+fn object(entries: &Entries<'_>, indent: &str) -> String {
+    let entry =
+        |(key, text): (&String, &Cow<'_, str>)| format!("{indent}{}: {text}", Value::from(&**key));
+    let entries = entries.iter().map(entry).collect::<Vec<_>>().join(",\n");
+    format!("{{\n{entries}\n{}}}", &indent[2..])
+}
+
+/// Removes what describes quantised weights. Returns whether there was anything.
+fn remove_settings(entries: &mut Entries<'_>) -> bool {
+    let before = entries.len();
+    entries.retain(|key, text| match key.as_str() {
+        "quantization" => !python_json::read(text.as_bytes()).is_ok_and(|value| is_of_mlx(&value)),
+        key => !KEYS.contains(&key),
+    });
+    entries.len() < before
+}
+
+/// What transformers and vLLM expect.
+fn settings(how: Quantization, modules: &[&str]) -> Value {
+    let dynamic = |bits: u32, kind: &str| {
+        json!({
+            "num_bits": bits, "type": kind, "symmetric": true, "strategy": "token",
+            "group_size": null, "dynamic": true,
+        })
+    };
+    let weights =
+        |bits: u32, kind: &str, strategy: &str, group: Option<u32>, scale: Option<&str>| {
+            json!({
+                "num_bits": bits, "type": kind, "symmetric": true, "strategy": strategy,
+                "group_size": group, "dynamic": false, "scale_dtype": scale, "zp_dtype": scale,
+            })
+        };
+    let (format, weights, activations) = match how {
+        Quantization::Fp8Block128 => {
+            return json!({
+                "quant_method": "fp8",
+                "fmt": "e4m3",
+                "activation_scheme": "dynamic",
+                "weight_block_size": [128, 128],
+                "modules_to_not_convert": modules,
+            });
+        }
+        Quantization::Fp8Channel => {
+            ("float-quantized", weights(8, "float", "channel", None, None), dynamic(8, "float"))
+        }
+        Quantization::Fp8Tensor => {
+            ("float-quantized", weights(8, "float", "tensor", None, None), dynamic(8, "float"))
+        }
+        Quantization::Int8Channel => {
+            ("int-quantized", weights(8, "int", "channel", None, None), dynamic(8, "int"))
+        }
+        Quantization::Nvfp4 => (
+            "nvfp4-pack-quantized",
+            weights(4, "float", "tensor_group", Some(16), Some("torch.float8_e4m3fn")),
+            Value::Null,
+        ),
+        Quantization::Mxfp4 => (
+            "mxfp4-pack-quantized",
+            weights(4, "float", "group", Some(32), Some("torch.uint8")),
+            Value::Null,
+        ),
+    };
+    json!({
+        "quant_method": "compressed-tensors",
+        "format": format,
+        "quantization_status": "compressed",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": weights,
+                "input_activations": activations,
+                "output_activations": null,
+                "format": format,
+            }
+        },
+        "ignore": modules,
+    })
+}

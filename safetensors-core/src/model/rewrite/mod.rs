@@ -1,0 +1,403 @@
+//! [`Rewrite`]: makes a new checkpoint of others. It merges, selects, renames, casts and re-shards
+//! their tensors without loading them all into memory.
+
+mod cast;
+mod codes;
+mod divided;
+mod origin;
+mod plan;
+mod planned;
+mod quantized;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
+
+pub use plan::Plan;
+pub use planned::PlannedTensor;
+
+use crate::checkpoint::{Checkpoint, LocalDirectory, SavedShards, ShardOptions, stage_sharded_to};
+use crate::file::hash::{Change, forget};
+use crate::file::io::{FileSource, ReadAt};
+use crate::file::save::{SaveOptions, stage};
+use crate::format::dtype::Dtype;
+use crate::format::error::{ErrorKind, Result};
+use crate::format::header::{Metadata, join_entry, rename_attributes};
+use crate::format::tensor::TensorSource;
+use crate::format::tied::Tied;
+use crate::model::quantized::Quantization;
+
+/// The contents of a new checkpoint that is made of others: which tensors, under which names, in
+/// which dtypes.
+///
+/// Data is read only when the new checkpoint is saved, piece by piece. This takes a few MiB of
+/// memory for each thread, whatever the size of the checkpoints. Steps apply in the order in which
+/// they are called. The destination may be one of the sources.
+///
+/// [`plan`](Rewrite::plan) shows what will be written, before anything is written.
+///
+/// [Attributes](crate::header::attributes()) of a tensor, such as units, get its new name, and are
+/// left out with it. So does the id of a parameter of burn.
+///
+/// # Tied weights
+///
+/// A tensor with several names is in its file under one of them. The other names are
+/// [aliases](Checkpoint::aliases): entries of the metadata. An entry of another meaning may look
+/// like an alias. So aliases follow their tensor, and remain entries:
+///
+/// - a tensor that is [selected](Rewrite::select), [left out](Rewrite::exclude) or
+///   [cast](Rewrite::cast) takes its aliases along;
+/// - the tensor is written under its own name, and each alias is recorded, with the new names of
+///   both;
+/// - an alias becomes a separate tensor only if its own name is selected without its tensor, or
+///   cast to another dtype than its tensor.
+///
+/// ```
+/// use safetensors_core::{
+///     Checkpoint, ConvertOptions, Dtype, Rewrite, SaveOptions, ShardOptions, TensorSource,
+///     TensorView, save,
+/// };
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let values = [1.0_f32, 2.0, 3.0, 4.0];
+/// let tensors = ["model.a", "model.b", "head"]
+///     .map(|name| (name, TensorView::from_slice(&[4], &values).unwrap()));
+/// save(&path, tensors, &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let saved = Rewrite::of(&checkpoint)
+///     .select(|name, _| name.starts_with("model."))
+///     .rename(|name| name.replace("model.", "encoder."))
+///     .cast(&ConvertOptions::new(), |_, tensor| {
+///         (tensor.dtype() == Dtype::F32).then_some(Dtype::BF16)
+///     })?
+///     .save_sharded(
+///         dir.path().join("small"),
+///         &ShardOptions::new().max_shard_size(8.into()),
+///     )?;
+/// assert_eq!((saved.files.len(), saved.total_size), (2, 16));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Rewrite<'a, S = FileSource> {
+    tensors: Vec<(String, PlannedTensor<'a, S>)>,
+    metadata: Metadata,
+    /// The checkpoints that tensors come from.
+    sources: Vec<&'a Checkpoint<S>>,
+    /// The number of tensors before a selection left none; else 0.
+    deselected: usize,
+    /// The tie number of the next tensor that is not tied to an earlier one.
+    next_tie: u64,
+    /// How weights were quantised, if any were.
+    quantization: Option<Quantization>,
+    /// The tie numbers of added tensors that fill a storage. The key is what two such tensors have
+    /// in common if they are one tensor.
+    added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
+    /// The keys of the digests that the sources have, and the new checkpoint has not.
+    removed: BTreeSet<&'static str>,
+}
+
+impl<S> Default for Rewrite<'_, S> {
+    fn default() -> Self {
+        Self {
+            tensors: Vec::new(),
+            metadata: Metadata::new(),
+            sources: Vec::new(),
+            deselected: 0,
+            next_tie: 0,
+            quantization: None,
+            added: HashMap::new(),
+            removed: BTreeSet::new(),
+        }
+    }
+}
+
+impl Rewrite<'_> {
+    /// No tensors and no metadata yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl<'a, S: ReadAt> Rewrite<'a, S> {
+    /// All tensors of a checkpoint, under all of their names, and its metadata except recorded
+    /// [digests](crate::digest).
+    pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
+        Self::default().merge(checkpoint)
+    }
+
+    /// Adds all tensors of another checkpoint. Duplicate names are an error when the new checkpoint
+    /// is saved, so rename or leave out one of the tensors before the merge. For a metadata key
+    /// that both have, the earlier value stays. Ids of parameters and the numbers of records of
+    /// burn are joined.
+    #[must_use]
+    pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
+        let mut ties = HashMap::new();
+        let named =
+            checkpoint.tensors().map(|tensor| (tensor.name(), tensor)).chain(checkpoint.aliases());
+        for (name, tensor) in named {
+            // An alias has the tensor that was kept, so this is the kept name.
+            let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
+            self.tensors.push((name.to_owned(), PlannedTensor::of(name, tensor, tie)));
+        }
+        self.sources.push(checkpoint);
+        // The entries of aliases are left out, because saving makes them anew.
+        let left_out: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
+        for (key, value) in
+            checkpoint.metadata().iter().filter(|(key, _)| !left_out.contains(key.as_str()))
+        {
+            let earlier = self.metadata.entry(key.clone());
+            earlier
+                .and_modify(|earlier| join_entry(key, earlier, value))
+                .or_insert_with(|| value.clone());
+        }
+        // Records of the source files do not apply to the new files.
+        self.removed.extend(forget(&mut self.metadata, Change::File));
+        self
+    }
+
+    /// Adds a tensor from another source: from memory, or from a file of another format. Its bytes
+    /// are read when the new checkpoint is saved.
+    ///
+    /// Added tensors that [fill the same storage](crate::tied::Storage) are tied if their dtypes
+    /// and shapes are equal. The first of their names in sorted order is written. A tensor that
+    /// fills only a part of its storage is never tied.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let step = TensorBuf::from_vec(vec![], vec![1000_i64])?;
+    /// Rewrite::new().add("step", step)?.save(&path, &SaveOptions::new())?;
+    /// assert_eq!(Checkpoint::open(&path)?.tensor("step")?.read()?.into_vec::<i64>()?, [1000]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`shape::byte_len`](crate::shape::byte_len).
+    pub fn add(
+        mut self,
+        name: impl Into<String>,
+        tensor: impl TensorSource + Send + 'a,
+    ) -> Result<Self> {
+        let name = name.into();
+        // A tensor without bytes occupies no memory that it could share.
+        let whole = tensor.storage().filter(|storage| {
+            storage.byte_len > 0 && storage.contiguous && storage.range == (0..storage.byte_len)
+        });
+        let tie = match whole {
+            Some(storage) => {
+                let key = (storage.id, storage.byte_len, tensor.dtype(), tensor.shape().to_vec());
+                *self.added.entry(key).or_insert_with(|| take(&mut self.next_tie))
+            }
+            None => take(&mut self.next_tie),
+        };
+        let planned = PlannedTensor::added(&name, tensor, tie)?;
+        self.tensors.push((name, planned));
+        Ok(self)
+    }
+
+    /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
+    /// name and the tensor after the steps so far. If an alias is kept without its tensor, it takes
+    /// the tensor's place. Of several such aliases, the first does.
+    ///
+    /// Saving fails if a selection leaves none of the tensors. A checkpoint without tensors is
+    /// saved from a rewrite that never had any.
+    #[must_use]
+    pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
+        // A tensor comes before its aliases.
+        let mut kept = HashSet::new();
+        self.retain(|name, planned| {
+            if keep(name, planned) {
+                kept.extend((!planned.alias).then_some(planned.tie));
+                return true;
+            }
+            planned.alias && kept.contains(&planned.tie)
+        });
+        self
+    }
+
+    /// Leaves out the tensors for which `drop` returns true, with all their aliases. `drop` gets
+    /// the name and the tensor after the steps so far. If it returns true for an alias only, the
+    /// tensor stays and the alias is left out.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorView, save};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+    /// let tied = SaveOptions::new().metadata([("lm_head", "embed")]);
+    /// save(&path, [("embed", weight), ("norm", weight)], &tied)?;
+    ///
+    /// let checkpoint = Checkpoint::open(&path)?;
+    /// let names = |rewrite: Rewrite| {
+    ///     rewrite.tensors().map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
+    /// };
+    /// assert_eq!(names(Rewrite::of(&checkpoint).exclude(|name, _| name == "embed")), ["norm"]);
+    /// assert_eq!(
+    ///     names(Rewrite::of(&checkpoint).exclude(|name, _| name == "lm_head")),
+    ///     ["embed", "norm"]
+    /// );
+    /// assert_eq!(
+    ///     names(Rewrite::of(&checkpoint).select(|name, _| name == "lm_head")),
+    ///     ["lm_head"]
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn exclude(mut self, mut drop: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
+        let mut dropped = HashSet::new();
+        self.retain(|name, planned| {
+            if drop(name, planned) {
+                dropped.extend((!planned.alias).then_some(planned.tie));
+                return false;
+            }
+            !(planned.alias && dropped.contains(&planned.tie))
+        });
+        self
+    }
+
+    /// Keeps the tensors for which `keep` returns true, and remembers if that leaves none.
+    fn retain(&mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) {
+        let before = self.tensors.len();
+        let mut dropped = HashSet::new();
+        let left_out = self.tensors.extract_if(.., |(name, planned)| !keep(name, planned));
+        dropped.extend(left_out.map(|(name, _)| name));
+        // Of two tensors of one name, one may stay.
+        self.tensors.iter().for_each(|(name, _)| _ = dropped.remove(name));
+        rename_attributes(&mut self.metadata, |name| {
+            (!dropped.contains(name)).then(|| name.to_owned())
+        });
+        if self.tensors.is_empty() {
+            self.deselected = self.deselected.max(before);
+        }
+    }
+
+    /// Refuses to write nothing because a selection has left nothing: that is a mistake in the
+    /// selection, and could cost a checkpoint that lies at the destination.
+    fn refuse_deselected(&self) -> Result<()> {
+        match self.deselected {
+            found if found > 0 && self.tensors.is_empty() => {
+                Err(ErrorKind::NothingSelected { found }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Renames every tensor to the name that `rename` returns for its current name.
+    #[must_use]
+    pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
+        let mut new_names = HashMap::new();
+        for (name, _) in &mut self.tensors {
+            let new = rename(name);
+            new_names.insert(std::mem::replace(name, new.clone()), new);
+        }
+        rename_attributes(&mut self.metadata, |name| {
+            Some(new_names.get(name).cloned().unwrap_or_else(|| name.to_owned()))
+        });
+        self
+    }
+
+    /// The metadata of the new checkpoint, to be changed. Metadata in the options of the save
+    /// overrides it.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    /// All names with their tensors. A tensor has the dtype and shape that will be saved, and tells
+    /// its source. Tied weights are listed under each of their names; [`plan`](Rewrite::plan) shows
+    /// which of them is written.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &PlannedTensor<'a, S>)> {
+        self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
+    }
+
+    /// Saves everything to one file, as [`save`](crate::save()) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`save`](crate::save()), of reading, and of
+    /// [`Checkpoint::check_unchanged`] for each source, before the file takes its place;
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if the
+    /// file at `path` is a source, and has been replaced since it was opened.
+    pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
+        let path = path.as_ref();
+        self.refuse_deselected().map_err(|error| error.in_path(path))?;
+        let options = self.complete_options(options);
+        let mut file = stage(path, self.tensors(), &options)?;
+        let committed = file
+            .begin_commit()
+            .and_then(|()| self.check_before_replacing(path))
+            .and_then(|()| file.commit_held());
+        committed.map_err(|error| error.in_path(path))
+    }
+
+    /// Saves everything to a directory, in shards, as [`save_sharded`](crate::save_sharded) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`save_sharded`](crate::save_sharded), of reading, and of
+    /// [`Checkpoint::check_unchanged`] for each source, before the files take their places;
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if a file
+    /// in `directory` is a source, and has been replaced since it was opened.
+    pub fn save_sharded(
+        &self,
+        directory: impl AsRef<Path>,
+        options: &ShardOptions,
+    ) -> Result<SavedShards> {
+        let directory = directory.as_ref();
+        self.refuse_deselected().map_err(|error| error.in_path(directory))?;
+        let options = self.complete_shard_options(options);
+        let mut place = LocalDirectory::create(directory, &options)?;
+        let mut staged = stage_sharded_to(&mut place, self.tensors(), &options)?;
+        staged.begin()?;
+        self.check_before_replacing(directory)?;
+        staged.commit()
+    }
+
+    /// [`complete_options`](Rewrite::complete_options) for several files.
+    pub fn complete_shard_options(&self, options: &ShardOptions) -> ShardOptions {
+        options.clone().save_options(self.complete_options(&options.save_options))
+    }
+
+    /// Checks that the sources, and the indexes that they were opened by, have not changed. Saving
+    /// does this by itself. It is for programs that write the tensors of a
+    /// [`plan`](Rewrite::plan) in another way.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Checkpoint::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.sources.iter().try_for_each(|source| source.check_unchanged())
+    }
+
+    fn check_before_replacing(&self, place: &Path) -> Result<()> {
+        self.sources.iter().try_for_each(|source| source.check_before_replacing(place))
+    }
+
+    /// The options that [`save`](Rewrite::save) makes of these: with the metadata of the sources,
+    /// which that of the options overrides, and with tied weights kept tied. They are for programs
+    /// that save [`tensors`](Rewrite::tensors) in another place than the local disk.
+    pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
+        let own = options.metadata.clone();
+        let mut options =
+            SaveOptions { metadata: self.metadata.clone(), ..options.clone() }.metadata(own);
+        forget(&mut options.metadata, Change::File);
+        if options.tied.is_some() {
+            return options;
+        }
+        // Most readers find a tensor only by its name in the file, so a rewrite must keep that name
+        // and not choose an alias.
+        let own_names =
+            self.tensors.iter().filter(|(_, planned)| !planned.alias).map(|(name, _)| name);
+        options.tied(Tied::new().prefer(own_names).with_empty())
+    }
+}
+
+/// The next number of a counter.
+fn take(next: &mut u64) -> u64 {
+    *next += 1;
+    *next
+}

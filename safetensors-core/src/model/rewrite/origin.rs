@@ -1,0 +1,84 @@
+//! [`Origin`]: where a tensor of a rewrite comes from.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::file::io::ReadAt;
+use crate::file::load::LazyTensor;
+use crate::format::dtype::Dtype;
+use crate::format::error::{Error, Result};
+use crate::format::tensor::{Sink, TensorSource};
+
+/// The source of a tensor.
+pub(super) enum Origin<'a, S> {
+    /// A tensor of a checkpoint.
+    Lazy(LazyTensor<'a, S>),
+    /// An added tensor, with the name under which it was added.
+    Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
+}
+
+impl<S> Origin<'_, S> {
+    pub(super) fn dtype(&self) -> Dtype {
+        match self {
+            Self::Lazy(tensor) => tensor.dtype(),
+            Self::Added(tensor, _) => tensor.dtype(),
+        }
+    }
+
+    pub(super) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Lazy(tensor) => tensor.shape(),
+            Self::Added(tensor, _) => tensor.shape(),
+        }
+    }
+
+    /// Adds the tensor's name, and its file if it has one, to an error.
+    pub(super) fn locate(&self, error: Error) -> Error {
+        match self {
+            Self::Lazy(tensor) => tensor.locate(error),
+            Self::Added(_, name) => error.in_tensor(name),
+        }
+    }
+}
+
+impl<S> Clone for Origin<'_, S> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Lazy(tensor) => Self::Lazy(*tensor),
+            Self::Added(tensor, name) => Self::Added(Arc::clone(tensor), Arc::clone(name)),
+        }
+    }
+}
+
+impl<S> fmt::Debug for Origin<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lazy(tensor) => f.debug_tuple("Lazy").field(&tensor.name()).finish(),
+            Self::Added(_, name) => f.debug_tuple("Added").field(name).finish(),
+        }
+    }
+}
+
+impl<S: ReadAt> TensorSource for Origin<'_, S> {
+    fn dtype(&self) -> Dtype {
+        Self::dtype(self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        Self::shape(self)
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        match self {
+            Self::Lazy(tensor) => tensor.write_to(sink),
+            Self::Added(tensor, _) => tensor.write_to(sink),
+        }
+    }
+
+    fn refuse_codes(&self) -> Result<()> {
+        match self {
+            Self::Lazy(tensor) => tensor.refuse_codes(),
+            Self::Added(tensor, _) => tensor.refuse_codes(),
+        }
+    }
+}
