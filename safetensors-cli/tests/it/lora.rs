@@ -168,7 +168,10 @@ fn a_kept_name_of_a_tied_weight_has_the_dtype_of_the_base() {
     let adapter = one_module(dir.path(), "w", [2, 2], 1.0);
     let model = filled(dir.path(), "model.safetensors", &[("w.weight", [2, 2], Dtype::BF16)], 1.0);
     let args = [&*model, "out.safetensors", "--lora", &*adapter, "--dtype", "f16"];
-    convert(dir.path(), &[&args[..], &["--cast", "head.*=keep"]].concat()).success().stderr("");
+    convert(dir.path(), &[&args[..], &["--cast", "head.*=keep"]].concat())
+        .success()
+        .stderr("")
+        .stdout(predicate::str::ends_with(", 1 module of 1 adapter merged\n"));
     let out = dir.path().join("out.safetensors");
     let sums = vec![2.0, 3.0, 3.0, 5.0];
     assert_eq!(stored(&out, "w.weight"), (Dtype::F16, sums.clone()));

@@ -69,4 +69,14 @@ fn one_dtype_is_coloured_by_module_and_layers_share_a_colour() {
     let by_dtype = data(dir.path(), &["m.safetensors", "--colour", "dtype"]);
     assert_eq!((&by_dtype["by_module"], &by_dtype["groups"]), (&false.into(), &groups));
     assert_eq!(data(dir.path(), &["m.safetensors", "--color", "module"]), shown);
+    // Of a hundred bytes, one or two have another dtype.
+    for (others, by_module) in [(1, true), (2, false)] {
+        let shapes = [[others], [50], [50 - others]];
+        let dtypes = [Dtype::I8, Dtype::U8, Dtype::U8];
+        let view = |i: usize| TensorView::new(dtypes[i], &shapes[i], &[0; 50][..shapes[i][0]]);
+        let tensors = ["few", "a", "b"].into_iter().enumerate();
+        let tensors = tensors.map(|(i, name)| (name, view(i).unwrap()));
+        save(dir.path().join("m.safetensors"), tensors, &quick()).unwrap();
+        assert_eq!(data(dir.path(), &["m.safetensors"])["by_module"], by_module, "{others}");
+    }
 }

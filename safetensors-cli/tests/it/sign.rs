@@ -52,6 +52,11 @@ fn what_was_signed_verifies() {
     let file = "model/model.safetensors";
     let signature = "model/model.safetensors.sig";
     run_in(dir.path(), &["verify", file, "--signature", signature, "--key", &public]).success();
+
+    // The directory has it, too, and its own signature does not.
+    run_in(dir.path(), &verify).code(1);
+    let lenient = [&verify[..], &["--ignore-unsigned-files"]].concat();
+    run_in(dir.path(), &lenient).success().stdout(predicate::str::contains("; 1 other file not"));
 }
 
 #[test]
