@@ -109,11 +109,11 @@ impl Writing {
                 text::path(index)
             );
         }
-        if !existing.files.is_empty() && !is_own {
+        if !is_own {
             let held = &existing.held;
             let problem = format!("{shown} exists: it has {held}, and would be replaced");
             self.ask(&problem, "replace", &shown)?;
-        } else if let Some(loss) = &content.loss {
+        } else if let Some(loss) = content.loss.as_ref().filter(|_| !existing.files.is_empty()) {
             self.ask(&format!("{shown} is an input, and {loss}"), "replace", &shown)?;
         }
         if let Some(Hidden { name, files }) = &existing.hidden
@@ -193,6 +193,21 @@ impl Destination {
     ) -> anyhow::Result<()> {
         let written = replace(&self.path, &self.options(), write);
         written.map_err(|error| advise(error, &self.path, bytes, self.argument))
+    }
+
+    /// Writes a document of this content to an output that [`Writing::output`] allows.
+    pub(crate) fn put(
+        output: Option<Self>,
+        out: &mut impl Write,
+        document: &[u8],
+        content: impl Display,
+    ) -> anyhow::Result<()> {
+        let Some(destination) = output else { return Ok(out.write_all(document)?) };
+        if destination.is_dry_run(out, &content)? {
+            return Ok(());
+        }
+        destination.write(document.len() as u64, |file| Ok(file.write_all(document)?))?;
+        destination.tell(out, content)
     }
 
     /// Says that the output is written.

@@ -5,8 +5,8 @@ use std::fs;
 use safetensors_bridge::convert::can_convert;
 use safetensors_bridge::framework::{Framework, Samples, Support, load};
 use safetensors_bridge::{
-    Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorBuf, TensorView,
-    Widening, serialize,
+    Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorBuf,
+    TensorView, Widening, serialize,
 };
 use tempfile::TempDir;
 

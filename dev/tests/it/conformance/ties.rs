@@ -37,9 +37,7 @@ fn of_array(array: DynArray) -> Vec<f32> {
 }
 
 const WAYS: [(&str, Way); 15] = [
-    ("Checkpoint::tensor", |path, name| {
-        Checkpoint::open(path)?.tensor(name)?.read()?.into_vec()
-    }),
+    ("Checkpoint::tensor", |path, name| Checkpoint::open(path)?.tensor(name)?.read()?.into_vec()),
     ("Checkpoint::read_named", |path, name| {
         let bufs = Checkpoint::open(path)?.read_named([name], &LoadOptions::new())?;
         bufs.into_iter().next().unwrap().into_vec()
@@ -122,7 +120,8 @@ fn every_way_finds_a_tied_tensor_under_each_of_its_names() {
     let names = ["model.embed.weight", "lm_head.weight", "a.shared"];
     let tensors = || names.map(|name| (name, &tied)).into_iter().chain([("other", &other)]);
     // The name that transformers keeps, which is not the first one.
-    let options = SaveOptions::new().durable(false).tied(Tied::new().prefer(["model.embed.weight"]));
+    let options =
+        SaveOptions::new().durable(false).tied(Tied::new().prefer(["model.embed.weight"]));
     let file = dir.path().join("tied.safetensors");
     save(&file, tensors(), &options).unwrap();
     let sharded = dir.path().join("sharded");
