@@ -22,9 +22,10 @@ test:
 core:
     cargo test -p safetensors-core
 
-# Measure everything, and put the table into docs/BENCHMARKS.md. Takes forty minutes on an idle machine.
+# Measure everything, and put the table into docs/BENCHMARKS.md. Takes twenty minutes on an idle machine.
 bench:
     cargo bench -p benches -- --into docs/BENCHMARKS.md
+    dev/scripts/speed_picture.py
 
 # Format, and lint with warnings denied.
 lint:

@@ -156,7 +156,7 @@
 //! | get a model from the Hub | [`safetensors_hub`](https://docs.rs/safetensors-hub), `extras/hub/examples/hub_download.rs`, `examples/models/examples/hub_to_candle.rs` |
 //! | read a slice of a file in a bucket | `extras/hub/examples/remote_slice.rs` |
 //! | load each rank's part of a model | [`ranks`], `examples/distributed/README.md`, `examples/models/examples/candle_tensor_parallel.rs` |
-//! | open what ranks have saved, with any number of ranks | [`Checkpoint::open_whole`] |
+//! | open what ranks have saved, with any number of ranks | [`Checkpoint::open`] |
 //! | keep trainings as what changed | `burn::train::Epochs::whole_every`, `candle::train::save_delta`, feature `delta` |
 //! | load a model on MPI ranks, or process many checkpoints with Ray | `examples/distributed/README.md` |
 //! | know what is fast, and measure it myself | `docs/BENCHMARKS.md` |

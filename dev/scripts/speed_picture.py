@@ -2,11 +2,10 @@
 """Draws the pictures of docs/BENCHMARKS.md and of the README.
 
     dev/scripts/speed_picture.py            writes docs/speed.svg, and the table of the README beside
-                                        it, from docs/BENCHMARKS.md, as `cargo bench -- --into` does
+                                        it, from docs/BENCHMARKS.md
     dev/scripts/speed_picture.py --check    fails if that picture or the README have other numbers
     dev/scripts/speed_picture.py --growth NUMBERS.json PICTURE.svg
-                                        draws how time and memory grow, and prints the exponents,
-                                        as `cargo bench -- scaling --plot` does
+                                        draws how time and memory grow, and prints the exponents
 
 Needs Python 3.9 and nothing else.
 """

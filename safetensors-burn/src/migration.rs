@@ -44,7 +44,7 @@
 //! | `overwrite` | [`overwrite`], off by default as there; it also protects a directory of shards |
 //! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own. For files of PyTorch, [`pytorch(true)`][`pytorch`] covers more layers |
 //! | `SafetensorsStoreError` | [`safetensors_core::Error`], whose source is a [`StoreError`] or an [`ApplyError`] |
-//! | nothing | [`pytorch`], [`fused_attention`], [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`prefix`], [`save_aliases`] |
+//! | nothing | [`pytorch`], [`fused_attention`], [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`prefix`] |
 //!
 //! # What differs
 //!
@@ -53,7 +53,7 @@
 //! | a load that fails | may have changed some parameters | leaves the module as it was |
 //! | a load whose backend panics | ends the process | an error, and the module is as it was |
 //! | ids of parameters | dropped; a module keeps its own | [saved](CheckpointStore#ids-of-parameters); a module keeps its own, unless [`param_ids(true)`][`param_ids`] gives it those of the file |
-//! | a parameter under several paths | saved under each path | [saved once](CheckpointStore#tied-parameters). burn-store needs [`save_aliases(true)`][`save_aliases`] to load such a file |
+//! | a parameter under several paths | saved under each path | [saved once](CheckpointStore#tied-parameters). For burn-store, give [`save_options`] that do not set `tied` |
 //! | two tensors that get the same name | a load takes one of them; a save fails with an index that is out of bounds | an error that says so |
 //! | a save of which the filters leave nothing | an empty file | an error |
 //! | a matrix that fits transposed | shapes that differ | the error says so, and names the option for files of PyTorch |
@@ -109,7 +109,6 @@
 //! [`max_extra_memory`]: CheckpointStore::max_extra_memory
 //! [`param_ids`]: CheckpointStore::param_ids
 //! [`prefix`]: CheckpointStore::prefix
-//! [`save_aliases`]: CheckpointStore::save_aliases
 
 #[cfg(doc)]
 use crate::{ApplyError, CheckpointStore, StoreError};

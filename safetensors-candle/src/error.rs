@@ -31,8 +31,7 @@ pub struct Candle;
 /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's error as its
 /// source.
 ///
-/// If [`into_candle_error`] or [`IntoCandle`] made the error, the original error is returned. So an
-/// error that passes through candle and back loses nothing but a backtrace.
+/// If [`IntoCandle`] made the error, the original error is returned. So an error that passes through candle and back loses nothing but a backtrace.
 ///
 /// ```
 /// use safetensors_candle::from_candle_error;
@@ -52,7 +51,7 @@ pub fn from_candle_error(error: candle_core::Error) -> Error {
     }
 }
 
-/// Whether [`into_candle_error`] made the error.
+/// Whether [`IntoCandle`] made the error.
 fn is_ours(error: &candle_core::Error) -> bool {
     match error {
         candle_core::Error::Io(io) => io.get_ref().is_some_and(|inner| inner.is::<Error>()),
@@ -60,28 +59,19 @@ fn is_ours(error: &candle_core::Error) -> bool {
     }
 }
 
-/// Converts a [`safetensors_core::Error`] to candle's error, for implementations of candle's
-/// traits. The result has the same message, with file and tensor, and the same `source()`. If the
-/// program captures backtraces, as `RUST_BACKTRACE` says, it has one, as candle's own errors do.
-/// [`IntoCandle`] converts a whole `Result`.
+/// Converts a [`safetensors_core::Error`] to candle's error.
 ///
 /// candle's `Error::wrap` keeps only the message. Its `Io` variant can hold any error whole, so it
 /// is used for every kind of error. [`from_candle_error`] gets the original error back.
-///
-/// ```
-/// use safetensors_candle::{from_candle_error, into_candle_error};
-/// use safetensors_core::framework::Framework;
-/// use safetensors_core::{Error, ErrorKind};
-///
-/// let error = into_candle_error(Error::from(ErrorKind::TensorNotFound).in_tensor("weight"));
-/// assert!(error.to_string().starts_with("tensor \"weight\": there is no such tensor"));
-/// assert_eq!(from_candle_error(error).tensor(), Some("weight"));
-/// ```
-pub fn into_candle_error(error: Error) -> candle_core::Error {
+pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
     candle_core::Error::Io(io::Error::other(error)).bt()
 }
 
 /// Turns a [`safetensors_core::Result`] into candle's, for `?` in functions that return candle's.
+///
+/// The error has the same message, with file and tensor, and the same `source()`. If the program
+/// captures backtraces, as `RUST_BACKTRACE` says, it has one, as candle's own errors do.
+/// [`from_candle_error`] gets the original error back.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -94,9 +84,10 @@ pub fn into_candle_error(error: Error) -> candle_core::Error {
 ///
 /// let error = embedding("missing.safetensors").unwrap_err();
 /// assert!(error.to_string().contains("missing.safetensors"));
+/// assert_eq!(safetensors_candle::from_candle_error(error).file(), Some("missing.safetensors"));
 /// ```
 pub trait IntoCandle<T> {
-    /// The same value, or the error as [`into_candle_error`] converts it.
+    /// Returns the same value, or the error as candle's.
     ///
     /// # Errors
     ///

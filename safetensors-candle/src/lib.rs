@@ -171,7 +171,7 @@ mod var_builder;
 mod weights;
 
 pub use dtype::{from_candle_dtype, to_candle_dtype};
-pub use error::{Candle, IntoCandle, from_candle_error, into_candle_error};
+pub use error::{Candle, IntoCandle, from_candle_error};
 pub use load::{ReadTensorExt, load, load_with};
 // What a program needs of the core that has only this crate as a dependency.
 #[doc(no_inline)]

@@ -135,7 +135,7 @@ pub trait ReadTensorExt {
     /// # Errors
     ///
     /// The errors of [`load_with`] that concern one tensor, converted by
-    /// [`into_candle_error`](crate::into_candle_error). Codes of a quantised weight are an error
+    /// [`IntoCandle`]. Codes of a quantised weight are an error
     /// also if the options ask for numbers: the tensor with the numbers is another one, which
     /// [`Checkpoint::dequantized`] has.
     fn read_tensor_with(

@@ -43,7 +43,7 @@
 //! | `pickle::read_pth_tensor_info` | the same, then [`Checkpoint::tensors`] |
 //! | `Tensor::index_select` of a table that was loaded whole | [`LazyTensor::rows`], then [`read_tensor`](crate::ReadTensorExt): only the bytes of the rows are read |
 //! | `quantized::gguf_file::Content::read` | `content` of a `GgufFile` of the module `gguf`, with the feature of that name |
-//! | its `tensor(reader, name, device)` | `qtensor` of the same; of many tensors, in parallel: `qtensors`, `load` |
+//! | its `tensor(reader, name, device)` | `qtensor` of the same; of all tensors, in parallel: `load` |
 //! | `quantized::ggml_file` | no counterpart: the format came before GGUF |
 //! | `quantized::imatrix_file` | no counterpart: it has statistics for quantising, no weights |
 //!

@@ -146,9 +146,11 @@ pub mod failpoint {
     pub use crate::file::io::failpoint::{crash_at, fail_at};
 
     /// The shape of a slice, its number of bytes, and the first 2¹⁵ runs of bytes in it.
+    #[doc(hidden)]
     pub type Selected = (Vec<usize>, u64, Vec<Range<u64>>);
 
     /// Selects a slice of a tensor of this dtype and shape.
+    #[doc(hidden)]
     pub fn select(
         dtype: crate::Dtype,
         shape: &[usize],

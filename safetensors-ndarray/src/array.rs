@@ -60,7 +60,7 @@ macro_rules! define_dyn_array {
             pub fn from_buf(buf: TensorBuf) -> Result<Self> {
                 match buf.dtype() {
                     $(Dtype::$dtype => Ok(Self::$variant(array_from_buf(buf)?)),)*
-                    dtype if is_packed(dtype) => Ok(Self::Packed(Packed::new(buf)?)),
+                    dtype if is_packed(dtype) => Ok(Self::Packed(Packed(buf))),
                     dtype => Err(Error::unsupported_dtype::<Ndarray>(dtype)),
                 }
             }
@@ -154,12 +154,6 @@ impl DynArray {
 impl<T: ArrayElement, D: Dimension> From<Array<T, D>> for DynArray {
     fn from(array: Array<T, D>) -> Self {
         T::wrap(array.into_dyn())
-    }
-}
-
-impl From<Packed> for DynArray {
-    fn from(packed: Packed) -> Self {
-        Self::Packed(packed)
     }
 }
 

@@ -6,23 +6,8 @@ use std::path::Path;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Error, ErrorKind, ReadAt, Result};
 
-/// A whole file in memory. Its address is a multiple of 8, so arrays that are aligned in the file
-/// can be borrowed as views.
-///
-/// ```
-/// use ndarray::{Ix1, array};
-/// use safetensors_ndarray::{FileBytes, Reader, Writer};
-///
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("grid.safetensors");
-/// # let w = Writer::create(&path)?;
-/// # w.add("x", &array![0.5, 1.5])?;
-/// # w.finish()?;
-/// let bytes = FileBytes::read(&path)?;
-/// let r = Reader::from_bytes(&bytes)?;
-/// assert_eq!(r.view::<f64, Ix1>("x")?, array![0.5, 1.5]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// A whole file in memory, made by [`Reader::open_in_memory`](crate::Reader::open_in_memory). Its
+/// address is a multiple of 8, so arrays that are aligned in the file can be borrowed as views.
 pub struct FileBytes {
     words: Vec<u64>,
     len: usize,
@@ -30,30 +15,13 @@ pub struct FileBytes {
 
 impl FileBytes {
     /// Reads a file whole.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`FileSource::open`]; [`ErrorKind::Io`]; [`ErrorKind::TooLargeForMemory`].
-    /// Each names the file.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = FileSource::open(path)?;
         let failed = |kind: ErrorKind| Error::from(kind).in_path(path);
         let mut bytes = Self::zeroed(file.byte_len()).map_err(failed)?;
         let read = file.read_exact_at(bytes.as_mut(), 0).and_then(|()| file.check_unchanged());
         read.map_err(|error| failed(ErrorKind::Io(error)))?;
         Ok(bytes)
-    }
-
-    /// Copies bytes to an aligned address.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::TooLargeForMemory`].
-    pub fn copy_of(bytes: &[u8]) -> Result<Self> {
-        let mut copy = Self::zeroed(bytes.len() as u64)?;
-        copy.as_mut().copy_from_slice(bytes);
-        Ok(copy)
     }
 
     fn zeroed(bytes: u64) -> Result<Self, ErrorKind> {

@@ -8,12 +8,13 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
 
-use ndarray::{Array, Dimension, IxDyn, Slice, SliceInfoElem};
+use ndarray::{Array, Dimension, Ix1, IxDyn, Slice, SliceInfoElem};
 use safetensors_core::header::dimensions;
 use safetensors_core::{ConvertOptions, Dtype, Error, LazyTensor, ReadAt, Result, TensorBuf};
 
 use crate::error::{dimension, shape_error};
-use crate::{ArrayElement, ArraySlice, Ndarray, Reader, SliceArrayExt};
+use crate::slice::ArraySlice;
+use crate::{ArrayElement, Ndarray, Reader};
 
 impl<S: ReadAt> Reader<S> {
     /// The names of the axes of an array; none if the file does not name them. The attribute
@@ -70,7 +71,8 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) if the dimension has no
     /// coordinate; [`WrongNdim`](crate::WrongNdim) if the array of that name has other than one
-    /// axis; [`LabelError`]; the errors of reading the coordinate.
+    /// axis; [`Framework`](safetensors_core::ErrorKind::Framework) if the labels have no order; the
+    /// errors of reading the coordinate.
     pub fn select<L: ArrayElement>(
         &self,
         dimension: &str,
@@ -97,6 +99,22 @@ struct Part {
     len: usize,
 }
 
+impl Part {
+    /// Takes the labels of a coordinate that are in a range.
+    fn new<L: ArrayElement>(
+        coordinate: &LazyTensor<'_, impl ReadAt>,
+        labels: impl RangeBounds<L>,
+    ) -> Result<Self> {
+        dimension::<Ix1>(coordinate.shape())?;
+        let found = Labels::new(coordinate.read()?)?;
+        found.check()?;
+        let start = bound(labels.start_bound())?;
+        let end = bound(labels.end_bound())?;
+        let positions = found.positions(start, end);
+        Ok(Self { dimension: coordinate.name().into(), positions, len: found.len() })
+    }
+}
+
 impl<S: ReadAt> Selection<'_, S> {
     /// Takes a part of another dimension. Of the same one, the positions that are in both parts.
     ///
@@ -109,15 +127,8 @@ impl<S: ReadAt> Selection<'_, S> {
         labels: impl RangeBounds<L>,
     ) -> Result<Self> {
         let coordinate = self.reader.readable(dimension)?;
-        let select = || {
-            crate::error::dimension::<ndarray::Ix1>(coordinate.shape())?;
-            let found = Labels::of(coordinate.read()?)?;
-            found.check()?;
-            let (start, end) = (bound(labels.start_bound())?, bound(labels.end_bound())?);
-            Ok((found.positions(start, end), coordinate.shape()[0]))
-        };
-        let (positions, len) = select().map_err(|error: Error| coordinate.locate(error))?;
-        self.parts.push(Part { dimension: dimension.into(), positions, len });
+        let part = Part::new(&coordinate, labels).map_err(|error| coordinate.locate(error))?;
+        self.parts.push(part);
         Ok(self)
     }
 
@@ -126,8 +137,9 @@ impl<S: ReadAt> Selection<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`LabelError`] if the array does not have such a dimension, or the coordinate has another
-    /// length; [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) and the errors of
+    /// [`Framework`](safetensors_core::ErrorKind::Framework) if the array does not have such a
+    /// dimension, or the coordinate has another length;
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) and the errors of
     /// [`Reader::slice`]. Each names the file and the array.
     pub fn read<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
         let array = self.reader.readable(array)?;
@@ -143,7 +155,7 @@ impl<S: ReadAt> Selection<'_, S> {
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
         let array = self.reader.array(array)?;
         let slice = self.slice(&array)?;
-        let part = slice.read_as_with::<T>(self.reader.options()).and_then(of_dimension);
+        let part = slice.read_as::<T>(self.reader.options()).and_then(of_dimension);
         part.map_err(|error| array.locate(error))
     }
 
@@ -172,12 +184,13 @@ impl<S: ReadAt> Selection<'_, S> {
             let start = before.start.max(positions.start);
             taken[axis] = Some(start..before.end.min(positions.end).max(start));
         }
-        let elem = |axis: usize| match taken.get(axis).cloned().flatten() {
-            Some(positions) => Slice::from(positions).into(),
-            None => SliceInfoElem::from(..),
-        };
-        let elems: Vec<_> = (0..array.shape().len()).map(elem).collect();
-        array.slice_array(&elems[..])
+        let mut elems = vec![SliceInfoElem::from(..); array.shape().len()];
+        for (elem, positions) in elems.iter_mut().zip(taken) {
+            if let Some(positions) = positions {
+                *elem = Slice::from(positions).into();
+            }
+        }
+        ArraySlice::new(array, &elems[..])
     }
 }
 
@@ -188,38 +201,16 @@ fn of_dimension<T, D: Dimension>(array: Array<T, IxDyn>) -> Result<Array<T, D>> 
 }
 
 /// Why a part cannot be taken by labels.
-///
-/// This error is the source of an
-/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LabelError {
+#[derive(Debug)]
+enum LabelError {
     /// The array does not have the dimension, or its dimensions have no names.
-    NoSuchDimension {
-        /// The dimension that was selected from.
-        dimension: String,
-        /// The names of the array's dimensions.
-        found: Vec<String>,
-    },
+    NoSuchDimension { dimension: String, found: Vec<String> },
     /// The coordinate has more or fewer labels than the array has positions.
-    Length {
-        /// The dimension.
-        dimension: String,
-        /// The number of labels.
-        labels: usize,
-        /// The length of the array along the dimension.
-        found: usize,
-    },
-    /// The labels neither ascend nor descend.
-    Unsorted {
-        /// The position of the first label that breaks the order.
-        position: usize,
-    },
-    /// A label is NaN.
-    NotANumber {
-        /// Its position; `None` if it is an end of the range.
-        position: Option<usize>,
-    },
+    Length { dimension: String, labels: usize, found: usize },
+    /// The labels neither ascend nor descend, from this position on.
+    Unsorted { position: usize },
+    /// A label is NaN, or an end of the range is.
+    NotANumber { position: Option<usize> },
 }
 
 impl fmt::Display for LabelError {
@@ -265,7 +256,7 @@ enum Label {
 }
 
 impl Labels {
-    fn of(values: TensorBuf) -> Result<Self> {
+    fn new(values: TensorBuf) -> Result<Self> {
         let options = ConvertOptions::new();
         match values.dtype() {
             Dtype::U64 => Ok(Self::Unsigned(values.into_vec()?)),
@@ -342,7 +333,7 @@ impl Labels {
 /// A bound that the caller gave.
 fn bound<L: ArrayElement>(bound: Bound<&L>) -> Result<Bound<Label>> {
     let label = |value: &L| {
-        let label = Labels::of(TensorBuf::from_vec(vec![1], vec![*value])?)?.get(0);
+        let label = Labels::new(TensorBuf::from_vec(vec![1], vec![*value])?)?.get(0);
         if label.is_nan() {
             return Err(Error::framework::<Ndarray>(LabelError::NotANumber { position: None }));
         }

@@ -31,7 +31,7 @@
 //! | keep what a run has written when it is killed | [`Writer::sync`], [`Writer::sync_every`] | written once more |
 //! | read an array | [`Reader::read`] | read, then moved |
 //! | read an array as another element type | [`Reader::read_as`] | converted while it is read |
-//! | read a part of an array, by `s![]` | [`Reader::slice`], [`SliceArrayExt`] | only that part is read |
+//! | read a part of an array, by `s![]` | [`Reader::slice`] | only that part is read |
 //! | read some rows of a table, by their numbers | [`rows`](LazyTensor::rows) of [`Reader::array`], then [`ReadArrayExt`] | only these rows are read |
 //! | read into an array that is there already | [`Reader::read_into`], [`Reader::slice_into`] | read to its place |
 //! | borrow an array from a file in memory, or mapped | [`Reader::view`] | borrowed |
@@ -175,7 +175,7 @@ pub use bytes::FileBytes;
 pub use error::{Ndarray, WrongNdim};
 #[cfg(feature = "derive")]
 pub use fields::NamedArrays;
-pub use labels::{LabelError, Selection};
+pub use labels::Selection;
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use reader::Reader;
@@ -189,9 +189,8 @@ pub use safetensors_core::{
 #[cfg(feature = "derive")]
 pub use safetensors_derive::SafeTensors;
 pub use save::{save, save_sharded};
-pub use slice::{ArraySlice, SliceArrayExt};
 pub use view::ViewArrayExt;
-pub use writer::{ArrayAppender, StepElement, Writer};
+pub use writer::{ArrayAppender, Writer};
 
 /// Tests the examples of the README.
 #[cfg(all(doctest, feature = "derive"))]

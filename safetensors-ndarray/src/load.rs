@@ -8,8 +8,7 @@ use ndarray::{Array, Dimension};
 use safetensors_core::Checkpoint;
 use safetensors_core::load::LazySlice;
 use safetensors_core::{
-    ConvertOptions, Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource,
-    framework,
+    ConvertOptions, Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorSource, framework,
 };
 
 use crate::array::{array_from_buf, wrong_dtype};
@@ -176,20 +175,22 @@ macro_rules! read_arrays {
     ($lazy:ident, $locate:expr) => {
         impl<S: ReadAt> ReadArrayExt for $lazy<'_, S> {
             fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>> {
-                let read = || match self.byte_len() {
+                let fits = check::<T, D>(self.dtype(), self.shape());
+                let buf = fits.and_then(|()| match self.byte_len() {
                     LARGE.. => self.read_with(&LoadOptions::new()),
                     _ => self.read(),
-                };
-                array(self.dtype(), self.shape(), read).map_err(|error| $locate(self, error))
+                });
+                buf.and_then(array_from_buf).map_err(|error| $locate(self, error))
             }
 
             fn read_array_as<T: ArrayElement, D: Dimension>(
                 &self,
                 options: &ConvertOptions,
             ) -> Result<Array<T, D>> {
-                let options = LoadOptions::new().convert_options(*options);
-                let read = converted(self.shape(), &options, |options| self.read_with(options));
-                read.map_err(|error| $locate(self, error))
+                let options = LoadOptions::new().convert_options(*options).all_as(T::DTYPE);
+                let fits = check::<T, D>(T::DTYPE, self.shape());
+                let buf = fits.and_then(|()| self.read_with(&options));
+                buf.and_then(array_from_buf).map_err(|error| $locate(self, error))
             }
 
             fn read_any(&self) -> Result<DynArray> {
@@ -204,24 +205,11 @@ macro_rules! read_arrays {
 read_arrays!(LazyTensor, LazyTensor::locate);
 read_arrays!(LazySlice, |slice: &LazySlice<'_, S>, error| slice.tensor().locate(error));
 
-/// Reads an array of a tensor of this shape with all options of a load, converted to `T`.
-pub(crate) fn converted<T: ArrayElement, D: Dimension>(
-    shape: &[usize],
-    options: &LoadOptions,
-    read: impl FnOnce(&LoadOptions) -> Result<TensorBuf>,
-) -> Result<Array<T, D>> {
-    array(T::DTYPE, shape, || read(&options.clone().all_as(T::DTYPE)))
-}
-
-/// Reads an array, if its dtype and its shape are those that are expected.
-fn array<T: ArrayElement, D: Dimension>(
-    dtype: Dtype,
-    shape: &[usize],
-    read: impl FnOnce() -> Result<TensorBuf>,
-) -> Result<Array<T, D>, Error> {
+/// Refuses a tensor of another dtype or number of dimensions than the caller expects, before it is
+/// read.
+pub(crate) fn check<T: ArrayElement, D: Dimension>(dtype: Dtype, shape: &[usize]) -> Result<()> {
     if dtype != T::DTYPE {
         return Err(wrong_dtype::<T>(dtype));
     }
-    dimension::<D>(shape)?;
-    array_from_buf(read()?)
+    dimension::<D>(shape).map(drop)
 }

@@ -44,8 +44,9 @@ use safetensors_formats::npy;
 pub use safetensors_formats::npz::{Archive, Compression};
 
 use crate::array::ArraySource;
-use crate::array::{array_from_buf, wrong_dtype};
+use crate::array::array_from_buf;
 use crate::error::dimension;
+use crate::load::check;
 use crate::{ArrayElement, DynArray, ReadArrayExt, Reader, Writer};
 
 /// Reads a `.npy` file as an array of elements `T` and dimension `D`, in C order.
@@ -165,10 +166,7 @@ pub fn from_safetensors(
 /// Reads an array of a `.npy` file or of an archive.
 impl<S: ReadAt> ReadArrayExt for npy::Array<S> {
     fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>> {
-        if self.dtype() != T::DTYPE {
-            return Err(locate(self, wrong_dtype::<T>(self.dtype())));
-        }
-        dimension::<D>(self.shape()).map_err(|error| locate(self, error))?;
+        check::<T, D>(self.dtype(), self.shape()).map_err(|error| locate(self, error))?;
         array_from_buf(self.read()?).map_err(|error| locate(self, error))
     }
 

@@ -7,15 +7,12 @@ use safetensors_core::checkpoint::{Assembled, Computed};
 use safetensors_core::framework::prepare;
 use safetensors_core::header::attributes;
 use safetensors_core::load::QuantizedWeights;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, LazyTensor, Limits, LoadOptions, ReadAt, Result,
-};
+use safetensors_core::{Checkpoint, LazyTensor, Limits, LoadOptions, ReadAt, Result};
 
-use crate::load::converted;
-use crate::{
-    ArrayElement, ArraySlice, DynArray, FileBytes, Ndarray, ReadArrayExt, SliceArrayExt,
-    ViewArrayExt,
-};
+use crate::array::array_from_buf;
+use crate::error::dimension;
+use crate::slice::ArraySlice;
+use crate::{ArrayElement, DynArray, FileBytes, Ndarray, ReadArrayExt, ViewArrayExt};
 
 /// The arrays of a file, or of a directory with several files.
 ///
@@ -74,9 +71,9 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::open_whole`]. Each names the file.
+    /// The errors of [`Checkpoint::open`]. Each names the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Checkpoint::open_whole(path).map(Self::new)
+        Checkpoint::open(path).map(Self::new)
     }
 }
 
@@ -104,7 +101,7 @@ impl Reader<FileBytes> {
     /// The errors of [`open`](Reader::open), and
     /// [`TooLargeForMemory`](safetensors_core::ErrorKind::TooLargeForMemory).
     pub fn open_in_memory(path: impl AsRef<Path>) -> Result<Self> {
-        Checkpoint::open_by(path, &Limits::default(), |path| FileBytes::read(path)).map(Self::new)
+        Checkpoint::open_by(path, &Limits::default(), FileBytes::read).map(Self::new)
     }
 }
 
@@ -177,8 +174,9 @@ impl<S: ReadAt> Reader<S> {
     /// [`ReadArrayExt::read_array_as`].
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
         let array = self.checkpoint.tensor(name)?;
-        let read = converted(array.shape(), &self.options, |options| array.read_with(options));
-        read.map_err(|error| array.locate(error))
+        let options = self.options.clone().all_as(T::DTYPE);
+        let buf = dimension::<D>(array.shape()).and_then(|_| array.read_with(&options));
+        buf.and_then(array_from_buf).map_err(|error| array.locate(error))
     }
 
     /// Reads an array of the element type and the shape that it has in the file.
@@ -197,8 +195,10 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
-    /// [`ArraySlice::read_into`].
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
+    /// [`WrongShape`](safetensors_core::ErrorKind::WrongShape) if the array has another shape than
+    /// the one in the file, and the errors of [`read`](Reader::read). After an error of reading,
+    /// some elements may have changed.
     pub fn read_into<T: ArrayElement, D: Dimension>(
         &self,
         name: &str,
@@ -206,11 +206,14 @@ impl<S: ReadAt> Reader<S> {
     ) -> Result<()> {
         let tensor = self.readable(name)?;
         let all = vec![ndarray::SliceInfoElem::from(..); tensor.shape().len()];
-        tensor.slice_array(&all[..])?.read_into(array.into_dyn())
+        ArraySlice::new(&tensor, &all[..])?.read_into(array.into_dyn())
     }
 
-    /// Reads a part of an array, taken by `s![]`. Only its bytes are read, and small gaps between
-    /// them.
+    /// Reads a part of an array, taken by `s![]`, or by a `&[SliceInfoElem]`. Only its bytes are
+    /// read, and gaps of at most 512 bytes between them.
+    ///
+    /// The slice means the same as for an array in memory: indices can count from the end, steps can
+    /// be negative, and there can be new axes.
     ///
     /// ```
     /// use ndarray::{Array3, NewAxis, s};
@@ -234,8 +237,12 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
-    /// [`SliceArrayExt::slice_array`] and [`ArraySlice::read`].
+    /// - [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound).
+    /// - [`Framework`](safetensors_core::ErrorKind::Framework) with a [`WrongNdim`](crate::WrongNdim)
+    ///   if the array has another number of axes than the slice.
+    /// - [`IndexOutOfBounds`](safetensors_core::ErrorKind::IndexOutOfBounds), where ndarray panics.
+    /// - [`SliceInsideByte`](safetensors_core::ErrorKind::SliceInsideByte).
+    /// - The errors of [`read`](Reader::read).
     pub fn slice<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -248,13 +255,13 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`slice`](Reader::slice) and of [`ArraySlice::read_as`].
+    /// The errors of [`slice`](Reader::slice) and of [`read_as`](Reader::read_as).
     pub fn slice_as<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
         slice: I,
     ) -> Result<Array<T, I::OutDim>> {
-        self.lazy_slice(name, slice)?.read_as_with(&self.options)
+        self.lazy_slice(name, slice)?.read_as(&self.options)
     }
 
     /// Reads a part of an array into an existing array.
@@ -279,7 +286,7 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`slice`](Reader::slice) and of [`ArraySlice::read_into`].
+    /// The errors of [`slice`](Reader::slice) and of [`read_into`](Reader::read_into).
     pub fn slice_into<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -294,7 +301,7 @@ impl<S: ReadAt> Reader<S> {
         name: &str,
         slice: I,
     ) -> Result<ArraySlice<'_, S, I::OutDim>> {
-        self.readable(name)?.slice_array(slice)
+        ArraySlice::new(&self.readable(name)?, slice)
     }
 
     /// The array of this name. Its dtype and shape are known, and its elements are read on demand.
@@ -369,13 +376,6 @@ impl<S> Reader<S> {
     /// ```
     pub fn new(checkpoint: Checkpoint<S>) -> Self {
         Self { checkpoint, options: LoadOptions::new().for_framework::<Ndarray>() }
-    }
-
-    /// Sets how [`read_as`](Reader::read_as) and [`slice_as`](Reader::slice_as) convert elements,
-    /// such as numbers that are too large.
-    #[must_use]
-    pub fn convert_options(self, options: ConvertOptions) -> Self {
-        Self { options: self.options.convert_options(options), ..self }
     }
 
     /// How arrays are read.

@@ -5,81 +5,15 @@ use std::marker::PhantomData;
 use ndarray::{Array, ArrayViewMut, Axis, Dimension, IxDyn, SliceArg, SliceInfoElem};
 use safetensors_core::load::LazySlice;
 use safetensors_core::slice::Index;
-use safetensors_core::{ConvertOptions, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
+use safetensors_core::{ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
+use crate::array::array_from_buf;
 use crate::error::{shape_error, wrong_ndim};
-use crate::load::converted;
 use crate::{ArrayElement, ReadArrayExt};
 
-/// Takes slices of stored arrays by ndarray's `s![]`. [`LazyTensor`] implements it, a tensor of an
-/// open file.
-///
-/// ```
-/// use ndarray::{Array2, array, s};
-/// use safetensors_ndarray::{Reader, SliceArrayExt, Writer};
-///
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("table.safetensors");
-/// let w = Writer::create(&path)?;
-/// w.add("table", &Array2::from_shape_fn((4, 3), |(row, column)| (3 * row + column) as i32))?;
-/// w.finish()?;
-///
-/// let r = Reader::open(&path)?;
-/// let rows = r.array("table")?.slice_array(s![1..3, ..;-1])?;
-/// assert_eq!(rows.shape(), [2, 3]);
-/// assert_eq!(rows.read::<i32>()?, array![[5, 4, 3], [8, 7, 6]]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub trait SliceArrayExt<'a, S> {
-    /// Takes a slice without reading it. The slice is what `s![]` returns, or a
-    /// `&[SliceInfoElem]`. It means the same as for an array in memory: indices can count from the
-    /// end, steps can be negative, and there can be new axes.
-    ///
-    /// # Errors
-    ///
-    /// - [`Framework`](ErrorKind::Framework) with a [`WrongNdim`](crate::WrongNdim) if the array
-    ///   has another number of axes than the slice.
-    /// - [`IndexOutOfBounds`](ErrorKind::IndexOutOfBounds), where ndarray panics.
-    /// - [`SliceInsideByte`](ErrorKind::SliceInsideByte).
-    ///
-    /// Each names the array, and the file if there is one.
-    fn slice_array<I: SliceArg<IxDyn>>(&self, slice: I) -> Result<ArraySlice<'a, S, I::OutDim>>;
-}
-
-impl<'a, S> SliceArrayExt<'a, S> for LazyTensor<'a, S> {
-    fn slice_array<I: SliceArg<IxDyn>>(&self, slice: I) -> Result<ArraySlice<'a, S, I::OutDim>> {
-        if slice.in_ndim() != self.shape().len() {
-            return Err(self.locate(wrong_ndim(slice.in_ndim(), self.shape())));
-        }
-        let (mut indices, mut reversed, mut new_axes) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut axis, mut out_axis) = (0, 0);
-        for &elem in slice.as_ref() {
-            match elem {
-                SliceInfoElem::NewAxis => new_axes.push(Axis(out_axis)),
-                SliceInfoElem::Index(at) => indices.push(Index::At(at)),
-                SliceInfoElem::Slice { start, end, step } => {
-                    let len = self.shape()[axis];
-                    let range = range(axis, len, start, end, step);
-                    indices.push(range.map_err(|kind| self.locate(kind.into()))?);
-                    if step < 0 {
-                        reversed.push(Axis(out_axis));
-                    }
-                }
-            }
-            axis += usize::from(!elem.is_new_axis());
-            out_axis += usize::from(!elem.is_index());
-        }
-        let slice = self.slice(indices)?;
-        Ok(ArraySlice { slice, reversed, new_axes, dimension: PhantomData })
-    }
-}
-
-/// A slice of a stored array. Its shape is known, and its bytes are read on demand. Made by
-/// [`SliceArrayExt`].
-///
-/// Only the bytes of the slice and [small gaps](ArraySlice::max_gap) between them are read.
-#[derive(Debug)]
-pub struct ArraySlice<'a, S, D> {
+/// A slice of a stored array. Its shape is known, and its bytes are read on demand, with small gaps
+/// between them.
+pub(crate) struct ArraySlice<'a, S, D> {
     slice: LazySlice<'a, S>,
     /// Axes of the result that are read forwards and reversed afterwards.
     reversed: Vec<Axis>,
@@ -88,66 +22,63 @@ pub struct ArraySlice<'a, S, D> {
     dimension: PhantomData<D>,
 }
 
-impl<S, D: Dimension> ArraySlice<'_, S, D> {
+impl<'a, S, D: Dimension> ArraySlice<'a, S, D> {
+    /// Takes a slice without reading it.
+    pub(crate) fn new(
+        array: &LazyTensor<'a, S>,
+        slice: impl SliceArg<IxDyn, OutDim = D>,
+    ) -> Result<Self> {
+        if slice.in_ndim() != array.shape().len() {
+            return Err(array.locate(wrong_ndim(slice.in_ndim(), array.shape())));
+        }
+        let mut indices = Vec::new();
+        let mut reversed = Vec::new();
+        let mut new_axes = Vec::new();
+        let mut axis = 0;
+        let mut out_axis = 0;
+        for &elem in slice.as_ref() {
+            match elem {
+                SliceInfoElem::NewAxis => new_axes.push(Axis(out_axis)),
+                SliceInfoElem::Index(at) => indices.push(Index::At(at)),
+                SliceInfoElem::Slice { start, end, step } => {
+                    let range = range(axis, array.shape()[axis], start, end, step);
+                    indices.push(range.map_err(|kind| array.locate(kind.into()))?);
+                    if step < 0 {
+                        reversed.push(Axis(out_axis));
+                    }
+                }
+            }
+            axis += usize::from(!elem.is_new_axis());
+            out_axis += usize::from(!elem.is_index());
+        }
+        let slice = array.slice(indices)?;
+        Ok(Self { slice, reversed, new_axes, dimension: PhantomData })
+    }
+
     /// The shape of the result.
-    pub fn shape(&self) -> Vec<usize> {
+    fn shape(&self) -> Vec<usize> {
         let mut shape = self.slice.shape().to_vec();
         self.new_axes.iter().for_each(|axis| shape.insert(axis.index(), 1));
         shape
-    }
-
-    /// The number of bytes of the slice.
-    pub fn byte_len(&self) -> u64 {
-        self.slice.byte_len()
-    }
-
-    /// Sets the largest gap, in bytes, that is read along with the slice, because reading a small
-    /// gap costs less than another call. The default is 512. With 0, no byte outside the slice is
-    /// read.
-    #[must_use]
-    pub fn max_gap(self, bytes: u64) -> Self {
-        Self { slice: self.slice.max_gap(bytes), ..self }
     }
 }
 
 impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
     /// Reads the slice. An axis with a negative step has a negative stride in the result.
-    ///
-    /// # Errors
-    ///
-    /// [`WrongDtype`](ErrorKind::WrongDtype) if the elements are not of type `T`; those of
-    /// [`LazyTensor::read`].
-    pub fn read<T: ArrayElement>(&self) -> Result<Array<T, D>> {
+    pub(crate) fn read<T: ArrayElement>(&self) -> Result<Array<T, D>> {
         self.arrange(self.slice.read_array::<T, IxDyn>()?)
     }
 
-    /// Reads the slice and converts its elements, see [`ReadArrayExt::read_array_as`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`LazyTensor::read_with`].
-    pub fn read_as<T: ArrayElement>(&self, options: &ConvertOptions) -> Result<Array<T, D>> {
-        self.read_as_with(&LoadOptions::new().convert_options(*options))
-    }
-
-    pub(crate) fn read_as_with<T: ArrayElement>(
-        &self,
-        options: &LoadOptions,
-    ) -> Result<Array<T, D>> {
-        let read = |options: &_| self.slice.read_with(options);
-        let array = converted::<T, IxDyn>(self.slice.shape(), options, read);
+    /// Reads the slice and converts its elements.
+    pub(crate) fn read_as<T: ArrayElement>(&self, options: &LoadOptions) -> Result<Array<T, D>> {
+        let buf = self.slice.read_with(&options.clone().all_as(T::DTYPE));
+        let array = buf.and_then(array_from_buf::<T, IxDyn>);
         self.arrange(array.map_err(|error| self.slice.tensor().locate(error))?)
     }
 
     /// Reads the slice into an existing array. If that array is in C order and no step is negative,
     /// the elements are read directly into it. Otherwise they are read to a buffer first.
-    ///
-    /// # Errors
-    ///
-    /// [`WrongShape`](ErrorKind::WrongShape) if the array has another shape than the slice, and
-    /// those of [`read`](ArraySlice::read). After an error of reading, some elements may have
-    /// changed.
-    pub fn read_into<T: ArrayElement>(&self, array: ArrayViewMut<'_, T, D>) -> Result<()> {
+    pub(crate) fn read_into<T: ArrayElement>(&self, array: ArrayViewMut<'_, T, D>) -> Result<()> {
         let shape = self.shape();
         if array.shape() != shape {
             let kind = ErrorKind::WrongShape { expected: shape, found: array.shape().into() };
@@ -192,11 +123,10 @@ fn range(
             0.. => Some(index.unsigned_abs()),
             _ => len.checked_sub(index.unsigned_abs()),
         };
-        let out_of_bounds = || {
+        position.filter(|&position| position <= len).ok_or_else(|| {
             let asked = Index::Range { start: Some(start), end, step: 1 }.to_string();
             ErrorKind::IndexOutOfBounds { dim, len, asked }
-        };
-        position.filter(|&position| position <= len).ok_or_else(out_of_bounds)
+        })
     };
     let first = resolve(start)?;
     let end = end.map_or(Ok(len), resolve)?.max(first);

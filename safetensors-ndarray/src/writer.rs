@@ -106,17 +106,7 @@ impl Writer {
     ///
     /// The errors of [`GrowingWriter::resume`]. Each names the file.
     pub fn resume(path: impl AsRef<Path>) -> Result<Self> {
-        Self::resume_with(path, &SaveOptions::new())
-    }
-
-    /// [`resume`](Writer::resume) with options. Their metadata replaces entries of the file with
-    /// the same keys.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`resume`](Writer::resume).
-    pub fn resume_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
-        GrowingWriter::resume(path, options).map(Self)
+        GrowingWriter::resume(path, &SaveOptions::new()).map(Self)
     }
 
     /// Calls [`sync`](Writer::sync) whenever an array has grown by this many steps. The default, 0,
@@ -289,22 +279,6 @@ impl Writer {
     }
 }
 
-/// What [`ArrayAppender::push`] takes: one element of the array.
-#[diagnostic::on_unimplemented(
-    message = "`push` appends a single element of type `{T}`, found `{Self}`",
-    label = "use `append` for a whole step, and `extend` for several"
-)]
-pub trait StepElement<T> {
-    /// The element.
-    fn into_element(self) -> T;
-}
-
-impl<T: ArrayElement> StepElement<T> for T {
-    fn into_element(self) -> T {
-        self
-    }
-}
-
 /// An array of a [`Writer`] that grows along one axis. It can be cloned and sent to other threads.
 /// All clones append to the one array.
 #[derive(Clone, Debug)]
@@ -325,21 +299,14 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
         self.tensor.append(&ArraySource::of(step))
     }
 
-    /// Appends one step of an array whose steps are single elements. The compiler refuses a whole
-    /// array here, and says that [`append`](ArrayAppender::append) takes it:
-    ///
-    /// ```compile_fail,E0277
-    /// # let w = safetensors_ndarray::Writer::create("run.safetensors")?;
-    /// let u = w.grow::<f32>("u", ndarray::Axis(0), &[2])?;
-    /// u.push(&ndarray::array![1.0_f32, 2.0])?;
-    /// # Ok::<(), safetensors_core::Error>(())
-    /// ```
+    /// Appends one step of an array whose steps are single elements.
+    /// [`append`](ArrayAppender::append) takes steps that are arrays.
     ///
     /// # Errors
     ///
     /// The errors of [`append`](ArrayAppender::append).
-    pub fn push(&self, value: impl StepElement<T>) -> Result<()> {
-        self.append(&aview0(&value.into_element()))
+    pub fn push(&self, value: T) -> Result<()> {
+        self.append(&aview0(&value))
     }
 
     /// Appends several steps at once. The array has the axis along which the whole array grows; its

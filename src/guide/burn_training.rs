@@ -199,7 +199,7 @@
 //! | what | what happens |
 //! |---|---|
 //! | the process is killed, or the power fails, while an epoch is saved | the epochs before stay; the next save removes the hidden directory that is left |
-//! | the disk is full | the epoch is not there, the older ones stay, burn ends the training with the error; `epochs.on_failure` can go on instead |
+//! | the disk is full | the epoch is not there, the older ones stay, burn ends the training with the error |
 //! | an epoch is of another model | it is refused, and nothing is changed: `the checkpoint does not match: "bias" should have shape [4], found [3]` |
 //! | an epoch was copied in part, or another program has changed its metadata | [`newest`](#a-training-that-survives) passes over it, and the run repeats it; `passed_over` says why |
 //! | an epoch was moved away, and a link is in its place | it is passed over; saving it again replaces the link alone |

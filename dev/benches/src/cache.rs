@@ -5,47 +5,36 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-/// The least share of a file's pages that must be in the page cache. The system may drop a few at
-/// any time.
-const LEAST: f64 = 0.95;
-
 /// Brings a file into the page cache and makes sure that it is there.
 pub fn warm(path: &Path) -> Result<()> {
-    let read = || -> Result<f64> {
+    let mut attempts = 0;
+    loop {
         std::io::copy(&mut std::fs::File::open(path)?, &mut std::io::sink())?;
-        assert_warm(path)
-    };
-    (0..4).find_map(|_| read().ok()).map_or_else(read, Ok).map(drop)
+        attempts += 1;
+        match assert_warm(path) {
+            Err(_) if attempts < 5 => {}
+            result => return result.map(drop),
+        }
+    }
 }
 
-/// The share of a file's pages that are in the page cache. Fails if it is too small. It is 1 where
-/// the system does not tell.
+/// The share of a file's pages that are in the page cache. Fails if it is too small: the system may
+/// drop a few at any time, but no more. It is 1 where the system does not report it.
 pub fn assert_warm(path: &Path) -> Result<f64> {
     let share = share(path)?;
-    ensure!(
-        share >= LEAST,
-        "{}: {:.1} % of it is in the page cache",
-        path.display(),
-        100.0 * share
-    );
+    ensure!(share >= 0.95, "{}: {:.1} % of it is cached", path.display(), 100.0 * share);
     Ok(share)
 }
 
 /// Drops a file from the page cache and makes sure that it is not there. Linux only.
 #[cfg(target_os = "linux")]
 pub fn evict(path: &Path) -> Result<()> {
-    const MOST: f64 = 0.01;
     let file = std::fs::File::open(path)?;
     // Only pages that are on the disk can be dropped.
     file.sync_all()?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
     let share = share(path)?;
-    ensure!(
-        share <= MOST,
-        "{}: {:.1} % of it is still in the page cache",
-        path.display(),
-        100.0 * share
-    );
+    ensure!(share <= 0.01, "{}: {:.1} % of it is still cached", path.display(), 100.0 * share);
     Ok(())
 }
 

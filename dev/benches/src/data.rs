@@ -70,8 +70,3 @@ impl Data {
         Ok(path)
     }
 }
-
-/// A folder in memory, if the system has one.
-pub fn folder_in_memory() -> Option<PathBuf> {
-    Some(PathBuf::from("/dev/shm")).filter(|shared_memory| shared_memory.is_dir())
-}

@@ -17,21 +17,13 @@ pub struct Tensor {
 
 impl Tensor {
     pub fn bf16(name: String, shape: &[usize]) -> Self {
-        Self {
-            name,
-            dtype: "BF16",
-            bytes: 2 * shape.iter().product::<usize>(),
-            shape: shape.to_vec(),
-        }
+        let bytes = 2 * shape.iter().product::<usize>();
+        Self { name, dtype: "BF16", bytes, shape: shape.to_vec() }
     }
 
     pub fn f32(name: String, shape: &[usize]) -> Self {
-        Self {
-            name,
-            dtype: "F32",
-            bytes: 4 * shape.iter().product::<usize>(),
-            shape: shape.to_vec(),
-        }
+        let bytes = 4 * shape.iter().product::<usize>();
+        Self { name, dtype: "F32", bytes, shape: shape.to_vec() }
     }
 }
 

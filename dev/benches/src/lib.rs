@@ -1,6 +1,5 @@
 //! Takes samples of contenders side by side, and prints them as a table.
 
-pub mod args;
 mod cache;
 pub mod data;
 pub mod files;

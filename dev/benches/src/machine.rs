@@ -11,7 +11,7 @@ use crate::{cache, memory};
 pub struct Machine {
     processor: String,
     cores: usize,
-    memory_gib: Option<f64>,
+    memory_gib: u64,
     system: String,
     huge_pages: String,
     page_cache: &'static str,
@@ -19,29 +19,30 @@ pub struct Machine {
 
 impl Machine {
     pub fn this() -> Self {
-        let read = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
-        let processor = read("/proc/cpuinfo").and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("model name"))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        });
-        let kernel = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let cpus = read("/proc/cpuinfo");
+        let processor =
+            cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
-            processor: processor.unwrap_or_else(|| std::env::consts::ARCH.into()),
+            processor: processor.map_or(std::env::consts::ARCH, |(_, name)| name).into(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_gib: memory::total().map(|bytes| (bytes as f64 / f64::from(1 << 30)).round()),
-            system: format!("{} {kernel}", std::env::consts::OS),
-            huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled")
-                .unwrap_or_else(|| "-".into()),
+            memory_gib: memory::total().unwrap_or_default().div_ceil(1 << 30),
+            system: format!("{} {}", std::env::consts::OS, read("/proc/sys/kernel/osrelease")),
+            huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled"),
             page_cache: cache::STATE,
         }
     }
 }
 
+/// The text of one of the kernel's files; nothing on other systems.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let memory = self.memory_gib.map_or("-".into(), |gib| format!("{gib} GiB"));
-        writeln!(f, "- {}, {} cores, {memory}, {}", self.processor, self.cores, self.system)?;
-        writeln!(f, "- transparent huge pages: {}", self.huge_pages)?;
-        write!(f, "- page cache {}", self.page_cache)
+        let Self { processor, cores, memory_gib, system, huge_pages, page_cache } = self;
+        writeln!(f, "- {processor}, {cores} cores, {memory_gib} GiB, {system}")?;
+        writeln!(f, "- transparent huge pages: {huge_pages}")?;
+        write!(f, "- page cache {page_cache}")
     }
 }

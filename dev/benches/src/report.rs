@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::sample::{Goal, Measured, Point, Role, Sample};
+use crate::sample::{Goal, Point, Role, Row, Sample};
 
 /// All rows that were measured.
 #[derive(Serialize)]
@@ -55,31 +55,32 @@ impl Report {
         Self { machine: Machine::this(), rows: Vec::new() }
     }
 
-    pub fn add(&mut self, measured: Measured) {
-        let ours = measured.contenders.iter().find(|((_, role), _)| *role == Role::Ours);
-        let ours = ours.map(|(_, samples)| samples.clone()).unwrap_or_default();
-        let entries = measured.contenders.into_iter().map(|((name, role), samples)| {
-            let seconds = sorted(samples.iter().map(|sample| sample.seconds));
-            let pairs = samples.iter().zip(&ours);
+    /// Adds a row after it was measured, with the share of its files that was in the page cache.
+    pub fn add(&mut self, name: String, row: Row, in_page_cache: Option<f64>) {
+        let ours = row.contenders.iter().find(|contender| contender.role == Role::Ours);
+        let ours = ours.map(|ours| ours.samples.clone()).unwrap_or_default();
+        let entries = row.contenders.into_iter().map(|contender| {
+            let seconds = sorted(contender.samples.iter().map(|sample| sample.seconds));
+            let pairs = contender.samples.iter().zip(&ours);
             let of_ours = sorted(pairs.map(|(sample, ours)| sample.seconds / ours.seconds));
             Entry {
-                name,
-                role,
-                median_seconds: quantile(&seconds, 0.5),
-                minimum_seconds: quantile(&seconds, 0.0),
-                of_ours: quantile(&of_ours, 0.5),
-                least_of_ours: quantile(&of_ours, 0.0),
-                peak_memory_bytes: samples.iter().filter_map(|sample| sample.growth).max(),
-                samples,
+                name: contender.name,
+                role: contender.role,
+                median_seconds: median(&seconds),
+                minimum_seconds: seconds.first().copied().unwrap_or(f64::NAN),
+                of_ours: median(&of_ours),
+                least_of_ours: of_ours.first().copied().unwrap_or(f64::NAN),
+                peak_memory_bytes: contender.samples.iter().filter_map(|it| it.growth).max(),
+                samples: contender.samples,
             }
         });
         let contenders: Vec<Entry> = entries.collect();
-        let goals = measured.goals.iter().filter_map(|goal| verdict(goal, &contenders)).collect();
+        let goals = row.goals.iter().filter_map(|goal| verdict(*goal, &contenders)).collect();
         self.rows.push(Line {
-            row: measured.name,
-            point: measured.point,
-            bytes: measured.bytes,
-            in_page_cache: measured.in_cache,
+            row: name,
+            point: row.point,
+            bytes: row.bytes,
+            in_page_cache,
             contenders,
             goals,
         });
@@ -105,37 +106,27 @@ impl Report {
 /// The heading of the table in docs/BENCHMARKS.md.
 const HEADING: &str = "## The last table\n";
 
-fn verdict(goal: &Goal, contenders: &[Entry]) -> Option<Verdict> {
-    let of_ours = |name| Some(contenders.iter().find(|entry| entry.name == name)?.of_ours);
-    let ours = contenders.iter().find(|entry| entry.role == Role::Ours)?;
-    Some(match *goal {
-        Goal::Faster(about, times) => {
-            let found = of_ours(about)?;
-            Verdict { about, goal: format!("≥ {times}×"), found, reached: found >= times }
+fn verdict(goal: Goal, contenders: &[Entry]) -> Option<Verdict> {
+    let named = |name| contenders.iter().find(|entry| entry.name == name);
+    Some(match goal {
+        Goal::AtLeast(about, least) => {
+            let entry = named(about)?;
+            let goal = match entry.role {
+                Role::Limit => format!("≥ {least} of it"),
+                _ => format!("≥ {least}×"),
+            };
+            Verdict { about, goal, found: entry.of_ours, reached: entry.of_ours >= least }
         }
         Goal::NeverSlower(about) => {
-            let found = contenders.iter().find(|entry| entry.name == about)?.least_of_ours;
+            let found = named(about)?.least_of_ours;
             let goal = format!("each time ≥ 1× ({found:.2})");
             Verdict { about, goal, found, reached: found >= 1.0 }
         }
-        Goal::OfLimit(about, share) => {
-            let found = of_ours(about)?;
-            Verdict { about, goal: format!("≥ {share} of it"), found, reached: found >= share }
-        }
-        Goal::Within(about, times) => {
-            let found = of_ours(about)?;
-            Verdict {
-                about, goal: format!("≤ {times}× the time"), found, reached: found <= times
-            }
-        }
         Goal::Memory(bytes) => {
+            let ours = contenders.iter().find(|entry| entry.role == Role::Ours)?;
             let found = ours.peak_memory_bytes? as f64;
-            let goal = format!("memory ≤ {}", size(bytes as f64));
+            let goal = format!("memory ≤ {}", size(bytes));
             Verdict { about: ours.name, goal, found, reached: found <= bytes as f64 }
-        }
-        Goal::AtMost(what, found, most) => {
-            let goal = format!("{what} {found:.3} ≤ {most}");
-            Verdict { about: ours.name, goal, found, reached: found <= most }
         }
     })
 }
@@ -146,12 +137,12 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// The value below which this share of sorted values lies, between two of them if need be.
-fn quantile(values: &[f64], share: f64) -> f64 {
-    let Some(last) = values.len().checked_sub(1) else { return f64::NAN };
-    let place = share * last as f64;
-    let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
-    below + (above - below) * place.fract()
+/// The median of sorted values.
+fn median(values: &[f64]) -> f64 {
+    match values.len() {
+        0 => f64::NAN,
+        count => f64::midpoint(values[(count - 1) / 2], values[count / 2]),
+    }
 }
 
 impl fmt::Display for Report {
@@ -169,70 +160,37 @@ impl fmt::Display for Report {
         }
         for line in &self.rows {
             for (i, entry) in line.contenders.iter().enumerate() {
-                let name = if i == 0 { line.row.as_str() } else { "" };
-                let ratio = match entry.role {
-                    Role::Ours if i == 0 => String::new(),
-                    Role::Ours => format!("takes {:.2}×", entry.of_ours),
-                    Role::Peer => format!("{:.2}× as fast", entry.of_ours),
-                    Role::Limit => format!("{:.2} of it", entry.of_ours),
-                };
-                let by = if entry.role == Role::Limit {
-                    format!("limit: {}", entry.name)
-                } else {
-                    entry.name.into()
-                };
-                let goals: Vec<&Verdict> =
-                    line.goals.iter().filter(|goal| goal.about == entry.name).collect();
-                let join = |text: fn(&Verdict) -> &str| {
-                    goals.iter().map(|goal| text(goal)).collect::<Vec<_>>().join("; ")
-                };
-                table.add_row([
-                    name.to_owned(),
-                    by,
-                    duration(entry.median_seconds),
-                    duration(entry.minimum_seconds),
-                    line.bytes
-                        .map_or(String::new(), |bytes| rate(bytes as f64 / entry.median_seconds)),
-                    entry.peak_memory_bytes.map_or("-".into(), |bytes| size(bytes as f64)),
-                    ratio,
-                    join(|goal| &goal.goal),
-                    join(|goal| if goal.reached { "yes" } else { "NO" }),
-                ]);
+                table.add_row(cells(line, entry, i == 0));
             }
         }
-        write!(f, "{table}")?;
-        self.distributions().map_or(Ok(()), |table| write!(f, "\n\n{table}"))
+        write!(f, "{table}")
     }
 }
 
-impl Report {
-    /// How the samples of a row are distributed, for rows with many of them.
-    fn distributions(&self) -> Option<Table> {
-        const MANY: usize = 20;
-        const SHARES: [(&str, f64); 6] = [
-            ("minimum", 0.0),
-            ("10 %", 0.1),
-            ("median", 0.5),
-            ("90 %", 0.9),
-            ("maximum", 1.0),
-            ("ours is, at least", f64::NAN),
-        ];
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header(["row", "by"].into_iter().chain(SHARES.map(|(name, _)| name)));
-        for line in &self.rows {
-            for entry in line.contenders.iter().filter(|entry| entry.samples.len() >= MANY) {
-                let seconds = sorted(entry.samples.iter().map(|sample| sample.seconds));
-                let cells = SHARES.map(|(_, share)| match entry.role {
-                    Role::Ours if share.is_nan() => String::new(),
-                    _ if share.is_nan() => format!("{:.2}× as fast", entry.least_of_ours),
-                    _ => duration(quantile(&seconds, share)),
-                });
-                table.add_row([line.row.clone(), entry.name.into()].into_iter().chain(cells));
-            }
-        }
-        (!table.is_empty()).then_some(table)
-    }
+/// The cells of one contender. The first one of a row has the row's name, and is compared with
+/// nothing.
+fn cells(line: &Line, entry: &Entry, is_first: bool) -> [String; 9] {
+    let goals = || line.goals.iter().filter(|goal| goal.about == entry.name);
+    let reached = goals().map(|goal| if goal.reached { "yes" } else { "NO" });
+    let rate = line.bytes.map(|bytes| bytes as f64 / entry.median_seconds / 1e9);
+    [
+        if is_first { line.row.clone() } else { String::new() },
+        match entry.role {
+            Role::Limit => format!("limit: {}", entry.name),
+            _ => entry.name.into(),
+        },
+        duration(entry.median_seconds),
+        duration(entry.minimum_seconds),
+        rate.map_or(String::new(), |rate| format!("{rate:.2} GB/s")),
+        entry.peak_memory_bytes.map_or("-".into(), size),
+        match entry.role {
+            _ if is_first => String::new(),
+            Role::Limit => format!("{:.2} of it", entry.of_ours),
+            _ => format!("{:.2}× as fast", entry.of_ours),
+        },
+        goals().map(|goal| goal.goal.as_str()).collect::<Vec<_>>().join("; "),
+        reached.collect::<Vec<_>>().join("; "),
+    ]
 }
 
 fn duration(seconds: f64) -> String {
@@ -244,10 +202,6 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-fn rate(bytes_per_second: f64) -> String {
-    format!("{:.2} GB/s", bytes_per_second / 1e9)
-}
-
-fn size(bytes: f64) -> String {
-    format!("{:.0} MiB", (bytes / f64::from(1 << 20)).ceil())
+fn size(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
 }

@@ -2,7 +2,7 @@
 //! of them.
 
 use std::hint::black_box;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::data::Data;
 use crate::{cache, memory};
 
 /// A virtual machine gives free memory back to its host after a second or two.
@@ -32,6 +31,7 @@ pub enum Role {
 pub struct Contender {
     pub name: &'static str,
     pub role: Role,
+    pub samples: Vec<Sample>,
     run: Box<Run>,
 }
 
@@ -39,16 +39,24 @@ pub struct Contender {
 pub type Run = dyn FnMut(&mut Watch) -> Result<()>;
 
 impl Contender {
+    pub fn new(
+        role: Role,
+        name: &'static str,
+        run: impl FnMut(&mut Watch) -> Result<()> + 'static,
+    ) -> Self {
+        Self { name, role, samples: Vec::new(), run: Box::new(run) }
+    }
+
     pub fn ours(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
-        Self { name, role: Role::Ours, run: Box::new(run) }
+        Self::new(Role::Ours, name, run)
     }
 
     pub fn peer(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
-        Self { name, role: Role::Peer, run: Box::new(run) }
+        Self::new(Role::Peer, name, run)
     }
 
     pub fn limit(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
-        Self { name, role: Role::Limit, run: Box::new(run) }
+        Self::new(Role::Limit, name, run)
     }
 
     fn sample(&mut self, memory: u64) -> Result<Sample> {
@@ -89,16 +97,13 @@ impl Watch {
     /// Dropping its result each time is part of the work.
     pub fn repeat<T>(&mut self, mut work: impl FnMut() -> Result<T>) -> Result<()> {
         const LEAST: Duration = Duration::from_millis(4);
-        let (start, mut count) = (Instant::now(), 0_u32);
-        let elapsed = loop {
+        let start = Instant::now();
+        let mut count = 0_u32;
+        while start.elapsed() < LEAST {
             black_box(work()?);
             count += 1;
-            let elapsed = start.elapsed();
-            if elapsed >= LEAST {
-                break elapsed;
-            }
-        };
-        self.seconds = Some(elapsed.as_secs_f64() / f64::from(count));
+        }
+        self.seconds = Some(start.elapsed().as_secs_f64() / f64::from(count));
         Ok(())
     }
 }
@@ -112,24 +117,19 @@ pub struct Sample {
 }
 
 /// A goal of a row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// At least this many times as fast as the contender of this name.
-    Faster(&'static str, f64),
-    /// At least this share of the speed of the limit of this name.
-    OfLimit(&'static str, f64),
+    /// At least this many times as fast as the peer of this name, or this share of the limit's
+    /// speed.
+    AtLeast(&'static str, f64),
     /// As fast as the contender of this name, or faster, in each sample and not only in most.
     NeverSlower(&'static str),
-    /// The contender of this name takes at most this many times as long as ours.
-    Within(&'static str, f64),
-    /// At most this much memory beyond what it had, in bytes.
+    /// At most this much memory beyond what the process had, in bytes.
     Memory(u64),
-    /// The named count, its value, and the most that it may be.
-    AtMost(&'static str, f64, f64),
 }
 
-/// Where a row lies in a family of rows that do the same work on more and more: how time and memory
-/// grow is drawn over the amount.
+/// The place of a row in a family of rows that do the same work on more and more: how time and
+/// memory grow is drawn over the amount.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Point {
     pub family: &'static str,
@@ -176,54 +176,6 @@ impl Row {
         }
     }
 
-    pub fn goals(mut self, goals: impl IntoIterator<Item = Goal>) -> Self {
-        self.goals.extend(goals);
-        self
-    }
-
-    pub fn point(mut self, family: &'static str, unit: &'static str, amount: u64) -> Self {
-        self.point = Some(Point { family, unit, amount });
-        self
-    }
-
-    pub fn bytes(mut self, bytes: u64) -> Self {
-        self.bytes = Some(bytes);
-        self
-    }
-
-    pub fn samples(mut self, samples: usize) -> Self {
-        self.samples = samples;
-        self
-    }
-
-    pub fn isolated(mut self) -> Self {
-        self.isolated = true;
-        self
-    }
-
-    pub fn memory(mut self, bytes: u64) -> Self {
-        self.memory = bytes;
-        self
-    }
-
-    /// Each sample begins with memory that the machine has to get back from its host.
-    pub fn given_back(mut self) -> Self {
-        self.memory = 0;
-        self.given_back = true;
-        self
-    }
-
-    /// Each sample begins with files that are only on the disk.
-    pub fn cold(mut self) -> Self {
-        self.cold = true;
-        self
-    }
-
-    pub fn reads(mut self, file: impl Into<PathBuf>) -> Self {
-        self.files.push(file.into());
-        self
-    }
-
     /// Takes one sample of one contender. Called in the process that was started for it.
     pub fn measure_one(mut self, contender: &str) -> Result<Sample> {
         let contender = self.contenders.iter_mut().find(|candidate| candidate.name == contender);
@@ -231,44 +183,36 @@ impl Row {
     }
 
     /// Takes all samples. Starts again if the system meanwhile drops the files from its cache.
-    pub fn measure(mut self, name: &str, data: &Data) -> Result<Measured> {
+    /// Returns the least share of a file that was in the page cache at the end, unless the row is
+    /// cold.
+    pub fn measure(&mut self, name: &str, data: &Path) -> Result<Option<f64>> {
         const ATTEMPTS: usize = 3;
+        if self.cold {
+            self.rounds(name, data)?;
+            return Ok(None);
+        }
         let mut attempt = 1;
-        let (samples, in_cache) = loop {
-            if self.cold {
-                break (self.rounds(name, data)?, None);
-            }
+        loop {
             self.files.iter().try_for_each(|file| cache::warm(file))?;
-            let samples = self.rounds(name, data)?;
-            match self.files.iter().map(|file| cache::assert_warm(file)).collect::<Result<Vec<_>>>()
-            {
-                Ok(shares) => break (samples, shares.into_iter().reduce(f64::min)),
+            self.rounds(name, data)?;
+            let shares = self.files.iter().map(|file| cache::assert_warm(file));
+            match shares.collect::<Result<Vec<_>>>() {
+                Ok(shares) => return Ok(shares.into_iter().reduce(f64::min)),
                 Err(error) if attempt == ATTEMPTS => return Err(error),
                 Err(error) => eprintln!("        {error}: measured again"),
             }
             attempt += 1;
-        };
-        let contenders =
-            self.contenders.iter().map(|contender| (contender.name, contender.role)).zip(samples);
-        let contenders = contenders.collect();
-        Ok(Measured {
-            name: name.into(),
-            point: self.point,
-            bytes: self.bytes,
-            in_cache,
-            goals: self.goals,
-            contenders,
-        })
+        }
     }
 
     /// Samples the contenders in turn, round after round.
-    fn rounds(&mut self, name: &str, data: &Data) -> Result<Vec<Vec<Sample>>> {
-        let mut samples = vec![Vec::new(); self.contenders.len()];
+    fn rounds(&mut self, name: &str, data: &Path) -> Result<()> {
         // In this process the first round only warms up: pages, branch prediction, the allocator's
         // memory.
         let rounds_before = usize::from(!self.isolated);
+        self.contenders.iter_mut().for_each(|contender| contender.samples.clear());
         for round in 0..rounds_before + self.samples {
-            for (contender, samples) in self.contenders.iter_mut().zip(&mut samples) {
+            for contender in &mut self.contenders {
                 if self.given_back {
                     sleep(GIVEN_BACK_AFTER);
                 }
@@ -281,31 +225,17 @@ impl Row {
                     contender.sample(self.memory)?
                 };
                 if round >= rounds_before {
-                    samples.push(sample);
+                    contender.samples.push(sample);
                 }
             }
         }
-        Ok(samples)
+        Ok(())
     }
 }
 
-/// A row's samples.
-pub struct Measured {
-    pub name: String,
-    pub point: Option<Point>,
-    pub bytes: Option<u64>,
-    /// The share of the files that was in the page cache at the end.
-    pub in_cache: Option<f64>,
-    pub goals: Vec<Goal>,
-    pub contenders: Vec<((&'static str, Role), Vec<Sample>)>,
-}
-
-fn in_own_process(row: &str, contender: &str, data: &Data) -> Result<Sample> {
+fn in_own_process(row: &str, contender: &str, data: &Path) -> Result<Sample> {
     let mut command = Command::new(std::env::current_exe()?);
-    command
-        .args(["--child", row, contender])
-        .arg(data.path())
-        .stderr(std::process::Stdio::inherit());
+    command.args(["--child", row, contender]).arg(data).stderr(std::process::Stdio::inherit());
     let output = command.output()?;
     ensure!(output.status.success(), "{contender}: {}", output.status);
     Ok(serde_json::from_slice(&output.stdout)?)

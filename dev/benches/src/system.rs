@@ -5,13 +5,12 @@
 )]
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use candle_core::safetensors::MmapedSafetensors;
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
-use candle_nn::var_builder::{ShardedSafeTensors, ShardedVarBuilder};
 use memmap2::Mmap;
 use safetensors_bridge::Checkpoint;
 
@@ -28,22 +27,10 @@ pub fn candle_map(path: &Path) -> Result<MmapedSafetensors> {
     Ok(unsafe { MmapedSafetensors::new(path) }?)
 }
 
-/// Opens several files of the test data as candle does, mapped.
-pub fn candle_map_all(paths: &[PathBuf]) -> Result<MmapedSafetensors> {
-    // SAFETY: as for `map`.
-    Ok(unsafe { MmapedSafetensors::multi(paths) }?)
-}
-
 /// The builder through which candle's models load a file of the test data.
 pub fn candle_var_builder(path: &Path, dtype: DType) -> Result<VarBuilder<'static>> {
     // SAFETY: as for `map`.
     Ok(unsafe { VarBuilder::from_mmaped_safetensors(&[path], dtype, &Device::Cpu) }?)
-}
-
-/// The builder through which candle's tensor-parallel models load a file of the test data.
-pub fn candle_sharded(path: &Path, dtype: DType) -> Result<ShardedVarBuilder<'static>> {
-    // SAFETY: as for `map`.
-    Ok(unsafe { ShardedSafeTensors::var_builder(&[path], dtype, &Device::Cpu) }?)
 }
 
 /// Opens a file of the test data as we do, mapped.

@@ -26,14 +26,13 @@ use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
+use model_examples::llama::{PROMPT, TOKENS, add, are_same, largest, print_likeliest};
 use safetensors_bridge::candle::gguf::GgufFile;
 use safetensors_bridge::checkpoint::store::Store;
 use safetensors_bridge::remote::{RemoteFile, RemoteOptions, RemoteStore};
 use server::Server;
 use server::repo::Repo;
 use tokenizers::Tokenizer;
-
-const PROMPT: &str = "The capital of France is";
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -59,13 +58,7 @@ fn of_a_model(address: &str, prompt: &str) -> Result<()> {
     println!("{} tensors in {:.1?}", file.names().count(), begun.elapsed());
 
     let tokens = tokenizer.encode(prompt, true).map_err(anyhow::Error::from_boxed)?;
-    let mut ranked: Vec<_> = (0_u32..).zip(logits(model, tokens.get_ids())?).collect();
-    ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    for (token, logit) in &ranked[..ranked.len().min(5)] {
-        let word = tokenizer.decode(&[*token], false).map_err(anyhow::Error::from_boxed)?;
-        println!("{logit:8.3}  {prompt}{word}");
-    }
-    Ok(())
+    print_likeliest(prompt, logits(model, tokens.get_ids())?, &tokenizer)
 }
 
 /// The logits of the token that follows.
@@ -73,8 +66,6 @@ fn logits(mut model: ModelWeights, tokens: &[u32]) -> Result<Vec<f32>> {
     let tokens = Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0)?;
     Ok(model.forward(&tokens, 0)?.squeeze(0)?.to_vec1()?)
 }
-
-const TOKENS: [u32; 6] = [3, 14, 15, 92, 65, 35];
 
 /// Compares the logits of three ways to load a small model.
 fn of_a_small_model() -> Result<()> {
@@ -85,18 +76,13 @@ fn of_a_small_model() -> Result<()> {
     let mut reader = File::open(&path)?;
     let content = Content::read(&mut reader)?;
     let expected = logits(ModelWeights::from_gguf(content, &mut reader, &Device::Cpu)?, &TOKENS)?;
-    let largest = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
-    ensure!(largest > 0.1, "the logits should not vanish, but the largest is {largest}");
-    let same = |found: &[f32]| {
-        let bits = |logits: &[f32]| logits.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
-        bits(found) == bits(&expected)
-    };
+    largest(&expected)?;
 
     let file = GgufFile::open(&path)?;
     let model = ModelWeights::from_gguf(file.content()?, &mut file.reader(), &Device::Cpu)?;
     let found = logits(model, &TOKENS)?;
     println!("{} logits of {} tensors of a file", found.len(), file.names().count());
-    ensure!(same(&found), "the model of a file has other logits");
+    ensure!(are_same(&found, &expected), "the model of a file has other logits");
 
     let repo = Repo::new([("model.gguf", std::fs::read(&path)?)]);
     let server = Server::start([("owner/small-llama", repo)]);
@@ -105,25 +91,16 @@ fn of_a_small_model() -> Result<()> {
     let model = ModelWeights::from_gguf(file.content()?, &mut file.reader(), &Device::Cpu)?;
     let found = logits(model, &TOKENS)?;
     println!("{} logits by {} requests for ranges", found.len(), server.log().len());
-    ensure!(same(&found), "the model of an address has other logits");
+    ensure!(are_same(&found, &expected), "the model of an address has other logits");
     Ok(())
 }
 
 /// Writes a model whose tensors have types of all kinds.
 fn write_model(path: &Path) -> Result<()> {
-    let mut tensors: Vec<(String, QTensor)> = Vec::new();
-    let mut add = |name: String, shape: &[usize], dtype: GgmlDType| -> Result<()> {
-        let seed = tensors.len() as f32;
-        let value = |i: usize| {
-            let value = (i as f32 * 0.7 + seed).sin();
-            if shape.len() == 1 { 1.0 + 0.1 * value } else { 0.2 * value }
-        };
-        let values = (0..shape.iter().product()).map(value).collect();
-        let tensor = Tensor::from_vec(values, shape, &Device::Cpu)?;
-        tensors.push((name, QTensor::quantize(&tensor, dtype)?));
-        Ok(())
-    };
-    add("token_embd.weight".into(), &[96, 256], GgmlDType::Q4_0)?;
+    let mut tensors = Vec::new();
+    let mut types = Vec::new();
+    add(&mut tensors, "token_embd.weight", &[96, 256])?;
+    types.push(GgmlDType::Q4_0);
     for layer in 0..2 {
         for (name, shape, dtype) in [
             ("attn_norm", &[256][..], GgmlDType::F32),
@@ -136,11 +113,14 @@ fn write_model(path: &Path) -> Result<()> {
             ("attn_q", &[256, 256], GgmlDType::Q3K),
             ("attn_v", &[128, 256], GgmlDType::F16),
         ] {
-            add(format!("blk.{layer}.{name}.weight"), shape, dtype)?;
+            add(&mut tensors, &format!("blk.{layer}.{name}.weight"), shape)?;
+            types.push(dtype);
         }
     }
-    add("output_norm.weight".into(), &[256], GgmlDType::F32)?;
-    add("output.weight".into(), &[96, 256], GgmlDType::Q2K)?;
+    add(&mut tensors, "output_norm.weight", &[256])?;
+    types.push(GgmlDType::F32);
+    add(&mut tensors, "output.weight", &[96, 256])?;
+    types.push(GgmlDType::Q2K);
     let metadata = [
         ("general.architecture", Value::String("llama".into())),
         ("llama.attention.head_count", Value::U32(4)),
@@ -151,7 +131,10 @@ fn write_model(path: &Path) -> Result<()> {
         ("llama.rope.dimension_count", Value::U32(64)),
     ];
     let metadata = metadata.each_ref().map(|(key, value)| (*key, value));
-    let named: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let quantised = tensors.iter().zip(types).map(|((_, it), dtype)| QTensor::quantize(it, dtype));
+    let quantised = quantised.collect::<candle_core::Result<Vec<_>>>()?;
+    let named = tensors.iter().zip(&quantised).map(|((name, _), tensor)| (name.as_str(), tensor));
+    let named: Vec<_> = named.collect();
     Ok(gguf_file::write(&mut File::create(path)?, &metadata, &named)?)
 }
 

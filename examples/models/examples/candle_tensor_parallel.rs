@@ -14,6 +14,7 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use candle_core::{D, DType, Device, Module, Tensor};
 use candle_nn::{Embedding, Linear, RmsNorm, ops};
+use model_examples::llama::{TOKENS, add};
 use safetensors_bridge::candle::{TensorParallelBackend, TensorParallelVarBuilder, save_sharded};
 use safetensors_bridge::slice::{RankPart, TensorPart};
 use safetensors_bridge::{Checkpoint, ShardOptions};
@@ -26,7 +27,6 @@ const KV_HEADS: usize = 1;
 const HEAD: usize = 16;
 const INTERMEDIATE: usize = 160;
 const VOCABULARY: usize = 96;
-const TOKENS: [u32; 6] = [3, 14, 15, 92, 65, 35];
 
 /// The most by which logits of about 1 may differ.
 const TOLERANCE: f32 = 1e-5;
@@ -36,7 +36,7 @@ type VarBuilder<'a> = TensorParallelVarBuilder<'a, TensorPart>;
 fn main() -> Result<()> {
     let dir = tempfile::tempdir()?;
     write_checkpoint(dir.path()).context("writing the checkpoint")?;
-    let checkpoint = Checkpoint::open_whole(dir.path())?;
+    let checkpoint = Checkpoint::open(dir.path())?;
     let bytes: u64 = checkpoint.tensors().map(|tensor| tensor.byte_len()).sum();
     println!("{} tensors of {bytes} bytes", checkpoint.len());
 
@@ -267,31 +267,23 @@ impl Layer {
 
 /// Writes the weights as a checkpoint of several files.
 fn write_checkpoint(dir: &Path) -> Result<()> {
-    let mut tensors: Vec<(String, Tensor)> = Vec::new();
-    let mut add = |name: String, shape: &[usize]| -> Result<()> {
-        let seed = tensors.len() as f32;
-        let value = |i: usize| {
-            let value = (i as f32 * 0.7 + seed).sin();
-            if shape.len() == 1 { 1.0 + 0.1 * value } else { 0.2 * value }
-        };
-        let values = (0..shape.iter().product()).map(value).collect();
-        tensors.push((name, Tensor::from_vec(values, shape, &Device::Cpu)?));
-        Ok(())
-    };
+    let mut tensors = Vec::new();
     for i in 0..LAYERS {
-        let mut add =
-            |name: &str, shape: &[usize]| add(format!("model.layers.{i}.{name}.weight"), shape);
-        add("input_layernorm", &[HIDDEN])?;
-        add("self_attn.qkv_proj", &[(HEADS + 2 * KV_HEADS) * HEAD, HIDDEN])?;
-        add("self_attn.o_proj", &[HIDDEN, HEADS * HEAD])?;
-        add("post_attention_layernorm", &[HIDDEN])?;
-        add("mlp.gate_proj", &[INTERMEDIATE, HIDDEN])?;
-        add("mlp.up_proj", &[INTERMEDIATE, HIDDEN])?;
-        add("mlp.down_proj", &[HIDDEN, INTERMEDIATE])?;
+        for (name, shape) in [
+            ("input_layernorm", &[HIDDEN][..]),
+            ("self_attn.qkv_proj", &[(HEADS + 2 * KV_HEADS) * HEAD, HIDDEN]),
+            ("self_attn.o_proj", &[HIDDEN, HEADS * HEAD]),
+            ("post_attention_layernorm", &[HIDDEN]),
+            ("mlp.gate_proj", &[INTERMEDIATE, HIDDEN]),
+            ("mlp.up_proj", &[INTERMEDIATE, HIDDEN]),
+            ("mlp.down_proj", &[HIDDEN, INTERMEDIATE]),
+        ] {
+            add(&mut tensors, &format!("model.layers.{i}.{name}.weight"), shape)?;
+        }
     }
-    add("model.embed_tokens.weight".into(), &[VOCABULARY, HIDDEN])?;
-    add("model.norm.weight".into(), &[HIDDEN])?;
-    add("lm_head.weight".into(), &[VOCABULARY, HIDDEN])?;
+    add(&mut tensors, "model.embed_tokens.weight", &[VOCABULARY, HIDDEN])?;
+    add(&mut tensors, "model.norm.weight", &[HIDDEN])?;
+    add(&mut tensors, "lm_head.weight", &[VOCABULARY, HIDDEN])?;
     let options = ShardOptions::new().max_shard_size("200KB".parse()?);
     let tensors = tensors.iter().map(|(name, tensor)| (name, tensor));
     let saved = save_sharded(dir, tensors, &options)?;

@@ -19,9 +19,11 @@ mod server;
 use std::path::Path;
 
 use anyhow::{Context, Error, Result, ensure};
-use candle_core::{DType, Device, Tensor};
-use candle_nn::VarBuilder;
-use candle_transformers::models::llama::{Cache, Llama, LlamaConfig};
+use candle_core::{DType, Device};
+use candle_transformers::models::llama::LlamaConfig;
+use model_examples::llama::{
+    CONFIG, PROMPT, TOKENS, are_same, largest, logits, print_likeliest, small_model,
+};
 use safetensors_bridge::ShardOptions;
 use safetensors_bridge::candle::{save_sharded, var_builder, var_builder_from};
 use safetensors_bridge::hub::client::ClientOptions;
@@ -30,8 +32,6 @@ use safetensors_bridge::remote::RemoteOptions;
 use server::Server;
 use server::repo::Repo;
 use tokenizers::Tokenizer;
-
-const PROMPT: &str = "The capital of France is";
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -53,13 +53,7 @@ fn of_the_hub(repo: &str, prompt: &str) -> Result<()> {
     let config = config(&model.dir().join("config.json"))?;
     let weights = var_builder(&model, DType::F32, &Device::Cpu)?;
     let logits = logits(weights, config, tokens.get_ids())?;
-    let mut ranked: Vec<_> = (0_u32..).zip(logits).collect();
-    ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    for (token, logit) in &ranked[..ranked.len().min(5)] {
-        let word = tokenizer.decode(&[*token], false).map_err(Error::from_boxed)?;
-        println!("{logit:8.3}  {prompt}{word}");
-    }
-    Ok(())
+    print_likeliest(prompt, logits, &tokenizer)
 }
 
 /// The configuration of a model of the Llama family.
@@ -68,23 +62,6 @@ fn config(path: &Path) -> Result<LlamaConfig> {
     serde_json::from_slice(&json)
         .with_context(|| format!("{} is not the configuration of a Llama", path.display()))
 }
-
-/// The logits of the token that follows.
-fn logits(weights: VarBuilder<'_>, config: LlamaConfig, tokens: &[u32]) -> Result<Vec<f32>> {
-    let config = config.into_config(false);
-    let mut cache = Cache::new(false, DType::F32, &config, &Device::Cpu)?;
-    let tokens = Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0)?;
-    let model = Llama::load(weights, &config)?;
-    Ok(model.forward(&tokens, 0, &mut cache)?.squeeze(0)?.to_vec1()?)
-}
-
-const CONFIG: &str = r#"{
-    "hidden_size": 64, "intermediate_size": 160, "vocab_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 32, "rope_theta": 10000.0, "tie_word_embeddings": true
-}"#;
-
-const TOKENS: [u32; 6] = [3, 14, 15, 92, 65, 35];
 
 /// Serves a small model, and compares the logits of three ways to load it.
 fn of_a_server() -> Result<()> {
@@ -105,12 +82,7 @@ fn of_a_server() -> Result<()> {
         config(&original.join("config.json"))?,
         &TOKENS,
     )?;
-    let largest = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
-    ensure!(largest > 0.1, "the logits should not vanish, but the largest is {largest}");
-    let same = |found: &[f32]| {
-        let bits = |logits: &[f32]| logits.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
-        bits(found) == bits(&expected)
-    };
+    largest(&expected)?;
 
     // Downloaded; the second time from the cache alone.
     let options = DownloadOptions::new()
@@ -124,7 +96,7 @@ fn of_a_server() -> Result<()> {
         let found = logits(var_builder(&model, DType::F32, &Device::Cpu)?, config, &TOKENS)?;
         let (requests, files) = (server.log().len(), model.files().len());
         println!("{} logits of {files} files by {requests} requests", found.len());
-        ensure!(same(&found), "a downloaded model has other logits");
+        ensure!(are_same(&found, &expected), "a downloaded model has other logits");
         ensure!((requests == 0) == offline, "expected requests only if it may make them");
     }
 
@@ -135,40 +107,13 @@ fn of_a_server() -> Result<()> {
     let weights = var_builder_from(checkpoint, DType::F32, &Device::Cpu);
     let found = logits(weights, config(&original.join("config.json"))?, &TOKENS)?;
     println!("{} logits by {} requests for ranges", found.len(), server.log().len());
-    ensure!(same(&found), "a model that is read by ranges has other logits");
+    ensure!(are_same(&found, &expected), "a model that is read by ranges has other logits");
     Ok(())
 }
 
 /// Writes a model of several files, and its configuration.
 fn write_model(dir: &Path) -> Result<()> {
-    let mut tensors: Vec<(String, Tensor)> = Vec::new();
-    let mut add = |name: String, shape: &[usize]| -> Result<()> {
-        let seed = tensors.len() as f32;
-        let value = |i: usize| {
-            let value = (i as f32 * 0.7 + seed).sin();
-            if shape.len() == 1 { 1.0 + 0.1 * value } else { 0.2 * value }
-        };
-        let values = (0..shape.iter().product()).map(value).collect();
-        tensors.push((name, Tensor::from_vec(values, shape, &Device::Cpu)?));
-        Ok(())
-    };
-    add("model.embed_tokens.weight".into(), &[96, 64])?;
-    add("model.norm.weight".into(), &[64])?;
-    for layer in 0..2 {
-        for (name, shape) in [
-            ("input_layernorm", &[64][..]),
-            ("self_attn.q_proj", &[64, 64]),
-            ("self_attn.k_proj", &[32, 64]),
-            ("self_attn.v_proj", &[32, 64]),
-            ("self_attn.o_proj", &[64, 64]),
-            ("post_attention_layernorm", &[64]),
-            ("mlp.gate_proj", &[160, 64]),
-            ("mlp.up_proj", &[160, 64]),
-            ("mlp.down_proj", &[64, 160]),
-        ] {
-            add(format!("model.layers.{layer}.{name}.weight"), shape)?;
-        }
-    }
+    let tensors = small_model()?;
     let options = ShardOptions::new().max_shard_size("150KB".parse()?);
     let named = tensors.iter().map(|(name, tensor)| (name, tensor));
     let saved = save_sharded(dir, named, &options)?;

@@ -2,4 +2,5 @@
 //! dependencies, or that take longer than its quickstart.
 
 pub mod kills;
+pub mod llama;
 pub mod sentences;

@@ -34,7 +34,8 @@ impl<S> Chain<S> {
                 return Err(located(delta, ErrorKind::Twice { version: version.into() }));
             }
             if let Some(other) = by_base.insert(key(delta.base_version()), number) {
-                let (one, other) = (deltas[other].version().into(), version.into());
+                let one = deltas[other].version().into();
+                let other = version.into();
                 let base = delta.base_version().into();
                 return Err(located(delta, ErrorKind::Fork { base, one, other }));
             }

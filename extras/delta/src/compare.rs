@@ -47,10 +47,12 @@ impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
             (None, _) => return Some(Mismatch::Extra { name }),
         };
         if new.shape() != old.shape() {
-            let (expected, found) = (old.shape().to_vec(), new.shape().to_vec());
+            let expected = old.shape().to_vec();
+            let found = new.shape().to_vec();
             return Some(Mismatch::Shape { name, expected, found });
         }
-        let (expected, found) = (old.dtype(), new.dtype());
+        let expected = old.dtype();
+        let found = new.dtype();
         (expected != found).then_some(Mismatch::Dtype { name, expected, found })
     }
 
@@ -77,7 +79,13 @@ pub(crate) struct Difference {
     pub(crate) is_whole: bool,
 }
 
-/// Both tensors.
+/// Two tensors of the same dtype and shape.
+struct Both<'a, S, T> {
+    old: LazyTensor<'a, S>,
+    new: &'a T,
+}
+
+/// The digests of both tensors.
 struct Sides {
     old: Sums,
     new: Sums,
@@ -99,48 +107,134 @@ pub(crate) fn compare<S: ReadAt, T: TensorSource>(
     };
     let compared = match (&pair.old, &pair.new) {
         (Some(old), Some(new)) if pair.mismatch().is_none() => {
-            by_bytes((*old, new), spool, scratch, options)
+            Both { old: *old, new }.compare(spool, scratch, options)
         }
-        (old, new) => apart((old.as_ref(), new.as_ref()), spool, options),
+        (old, new) => apart(old.as_ref(), new.as_ref(), spool, options),
     };
     // Errors of reading are located by then.
     compared.map_err(|error| error.in_tensor(&pair.name))
 }
 
-/// Compares two tensors of the same dtype and shape.
-fn by_bytes<S: ReadAt, T: TensorSource>(
-    (old, new): (LazyTensor<'_, S>, &T),
-    spool: &mut Spool,
-    scratch: &mut Vec<u8>,
-    options: &Options,
-) -> Result<Compared> {
-    let start = spool.len();
-    let sides = match options.encoding {
-        // A tensor of which no position could be written.
-        Encoding::Overwrite if options.whole && old.byte_len() > LARGEST => {
-            let compared = apart((Some(&old), Some(new)), spool, options)?;
-            let is_changed = compared.old != compared.new;
-            let difference = compared.difference.filter(|_| is_changed);
-            return Ok(Compared { difference, ..compared });
+impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
+    /// Compares them byte by byte.
+    fn compare(
+        &self,
+        spool: &mut Spool,
+        scratch: &mut Vec<u8>,
+        options: &Options,
+    ) -> Result<Compared> {
+        let start = spool.len();
+        let sides = match options.encoding {
+            // A tensor of which no position could be written.
+            Encoding::Overwrite if options.whole && self.old.byte_len() > LARGEST => {
+                let compared = apart(Some(&self.old), Some(self.new), spool, options)?;
+                let is_changed = compared.old != compared.new;
+                let difference = compared.difference.filter(|_| is_changed);
+                return Ok(Compared { difference, ..compared });
+            }
+            Encoding::Xor => self.by_xor(spool, scratch, options),
+            Encoding::Overwrite => self.by_position(spool, options),
+        }?;
+        let hash = |sums: &Sums| Some(sums.blake3().unwrap_or_else(|| blake3::hash(b"")));
+        let old = hash(&sides.old);
+        let new = hash(&sides.new);
+        if !sides.is_changed {
+            return Ok(Compared { old, new, difference: None });
         }
-        Encoding::Xor => by_xor((old, new), spool, scratch, options),
-        Encoding::Overwrite => by_position((old, new), spool, options),
-    }?;
-    let hash = |sums: &Sums| Some(sums.blake3().unwrap_or_else(|| blake3::hash(b"")));
-    let (old, new_hash) = (hash(&sides.old), hash(&sides.new));
-    if !sides.is_changed {
-        return Ok(Compared { old, new: new_hash, difference: None });
+        let difference = spool.since(start)?;
+        let end = spool.len();
+        let is_whole = options.whole && is_smaller_whole(self.new, spool, difference.len())?;
+        let compressed = if is_whole { spool.since(end)? } else { difference };
+        let difference = Difference { compressed, checksum: sides.new.checksum(), is_whole };
+        Ok(Compared { old, new, difference: Some(difference) })
     }
-    let (difference, end) = (spool.since(start)?, spool.len());
-    let is_whole = options.whole && is_smaller_whole(new, spool, difference.len())?;
-    let compressed = if is_whole { spool.since(end)? } else { difference };
-    let difference = Difference { compressed, checksum: sides.new.checksum(), is_whole };
-    Ok(Compared { old, new: new_hash, difference: Some(difference) })
+
+    /// Compresses the XOR of both, from the first difference on: before it, all bytes are 0.
+    fn by_xor(&self, spool: &mut Spool, scratch: &mut Vec<u8>, options: &Options) -> Result<Sides> {
+        // It allocates and writes nothing before it gets a byte.
+        let mut encoder = encoder(spool, self.old.byte_len())?;
+        let mut new_sums = Sums::new(Some(options.checksums), true);
+        let mut old_sums: Option<Sums> = None;
+        self.each_piece(|offset, old, new| {
+            if old_sums.is_none() && old != new {
+                old_sums = Some(new_sums.without_checksum());
+                write_zeros(&mut encoder, offset)?;
+            }
+            new_sums.update(new);
+            if let Some(old_sums) = &mut old_sums {
+                old_sums.update(old);
+                scratch.clear();
+                scratch.extend_from_slice(new);
+                xor(scratch, old);
+                encoder.write_all(scratch)?;
+            }
+            options.advance(old.len());
+            Ok(())
+        })?;
+        let is_changed = old_sums.is_some();
+        if is_changed {
+            encoder.finish()?;
+        }
+        Ok(Sides { old: old_sums.unwrap_or_else(|| new_sums.clone()), new: new_sums, is_changed })
+    }
+
+    /// Compresses the positions of the bytes that differ, and the new bytes. Both are counted and
+    /// written in passes over the tensors, so that none of them is held in memory.
+    fn by_position(&self, spool: &mut Spool, options: &Options) -> Result<Sides> {
+        let mut count = 0_u32;
+        let mut new_sums = Sums::new(Some(options.checksums), true);
+        let mut old_sums = Sums::new(None, true);
+        self.each_piece(|_, old, new| {
+            count += differences(old, new).count() as u32;
+            old_sums.update(old);
+            new_sums.update(new);
+            options.advance(old.len());
+            Ok(())
+        })?;
+        let sides = Sides { old: old_sums, new: new_sums, is_changed: count > 0 };
+        if count == 0 {
+            return Ok(sides);
+        }
+        let mut encoder = encoder(spool, 4 + 5 * u64::from(count))?;
+        encoder.write_all(&count.to_le_bytes())?;
+        let mut piece = Vec::new();
+        self.each_piece(|offset, old, new| {
+            piece.clear();
+            let positions = differences(old, new).map(|(at, _)| offset as u32 + at as u32);
+            piece.extend(positions.flat_map(u32::to_le_bytes));
+            Ok(encoder.write_all(&piece)?)
+        })?;
+        self.each_piece(|_, old, new| {
+            piece.clear();
+            piece.extend(differences(old, new).map(|(_, value)| value));
+            Ok(encoder.write_all(&piece)?)
+        })?;
+        encoder.finish()?;
+        Ok(sides)
+    }
+
+    /// Passes the same pieces of both tensors to `take`, with their offset.
+    fn each_piece(&self, mut take: impl FnMut(u64, &[u8], &[u8]) -> Result<()>) -> Result<()> {
+        let mut blocks = Blocks::new(self.old, BLOCK);
+        let mut offset = 0;
+        write_exactly(self.new, self.old.byte_len(), &mut |mut bytes| {
+            while !bytes.is_empty() {
+                let old = blocks.at(offset)?;
+                let (piece, rest) = bytes.split_at(bytes.len().min(old.len()).min(PIECE));
+                take(offset, &old[..piece.len()], piece)?;
+                offset += piece.len() as u64;
+                bytes = rest;
+            }
+            Ok(())
+        })?;
+        blocks.check_unchanged()
+    }
 }
 
 /// Compresses the new tensor, if there is one, whatever the old one is.
 fn apart<S: ReadAt, T: TensorSource>(
-    (old, new): (Option<&LazyTensor<'_, S>>, Option<&T>),
+    old: Option<&LazyTensor<'_, S>>,
+    new: Option<&T>,
     spool: &mut Spool,
     options: &Options,
 ) -> Result<Compared> {
@@ -161,7 +255,8 @@ fn apart<S: ReadAt, T: TensorSource>(
             sums.update(piece);
             Ok(())
         })?;
-        let (compressed, checksum) = (spool.since(start)?, sums.checksum());
+        let compressed = spool.since(start)?;
+        let checksum = sums.checksum();
         compared.new = sums.blake3();
         compared.difference = Some(Difference { compressed, checksum, is_whole: true });
     }
@@ -200,79 +295,6 @@ fn compress<T: TensorSource>(
     Ok(())
 }
 
-/// Compresses the XOR of both, from the first difference on: before it, all bytes are 0.
-fn by_xor<S: ReadAt, T: TensorSource>(
-    pair: (LazyTensor<'_, S>, &T),
-    spool: &mut Spool,
-    scratch: &mut Vec<u8>,
-    options: &Options,
-) -> Result<Sides> {
-    // It allocates and writes nothing before it gets a byte.
-    let mut encoder = encoder(spool, pair.0.byte_len())?;
-    let mut new_sums = Sums::new(Some(options.checksums), true);
-    let mut old_sums: Option<Sums> = None;
-    each_piece(pair, |offset, old, new| {
-        if old_sums.is_none() && old != new {
-            old_sums = Some(new_sums.without_checksum());
-            write_zeros(&mut encoder, offset)?;
-        }
-        new_sums.update(new);
-        if let Some(old_sums) = &mut old_sums {
-            old_sums.update(old);
-            scratch.clear();
-            scratch.extend_from_slice(new);
-            xor(scratch, old);
-            encoder.write_all(scratch)?;
-        }
-        options.advance(old.len());
-        Ok(())
-    })?;
-    let is_changed = old_sums.is_some();
-    if is_changed {
-        encoder.finish()?;
-    }
-    Ok(Sides { old: old_sums.unwrap_or_else(|| new_sums.clone()), new: new_sums, is_changed })
-}
-
-/// Compresses the positions of the bytes that differ, and the new bytes. Both are counted and
-/// written in passes over the tensors, so that none of them is held in memory.
-fn by_position<S: ReadAt, T: TensorSource>(
-    pair: (LazyTensor<'_, S>, &T),
-    spool: &mut Spool,
-    options: &Options,
-) -> Result<Sides> {
-    let mut count = 0_u32;
-    let mut new_sums = Sums::new(Some(options.checksums), true);
-    let mut old_sums = Sums::new(None, true);
-    each_piece(pair, |_, old, new| {
-        count += differences(old, new).count() as u32;
-        old_sums.update(old);
-        new_sums.update(new);
-        options.advance(old.len());
-        Ok(())
-    })?;
-    let sides = Sides { old: old_sums, new: new_sums, is_changed: count > 0 };
-    if count == 0 {
-        return Ok(sides);
-    }
-    let mut encoder = encoder(spool, 4 + 5 * u64::from(count))?;
-    encoder.write_all(&count.to_le_bytes())?;
-    let mut piece = Vec::new();
-    each_piece(pair, |offset, old, new| {
-        piece.clear();
-        let positions = differences(old, new).map(|(at, _)| offset as u32 + at as u32);
-        piece.extend(positions.flat_map(u32::to_le_bytes));
-        Ok(encoder.write_all(&piece)?)
-    })?;
-    each_piece(pair, |_, old, new| {
-        piece.clear();
-        piece.extend(differences(old, new).map(|(_, value)| value));
-        Ok(encoder.write_all(&piece)?)
-    })?;
-    encoder.finish()?;
-    Ok(sides)
-}
-
 /// The positions at which two pieces differ, and the new bytes.
 fn differences<'p>(old: &'p [u8], new: &'p [u8]) -> impl Iterator<Item = (usize, u8)> + 'p {
     /// Most lines are equal, and are compared at once.
@@ -301,24 +323,6 @@ fn write_zeros(out: &mut impl Write, mut count: u64) -> Result<()> {
         count -= now;
     }
     Ok(())
-}
-
-/// Passes the same pieces of both tensors to `take`, with their offset.
-fn each_piece<S: ReadAt, T: TensorSource>(
-    (old, new): (LazyTensor<'_, S>, &T),
-    mut take: impl FnMut(u64, &[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
-    let (mut blocks, mut offset) = (Blocks::new(old, BLOCK), 0);
-    write_exactly(new, old.byte_len(), &mut |mut bytes| {
-        while !bytes.is_empty() {
-            let old = blocks.at(offset)?;
-            let (piece, rest) = bytes.split_at(bytes.len().min(old.len()).min(PIECE));
-            take(offset, &old[..piece.len()], piece)?;
-            (offset, bytes) = (offset + piece.len() as u64, rest);
-        }
-        Ok(())
-    })?;
-    blocks.check_unchanged()
 }
 
 #[cfg(test)]

@@ -142,7 +142,8 @@ impl<S: ReadAt> Delta<S> {
     }
 
     fn check_tensor(&self, tensor: &LazyTensor<'_, S>) -> Result<(), ErrorKind> {
-        let (dtype, ndim) = (tensor.dtype(), tensor.shape().len());
+        let dtype = tensor.dtype();
+        let ndim = tensor.shape().len();
         if dtype != Dtype::U8 || ndim != 1 {
             return Err(ErrorKind::NotBytes { dtype, ndim });
         }

@@ -59,8 +59,8 @@ pub enum ErrorKind {
     #[error("its frame needs a dictionary")]
     NeedsDictionary,
     /// The frame needs a larger window of memory than is allowed.
-    #[error("its frame needs a window of {found} bytes, over the limit of {limit}")]
-    WindowTooLarge { limit: u64, found: u64 },
+    #[error("its frame needs a larger window than the limit of {limit} bytes")]
+    WindowTooLarge { limit: u64 },
     /// The frame is of another number of bytes than the tensor needs.
     #[error("its frame should have a content of {expected} bytes, found {found}")]
     ContentSize { expected: u64, found: u64 },

@@ -97,7 +97,8 @@ impl std::fmt::Debug for Follower {
 impl Follower {
     /// A follower whose checkpoint is in this directory, or will be.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        let (directory, options) = (directory.into(), Options::new());
+        let directory = directory.into();
+        let options = Options::new();
         Self { directory, options, until: None, base: None }
     }
 
@@ -162,7 +163,8 @@ impl Follower {
     ) -> Result<Option<Update>> {
         let root = Root::new(store, root.as_ref());
         let file = self.state()?;
-        let (mut usable, mut first) = (file.as_ref().and_then(StateFile::here), None);
+        let mut usable = file.as_ref().and_then(StateFile::here);
+        let mut first = None;
         loop {
             // What is replaced while it is listed and opened may seem wrong once.
             let plan = || Plan::new(&root, usable, self.until, self.base.is_some());

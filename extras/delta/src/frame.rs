@@ -3,6 +3,7 @@
 use safetensors_core::save::Sink;
 use safetensors_core::{LazyTensor, ReadAt, shape};
 use zstd::stream::raw::{DParameter, Decoder, Operation};
+use zstd::zstd_safe;
 
 use crate::blocks::Blocks;
 use crate::error::{Error, ErrorKind, Result};
@@ -55,7 +56,10 @@ impl<'a, S: ReadAt> Frame<'a, S> {
             let status = self.decoder.run_on_buffers(input, &mut out[filled..]);
             let status = status.map_err(|error| {
                 let problem = error.to_string();
-                self.error(ErrorKind::DamagedFrame { problem })
+                self.error(match problem.contains("too much memory") {
+                    true => ErrorKind::WindowTooLarge { limit: 1 << WINDOW_LOG },
+                    false => ErrorKind::DamagedFrame { problem },
+                })
             })?;
             if is_end && status.bytes_written == 0 && status.remaining != 0 {
                 return Err(self.error(ErrorKind::FrameCut { found: self.taken }));
@@ -137,95 +141,25 @@ pub(crate) fn pour<S: ReadAt>(
     frame.finish(len)
 }
 
-/// Checks the header of a frame (RFC 8878, 3.1.1.1), of which zstd itself says less. Returns the
-/// size of the content, if it is there.
+/// Checks what begins as a frame does. Returns the size of the content, if its header has it.
 fn check_header(start: &[u8], expected: Option<u64>) -> Result<Option<u64>> {
-    let header = Header::parse(start)?;
-    if header.needs_dictionary {
+    match start.first_chunk::<4>().map(|magic| u32::from_le_bytes(*magic)) {
+        Some(zstd_safe::MAGICNUMBER) => {}
+        Some(0x184d_2a50..=0x184d_2a5f) => return Err(ErrorKind::SkippableFrame.into()),
+        _ => {
+            let found = start[..start.len().min(4)].into();
+            return Err(ErrorKind::NotAFrame { found }.into());
+        }
+    }
+    if zstd_safe::get_dict_id_from_frame(start).is_some() {
         return Err(ErrorKind::NeedsDictionary.into());
     }
-    let (limit, found) = (1 << WINDOW_LOG, header.window);
-    if found > limit {
-        return Err(ErrorKind::WindowTooLarge { limit, found }.into());
-    }
-    match (expected, header.content) {
-        (Some(expected), Some(found)) if expected != found => {
+    // What is wrong with a header is found when the frame is read.
+    let content = zstd_safe::get_frame_content_size(start).ok().flatten();
+    match expected.zip(content) {
+        Some((expected, found)) if expected != found => {
             Err(ErrorKind::ContentSize { expected, found }.into())
         }
-        (_, found) => Ok(found),
-    }
-}
-
-struct Header {
-    needs_dictionary: bool,
-    window: u64,
-    content: Option<u64>,
-}
-
-impl Header {
-    fn parse(start: &[u8]) -> Result<Self> {
-        let not_a_frame = || ErrorKind::NotAFrame { found: start[..start.len().min(4)].into() };
-        let cut = || Error::from(ErrorKind::FrameCut { found: start.len() as u64 });
-        let (magic, rest) = start.split_first_chunk::<4>().ok_or_else(not_a_frame)?;
-        match u32::from_le_bytes(*magic) {
-            zstd::zstd_safe::MAGICNUMBER => {}
-            0x184d_2a50..=0x184d_2a5f => return Err(ErrorKind::SkippableFrame.into()),
-            _ => return Err(not_a_frame().into()),
-        }
-        let (&flags, mut rest) = rest.split_first().ok_or_else(cut)?;
-        let is_single = flags & 0x20 != 0;
-        let mut take = |len: usize| {
-            let (taken, left) = rest.split_at_checked(len).ok_or_else(cut)?;
-            rest = left;
-            let number = taken.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
-            Ok::<u64, Error>(number)
-        };
-        let window = if is_single { 0 } else { take(1)? };
-        let dictionary = take([0, 1, 2, 4][usize::from(flags & 3)])?;
-        let content = match flags >> 6 {
-            0 if !is_single => None,
-            0 => Some(take(1)?),
-            1 => Some(take(2)? + 256),
-            2 => Some(take(4)?),
-            _ => Some(take(8)?),
-        };
-        let (exponent, mantissa) = (window >> 3, window & 7);
-        let base = 1_u64 << (10 + exponent);
-        let window = if is_single { content.unwrap_or(0) } else { base + base / 8 * mantissa };
-        Ok(Self { needs_dictionary: dictionary != 0, window, content })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn header(bytes: &[u8]) -> (u64, Option<u64>) {
-        let header = Header::parse(bytes).unwrap();
-        (header.window, header.content)
-    }
-
-    #[test]
-    fn headers_say_how_large_the_content_and_the_window_are() {
-        // What zstandard makes of the example that ModelExpress was run with.
-        assert_eq!(header(&[0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x0c, 0x61]), (12, Some(12)));
-        for len in [0_usize, 1, 255, 256, 65_791, 65_792, 1 << 20, 9 << 20] {
-            let compressed = zstd::bulk::compress(&vec![7; len], 1).unwrap();
-            let (window, content) = header(&compressed);
-            assert_eq!(content, Some(len as u64));
-            assert!(window <= 1 << 19 || window == len as u64, "{len}: {window}");
-        }
-        assert_eq!(header(&[0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58]), (1 << 21, None));
-        assert_eq!(header(&[0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xff]).0, (1 << 41) + (7 << 38));
-    }
-
-    #[test]
-    fn other_bytes_are_named() {
-        let error = |bytes: &[u8]| Header::parse(bytes).err().unwrap().to_string();
-        assert!(error(&[]).ends_with("found no bytes"));
-        assert!(error(b"PK\x03\x04").ends_with("found 504b0304"));
-        assert!(error(&[0x5f, 0x2a, 0x4d, 0x18, 0, 0, 0, 0]).contains("skip"));
-        assert!(error(&[0x28, 0xb5, 0x2f, 0xfd]).contains("cut off after 4 bytes"));
-        assert!(error(&[0x28, 0xb5, 0x2f, 0xfd, 0xe0, 1]).contains("cut off after 6 bytes"));
+        _ => Ok(content),
     }
 }

@@ -75,7 +75,8 @@ pub fn make_linked(
     directory: impl AsRef<Path>,
     options: &Options,
 ) -> Result<bool> {
-    let (base, directory) = (base.as_ref(), directory.as_ref());
+    let base = base.as_ref();
+    let directory = directory.as_ref();
     options.check_reader()?;
     check_name(&options.base_version).map_err(|error| error.in_path(directory))?;
     let new = Checkpoint::open(new)?;
@@ -115,7 +116,8 @@ fn check_name(version: &str) -> Result<()> {
     if name.is_some_and(|name| name.as_os_str() == version) && parts.next().is_none() {
         return Ok(());
     }
-    let (expected, found) = ("the name of a directory", Some(version.into()));
+    let expected = "the name of a directory";
+    let found = Some(version.into());
     Err(ErrorKind::BadField { key: BASE_VERSION, expected, found }.into())
 }
 
@@ -159,7 +161,8 @@ impl<'a> Base<'a> {
 
     /// Whether a new name is that of the file that was read, and of none that has taken its place.
     fn is_at(&self, link: &Path) -> io::Result<bool> {
-        let mut sources = self.checkpoint.files().iter().map(|file| file.safetensors().source());
+        let files = self.checkpoint.files().iter();
+        let mut sources = files.flat_map(|file| file.safetensors().source().sources());
         sources.try_fold(true, |is_it, source| Ok(is_it && is_same(source, link)?))
     }
 }

@@ -115,19 +115,18 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
 
     /// Writes the files of the delta into a directory. They are closed afterwards: some systems
     /// cannot move a directory with open files in it.
-    pub(crate) fn write(self, directory: &Path) -> Result<()> {
-        let compared = compare_all(&self.pairs, directory, &self.options)?;
+    pub(crate) fn write(&self, directory: &Path) -> Result<()> {
+        let compared = self.compare(directory)?;
         self.check_expansion(&compared)?;
-        save_files(&self.pairs, &compared, directory, (&self.options, self.metadata))
+        self.save_files(&compared, directory)
     }
-}
 
-impl<S: ReadAt, T: TensorSource> Plan<'_, S, T> {
     /// Fails if applying the delta would.
     fn check_expansion(&self, compared: &[Compared]) -> Result<()> {
         let olds = self.pairs.iter().filter_map(|pair| pair.old.as_ref());
         let base = olds.map(LazyTensor::byte_len).fold(0, u64::saturating_add);
-        let (mut compressed, mut expanded) = (0_u64, 0_u64);
+        let mut compressed = 0_u64;
+        let mut expanded = 0_u64;
         for (pair, compared) in self.pairs.iter().zip(compared) {
             if let (Some(whole), Some(new)) = (&compared.difference, &pair.new)
                 && whole.is_whole
@@ -137,6 +136,87 @@ impl<S: ReadAt, T: TensorSource> Plan<'_, S, T> {
             }
         }
         check_expansion(base, compressed, expanded)
+    }
+
+    /// Compares all pairs, the largest first, so that no thread is left with a large one at the end.
+    fn compare(&self, directory: &Path) -> Result<Vec<Compared>> {
+        let mut order: Vec<usize> = (0..self.pairs.len()).collect();
+        order.sort_by_key(|&number| std::cmp::Reverse(self.pairs[number].byte_len()));
+        let compared =
+            in_parallel(&order, self.options.threads, |&number, worker: &mut Worker| {
+                compare(&self.pairs[number], worker, directory, &self.options)
+            })?;
+        let mut by_number: Vec<_> = order.into_iter().zip(compared).collect();
+        by_number.sort_unstable_by_key(|(number, _)| *number);
+        Ok(by_number.into_iter().map(|(_, compared)| compared).collect())
+    }
+
+    /// Saves the differences in files, numbered from 0, and the index.
+    fn save_files(&self, compared: &[Compared], directory: &Path) -> Result<()> {
+        let options = &self.options;
+        let names = self.pairs.iter().map(|pair| pair.name.as_str());
+        let differences: Vec<_> = names
+            .zip(compared)
+            .filter_map(|(name, compared)| Some((name, compared.difference.as_ref()?)))
+            .collect();
+        let shards = divide(&differences, MAX_SHARD_SIZE);
+        let mut weight_map = BTreeMap::new();
+        for (number, shard) in shards.iter().enumerate() {
+            let file = format!("model-{number:05}-of-{:05}.safetensors", shards.len());
+            let checksums = shard.iter().map(|(name, it)| (*name, it.checksum.as_str()));
+            let each = SaveOptions::new().metadata(checksums).durable(options.durable);
+            let tensors = shard.iter().map(|(name, it)| (name, &it.compressed));
+            save(directory.join(&file), tensors, &each)?;
+            weight_map.extend(shard.iter().map(|(name, _)| (*name, Value::from(file.as_str()))));
+        }
+        let [base, result] = self.digests(compared);
+        let mut entries = BTreeMap::from([
+            (VERSION, options.version.clone()),
+            (BASE_VERSION, options.base_version.clone()),
+            (ENCODING, options.encoding.word(options.whole).into()),
+            (COMPRESSION, ZSTD.into()),
+            (CHECKSUM, options.checksums.name().into()),
+            (BASE_DIGEST, base),
+            (RESULT_DIGEST, result),
+        ]);
+        entries.extend(self.extra(compared).entries());
+        let index = json!({ "metadata": entries, "weight_map": weight_map });
+        let path = directory.join(INDEX);
+        fs::write(&path, format!("{index:#}\n")).map_err(|error| Error::from(error).in_path(path))
+    }
+
+    /// The digests of both checkpoints.
+    fn digests(&self, compared: &[Compared]) -> [String; 2] {
+        let both = || self.pairs.iter().zip(compared);
+        let old = digest_of(both().filter_map(|(pair, compared)| {
+            let old = pair.old.as_ref()?;
+            Some((old.name(), old.dtype(), old.shape(), compared.old?))
+        }));
+        let new = digest_of(both().filter_map(|(pair, compared)| {
+            let new = pair.new.as_ref()?;
+            Some((pair.name.as_str(), new.dtype(), new.shape(), compared.new?))
+        }));
+        [old, new].map(|digest| digest.to_hex().to_string())
+    }
+
+    /// What the shared format cannot say of the checkpoints.
+    fn extra(&self, compared: &[Compared]) -> Extra {
+        let mut extra = Extra { metadata: self.metadata.clone(), ..Extra::default() };
+        for (pair, compared) in self.pairs.iter().zip(compared) {
+            let name = pair.name.clone();
+            let Some(new) = &pair.new else {
+                extra.removed.insert(name);
+                continue;
+            };
+            let form = (new.dtype(), new.shape().to_vec());
+            let is_whole = compared.difference.as_ref().is_some_and(|it| it.is_whole);
+            match &pair.old {
+                None => _ = extra.added.insert(name, form),
+                Some(_) if is_whole => _ = extra.replaced.insert(name, form),
+                Some(_) => {}
+            }
+        }
+        extra
     }
 }
 
@@ -179,107 +259,14 @@ fn check_positions<S: ReadAt>(old: &LazyTensor<'_, S>) -> Result<()> {
     Err(old.locate(ErrorKind::TooLargeToOverwrite { found }.into()))
 }
 
-/// Compares all pairs, the largest first, so that no thread is left with a large one at the end.
-fn compare_all<S: ReadAt, T: TensorSource>(
-    pairs: &[Pair<'_, S, T>],
-    directory: &Path,
-    options: &Options,
-) -> Result<Vec<Compared>> {
-    let mut order: Vec<usize> = (0..pairs.len()).collect();
-    order.sort_by_key(|&number| std::cmp::Reverse(pairs[number].byte_len()));
-    let compared = in_parallel(&order, options.threads, |&number, worker: &mut Worker| {
-        compare(&pairs[number], worker, directory, options)
-    })?;
-    let mut by_number: Vec<_> = order.into_iter().zip(compared).collect();
-    by_number.sort_unstable_by_key(|(number, _)| *number);
-    Ok(by_number.into_iter().map(|(_, compared)| compared).collect())
-}
-
-/// Saves the differences in files, numbered from 0, and the index.
-fn save_files<S: ReadAt, T: TensorSource>(
-    pairs: &[Pair<'_, S, T>],
-    compared: &[Compared],
-    directory: &Path,
-    (options, metadata): (&Options, Option<Metadata>),
-) -> Result<()> {
-    let names = pairs.iter().map(|pair| pair.name.as_str());
-    let differences: Vec<_> = names
-        .zip(compared)
-        .filter_map(|(name, compared)| Some((name, compared.difference.as_ref()?)))
-        .collect();
-    let shards = divide(&differences, MAX_SHARD_SIZE);
-    let mut weight_map = BTreeMap::new();
-    for (number, shard) in shards.iter().enumerate() {
-        let file = format!("model-{number:05}-of-{:05}.safetensors", shards.len());
-        let checksums = shard.iter().map(|(name, it)| (*name, it.checksum.as_str()));
-        let each = SaveOptions::new().metadata(checksums).durable(options.durable);
-        let tensors = shard.iter().map(|(name, it)| (name, &it.compressed));
-        save(directory.join(&file), tensors, &each)?;
-        weight_map.extend(shard.iter().map(|(name, _)| (*name, Value::from(file.as_str()))));
-    }
-    let [base, result] = digests(pairs, compared);
-    let mut entries = BTreeMap::from([
-        (VERSION, options.version.clone()),
-        (BASE_VERSION, options.base_version.clone()),
-        (ENCODING, options.encoding.word(options.whole).into()),
-        (COMPRESSION, ZSTD.into()),
-        (CHECKSUM, options.checksums.name().into()),
-        (BASE_DIGEST, base),
-        (RESULT_DIGEST, result),
-    ]);
-    entries.extend(extra(pairs, compared, metadata).entries());
-    let index = json!({ "metadata": entries, "weight_map": weight_map });
-    let path = directory.join(INDEX);
-    fs::write(&path, format!("{index:#}\n")).map_err(|error| Error::from(error).in_path(path))
-}
-
-/// The digests of both checkpoints.
-fn digests<S: ReadAt, T: TensorSource>(
-    pairs: &[Pair<'_, S, T>],
-    compared: &[Compared],
-) -> [String; 2] {
-    let both = || pairs.iter().zip(compared);
-    let old = digest_of(both().filter_map(|(pair, compared)| {
-        let old = pair.old.as_ref()?;
-        Some((old.name(), old.dtype(), old.shape(), compared.old?))
-    }));
-    let new = digest_of(both().filter_map(|(pair, compared)| {
-        let new = pair.new.as_ref()?;
-        Some((pair.name.as_str(), new.dtype(), new.shape(), compared.new?))
-    }));
-    [old, new].map(|digest| digest.to_hex().to_string())
-}
-
-/// What the shared format cannot say of the checkpoints.
-fn extra<S: ReadAt, T: TensorSource>(
-    pairs: &[Pair<'_, S, T>],
-    compared: &[Compared],
-    metadata: Option<Metadata>,
-) -> Extra {
-    let mut extra = Extra { metadata, ..Extra::default() };
-    for (pair, compared) in pairs.iter().zip(compared) {
-        let name = pair.name.clone();
-        let Some(new) = &pair.new else {
-            extra.removed.insert(name);
-            continue;
-        };
-        let form = (new.dtype(), new.shape().to_vec());
-        let is_whole = compared.difference.as_ref().is_some_and(|it| it.is_whole);
-        match &pair.old {
-            None => _ = extra.added.insert(name, form),
-            Some(_) if is_whole => _ = extra.replaced.insert(name, form),
-            Some(_) => {}
-        }
-    }
-    extra
-}
-
 /// Divides the differences into files of at most so many bytes, in their order.
 fn divide<'c, 'n>(
     changes: &'c [(&'n str, &'c Difference)],
     most: u64,
 ) -> Vec<&'c [(&'n str, &'c Difference)]> {
-    let (mut shards, mut start, mut bytes) = (Vec::new(), 0, 0);
+    let mut shards = Vec::new();
+    let mut start = 0;
+    let mut bytes = 0;
     for (number, (_, change)) in changes.iter().enumerate() {
         let len = change.compressed.len();
         if number > start && bytes + len > most {

@@ -123,7 +123,8 @@ impl Options {
     /// an error.
     #[must_use]
     pub fn for_modelexpress(self) -> Self {
-        let (checksums, reader) = (ChecksumFormat::Adler32, Some(Reader::ModelExpress));
+        let checksums = ChecksumFormat::Adler32;
+        let reader = Some(Reader::ModelExpress);
         Self { checksums, reader, ..self }
     }
 

@@ -77,18 +77,20 @@ impl<S: ReadAt> Pass<'_, S> {
         hashes: &mut Vec<Option<blake3::Hash>>,
     ) -> Result<()> {
         let len = bytes.len()?;
-        let mut steps = Vec::with_capacity(differences.len());
-        for (number, difference) in differences.iter().filter_map(|it| Some((it.number, it.bytes?)))
-        {
+        let steps = differences.iter().filter_map(|it| Some((it.number, it.bytes?)));
+        let steps = steps.map(|(number, difference)| {
             let patch = Patch::open(self.deltas[number].encoding(), difference, len)?;
-            steps.push(Step { number, difference, patch, sums: self.sums(number) });
-        }
+            Ok(Step { number, difference, patch, sums: self.sums(number) })
+        });
+        let mut steps: Vec<_> = steps.collect::<Result<_>>()?;
         let mut sums = match bytes {
             Bytes::Base(_) => Some(Sums::new(None, self.has_digests)),
             Bytes::Whole(number, ..) => Some(self.sums(number)),
             Bytes::Spooled(_) => None,
         };
-        let (mut offset, mut changed, mut scratch) = (0, Vec::new(), Vec::new());
+        let mut offset = 0;
+        let mut changed = Vec::new();
+        let mut scratch = Vec::new();
         bytes.write_to(&mut |taken| {
             for piece in taken.chunks(PIECE) {
                 if let Some(sums) = &mut sums {

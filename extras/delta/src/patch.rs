@@ -181,7 +181,8 @@ impl<'a, S: ReadAt> Held<'a, S> {
         }
         let taken = self.buffer[self.at..].first_chunk().copied();
         self.at += N;
-        let (expected, found) = (self.content, self.frame.given());
+        let expected = self.content;
+        let found = self.frame.given();
         taken.ok_or_else(|| self.frame.error(ErrorKind::ContentSize { expected, found }))
     }
 

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use safetensors_core::framework::{default_threads, in_parallel};
+use safetensors_core::framework::{default_threads, in_parallel, most_expanded};
 use safetensors_core::save::Sink;
-use safetensors_core::{Checkpoint, Dtype, LazyTensor, Metadata, ReadAt, TensorSource, shape};
+use safetensors_core::{
+    Checkpoint, Dtype, LazyTensor, Metadata, ReadAt, TensorSource, lock, shape,
+};
 
 use crate::chain::Chain;
 use crate::delta::Delta;
@@ -16,13 +18,6 @@ use crate::frame::whole;
 use crate::options::Options;
 use crate::passes::{Bytes, FRAMES, Link, Pass};
 use crate::sums::{Line, digest_of};
-
-/// Tensors that a delta has whole may have this many times as many bytes as they are compressed,
-/// and as many bytes as the base more.
-const MOST_EXPANDED: u64 = 1032;
-
-/// A delta may have whole tensors of this many bytes anyway.
-const ALWAYS_FINE: u64 = 64 << 20;
 
 /// The tensors of a base, and those that deltas add, as they are after the deltas of a chain. They
 /// are computed while they are read, and checked then; [`check`](Patched::check) compares what
@@ -87,12 +82,13 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         for (number, delta) in chain.deltas().iter().enumerate() {
             let before = tensors.iter().filter(|it| !it.is_removed());
             let before = before.map(|it| byte_len(it.form)).fold(0, u64::saturating_add);
-            let (mut compressed, mut expanded) = (0_u64, 0_u64);
+            let mut compressed = 0_u64;
+            let mut expanded = 0_u64;
             for (name, change) in delta.changes() {
                 let bytes = delta.bytes_of(name);
                 let found = by_name.get(name).copied();
                 let is_there = found.is_some_and(|found| !tensors[found].is_removed());
-                check_change(delta, (name, change), is_there)?;
+                check_change(delta, name, change, is_there)?;
                 if let (Some(bytes), Some(form)) = (bytes, change.whole()) {
                     compressed = compressed.saturating_add(bytes.byte_len());
                     expanded = expanded.saturating_add(whole(bytes, form)?.1);
@@ -189,7 +185,8 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
             if found == expected {
                 return Ok(());
             }
-            let (version, expected) = (delta.version().into(), hex(expected));
+            let version = delta.version().into();
+            let expected = hex(expected);
             let kind = match is_base {
                 true => ErrorKind::WrongBase { version, expected, found: hex(found) },
                 false => ErrorKind::WrongResult { version, expected, found: hex(found) },
@@ -209,7 +206,7 @@ fn byte_len((dtype, shape): Form<'_>) -> u64 {
 /// Fails if tensors of `expanded` bytes come from too few compressed ones, and from a base of too
 /// few bytes.
 pub(crate) fn check_expansion(base: u64, compressed: u64, expanded: u64) -> Result<()> {
-    let limit = compressed.saturating_mul(MOST_EXPANDED).saturating_add(base).max(ALWAYS_FINE);
+    let limit = most_expanded(compressed, base);
     if expanded <= limit {
         return Ok(());
     }
@@ -219,7 +216,8 @@ pub(crate) fn check_expansion(base: u64, compressed: u64, expanded: u64) -> Resu
 /// Fails if a delta changes or removes a tensor that is not there, or adds one that is.
 fn check_change<S: ReadAt>(
     delta: &Delta<S>,
-    (name, change): (&str, Change<'_>),
+    name: &str,
+    change: Change<'_>,
     is_there: bool,
 ) -> Result<()> {
     let version = || delta.version().into();
@@ -252,7 +250,7 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
 
     /// What the digest after so many deltas of the chain takes of it.
     fn line_after(&self, stage: usize) -> Option<Line<'_>> {
-        let hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let hashes = lock(&self.hashes);
         let count = self.links.partition_point(|link| link.number < stage);
         let hash = hashes.get(count).copied()??;
         let whole = self.links[..count].iter().rev().find_map(|link| link.change.whole());
@@ -272,7 +270,8 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
             has_digests: self.has_digests,
         };
         let mut hashes = Vec::with_capacity(self.links.len() + 1);
-        let (mut links, mut bytes) = (&self.links[..], self.base.map(Bytes::Base));
+        let mut links = &self.links[..];
+        let mut bytes = self.base.map(Bytes::Base);
         if bytes.is_none() {
             hashes.push(None);
         }
@@ -295,7 +294,7 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
             }
             links = rest;
         }
-        *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) = hashes;
+        *lock(&self.hashes) = hashes;
         Ok(())
     }
 }

@@ -68,11 +68,11 @@ impl<S: ReadAt> Plan<S> {
         until: Option<u64>,
         has_base: bool,
     ) -> Result<Option<Self>> {
-        let (mut start, mut links, mut has_unfinished) = (None, Vec::new(), false);
-        for number in root.numbers()? {
-            if until.is_some_and(|until| number > until) {
-                continue;
-            }
+        let mut start = None;
+        let mut links = Vec::new();
+        let mut has_unfinished = false;
+        let numbers = root.numbers()?.into_iter();
+        for number in numbers.filter(|number| until.is_none_or(|until| *number <= until)) {
             if here.is_some_and(|here| number < here.version) {
                 if !links.is_empty() {
                     // The version that is here is not published any more.
@@ -93,18 +93,19 @@ impl<S: ReadAt> Plan<S> {
                 // It is another version of the same number.
                 here = None;
             }
-            let (full, delta) = match published {
-                Published::Full(full) => (Some(full), None),
-                Published::Delta(delta) => (None, Some(*delta)),
-            };
-            links.push(Link { number, fingerprint, delta });
             // Those that are applied first.
-            if links.len() > MOST {
+            if links.len() == MOST {
                 links.remove(0);
             }
-            if let Some(full) = full {
-                start = Some(Start::Full(number, full));
-                break;
+            match published {
+                Published::Full(full) => {
+                    links.push(Link { number, fingerprint, delta: None });
+                    start = Some(Start::Full(number, full));
+                    break;
+                }
+                Published::Delta(delta) => {
+                    links.push(Link { number, fingerprint, delta: Some(*delta) });
+                }
             }
         }
         links.reverse();
@@ -129,7 +130,8 @@ impl<S: ReadAt> Plan<S> {
         let deltas: Vec<_> = links.into_iter().filter_map(|link| link.delta).collect();
         let chain = if deltas.is_empty() { Chain::empty() } else { Chain::new(deltas)? };
         if let Some(first) = chain.deltas().first() {
-            let (base, version) = (first.base_version().to_owned(), first.version().to_owned());
+            let base = first.base_version().to_owned();
+            let version = first.version().to_owned();
             let kind = match from {
                 None if matches!(start, Start::Given(false)) => {
                     Some(ErrorKind::NoBase { base, version })

@@ -105,6 +105,7 @@ impl<T: Store + 'static> Root<T> {
         let has = |name: &str| entries.iter().any(|entry| entry.name == name);
         let full = || {
             Checkpoint::open_in(Arc::clone(&self.store), &directory, &Limits::default())
+                .and_then(Checkpoint::into_stored)
                 .map(Box::new)
         };
         if has(INDEX) {
@@ -172,7 +173,8 @@ impl<T: Store + 'static> Root<T> {
 fn copy(from: &impl ReadAt, to: &Path) -> io::Result<()> {
     use std::io::Write;
 
-    let (mut file, mut offset) = (std::fs::File::create(to)?, 0);
+    let mut file = std::fs::File::create(to)?;
+    let mut offset = 0;
     let mut piece = vec![0; PIECE];
     while offset < from.byte_len() {
         let len = (from.byte_len() - offset).min(PIECE as u64) as usize;
@@ -218,7 +220,8 @@ impl<S: ReadAt> Published<S> {
             delta.extra().entries().for_each(|entry| add(json!(entry)));
         }
         for file in self.files().files() {
-            let (name, archive) = (file.path().file_name(), file.safetensors());
+            let name = file.path().file_name();
+            let archive = file.safetensors();
             add(json!([name.map(|name| name.to_string_lossy()), archive.metadata()]));
             for tensor in archive.header().iter() {
                 let end = tensor.data_offsets().end;

@@ -12,10 +12,10 @@ use crate::error::{ErrorKind, Result};
 const MEMORY: (u64, u64) = (16 << 20, 16);
 const STEPS: (u64, u64) = (1 << 20, 16);
 
-/// The bytes of memory of a file for each of [`Limits::directory_bytes`], and its steps for each of
-/// [`Limits::objects`], however long it is.
+/// The bytes of memory and the steps of a file for each of [`Limits::directory_bytes`], however long
+/// it is.
 const MEMORY_OF_TEXT: u64 = 32;
-const STEPS_OF_OBJECTS: u64 = 16;
+const STEPS_OF_TEXT: u64 = 2;
 
 /// The bytes of a text that one step looks at.
 const STEP: usize = 16;
@@ -119,7 +119,7 @@ impl Budget {
     ///
     /// [`ErrorKind::OutOfProportion`].
     pub(crate) fn work(&self, steps: usize) -> Result<()> {
-        let most = (self.limits.objects as u64).saturating_mul(STEPS_OF_OBJECTS);
+        let most = self.limits.directory_bytes.saturating_mul(STEPS_OF_TEXT);
         self.count(&self.counts.steps, steps, STEPS, most, "steps")
     }
 
@@ -197,11 +197,11 @@ mod tests {
             assert!(error.contains("over 33554432 bytes of memory"), "{error}");
             assert!(budget.work(1).unwrap_err().to_string().contains("over 17825792 steps"));
         }
-        let limits = Limits { directory_bytes: 1, objects: 1, ..Limits::default() };
+        let limits = Limits { directory_bytes: 1, ..Limits::default() };
         let small = Budget::new(&limits);
         small.grow(u64::MAX);
         assert!(small.keep(32).is_ok() && small.keep(1).is_err());
-        assert!(small.work(16).is_ok() && small.work(1).is_err());
+        assert!(small.work(2).is_ok() && small.work(1).is_err());
         assert!(small.keep(usize::MAX).is_err() && small.keep(usize::MAX).is_err());
     }
 

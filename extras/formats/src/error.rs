@@ -173,10 +173,6 @@ pub enum ErrorKind {
     /// A pickle that breaks a rule; `offset` is the byte after the opcode.
     #[error("the pickle, up to its byte {offset}: {}", Short(.problem))]
     BadPickle { offset: u64, problem: String },
-    /// The pickle makes more objects, or uses them in more places, than
-    /// [`Limits`](crate::Limits) allows.
-    #[error("the pickle is over the limit of {limit} objects")]
-    TooManyObjects { limit: usize },
     /// A tensor or an array is a part of an object whose class is not known. No code of a file is
     /// run, so it is not known what the tensor means.
     #[error(

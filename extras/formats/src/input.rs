@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use safetensors_core::ReadAt;
 use safetensors_core::io::FileSource;
-use safetensors_core::{self as core, ReadAt};
 
 use crate::error::{self, Error, Result};
 
@@ -95,18 +95,6 @@ impl<S: ReadAt> Seek for Cursor<S> {
         };
         self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.at)
-    }
-}
-
-/// Bytes at any position of an array's data.
-pub(crate) trait ReadData {
-    /// Fills `buf` with the bytes from `offset` on, counted from the first element.
-    fn read(&mut self, offset: u64, buf: &mut [u8]) -> core::Result<()>;
-}
-
-impl<F: FnMut(u64, &mut [u8]) -> core::Result<()>> ReadData for F {
-    fn read(&mut self, offset: u64, buf: &mut [u8]) -> core::Result<()> {
-        self(offset, buf)
     }
 }
 

@@ -204,7 +204,8 @@ impl Arrays<'_> {
         name: &str,
         tensor: TensorInfo<'_>,
     ) -> Result<impl Iterator<Item = (u64, u64)> + use<>> {
-        let (dtype, len) = (tensor.dtype(), tensor.byte_len());
+        let dtype = tensor.dtype();
+        let len = tensor.byte_len();
         let shape = array_shape(tensor);
         let count = chunk_count(shape.first().copied().unwrap_or(1), len, self.chunk_bytes);
         let mut chunks: Vec<u64> = shape.iter().map(|&dim| dim.max(1)).collect();

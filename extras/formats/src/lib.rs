@@ -71,6 +71,8 @@ mod budget;
 #[cfg(feature = "burn")]
 #[cfg_attr(docsrs, doc(cfg(feature = "burn")))]
 pub mod burn;
+#[cfg(any(feature = "gguf", feature = "pytorch"))]
+mod counted;
 mod error;
 mod format;
 #[cfg(feature = "gguf")]

@@ -28,21 +28,13 @@ pub struct Limits {
     /// half a million names of usual length take.
     ///
     /// The pickle of a file of PyTorch, the header of a GGUF file, and an index may have as many
-    /// bytes. All that is kept to open a file, such as names, takes up to 32 times as many.
+    /// bytes. All that is kept to open a file, such as names, takes up to 32 times as many. Opening
+    /// takes up to twice as many steps, such as one for each value that is looked at.
     pub directory_bytes: u64,
-    /// The most objects in the pickle of a file of PyTorch; 8,000,000 by default, of which each
-    /// takes up to 50 bytes of memory. A tensor needs some 10 of them. To open a file takes up to 16
-    /// times as many steps.
-    pub objects: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            header_bytes: 1 << 20,
-            members: 500_000,
-            directory_bytes: 64 << 20,
-            objects: 8_000_000,
-        }
+        Self { header_bytes: 1 << 20, members: 500_000, directory_bytes: 64 << 20 }
     }
 }

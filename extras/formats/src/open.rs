@@ -77,7 +77,7 @@ pub fn join<S: ReadAt>(
 ///
 /// With the feature `pytorch`, a directory is opened as the checkpoint of a trainer, or else as
 /// the whole tensors of safetensors files that have parts of them
-/// ([`Checkpoint::open_whole`]), or else as the index `pytorch_model.bin.index.json`, or else as
+/// ([`Checkpoint::open`]), or else as the index `pytorch_model.bin.index.json`, or else as
 /// the file `pytorch_model.bin`.
 ///
 /// # Errors
@@ -157,7 +157,7 @@ fn open_directory<T: Store<File: 'static> + 'static>(
     };
     let mut found_none = Error::from(ErrorKind::UnknownFormat { found: None }).in_path(path);
     if folder.has_safetensors() && (standard.is_none() || !is_whole()) {
-        match Checkpoint::open_whole_in(Arc::clone(store), path, &Limits::default()) {
+        match Checkpoint::open_in(Arc::clone(store), path, &Limits::default()) {
             Ok(whole) => {
                 if let Some(file) = TensorFile::of_parts(whole) {
                     return Ok(vec![(path.to_owned(), file)]);

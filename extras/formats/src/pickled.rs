@@ -87,7 +87,8 @@ fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
         match bytes.byte()? {
             // A class by two lines, or by two texts.
             op::GLOBAL | op::INST => {
-                let (module, name) = (bytes.name()?, bytes.name()?);
+                let module = bytes.name()?;
+                let name = bytes.name()?;
                 return Ok(module.zip(name).map(|(module, name)| format!("{module}.{name}")));
             }
             op::STACK_GLOBAL => return Ok((texts >= 2).then(|| "a class".into())),
@@ -150,20 +151,10 @@ fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Resu
             bytes.line(|_, _| true)?;
         }
         op::SHORT_BINSTRING | op::LONG1 | op::SHORT_BINUNICODE | op::SHORT_BINBYTES => {
-            *texts += 1;
-            let len = bytes.number(1)?;
-            bytes.skip(len);
+            bytes.skip_text(1, texts)?;
         }
-        op::BINUNICODE | op::BINSTRING | op::BINBYTES | op::LONG4 => {
-            *texts += 1;
-            let len = bytes.number(4)?;
-            bytes.skip(len);
-        }
-        op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => {
-            *texts += 1;
-            let len = bytes.number(8)?;
-            bytes.skip(len);
-        }
+        op::BINUNICODE | op::BINSTRING | op::BINBYTES | op::LONG4 => bytes.skip_text(4, texts)?,
+        op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => bytes.skip_text(8, texts)?,
         // What has no argument. A call, an object or its state needs no import to be passed:
         // some values take the state None, and a program may give names itself.
         opcode if HAVE_NO_ARGUMENT.contains(&opcode) => {}
@@ -218,6 +209,14 @@ impl<S: ReadAt> Bytes<'_, S> {
 
     fn skip(&mut self, len: u64) {
         self.at = self.at.saturating_add(len);
+    }
+
+    /// Passes a text with its length before it, a number of this many bytes.
+    fn skip_text(&mut self, number: u32, texts: &mut u32) -> Result<(), Stop> {
+        *texts += 1;
+        let len = self.number(number)?;
+        self.skip(len);
+        Ok(())
     }
 
     /// Passes a line. `false` at the first byte that it cannot have, by its position and value.

@@ -89,7 +89,8 @@ pub(crate) fn check_archive(source: &impl ReadAt, begin: u64, list: u64) -> Resu
 /// The error of a file that is also an archive.
 fn two(source: &impl ReadAt, archive: Range<u64>) -> Result<Error> {
     let at = if archive.start == 0 && begins(source)? { archive.end } else { 0 };
-    let (file_len, other) = (source.byte_len(), looks_like(source, at)?);
+    let file_len = source.byte_len();
+    let other = looks_like(source, at)?;
     Ok(ErrorKind::TwoFormats { other, archive, file_len }.into())
 }
 

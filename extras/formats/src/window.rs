@@ -39,7 +39,8 @@ impl<'a, S: ReadAt> Window<'a, S> {
     #[cfg(feature = "pytorch")]
     pub(crate) fn read_ahead(windows: &mut [Self]) -> io::Result<()> {
         let Some(first) = windows.first() else { return Ok(()) };
-        let (source, mut ranges) = (first.source, Vec::new());
+        let source = first.source;
+        let mut ranges = Vec::new();
         for Self { len, ahead, .. } in windows.iter_mut() {
             let head = if *len <= 2 * AHEAD { *len } else { AHEAD };
             ahead.push((0, vec![0; head as usize]));

@@ -69,7 +69,8 @@ impl<S: ReadAt> Zipped<S> {
             }
             other => failed(other),
         })?;
-        let (limit, found) = (limits.members, zip.len());
+        let limit = limits.members;
+        let found = zip.len();
         if found > limit {
             return Err(ErrorKind::TooManyMembers { limit, found }.into());
         }
@@ -142,7 +143,8 @@ impl<S: ReadAt> Zipped<S> {
     /// Fails if a member claims to have more bytes than its place in the archive can hold.
     pub(crate) fn check_size(&self, index: usize) -> Result<()> {
         let member = self.zip.by_index_data(index).map_err(failed)?;
-        let (stored, found) = (member.compressed_size(), member.size());
+        let stored = member.compressed_size();
+        let found = member.size();
         let available = stored.min(self.input.source.byte_len());
         let most = match member.compression() {
             CompressionMethod::Stored => available,

@@ -134,7 +134,8 @@ impl Etag {
             return Ok(());
         }
         let algorithm = if self.digest == Algorithm::Sha256 { "SHA-256" } else { "SHA-1" };
-        let (expected, found) = (self.text.clone(), found.into_iter().next().unwrap_or_default());
+        let expected = self.text.clone();
+        let found = found.into_iter().next().unwrap_or_default();
         Err(ErrorKind::WrongDigest { algorithm, expected, found }.into())
     }
 }

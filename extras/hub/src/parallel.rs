@@ -6,6 +6,7 @@ use std::thread;
 
 use safetensors_core::ErrorKind;
 use safetensors_core::framework::in_parallel;
+use safetensors_core::lock;
 
 use crate::error::{Error, Result, cancelled};
 
@@ -19,13 +20,12 @@ pub(crate) fn each<I, T: Send>(
     work: impl Fn(I) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let cause: Mutex<Option<Error>> = Mutex::new(None);
-    let lock = || cause.lock().unwrap_or_else(|poison| poison.into_inner());
     let results = in_parallel(items, threads, |item, _: &mut ()| {
         let _end = OnPanic(stop);
         work(item).map_err(|error| {
             // The threads that a failure stops report that they were stopped.
             let is_cause = |old: &Error| !matches!(old.kind(), ErrorKind::Cancelled);
-            let mut cause = lock();
+            let mut cause = lock(&cause);
             if !cause.as_ref().is_some_and(is_cause) {
                 *cause = Some(error);
             }
@@ -33,7 +33,7 @@ pub(crate) fn each<I, T: Send>(
             cancelled()
         })
     });
-    let cause = lock().take();
+    let cause = lock(&cause).take();
     cause.map_or_else(|| results, Err)
 }
 

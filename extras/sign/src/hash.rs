@@ -49,48 +49,42 @@ const BUFFER: usize = 1 << 20;
 /// Is called with the bytes done and all bytes.
 pub(crate) type Callback = Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>;
 
-/// How files are hashed.
-#[derive(Clone, Default)]
-pub(crate) struct Hashing {
-    pub(crate) threads: usize,
-    pub(crate) progress: Option<Callback>,
-}
-
-impl Hashing {
-    /// Hashes files by several threads, the largest first, so that no thread begins it when the
-    /// others have finished. The digests are in the order of the files.
-    pub(crate) fn hash(&self, files: &[&File], algorithm: HashAlgorithm) -> Result<Vec<[u8; 32]>> {
-        let total = files.iter().map(|file| file.len).sum();
-        let done = AtomicU64::new(0);
-        let count = |bytes: u64| {
-            let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            match self.progress.as_ref().map(|progress| progress(done, total)) {
-                Some(ControlFlow::Break(())) => Err(CoreKind::Cancelled.into()),
-                _ => Ok(()),
+/// Hashes files by several threads, the largest first, so that no thread begins it when the others
+/// have finished. The digests are in the order of the files.
+pub(crate) fn hash_files(
+    files: &[&File],
+    algorithm: HashAlgorithm,
+    progress: Option<&Callback>,
+) -> Result<Vec<[u8; 32]>> {
+    let total = files.iter().map(|file| file.len).sum();
+    let done = AtomicU64::new(0);
+    let count = |bytes: u64| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        match progress.map(|progress| progress(done, total)) {
+            Some(ControlFlow::Break(())) => Err(CoreKind::Cancelled.into()),
+            _ => Ok(()),
+        }
+    };
+    let mut order: Vec<usize> = (0..files.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(files[i].len));
+    let hashed = in_parallel(&order, 0, |&i, buffer: &mut Vec<u8>| {
+        let path = &files[i].path;
+        match algorithm {
+            HashAlgorithm::Sha256 => {
+                let mut hasher = Sha256::new();
+                read(path, buffer, |bytes| hasher.update(bytes), &count)?;
+                Ok(hasher.finalize().into())
             }
-        };
-        let mut order: Vec<usize> = (0..files.len()).collect();
-        order.sort_by_key(|&i| std::cmp::Reverse(files[i].len));
-        let hash = |&i: &usize, buffer: &mut Vec<u8>| {
-            let digest = match algorithm {
-                HashAlgorithm::Sha256 => {
-                    let mut hasher = Sha256::new();
-                    read(&files[i].path, buffer, |bytes| hasher.update(bytes), &count)?;
-                    hasher.finalize().into()
-                }
-                HashAlgorithm::Blake3 => {
-                    let mut hasher = blake3::Hasher::new();
-                    read(&files[i].path, buffer, |bytes| _ = hasher.update(bytes), &count)?;
-                    *hasher.finalize().as_bytes()
-                }
-            };
-            Ok(digest)
-        };
-        let mut digests = vec![[0; 32]; files.len()];
-        let hashed = in_parallel(&order, self.threads, hash)?;
-        order.into_iter().zip(hashed).for_each(|(i, digest)| digests[i] = digest);
-        Ok(digests)
-    }
+            HashAlgorithm::Blake3 => {
+                let mut hasher = blake3::Hasher::new();
+                read(path, buffer, |bytes| _ = hasher.update(bytes), &count)?;
+                Ok(*hasher.finalize().as_bytes())
+            }
+        }
+    })?;
+    let mut digests = vec![[0; 32]; files.len()];
+    order.into_iter().zip(hashed).for_each(|(i, digest)| digests[i] = digest);
+    Ok(digests)
 }
 
 /// Passes on all bytes of a file.

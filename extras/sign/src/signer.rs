@@ -15,7 +15,7 @@ use crate::bundle::{Bundle, Material, message};
 use crate::certificate::Certificate;
 use crate::error::ErrorKind;
 use crate::files::{Listing, Rules, list, name_in};
-use crate::hash::{HashAlgorithm, Hashing};
+use crate::hash::{Callback, HashAlgorithm, hash_files};
 use crate::key::PrivateKey;
 use crate::names::{GIT, SINGLE_FILE, is_below, is_plain};
 use crate::pem::refuse_pem;
@@ -36,7 +36,7 @@ pub struct Signer {
     ignored: Vec<String>,
     allow_symlinks: bool,
     overwrite: bool,
-    hashing: Hashing,
+    progress: Option<Callback>,
 }
 
 impl Signer {
@@ -53,7 +53,7 @@ impl Signer {
             ignored: Vec::new(),
             allow_symlinks: false,
             overwrite: false,
-            hashing: Hashing::default(),
+            progress: None,
         })
     }
 
@@ -69,7 +69,8 @@ impl Signer {
         if let [leaf, ..] = &self.certificates[..] {
             leaf.check_usage()?;
             if leaf.key()? != self.key.public_key() {
-                let (subject, problem) = (leaf.subject(), "it is of another key".to_owned());
+                let subject = leaf.subject();
+                let problem = "it is of another key".to_owned();
                 return Err(ErrorKind::BadCertificate { subject, problem }.into());
             }
         }
@@ -106,21 +107,13 @@ impl Signer {
         self
     }
 
-    /// Sets the number of threads that hash files, each with a buffer of 1 MiB. By default, and
-    /// with 0, it is that of [`default_threads`](safetensors_core::framework::default_threads).
-    #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.hashing.threads = threads;
-        self
-    }
-
     /// Sets a callback that gets the bytes hashed and all bytes, from any thread. It can cancel.
     #[must_use]
     pub fn progress(
         mut self,
         progress: impl Fn(u64, u64) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        self.hashing.progress = Some(Arc::new(progress));
+        self.progress = Some(Arc::new(progress));
         self
     }
 
@@ -242,7 +235,7 @@ impl Signer {
         ignored: Vec<String>,
     ) -> Result<String> {
         let files: Vec<_> = listing.files.values().collect();
-        let digests = self.hashing.hash(&files, self.hash)?;
+        let digests = hash_files(&files, self.hash, self.progress.as_ref())?;
         let is_single = listing.files.contains_key(SINGLE_FILE);
         let manifest = Manifest {
             hash: self.hash,

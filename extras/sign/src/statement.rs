@@ -61,7 +61,8 @@ impl Manifest {
         if files.contains_key(SINGLE_FILE) && files.len() > 1 {
             return Err(ErrorKind::UnsafeName { found: SINGLE_FILE.to_owned() }.into());
         }
-        let (expected, found) = (HEXLOWER.encode(&list.finalize()), digest.sha256);
+        let expected = HEXLOWER.encode(&list.finalize());
+        let found = digest.sha256;
         if found != expected {
             return Err(ErrorKind::WrongListDigest { expected, found }.into());
         }

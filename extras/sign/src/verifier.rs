@@ -13,7 +13,7 @@ use crate::bundle::{Bundle, Material, message};
 use crate::certificate::{self, Certificate};
 use crate::error::ErrorKind;
 use crate::files::{File, Rules, list, name_in};
-use crate::hash::Hashing;
+use crate::hash::{Callback, hash_files};
 use crate::key::PublicKey;
 use crate::names::{GIT, SINGLE_FILE, is_below, is_plain};
 use crate::pem::refuse_pem;
@@ -33,7 +33,7 @@ pub struct Verifier {
     ignore_unsigned: bool,
     allow_symlinks: bool,
     allow_expired: bool,
-    hashing: Hashing,
+    progress: Option<Callback>,
 }
 
 enum Trust {
@@ -76,7 +76,7 @@ impl Verifier {
             ignore_unsigned: false,
             allow_symlinks: false,
             allow_expired: false,
-            hashing: Hashing::default(),
+            progress: None,
         }
     }
 
@@ -114,20 +114,13 @@ impl Verifier {
         self
     }
 
-    /// Sets the number of threads, as [`Signer::threads`](crate::Signer::threads) does.
-    #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.hashing.threads = threads;
-        self
-    }
-
     /// Sets a callback that gets the bytes hashed and all bytes, from any thread. It can cancel.
     #[must_use]
     pub fn progress(
         mut self,
         progress: impl Fn(u64, u64) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        self.hashing.progress = Some(Arc::new(progress));
+        self.progress = Some(Arc::new(progress));
         self
     }
 
@@ -139,7 +132,8 @@ impl Verifier {
     /// [`ErrorKind::OtherKey`], [`ErrorKind::BadCertificate`]; [`ErrorKind::BadBundle`],
     /// [`ErrorKind::Keyless`] and others for a file that cannot be used. Errors of the system.
     pub fn verify(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
-        let (model, signature) = (model.as_ref(), signature.as_ref());
+        let model = model.as_ref();
+        let signature = signature.as_ref();
         [model, signature].into_iter().try_for_each(refuse_pem)?;
         let (manifest, signer) = Bundle::read(signature)
             .and_then(|bundle| self.open(&bundle))
@@ -240,7 +234,8 @@ impl Verifier {
         manifest: &Manifest,
     ) -> Result<Report> {
         let mut report = Report::default();
-        let (mut names, mut files) = (Vec::new(), Vec::new());
+        let mut names = Vec::new();
+        let mut files = Vec::new();
         for name in manifest.files.keys() {
             match found.get(name) {
                 Some(file) => {
@@ -251,7 +246,7 @@ impl Verifier {
                 None => report.missing.push(name.clone()),
             }
         }
-        let digests = self.hashing.hash(&files, manifest.hash)?;
+        let digests = hash_files(&files, manifest.hash, self.progress.as_ref())?;
         let differs = |(name, digest): &(&String, [u8; 32])| manifest.files[*name] != *digest;
         let changed = names.into_iter().zip(digests).filter(differs);
         report.changed = changed.map(|(name, _)| name.clone()).collect();
@@ -269,7 +264,7 @@ impl Verifier {
             return Ok(());
         }
         let files: Vec<_> = report.unsigned.iter().map(|name| &found[name]).collect();
-        let digests = self.hashing.hash(&files, manifest.hash)?;
+        let digests = hash_files(&files, manifest.hash, self.progress.as_ref())?;
         pair_renamed(&manifest.files, digests, report);
         Ok(())
     }

@@ -1,12 +1,11 @@
 //! [`Layout`]: which names and shapes the tensors of a file have.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 
 use super::layers;
 use super::stored::StoredParameter;
+use crate::error::catch_panic;
 use crate::location::Location;
 
 /// Which names and shapes the tensors of a file have.
@@ -49,12 +48,12 @@ pub(crate) fn is_column<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     // The shape of the parameter does not tell if the matrix is square, so a small one is loaded.
     let mut shape = [1; D];
     shape[D - 1] = 2;
-    let loaded = || {
+    let loaded = catch_panic(|| {
         let data = TensorData::zeros::<f32, _>(shape);
         let row = Tensor::from_data(data, &param.lazy_device());
         param.clone().transform_for_load(row, param.id).base().shape()
-    };
+    });
     // The function that loads the parameter may refuse so small a value, and then does something
     // else than to transpose.
-    catch_unwind(AssertUnwindSafe(loaded)).is_ok_and(|loaded| loaded[..] != shape)
+    loaded.is_ok_and(|loaded| loaded[..] != shape)
 }

@@ -24,7 +24,8 @@ impl CheckpointStore {
         let mut plan = LoadPlan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
         self.check(&mut plan, &catalog)?;
         let LoadPlan { matches, result, .. } = plan;
-        let (mut loaded, total) = (0, matches.len());
+        let total = matches.len();
+        let mut loaded = 0;
         for step in steps(matches, &catalog, self.max_extra_memory)? {
             let count = step.len();
             let replaced = read(step, &catalog).and_then(|values| {
@@ -66,7 +67,8 @@ fn partly_loaded(error: Error, loaded: usize, total: usize) -> Error {
     if loaded == 0 {
         return error;
     }
-    let (tensor, file) = (error.tensor().map(str::to_owned), error.file().map(str::to_owned));
+    let tensor = error.tensor().map(str::to_owned);
+    let file = error.file().map(str::to_owned);
     let source = Box::new(error);
     let mut error = Error::framework::<Burn>(StoreError::PartlyLoaded { loaded, total, source });
     if let Some(tensor) = tensor {

@@ -9,7 +9,7 @@ mod indices;
 mod load;
 pub(crate) mod names;
 mod options;
-mod pack;
+pub(crate) mod pack;
 mod parameters;
 mod place;
 mod plan;
@@ -99,8 +99,8 @@ use crate::{Burn, StoreError};
 /// of a module has the same ids; once one of the two has changed, they are saved apart.
 ///
 /// Readers that do not know this convention miss the other names: burn-store, candle and the
-/// `safetensors` crate among them. [`save_aliases(true)`](CheckpointStore::save_aliases) saves the
-/// parameter under each of its names for them.
+/// `safetensors` crate among them. [`save_options`](CheckpointStore::save_options) without
+/// [`tied`](SaveOptions::tied) save the parameter under each of its names for them.
 ///
 /// # Dtypes
 ///
@@ -167,7 +167,6 @@ pub struct CheckpointStore {
     pub(crate) layout: Layout,
     param_ids: bool,
     records_ids: bool,
-    save_aliases: bool,
     max_extra_memory: u64,
     catalog: Option<Arc<Catalog>>,
 }
@@ -253,7 +252,6 @@ impl CheckpointStore {
             layout: Layout::default(),
             param_ids: false,
             records_ids: true,
-            save_aliases: false,
             max_extra_memory: u64::MAX,
             catalog: None,
         }
@@ -288,7 +286,8 @@ impl CheckpointStore {
         match self.catalog {
             Some(ref catalog) => Ok(catalog),
             None => {
-                let (naming, options) = (self.naming.clone(), self.load_options.clone());
+                let naming = self.naming.clone();
+                let options = self.load_options.clone();
                 let catalog = Catalog::open(&self.place, naming, options, self.param_ids)?;
                 Ok(self.catalog.insert(Arc::new(catalog)))
             }

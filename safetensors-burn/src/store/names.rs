@@ -34,8 +34,9 @@ impl Naming {
         let own = in_file.map(|name| name.strip_prefix(&*self.prefix).unwrap_or(name));
         let mut names: Vec<String> = own.map(|name| self.rules.rename(name)).collect();
         if self.map_indices {
-            let keep = |list: &str| self.keep_indices.iter().any(|pattern| pattern.is_match(list));
-            let numbers = Renumbering::of(names.iter().map(String::as_str), keep);
+            let numbers = Renumbering::of(names.iter().map(String::as_str), |list| {
+                self.keep_indices.iter().any(|pattern| pattern.is_match(list))
+            });
             names.iter_mut().for_each(|name| *name = numbers.apply(name));
         }
         names

@@ -52,21 +52,19 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether a parameter that the module has under several paths is saved under each of them. Off
-    /// by default, see *Tied parameters* above.
-    ///
-    /// Set it if the file is for a reader that does not know the names of tied parameters:
-    /// burn-store, candle, or the `safetensors` crate. Without it they report a missing tensor. The
-    /// file has the bytes once for each path.
-    #[must_use]
-    pub fn save_aliases(mut self, save_aliases: bool) -> Self {
-        self.save_aliases = save_aliases;
-        self
-    }
-
     /// Replaces all options of the core for saving, including the metadata and
     /// [`tied`](SaveOptions::tied). If the new options do not set `tied`, each path of a parameter
-    /// is saved. `format` = `pt` is then added only to the files of a checkpoint of several shards.
+    /// is saved, see *Tied parameters* above. `format` = `pt` is added only to the files of a
+    /// checkpoint of several shards.
+    ///
+    /// ```
+    /// use safetensors_burn::CheckpointStore;
+    /// use safetensors_core::SaveOptions;
+    ///
+    /// // For burn-store or candle, which do not know the other names of tied parameters.
+    /// let options = SaveOptions::new().metadata(CheckpointStore::default_metadata());
+    /// let store = CheckpointStore::from_file("model.safetensors").save_options(options);
+    /// ```
     ///
     /// [`overwrite`](CheckpointStore::overwrite) is an option of the store, so that of the new
     /// options has no effect.

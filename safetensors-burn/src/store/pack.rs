@@ -11,12 +11,12 @@ use burn_store::burn_pack::Error as PackError;
 /// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
-use safetensors_core::framework::Framework;
+use safetensors_core::framework::{Framework, write_native};
 use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorSource,
-    Widening, shape,
+    Widening, lock, shape,
 };
 
 use super::filter::Filter;
@@ -26,6 +26,10 @@ use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column, put, take};
 use crate::save::DataSource;
 use crate::{Burn, StoreError, dtype, load};
+
+/// Bytes of a file are read and written in pieces of this length, which stay in the processor's
+/// cache. A multiple of the length of every element.
+const PIECE: usize = 256 << 10;
 
 /// A tensor of a checkpoint under the name that the module uses, with the id that was saved for it.
 /// Its bytes are read each time they are requested, with these options, which must be made for
@@ -40,24 +44,30 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     let described = options.clone().widening(Widening::Lossless);
     let loaded = tensor.dtype_plan(&described);
     let loaded = loaded.or_else(|_| described.dtype_plan(tensor.dtype()))?;
-    let (to, shape) = (loaded.dtype(), loaded.shape(tensor.shape()));
+    let to = loaded.dtype();
+    let shape = loaded.shape(tensor.shape());
     let bytes = shape::byte_len(to, &shape)?;
     let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
     let Some(to) = dtype::to_burn(to) else {
         return Err(Error::unsupported_dtype::<Burn>(to));
     };
-    let (checkpoint, in_file, options) =
-        (Arc::clone(checkpoint), tensor.name().to_owned(), options.clone());
-    let read = move || {
-        let tensor = checkpoint.tensor(&in_file)?;
-        let data = Burn::from_exact(tensor.read_with(&options)?, &());
-        let data = data.map_err(|error| tensor.locate(error))?;
-        Ok(data.into_bytes())
-    };
+    let checkpoint = Arc::clone(checkpoint);
+    let in_file = tensor.name().to_owned();
+    let options = options.clone();
     Ok(PackTensor::deferred(name, to, Shape::from(shape), id, byte_len, move || {
-        read()
-            .map_err(|error: safetensors_core::Error| PackError::ValidationError(error.to_string()))
+        let bytes = read_from(&checkpoint, &in_file, &options);
+        bytes.map_err(|error| PackError::ValidationError(error.to_string()))
     }))
+}
+
+fn read_from<S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    name: &str,
+    options: &LoadOptions,
+) -> Result<Bytes> {
+    let tensor = checkpoint.tensor(name)?;
+    let data = Burn::from_exact(tensor.read_with(options)?, &());
+    Ok(data.map_err(|error| tensor.locate(error))?.into_bytes())
 }
 
 /// Holds the bytes of a tensor that were read in advance. They can be taken once.
@@ -66,13 +76,11 @@ pub(crate) struct AheadBytes(Arc<Mutex<Option<Bytes>>>);
 
 impl AheadBytes {
     pub(crate) fn fill(&self, data: TensorData) {
-        if let Ok(mut slot) = self.0.lock() {
-            *slot = Some(data.into_bytes());
-        }
+        *lock(&self.0) = Some(data.into_bytes());
     }
 
     fn take(&self) -> Option<Bytes> {
-        self.0.lock().ok()?.take()
+        lock(&self.0).take()
     }
 }
 
@@ -88,16 +96,21 @@ pub(crate) fn for_parameter(
     adapter: &dyn ModuleAdapter,
 ) -> Option<PackTensor> {
     let again = source.clone();
-    let provide = move || slot.take().map_or_else(|| again.to_bytes(), Ok);
-    let (dtype, shape, id) = (source.dtype, source.shape.clone(), source.param_id);
-    let tensor =
-        PackTensor::deferred(location.path(), dtype, shape, id, source.byte_len(), provide);
-    let tensor = if stored.is_as_in_module() {
-        tensor
-    } else {
-        let (stored, shape) = (stored.clone(), stored.shape_in_module(&tensor.shape)?);
-        bridge::map_data(tensor, location.path(), dtype, shape, move |data| take(data, &stored))
-    };
+    let mut tensor = PackTensor::deferred(
+        location.path(),
+        source.dtype,
+        source.shape.clone(),
+        source.param_id,
+        source.byte_len(),
+        move || slot.take().map_or_else(|| again.to_bytes(), Ok),
+    );
+    if !stored.is_as_in_module() {
+        let shape = stored.shape_in_module(&source.shape)?;
+        let stored = stored.clone();
+        let path = location.path();
+        tensor =
+            bridge::map_data(tensor, path, source.dtype, shape, move |data| take(data, &stored));
+    }
     Some(adapter.adapt(tensor, ModuleContext::new(location.containers())))
 }
 
@@ -230,7 +243,8 @@ impl Collector<'_> {
         Tensor<D, K>: Parameter,
     {
         let tensor = param.transform_for_save().val();
-        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        let dtype = tensor.dtype();
+        let shape = tensor.shape();
         let byte_len = bridge::data_len(dtype, &shape);
         let tensor =
             PackTensor::deferred(self.location.path(), dtype, shape, None, byte_len, move || {
@@ -255,7 +269,9 @@ impl Collector<'_> {
         }
         if let ([rows, columns], true) = (&adapted.shape[..], stored.transposed) {
             let shape = Shape::from([*columns, *rows]);
-            let (name, dtype, stored) = (adapted.name.clone(), adapted.dtype, stored.clone());
+            let name = adapted.name.clone();
+            let dtype = adapted.dtype;
+            let stored = stored.clone();
             adapted = bridge::map_data(adapted, name, dtype, shape, move |d| put(d, &stored));
         }
         if stored.is_part() {
@@ -285,10 +301,11 @@ fn join(
             return failed(StoreError::OtherParts { expected, found });
         }
     };
-    let (id, dtype, shape) = (first.id, first.tensor.dtype, first.tensor.shape.clone());
-    let is_unlike =
-        |part: &&ParameterPart| part.tensor.dtype != dtype || part.tensor.shape != shape;
-    if let Some(ParameterPart { tensor, .. }) = parts.iter().find(is_unlike) {
+    let id = first.id;
+    let dtype = first.tensor.dtype;
+    let shape = first.tensor.shape.clone();
+    let mut unlike = parts.iter().map(|part| &part.tensor);
+    if let Some(tensor) = unlike.find(|other| other.dtype != dtype || other.shape != shape) {
         return failed(StoreError::UnlikeParts {
             path: tensor.name.clone(),
             expected: (dtype, shape.to_vec()),
@@ -302,28 +319,28 @@ fn join(
     }
     let parts: Vec<_> = parts.into_iter().map(|part| part.tensor).collect();
     let byte_len = parts.iter().map(PackTensor::byte_len).sum();
-    let read = move || {
+    let whole = Shape::from(whole);
+    let tensor = PackTensor::deferred(name.to_owned(), dtype, whole, None, byte_len, move || {
         let mut bytes = Vec::with_capacity(byte_len);
         for part in &parts {
             bytes.extend_from_slice(&part.to_bytes()?);
         }
         Ok(Bytes::from_bytes_vec(bytes))
-    };
-    let whole = Shape::from(whole);
-    Ok((id, PackTensor::deferred(name.to_owned(), dtype, whole, None, byte_len, read)))
+    });
+    Ok((id, tensor))
 }
 
 visit_parameters!(Collector<'_>);
 
-/// A tensor of a module as a [`TensorSource`]. Its data is copied from its device when it is
-/// written.
-pub(crate) struct ModuleSource {
+/// A tensor of a module or of a record as a [`TensorSource`]. Its data is copied from its device, or
+/// read from its file, when it is written.
+pub(crate) struct PackSource {
     tensor: PackTensor,
     dtype: Dtype,
     tie: u64,
 }
 
-impl ModuleSource {
+impl PackSource {
     /// An error that names the tensor, if the format lacks its dtype. `tie` is the same number for
     /// all tensors that are tied.
     pub(crate) fn new(tensor: PackTensor, tie: u64) -> Result<Self> {
@@ -334,7 +351,20 @@ impl ModuleSource {
     }
 }
 
-impl TensorSource for ModuleSource {
+impl PackSource {
+    /// Writes bytes that are read from a file when they are used.
+    fn write_pieces(&self, bytes: &Bytes, sink: &mut Sink<'_>) -> Result<()> {
+        for start in (0..bytes.len()).step_by(PIECE) {
+            let end = bytes.len().min(start + PIECE);
+            let piece = bytes.view(start, end);
+            let piece = piece.as_deref().unwrap_or_else(|_| &bytes[start..end]);
+            write_native(self.dtype, piece, sink)?;
+        }
+        Ok(())
+    }
+}
+
+impl TensorSource for PackSource {
     fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -344,8 +374,13 @@ impl TensorSource for ModuleSource {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let data = catch_panic(|| bridge::to_data(&self.tensor))?;
-        DataSource::new(&data.map_err(Error::framework::<Burn>)?)?.write_to(sink)
+        let bytes = read(&self.tensor)?;
+        // The booleans of some backends must be converted, and are few.
+        if bytes.property() == AllocationProperty::File && !self.tensor.dtype.is_bool() {
+            return catch_panic(|| self.write_pieces(&bytes, sink)).flatten();
+        }
+        let data = load::from_bytes(bytes, self.tensor.shape.to_vec(), self.tensor.dtype)?;
+        DataSource::new(&data)?.write_to(sink)
     }
 
     /// The number of the tie in place of an address, because the data may lie on a device.

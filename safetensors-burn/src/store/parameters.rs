@@ -88,9 +88,14 @@ impl Visitor {
         } else {
             (kind.default_dtype(&param.lazy_device()), param.lazy_shape())
         };
-        let location = self.location.clone();
-        let (id, stored_as) = (param.id, self.layout.stored_as(&location, is_column));
-        self.parameters.push(Parameter { location, id, kind, dtype, shape, stored_as });
+        self.parameters.push(Parameter {
+            location: self.location.clone(),
+            id: param.id,
+            kind,
+            dtype,
+            shape,
+            stored_as: self.layout.stored_as(&self.location, is_column),
+        });
     }
 }
 

@@ -33,8 +33,8 @@ pub(crate) enum StorePlace {
 impl StorePlace {
     /// A checkpoint that is open already.
     pub(crate) fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
-        let first = || checkpoint.files().first().map(|file| file.path());
-        let path = checkpoint.index_path().or_else(first).unwrap_or(Path::new("")).to_owned();
+        let first = checkpoint.files().first().map(|file| file.path());
+        let path = checkpoint.index_path().or(first).unwrap_or(Path::new("")).to_owned();
         let as_stored = prepare(checkpoint.into_boxed(), &LoadOptions::new());
         Self::Open(Box::new(as_stored), path)
     }
@@ -43,7 +43,7 @@ impl StorePlace {
     /// read as numbers.
     pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {
-            Self::Path(path) => Ok(prepare(Checkpoint::open_whole(path)?, options)?.into_boxed()),
+            Self::Path(path) => Ok(prepare(Checkpoint::open(path)?, options)?.into_boxed()),
             Self::Memory(Some(bytes)) => {
                 let checkpoint = Checkpoint::from_source(bytes.clone(), IN_MEMORY)?;
                 Ok(prepare(checkpoint, options)?.into_boxed())

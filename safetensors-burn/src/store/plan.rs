@@ -50,24 +50,47 @@ struct Found<'c> {
     source: &'c PackTensor,
 }
 
-/// Finds the tensor of a parameter, and the name of what PyTorch has beside the parameter and no
-/// parameter is for.
-fn find<'c>(
-    parameter: &Parameter,
-    catalog: &'c Catalog,
-    adapter: &dyn ModuleAdapter,
-) -> (Option<Found<'c>>, Option<&'c str>) {
-    let location = &parameter.location;
-    let named = |name: &str| catalog.tensors().get_key_value(name);
-    let at = |stored: &StoredParameter| {
-        let (name, source) = named(&stored.tensor)?;
-        Some(Found { stored: stored.clone(), name, source })
-    };
-    let found = parameter.stored_as.iter().find_map(at);
-    let beside = found.as_ref().and_then(|_| named(&without_parameter(location)?));
-    let alternative = || pack::alternative_name(location, adapter).map(StoredParameter::whole);
-    let found = found.or_else(|| at(&alternative()?));
-    (found, beside.map(|(name, _)| name.as_str()))
+impl<'c> Found<'c> {
+    /// Finds the tensor of a parameter by the names in the layout of the file, or by the name that
+    /// the adapter has for the parameter.
+    fn find(
+        parameter: &Parameter,
+        catalog: &'c Catalog,
+        adapter: &dyn ModuleAdapter,
+    ) -> Option<Self> {
+        let found = parameter.stored_as.iter().find_map(|stored| Self::at(stored, catalog));
+        found.or_else(|| {
+            let name = pack::alternative_name(&parameter.location, adapter)?;
+            Self::at(&StoredParameter::whole(name), catalog)
+        })
+    }
+
+    fn at(stored: &StoredParameter, catalog: &'c Catalog) -> Option<Self> {
+        let (name, source) = catalog.tensors().get_key_value(&stored.tensor)?;
+        Some(Self { stored: stored.clone(), name, source })
+    }
+}
+
+/// The parameters that are parts of a tensor, by its name.
+#[derive(Default)]
+struct Parts<'c>(BTreeMap<&'c str, (usize, Vec<String>)>);
+
+impl<'c> Parts<'c> {
+    fn add(&mut self, found: &Found<'c>, path: &str) {
+        if found.stored.is_part() {
+            let parts = self.0.entry(found.name).or_insert((found.stored.parts, vec![]));
+            parts.1.push(path.to_owned());
+        }
+    }
+
+    /// The error if the checkpoint has a tensor of which the module has only some parts.
+    fn incomplete(self, catalog: &Catalog) -> Option<Error> {
+        let mut parts = self.0.into_iter();
+        let (name, (expected, found)) =
+            parts.find(|(_, (expected, found))| found.len() != *expected)?;
+        let error = Error::framework::<Burn>(StoreError::OtherParts { expected, found });
+        Some(catalog.locate(name, error.in_tensor(name)))
+    }
 }
 
 impl LoadPlan {
@@ -81,34 +104,22 @@ impl LoadPlan {
         filter: &Filter,
         adapter: &dyn ModuleAdapter,
     ) -> Self {
-        let mut plan = Self {
-            matches: Vec::new(),
-            result: ApplyResult {
-                applied: vec![],
-                skipped: vec![],
-                missing: vec![],
-                unused: vec![],
-                errors: vec![],
-            },
-            mismatch: None,
-            refused: None,
-            missing: BTreeSet::new(),
-            other_parts: None,
-        };
-        // The parameters that are parts of a tensor, and the number of its parts.
-        let mut parts: BTreeMap<&str, (usize, Vec<String>)> = BTreeMap::new();
+        let mut plan = Self::empty();
+        let mut parts = Parts::default();
         let mut used = BTreeSet::new();
         // The ids of the parameters that are not loaded.
         let mut kept = BTreeSet::new();
         for parameter in parameters {
-            let (location, path) = (&parameter.location, parameter.location.path());
-            let (found, beside) = find(parameter, catalog, adapter);
-            used.extend(found.iter().map(|found| found.name));
-            used.extend(beside);
-            if let Some(Found { stored, name, .. }) =
-                found.as_ref().filter(|it| it.stored.is_part())
-            {
-                parts.entry(name).or_insert((stored.parts, vec![])).1.push(path.clone());
+            let location = &parameter.location;
+            let path = location.path();
+            let found = Found::find(parameter, catalog, adapter);
+            if let Some(found) = &found {
+                used.insert(found.name);
+                parts.add(found, &path);
+                // PyTorch has it beside the parameter, and no parameter is for it.
+                let beside = without_parameter(location);
+                let beside = beside.and_then(|name| catalog.tensors().get_key_value(&name));
+                used.extend(beside.map(|(name, _)| name.as_str()));
             }
             let loaded = if !filter.matches(&path, location.containers()) {
                 plan.result.skipped.push(path);
@@ -128,12 +139,25 @@ impl LoadPlan {
         plan.result.skipped.sort_unstable();
         plan.result.missing.sort_unstable();
         plan.result.unused = catalog.unused(&used);
-        let incomplete = parts.into_iter().find(|(_, (expected, found))| found.len() != *expected);
-        plan.other_parts = incomplete.map(|(name, (expected, found))| {
-            let error = Error::framework::<Burn>(StoreError::OtherParts { expected, found });
-            catalog.locate(name, error.in_tensor(name))
-        });
+        plan.other_parts = parts.incomplete(catalog);
         plan
+    }
+
+    fn empty() -> Self {
+        Self {
+            matches: Vec::new(),
+            result: ApplyResult {
+                applied: vec![],
+                skipped: vec![],
+                missing: vec![],
+                unused: vec![],
+                errors: vec![],
+            },
+            mismatch: None,
+            refused: None,
+            missing: BTreeSet::new(),
+            other_parts: None,
+        }
     }
 
     /// Adds a tensor and its parameter, or the reason why the tensor does not fit it. Returns
@@ -148,7 +172,8 @@ impl LoadPlan {
         if self.refused.is_none() {
             self.refused = catalog.refused(name);
         }
-        let (location, slot) = (&parameter.location, AheadBytes::default());
+        let location = &parameter.location;
+        let slot = AheadBytes::default();
         let path = location.path();
         let tensor = pack::for_parameter(source, slot.clone(), location, stored, adapter);
         let error = match misfit(parameter, &path, source, stored, tensor) {
@@ -227,11 +252,12 @@ fn misfit(
     if !parameter.kind.accepts(dtype) {
         return Err(ApplyError::DTypeMismatch { path, expected: parameter.dtype, found: dtype });
     }
-    let (expected, found) = if stored.is_as_in_module() {
-        (parameter.shape.clone(), shape.clone())
-    } else {
-        (stored.shape_in_file(&parameter.shape), pack::description(source).1.clone())
-    };
+    let mut expected = parameter.shape.clone();
+    let mut found = shape.clone();
+    if !stored.is_as_in_module() {
+        expected = stored.shape_in_file(&expected);
+        found = pack::description(source).1.clone();
+    }
     tensor
         .filter(|tensor| *pack::description(tensor).1 == parameter.shape)
         .ok_or(ApplyError::ShapeMismatch { path, expected, found })

@@ -7,7 +7,7 @@ use safetensors_core::{
 
 use super::CheckpointStore;
 use super::ids::{self, Ids};
-use super::pack::{Collected, ModuleSource, check_adapter, collect};
+use super::pack::{Collected, PackSource, check_adapter, collect};
 use super::place::StorePlace;
 use super::ties::ties;
 use crate::{Burn, StoreError};
@@ -48,33 +48,32 @@ impl CheckpointStore {
     fn sources(
         &self,
         module: &impl ModuleSnapshot,
-    ) -> Result<(Vec<(String, ModuleSource)>, SaveOptions)> {
-        let (filter, adapter) = (&self.filter, &*self.to_adapter);
+    ) -> Result<(Vec<(String, PackSource)>, SaveOptions)> {
+        let adapter = &*self.to_adapter;
         check_adapter(adapter, self.layout)?;
         let Collected { mut tensors, found, joined, parts } =
-            collect(module, filter, adapter, self.skip_enum_variants, self.layout)?;
+            collect(module, &self.filter, adapter, self.skip_enum_variants, self.layout)?;
         let count = tensors.len();
         tensors.extend(joined);
         if tensors.is_empty() && found > 0 {
             return Err(ErrorKind::NothingSelected { found }.into());
         }
-        let ties = if self.save_aliases { None } else { Some(ties(&tensors)?) };
+        let ties = ties(&tensors)?;
         let names: Vec<_> =
             tensors.iter().map(|(_, tensor)| self.naming.in_file(&tensor.name)).collect();
         let mut options = self.save_options.clone().overwrite(self.overwrite);
         if self.records_ids && !tensors.is_empty() {
             // A tensor of several parameters has no id of its own. Theirs are recorded by path.
             let of_tensors = tensors[..count].iter().map(|(id, _)| *id);
-            let in_file = |path| format!("{}{path}", self.naming.prefix);
-            let of_parts = parts.iter().map(|(path, id)| (in_file(path), *id));
+            let prefix = &self.naming.prefix;
+            let of_parts = parts.iter().map(|(path, id)| (format!("{prefix}{path}"), *id));
             let names = names.iter().cloned();
             let ids: Ids = names.zip(of_tensors).chain(of_parts).collect();
             options = options.metadata([(ids::KEY, ids.to_json()?)]);
         }
         let named = names.into_iter().zip(tensors).enumerate();
         let sources = named.map(|(number, (name, (_, tensor)))| {
-            let tie = ties.as_ref().map_or(number as u64, |ties| ties[number]);
-            Ok((name, ModuleSource::new(tensor, tie)?))
+            Ok((name, PackSource::new(tensor, ties[number])?))
         });
         Ok((sources.collect::<Result<_>>()?, options))
     }

@@ -53,25 +53,37 @@ impl Attempts {
         part: RecordKind,
         thread: ThreadId,
     ) -> Option<(u64, &mut Attempt)> {
-        let begun = |attempts: &Self, part| attempts.begun.get(&part).copied().unwrap_or_default();
-        // The first record of an attempt that failed in this same thread.
-        let first_of_failed = |attempts: &Self, number| {
-            let attempt: &Attempt = attempts.all.get(&number)?;
-            let is_ours = attempt.has_failed() && attempt.first.1 == thread;
-            is_ours.then_some(attempt.first.0)
-        };
-        let mut number = begun(self, part) + 1;
+        let mut number = self.begun(part) + 1;
         // The program went on to a later attempt without this record.
-        while first_of_failed(self, number).is_some_and(|first| begun(self, first) > number) {
+        while self.begun_after_failure(number, thread).is_some_and(|(_, begun)| begun > number) {
             number += 1;
         }
-        let first = first_of_failed(self, number - 1);
-        if first.is_some_and(|first| first != part && begun(self, first) < number) {
+        if let Some((first, begun)) = self.begun_after_failure(number - 1, thread)
+            && first != part
+            && begun < number
+        {
             return None;
         }
         self.begun.insert(part, number);
-        let new = || Attempt { first: (part, thread), directory: None, ended: BTreeMap::new() };
-        Some((number, self.all.entry(number).or_insert_with(new)))
+        let attempt = self.all.entry(number).or_insert_with(|| Attempt {
+            first: (part, thread),
+            directory: None,
+            ended: BTreeMap::new(),
+        });
+        Some((number, attempt))
+    }
+
+    /// How many saves of a record have begun.
+    fn begun(&self, part: RecordKind) -> u64 {
+        self.begun.get(&part).copied().unwrap_or_default()
+    }
+
+    /// The first record of an attempt that failed in this same thread, and how many of its saves
+    /// have begun.
+    fn begun_after_failure(&self, number: u64, thread: ThreadId) -> Option<(RecordKind, u64)> {
+        let attempt = self.all.get(&number).filter(|attempt| attempt.has_failed())?;
+        let (first, its_thread) = attempt.first;
+        (its_thread == thread).then(|| (first, self.begun(first)))
     }
 
     /// Ends the save of a record. Returns the attempt if this was its last record and none has

@@ -1,7 +1,6 @@
 //! [`SafetensorsCheckpointer`]: burn's `Checkpointer` for one of the three records of an epoch.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use burn::lr_scheduler::LrSchedulerRecord;
@@ -26,12 +25,11 @@ use super::state::new_ids;
 /// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
 ///   in place. So an epoch needs all three records.
 /// - With [`Epochs::checkpointers_for`], `save` copies a model that is not on a GPU once, so that
-///   tensors of another shape than before are not lost, and no tensor of an optimizer after its
-///   first record. burn copies any other record twice: [`Epochs::staging`] says which, and how to
-///   copy it once.
+///   tensors of another shape than in the module are not lost, and no tensor of burn's own
+///   optimizers after the first record. burn copies any other record twice: [`Epochs::staging`]
+///   says which, and how to copy it once.
 /// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
-///   all of them again, in the same order. burn's loop ends the training, unless
-///   [`Epochs::on_failure`] decides to go on.
+///   all of them again, in the same order. burn's loop ends the training.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
 ///   the one that was saved or restored last, are kept until another one is in place: a run that is
 ///   killed in between can be resumed. After a save that failed, deletions wait for one that
@@ -41,7 +39,19 @@ use super::state::new_ids;
 ///
 /// # Errors
 ///
-/// burn has an error type of its own. [`error_of`] gives the error of this crate in it.
+/// burn has an error type of its own, with the error of this crate in it:
+///
+/// ```
+/// use burn::train::checkpoint::{Checkpointer, CheckpointerError};
+/// use safetensors_burn::train::Epochs;
+///
+/// let dir = tempfile::tempdir()?;
+/// let (model, _, _) = Epochs::new(dir.path().join("checkpoints")).checkpointers();
+/// let Err(CheckpointerError::IOError(error)) = model.restore(7) else { panic!() };
+/// let error: safetensors_core::Error = error.downcast()?;
+/// assert!(error.to_string().contains("epoch-7: burn: there is no such epoch"), "{error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SafetensorsCheckpointer<R> {
     shared: Arc<Shared>,
@@ -58,8 +68,12 @@ impl<R> SafetensorsCheckpointer<R> {
         module: Option<&Arc<Parameters>>,
         codec: impl Codec<R> + 'static,
     ) -> Self {
-        let (shared, module) = (Arc::clone(shared), module.map(Arc::clone));
-        Self { shared, part, module, codec: Box::new(codec) }
+        Self {
+            shared: Arc::clone(shared),
+            part,
+            module: module.map(Arc::clone),
+            codec: Box::new(codec),
+        }
     }
 }
 
@@ -79,8 +93,8 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
             None => open(self.part)?,
             Some(module) => {
                 // The records are compared before the first one is returned.
-                let (mut model, mut optimizer) =
-                    (open(RecordKind::Model)?, open(RecordKind::Optimizer)?);
+                let mut model = open(RecordKind::Model)?;
+                let mut optimizer = open(RecordKind::Optimizer)?;
                 module.check(&model).map_err(|error| error.in_path(path(RecordKind::Model)))?;
                 // The state of the optimizer belongs to the ids of this module's parameters.
                 optimizer.new_ids = new_ids(module, &model.content(), &optimizer.content())
@@ -101,13 +115,12 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
 
 impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
     fn save(&self, epoch: usize, record: R) -> Result<(), CheckpointerError> {
-        let save = |directory: &Path| {
+        let saved = self.shared.save(epoch, self.part, |directory| {
             let file = directory.join(self.part.file_name());
             let staging = self.shared.epochs().staging_directory();
-            let unpacked = self.codec.unpack(record, staging)?;
-            record::save(&unpacked, &file).map_err(|error| unpacked.locate(error))
-        };
-        self.shared.save(epoch, self.part, save).map_err(for_burn)
+            record::save(self.codec.unpack(record, staging)?, &file)
+        });
+        saved.map_err(for_burn)
     }
 
     fn delete(&self, epoch: usize) -> Result<(), CheckpointerError> {
@@ -121,7 +134,7 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
 
 /// The three checkpointers, in the order of burn's `with_custom_checkpointers`: model, optimizer,
 /// scheduler.
-pub type Checkpointers = (
+pub(super) type Checkpointers = (
     SafetensorsCheckpointer<ModuleRecord>,
     SafetensorsCheckpointer<OptimizerRecord>,
     SafetensorsCheckpointer<LrSchedulerRecord>,
@@ -178,24 +191,4 @@ fn for_burn(error: Error) -> CheckpointerError {
         _ => io::ErrorKind::Other,
     };
     CheckpointerError::IOError(io::Error::new(kind, error))
-}
-
-/// The error of this crate in an error of burn's; `None` if burn itself failed.
-///
-/// ```
-/// use burn::train::checkpoint::Checkpointer;
-/// use safetensors_burn::train::{Epochs, error_of};
-///
-/// let dir = tempfile::tempdir()?;
-/// let (model, _, _) = Epochs::new(dir.path().join("checkpoints")).checkpointers();
-/// let error = model.restore(7).unwrap_err();
-/// let error = error_of(&error).unwrap();
-/// assert!(error.to_string().contains("epoch-7: burn: there is no such epoch"), "{error}");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn error_of(error: &CheckpointerError) -> Option<&Error> {
-    match error {
-        CheckpointerError::IOError(error) => error.get_ref()?.downcast_ref(),
-        _ => None,
-    }
 }

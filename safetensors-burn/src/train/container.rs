@@ -1,23 +1,21 @@
 //! burnpack containers in memory: the form in which burn's records give and take their content.
 //!
 //! Records hide their tensors. `Checkpoint::checkpoint_into_bytes` makes a container of one, and
-//! `checkpoint_from_bytes` makes a record of a container. The format is documented in `burn_pack`.
-//! This is the only file that knows it.
+//! `checkpoint_from_bytes` makes a record of a container. burn's reader reads them. They are written
+//! here, so that all tensors are read from a file into their places at once. The format is documented
+//! in `burn_pack`; this is the only file that knows it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use burn::tensor::Bytes;
+use burn::tensor::{Bytes, DType};
 use burn_store::burn_pack::{
     FORMAT_VERSION, HEADER_SIZE, Header, MAGIC_NUMBER, MAX_METADATA_SIZE, MAX_TENSOR_COUNT,
     MAX_TENSOR_SIZE, Scalar, TENSOR_ALIGNMENT, aligned_data_section_start,
 };
-use safetensors_core::io::FileSource;
-use safetensors_core::{Dtype, Error, ErrorKind, ReadAt, Result, TensorBuf, shape};
+use safetensors_core::{Dtype, Error, ErrorKind, Result, TensorBuf, shape};
 use serde::{Deserialize, Serialize};
 
 use super::EpochError;
-use super::packed::{self, Described, PackedTensor};
 
 /// What a container has besides the bytes of its tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,6 +25,30 @@ pub(super) struct Content {
     pub(super) metadata: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) scalars: BTreeMap<String, Scalar>,
+}
+
+/// A tensor of a container.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Described {
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<u64>,
+    /// Where its bytes begin and end, counted from the start of the data.
+    pub(super) data_offsets: (u64, u64),
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) param_id: Option<u64>,
+}
+
+impl Described {
+    /// A tensor whose place is not decided yet.
+    pub(super) fn new(dtype: DType, shape: &[usize], param_id: Option<u64>) -> Self {
+        let shape = shape.iter().map(|&len| len as u64).collect();
+        Self { dtype, shape, data_offsets: (0, 0), param_id }
+    }
+
+    pub(super) fn shape(&self) -> Vec<usize> {
+        // A tensor in memory, or one of a file that was checked, has such a shape.
+        self.shape.iter().map(|&len| usize::try_from(len).unwrap_or(usize::MAX)).collect()
+    }
 }
 
 impl Content {
@@ -40,118 +62,18 @@ impl Content {
         let mut end = 0_u64;
         for tensor in self.tensors.values_mut() {
             let count = shape::element_count(&tensor.shape())?;
-            let place = || {
-                // burn aligns the tensors of its containers so.
-                let start = end.checked_next_multiple_of(TENSOR_ALIGNMENT)?;
-                let len = count.checked_mul(tensor.dtype.size() as u64)?;
-                Some((start, start.checked_add(len)?))
-            };
+            let len = count.checked_mul(tensor.dtype.size() as u64);
+            // burn aligns the tensors of its containers so.
+            let start = end.checked_next_multiple_of(TENSOR_ALIGNMENT);
             let place =
-                place().ok_or_else(|| ErrorKind::ShapeOverflow { shape: tensor.shape() })?;
-            tensor.data_offsets = place;
-            end = place.1;
+                start.zip(len).and_then(|(start, len)| Some((start, start.checked_add(len)?)));
+            let overflow = || ErrorKind::ShapeOverflow { shape: tensor.shape() };
+            tensor.data_offsets = place.ok_or_else(overflow)?;
+            end = tensor.data_offsets.1;
         }
         let mut text = Vec::new();
         ciborium::into_writer(self, &mut text).map_err(|error| malformed(&error))?;
         Ok((text, end))
-    }
-}
-
-/// A container that a record was turned into.
-#[derive(Debug)]
-pub(super) struct Container {
-    pub(super) content: Content,
-    source: Source,
-    /// The length of the content.
-    pub(super) metadata_len: usize,
-}
-
-/// The bytes of a container.
-#[derive(Debug)]
-enum Source {
-    Memory(Bytes),
-    File(FileSource),
-}
-
-impl Source {
-    fn len(&self) -> u64 {
-        match self {
-            Self::Memory(bytes) => bytes.len() as u64,
-            Self::File(file) => file.byte_len(),
-        }
-    }
-
-    fn read(&self, buf: &mut [u8], offset: usize) -> Result<()> {
-        match self {
-            Self::Memory(bytes) => {
-                let from = bytes.get(offset..).and_then(|rest| rest.get(..buf.len()));
-                buf.copy_from_slice(from.ok_or_else(|| malformed(&"its end is missing"))?);
-                Ok(())
-            }
-            Self::File(file) => packed::read(file, buf, offset),
-        }
-    }
-}
-
-impl Container {
-    /// Parses the bytes of a record.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Record`] if the bytes are no container.
-    pub(super) fn parse(bytes: Bytes) -> Result<Self> {
-        // Views of shared bytes copy nothing.
-        Self::of(Source::Memory(bytes.shared()))
-    }
-
-    /// Opens the file of a record.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`]; [`EpochError::Record`] if the file is no container.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = FileSource::open(path)?;
-        Self::of(Source::File(file)).map_err(|error| error.in_path(path))
-    }
-
-    fn of(source: Source) -> Result<Self> {
-        let mut header = [0; HEADER_SIZE];
-        source.read(&mut header, 0)?;
-        let header = Header::from_bytes(&header).map_err(|error| malformed(&error))?;
-        if header.version != FORMAT_VERSION {
-            let found = header.version;
-            let text = format!("expected version {FORMAT_VERSION} of burnpack, found {found}");
-            return Err(malformed(&text));
-        }
-        let metadata_len = header.metadata_size as usize;
-        // Before memory is reserved for it: the length may be any number.
-        if metadata_len as u64 > source.len() {
-            return Err(malformed(&"its metadata is cut off"));
-        }
-        let mut text = vec![0; metadata_len];
-        source.read(&mut text, HEADER_SIZE)?;
-        let content: Content =
-            ciborium::from_reader(&text[..]).map_err(|error| malformed(&error))?;
-        Ok(Self { content, source, metadata_len })
-    }
-
-    /// A tensor, to be written to a file. Its bytes are shared, or are read from the file when they
-    /// are written.
-    pub(super) fn tensor(&self, name: &str) -> Result<PackedTensor<'_>> {
-        let tensor = self.content.tensors.get(name).ok_or_else(|| no_tensor(name))?;
-        let cut_off = || malformed(&"the data of a tensor is cut off");
-        let (start, end) = tensor.data_offsets;
-        let data_start = aligned_data_section_start(self.metadata_len);
-        let place = |offset| data_start.checked_add(usize::try_from(offset).ok()?);
-        let place = place(start).zip(place(end)).filter(|(start, end)| start <= end);
-        let (start, end) = place.ok_or_else(cut_off)?;
-        match &self.source {
-            Source::Memory(bytes) => {
-                let bytes = bytes.view(start, end).map_err(|_| cut_off())?;
-                PackedTensor::of_bytes(bytes, tensor)
-            }
-            Source::File(file) => PackedTensor::of_file(file, start..end, tensor),
-        }
     }
 }
 
@@ -186,46 +108,52 @@ pub(super) fn build(
     Ok(Bytes::from_elems(container.into_vec::<u64>()?))
 }
 
-pub(super) fn no_tensor(name: &str) -> Error {
-    malformed(&format_args!("it has no tensor {name:?}"))
-}
-
 fn malformed(problem: &dyn std::fmt::Display) -> Error {
     EpochError::Record(problem.to_string()).into()
 }
 
 /// Checks what burn's reader refuses. Its writer checks none of this, so without these checks an
-/// epoch could be saved and never be restored. `metadata_len` is the length of the content in a
+/// epoch could be saved and never be restored.
+///
+/// # Errors
+///
+/// [`EpochError::TooManyTensors`].
+pub(super) fn check_count(found: usize) -> Result<()> {
+    if found > MAX_TENSOR_COUNT {
+        return Err(EpochError::TooManyTensors { found, limit: MAX_TENSOR_COUNT }.into());
+    }
+    Ok(())
+}
+
+/// [`check_count`] for the rest of the limits. `metadata_len` is the length of the content in a
 /// container.
 ///
 /// # Errors
 ///
-/// [`EpochError::TooManyTensors`], [`EpochError::MetadataTooLarge`];
-/// [`EpochError::TensorTooLarge`], which names the tensor.
+/// [`EpochError::MetadataTooLarge`]; [`EpochError::TensorTooLarge`], which names the tensor.
 pub(super) fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
-    let (found, limit) = (content.tensors.len(), MAX_TENSOR_COUNT);
-    if found > limit {
-        return Err(EpochError::TooManyTensors { found, limit }.into());
-    }
-    let (found, limit) = (metadata_len, MAX_METADATA_SIZE as usize);
-    if found > limit {
-        return Err(EpochError::MetadataTooLarge { found, limit }.into());
+    check_count(content.tensors.len())?;
+    let limit = MAX_METADATA_SIZE as usize;
+    if metadata_len > limit {
+        return Err(EpochError::MetadataTooLarge { found: metadata_len, limit }.into());
     }
     let limit = MAX_TENSOR_SIZE as u64;
-    content.tensors.iter().try_for_each(|(name, tensor)| {
+    for (name, tensor) in &content.tensors {
         let (start, end) = tensor.data_offsets;
         let found = end.saturating_sub(start);
-        let too_large = || Error::from(EpochError::TensorTooLarge { found, limit });
-        if found > limit { Err(too_large().in_tensor(name)) } else { Ok(()) }
-    })
+        if found > limit {
+            return Err(Error::from(EpochError::TensorTooLarge { found, limit }).in_tensor(name));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use burn::tensor::{BoolStore, DType};
     use burn_store::burn_pack::{Reader, Tensor, Writer};
-    use safetensors_core::TensorSource;
 
+    use super::super::unpacked::Unpacked;
     use super::*;
 
     /// Tensors in the order of their names, which is the order of their data.
@@ -255,22 +183,11 @@ mod tests {
             .with_metadata("7", "layer.weight")
     }
 
-    fn bytes_of(container: &Container, name: &str) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let tensor = container.tensor(name).unwrap();
-        let mut sink = |piece: &[u8]| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        };
-        tensor.write_to(&mut sink).unwrap();
-        bytes
-    }
-
     /// The same bytes as burn's own writer makes.
     #[test]
     fn a_container_is_that_of_burn() {
         let expected = writer().into_bytes().unwrap();
-        let content = Container::parse(writer().into_bytes().unwrap()).unwrap().content;
+        let content = Unpacked::of_bytes(writer().into_bytes().unwrap()).unwrap().content;
         let mut made = Content { tensors: BTreeMap::new(), ..content };
         for (name, dtype, shape, id) in tensors() {
             made.tensors.insert(name.into(), Described::new(dtype, &shape, id));
@@ -288,24 +205,6 @@ mod tests {
         // The memory is made of words of 8 bytes.
         assert!(found.len() - expected.len() < 8);
         assert_eq!(Reader::from_bytes(found).unwrap().into_tensors().unwrap().len(), 5);
-    }
-
-    #[test]
-    fn a_container_is_parsed() {
-        let container = Container::parse(writer().into_bytes().unwrap()).unwrap();
-        for (name, dtype, shape, id) in tensors() {
-            let tensor = &container.content.tensors[name];
-            assert_eq!((tensor.dtype, tensor.shape(), tensor.param_id), (dtype, shape.clone(), id));
-            let mut expected = data(name, dtype, &shape);
-            if dtype.is_bool() {
-                // A file has a byte for each.
-                let is_set = |value: &[u8]| u8::from(value.iter().any(|&byte| byte != 0));
-                expected = expected.chunks(dtype.size()).map(is_set).collect();
-            }
-            assert_eq!(bytes_of(&container, name), expected);
-        }
-        assert_eq!(container.content.scalars["u"], Scalar::Int(-1));
-        assert_eq!(container.content.metadata["7"], "layer.weight");
     }
 
     /// Tensors of these names and lengths.
@@ -344,8 +243,7 @@ mod tests {
             let metadata_size = text.len() as u32;
             let header = Header { magic: MAGIC_NUMBER, version: FORMAT_VERSION, metadata_size };
             let bytes = Bytes::from_bytes_vec([&header.into_bytes()[..], &text].concat());
-            let container = Container::parse(bytes.clone()).unwrap();
-            assert_eq!(check_limits(&container.content, container.metadata_len).is_ok(), fits);
+            assert_eq!(check_limits(&content, text.len()).is_ok(), fits);
             // The reader then misses the data of the one that fits.
             let error = Reader::from_bytes(bytes).err().map(|error| error.to_string());
             let refused = error.is_some_and(|text| text.contains("exceeds maximum allowed size"));
@@ -359,12 +257,9 @@ mod tests {
         let mut version = good.clone();
         version[4] = 2;
         // The record `()` is one byte.
-        for bad in [&[][..], &[0], &good[1..], &good[..9], &good[..60], &version] {
-            Container::parse(Bytes::from_bytes_vec(bad.to_vec())).unwrap_err();
+        let cut_off = &good[..good.len() - 1];
+        for bad in [&[][..], &[0], &good[1..], &good[..9], &good[..60], cut_off, &version] {
+            Unpacked::of_bytes(Bytes::from_bytes_vec(bad.to_vec())).unwrap_err();
         }
-        let data_start = good.len() - 2100;
-        let container = Container::parse(Bytes::from_bytes_vec(good[..data_start].to_vec()));
-        let container = container.unwrap();
-        assert!(container.tensor("z").is_err());
     }
 }

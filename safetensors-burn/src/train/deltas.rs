@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::Path;
 
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::epochs::Epochs;
 use super::linked::{self, FILE, directory_of};
-use super::manifest::Manifest;
+use super::manifest::{EpochFile, Manifest};
 
 #[cfg(feature = "delta")]
 impl Epochs {
@@ -83,7 +84,8 @@ impl WholeFiles {
         let mut files = BTreeMap::new();
         for (name, file) in &manifest.files {
             let Some(delta) = &file.delta else { continue };
-            let (path, whole) = (epochs.path(epoch).join(name), directory.path().join(name));
+            let path = epochs.path(epoch).join(name);
+            let whole = directory.path().join(name);
             delta.check(&path)?;
             linked::apply(&directory_of(&path), &whole).map_err(|error| directory.locate(error))?;
             let file = File::open(whole.join(FILE)).map_err(ErrorKind::Io);
@@ -101,18 +103,24 @@ impl WholeFiles {
 #[cfg(feature = "delta")]
 pub(super) use saving::reduce;
 
+/// Without the feature, all files are whole.
+#[cfg(not(feature = "delta"))]
+pub(super) fn reduce(_: &Epochs, _: usize, _: &Path, file: EpochFile) -> Result<EpochFile> {
+    Ok(file)
+}
+
 /// Making a delta of a file that was just saved.
 #[cfg(feature = "delta")]
 mod saving {
+    use std::collections::BTreeSet;
     use std::fs;
     use std::io;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     use safetensors_delta::{Options, make_linked, open_linked};
 
     use super::*;
     use crate::train::linked::{DeltaOf, Stored, directory_name, in_file, link_in};
-    use crate::train::manifest::EpochFile;
 
     /// The file that a new one is compared with.
     struct Base {
@@ -173,23 +181,28 @@ mod saving {
 
     /// Makes the delta of a file. `None` if it has no smaller one.
     fn make(base: &Base, epoch: usize, path: &Path, directory: &Path) -> Result<Option<DeltaOf>> {
-        let versions = (directory_name(base.epoch), directory_name(epoch));
         // The epoch is synchronised as a whole.
-        let options = Options::new().versions(versions.0, versions.1).durable(false);
-        let is_delta = make_linked(&base.path, path, directory, &options)?;
-        if is_delta { describe(directory, base).map(Some) } else { Ok(None) }
+        let options = Options::new()
+            .versions(directory_name(base.epoch), directory_name(epoch))
+            .durable(false);
+        if !make_linked(&base.path, path, directory, &options)? {
+            return Ok(None);
+        }
+        describe(directory, base).map(Some)
     }
 
     fn describe(directory: &Path, base: &Base) -> Result<DeltaOf> {
         let (_, chain) = open_linked(directory)?;
-        let index = chain.deltas().iter().map(|delta| delta.path().to_owned());
-        let tensors = chain.deltas().iter().flat_map(|delta| delta.tensors());
-        let paths = index.chain(tensors.filter_map(|tensor| tensor.file()).map(Into::into));
-        let name =
-            |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let paths: BTreeMap<String, PathBuf> = paths.map(|path| (name(&path), path)).collect();
-        let files = paths.into_iter().map(|(name, path)| Ok((name, Stored::of(&path)?)));
-        let files = files.collect::<Result<_>>()?;
+        let mut paths: BTreeSet<&Path> = BTreeSet::new();
+        for delta in chain.deltas() {
+            paths.insert(delta.path());
+            paths.extend(delta.tensors().filter_map(|tensor| tensor.file()));
+        }
+        let mut files = BTreeMap::new();
+        for path in paths {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            files.insert(name.into_owned(), Stored::of(path)?);
+        }
         // Of the file that the delta was made of, even if another has taken its place.
         let stored = Stored::of(&link_in(directory, base.epoch))?;
         Ok(DeltaOf { epoch: base.epoch, saved_since: base.saved_since, base: stored, files })

@@ -1,12 +1,11 @@
 //! [`Epochs`]: the directory of a training run, with a directory for each epoch.
 
 use std::ffi::OsStr;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::{fmt, fs, io};
+use std::{fs, io};
 
 use safetensors_core::digest::{self, Digest, DigestOptions};
+use safetensors_core::io::FileSource;
 use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
@@ -32,22 +31,8 @@ use super::staging;
 pub struct Epochs {
     directory: PathBuf,
     staging: Option<PathBuf>,
-    on_failure: Option<OnFailure>,
     #[cfg(feature = "delta")]
     pub(super) whole_every: usize,
-}
-
-/// Decides on an error, with the number of the epoch.
-type Decide = dyn Fn(usize, &Error) -> ControlFlow<()> + Send + Sync;
-
-/// What is called for an error.
-#[derive(Clone)]
-struct OnFailure(Arc<Decide>);
-
-impl fmt::Debug for OnFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnFailure")
-    }
 }
 
 impl Epochs {
@@ -56,7 +41,6 @@ impl Epochs {
         Self {
             directory: directory.into(),
             staging: None,
-            on_failure: None,
             #[cfg(feature = "delta")]
             whole_every: 1,
         }
@@ -65,19 +49,19 @@ impl Epochs {
     /// Sets a directory in memory, such as `/dev/shm` on Linux. It makes some saves faster.
     ///
     /// Most records are saved from the memory that burn has them in. A model is copied once
-    /// besides, until it is known that its tensors have the shapes of the last record. burn gives
-    /// the others away as bytes, for which it copies all tensors twice, or as a file. With this
-    /// directory, each of them is first a file there, and is then copied to the epoch. So there is
-    /// one copy in memory, in place of two. These are:
+    /// besides, until burn has given all of its tensors. burn gives the others away as bytes, for
+    /// which it copies all tensors twice, or as a file. With this directory, each of them is first
+    /// a file there, and is then copied to the epoch. So there is one copy in memory, in place of
+    /// two. These are:
     ///
-    /// - all records of a model on a device whose tensors lie elsewhere, such as a GPU;
-    /// - those of a model that has got more or fewer parameters, or a parameter of another name or
-    ///   shape, since the last epoch;
-    /// - all records of a model by [`checkpointers`](Epochs::checkpointers), which know no model;
+    /// - all records of a model on a device with memory of its own, such as a GPU;
+    /// - all records of a model by [`checkpointers`](Epochs::checkpointers), which know no model,
+    ///   and those of a model with other parameters than that of
+    ///   [`checkpointers_for`](Epochs::checkpointers_for), or with one of more than 8 dimensions;
     /// - the first record of an optimizer with states, also after a restore, and each with more or
-    ///   fewer tensors or numbers than the last one;
-    /// - those of a model with a parameter of more than 8 dimensions, and of an optimizer whose
-    ///   state belongs to no parameter, such as L-BFGS;
+    ///   fewer tensors than the last one;
+    /// - all records of an optimizer that is not burn's own, and of L-BFGS, whose state belongs to
+    ///   no parameter;
     /// - the next one after burn has failed to give a record away, or a device has.
     ///
     /// A save fails if it has too little room. Each uses a hidden directory in it, and removes it.
@@ -98,38 +82,6 @@ impl Epochs {
         self
     }
 
-    /// Sets what happens if an epoch cannot be saved, for example because the disk is full. By
-    /// default burn gets the error, stops the training, and returns the error with the model.
-    ///
-    /// The function is called with the number of the epoch and the error. With
-    /// [`ControlFlow::Continue`] the training goes on: the epochs on the disk stay, and the next
-    /// one is saved as ever. With [`ControlFlow::Break`] burn gets the error. It is called for each
-    /// record that fails, in the thread of burn that saves it, and for an epoch that cannot be
-    /// deleted. A panic of burn or a device while a record is saved is such an error, too.
-    ///
-    /// ```
-    /// # use safetensors_burn::train::Epochs;
-    /// use std::ops::ControlFlow;
-    ///
-    /// let epochs = Epochs::new("run/checkpoints").on_failure(|epoch, error| {
-    ///     eprintln!("epoch {epoch} was not saved, the training goes on: {error}");
-    ///     ControlFlow::Continue(())
-    /// });
-    /// ```
-    #[must_use]
-    pub fn on_failure(
-        mut self,
-        decide: impl Fn(usize, &Error) -> ControlFlow<()> + Send + Sync + 'static,
-    ) -> Self {
-        self.on_failure = Some(OnFailure(Arc::new(decide)));
-        self
-    }
-
-    /// Whether the training goes on although this error has happened.
-    pub(super) fn goes_on(&self, epoch: usize, error: &Error) -> bool {
-        self.on_failure.as_ref().is_some_and(|decide| (decide.0)(epoch, error).is_continue())
-    }
-
     /// The directory for records on their way. `None` if they go through burn's bytes.
     pub(super) fn staging_directory(&self) -> Option<&Path> {
         self.staging.as_deref()
@@ -148,15 +100,17 @@ impl Epochs {
         self.directory.join(directory_name(epoch))
     }
 
-    /// Removes the leftovers of killed processes before an epoch is saved.
+    /// Makes the hidden directory of an epoch that is saved. Removes the leftovers of killed
+    /// processes first.
     ///
     /// # Errors
     ///
-    /// [`EpochError::Foreign`], before anything is written.
-    pub(super) fn prepare(&self, epoch: usize) -> Result<()> {
+    /// [`EpochError::Foreign`], before anything is written; those of [`AtomicDirectory`].
+    pub(super) fn create(&self, epoch: usize) -> Result<AtomicDirectory> {
         let path = self.path(epoch);
         DirectoryPlace::clean(&path);
-        self.hold(epoch).map(drop)
+        self.hold(epoch)?;
+        AtomicDirectory::create(path)
     }
 
     /// Puts an epoch in place, and removes an older one of that number.
@@ -314,7 +268,8 @@ impl Epochs {
                 linked::verify(&path, delta)?;
                 continue;
             }
-            let checkpoint = Checkpoint::from_file(file.stored.open(&path)?, &path)?;
+            let source = FileSource::from_file(file.stored.open(&path)?, &path)?;
+            let checkpoint = Checkpoint::from_source(source, &path)?;
             digest::verify(&checkpoint, &DigestOptions::new().require_digests(true))?;
         }
         Ok(())

@@ -177,6 +177,9 @@ fn listed(epochs: &[usize]) -> String {
 }
 
 /// The error of a record that burn could not take apart or make.
-pub(super) fn of_record(error: RecordError) -> Error {
-    EpochError::Record(error.to_string()).into()
+pub(super) fn of_record(error: impl Into<RecordError>) -> Error {
+    let text = match error.into() {
+        RecordError::Io(text) | RecordError::Validation(text) => text,
+    };
+    EpochError::Record(text).into()
 }

@@ -41,11 +41,9 @@ impl Stored {
     /// Describes a file.
     pub(super) fn of(path: &Path) -> Result<Self> {
         let file = open(path)?;
-        let describe = || {
-            let bytes = file.metadata()?.len();
-            Ok(Self { bytes, header_xxh3_128: Digest::of_header(file)?.to_string() })
-        };
-        describe().map_err(|error| in_file(error, path))
+        let bytes = file.metadata().map_err(|error| in_file(error, path))?.len();
+        let digest = Digest::of_header(file).map_err(|error| in_file(error, path))?;
+        Ok(Self { bytes, header_xxh3_128: digest.to_string() })
     }
 
     /// Opens a file, and checks its length and its header.
@@ -54,22 +52,23 @@ impl Stored {
     ///
     /// [`EpochError::Length`], [`EpochError::Header`], [`ErrorKind::Io`]; each names the file.
     pub(super) fn open(&self, path: &Path) -> Result<File> {
-        let check = || {
-            let mut file = open(path)?;
-            let found = file.metadata().map_err(ErrorKind::Io)?.len();
-            if found != self.bytes {
-                return Err(EpochError::Length { expected: self.bytes, found }.into());
-            }
-            // Only the header: with the length of the file it shows an incomplete file at once, and
-            // `verify` reads the rest.
-            let found = Digest::of_header(&mut file).map_err(ErrorKind::Io)?.to_string();
-            if found != self.header_xxh3_128 {
-                let expected = self.header_xxh3_128.clone();
-                return Err(EpochError::Header { expected, found }.into());
-            }
-            Ok(file)
-        };
-        check().map_err(|error: Error| error.in_path(path))
+        self.try_open(path).map_err(|error| error.in_path(path))
+    }
+
+    fn try_open(&self, path: &Path) -> Result<File> {
+        let mut file = open(path)?;
+        let found = file.metadata().map_err(ErrorKind::Io)?.len();
+        if found != self.bytes {
+            return Err(EpochError::Length { expected: self.bytes, found }.into());
+        }
+        // Only the header: with the length of the file it shows an incomplete file at once, and
+        // `verify` reads the rest.
+        let found = Digest::of_header(&mut file).map_err(ErrorKind::Io)?.to_string();
+        if found != self.header_xxh3_128 {
+            let expected = self.header_xxh3_128.clone();
+            return Err(EpochError::Header { expected, found }.into());
+        }
+        Ok(file)
     }
 }
 
@@ -115,8 +114,12 @@ impl DeltaOf {
             _ => Some(Stored::of(link)?),
         };
         let shown = |file: &Stored| format!("{} bytes and {}", file.bytes, file.header_xxh3_128);
-        let (expected, found) = (shown(&self.base), found.as_ref().map(shown));
-        Err(Error::from(EpochError::Base { base: self.epoch, expected, found }).in_path(link))
+        let error = EpochError::Base {
+            base: self.epoch,
+            expected: shown(&self.base),
+            found: found.as_ref().map(shown),
+        };
+        Err(Error::from(error).in_path(link))
     }
 }
 

@@ -141,8 +141,9 @@ impl Manifest {
     /// Writes the manifest into the directory of the epoch, which is not in place yet.
     pub(super) fn write(&self, directory: &Path) -> Result<()> {
         let path = directory.join(NAME);
-        let write = || fs::write(&path, serde_json::to_string_pretty(self)? + "\n");
-        write().map_err(|error| in_file(error, &path))
+        let text = serde_json::to_string_pretty(self).map_err(io::Error::from);
+        let written = text.and_then(|text| fs::write(&path, text + "\n"));
+        written.map_err(|error| in_file(error, &path))
     }
 
     /// Reads the manifest of an epoch. Also returns its digest, which differs for epochs of other
@@ -172,12 +173,13 @@ impl Manifest {
         // malformed.
         let outline: Outline =
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
-        let (format, version) = (&*outline.format, outline.version);
-        if format != FORMAT {
-            return Err(bad(format!("expected the format {FORMAT:?}, found {format:?}")));
+        if outline.format != FORMAT {
+            let found = outline.format;
+            return Err(bad(format!("expected the format {FORMAT:?}, found {found:?}")));
         }
-        if !VERSIONS.contains(&version) {
-            return Err(EpochError::Version { expected: *VERSIONS.end(), found: version }.into());
+        if !VERSIONS.contains(&outline.version) {
+            let expected = *VERSIONS.end();
+            return Err(EpochError::Version { expected, found: outline.version }.into());
         }
         let manifest: Self =
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
@@ -192,11 +194,12 @@ impl Manifest {
         if manifest.epoch != epoch {
             return Err(EpochError::OtherEpoch { expected: epoch, found: manifest.epoch }.into());
         }
-        let is_missing = |part: &RecordKind| !manifest.files.contains_key(part.file_name());
-        match RecordKind::ALL.into_iter().find(is_missing) {
-            Some(part) => Err(manifest.no_record(part)),
-            None => Ok(manifest),
+        for part in RecordKind::ALL {
+            if !manifest.files.contains_key(part.file_name()) {
+                return Err(manifest.no_record(part));
+            }
         }
+        Ok(manifest)
     }
 
     /// The error for an epoch without this record.
@@ -226,13 +229,16 @@ impl Manifest {
         directory: &Path,
         made: Option<&BTreeMap<String, File>>,
     ) -> Result<BTreeMap<&str, File>> {
-        let open = |name: &str, file: &EpochFile| {
+        let mut opened = BTreeMap::new();
+        for (name, file) in &self.files {
             let path = directory.join(name);
-            match made.and_then(|made| made.get(name)).filter(|_| file.delta.is_some()) {
-                Some(made) => made.try_clone().map_err(|error| in_file(error, &path)),
-                None => file.stored.open(&path),
-            }
-        };
-        self.files.iter().map(|(name, file)| Ok((&**name, open(name, file)?))).collect()
+            let made = made.and_then(|made| made.get(name)).filter(|_| file.delta.is_some());
+            let file = match made {
+                Some(made) => made.try_clone().map_err(|error| in_file(error, &path))?,
+                None => file.stored.open(&path)?,
+            };
+            opened.insert(name.as_str(), file);
+        }
+        Ok(opened)
     }
 }

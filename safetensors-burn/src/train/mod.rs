@@ -98,9 +98,9 @@
 //! # When an epoch cannot be saved
 //!
 //! The epochs on the disk stay, and none is deleted until a later one is saved. burn stops the
-//! training, and its loop returns the error with the model. [`Epochs::on_failure`] can decide to go
-//! on instead. A panic of burn or of a device while a record is saved is an error like others; it
-//! would otherwise end the thread of the checkpointer, and with it the process.
+//! training, and its loop returns the error with the model. A panic of burn or of a device while a
+//! record is saved is an error like others; it would otherwise end the thread of the checkpointer,
+//! and with it the process.
 //!
 //! # While the training goes on
 //!
@@ -138,19 +138,18 @@ mod linked;
 mod manifest;
 mod module;
 mod names;
-mod packed;
 mod pytorch;
 mod reading;
 mod record;
-mod shapes;
 mod shared;
 mod staging;
 mod state;
 mod states;
 mod strategy;
+mod taker;
 mod unpacked;
 
-pub use checkpointer::{Checkpointers, SafetensorsCheckpointer, error_of};
+pub use checkpointer::SafetensorsCheckpointer;
 pub use epoch::{Epoch, EpochFile};
 pub use epochs::Epochs;
 pub use error::EpochError;

@@ -1,7 +1,6 @@
 //! The module that records are restored for.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::module::{Module, Param, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
@@ -12,8 +11,9 @@ use safetensors_core::{Dtype, ErrorKind, Result};
 use super::container::Content;
 use super::names::Ids;
 use super::record::RecordFile;
-use super::shapes::Shapes;
+use super::taker::Taker;
 use crate::dtype;
+use crate::error::catch_panic;
 use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column};
 use crate::store::Kind;
@@ -24,6 +24,7 @@ pub(super) struct Parameters {
     /// Paths are made as burn's records make them.
     location: Location,
     all: BTreeMap<String, Parameter>,
+    /// The device of the first parameter.
     device: Option<Device>,
 }
 
@@ -67,18 +68,14 @@ impl Parameters {
         parameters
     }
 
-    /// The device of the first parameter; `None` if there is no parameter.
-    pub(super) fn device(&self) -> Option<&Device> {
-        self.device.as_ref()
-    }
-
-    /// The shapes that the record of the module has, for a device that lends memory; `None` if burn
-    /// cannot be asked for all tensors.
-    pub(super) fn shapes(&self, device: &Device) -> Option<Shapes> {
+    /// Takes the tensors that the record of the module has. `None` if there is no parameter, or if
+    /// burn copies them.
+    pub(super) fn taker(&self) -> Option<Taker> {
         let shapes = self.all.iter().map(|(path, parameter)| {
+            // A quantised tensor has no dtype.
             parameter.dtype.map(|_| (path.clone(), parameter.saved_shape.clone()))
         });
-        Shapes::new(shapes.collect::<Option<_>>()?, device)
+        Taker::new(shapes.collect::<Option<_>>()?, self.device.as_ref()?)
     }
 
     /// The parameters by their ids, each with its paths: several if it is tied.
@@ -119,17 +116,18 @@ impl Parameters {
             record.tensors().map(|t| (t.name(), (t.dtype(), t.shape()))).collect();
         let mut mismatches = Vec::new();
         for (path, parameter) in &self.all {
-            let name = || path.clone();
-            let Some((dtype, shape)) = found.get(path.as_str()) else {
-                mismatches.push(Mismatch::Missing { name: name() });
+            let name = path.clone();
+            let Some(&(dtype, shape)) = found.get(path.as_str()) else {
+                mismatches.push(Mismatch::Missing { name });
                 continue;
             };
-            if *shape != parameter.saved_shape {
-                let (expected, found) = (parameter.saved_shape.clone(), shape.to_vec());
-                mismatches.push(Mismatch::Shape { name: name(), expected, found });
+            if shape != parameter.saved_shape {
+                let expected = parameter.saved_shape.clone();
+                let found = shape.to_vec();
+                mismatches.push(Mismatch::Shape { name: name.clone(), expected, found });
             }
-            if let Some(expected) = parameter.saved_dtype.filter(|expected| expected != dtype) {
-                mismatches.push(Mismatch::Dtype { name: name(), expected, found: *dtype });
+            if let Some(expected) = parameter.saved_dtype.filter(|expected| *expected != dtype) {
+                mismatches.push(Mismatch::Dtype { name, expected, found: dtype });
             }
         }
         // A record that has more is of another model, even if this one would find all it needs.
@@ -147,12 +145,13 @@ impl Parameters {
     pub(super) fn adapt_model(&self, model: &mut RecordFile) {
         let content = model.content();
         let owners = self.owners(&content);
-        let id = |path: &String, parameter: &Parameter| {
+        let mut ids = BTreeMap::new();
+        for (path, parameter) in &self.all {
             let saved = content.tensors.get(path).and_then(|tensor| tensor.param_id);
-            saved.and_then(|id| owners.get(&id)).map_or(parameter.id, |(_, owner)| owner.id)
-        };
-        let ids = self.all.iter().map(|(path, parameter)| (path.clone(), id(path, parameter)));
-        model.ids = Ids::OfTensors(ids.collect());
+            let owner = saved.and_then(|id| owners.get(&id));
+            ids.insert(path.clone(), owner.map_or(parameter.id, |(_, owner)| owner.id));
+        }
+        model.ids = Ids::OfTensors(ids);
     }
 
     fn add<const D: usize, K: Basic>(
@@ -181,12 +180,15 @@ impl Parameters {
             && (!param.is_initialized()
                 || !param.lazy_device().is_autodiff()
                 || BurnParameter::is_require_grad(&**param));
-        let location = self.location.clone();
-        let id = param.id.val();
-        let in_file = |dtype| dtype::to_file(dtype).ok();
-        let (dtype, saved_dtype) = (in_file(dtype), saved_dtype.and_then(in_file));
-        let parameter =
-            Parameter { id, saved_shape, shape, dtype, is_trained, location, saved_dtype };
+        let parameter = Parameter {
+            id: param.id.val(),
+            saved_shape,
+            shape,
+            dtype: dtype::to_file(dtype).ok(),
+            is_trained,
+            location: self.location.clone(),
+            saved_dtype: saved_dtype.and_then(|dtype| dtype::to_file(dtype).ok()),
+        };
         self.all.insert(self.location.path(), parameter);
     }
 }
@@ -198,13 +200,13 @@ fn saved_dtype<const D: usize, K: Basic>(param: &Param<Tensor<D, K>>) -> Option<
 where
     Tensor<D, K>: BurnParameter,
 {
-    let saved = || {
+    let saved = catch_panic(|| {
         let data = TensorData::zeros::<f32, _>([1; D]);
         let value = Tensor::from_data(data, &param.lazy_device());
         let loaded = param.clone().transform_for_load(value, param.id);
         loaded.transform_for_save().val().dtype()
-    };
-    catch_unwind(AssertUnwindSafe(saved)).ok()
+    });
+    saved.ok()
 }
 
 visit_parameters!(Parameters);

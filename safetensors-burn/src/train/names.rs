@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn_store::burn_pack::Scalar;
 use safetensors_core::{Error, Result};
 
 use super::EpochError;
@@ -102,9 +101,8 @@ impl NewIds {
 
     /// The name of a tensor or a scalar with the new id; `None` if it is left out.
     pub(super) fn rename(&self, name: &str) -> Option<String> {
-        let parts = name.split_once('.');
-        let listed = parts.and_then(|(first, rest)| Some((self.0.get(&parse_id(first)?)?, rest)));
-        listed.map_or_else(|| Some(name.into()), |(id, rest)| Some(format!("{}.{rest}", (*id)?)))
+        let Some((id, rest)) = split_id(name) else { return Some(name.into()) };
+        Some(format!("{}.{rest}", self.get(id)?))
     }
 
     /// Gives a content the new ids.
@@ -146,8 +144,7 @@ fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     }
     let mut known: BTreeSet<u64> = paths.values().copied().collect();
     for (name, tensor) in &content.tensors {
-        let (first, _) = name.split_once('.')?;
-        let id = parse_id(first).filter(|id| tensor.param_id == Some(*id))?;
+        let (id, _) = split_id(name).filter(|(id, _)| tensor.param_id == Some(*id))?;
         if known.insert(id) && paths.insert(id.to_string(), id).is_some() {
             return None;
         }
@@ -160,17 +157,13 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     let paths: BTreeMap<u64, &str> =
         ids.all().iter().map(|(path, id)| (*id, path.as_str())).collect();
     let renamed = |name: &str| {
-        let (first, rest) = name.split_once('.')?;
-        let path = paths.get(&parse_id(first)?)?;
-        Some(format!("{path}.{rest}"))
+        let found = split_id(name).and_then(|(id, rest)| Some((paths.get(&id)?, rest)));
+        found.map_or_else(|| name.to_owned(), |(path, rest)| format!("{path}.{rest}"))
     };
-    let renamed = |name: &str| renamed(name).unwrap_or_else(|| name.into());
     // The ids have the other paths. This is what `join` puts back.
-    let stays = |key: &str, path: &str| {
-        let id = parse_id(key);
-        id.is_none_or(|id| path == key || paths.get(&id) != Some(&path))
-    };
-    let metadata = content.metadata.iter().filter(|(key, path)| stays(key, path));
+    let metadata = content.metadata.iter().filter(|&(key, path)| {
+        parse_id(key).is_none_or(|id| path == key || paths.get(&id) != Some(&path.as_str()))
+    });
     let named = Content {
         tensors: content.tensors.iter().map(|(name, t)| (renamed(name), t.clone())).collect(),
         scalars: content.scalars.iter().map(|(name, value)| (renamed(name), *value)).collect(),
@@ -181,19 +174,12 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     all_there.then(|| without_ids(named))
 }
 
-/// Whether two contents are the same. Floats are compared by their bits.
+/// Whether two contents are the same, with all bits of their floats.
 fn is_same(a: &Content, b: &Content) -> bool {
-    let bits = |scalar: &Scalar| match scalar {
-        Scalar::Float(float) => (true, float.to_bits()),
-        // Only the names can differ: the scalars themselves are copied.
-        Scalar::UInt(number) => (false, *number),
-        Scalar::Int(number) => (false, number.cast_unsigned()),
-        Scalar::Bool(value) => (false, u64::from(*value)),
-    };
-    let scalars = |content: &Content| -> Vec<(String, (bool, u64))> {
-        content.scalars.iter().map(|(name, scalar)| (name.clone(), bits(scalar))).collect()
-    };
-    a.tensors == b.tensors && a.metadata == b.metadata && scalars(a) == scalars(b)
+    let mut bytes = [Vec::new(), Vec::new()];
+    ciborium::into_writer(a, &mut bytes[0]).is_ok()
+        && ciborium::into_writer(b, &mut bytes[1]).is_ok()
+        && bytes[0] == bytes[1]
 }
 
 fn without_ids(mut content: Content) -> Content {
@@ -205,6 +191,12 @@ fn without_ids(mut content: Content) -> Content {
 fn path_of<'a>(name: &'a str, ids: &BTreeMap<String, u64>) -> Option<(&'a str, u64)> {
     let ends = name.rmatch_indices('.').map(|(end, _)| &name[..end]);
     ends.filter_map(|path| Some((path, *ids.get(path)?))).next()
+}
+
+/// The id that a name begins with, and the rest of the name.
+pub(super) fn split_id(name: &str) -> Option<(u64, &str)> {
+    let (id, rest) = name.split_once('.')?;
+    Some((parse_id(id)?, rest))
 }
 
 /// An id in the only form that burn writes it in.
@@ -233,18 +225,17 @@ pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
 /// The ids of the parameters that a record has a state of.
 pub(super) fn owners(optimizer: &Content) -> BTreeSet<u64> {
     let of_tensors = optimizer.tensors.values().filter_map(|tensor| tensor.param_id);
-    let of_scalars = optimizer.scalars.keys().filter_map(|name| {
-        let (first, rest) = name.split_once('.')?;
-        parse_id(first).filter(|_| rest == RANK)
-    });
+    let of_scalars = optimizer.scalars.keys().filter_map(|name| split_id(name));
+    let of_scalars = of_scalars.filter(|(_, rest)| *rest == RANK).map(|(id, _)| id);
     of_tensors.chain(of_scalars).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use burn::tensor::DType;
+    use burn_store::burn_pack::Scalar;
 
-    use super::super::packed::Described;
+    use super::super::container::Described;
     use super::*;
 
     fn content(
@@ -322,6 +313,7 @@ mod tests {
             content(&[("7.m", Some(7))], &[], &[("7", "7")]),
             // One path begins with the other.
             content(&[("7.b.m", Some(7)), ("9.m", Some(9))], &[], &[("7", "a"), ("9", "a.b")]),
+            content(&[("7.b.m", Some(7)), ("9.x", Some(9))], &[], &[("7", "a"), ("9", "a.b")]),
             // An id that is not that of the name, no id, a name that is only an id.
             content(&[("7.m", Some(8))], &[], &[("7", "w")]),
             content(&[("7.m", None)], &[], &[("7", "w")]),

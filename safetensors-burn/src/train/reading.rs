@@ -37,22 +37,25 @@ impl Job<'_> {
     ///
     /// Each names the file and the tensor.
     pub(super) fn fill(&self, memory: &mut [u8]) -> Result<()> {
-        let Self { tensor, digest, dtype } = self;
-        let mut read = || {
-            // A record always has digests, so a file without one is not as it was saved.
-            let expected = digest.ok_or(ErrorKind::NoDigest)?;
-            let found = match dtype {
-                DType::Bool(BoolStore::U32) => fill_wide(tensor, memory)?,
-                _ => fill(tensor, memory)?,
-            };
-            if found != expected {
-                let (expected, found) = (expected.to_string(), found.to_string());
-                let kind = ErrorKind::DigestMismatch { algorithm: "XXH3-128", expected, found };
-                return Err(kind.into());
-            }
-            Ok(())
+        self.try_fill(memory).map_err(|error| self.tensor.locate(error))
+    }
+
+    fn try_fill(&self, memory: &mut [u8]) -> Result<()> {
+        // A record always has digests, so a file without one is not as it was saved.
+        let expected = self.digest.ok_or(ErrorKind::NoDigest)?;
+        let found = match self.dtype {
+            DType::Bool(BoolStore::U32) => fill_wide(&self.tensor, memory)?,
+            _ => fill(&self.tensor, memory)?,
         };
-        read().map_err(|error| tensor.locate(error))
+        if found == expected {
+            return Ok(());
+        }
+        Err(ErrorKind::DigestMismatch {
+            algorithm: "XXH3-128",
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+        .into())
     }
 
     /// Reads the tensor into memory of its own.
@@ -61,13 +64,15 @@ impl Job<'_> {
     ///
     /// The errors of [`fill`](Job::fill); [`ErrorKind::TooLargeForMemory`].
     pub(super) fn read(&self) -> Result<TensorData> {
-        let (dtype, shape) = match self.dtype {
-            DType::Bool(BoolStore::U32) => (Dtype::U32, self.tensor.shape()),
-            _ => (self.tensor.dtype(), self.tensor.shape()),
+        let shape = self.tensor.shape();
+        let dtype = match self.dtype {
+            DType::Bool(BoolStore::U32) => Dtype::U32,
+            _ => self.tensor.dtype(),
         };
         let buf = TensorBuf::filled_by(dtype, shape.to_vec(), |memory| self.fill(memory));
-        let data = || load::from_bytes(dtype::into_bytes(buf?)?, shape.to_vec(), self.dtype);
-        data().map_err(|error| self.tensor.locate(error))
+        let bytes = buf.and_then(dtype::into_bytes);
+        let data = bytes.and_then(|bytes| load::from_bytes(bytes, shape.to_vec(), self.dtype));
+        data.map_err(|error| self.tensor.locate(error))
     }
 }
 

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::path::Path;
 
 use burn::optim::OptimizerRecord;
-use burn::tensor::{Bytes, DType, TensorData};
+use burn::tensor::DType;
 use burn::train::checkpoint::Checkpoint as Record;
 use burn_store::burn_pack::Scalar;
 use safetensors_core::digest::TensorDigests;
@@ -30,14 +30,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::EpochError;
-use super::container::{self, Content};
+use super::container::{self, Content, Described};
 use super::error::of_record;
 use super::names::{Ids, NewIds, check_owners};
-use super::packed::Described;
 use super::reading::{Job, threads_for};
-use super::states::States;
+use super::states;
 use super::unpacked::Unpacked;
 use crate::dtype;
+use crate::store::pack::PackSource;
 
 const RECORD: &str = "safetensors_bridge.record";
 const PATH_IDS: &str = "safetensors_bridge.path_ids";
@@ -54,23 +54,32 @@ const VERSION: &str = "1";
 /// for a quantised tensor, which it names; [`EpochError::TooManyTensors`],
 /// [`EpochError::MetadataTooLarge`], [`EpochError::TensorTooLarge`]; those of
 /// [`save`](safetensors_core::save()).
-pub(super) fn save(record: &Unpacked, path: &Path) -> Result<usize> {
-    let (ids, named) = Ids::separate(record.content());
-    container::check_limits(&named, record.metadata_len())?;
+pub(super) fn save(mut record: Unpacked, path: &Path) -> Result<usize> {
+    write(&mut record, path).map_err(|error| record.locate(error))
+}
+
+fn write(record: &mut Unpacked, path: &Path) -> Result<usize> {
+    let (ids, mut named) = Ids::separate(&record.content);
     let mut tensors = Vec::with_capacity(named.tensors.len());
     let mut dtypes = BTreeMap::new();
-    for (name, tensor) in &named.tensors {
-        let packed =
-            record.tensor(&ids.in_record(name).0).map_err(|error| error.in_tensor(name))?;
+    for (name, described) in &named.tensors {
+        let tensor = record.tensors.remove(&ids.in_record(name).0);
+        let no_tensor = || EpochError::Record(format!("it has no tensor {name:?}"));
+        let mut tensor = tensor.ok_or_else(no_tensor)?;
+        tensor.name.clone_from(name);
+        let source = PackSource::new(tensor, tensors.len() as u64)?;
         // burn has several booleans and packed dtypes for one dtype of the format.
-        if dtype::to_burn(packed.dtype()) != Some(tensor.dtype) {
-            dtypes.insert(name.as_str(), tensor.dtype);
+        if dtype::to_burn(source.dtype()) != Some(described.dtype) {
+            dtypes.insert(name.clone(), described.dtype);
         }
-        tensors.push((name, packed));
+        tensors.push((name.clone(), source));
     }
+    named.lay_out()?;
+    let (text, _) = record.content.lay_out()?;
+    container::check_limits(&named, text.len())?;
 
-    let scalars = named.scalars.iter().map(|(name, scalar)| (name.as_str(), saved_scalar(*scalar)));
-    let scalars: BTreeMap<_, _> = scalars.collect();
+    let scalars: BTreeMap<_, _> =
+        named.scalars.iter().map(|(name, scalar)| (name, saved_scalar(*scalar))).collect();
     let ids_key = match &ids {
         Ids::OfTensors(_) => PARAM_IDS,
         Ids::OfPaths(_) => PATH_IDS,
@@ -106,7 +115,7 @@ fn entry<K: Serialize, V: Serialize>(
 /// A file of a record, whose tensors are not read yet.
 #[derive(Debug)]
 pub(super) struct RecordFile {
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint<FileSource>,
     /// The content under the names of the file.
     named: Content,
     pub(super) ids: Ids,
@@ -120,13 +129,13 @@ impl RecordFile {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::from_file`]; [`EpochError::NotARecord`].
+    /// The errors of [`FileSource::from_file`] and [`Checkpoint::from_source`]; [`EpochError::NotARecord`].
     pub(super) fn of(file: File, path: &Path) -> Result<Self> {
-        let checkpoint = Checkpoint::from_file(file, path)?;
+        let checkpoint = Checkpoint::from_source(FileSource::from_file(file, path)?, path)?;
         Self::parse(checkpoint).map_err(|error| error.in_path(path))
     }
 
-    fn parse(checkpoint: Checkpoint) -> Result<Self> {
+    fn parse(checkpoint: Checkpoint<FileSource>) -> Result<Self> {
         let metadata = checkpoint.metadata();
         // Another version may mean the same keys in another way, so it is not even looked into.
         if metadata.get(RECORD).is_none_or(|version| version != VERSION) {
@@ -146,10 +155,12 @@ impl RecordFile {
             // The metadata may be wrong about a dtype, and the bytes would be read as another one.
             let found = dtypes.get(tensor.name()).copied();
             let found = found.or_else(|| dtype::to_burn(tensor.dtype()));
-            let fits = |dtype: &DType| dtype::to_file(*dtype).is_ok_and(|d| d == tensor.dtype());
-            let dtype = found.filter(fits).ok_or_else(|| {
-                tensor.locate(not_a_record(DTYPES, format!("a dtype saved as {}", tensor.dtype())))
-            })?;
+            let fitting =
+                found.filter(|found| dtype::to_file(*found).is_ok_and(|it| it == tensor.dtype()));
+            let Some(dtype) = fitting else {
+                let expected = format!("a dtype saved as {}", tensor.dtype());
+                return Err(tensor.locate(not_a_record(DTYPES, expected)));
+            };
             tensors.insert(tensor.name().into(), Described::new(dtype, tensor.shape(), None));
         }
         let named = Content { tensors, scalars, metadata: map(metadata, TEXTS)? };
@@ -167,14 +178,14 @@ impl RecordFile {
         self.ids.join(self.named.clone())
     }
 
-    /// Reads the tensors, and makes a record of them, which is returned with its content. Every
-    /// tensor is compared with its digest. All tensors are parts of one block of memory.
+    /// Reads the tensors, and makes a record of them. Every tensor is compared with its digest. All
+    /// tensors are parts of one block of memory.
     ///
     /// # Errors
     ///
     /// The errors of reading; [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
     /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch).
-    pub(super) fn read<R: Record>(self) -> Result<(R, Content)> {
+    pub(super) fn read<R: Record>(self) -> Result<R> {
         let (mut content, names) = self.adapted()?;
         let container = container::build(&mut content, |content, mut rest| {
             let mut jobs = Vec::with_capacity(content.tensors.len());
@@ -188,10 +199,10 @@ impl RecordFile {
                 jobs.push((self.job(&names, name, tensor)?, memory));
             }
             let bytes = jobs.iter().map(|(_, memory)| memory.len()).sum();
-            let fill = |(job, memory): (Job<'_>, &mut [u8]), _: &mut ()| job.fill(memory);
-            in_parallel(jobs, threads_for(bytes), fill).map(drop)
+            in_parallel(jobs, threads_for(bytes), |(job, memory), _: &mut ()| job.fill(memory))?;
+            Ok(())
         })?;
-        Ok((record_of(container)?, content))
+        R::checkpoint_from_bytes(container).map_err(of_record)
     }
 
     /// [`read`](RecordFile::read) for the record of an optimizer. Each tensor has memory of its own
@@ -203,16 +214,19 @@ impl RecordFile {
     pub(super) fn read_optimizer(self) -> Result<OptimizerRecord> {
         let (content, names) = self.adapted()?;
         check_owners(&content)?;
+        if !states::are_known(&content) {
+            return self.read();
+        }
         // Without the container in between, each tensor is held once instead of twice.
-        let Some(states) = States::of(&content) else { return Ok(self.read()?.0) };
         let mut jobs = Vec::with_capacity(content.tensors.len());
         for (name, tensor) in &content.tensors {
             jobs.push((name, self.job(&names, name, tensor)?));
         }
         let bytes = jobs.iter().map(|(_, job)| job.tensor.byte_len() as usize).sum();
-        let read = |(name, job): (&String, Job<'_>), _: &mut ()| Ok((name.clone(), job.read()?));
-        let tensors = in_parallel(jobs, threads_for(bytes), read)?;
-        record_of_states(states, &content, tensors)
+        let tensors = in_parallel(jobs, threads_for(bytes), |(name, job), _: &mut ()| {
+            Ok((name.clone(), job.read()?))
+        })?;
+        states::make(&content, tensors)
     }
 
     /// The content under the names and ids that burn will get, and the names in the file by them.
@@ -223,9 +237,13 @@ impl RecordFile {
         if saved.tensors.len() != named.tensors.len() {
             return Err(not_a_record(PATH_IDS, "paths that give each tensor a name".into()));
         }
-        let in_record = |name| new_ids.rename(&ids.in_record(name).0);
-        let names = named.tensors.keys().filter_map(|name| Some((in_record(name)?, &**name)));
-        Ok((new_ids.apply(saved), names.collect()))
+        let mut names = BTreeMap::new();
+        for name in named.tensors.keys() {
+            if let Some(in_record) = new_ids.rename(&ids.in_record(name).0) {
+                names.insert(in_record, name.as_str());
+            }
+        }
+        Ok((new_ids.apply(saved), names))
     }
 
     /// The reading of a tensor that has this name in burn.
@@ -259,23 +277,6 @@ fn burns_scalar(saved: RecordScalar) -> Scalar {
     }
 }
 
-/// Makes a record of a container.
-fn record_of<R: Record>(container: Bytes) -> Result<R> {
-    R::checkpoint_from_bytes(container).map_err(of_record)
-}
-
-/// Makes a record of the states that a content has, and of their tensors.
-pub(super) fn record_of_states(
-    states: States,
-    content: &Content,
-    tensors: Vec<(String, TensorData)>,
-) -> Result<OptimizerRecord> {
-    let mut rest = Content { tensors: BTreeMap::new(), ..content.clone() };
-    // burn makes a record of all but the tensors, and they are put in their places after that.
-    let rest = record_of(container::build(&mut rest, |_, _| Ok(()))?)?;
-    Ok(states.record(rest, tensors))
-}
-
 /// A metadata entry as a map, which is empty if there is no such entry.
 fn map<K: DeserializeOwned + Ord, V: DeserializeOwned>(
     metadata: &Metadata,
@@ -292,7 +293,7 @@ fn not_a_record(key: &'static str, expected: String) -> Error {
 
 /// The bytes of the file that a record is saved as.
 #[cfg(test)]
-pub(super) fn saved(record: &Unpacked) -> Vec<u8> {
+pub(super) fn saved(record: Unpacked) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("record.safetensors");
     save(record, &path).unwrap();

@@ -16,7 +16,7 @@ use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::attempts::{Attempts, Ended};
-use super::deltas::WholeFiles;
+use super::deltas::{WholeFiles, reduce};
 use super::epochs::Epochs;
 use super::manifest::{EpochFile, Manifest};
 use super::{EpochError, RecordKind};
@@ -47,8 +47,6 @@ struct State {
     /// The epoch that was saved or restored last, from which training can be resumed.
     current: Option<usize>,
     restoring: Option<Restoring>,
-    /// The epochs that were not saved, and without which the training goes on.
-    given_up: BTreeSet<usize>,
 }
 
 impl State {
@@ -69,8 +67,7 @@ struct Restoring {
 
 impl Shared {
     pub(super) fn new(epochs: Epochs) -> Self {
-        let (state, in_place, made) = Default::default();
-        Self { epochs, state, in_place, made }
+        Self { epochs, state: Mutex::default(), in_place: Mutex::default(), made: Mutex::default() }
     }
 
     pub(super) fn epochs(&self) -> &Epochs {
@@ -83,51 +80,45 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// The errors of `write` and of [`AtomicDirectory`]; [`EpochError::OtherFailed`]. None without
-    /// which the training [goes on](Epochs::on_failure).
+    /// The errors of `write` and of [`AtomicDirectory`]; [`EpochError::OtherFailed`].
     pub(super) fn save(
         &self,
         epoch: usize,
         part: RecordKind,
         write: impl FnOnce(&Path) -> Result<usize>,
     ) -> Result<()> {
-        let in_epoch = |error: Error| error.in_path(self.epochs.path(epoch));
-        let failed = |error: Error| self.decide(epoch, in_epoch(error));
-        let (mut saving, directory) = match self.begin(epoch, part) {
-            Ok(begun) => begun,
-            Err(error) => return failed(error),
-        };
-        let written = directory.and_then(|directory| {
-            let path = directory.path().join(part.file_name());
-            let entry = catch_panic(|| write(directory.path())).flatten();
-            let entry = entry.and_then(|tensors| EpochFile::of(&path, tensors));
-            // The record of a scheduler has a few numbers.
-            #[cfg(feature = "delta")]
-            let entry = entry.and_then(|file| match part {
-                RecordKind::Scheduler => Ok(file),
-                _ => super::deltas::reduce(&self.epochs, epoch, &path, file),
-            });
-            entry.map_err(|error| directory.locate(error.in_path(&path)))
-            // The last record needs the directory for itself, so it is dropped here.
-        });
-        // The other records ask what was decided when they learn that this one has failed.
-        match written {
-            Ok(entry) => saving.end(Some(entry)).or_else(failed),
-            Err(error) => failed(error),
-        }
+        self.try_save(epoch, part, write).map_err(|error| error.in_path(self.epochs.path(epoch)))
     }
 
-    /// Asks whether the training goes on without this epoch, and returns the error if not. That
-    /// another record has failed says nothing new: its own error was decided on.
-    fn decide(&self, epoch: usize, error: Error) -> Result<()> {
-        if is_of_other(&error) {
-            return if lock(&self.state).given_up.contains(&epoch) { Ok(()) } else { Err(error) };
-        }
-        if self.epochs.goes_on(epoch, &error) {
-            lock(&self.state).given_up.insert(epoch);
-            return Ok(());
-        }
-        Err(error)
+    fn try_save(
+        &self,
+        epoch: usize,
+        part: RecordKind,
+        write: impl FnOnce(&Path) -> Result<usize>,
+    ) -> Result<()> {
+        let (mut saving, directory) = self.begin(epoch, part)?;
+        // The last record needs the directory for itself, so it is dropped here.
+        let entry = directory.and_then(|directory| self.write(epoch, part, &directory, write))?;
+        saving.end(Some(entry))
+    }
+
+    /// Writes the file of a record into the directory of its epoch, and describes it.
+    fn write(
+        &self,
+        epoch: usize,
+        part: RecordKind,
+        directory: &AtomicDirectory,
+        write: impl FnOnce(&Path) -> Result<usize>,
+    ) -> Result<EpochFile> {
+        let path = directory.path().join(part.file_name());
+        let written = catch_panic(|| write(directory.path())).flatten();
+        let file = written.and_then(|tensors| EpochFile::of(&path, tensors));
+        let file = file.and_then(|file| match part {
+            // It has a few numbers.
+            RecordKind::Scheduler => Ok(file),
+            _ => reduce(&self.epochs, epoch, &path, file),
+        });
+        file.map_err(|error| directory.locate(error.in_path(&path)))
     }
 
     /// Begins the save of a record. Returns the directory of its attempt, which the first record
@@ -143,10 +134,7 @@ impl Shared {
         let directory = match &attempt.directory {
             Some(directory) => Ok(Arc::clone(directory)),
             None if attempt.has_failed() => Err(EpochError::OtherFailed.into()),
-            None => {
-                let create = || AtomicDirectory::create(self.epochs.path(epoch)).map(Arc::new);
-                self.epochs.prepare(epoch).and_then(|()| create())
-            }
+            None => self.epochs.create(epoch).map(Arc::new),
         };
         attempt.directory = directory.as_ref().ok().map(Arc::clone);
         drop(state);
@@ -174,45 +162,49 @@ impl Shared {
             Ended::Failed => return Err(EpochError::OtherFailed.into()),
             Ended::Complete(files, directory) => (files, directory),
         };
-        // All other records have ended, so no other process has the directory.
-        let put = || {
-            let directory = Arc::into_inner(directory).ok_or(EpochError::OtherFailed)?;
-            // The disk may take long, so this comes before the lock. While the threads still write,
-            // the system may make all of them wait for it.
-            let whole = files.iter().filter(|(_, file)| file.delta.is_none());
-            let mut paths = whole.map(|(name, _)| directory.path().join(name));
-            let synced = paths.try_for_each(|path| sync(&path));
-            let manifest = || Manifest::new(epoch, files).write(directory.path());
-            synced.and_then(|()| manifest()).map_err(|error| directory.locate(error))?;
-            let _in_place = lock(&self.in_place);
-            self.epochs.put(epoch, directory)
-        };
-        let result = put();
-        let mut state = lock(&self.state);
-        let attempts = state.attempts.entry(epoch).or_default();
-        match result {
-            Ok(()) => {
-                if attempts.forget(number) {
-                    state.attempts.remove(&epoch);
-                }
-                state.has_failed = false;
-                state.restoring = None;
-                state.current = Some(epoch);
-                state.given_up.remove(&epoch);
-            }
-            Err(error) => {
+        let result = self.put(epoch, files, directory);
+        {
+            let mut state = lock(&self.state);
+            let attempts = state.attempts.entry(epoch).or_default();
+            if let Err(error) = result {
                 attempts.fail(number);
                 state.fail();
                 return Err(error);
             }
+            if attempts.forget(number) {
+                state.attempts.remove(&epoch);
+            }
+            state.has_failed = false;
+            state.restoring = None;
+            state.current = Some(epoch);
         }
-        drop(state);
         *lock(&self.made) = None;
         self.epochs.clean();
         // The epoch is saved. What cannot be deleted is tried again, and the next call of `delete`
         // says why it fails.
         let _ = self.delete_deferred();
         Ok(())
+    }
+
+    /// Puts an epoch in place, all of whose records are saved.
+    fn put(
+        &self,
+        epoch: usize,
+        files: BTreeMap<String, EpochFile>,
+        directory: Arc<AtomicDirectory>,
+    ) -> Result<()> {
+        // All other records have ended, so no other process has the directory.
+        let directory = Arc::into_inner(directory).ok_or(EpochError::OtherFailed)?;
+        // The disk may take long, so this comes before the lock. While the threads still write, the
+        // system may make all of them wait for it.
+        let synced = files
+            .iter()
+            .filter(|(_, file)| file.delta.is_none())
+            .try_for_each(|(name, _)| sync(&directory.path().join(name)));
+        let written = synced.and_then(|()| Manifest::new(epoch, files).write(directory.path()));
+        written.map_err(|error| directory.locate(error))?;
+        let _in_place = lock(&self.in_place);
+        self.epochs.put(epoch, directory)
     }
 
     /// Notes that a record of an epoch is to be deleted. The last record deletes the epoch, or
@@ -232,10 +224,7 @@ impl Shared {
             }
             state.deferred.insert(epoch);
         }
-        self.delete_deferred().or_else(|error| match self.epochs.goes_on(epoch, &error) {
-            true => Ok(()),
-            false => Err(error),
-        })
+        self.delete_deferred()
     }
 
     /// Deletes what is to be deleted, except for the newest complete epoch and the one that was
@@ -284,8 +273,10 @@ impl Shared {
         if manifest.files.values().all(|file| file.delta.is_none()) {
             return Ok((manifest, None));
         }
-        let make = || WholeFiles::of(&self.epochs, epoch, &manifest).map(Arc::new);
-        let files = known.map_or_else(make, Ok)?;
+        let files = match known {
+            Some(files) => files,
+            None => Arc::new(WholeFiles::of(&self.epochs, epoch, &manifest)?),
+        };
         // They go with the last record.
         *made = (!is_last).then(|| (digest, Arc::clone(&files)));
         Ok((manifest, Some(files)))
@@ -315,12 +306,6 @@ impl Shared {
 
 /// The directory of an attempt, or why there is none.
 type Directory = Result<Arc<AtomicDirectory>>;
-
-/// Whether an error only says that another record has failed.
-fn is_of_other(error: &Error) -> bool {
-    let ErrorKind::Framework { source, .. } = error.kind() else { return false };
-    matches!(source.downcast_ref(), Some(EpochError::OtherFailed))
-}
 
 /// Synchronises a file.
 fn sync(path: &Path) -> Result<()> {

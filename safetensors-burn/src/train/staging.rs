@@ -8,11 +8,11 @@ use std::{fs, io};
 
 use burn::store::RecordError;
 use burn::train::checkpoint::{Checkpoint as Record, CheckpointerError};
+use burn_store::burn_pack::Reader;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::EpochError;
-use super::container::Container;
 use super::error::of_record;
 
 /// The name of the hidden directories of records on their way. It is the same for all runs, so that
@@ -25,16 +25,13 @@ const NAME: &str = "safetensors-record";
 ///
 /// [`EpochError::Record`]; errors of the system about the hidden directory, which keep their kind.
 /// They name `staging`, or a path in it without the hidden name.
-pub(super) fn file_of<R: Record>(
-    record: R,
-    staging: &Path,
-) -> Result<(Container, AtomicDirectory)> {
+pub(super) fn file_of<R: Record>(record: R, staging: &Path) -> Result<(Reader, AtomicDirectory)> {
     let directory = directory_in(staging)?;
     let path = directory.path().join("record.bpk");
     let saved = record.save(path.clone()).map_err(of_checkpointer);
     saved.map_err(|error| error.in_path(staging))?;
-    let container = Container::open(&path).map_err(|error| directory.locate(error))?;
-    Ok((container, directory))
+    let reader = Reader::from_file(&path).map_err(of_record);
+    Ok((reader.map_err(|error| directory.locate(error.in_path(&path)))?, directory))
 }
 
 /// A hidden directory in `staging`, which the next process removes if this one is killed.

@@ -11,39 +11,11 @@ use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind, Result};
 
 use super::EpochError;
-use super::container::Content;
+use super::container::{Content, Described};
 use super::module::{Owners, Parameters};
-use super::names::{NewIds, RANK, owners, parse_id};
-use super::packed::Described;
+use super::names::{NewIds, RANK, owners, split_id};
+use super::states::TENSORS;
 use crate::dtype;
-
-/// The tensors of burn's optimizers that have the shape of their parameter. The state of any other
-/// optimizer may have any shape.
-const OF_SAME_SHAPE: [&str; 16] = [
-    // AdaGrad
-    "lr_decay.sum",
-    // Adam and AdamW
-    "momentum.moment_1",
-    "momentum.moment_2",
-    "momentum.max_moment_2",
-    // Adan
-    "momentum.exp_avg",
-    "momentum.exp_avg_sq",
-    "momentum.exp_avg_diff",
-    "momentum.neg_pre_grad",
-    // LAMB
-    "moment_1",
-    "moment_2",
-    // Lion
-    "momentum",
-    // Muon and SGD
-    "momentum.velocity",
-    // RMSprop
-    "square_avg.square_avg",
-    "centered.avg",
-    "centered.grad_avg",
-    "momentum.buf",
-];
 
 /// Compares the record of an optimizer with a module, and returns the ids that its parameters have
 /// in the module. `model` is the record of the module in the same epoch, which fits the module.
@@ -70,13 +42,7 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
     owners.retain(|id, _| ids.contains(id));
     let in_use: BTreeMap<u64, u64> =
         owners.iter().map(|(id, (_, parameter))| (*id, parameter.id)).collect();
-    let by_path: BTreeMap<&str, u64> = owners.values().map(|(path, p)| (*path, p.id)).collect();
-    let mut paths = BTreeMap::new();
-    for (path, id) in by_path {
-        if let Some(other) = paths.insert(id, path) {
-            mismatches.push(Mismatch::Tied { name: path.into(), other: other.into() });
-        }
-    }
+    compare_ties(&owners, &mut mismatches);
     if owners.is_empty() {
         for id in &ids {
             let path = optimizer.metadata.get(&id.to_string());
@@ -92,7 +58,30 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
     for (name, tensor) in &optimizer.tensors {
         compare_tensor(name, tensor, &owners, &mut mismatches);
     }
-    for (id, (path, parameter)) in &owners {
+    compare_ranks(optimizer, &owners, &mut mismatches);
+    if !mismatches.is_empty() {
+        return Err(ErrorKind::Mismatches { mismatches }.into());
+    }
+    if in_use.is_empty() {
+        return Err(EpochError::NoStateInUse { found: ids.len() }.into());
+    }
+    Ok(ids.into_iter().map(|id| (id, in_use.get(&id).copied())).collect())
+}
+
+/// Finds states of several parameters that are one in the module.
+fn compare_ties(owners: &Owners<'_>, mismatches: &mut Vec<Mismatch>) {
+    let by_path: BTreeMap<&str, u64> = owners.values().map(|(path, p)| (*path, p.id)).collect();
+    let mut paths = BTreeMap::new();
+    for (path, id) in by_path {
+        if let Some(other) = paths.insert(id, path) {
+            mismatches.push(Mismatch::Tied { name: path.into(), other: other.into() });
+        }
+    }
+}
+
+/// Compares the number of dimensions of each state with its parameter.
+fn compare_ranks(optimizer: &Content, owners: &Owners<'_>, mismatches: &mut Vec<Mismatch>) {
+    for (id, (path, parameter)) in owners {
         let found = optimizer.scalars.get(&format!("{id}.{RANK}"));
         let rank = found.and_then(|found| usize::try_from(*found).ok());
         if rank != Some(parameter.shape.len()) {
@@ -103,13 +92,6 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
             });
         }
     }
-    if !mismatches.is_empty() {
-        return Err(ErrorKind::Mismatches { mismatches }.into());
-    }
-    if in_use.is_empty() {
-        return Err(EpochError::NoStateInUse { found: ids.len() }.into());
-    }
-    Ok(ids.into_iter().map(|id| (id, in_use.get(&id).copied())).collect())
 }
 
 /// Compares a tensor of the state with its parameter. `owners` has the path and the parameter of
@@ -121,8 +103,7 @@ fn compare_tensor(
     mismatches: &mut Vec<Mismatch>,
 ) {
     // burn looks for a tensor by the id that it has and by the name that begins with this id.
-    let parts = name.split_once('.').and_then(|(first, rest)| Some((parse_id(first)?, rest)));
-    let state = parts.filter(|(id, _)| tensor.param_id == Some(*id));
+    let state = split_id(name).filter(|(id, _)| tensor.param_id == Some(*id));
     let Some((id, state)) = state else {
         return mismatches.push(Mismatch::Extra { name: name.into() });
     };
@@ -142,8 +123,8 @@ fn compare_tensor(
     }
 }
 
-/// The shape that a tensor of the state of one of burn's optimizers has; `None` for any other
-/// tensor.
+/// The shape that a tensor of the state of one of burn's optimizers has: nearly always that of its
+/// parameter. `None` for any other tensor.
 fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     let mut shape = parameter.to_vec();
     let ndim = shape.len();
@@ -151,8 +132,8 @@ fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
         // Adafactor keeps means over the columns and the rows of a matrix.
         "second_moment" if ndim >= 2 => shape[ndim - 1] = 1,
         "column_second_moment" if ndim >= 2 => shape[ndim - 2] = 1,
-        "second_moment" => {}
-        _ if OF_SAME_SHAPE.contains(&state) => {}
+        "column_second_moment" => return None,
+        _ if TENSORS.contains(&state) => {}
         _ => return None,
     }
     Some(shape)

@@ -1,37 +1,28 @@
 //! [`Unpacked`]: what a record has, to be written to a file.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::tensor::{Bytes, TensorData};
 use burn::train::checkpoint::Checkpoint as Record;
+use burn_store::burn_pack::Reader;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, Result};
 
-use super::container::{Container, Content, no_tensor};
+use super::container::{Content, Described};
 use super::error::of_record;
-use super::packed::Described;
-use super::packed::PackedTensor;
 use super::staging;
+use crate::store::pack::PackTensor;
 
 /// What a record has. Names are those that burn gives.
 #[derive(Debug)]
-pub(super) enum Unpacked {
-    /// The bytes that burn made of it.
-    Bytes(Container),
-    /// The file that burn made of it, in a hidden directory that goes with it.
-    File(Container, AtomicDirectory),
-    /// What burn gave tensor by tensor.
-    Tensors(Tensors),
-}
-
-/// Tensors, each in memory of its own.
-#[derive(Debug)]
-pub(super) struct Tensors {
-    content: Content,
-    metadata_len: usize,
-    data: BTreeMap<String, TensorData>,
+pub(super) struct Unpacked {
+    /// All but the bytes of the tensors.
+    pub(super) content: Content,
+    /// The tensors, by name. Clones share their bytes, or read them from the file.
+    pub(super) tensors: BTreeMap<String, PackTensor>,
+    /// The hidden directory of the file that burn made of the record. It goes with the tensors.
+    staged: Option<AtomicDirectory>,
 }
 
 impl Unpacked {
@@ -42,72 +33,63 @@ impl Unpacked {
     ///
     /// [`EpochError::Record`](super::EpochError::Record); those of [`staging::file_of`].
     pub(super) fn of<R: Record>(record: R, staging: Option<&Path>) -> Result<Self> {
-        match staging {
-            Some(staging) => {
-                let (container, directory) = staging::file_of(record, staging)?;
-                Ok(Self::File(container, directory))
-            }
-            None => Self::of_bytes(record.checkpoint_into_bytes().map_err(of_record)?),
-        }
+        let Some(staging) = staging else {
+            return Self::of_bytes(record.checkpoint_into_bytes().map_err(of_record)?);
+        };
+        let (reader, directory) = staging::file_of(record, staging)?;
+        Ok(Self { staged: Some(directory), ..Self::of_reader(reader)? })
     }
 
-    pub(super) fn of_bytes(bytes: Bytes) -> Result<Self> {
-        Ok(Self::Bytes(Container::parse(bytes)?))
-    }
-
-    /// Adds tensors, each with its name and the id of its parameter, to a content without tensors.
+    /// Unpacks the bytes of a record.
     ///
     /// # Errors
     ///
-    /// The errors of [`Content::lay_out`].
-    pub(super) fn of_tensors(
-        rest: Content,
-        tensors: impl IntoIterator<Item = (String, Option<u64>, TensorData)>,
-    ) -> Result<Self> {
-        let (mut content, mut data) = (rest, BTreeMap::new());
-        for (name, id, tensor) in tensors {
-            let described = Described::new(tensor.dtype(), tensor.shape(), id);
-            content.tensors.insert(name.clone(), described);
-            data.insert(name, tensor);
-        }
-        // As long as in a container that burn would make of it, so that what is saved can be
-        // restored.
-        let metadata_len = content.lay_out()?.0.len();
-        Ok(Self::Tensors(Tensors { content, metadata_len, data }))
+    /// [`EpochError::Record`](super::EpochError::Record) if burn's reader refuses them.
+    pub(super) fn of_bytes(bytes: Bytes) -> Result<Self> {
+        Self::of_reader(Reader::from_bytes(bytes).map_err(of_record)?)
     }
 
-    /// All but the bytes of the tensors.
-    pub(super) fn content(&self) -> &Content {
-        match self {
-            Self::Bytes(container) | Self::File(container, _) => &container.content,
-            Self::Tensors(tensors) => &tensors.content,
-        }
+    fn of_reader(reader: Reader) -> Result<Self> {
+        let content = Content {
+            metadata: reader.metadata().clone(),
+            scalars: reader.scalars().clone(),
+            ..Content::default()
+        };
+        Ok(Self::new(content, reader.into_tensors().map_err(of_record)?))
     }
 
-    /// The length that the content has in a container.
-    pub(super) fn metadata_len(&self) -> usize {
-        match self {
-            Self::Bytes(container) | Self::File(container, _) => container.metadata_len,
-            Self::Tensors(tensors) => tensors.metadata_len,
-        }
+    /// Adds tensors, each with its name and the id of its parameter, to a content without tensors.
+    pub(super) fn of_tensors(content: Content, tensors: Vec<TakenTensor>) -> Self {
+        let tensors = tensors.into_iter().map(|TakenTensor { name, id, data }| {
+            let (bytes, shape, dtype) = data.into_parts();
+            PackTensor::new(name, dtype, shape, id, bytes.shared())
+        });
+        Self::new(content, tensors)
     }
 
-    /// A tensor, to be written to a file.
-    pub(super) fn tensor(&self, name: &str) -> Result<PackedTensor<'_>> {
-        match self {
-            Self::Bytes(container) | Self::File(container, _) => container.tensor(name),
-            Self::Tensors(tensors) => {
-                let data = tensors.data.get(name).ok_or_else(|| no_tensor(name))?;
-                PackedTensor::of_data(Cow::Borrowed(data))
-            }
+    fn new(mut content: Content, tensors: impl IntoIterator<Item = PackTensor>) -> Self {
+        let mut by_name = BTreeMap::new();
+        for tensor in tensors {
+            let described = Described::new(tensor.dtype, &tensor.shape, tensor.param_id);
+            content.tensors.insert(tensor.name.clone(), described);
+            by_name.insert(tensor.name.clone(), tensor);
         }
+        Self { content, tensors: by_name, staged: None }
     }
 
     /// Names the directory for records on their way in an error, without its hidden name.
     pub(super) fn locate(&self, error: Error) -> Error {
-        match self {
-            Self::File(_, directory) => directory.locate(error),
-            Self::Bytes(_) | Self::Tensors(_) => error,
+        match &self.staged {
+            Some(directory) => directory.locate(error),
+            None => error,
         }
     }
+}
+
+/// A tensor that burn gave.
+#[derive(Clone, Debug)]
+pub(super) struct TakenTensor {
+    pub(super) name: String,
+    pub(super) id: Option<u64>,
+    pub(super) data: TensorData,
 }

@@ -14,3 +14,31 @@ mod tied;
 mod train;
 #[cfg(all(target_os = "linux", feature = "train"))]
 mod train_memory;
+
+use burn::module::Module;
+use burn::tensor::TensorData;
+use safetensors_burn::{ModuleSnapshot, bridge, burn_pack};
+use safetensors_core::{Error, ErrorKind};
+use tempfile::TempDir;
+
+/// All parameters of a module, by path.
+fn state(module: &impl Module) -> Vec<(String, TensorData)> {
+    let tensors = module.collect(None, None, false);
+    tensors.into_iter().map(|tensor| (tensor.name.clone(), data_of(&tensor))).collect()
+}
+
+fn data_of(tensor: &burn_pack::Tensor) -> TensorData {
+    bridge::to_data(tensor).unwrap()
+}
+
+fn dir() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// The typed error inside an [`ErrorKind::Framework`].
+fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
+    let ErrorKind::Framework { framework: "burn", source } = error.kind() else {
+        panic!("{error:?}")
+    };
+    source.downcast_ref().unwrap_or_else(|| panic!("{source}"))
+}

@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "mapping a file is unsafe")]
 
 use std::error::Error as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn::tensor::quantization::QuantScheme;
@@ -10,13 +9,11 @@ use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Int, Shape, Tensor, TensorData, bf16, f16,
     flex32,
 };
-use safetensors_burn::{Burn, load, load_with, save, share_checkpoint, share_tensor};
-use safetensors_core::framework::{Framework, Support};
+use safetensors_burn::{Burn, load, save, share_checkpoint, share_tensor};
+use safetensors_core::framework::Framework;
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, TensorView, Widening,
-    serialize,
+    Checkpoint, Dtype, ErrorKind, SaveOptions, TensorBuf, TensorView, Widening, serialize,
 };
-use tempfile::TempDir;
 
 /// A file of raw tensors.
 fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
@@ -24,13 +21,6 @@ fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
         .iter()
         .map(|&(name, dtype, shape, data)| (name, TensorView::new(dtype, shape, data).unwrap()));
     serialize(views, &SaveOptions::new()).unwrap()
-}
-
-fn written(bytes: &[u8]) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    std::fs::write(&path, bytes).unwrap();
-    (dir, path)
 }
 
 /// One tensor of each dtype that the format and burn share.
@@ -55,22 +45,6 @@ fn exact() -> Vec<(&'static str, TensorData)> {
 }
 
 #[test]
-fn every_dtype_of_burn_comes_back_bit_for_bit() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    let tensors = exact();
-    save(&path, tensors.iter().map(|(name, data)| (name, data)), &SaveOptions::new()).unwrap();
-    let exactly = LoadOptions::new().widening(Widening::Refuse);
-    let loaded = load_with(&path, &exactly).unwrap();
-    assert_eq!(loaded.len(), tensors.len());
-    for (name, data) in tensors {
-        let found = &loaded[name];
-        assert_eq!((found.dtype(), found.shape()), (data.dtype(), data.shape()), "{name}");
-        assert_eq!(found.as_bytes(), data.as_bytes(), "{name}");
-    }
-}
-
-#[test]
 fn loaded_elements_are_moved_and_usable_as_vectors() {
     let values = vec![1.0_f32, 2.0, 3.0];
     let address = values.as_ptr();
@@ -79,53 +53,18 @@ fn loaded_elements_are_moved_and_usable_as_vectors() {
     assert_eq!(data.as_bytes().as_ptr(), address.cast());
     let values = data.try_into_vec::<f32>().unwrap();
     assert_eq!(values.as_ptr(), address);
-
-    let data = Burn::from_buf(
-        TensorBuf::from_vec(vec![2], vec![true, false]).unwrap(),
-        &(),
-        Widening::Refuse,
-    )
-    .unwrap();
-    assert_eq!(data, TensorData::from([true, false]));
 }
 
-/// Dtype, shape and bytes in a file, then dtype, shape and values in burn.
-type Case<'a> = (Dtype, &'a [usize], &'a [u8], DType, &'a [usize], &'a [f32]);
-
+/// The suite of all adapters has the other ways to load such tensors.
 #[test]
-fn dtypes_that_burn_lacks_are_widened_or_refused() {
-    let cases: [Case; 9] = [
-        (Dtype::F8_E4M3, &[2], &[0x38, 0xb0], DType::F16, &[2], &[1.0, -0.5]),
-        (Dtype::F8_E5M2, &[2], &[0x3c, 0x01], DType::F16, &[2], &[1.0, 1.525_878_9e-5]),
-        (Dtype::F8_E4M3FNUZ, &[1], &[0x40], DType::F16, &[1], &[1.0]),
-        (Dtype::F8_E5M2FNUZ, &[1], &[0x40], DType::F16, &[1], &[1.0]),
-        (Dtype::F4, &[2, 2], &[0x21, 0xf7], DType::F16, &[2, 2], &[0.5, 1.0, 6.0, -6.0]),
-        (Dtype::F6_E2M3, &[4], &[0x08, 0x00, 0x00], DType::F16, &[4], &[1.0, 0.0, 0.0, 0.0]),
-        (Dtype::F6_E3M2, &[4], &[0x0c, 0x00, 0x00], DType::F16, &[4], &[1.0, 0.0, 0.0, 0.0]),
-        (Dtype::F8_E8M0, &[2], &[0x7f, 0x00], DType::F32, &[2], &[1.0, 5.877_472e-39]),
-        (Dtype::C64, &[1], &[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0], DType::F32, &[1, 2], &[1.0, -2.0]),
-    ];
-    for (dtype, shape, bytes, to, to_shape, values) in cases {
-        assert!(matches!(Burn::support(dtype), Support::Widened(_)), "{dtype}");
-        let (_dir, path) = written(&file(&[("t", dtype, shape, bytes)]));
-        let data = &load(&path).unwrap()["t"];
-        assert_eq!((data.dtype(), &data.shape()[..]), (to, to_shape), "{dtype}");
-        assert_eq!(
-            data.clone().convert_dtype(DType::F32).as_slice::<f32>().unwrap(),
-            values,
-            "{dtype}"
-        );
-
-        let error = load_with(&path, &LoadOptions::new().widening(Widening::Refuse)).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
-        assert!(error.to_string().contains("model.safetensors: tensor \"t\""), "{error}");
-
-        let archive = in_memory(bytes::Bytes::from(std::fs::read(&path).unwrap()));
-        assert_eq!(share_tensor(&archive, "t", Widening::Lossless).unwrap(), *data, "{dtype}");
-        let error = share_tensor(&archive, "t", Widening::Refuse).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
-        assert_eq!(error.tensor(), Some("t"));
-    }
+fn shared_dtypes_that_burn_lacks_are_widened_or_refused() {
+    let bytes = [0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0];
+    let archive = in_memory(file(&[("t", Dtype::C64, &[1], &bytes)]));
+    let widened = share_tensor(&archive, "t", Widening::Lossless).unwrap();
+    assert_eq!(widened, TensorData::from([[1.0_f32, -2.0]]));
+    let error = share_tensor(&archive, "t", Widening::Refuse).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
+    assert_eq!(error.tensor(), Some("t"));
 }
 
 #[test]
@@ -247,9 +186,6 @@ fn shared_booleans_are_checked() {
     let error = share_tensor(&archive, "m", Widening::Lossless).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2, found: 5 }), "{error}");
     assert_eq!(error.tensor(), Some("m"));
-    let error = share_tensor(&archive, "absent", Widening::Lossless).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
-    assert_eq!(error.tensor(), Some("absent"));
 
     let archive = in_memory(file(&[("m", Dtype::BOOL, &[2], &[1, 0])]));
     assert_eq!(

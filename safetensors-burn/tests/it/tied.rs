@@ -1,6 +1,5 @@
 //! Tests parameters that a module has under several paths, tensors that share bytes, and shards.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,13 +7,11 @@ use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{BoolStore, Bytes, DType, Device, Distribution, Shape, Tensor, TensorData};
 use safetensors_burn::{
-    BurnToPyTorchAdapter, CheckpointStore, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter,
-    StoreError, load, save, save_sharded, share_tensor,
+    BurnToPyTorchAdapter, CheckpointStore, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter, load,
+    save, share_tensor,
 };
 use safetensors_core::tied::Tied;
-use safetensors_core::{
-    Checkpoint, ErrorKind, LoadOptions, Metadata, SaveOptions, ShardOptions, Widening, serialize,
-};
+use safetensors_core::{Checkpoint, ErrorKind, Metadata, SaveOptions, Widening, serialize};
 
 #[derive(Module, Debug)]
 struct Language {
@@ -227,12 +224,6 @@ fn a_module_is_saved_in_shards() {
     model.save_into(&mut store).unwrap();
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
 
-    let index = directory.join("model.safetensors.index.json");
-    let error = model
-        .save_into(&mut CheckpointStore::from_file(&index).max_shard_size(64.into()))
-        .unwrap_err();
-    let ErrorKind::Framework { source, .. } = error.kind() else { panic!("{error}") };
-    assert!(matches!(source.downcast_ref(), Some(StoreError::IndexDestination)), "{error}");
     let file = directory.join("model.safetensors");
     let error = model
         .save_into(&mut CheckpointStore::from_file(&file).max_shard_size(64.into()))
@@ -245,19 +236,7 @@ fn a_module_is_saved_in_shards() {
 fn data_of_the_same_bytes_is_saved_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    let values = TensorData::from([1.0_f32, 2.0, 3.0]);
     let options = SaveOptions::new().tied(Tied::new());
-    // A clone of owned memory is a copy, so it is not tied.
-    save(&path, [("b", &values), ("a", &values), ("copy", &values.clone())], &options).unwrap();
-    assert_eq!(written(&path), (vec!["a".into(), "copy".into()], entry("b", "a")));
-    let loaded = load(&path).unwrap();
-    assert_eq!(
-        loaded,
-        BTreeMap::from(["a", "b", "copy"].map(|name| (name.to_owned(), values.clone())))
-    );
-    let alone = safetensors_burn::load_with(&path, &LoadOptions::new().aliases(false)).unwrap();
-    assert_eq!(alone.len(), 2);
-
     let file = bytes::Bytes::from(
         serialize(
             [("w", safetensors_core::TensorView::from_slice(&[2], &[1_i64, 2]).unwrap())],
@@ -278,20 +257,4 @@ fn data_of_the_same_bytes_is_saved_once() {
         save(&path, [("a", &mask), ("b", &mask)], &options).unwrap();
         assert_eq!(load(&path).unwrap()["b"], TensorData::from([true, true]), "{store:?}");
     }
-}
-
-#[test]
-fn data_is_saved_in_shards() {
-    let dir = tempfile::tempdir().unwrap();
-    let (embed, norm) = (TensorData::from([[1.0_f32; 4]; 4]), TensorData::from([2.0_f32; 4]));
-    let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed)];
-    let options = ShardOptions::new()
-        .max_shard_size(64.into())
-        .save_options(SaveOptions::new().tied(Tied::new()));
-    let saved = save_sharded(dir.path(), tensors, &options).unwrap();
-    assert_eq!((saved.files.len(), saved.total_size), (2, 80));
-    assert_eq!(
-        load(dir.path()).unwrap(),
-        BTreeMap::from(tensors.map(|(name, data)| (name.to_owned(), data.clone())))
-    );
 }

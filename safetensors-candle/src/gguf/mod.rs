@@ -7,7 +7,7 @@
 //! |---|---|
 //! | open a file, or bytes from anywhere else | [`GgufFile::open`], [`GgufFile::from_source`] |
 //! | read one tensor by its name | [`GgufFile::qtensor`] |
-//! | read some, or all, in parallel | [`GgufFile::qtensors`], [`GgufFile::load`] |
+//! | read all, in parallel | [`GgufFile::load`] |
 //! | multiply by one | `candle_core::quantized::QMatMul::from_qtensor` |
 //! | know hyperparameters and the tokenizer | [`GgufFile::content`], which is candle's own type |
 //! | build a model of candle-transformers | its `from_gguf`, with [`GgufFile::content`] and [`GgufFile::reader`] |
@@ -179,26 +179,12 @@ impl<S: ReadAt + 'static> GgufFile<S> {
         read::one(&tensor, device)
     }
 
-    /// Reads some tensors onto a device, in parallel. The result has the order of the names.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`qtensor`](Self::qtensor). A tensor that is missing, or whose type candle
-    /// lacks, is found before anything is read.
-    pub fn qtensors<'a>(
-        &self,
-        names: impl IntoIterator<Item = &'a str>,
-        device: &Device,
-    ) -> Result<Vec<QTensor>> {
-        let names = names.into_iter().map(|name| self.checkpoint.tensor(name));
-        read::all(&names.collect::<Result<Vec<_>>>()?, device)
-    }
-
     /// Reads all tensors onto a device, in parallel.
     ///
     /// # Errors
     ///
-    /// The errors of [`qtensors`](Self::qtensors).
+    /// The errors of [`qtensor`](Self::qtensor). A tensor with a type that candle lacks is found
+    /// before anything is read.
     pub fn load(&self, device: &Device) -> Result<BTreeMap<String, QTensor>> {
         let tensors: Vec<LazyTensor<'_, _>> = self.checkpoint.tensors().collect();
         let names = tensors.iter().map(|tensor| tensor.name().to_owned());

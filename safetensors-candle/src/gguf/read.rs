@@ -29,7 +29,7 @@ pub(super) fn one<S: ReadAt + 'static>(
     tensor: &LazyTensor<'_, TensorFile<S>>,
     device: &Device,
 ) -> Result<QTensor> {
-    Job::of(*tensor)?.read(device, &mut Vec::new(), fill)
+    Job::new(*tensor)?.read(device, &mut Vec::new(), fill)
 }
 
 /// Reads tensors, in the order given. That candle has their types is found out first.
@@ -37,7 +37,7 @@ pub(super) fn all<S: ReadAt + 'static>(
     tensors: &[LazyTensor<'_, TensorFile<S>>],
     device: &Device,
 ) -> Result<Vec<QTensor>> {
-    let jobs = tensors.iter().map(|tensor| Job::of(*tensor)).collect::<Result<Vec<_>>>()?;
+    let jobs = tensors.iter().map(|tensor| Job::new(*tensor)).collect::<Result<Vec<_>>>()?;
     let Some(first) = tensors.first() else { return Ok(Vec::new()) };
     let threads = match first.source().requests() {
         None => default_threads(),
@@ -78,20 +78,14 @@ struct Job<'a, S> {
 }
 
 impl<'a, S: ReadAt + 'static> Job<'a, S> {
-    fn of(tensor: LazyTensor<'a, TensorFile<S>>) -> Result<Self> {
+    fn new(tensor: LazyTensor<'a, TensorFile<S>>) -> Result<Self> {
         let stored = tensor.source().stored(tensor.name());
         // The dtype of a plain tensor has the name of its type.
         let (name, shape) = match stored {
             Some(stored) => (stored.type_name.as_str(), stored.shape.as_slice()),
             None => (tensor.dtype().name(), tensor.shape()),
         };
-        let of_size = |dtype: &GgmlDType| {
-            let elements = shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64));
-            let blocks = elements.map(|elements| elements / dtype.block_size() as u64);
-            let bytes = blocks.and_then(|blocks| blocks.checked_mul(dtype.type_size() as u64));
-            bytes == Some(tensor.byte_len())
-        };
-        match ggml_dtype(name).filter(of_size) {
+        match ggml_dtype(name).filter(|dtype| byte_len(*dtype, shape) == Some(tensor.byte_len())) {
             Some(dtype) => Ok(Self { tensor, dtype, shape }),
             None => {
                 let problem = format!("candle has no quantised tensors of {name}");
@@ -107,32 +101,40 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
         buffer: &mut Vec<u32>,
         fill: impl FnOnce(&TensorFile<S>, &mut [u8], u64) -> io::Result<()>,
     ) -> Result<QTensor> {
-        let (tensor, source) = (self.tensor, self.tensor.source());
-        let read = || {
-            if let Some(bytes) = lent(&tensor) {
-                return self.to_device(bytes, device).map_err(from_candle_error);
-            }
-            let bytes = tensor.byte_len();
-            let too_large = |_| ErrorKind::TooLargeForMemory { bytes };
-            let len = isize::try_from(bytes).map_err(too_large)?.unsigned_abs();
-            let words = len.div_ceil(size_of::<u32>());
-            if buffer.len() < words {
-                // Fresh memory is zero already, so that nothing is copied or cleared.
-                *buffer = vec![0; words];
-            }
-            let bytes = &mut bytemuck::cast_slice_mut(buffer)[..len];
-            fill(source, bytes, tensor.file_offset()).map_err(ErrorKind::Io)?;
-            source.check_unchanged().map_err(ErrorKind::Io)?;
-            self.to_device(bytes, device).map_err(from_candle_error)
+        let tensor = match lent(&self.tensor) {
+            Some(bytes) => self.to_device(bytes, device),
+            None => self.fetch(buffer, fill).and_then(|bytes| self.to_device(bytes, device)),
         };
-        read().map_err(|error| tensor.locate(error))
+        tensor.map_err(|error| self.tensor.locate(error))
     }
 
-    fn to_device(&self, bytes: &[u8], device: &Device) -> candle_core::Result<QTensor> {
-        let storage = QStorage::from_data(Cow::Borrowed(bytes), device, self.dtype)?;
-        let tensor = QTensor::new(storage, self.shape)?;
+    /// Reads the blocks into the buffer.
+    fn fetch<'b>(
+        &self,
+        buffer: &'b mut Vec<u32>,
+        fill: impl FnOnce(&TensorFile<S>, &mut [u8], u64) -> io::Result<()>,
+    ) -> Result<&'b [u8]> {
+        let bytes = self.tensor.byte_len();
+        let len = isize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
+        let len = len.unsigned_abs();
+        let words = len.div_ceil(size_of::<u32>());
+        if buffer.len() < words {
+            // Fresh memory is zero already, so that nothing is copied or cleared.
+            *buffer = vec![0; words];
+        }
+        let bytes = &mut bytemuck::cast_slice_mut(buffer)[..len];
+        let source = self.tensor.source();
+        fill(source, bytes, self.tensor.file_offset()).map_err(ErrorKind::Io)?;
+        source.check_unchanged().map_err(ErrorKind::Io)?;
+        Ok(bytes)
+    }
+
+    fn to_device(&self, bytes: &[u8], device: &Device) -> Result<QTensor> {
+        let storage = QStorage::from_data(Cow::Borrowed(bytes), device, self.dtype);
+        let tensor = storage.and_then(|storage| QTensor::new(storage, self.shape));
+        let tensor = tensor.map_err(from_candle_error)?;
         // Each thread has a CUDA stream of its own, and the tensor is for any thread.
-        device.synchronize()?;
+        device.synchronize().map_err(from_candle_error)?;
         Ok(tensor)
     }
 }
@@ -144,14 +146,20 @@ pub(super) fn fill<S: ReadAt>(source: &S, bytes: &mut [u8], offset: u64) -> io::
         return source.read_exact_at(bytes, offset);
     }
     let pieces = bytes.chunks_mut(PIECE).enumerate();
-    let read = |(index, piece): (usize, &mut [u8]), _: &mut ()| {
+    let read = in_parallel(pieces, 0, |(index, piece), _: &mut ()| {
         let read = source.read_exact_at(piece, offset + (index * PIECE) as u64);
         Ok(read.map_err(ErrorKind::Io)?)
-    };
-    in_parallel(pieces, 0, read).map(drop).map_err(|error| match error.into_kind() {
+    });
+    read.map(drop).map_err(|error| match error.into_kind() {
         ErrorKind::Io(error) => error,
         other => io::Error::other(safetensors_core::Error::from(other)),
     })
+}
+
+/// The bytes of a tensor of this type and shape.
+fn byte_len(dtype: GgmlDType, shape: &[usize]) -> Option<u64> {
+    let elements = shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64))?;
+    (elements / dtype.block_size() as u64).checked_mul(dtype.type_size() as u64)
 }
 
 /// candle's type of blocks. Its `Q8_1` is left out: its blocks have 36 bytes, those of files 40.

@@ -54,7 +54,7 @@ use crate::weights::{Source, Weights};
 /// - `CannotFindTensor` for a missing tensor, and `UnexpectedShape` for another shape, both as from
 ///   candle's own backends. They name the tensor and the file; the former also has similar names.
 /// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
-///   by [`into_candle_error`]. For a part these are [`NoSuchDim`], [`NoSuchRank`], [`UnevenParts`]
+///   by [`IntoCandle`](crate::IntoCandle). For a part these are [`NoSuchDim`], [`NoSuchRank`], [`UnevenParts`]
 ///   and [`IndexOutOfBounds`]; for a [quantised weight](crate#quantised-weights) [`Quantization`].
 ///
 /// [`Quantization`]: safetensors_core::ErrorKind::Quantization
@@ -64,7 +64,6 @@ use crate::weights::{Source, Weights};
 /// [`IndexOutOfBounds`]: safetensors_core::ErrorKind::IndexOutOfBounds
 pub struct TensorParallelBackend<'a, H = Shard> {
     weights: Weights<'a>,
-    uneven: bool,
     prefetched: Arc<Prefetched>,
     /// A backend holds no hint. This form goes between threads, whatever `H` is.
     hints: PhantomData<fn() -> H>,
@@ -93,7 +92,7 @@ impl<'a> TensorParallelBackend<'a> {
     }
 
     fn over(weights: Weights<'a>) -> Self {
-        Self { weights, uneven: false, prefetched: Arc::default(), hints: PhantomData }
+        Self { weights, prefetched: Arc::default(), hints: PhantomData }
     }
 }
 
@@ -103,19 +102,9 @@ impl<'a, H> TensorParallelBackend<'a, H> {
     pub fn hints<I: PartHint>(self) -> TensorParallelBackend<'a, I> {
         TensorParallelBackend {
             weights: self.weights,
-            uneven: self.uneven,
             prefetched: self.prefetched,
             hints: PhantomData,
         }
-    }
-
-    /// Sets whether a dimension may be cut into parts of different length. If so, each rank gets
-    /// the length divided by the number of ranks, rounded up, while enough is left; the last parts
-    /// are shorter or empty. By default such a dimension is an error, as in candle.
-    #[must_use]
-    pub fn uneven(mut self, uneven: bool) -> Self {
-        self.uneven = uneven;
-        self
     }
 
     /// The checkpoint, with quantised weights as numbers if the options say so.
@@ -184,15 +173,6 @@ impl<'a, H> TensorParallelBackend<'a, H> {
     }
 }
 
-impl<H: PartHint> TensorParallelBackend<'_, H> {
-    fn part(&self, hint: &H) -> TensorPart {
-        match hint.part() {
-            TensorPart::Rank(part) if self.uneven => part.uneven().into(),
-            part => part,
-        }
-    }
-}
-
 impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
     /// A builder over this backend, which it shares. `dtype` and `device` are those of the parts,
     /// unless the model asks for others.
@@ -235,8 +215,7 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
         dtype: DType,
         device: &Device,
     ) -> Result<Vec<Tensor>> {
-        let parts = parts.into_iter().map(|(name, hint)| (name, self.part(&hint)));
-        let parts: Vec<_> = parts.collect();
+        let parts: Vec<_> = parts.into_iter().map(|(name, hint)| (name, hint.part())).collect();
         parts.iter().try_for_each(|(name, _)| self.tensor(name.as_ref()).map(drop))?;
         let named = parts.iter().map(|(name, part)| (name, *part));
         let bufs = self.weights.checkpoint.read_parts(named, &self.weights.options_for(dtype)?)?;
@@ -281,10 +260,12 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
         dtype: DType,
         device: &Device,
     ) -> Result<()> {
-        let (mut keys, mut wanted, mut hints) = (Vec::new(), HashSet::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut wanted = HashSet::new();
+        let mut hints = Vec::new();
         for (name, hint) in parts {
             let tensor = self.tensor(name.as_ref())?;
-            let key = self.key(&tensor, self.part(&hint), dtype)?;
+            let key = self.key(&tensor, hint.part(), dtype)?;
             if !self.prefetched.contains(&key, device) && wanted.insert(key.clone()) {
                 keys.push(key);
                 hints.push((name, hint));
@@ -303,17 +284,24 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        let load = || {
-            if !self.prefetched.is_empty()
-                && let Some(part) = self.prefetched.take(&self.key(&tensor, part, dtype)?, device)
-            {
-                return Ok(part);
-            }
-            let options = self.weights.options_for(dtype)?;
-            let buf = tensor.slice(part)?.read_with(&options)?;
-            Candle::from_exact(buf, device)
-        };
-        load().map_err(|error| into_candle_error(tensor.locate(error)))
+        let read = self.read(&tensor, part, dtype, device);
+        read.map_err(|error| into_candle_error(tensor.locate(error)))
+    }
+
+    fn read(
+        &self,
+        tensor: &LazyTensor<'_, Source<'a>>,
+        part: TensorPart,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        if !self.prefetched.is_empty()
+            && let Some(part) = self.prefetched.take(&self.key(tensor, part, dtype)?, device)
+        {
+            return Ok(part);
+        }
+        let options = self.weights.options_for(dtype)?;
+        Candle::from_exact(tensor.slice(part)?.read_with(&options)?, device)
     }
 }
 
@@ -328,7 +316,8 @@ impl<H: PartHint> Backend for TensorParallelBackend<'_, H> {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        let (tensor, part) = (self.find(name)?, self.part(&hint));
+        let tensor = self.find(name)?;
+        let part = hint.part();
         self.check_shape(&tensor, part, expected)?;
         self.load(tensor, part, dtype, device)
     }
@@ -353,7 +342,6 @@ impl<H> Clone for TensorParallelBackend<'_, H> {
     fn clone(&self) -> Self {
         Self {
             weights: self.weights.clone(),
-            uneven: self.uneven,
             prefetched: Arc::clone(&self.prefetched),
             hints: PhantomData,
         }
@@ -364,7 +352,6 @@ impl<H> fmt::Debug for TensorParallelBackend<'_, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TensorParallelBackend")
             .field("weights", &self.weights)
-            .field("uneven", &self.uneven)
             .finish_non_exhaustive()
     }
 }

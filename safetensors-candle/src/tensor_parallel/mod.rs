@@ -93,13 +93,13 @@ pub type TensorParallelVarBuilder<'a, H = Shard> = VarBuilderArgs<'a, TensorPara
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open_whole`]. [`TensorParallelBackend`] lists the errors of the builder
+/// The errors of [`Checkpoint::open`]. [`TensorParallelBackend`] lists the errors of the builder
 /// itself.
 pub fn tensor_parallel_var_builder(
     path: impl AsRef<Path>,
     dtype: DType,
     device: &Device,
 ) -> Result<TensorParallelVarBuilder<'static>> {
-    let backend = TensorParallelBackend::new(Checkpoint::open_whole(path)?);
+    let backend = TensorParallelBackend::new(Checkpoint::open(path)?);
     Ok(backend.var_builder(dtype, device))
 }

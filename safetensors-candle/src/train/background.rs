@@ -64,7 +64,8 @@ pub fn save_in_background<'a>(
     state: impl Into<StateRef<'a>>,
     options: &SaveOptions,
 ) -> Result<()> {
-    let (path, state) = (path.as_ref().to_owned(), state.into());
+    let path = path.as_ref().to_owned();
+    let state = state.into();
     let tensors = state.snapshot_after(saver, &path)?;
     let options = options.clone().metadata(state.metadata());
     saver.start(&options, move |options| crate::save(path, named(&tensors), options))
@@ -106,7 +107,8 @@ pub fn save_sharded_in_background<'a>(
     state: impl Into<StateRef<'a>>,
     options: &ShardOptions,
 ) -> Result<()> {
-    let (directory, state) = (directory.as_ref().to_owned(), state.into());
+    let directory = directory.as_ref().to_owned();
+    let state = state.into();
     let tensors = state.snapshot_after(saver, &directory)?;
     let options = options.clone().metadata(state.metadata());
     saver.start(&options, move |options| {

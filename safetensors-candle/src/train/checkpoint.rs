@@ -123,7 +123,8 @@ pub fn save<'a>(
     state: impl Into<StateRef<'a>>,
     options: &SaveOptions,
 ) -> Result<()> {
-    let (path, state) = (path.as_ref(), state.into());
+    let path = path.as_ref();
+    let state = state.into();
     let tensors = state.tensors().map_err(|error| error.in_path(path))?;
     let tensors = tensors.iter().map(|(name, tensor)| (name, tensor));
     crate::save(path, tensors, &options.clone().metadata(state.metadata()))
@@ -163,7 +164,8 @@ pub fn save_sharded<'a>(
     state: impl Into<StateRef<'a>>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
-    let (directory, state) = (directory.as_ref(), state.into());
+    let directory = directory.as_ref();
+    let state = state.into();
     let tensors = state.tensors().map_err(|error| error.in_path(directory))?;
     let tensors = tensors.iter().map(|(name, tensor)| (name, tensor));
     crate::save_sharded(directory, tensors, &options.clone().metadata(state.metadata()))
@@ -206,7 +208,7 @@ pub fn save_sharded<'a>(
 ///
 /// # Errors
 ///
-/// - The errors of [`Checkpoint::open_whole`] and of reading.
+/// - The errors of [`Checkpoint::open`] and of reading.
 /// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint belongs to
 ///   another model, before any data is read. If names of one variable have different values, only
 ///   after reading.
@@ -234,7 +236,7 @@ impl StateOptions {
         state: impl Into<StateMut<'a>>,
     ) -> Result<Loaded> {
         let path = path.as_ref();
-        match Checkpoint::open_whole(path) {
+        match Checkpoint::open(path) {
             #[cfg(feature = "delta")]
             Err(error) if matches!(error.kind(), ErrorKind::IsDelta { .. }) && is_linked(path) => {
                 with_whole(path, |checkpoint| self.load_from(checkpoint, state))
@@ -277,7 +279,8 @@ impl StateOptions {
         let mut slots: Vec<TensorSlot> = variables.iter().map(Variable::slot).collect();
         let mut of_state =
             optimizer.as_ref().map_or(Ok(Vec::new()), |optimizer| optimizer.slots())?;
-        let (mut mismatches, mut settings) = (Vec::new(), None);
+        let mut mismatches = Vec::new();
+        let mut settings = None;
         let source = self.pytorch.as_ref().map(|training| {
             Source::of(training, checkpoint, var_map.is_some(), optimizer.is_some())
         });

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::io::FileSource;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 use safetensors_delta::{Options, open_linked};
@@ -38,7 +39,7 @@ pub(super) fn is_linked(directory: &Path) -> bool {
 /// it be read. All its tensors, and those of its base, are compared with their digests.
 pub(super) fn with_whole<T>(
     directory: &Path,
-    read: impl FnOnce(&Checkpoint) -> Result<T>,
+    read: impl FnOnce(&Checkpoint<FileSource>) -> Result<T>,
 ) -> Result<T> {
     let (base, chain) = open_linked(directory)?;
     let in_directory = |error: std::io::Error| Error::from(error).in_path(directory);
@@ -48,7 +49,8 @@ pub(super) fn with_whole<T>(
     let applied = chain.apply(&base, &whole, &Options::new().durable(false));
     applied.map_err(|error| hidden.locate(error))?;
     let file = File::open(whole.join(FILE)).map_err(in_directory)?;
-    let checkpoint = Checkpoint::from_file(file, directory.join(FILE))?;
+    let path = directory.join(FILE);
+    let checkpoint = Checkpoint::from_source(FileSource::from_file(file, &path)?, path)?;
     let result = read(&checkpoint);
     // Some systems cannot remove open files.
     drop(checkpoint);

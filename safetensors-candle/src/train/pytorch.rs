@@ -59,7 +59,8 @@ impl<'a> Source<'a> {
         optimizer: &AdamW,
         mismatches: &mut Vec<Mismatch>,
     ) -> Result<(usize, ParamsAdamW)> {
-        let (mut step, mut params) = (optimizer.step, optimizer.params.clone());
+        let mut step = optimizer.step;
+        let mut params = optimizer.params.clone();
         let Some(state) = &self.state else { return Ok((step, params)) };
         // Such as `max_exp_avg_sq`, without which AMSGrad would silently become AdamW.
         for (name, parameter) in state.parameters() {

@@ -34,12 +34,12 @@ pub(super) fn to_metadata(step: usize, params: &ParamsAdamW) -> Metadata {
 /// always listed.
 pub(super) fn from_metadata(
     metadata: &Metadata,
-    step: usize,
+    mut step: usize,
     params: &ParamsAdamW,
     allow_missing: bool,
     mismatches: &mut Vec<Mismatch>,
 ) -> (usize, ParamsAdamW) {
-    let (mut step, mut params) = (step, params.clone());
+    let mut params = params.clone();
     let mut report = |name, expected, found: Option<&String>| {
         if found.is_some() || !allow_missing {
             // An entry of a hostile file may be as long as its header.

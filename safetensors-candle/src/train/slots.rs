@@ -38,14 +38,9 @@ pub(super) fn fill<S: ReadAt>(
     needs_slot: impl Fn(&str) -> bool,
     options: &StateOptions,
 ) -> Result<Filled> {
-    let fill = || {
-        let plan = Plan::new(checkpoint, slots, mismatches, needs_slot, options)?;
-        let values = plan.read(checkpoint, options)?;
-        values.check_ties(slots.len())?;
-        let tensors = values.into_tensors(slots)?;
-        Ok(Filled { tensors, missing: plan.missing, extra: plan.extra })
-    };
-    fill().map_err(|error| checkpoint.in_first_path(error))
+    let plan = Plan::new(checkpoint, slots, mismatches, needs_slot, options);
+    let filled = plan.and_then(|plan| plan.fill(checkpoint, slots, options));
+    filled.map_err(|error| checkpoint.in_first_path(error))
 }
 
 /// Which tensor goes to which slots.
@@ -113,6 +108,19 @@ impl<'a> Plan<'a> {
         // little.
         refuse(mismatches)?;
         Ok(plan)
+    }
+
+    /// Reads the values and gives them to their slots.
+    fn fill<S: ReadAt>(
+        self,
+        checkpoint: &Checkpoint<S>,
+        slots: &[TensorSlot],
+        options: &StateOptions,
+    ) -> Result<Filled> {
+        let values = self.read(checkpoint, options)?;
+        values.check_ties(slots.len())?;
+        let tensors = values.into_tensors(slots)?;
+        Ok(Filled { tensors, missing: self.missing, extra: self.extra })
     }
 
     /// Reads each tensor once, in parallel; once for each dtype if it is cast to several.
@@ -194,7 +202,8 @@ fn compare<S>(
     &Wanted { name, slot, dtype: expected }: &Wanted<'_>,
     options: &LoadOptions,
 ) -> Vec<Mismatch> {
-    let (file, mut mismatches) = (tensor.dtype(), Vec::new());
+    let file = tensor.dtype();
+    let mut mismatches = Vec::new();
     let shape = match loaded {
         Some(loaded) => loaded.shape(tensor.shape()),
         None => tensor.shape().to_vec(),

@@ -41,8 +41,8 @@ impl<S> Values<'_, S> {
                 // The file may have tied variables apart. If they differ, either value would be
                 // wrong.
                 if before.buf.bytes() != value.buf.bytes() {
-                    let (name, other) = (before.tensor.name().into(), value.tensor.name().into());
-                    mismatches.push(Mismatch::Tied { name, other });
+                    let name = before.tensor.name().into();
+                    mismatches.push(Mismatch::Tied { name, other: value.tensor.name().into() });
                 }
             }
         }
@@ -92,7 +92,8 @@ fn compare(
     mismatches: &mut Vec<Mismatch>,
 ) -> Result<()> {
     if value.dims() != slot.tensor.dims() {
-        let (expected, found) = (slot.tensor.dims().to_vec(), value.dims().to_vec());
+        let expected = slot.tensor.dims().to_vec();
+        let found = value.dims().to_vec();
         mismatches.push(Mismatch::Shape { name: name.into(), expected, found });
     }
     if value.dtype() != slot.tensor.dtype() {

@@ -1,11 +1,10 @@
 //! [`Variable`]: a variable with all of its names.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::PoisonError;
 
 use candle_core::{Tensor, Var};
 use candle_nn::VarMap;
-use safetensors_core::Result;
+use safetensors_core::{Result, lock};
 
 use super::values::TensorSlot;
 use crate::error::from_candle_error;
@@ -29,7 +28,7 @@ impl Variable {
 pub(super) fn named(var_map: &VarMap) -> BTreeMap<String, Var> {
     // The map is locked only here, so a progress callback may use it during a load. A thread that
     // panicked while it held the lock has left a map that is still a map.
-    let variables = var_map.data().lock().unwrap_or_else(PoisonError::into_inner);
+    let variables = lock(var_map.data());
     variables.iter().map(|(name, var)| (name.clone(), var.clone())).collect()
 }
 

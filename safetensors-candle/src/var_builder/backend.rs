@@ -9,8 +9,8 @@ use candle_nn::{Init, VarBuilder};
 use safetensors_core::framework::Framework;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result};
 
-use super::kept::KeptTensors;
-use super::names::Names;
+use super::kept::{Asked, KeptTensors};
+use super::names::{Found, Names};
 use super::read_ahead::{ReadAhead, Reader};
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
@@ -110,7 +110,7 @@ const READ_AHEAD: u64 = 256 << 20;
 ///   name, then the file or index, and similar names.
 /// - `UnexpectedShape` for another shape, also as from candle's. It names the tensor and the file.
 /// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
-///   by [`into_candle_error`]. A [quantised weight](crate#quantised-weights) is one, also if it is
+///   by [`IntoCandle`](crate::IntoCandle). A [quantised weight](crate#quantised-weights) is one, also if it is
 ///   stored under another name (`fc.qweight` for `fc.weight`), for which `contains_tensor` is true.
 ///
 /// ```
@@ -215,9 +215,9 @@ impl<'a> CheckpointBackend<'a> {
     /// out before, if dtype and device are the same. Off by default: each request then reads the
     /// tensor and allocates it, except for the first request for each name of a tied tensor.
     ///
-    /// The backend then keeps every tensor that it has handed out, until it is
-    /// [released](CheckpointBackend::release) or dropped. Tensors that the model itself drops, for
-    /// example because it quantizes them, stay in memory as long. What writes into a tensor in
+    /// The backend then keeps every tensor that it has handed out, until it and its builders are
+    /// dropped. Tensors that the model itself drops, for example because it quantizes them, stay in
+    /// memory as long. What writes into a tensor in
     /// place, such as `slice_set`, writes into all that share its memory.
     #[must_use]
     pub fn cache_tensors(self, share: bool) -> Self {
@@ -278,19 +278,11 @@ impl<'a> CheckpointBackend<'a> {
         })
     }
 
-    /// Frees the tensors that are in memory for requests to come: those that were read ahead or
-    /// prefetched, and those that are kept to be shared. They are read again if the model asks for
-    /// them. Tensors that were handed out are not affected.
-    pub fn release(&self) {
-        self.state.ahead.release();
-        self.state.kept.release();
-    }
-
-    fn find(&self, name: &str) -> candle_core::Result<(usize, LazyTensor<'_, Source<'a>>)> {
+    fn find(&self, name: &str) -> candle_core::Result<Found<'_, Source<'a>>> {
         let found = self.names.find(&self.weights.checkpoint, name);
-        let (position, tensor) = found.ok_or_else(|| self.names.missing(&self.weights, name))?;
-        self.weights.check(&tensor).map_err(into_candle_error)?;
-        Ok((position, tensor))
+        let found = found.ok_or_else(|| self.names.missing(&self.weights, name))?;
+        self.weights.check(&found.tensor).map_err(into_candle_error)?;
+        Ok(found)
     }
 
     fn reader(&self, dtype: DType) -> Result<Reader<'_>> {
@@ -366,21 +358,29 @@ impl<'a> CheckpointBackend<'a> {
     /// The tensor, which the model calls `name`.
     fn load(
         &self,
-        (position, tensor): (usize, LazyTensor<'_, Source<'a>>),
+        found: &Found<'_, Source<'a>>,
         name: &str,
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        let read = || {
-            let buf = self.state.ahead.take(&self.reader(dtype)?, position, &tensor)?;
-            Candle::from_exact(buf, device)
-        };
-        let read = || read().map_err(|error| into_candle_error(tensor.locate(error)));
-        let names = self.names.tied(position).filter(|_| !self.cache_tensors);
+        let names = self.names.tied(found.position).filter(|_| !self.cache_tensors);
         if names.is_none() && !self.cache_tensors {
-            return read();
+            return self.read(found, dtype, device);
         }
-        self.state.kept.get(position, name, names, (dtype, device), read)
+        let asked = Asked { position: found.position, name, names, dtype, device };
+        self.state.kept.get(&asked, || self.read(found, dtype, device))
+    }
+
+    fn read(
+        &self,
+        Found { position, tensor }: &Found<'_, Source<'a>>,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let reader = self.reader(dtype);
+        let buf = reader.and_then(|reader| self.state.ahead.take(&reader, *position, tensor));
+        let read = buf.and_then(|buf| Candle::from_exact(buf, device));
+        read.map_err(|error| into_candle_error(tensor.locate(error)))
     }
 }
 
@@ -393,15 +393,16 @@ impl SimpleBackend for CheckpointBackend<'_> {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        let (position, tensor) = self.find(name)?;
-        let got = self.weights.loaded_shape(&tensor, tensor.shape()).map_err(into_candle_error)?;
+        let found = self.find(name)?;
+        let tensor = &found.tensor;
+        let got = self.weights.loaded_shape(tensor, tensor.shape()).map_err(into_candle_error)?;
         if got != expected {
             let file =
                 tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
             let msg = format!("shape mismatch for {name}{file}");
             return Err(candle_core::Error::UnexpectedShape { msg, expected, got }.bt());
         }
-        self.load((position, tensor), name, dtype, device)
+        self.load(&found, name, dtype, device)
     }
 
     fn get_unchecked(
@@ -410,7 +411,7 @@ impl SimpleBackend for CheckpointBackend<'_> {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        self.load(self.find(name)?, name, dtype, device)
+        self.load(&self.find(name)?, name, dtype, device)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {

@@ -27,19 +27,24 @@ struct KeptTensor {
     asked: Vec<String>,
 }
 
+/// A request for a tensor.
+pub(super) struct Asked<'a> {
+    pub(super) position: usize,
+    pub(super) name: &'a str,
+    /// How many names the tensor has if it is tied. It is kept until it was handed out under all of
+    /// them. `None` keeps it for good.
+    pub(super) names: Option<usize>,
+    pub(super) dtype: DType,
+    pub(super) device: &'a Device,
+}
+
 impl KeptTensors {
-    /// The tensor that was handed out before for the same position, dtype and device, or else the
-    /// one that `read` returns.
-    ///
-    /// `names` is how many names the tensor has if it is tied. It is kept until it was handed out
-    /// under all of them. A name that was handed out already gets a tensor of its own. If `names`
-    /// is `None`, all requests share one tensor, and it is kept for good.
+    /// Returns the tensor that was handed out before for the same position, dtype and device, or
+    /// else the one that `read` returns. A name of a tied tensor that was handed out already gets a
+    /// tensor of its own.
     pub(super) fn get(
         &self,
-        position: usize,
-        name: &str,
-        names: Option<usize>,
-        (dtype, device): (DType, &Device),
+        &Asked { position, name, names, dtype, device }: &Asked<'_>,
         read: impl FnOnce() -> Result<Tensor>,
     ) -> Result<Tensor> {
         let key = (position, dtype, device.location());
@@ -58,22 +63,9 @@ impl KeptTensors {
         if let Some(names) = names {
             entry.asked.push(name.into());
             if entry.asked.len() >= names {
-                self.forget(key, &cell);
+                lock(&self.entries).remove(&key);
             }
         }
         Ok(tensor)
-    }
-
-    /// Forgets all tensors.
-    pub(super) fn release(&self) {
-        lock(&self.entries).clear();
-    }
-
-    /// Forgets one tensor, unless it was released meanwhile and another one has its place.
-    fn forget(&self, key: Key, cell: &Arc<Mutex<KeptTensor>>) {
-        let mut entries = lock(&self.entries);
-        if entries.get(&key).is_some_and(|entry| Arc::ptr_eq(entry, cell)) {
-            entries.remove(&key);
-        }
     }
 }

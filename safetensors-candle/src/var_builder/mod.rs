@@ -61,14 +61,14 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open_whole`]. [`CheckpointBackend`] lists the errors of the builder
+/// The errors of [`Checkpoint::open`]. [`CheckpointBackend`] lists the errors of the builder
 /// itself.
 pub fn var_builder(
     path: impl AsRef<Path>,
     dtype: DType,
     device: &Device,
 ) -> Result<VarBuilder<'static>> {
-    Ok(var_builder_from(Checkpoint::open_whole(path)?, dtype, device))
+    Ok(var_builder_from(Checkpoint::open(path)?, dtype, device))
 }
 
 /// [`var_builder()`] over a checkpoint that is already open: of bytes in memory, of several files

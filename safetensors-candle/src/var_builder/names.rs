@@ -18,6 +18,12 @@ pub(crate) struct Names {
     tied: HashMap<usize, usize>,
 }
 
+/// A tensor that a model asks for, and its position in the checkpoint.
+pub(super) struct Found<'a, S> {
+    pub(super) position: usize,
+    pub(super) tensor: LazyTensor<'a, S>,
+}
+
 impl Names {
     /// All names of a checkpoint.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>) -> Self {
@@ -64,7 +70,7 @@ impl Names {
         &self,
         checkpoint: &'a Checkpoint<S>,
         name: &str,
-    ) -> Option<(usize, LazyTensor<'a, S>)> {
+    ) -> Option<Found<'a, S>> {
         let position = checkpoint.position(name)?;
         let tensor = checkpoint.tensor_at(position)?;
         let is_hidden = if tensor.name() == name {
@@ -72,7 +78,7 @@ impl Names {
         } else {
             self.hidden_aliases.contains(name)
         };
-        (!is_hidden).then_some((position, tensor))
+        (!is_hidden).then_some(Found { position, tensor })
     }
 
     /// All names and aliases that are visible, with the positions of their tensors.

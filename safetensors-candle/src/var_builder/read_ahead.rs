@@ -110,15 +110,6 @@ impl ReadAhead {
         lock(&self.state).asked.clone()
     }
 
-    /// Frees the tensors that were not asked for. They do not count as read in vain, because the
-    /// caller wants them gone: the model may still ask for them in sequence.
-    pub(super) fn release(&self) {
-        let State { slots, budget, .. } = &mut *lock(&self.state);
-        for (_, slot) in slots.extract_if(|_, slot| slot.buf.is_some()) {
-            slot.settle(budget);
-        }
-    }
-
     /// The tensor at a position: as it was read ahead, or read now. If the model asks in sequence,
     /// the next tensors are read together with it, by all threads.
     pub(super) fn take(

@@ -3,64 +3,9 @@
 
 use std::path::Path;
 
-use crate::common::{patterned, save_bufs};
 use candle_core::Device;
-use safetensors_candle::{Candle, load_with};
-use safetensors_core::framework::{self, Framework};
-use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorBuf, Widening};
-
-/// The bytes of a tensor, as it would be saved.
-fn bytes(tensor: &candle_core::Tensor) -> Vec<u8> {
-    let source = Candle::source(tensor).unwrap();
-    safetensors_core::serialize([("t", source)], &SaveOptions::new()).unwrap()
-}
-
-#[test]
-fn on_the_cpu_every_load_is_that_of_the_core() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    let shapes: [&[usize]; 3] = [&[4, 8], &[0, 3], &[1000]];
-    let bufs: Vec<_> = Dtype::ALL
-        .iter()
-        .flat_map(|&dtype| shapes.map(|shape| (format!("{dtype} {shape:?}"), dtype, shape)))
-        .map(|(name, dtype, shape)| (name, patterned(dtype, shape)))
-        .collect();
-    save_bufs(&path, &bufs.iter().map(|(name, buf)| (&**name, buf.clone())).collect::<Vec<_>>());
-    let checkpoint = Checkpoint::open(&path).unwrap();
-    let plain = LoadOptions::new();
-    for options in [plain.clone(), plain.clone().floats_as(Dtype::BF16), plain.threads(1)] {
-        let expected: Vec<_> = checkpoint
-            .read_all(&options.clone().for_framework::<Candle>())
-            .unwrap()
-            .into_iter()
-            .map(|buf| Candle::from_buf(buf, &Device::Cpu, Widening::Refuse).unwrap())
-            .collect();
-        let loaded = load_with(&path, &Device::Cpu, &options).unwrap();
-        let opened = framework::load::<Candle>(&checkpoint, &Device::Cpu, &options).unwrap();
-        let tensors: Vec<_> = checkpoint.tensors().collect();
-        let read = Candle::read_tensors(&tensors, &Device::Cpu, &options).unwrap();
-        for ((tensor, expected), read) in tensors.iter().zip(&expected).zip(&read) {
-            for found in [&loaded[tensor.name()], &opened[tensor.name()], read] {
-                assert!(found.device().is_cpu());
-                assert_eq!((found.dims(), found.dtype()), (expected.dims(), expected.dtype()));
-                assert_eq!(bytes(found), bytes(expected), "{}", tensor.name());
-            }
-        }
-    }
-}
-
-#[test]
-fn some_tensors_come_in_the_order_given() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    let buf = |value: f32| TensorBuf::from_vec(vec![1], vec![value]).unwrap();
-    save_bufs(&path, &[("a", buf(0.0)), ("b", buf(1.0)), ("c", buf(2.0))]);
-    let checkpoint = Checkpoint::open(&path).unwrap();
-    let tensors = ["c", "a", "c"].map(|name| checkpoint.tensor(name).unwrap());
-    let read = Candle::read_tensors(&tensors, &Device::Cpu, &LoadOptions::new()).unwrap();
-    let values: Vec<_> = read.iter().map(|t| t.to_vec1::<f32>().unwrap()[0]).collect();
-    assert_eq!(values, [2.0, 0.0, 2.0]);
-}
+use safetensors_candle::load_with;
+use safetensors_core::{Dtype, LoadOptions};
 
 #[test]
 fn unsafe_code_is_allowed_in_one_file() {

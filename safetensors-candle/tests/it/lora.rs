@@ -53,20 +53,3 @@ fn tensor_parallelism_merges_the_part_of_a_rank() {
         }
     }
 }
-
-/// Without a dtype of its own, a sum is rounded once to that of the builder.
-#[test]
-fn a_sum_is_rounded_once_to_the_dtype_of_the_builder() {
-    let fixture = Merge::named("linear");
-    let exact = fixture.base().merged(fixture.adapters()).unwrap();
-    let merged = fixture.base().merged(fixture.adapters()).unwrap();
-    let builder = var_builder_from(merged, DType::BF16, &Device::Cpu);
-    for tensor in fixture.expected().tensors() {
-        let expected = exact.tensor(tensor.name()).unwrap();
-        let expected = expected.read_with(&LoadOptions::new().all_as(Dtype::BF16)).unwrap();
-        let expected = expected.convert(Dtype::F32, &Default::default()).unwrap();
-        let found = builder.get(tensor.shape().to_vec(), tensor.name()).unwrap();
-        assert_eq!(found.dtype(), DType::BF16);
-        assert_eq!(numbers(&found), expected.into_vec::<f32>().unwrap());
-    }
-}

@@ -154,21 +154,17 @@ mod what {
                 };
                 (repo.parse::<RepoId>().map_err(wrong)?.to_string(), revision, None)
             };
-            if let (Some(_), Some(path)) = (asks_for_files.then_some(()), &path) {
+            if asks_for_files && let Some(path) = &path {
                 let path = crate::terminal::text::name(path);
                 return Err(wrong_usage(format!(
                     "the address names {path}, and FILE, --include or --exclude other files; give \
                      the repository alone, and name all files as FILE"
                 )));
             }
-            let revision = match (revision, &args.revision) {
-                (Some(_), Some(_)) => {
-                    return Err(wrong_usage(
-                        "the revision is given twice: after @ and by --revision",
-                    ));
-                }
-                (revision, other) => revision.or_else(|| other.clone()),
-            };
+            if revision.is_some() && args.revision.is_some() {
+                return Err(wrong_usage("the revision is given twice: after @ and by --revision"));
+            }
+            let revision = revision.or_else(|| args.revision.clone());
             if let Some(revision) = &revision {
                 revision.parse::<Revision>().map_err(wrong)?;
             }

@@ -1,6 +1,5 @@
 //! `safetensors manifest`: where the bytes of tensors lie, for readers of Zarr.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,7 +8,7 @@ use safetensors_formats::{Result, kerchunk};
 
 use super::Run;
 use crate::input::{self, Input, address, other};
-use crate::output::writing::Writing;
+use crate::output::writing::{Destination, Writing};
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
@@ -67,20 +66,15 @@ impl Run for Args {
                 self.input.name()
             );
         }
-        let manifest = kerchunk::manifest(&checkpoint, self.chunk, location)?;
-        let output = self.output.as_deref().unwrap_or(Path::new("-"));
-        let Some(destination) = self.writing.output(output, &checkpoint)? else {
-            writeln!(out, "{manifest}")?;
-            return Ok(ExitCode::SUCCESS);
-        };
-        let bytes = manifest.len() as u64;
+        let mut manifest = kerchunk::manifest(&checkpoint, self.chunk, location)?;
+        let size = text::size(manifest.len() as u64);
         let tensors = text::counted(checkpoint.len() as u64, "tensor");
-        let content = format!("{tensors}, {}", text::size(bytes));
-        if destination.is_dry_run(out, &content)? {
-            return Ok(ExitCode::SUCCESS);
+        let output = self.output.as_deref().unwrap_or(Path::new("-"));
+        let destination = self.writing.output(output, &checkpoint)?;
+        if destination.is_none() {
+            manifest.push('\n');
         }
-        destination.write(bytes, |out| Ok(out.write_all(manifest.as_bytes())?))?;
-        destination.tell(out, content)?;
+        Destination::put(destination, out, manifest.as_bytes(), format!("{tensors}, {size}"))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -130,24 +130,6 @@ impl Run for Args {
     }
 }
 
-/// Ranks in a row that hold the same number of bytes.
-struct Ranks {
-    first: usize,
-    last: usize,
-    bytes: u64,
-}
-
-fn ranks(plan: &RankPlan) -> anyhow::Result<Vec<Ranks>> {
-    let mut all: Vec<Ranks> = Vec::new();
-    for (rank, bytes) in plan.byte_lens()?.into_iter().enumerate() {
-        match all.last_mut() {
-            Some(last) if last.bytes == bytes => last.last = rank,
-            _ => all.push(Ranks { first: rank, last: rank, bytes }),
-        }
-    }
-    Ok(all)
-}
-
 /// A range of bytes that ranks hold of some tensors.
 fn held(bytes: impl Iterator<Item = (u64, u64)>) -> String {
     let (least, most) = bytes.fold((0, 0), |(least, most), (a, b)| (least + a, most + b));
@@ -183,22 +165,27 @@ fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     table::write(&columns, out, |table| rows.iter().for_each(|row| table.row(row)))?;
     writeln!(out)?;
 
-    let all = ranks(plan)?;
-    let read: u128 = all
-        .iter()
-        .map(|ranks| u128::from(ranks.bytes) * (ranks.last - ranks.first + 1) as u128)
-        .sum();
+    let lens = plan.byte_lens()?;
     let columns = [("rank", Left), ("bytes", Right), ("size", Right)];
     table::write(&columns, out, |table| {
-        for Ranks { first, last, bytes } in &all {
+        let mut first = 0;
+        for alike in lens.chunk_by(u64::eq) {
+            let last = first + alike.len() - 1;
             let rank = if first == last { first.to_string() } else { format!("{first}…{last}") };
-            table.row([rank, text::count(*bytes), text::size(*bytes)]);
+            table.row([rank, text::count(alike[0]), text::size(alike[0])]);
+            first = last + 1;
         }
+        let read = sum(&lens);
         table.row(["all".into(), text::count(read), text::size(read)]);
     })?;
     let total = plan.total_size();
     writeln!(out, "\nthe whole tensors have {} bytes, {}", text::count(total), text::size(total))?;
     Ok(())
+}
+
+/// The bytes that all ranks read together.
+fn sum(lens: &[u64]) -> u128 {
+    lens.iter().map(|&bytes| u128::from(bytes)).sum()
 }
 
 /// A division, without the offsets, of which there may be many.
@@ -269,8 +256,8 @@ struct TensorDocument<'p> {
 
 impl<'p> Document<'p> {
     fn of(plan: &'p RankPlan) -> anyhow::Result<Self> {
-        let ranks = plan.byte_lens()?.into_iter().enumerate();
-        let ranks: Vec<_> = ranks.map(|(rank, bytes)| RankDocument { rank, bytes }).collect();
+        let lens = plan.byte_lens()?;
+        let ranks = lens.iter().enumerate().map(|(rank, &bytes)| RankDocument { rank, bytes });
         let tensors = plan.tensors().map(|tensor| TensorDocument {
             name: tensor.name(),
             dtype: tensor.dtype().name(),
@@ -281,9 +268,9 @@ impl<'p> Document<'p> {
         Ok(Self {
             world_size: plan.world_size(),
             total_size: plan.total_size(),
-            read: ranks.iter().map(|rank| u128::from(rank.bytes)).sum(),
+            read: sum(&lens),
+            ranks: ranks.collect(),
             tensors: tensors.collect(),
-            ranks,
         })
     }
 }

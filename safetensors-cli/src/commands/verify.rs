@@ -64,7 +64,7 @@ pub(crate) struct Args {
     ///
     /// By default, a name such as model.pt says that a file is of another format, and every other
     /// name that it is a safetensors file
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_parser = Expected::parser())]
     format: Option<Expected>,
     /// Read all data, and compare it with the digests that the files record
     ///

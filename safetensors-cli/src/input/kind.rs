@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use safetensors_formats::Format;
 
 use crate::input::address;
@@ -71,55 +72,52 @@ impl Kind {
 }
 
 /// A format by which a file is checked: one of those that are read, or safetensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Expected {
-    Safetensors,
-    Pytorch,
-    Gguf,
-    Burn,
-    Burnpack,
-    Npy,
-    Npz,
-}
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected(Option<Format>);
+
+/// The values of `--format`.
+const EXPECTED: [(&str, Option<Format>); 7] = [
+    ("safetensors", None),
+    ("pytorch", Some(Format::Pytorch)),
+    ("gguf", Some(Format::Gguf)),
+    ("burn", Some(Format::Burn)),
+    ("burnpack", Some(Format::Burnpack)),
+    ("npy", Some(Format::Npy)),
+    ("npz", Some(Format::Npz)),
+];
 
 impl Expected {
+    /// The parser of `--format`.
+    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
+        PossibleValuesParser::new(EXPECTED.map(|(name, _)| name)).try_map(|text| {
+            let found = EXPECTED.iter().find(|(name, _)| *name == text);
+            found.map(|(_, format)| Self(*format)).ok_or("there is no such format")
+        })
+    }
+
     /// What the name of a file says. A name of no known kind may be that of a safetensors file.
     fn by_name(path: &Path) -> Self {
         match Kind::of(path) {
             Kind::Other(format) => Self::of(format),
-            _ => Self::Safetensors,
+            _ => Self(None),
         }
-    }
-
-    /// The value of `--format` that stands for it.
-    fn option(self) -> String {
-        let value = clap::ValueEnum::to_possible_value(&self);
-        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     fn of(format: Format) -> Self {
-        match format {
-            Format::Pytorch => Self::Pytorch,
-            Format::Gguf => Self::Gguf,
-            Format::Burn => Self::Burn,
-            Format::Burnpack => Self::Burnpack,
-            Format::Npy => Self::Npy,
-            Format::Npz => Self::Npz,
-            _ => Self::Safetensors,
-        }
+        Self(Some(format).filter(|_| EXPECTED.iter().any(|(_, it)| *it == Some(format))))
+    }
+
+    /// The value of `--format` that stands for it.
+    fn option(self) -> &'static str {
+        EXPECTED.iter().find(|(_, format)| *format == self.0).map_or("", |(name, _)| name)
     }
 }
 
 impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Safetensors => f.write_str("a safetensors file"),
-            Self::Pytorch => write!(f, "a file of {}", Format::Pytorch),
-            Self::Gguf => write!(f, "a file of {}", Format::Gguf),
-            Self::Burn => write!(f, "a file of {}", Format::Burn),
-            Self::Burnpack => write!(f, "a file of {}", Format::Burnpack),
-            Self::Npy => write!(f, "a file of {}", Format::Npy),
-            Self::Npz => write!(f, "a file of {}", Format::Npz),
+        match self.0 {
+            None => f.write_str("a safetensors file"),
+            Some(format) => write!(f, "a file of {format}"),
         }
     }
 }
@@ -161,7 +159,7 @@ impl Judge {
                 _ => Ok(()),
             };
         }
-        let found = found.map_or(Expected::Safetensors, Expected::of);
+        let found = found.map_or(Expected(None), Expected::of);
         let named = Expected::by_name(path);
         let expected = if let Self::As(expected) = self { expected } else { named };
         if expected == found {
@@ -175,7 +173,7 @@ impl Judge {
             // Other names say nothing, such as that of a file in the Hub's cache.
             Self::Any => {}
             // It is what this command is about, whatever the name.
-            Self::ByName if found == Expected::Safetensors => {}
+            Self::ByName if found == Expected(None) => {}
             Self::ByName | Self::As(_) => anyhow::bail!(
                 "{shown}: expected {expected}, found {found}; --format {} checks it as one",
                 found.option()

@@ -25,7 +25,7 @@ pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::LocalStore;
-use safetensors_core::io::beside;
+use safetensors_core::io::{FileSource, beside};
 use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
 
@@ -109,13 +109,14 @@ pub(crate) fn open_with(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
 }
 
 fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
-    Ok(safetensors_core::Checkpoint::from_file(file, name)?.into_boxed())
+    let source = FileSource::from_file(file, name)?;
+    Ok(safetensors_core::Checkpoint::from_source(source, name)?.into_boxed())
 }
 
 /// Opens a path of the disk. Refuses a FIFO, because opening one that was found in a directory, and
 /// not named by the user, could wait for ever.
 pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
-    match safetensors_core::Checkpoint::open_whole(path) {
+    match safetensors_core::Checkpoint::open(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
         Err(error) => other::open(LocalStore, path, opening, error),
     }
@@ -123,7 +124,7 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
 
 /// The files of whole tensors in a directory of the disk, each as a checkpoint of its own.
 pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
-    let parts = safetensors_core::Checkpoint::open_whole(directory)?.into_parts()?;
+    let parts = safetensors_core::Checkpoint::open(directory)?.into_parts()?;
     Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
 }
 

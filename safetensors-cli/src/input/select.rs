@@ -19,34 +19,24 @@ pub(crate) struct Select {
 
 impl Select {
     /// The matcher of the patterns.
-    pub(crate) fn matcher(&self) -> anyhow::Result<Matcher> {
-        Ok(Matcher::new(&self.patterns))
+    pub(crate) fn matcher(&self) -> Matcher<'_> {
+        Matcher(&self.patterns)
     }
 }
 
 /// Several patterns. Without any, every name matches.
-#[derive(Debug)]
-pub(crate) struct Matcher {
-    /// `None` if every name matches.
-    patterns: Option<Vec<Pattern>>,
-}
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matcher<'p>(&'p [Pattern]);
 
-impl Matcher {
-    /// A matcher of names that match one of these patterns.
-    pub(crate) fn new(patterns: &[Pattern]) -> Self {
-        Self { patterns: Some(patterns.to_vec()).filter(|patterns| !patterns.is_empty()) }
-    }
-
+impl Matcher<'_> {
     /// Whether the name matches a pattern.
-    pub(crate) fn matches(&self, name: &str) -> bool {
-        self.patterns
-            .as_ref()
-            .is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(name)))
+    pub(crate) fn matches(self, name: &str) -> bool {
+        self.is_everything() || self.0.iter().any(|pattern| pattern.matches(name))
     }
 
     /// Whether every name matches, because there are no patterns.
-    pub(crate) fn is_everything(&self) -> bool {
-        self.patterns.is_none()
+    pub(crate) fn is_everything(self) -> bool {
+        self.0.is_empty()
     }
 
     /// The tensors that match, in the checkpoint's order.
@@ -54,7 +44,7 @@ impl Matcher {
     /// Fails if the patterns match nothing. A misspelt pattern would otherwise look like an empty
     /// model.
     pub(crate) fn tensors<'a, S>(
-        &self,
+        self,
         checkpoint: &'a Checkpoint<S>,
     ) -> anyhow::Result<Vec<LazyTensor<'a, S>>> {
         let tensors: Vec<_> =
@@ -76,13 +66,14 @@ mod tests {
 
     #[test]
     fn patterns_are_over_whole_names() {
-        let matcher = |patterns: &[&str]| {
-            Matcher::new(&patterns.iter().map(|p| p.parse().unwrap()).collect::<Vec<_>>())
+        let parsed = |patterns: &[&str]| {
+            patterns.iter().map(|pattern| pattern.parse().unwrap()).collect::<Vec<Pattern>>()
         };
-        let layers = matcher(&["*.layers.[0-3].*", "lm_head.{weight,bias}"]);
+        let layers = parsed(&["*.layers.[0-3].*", "lm_head.{weight,bias}"]);
+        let layers = Matcher(&layers);
         assert!(layers.matches("model.layers.3.mlp/up") && layers.matches("lm_head.bias"));
         assert!(!layers.matches("model.layers.30.mlp") && !layers.matches("x.lm_head.bias"));
-        assert!(matcher(&[]).matches("") && matcher(&[]).is_everything());
+        assert!(Matcher(&[]).matches("") && Matcher(&[]).is_everything());
         assert!("[".parse::<Pattern>().is_err());
     }
 }

@@ -94,7 +94,7 @@ impl Target {
     /// directory that opens without it. A save for ranks puts its files in place before their
     /// index.
     pub(crate) fn is_beside(&self, error: &anyhow::Error) -> bool {
-        let opens = |directory: &Path| safetensors_core::Checkpoint::open_whole(directory).is_ok();
+        let opens = |directory: &Path| safetensors_core::Checkpoint::open(directory).is_ok();
         matches!(self.origin, Origin::Found)
             && error.downcast_ref().is_some_and(is_of_parts)
             && self.path.parent().is_some_and(opens)
@@ -111,38 +111,8 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
     let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
     let mut seen = BTreeSet::new();
     if targets.len() > 1 {
-        for target in targets.iter().filter(|target| target.is_index()) {
-            let opened = match address::of(&target.path) {
-                Some(address) => address::open(address),
-                None => match safetensors_core::Checkpoint::open_whole(&target.path) {
-                    Ok(checkpoint) => Ok(checkpoint.into_boxed()),
-                    Err(error) => Err(anyhow::Error::from(error)),
-                },
-            };
-            match opened {
-                Ok(checkpoint) if input::is_in_parts(&checkpoint) => {
-                    let shards = CheckpointPath::Index(target.path.clone()).files();
-                    seen.extend(shards.iter().flatten().map(|file| identity(file)));
-                }
-                Ok(checkpoint) => {
-                    seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
-                }
-                // An index that cannot be opened is reported when it is checked. The shard that is
-                // the reason for that would only be reported again; the others are checked by
-                // themselves.
-                Err(error) if delta::is_delta(&error) => {
-                    seen.extend(delta::files(&target.path).iter().map(|file| identity(file)));
-                }
-                Err(error) => {
-                    let file = error.downcast_ref().and_then(Error::file).map(Path::new);
-                    let file = file.filter(|file| *file != target.path);
-                    seen.extend(file.map(identity));
-                    // Those with parts of tensors are none by themselves.
-                    let shards = CheckpointPath::Index(target.path.clone()).files();
-                    let shards = shards.iter().flatten().filter(|shard| has_parts(shard));
-                    seen.extend(shards.map(|shard| identity(shard)));
-                }
-            }
+        for index in targets.iter().filter(|target| target.is_index()) {
+            seen.extend(files_of(&index.path).iter().map(|file| identity(file)));
         }
     }
     let missing = missing_indexes(&targets, &seen);
@@ -153,6 +123,30 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
     }
     targets.retain(|target| seen.insert(identity(&target.path)));
     targets
+}
+
+/// The files that are checked with their index. Of an index that cannot be opened, which is
+/// reported when it is checked, this is the file that is the reason, which would only be reported
+/// again; the other files are checked by themselves.
+fn files_of(index: &Path) -> Vec<PathBuf> {
+    let listed = || CheckpointPath::Index(index.into()).files().unwrap_or_default();
+    let opened = match address::of(index) {
+        Some(address) => address::open(address),
+        None => safetensors_core::Checkpoint::open(index)
+            .map(safetensors_core::Checkpoint::into_boxed)
+            .map_err(anyhow::Error::from),
+    };
+    let error = match opened {
+        Ok(checkpoint) if input::is_in_parts(&checkpoint) => return listed(),
+        Ok(checkpoint) => return checkpoint.files().iter().map(|it| it.path().into()).collect(),
+        Err(error) if delta::is_delta(&error) => return delta::files(index),
+        Err(error) => error,
+    };
+    // Files with parts of tensors are none by themselves.
+    let mut files: Vec<_> = listed().into_iter().filter(|file| has_parts(file)).collect();
+    let file = error.downcast_ref().and_then(Error::file).map(PathBuf::from);
+    files.extend(file.filter(|file| file != index));
+    files
 }
 
 /// The parts of split GGUF files but the first of each, which is opened with all others.

@@ -60,7 +60,7 @@ impl Numbers {
         };
         let buf = self.converted.insert(buf);
         let view = TensorView::new(dtype, &shape, bytes)?;
-        view.convert_into(buf, &ConvertOptions::new().threads(1))?;
+        view.convert_into(buf, &ConvertOptions::new())?;
         buf.as_slice()
     }
 

@@ -169,7 +169,7 @@ fn opens_as(directory: &Path) -> Option<Hidden> {
     let names = names.iter().filter_map(|path| path.file_name()?.to_str());
     let is_saved_by_ranks = Format::of_directory(names).is_some_and(Format::is_of_directories)
         || NEWEST.iter().any(|name| says_newest(directory, name))
-        || safetensors_core::Checkpoint::open_whole(directory).is_ok();
+        || safetensors_core::Checkpoint::open(directory).is_ok();
     if is_saved_by_ranks {
         return Some(Hidden { name: "files that ranks have saved".into(), files: Vec::new() });
     }

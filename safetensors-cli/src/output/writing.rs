@@ -195,6 +195,21 @@ impl Destination {
         written.map_err(|error| advise(error, &self.path, bytes, self.argument))
     }
 
+    /// Writes a document of this content to an output that [`Writing::output`] allows.
+    pub(crate) fn put(
+        output: Option<Self>,
+        out: &mut impl Write,
+        document: &[u8],
+        content: impl Display,
+    ) -> anyhow::Result<()> {
+        let Some(destination) = output else { return Ok(out.write_all(document)?) };
+        if destination.is_dry_run(out, &content)? {
+            return Ok(());
+        }
+        destination.write(document.len() as u64, |file| Ok(file.write_all(document)?))?;
+        destination.tell(out, content)
+    }
+
     /// Says that the output is written.
     pub(crate) fn tell(&self, out: &mut impl Write, content: impl Display) -> anyhow::Result<()> {
         tell(out, &input::shown(&self.path), "written", content)

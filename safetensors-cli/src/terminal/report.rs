@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::sync::Mutex;
 
 use clap::error::ErrorKind;
+use safetensors_core::lock;
 
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::text;
@@ -27,14 +28,12 @@ static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 
 /// From here on messages wait, because a pager may take the terminal.
 pub(crate) fn hold() {
-    if let Ok(mut held) = HELD.lock() {
-        held.get_or_insert_default();
-    }
+    lock(&HELD).get_or_insert_default();
 }
 
 /// Prints the messages that have waited. From here on none waits.
 pub(crate) fn release() {
-    if let Some(messages) = HELD.lock().ok().and_then(|mut held| held.take()) {
+    if let Some(messages) = lock(&HELD).take() {
         let _ = io::stderr().write_all(&messages);
     }
 }
@@ -43,9 +42,9 @@ fn tell(label: &str, colour: Colour, message: impl Display) {
     let label = format!("{} ", paint(label, colour, &io::stderr()));
     let message = message.to_string();
     // There is no other place to report a failure of this.
-    let _ = match HELD.lock().as_deref_mut() {
-        Ok(Some(held)) => write_line(held, label, &message),
-        _ => write_line(&mut io::stderr(), label, &message),
+    let _ = match lock(&HELD).as_mut() {
+        Some(held) => write_line(held, label, &message),
+        None => write_line(&mut io::stderr(), label, &message),
     };
 }
 

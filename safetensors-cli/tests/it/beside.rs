@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use safetensors_core::{Dtype, SaveOptions, TensorView, save};
+use safetensors_core::{Dtype, TensorView, save};
 
 use crate::convert_gguf;
 use crate::delta_follow::versions;
@@ -276,14 +276,14 @@ fn fixtures(dir: &Path) {
     for name in ["fp8", "plain", "lora", "saved/iter", "shards"] {
         fs::create_dir_all(dir.join(name)).unwrap();
     }
-    let options = SaveOptions::new().durable(false);
+    let options = quick();
     let codes = TensorView::new(Dtype::F8_E4M3, &[2, 2], &[0x38, 0x38, 0x40, 0x40]).unwrap();
     let scale = TensorView::from_slice(&[1, 1], &[0.5_f32]).unwrap();
     let tensors = [("l.weight", codes), ("l.weight_scale_inv", scale)];
     save(dir.join("fp8/model.safetensors"), tensors, &options).unwrap();
     small_file(&dir.join("plain"), "model.safetensors");
     llama(dir, "llama.safetensors");
-    run_in(dir, &["plan", "llama.safetensors", "-w", "2", "-o", "plan.json"]).success();
+    run_in(dir, "plan llama.safetensors -w 2 -o plan.json").success();
     let lora = one_module(&dir.join("lora"), "embed", [2, 3], 1.0);
     fs::rename(lora, dir.join("lora/adapter_model.safetensors")).unwrap();
     convert_gguf::save_model(dir, convert_gguf::tensors());
@@ -303,7 +303,7 @@ fn fixtures(dir: &Path) {
     versions(dir);
     fs::rename(dir.join("step-1"), dir.join("base")).unwrap();
     fs::rename(dir.join("weight_v000002"), dir.join("delta")).unwrap();
-    run_in(dir, &["delta", "follow", "root", "served", "--once"]).success();
+    run_in(dir, "delta follow root served --once").success();
     for (name, text) in [
         ("fp8/config.json", r#"{"model_type": "llama"}"#),
         ("plain/config.json", r#"{"model_type": "llama"}"#),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use assert_cmd::assert::Assert;
 use half::bf16;
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, Dtype, TensorView, save};
 
 use crate::fixtures::*;
 
@@ -36,9 +36,9 @@ fn options_that_concern_no_tensor_are_warned_of() {
     assert_eq!(convert(&["-f", "mask", "--drop", "embed.*", "--cast", "*.weight=f16"]), "");
 }
 
-pub(crate) fn convert(dir: &Path, args: &[&str]) -> Assert {
+pub(crate) fn convert(dir: &Path, args: impl Words) -> Assert {
     let mut command = safetensors();
-    command.current_dir(dir).arg("convert").args(args);
+    command.current_dir(dir).arg("convert").args(args.words());
     command.assert()
 }
 
@@ -76,12 +76,7 @@ pub(crate) fn model(dir: &Path, name: &str) -> PathBuf {
     }
     tensors.push(("ids".to_owned(), TensorView::from_slice(&[2], &ids).unwrap()));
     let path = dir.join(name);
-    save(
-        &path,
-        tensors,
-        &SaveOptions::new().metadata([("format", "pt"), ("by", "me")]).durable(false),
-    )
-    .unwrap();
+    save(&path, tensors, &quick().metadata([("format", "pt"), ("by", "me")])).unwrap();
     path
 }
 
@@ -91,16 +86,7 @@ fn floats_are_cast_and_everything_else_stays() {
     model(dir.path(), "a.safetensors");
     let done = convert(
         dir.path(),
-        &[
-            "a.safetensors",
-            "b.safetensors",
-            "--dtype",
-            "bf16",
-            "--cast",
-            "*.norm=keep",
-            "--cast",
-            "m.2.*=f16",
-        ],
+        "a.safetensors b.safetensors --dtype bf16 --cast '*.norm=keep' --cast 'm.2.*=f16'",
     );
     done.success().stdout("b.safetensors: 7 tensors, 232 B\n").stderr("");
     let dtypes = content(dir.path().join("b.safetensors"));
@@ -125,30 +111,18 @@ fn floats_are_cast_and_everything_else_stays() {
 #[test]
 fn shards_are_made_and_merged_again() {
     let dir = temp_dir();
-    let path = model(dir.path(), "a.safetensors");
-    convert(dir.path(), &["a.safetensors", "shards", "--max-shard-size", "100"]).success();
+    model(dir.path(), "a.safetensors");
+    convert(dir.path(), "a.safetensors shards --max-shard-size 100").success();
     let files = list(&dir.path().join("shards"));
     assert!(
         files.len() > 3 && files.contains(&"model.safetensors.index.json".to_owned()),
         "{files:?}"
     );
-    safetensors()
-        .arg("diff")
-        .arg(&path)
-        .arg(dir.path().join("shards"))
-        .arg("--ignore-metadata")
-        .assert()
-        .success();
-    convert(dir.path(), &["shards", "one.safetensors"]).success();
-    safetensors()
-        .arg("diff")
-        .arg(&path)
-        .arg(dir.path().join("one.safetensors"))
-        .arg("--ignore-metadata")
-        .assert()
-        .success();
+    run_in(dir.path(), "diff --ignore-metadata a.safetensors shards").success();
+    convert(dir.path(), "shards one.safetensors").success();
+    run_in(dir.path(), "diff --ignore-metadata a.safetensors one.safetensors").success();
     // Over its own input, with fewer files than before.
-    convert(dir.path(), &["shards", "shards", "--max-shard-size", "1GB"]).success();
+    convert(dir.path(), "shards shards --max-shard-size 1GB").success();
     assert_eq!(list(&dir.path().join("shards")), ["model.safetensors"]);
     for wrong in ["0", "0KB", "0.0001 kb", "1KiB", "1e3", "x", "-5"] {
         let refused =
@@ -202,7 +176,7 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
         }
     }
     let none = predicate::str::contains("no tensor is left");
-    convert(dir.path(), &["a.safetensors", "d.safetensors", "-f", "nothing"]).code(1).stderr(none);
+    convert(dir.path(), "a.safetensors d.safetensors -f nothing").code(1).stderr(none);
     assert!(!dir.path().join("d.safetensors").exists());
 }
 
@@ -239,9 +213,7 @@ mask          I64 → U8  [2]      2 B
 
 would write out.safetensors (2 tensors, 26 B)
 ";
-    convert(dir.path(), &["a.safetensors", "out.safetensors", "--cast", "mask=u8", "-n"])
-        .success()
-        .stdout(plan);
+    convert(dir.path(), "a.safetensors out.safetensors --cast mask=u8 -n").success().stdout(plan);
     assert_eq!(list(dir.path()), ["a.safetensors"]);
 }
 
@@ -251,7 +223,7 @@ fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     // The middle of both names is left out.
     let name = |middle: &str| format!("{}{middle}{}", "a".repeat(100), "b".repeat(100));
     let tensors = [(name("x"), TensorView::from_slice(&[1], &[1_u8]).unwrap())];
-    save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    save(dir.path().join("a.safetensors"), tensors, &quick()).unwrap();
     let from = |args: &[&str]| {
         let output =
             convert(dir.path(), &[&["a.safetensors", "b.safetensors", "-n"], args].concat())
@@ -263,30 +235,12 @@ fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     assert_eq!(from(&["--rename", "x", "y"]), 2);
 }
 
-#[cfg(unix)]
-#[test]
-fn what_is_no_regular_file_is_not_replaced() {
-    use std::os::unix::fs::FileTypeExt;
-
-    let dir = temp_dir();
-    model(dir.path(), "a.safetensors");
-    for output in ["fifo.npz", "fifo.safetensors"] {
-        let fifo = dir.path().join(output);
-        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-        let error = format!("error: {output}: expected a regular file, found a special file");
-        convert(dir.path(), &["a.safetensors", output])
-            .code(1)
-            .stderr(predicate::str::contains(error));
-        assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo());
-    }
-}
-
 #[test]
 fn what_does_not_fit_is_the_choice_of_the_user() {
     let dir = temp_dir();
     let large = [1e30_f32, 1.0];
     let tensors = [("w", TensorView::from_slice(&[2], &large).unwrap())];
-    save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    save(dir.path().join("a.safetensors"), tensors, &quick()).unwrap();
     let to = |overflow: &str| {
         convert(
             dir.path(),
@@ -327,8 +281,7 @@ fn an_input_may_be_a_pipe_or_a_link_and_an_output_a_link() {
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("b.safetensors", dir.path().join("link.safetensors")).unwrap();
-        convert(dir.path(), &["link.safetensors", "link.safetensors", "--dtype", "f16", "--force"])
-            .success();
+        convert(dir.path(), "link.safetensors link.safetensors --dtype f16 --force").success();
         assert!(fs::symlink_metadata(dir.path().join("link.safetensors")).unwrap().is_symlink());
         assert_eq!(content(dir.path().join("b.safetensors"))[0].1, Dtype::F16);
     }
@@ -338,17 +291,28 @@ fn an_input_may_be_a_pipe_or_a_link_and_an_output_a_link() {
 fn wrong_kinds_and_wrong_usage() {
     let dir = temp_dir();
     small_file(dir.path(), "a.safetensors");
-    for name in ["a.ONNX", "a.bin", "a.msgpack", "a.keras"] {
-        let next = predicate::str::contains(
-            "a directory: write that, and convert it with a tool that knows ",
-        );
-        convert(dir.path(), &["a.safetensors", name]).code(2).stderr(next);
-    }
-    for name in ["a.ONNX", "a.msgpack", "a.keras"] {
-        let next = predicate::str::contains(
-            "convert it to .safetensors or .npz first, with a tool that knows ",
-        );
-        convert(dir.path(), &[name, "b.safetensors"]).code(2).stderr(next);
+    let unwritten = "a directory: write that, and convert it with a tool that knows ";
+    let unread = "convert it to .safetensors or .npz first, with a tool that knows ";
+    for (line, says) in [
+        ("a.safetensors a.ONNX", unwritten),
+        ("a.safetensors a.bin", unwritten),
+        ("a.safetensors a.msgpack", unwritten),
+        ("a.safetensors a.keras", unwritten),
+        ("a.ONNX b.safetensors", unread),
+        ("a.msgpack b.safetensors", unread),
+        ("a.keras b.safetensors", unread),
+        ("a.safetensors x.index.json", "name the directory"),
+        ("a.safetensors -", "the output cannot be a pipe"),
+        ("a.safetensors", "OUT is missing"),
+        ("a.safetensors b --rename ( x", "--rename: "),
+        ("a.safetensors b --dtype bf17", "tip: a similar value exists: 'bf16'"),
+        ("a.safetensors b --cast mask=f17", "expected keep, quantize, or a dtype: bool, "),
+        (
+            "a.safetensors b.safetensors --max-shard-size 1GB",
+            "--max-shard-size, --no-wait, --ranks and --plan are for a directory",
+        ),
+    ] {
+        convert(dir.path(), line).fails(2, says);
     }
     for missing in ["none.npy", "none.npz", "none.safetensors", "none.gguf", "none.bin"] {
         let once = predicate::str::contains(missing)
@@ -356,27 +320,7 @@ fn wrong_kinds_and_wrong_usage() {
             .and(predicate::str::starts_with(format!("error: {missing}: ")));
         convert(dir.path(), &[missing, "b.safetensors"]).code(1).stderr(once);
     }
-    convert(dir.path(), &["a.safetensors", "x.index.json"])
-        .code(2)
-        .stderr(predicate::str::contains("name the directory"));
-    convert(dir.path(), &["a.safetensors", "-"]).code(2).stderr(predicate::str::contains("pipe"));
-    let size = predicate::str::contains(
-        "--max-shard-size, --no-wait, --ranks and --plan are for a directory",
-    );
-    convert(dir.path(), &["a.safetensors", "b.safetensors", "--max-shard-size", "1GB"])
-        .code(2)
-        .stderr(size);
-    convert(dir.path(), &["a.safetensors"]).code(2);
-    convert(dir.path(), &["a.safetensors", "b", "--rename", "(", "x"])
-        .code(2)
-        .stderr(predicate::str::contains("--rename: "));
-    let tip = predicate::str::contains("tip: a similar value exists: 'bf16'");
-    convert(dir.path(), &["a.safetensors", "b", "--dtype", "bf17"]).code(2).stderr(tip);
-    let known = predicate::str::contains("expected keep, quantize, or a dtype: bool, ");
-    convert(dir.path(), &["a.safetensors", "b", "--cast", "mask=f17"]).code(2).stderr(known);
     // Options may stand anywhere.
-    convert(dir.path(), &["a.safetensors", "--dtype", "BF16", "-n", "b.safetensors"]).success();
-    convert(dir.path(), &["a.safetensors", "b.safetensors", "--cast", "mask=f4"])
-        .code(1)
-        .stderr(predicate::str::contains("\"mask\""));
+    convert(dir.path(), "a.safetensors --dtype BF16 -n b.safetensors").success();
+    convert(dir.path(), "a.safetensors b.safetensors --cast mask=f4").fails(1, "\"mask\"");
 }

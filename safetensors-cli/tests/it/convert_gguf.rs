@@ -5,9 +5,10 @@ use std::path::Path;
 
 use predicates::prelude::*;
 use predicates::str::{contains, starts_with};
-use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf, save};
+use safetensors_core::{Checkpoint, Dtype, TensorBuf, save};
 use safetensors_formats::{Options, TensorFile};
 
+use crate::convert::convert;
 use crate::fixtures::*;
 use crate::lora::one_module;
 
@@ -45,7 +46,7 @@ pub(crate) fn save_model(dir: &Path, tensors: Vec<(&str, TensorBuf)>) {
     let model = dir.join("model");
     fs::create_dir_all(&model).unwrap();
     fs::write(model.join("config.json"), CONFIG).unwrap();
-    let options = SaveOptions::new().durable(false);
+    let options = quick();
     save(model.join("model.safetensors"), tensors, &options).unwrap();
 }
 
@@ -56,10 +57,6 @@ fn model() -> tempfile::TempDir {
     dir
 }
 
-fn convert(dir: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
-    run_in(dir, &[&["convert"], args].concat())
-}
-
 fn opened(dir: &Path, name: &str) -> Checkpoint<TensorFile> {
     safetensors_formats::open(dir.join(name), &Options::new().dequantize(true)).unwrap()
 }
@@ -68,8 +65,8 @@ fn opened(dir: &Path, name: &str) -> Checkpoint<TensorFile> {
 fn a_model_becomes_a_file_of_gguf() {
     let dir = model();
     let args = ["model", "out.gguf", "--quantize", "q8_0", "--no-tokenizer"];
-    let planned = convert(dir.path(), &[&args[..], &["--dry-run"]].concat()).success().stderr("");
-    let planned = text(&planned.get_output().stdout).to_owned();
+    let planned =
+        convert(dir.path(), &[&args[..], &["--dry-run"]].concat()).success().stderr("").out();
     assert!(planned.contains("\nblk.0.attn_q.weight       Q8_0  [32, 32]  1.1 kB\n"), "{planned}");
     assert!(planned.contains("\nblk.0.ffn_down.weight     F16   [32, 48]  3.1 kB\n"), "{planned}");
     let summary = "12 tensors, 11.6 kB; 1 of them F16, because their rows are not whole blocks: \
@@ -84,7 +81,7 @@ fn a_model_becomes_a_file_of_gguf() {
     let back = read.tensor("token_embd.weight").unwrap().read().unwrap().into_vec::<f32>().unwrap();
     let given = tensors().swap_remove(0).1.into_vec::<f32>().unwrap();
     assert!(back.iter().zip(&given).all(|(a, b)| (a - b).abs() < 0.003), "{back:?}");
-    run_in(dir.path(), &["verify", "out.gguf"]).success();
+    run_in(dir.path(), "verify out.gguf").success();
 
     // The file beside its settings.
     let args = ["model/model.safetensors", "two.gguf", "--quantize", "q4_0", "--no-tokenizer"];
@@ -118,7 +115,7 @@ fn numbers_that_no_block_holds_leave_the_old_file() {
 #[test]
 fn quantised_weights_become_numbers_first() {
     let dir = model();
-    convert(dir.path(), &["model", "fp8", "--dtype", "f8_e4m3"]).success();
+    convert(dir.path(), "model fp8 --dtype f8_e4m3").success();
     fs::copy(dir.path().join("model/config.json"), dir.path().join("fp8/config.json")).unwrap();
     let path = dir.path().join("fp8/model.safetensors");
     let scaled = Checkpoint::open(&path).unwrap();
@@ -126,8 +123,8 @@ fn quantised_weights_become_numbers_first() {
         scaled.tensors().map(|tensor| (tensor.name().to_owned(), tensor.read().unwrap())).collect();
     let name = "model.layers.0.self_attn.q_proj.weight_scale";
     tensors.push((name.into(), TensorBuf::from_vec(vec![32, 1], vec![2.0_f32; 32]).unwrap()));
-    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
-    convert(dir.path(), &["fp8", "out.gguf", "--quantize", "f32", "--no-tokenizer"]).success();
+    save(&path, tensors, &quick()).unwrap();
+    convert(dir.path(), "fp8 out.gguf --quantize f32 --no-tokenizer").success();
     let read = opened(dir.path(), "out.gguf");
     let values = |name: &str| read.tensor(name).unwrap().read().unwrap().into_vec::<f32>().unwrap();
     let (scaled, plain) = (values("blk.0.attn_q.weight"), values("blk.0.attn_k.weight"));
@@ -189,13 +186,12 @@ fn options_of_other_outputs_are_wrong_usage() {
         (&["model", "out", "--quantize", "q8_0"], "--quantize q8_0 is for a .gguf file as output"),
         (&["model", "out.gguf", "--quantize", "q5_k"], "q8_0, q4_0, bf16, f16, f32]"),
     ] {
-        convert(dir.path(), args).code(2).stderr(contains(expected));
+        convert(dir.path(), args).fails(2, expected);
     }
     let fixture = crate::other_formats::fixture("gguf/plain.gguf");
     fs::copy(fixture, dir.path().join("plain.gguf")).unwrap();
     convert(dir.path(), &[&["plain.gguf", "out.gguf"][..], &quantize].concat())
-        .code(2)
-        .stderr(contains("it is a GGUF file already"));
+        .fails(2, "it is a GGUF file already");
     assert!(!dir.path().join("out.gguf").exists());
 }
 
@@ -227,7 +223,7 @@ fn adapters_are_merged_into_both_ends() {
     convert(dir.path(), &args).success();
     let adapter = one_module(dir.path(), "blk.0.ffn_up", [48, 32], 0.37);
     let args = ["q8.gguf", "out.safetensors", "--lora", &adapter];
-    convert(dir.path(), &args).failure().stderr(contains("is quantised as Q8_0; --dequantize"));
+    convert(dir.path(), &args).fails(1, "is quantised as Q8_0; --dequantize");
     assert!(!dir.path().join("out.safetensors").exists());
     let args = [&args[..], &["--dequantize", "bf16"]].concat();
     convert(dir.path(), &args).success().stderr("");

@@ -14,11 +14,11 @@ fn divided_and_gathered_again() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
     let would = "would write parts (3 tensors, 108 B, for 2 ranks)\n";
-    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2", "-n"])
+    convert(dir.path(), "a.safetensors parts --ranks 2 -n")
         .success()
         .stdout(predicate::str::ends_with(would));
     assert!(!dir.path().join("parts").exists());
-    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"])
+    convert(dir.path(), "a.safetensors parts --ranks 2")
         .success()
         .stdout("parts: 3 tensors, 108 B, for 2 ranks\n");
     assert_eq!(
@@ -29,19 +29,19 @@ fn divided_and_gathered_again() {
             "model.safetensors.index.json"
         ]
     );
-    run_in(dir.path(), &["verify", "--strict", "parts"]).success();
-    convert(dir.path(), &["parts", "whole.safetensors"]).success();
+    run_in(dir.path(), "verify --strict parts").success();
+    convert(dir.path(), "parts whole.safetensors").success();
     // The files of a checkpoint of several say for which library they are.
     let diff = ["diff", "--ignore-metadata", "a.safetensors", "whole.safetensors"];
     run_in(dir.path(), &diff).success();
 
     // Among other ranks, in another dtype, by a plan, over itself.
-    convert(dir.path(), &["parts", "parts", "--ranks", "3", "--rule", "*=uneven:0"]).success();
+    convert(dir.path(), "parts parts --ranks 3 --rule '*=uneven:0'").success();
     assert_eq!(list(&dir.path().join("parts")).len(), 4);
-    run_in(dir.path(), &["plan", "parts", "-w", "4", "-o", "plan.json"]).success();
-    convert(dir.path(), &["parts", "four", "--plan", "plan.json"]).success();
-    convert(dir.path(), &["four", "parts", "--dtype", "bf16", "--ranks", "2", "--force"]).success();
-    convert(dir.path(), &["parts", "back.safetensors"]).success();
+    run_in(dir.path(), "plan parts -w 4 -o plan.json").success();
+    convert(dir.path(), "parts four --plan plan.json").success();
+    convert(dir.path(), "four parts --dtype bf16 --ranks 2 --force").success();
+    convert(dir.path(), "parts back.safetensors").success();
     let back = Checkpoint::open(dir.path().join("back.safetensors")).unwrap();
     let down = back.tensor("model.layers.0.mlp.down_proj.weight").unwrap();
     assert_eq!((down.dtype(), down.shape()), (Dtype::BF16, &[3, 4][..]));
@@ -69,7 +69,7 @@ fn what_is_refused() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
     small_file(dir.path(), "b.safetensors");
-    run_in(dir.path(), &["plan", "a.safetensors", "-w", "2", "-o", "plan.json"]).success();
+    run_in(dir.path(), "plan a.safetensors -w 2 -o plan.json").success();
     let fails = |args: &[&str], code, message: &str| {
         for dry_run in [&[][..], &["-n"]] {
             let stderr = predicate::str::contains(message.to_owned());
@@ -86,7 +86,7 @@ fn what_is_refused() {
     fails(&["b.safetensors", "out", "--plan", "plan.json"], 1, "does not match");
 
     // A rank's file is gone.
-    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"]).success();
+    convert(dir.path(), "a.safetensors parts --ranks 2").success();
     let parts = dir.path().join("parts");
     let one = parts.join("model-00001-of-00002.safetensors");
     fs::copy(&one, dir.path().join("one.safetensors")).unwrap();
@@ -100,9 +100,9 @@ fn what_is_refused() {
 fn what_ranks_have_saved_is_whole_in_every_command() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
-    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"]).success();
+    convert(dir.path(), "a.safetensors parts --ranks 2").success();
     let diff = ["diff", "--ignore-metadata", "a.safetensors", "parts"];
-    run_in(dir.path(), &diff).success().stdout(predicate::str::contains("3 tensors equal"));
+    run_in(dir.path(), &diff).shows("3 tensors equal");
     let name = "model.layers.0.mlp.down_proj.weight";
     for command in ["inspect", "stats", "digest"] {
         let args = [command, "parts"];
@@ -112,15 +112,13 @@ fn what_ranks_have_saved_is_whole_in_every_command() {
         run_in(dir.path(), &["show", path, name]).success().get_output().stdout.clone()
     });
     assert_eq!(whole, parts);
-    run_in(dir.path(), &["digest", "--record", "parts", "a.safetensors"]).success();
+    run_in(dir.path(), "digest --record parts a.safetensors").success();
     for path in ["parts", "."] {
         run_in(dir.path(), &["verify", "--strict", "--digests", path]).success();
     }
-    convert(dir.path(), &["parts", "parts", "--dtype", "f64", "-n"]).success();
+    convert(dir.path(), "parts parts --dtype f64 -n").success();
     convert(dir.path(), &["a.safetensors", "parts", "--drop", name]).failure();
-    run_in(dir.path(), &["delta", "make", "a.safetensors", "parts", "delta"])
-        .success()
-        .stdout(predicate::str::contains("0 tensors"));
+    run_in(dir.path(), "delta make a.safetensors parts delta").shows("0 tensors");
 }
 
 /// What is about files is about those of the ranks.
@@ -129,26 +127,24 @@ fn the_files_of_ranks_are_shown_and_checked() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
     let names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
-    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"]).success();
+    convert(dir.path(), "a.safetensors parts --ranks 2").success();
     for args in [&["inspect", "parts"][..], &["inspect", "--json", "parts"], &["digest", "parts"]] {
         let [one, two] = names.map(predicate::str::contains);
         run_in(dir.path(), args).success().stdout(one.and(two));
     }
-    run_in(dir.path(), &["verify", "parts"]).success().stdout(predicate::str::contains("2 shards"));
+    run_in(dir.path(), "verify parts").shows("2 shards");
     // A file of the ranks is no output.
     let part = format!("parts/{}", names[0]);
     let extract = ["extract", "parts", "model.layers.0.mlp.up_proj.weight", "-o", &part];
-    run_in(dir.path(), &extract).code(2).stderr(predicate::str::contains("choose another -o FILE"));
-    run_in(dir.path(), &["verify", "--strict", "parts"]).success();
+    run_in(dir.path(), &extract).fails(2, "choose another -o FILE");
+    run_in(dir.path(), "verify --strict parts").success();
     fs::copy(dir.path().join("a.safetensors"), dir.path().join("parts/stray.safetensors")).unwrap();
-    run_in(dir.path(), &["verify", "--strict", "parts"])
-        .code(1)
-        .stderr(predicate::str::contains("stray.safetensors"));
+    run_in(dir.path(), "verify --strict parts").fails(1, "stray.safetensors");
     // Of the files that are there, none is reported.
     fs::remove_file(dir.path().join("parts/stray.safetensors")).unwrap();
     fs::remove_file(dir.path().join(&part)).unwrap();
     let lost = predicate::str::contains(names[0]).and(predicate::str::contains(names[1]).not());
-    run_in(dir.path(), &["verify", "."]).code(1).stderr(lost);
+    run_in(dir.path(), "verify .").code(1).stderr(lost);
 }
 
 /// Tied weights stay tied on the way to ranks and back.
@@ -158,8 +154,8 @@ fn the_other_names_of_tied_weights() {
     llama(dir.path(), "a.safetensors");
     let tie = ["metadata", "set", "a.safetensors", "lm_head=model.layers.0.mlp.gate_proj.weight"];
     run_in(dir.path(), &tie).success();
-    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"]).success();
-    convert(dir.path(), &["parts", "back", "--rename", "lm_head", "head"]).success();
+    convert(dir.path(), "a.safetensors parts --ranks 2").success();
+    convert(dir.path(), "parts back --rename lm_head head").success();
     let back = Checkpoint::open(dir.path().join("back")).unwrap();
     let gate = back.tensor("model.layers.0.mlp.gate_proj.weight").unwrap();
     assert_eq!(back.tensor("head").unwrap().name(), gate.name());
@@ -178,9 +174,7 @@ fn more_parts_than_an_index_may_name() {
     run_in(dir.path(), &plan).success();
     for args in [&["--plan", "plan.json"][..], &["--ranks", "1000", "--rule", "*=split:0", "-n"]] {
         convert(dir.path(), &[&["a.safetensors", "out"], args].concat())
-            .code(1)
-            .stdout("")
-            .stderr(predicate::str::contains("more entries than the limit of 1000000"));
+            .fails(1, "more entries than the limit of 1000000");
         assert!(!dir.path().join("out").exists());
     }
 }

@@ -21,14 +21,12 @@ fn tied(dir: &Path) {
 fn tied_weights_keep_their_name_and_are_counted_once() {
     let dir = temp_dir();
     tied(dir.path());
-    let done = convert(dir.path(), &["tied.safetensors", "out.safetensors"]).success().stderr("");
+    let done = convert(dir.path(), "tied.safetensors out.safetensors").success().stderr("");
     done.stdout("out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights\n");
     let (before, after) = (dir.path().join("tied.safetensors"), dir.path().join("out.safetensors"));
     assert_eq!(fs::read(before).unwrap(), fs::read(after).unwrap());
 
-    let done =
-        convert(dir.path(), &["tied.safetensors", "dir", "--dtype", "f64", "--prefix", "x."])
-            .success();
+    let done = convert(dir.path(), "tied.safetensors dir --dtype f64 --prefix x.").success();
     done.stdout("dir: 1 tensor, 16 B, in 1 file, and 1 more name of tied weights\n");
     let checkpoint = Checkpoint::open(dir.path().join("dir")).unwrap();
     let aliases: Vec<_> =
@@ -43,14 +41,11 @@ x.aaa.weight          aaa.weight          = x.model.embed.weight
 
 would replace out.safetensors (1 tensor, 8 B) with 1 tensor, 8 B, and 1 more name of tied weights
 ";
-    convert(
-        dir.path(),
-        &["tied.safetensors", "out.safetensors", "--prefix", "x.", "-n", "--force"],
-    )
-    .success()
-    .stdout(plan);
+    convert(dir.path(), "tied.safetensors out.safetensors --prefix x. -n --force")
+        .success()
+        .stdout(plan);
     // NumPy's files have no other names for a tensor.
-    let done = convert(dir.path(), &["tied.safetensors", "out.npz"]).success();
+    let done = convert(dir.path(), "tied.safetensors out.npz").success();
     let done = done.stdout("out.npz: 1 tensor, 8 B\n");
     done.stderr(
         "warning: out.npz: NumPy's files hold no metadata; this is left out: aaa.weight, format\n",
@@ -81,12 +76,7 @@ fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
     let dir = temp_dir();
     for (file, tensor, title) in [("a.safetensors", "x", "x"), ("b.safetensors", "y", "My model")] {
         let tensors = [(tensor, TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
-        save(
-            dir.path().join(file),
-            tensors,
-            &SaveOptions::new().metadata([("title", title)]).durable(false),
-        )
-        .unwrap();
+        save(dir.path().join(file), tensors, &quick().metadata([("title", title)])).unwrap();
     }
     let merge = |out: &str, args: &[&str]| {
         convert(dir.path(), &[&["a.safetensors", "b.safetensors", out, "--force"], args].concat())

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, TensorView, save};
 use serde_json::Value;
 
 use crate::fixtures::*;
@@ -18,7 +18,7 @@ fn checkpoint(path: &Path, w: [f32; 3], format: &str) {
         ("w", TensorView::from_slice(&[3], &w).unwrap()),
         ("bias", TensorView::from_slice(&[2], &bias).unwrap()),
     ];
-    let options = SaveOptions::new().metadata([("format", format)]).durable(false);
+    let options = quick().metadata([("format", format)]);
     save(path.join("model.safetensors"), tensors, &options).unwrap();
     fs::write(path.join("config.json"), "{}").unwrap();
 }
@@ -28,8 +28,8 @@ fn checkpoint(path: &Path, w: [f32; 3], format: &str) {
 pub(crate) fn make_deltas(dir: &Path) {
     checkpoint(&dir.join("old"), [1.0, 2.0, 3.0], "pt");
     checkpoint(&dir.join("new"), [1.0, 2.5, 3.0], "pt");
-    run_in(dir, &["delta", "make", "old", "new", "delta"]).success().stderr("");
-    run_in(dir, &["delta", "make", "old", "new", "theirs", "--for", "modelexpress"]).success();
+    run_in(dir, "delta make old new delta").success().stderr("");
+    run_in(dir, "delta make old new theirs --for modelexpress").success();
     let index = dir.join("theirs").join(INDEX);
     let mut json: Value = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
     let metadata = json["metadata"].as_object_mut().unwrap();
@@ -46,40 +46,36 @@ fn values(path: &Path) -> Vec<f32> {
 fn a_delta_is_made_shown_verified_and_applied() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    let run = |args: &[&str]| run_in(dir.path(), args);
+    let run = |line: &str| run_in(dir.path(), line);
     let summary = "a delta from 000000 to 000001: 1 tensor, 21 B as xor and zstd\n";
-    run(&["delta", "make", "old", "new", "delta", "--force"])
-        .success()
-        .stdout(format!("delta: {summary}"));
-    let shown = run(&["delta", "inspect", "delta"]).success();
-    let shown = text(&shown.get_output().stdout).to_owned();
+    run("delta make old new delta --force").success().stdout(format!("delta: {summary}"));
+    let shown = run("delta inspect delta").success().out();
     assert!(shown.starts_with(summary), "{shown}");
     assert!(matches("digest of the base: [0-9a-f]{64}\ndigest of the result: ").eval(&shown));
-    run(&["inspect", "delta"]).success().stdout(shown);
-    run(&["delta", "verify", "delta"]).success().stdout(format!("delta: ok, {summary}"));
-    run(&["delta", "verify", "delta", "--base", "old"])
+    run("inspect delta").success().stdout(shown);
+    run("delta verify delta").success().stdout(format!("delta: ok, {summary}"));
+    run("delta verify delta --base old")
         .success()
         .stdout("old: ok, 1 delta from 000000 to 000001\n")
         .stderr("");
-    run(&["delta", "apply", "old", "delta", "out"])
+    run("delta apply old delta out")
         .success()
         .stdout("out: version 000001, 2 tensors, 28 B\n")
         .stderr("");
-    run(&["diff", "out", "new"]).success().stdout("2 tensors equal\n");
+    run("diff out new").success().stdout("2 tensors equal\n");
     assert_eq!(fs::read(dir.path().join("out/config.json")).unwrap(), b"{}");
     // So may a delta.
-    run(&["delta", "make", "old", "new", "delta"])
+    run("delta make old new delta")
         .code(1)
         .stderr(predicate::str::starts_with("error: delta exists: it has 2 files ("));
     // A checkpoint takes the place of its base.
-    run(&["delta", "apply", "old", "delta", "old"]).code(1).stderr(
+    run("delta apply old delta old").code(1).stderr(
         "error: old is an input, and the deltas change model.safetensors; --force replaces it\n",
     );
-    run(&["delta", "apply", "old", "delta", "old", "--force"]).success();
+    run("delta apply old delta old --force").success();
     assert_eq!(values(&dir.path().join("old")), [1.0, 2.5, 3.0]);
-    run(&["delta", "verify", "delta", "--base", "old"]).code(1).stderr(predicate::str::contains(
-        "tensor \"w\": its blake3 after the delta \"000001\" should be ",
-    ));
+    run("delta verify delta --base old")
+        .fails(1, "tensor \"w\": its blake3 after the delta \"000001\" should be ");
 }
 
 #[test]
@@ -103,15 +99,16 @@ fn every_other_command_refuses_a_delta() {
         &["show", "delta", "w"],
         &["stats", "delta"],
     ] {
-        run_in(dir.path(), args).code(1).stderr(predicate::str::contains(
+        run_in(dir.path(), args).fails(
+            1,
             "it is a delta, which has no more than what changed since the checkpoint \"000000\"",
-        ));
+        );
     }
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 4, "{left:?}");
     // And what is a checkpoint is no delta.
     for args in [&["delta", "inspect", "new"][..], &["delta", "apply", "old", "new", "out"]] {
-        run_in(dir.path(), args).code(1).stderr(predicate::str::contains("expected a delta"));
+        run_in(dir.path(), args).fails(1, "expected a delta");
     }
 }
 
@@ -131,13 +128,11 @@ fn verify_and_inspect_say_what_a_delta_is() {
             .stderr("");
     }
     // Its files are part of it.
-    run(&["verify", "."]).success().stdout(predicate::str::contains("\n4 checked: 4 sound; "));
-    let json = run(&["verify", "delta", "--json"]).success();
-    let json: Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
+    run(&["verify", "."]).shows("\n4 checked: 4 sound; ");
+    let json = run(&["verify", "delta", "--json"]).success().json();
     let result = &json["results"][0];
     assert_eq!((&result["format"], &result["tensors"]), (&"delta".into(), &1.into()));
-    let json = run(&["inspect", "delta", "--json"]).success();
-    let json: Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
+    let json = run(&["inspect", "delta", "--json"]).success().json();
     assert_eq!(json["delta"]["tensors"][0]["name"], "w");
     assert_eq!(json["delta"]["base_version"], "000000");
 
@@ -147,47 +142,40 @@ fn verify_and_inspect_say_what_a_delta_is() {
     *bytes.last_mut().unwrap() ^= 0xff;
     bytes.push(0);
     fs::write(&shard, &bytes).unwrap();
-    run(&["verify", "delta"]).code(1).stderr(predicate::str::contains("but 22 follow the header"));
+    run(&["verify", "delta"]).fails(1, "but 22 follow the header");
     bytes.pop();
     let at = bytes.len() - 14;
     bytes[at] = 0xff;
     fs::write(&shard, &bytes).unwrap();
     run(&["verify", "delta"]).success();
-    run(&["verify", "delta", "--digests"]).code(1).stderr(predicate::str::contains("tensor \"w\""));
-    run(&["delta", "verify", "delta"]).code(1).stderr(predicate::str::contains("tensor \"w\""));
+    run(&["verify", "delta", "--digests"]).fails(1, "tensor \"w\"");
+    run(&["delta", "verify", "delta"]).fails(1, "tensor \"w\"");
 
     // The files of a delta that does not open are no checkpoints.
     fs::remove_file(&shard).unwrap();
     fs::copy(dir.path().join("theirs/model-00000-of-00001.safetensors"), &shard).unwrap();
     run(&["verify", "delta"]).code(1).stdout(predicate::str::contains("ok").not());
     let shard = shard.to_str().unwrap();
-    run(&["verify", shard]).code(1).stderr(predicate::str::contains("it is a delta"));
-    run(&["convert", shard, "out.safetensors"])
-        .code(1)
-        .stderr(predicate::str::contains("it is a delta"));
+    run(&["verify", shard]).fails(1, "it is a delta");
+    run(&["convert", shard, "out.safetensors"]).fails(1, "it is a delta");
 }
 
 #[test]
-fn several_deltas_are_verified_as_a_chain_and_all_that_are_damaged_are_named() {
+fn of_several_deltas_all_that_are_damaged_are_named() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    let run = |args: &[&str]| run_in(dir.path(), args);
-    run(&["delta", "make", "new", "old", "weight_v000002"]).success();
-    run(&["delta", "verify", "weight_v000002", "delta"]).success();
-    let twice = predicate::str::contains("two deltas lead to the version \"000001\"");
-    run(&["delta", "verify", "delta", "theirs"]).code(1).stderr(twice);
-    run(&["delta", "make", "new", "old", "weight_v000004"]).success();
-    let gap = predicate::str::contains("no delta leads from \"000001\" to \"000003\"");
-    run(&["delta", "verify", "delta", "weight_v000004"]).code(1).stderr(gap);
-    for name in ["delta", "weight_v000004"] {
+    let run = |line: &str| run_in(dir.path(), line);
+    run("delta make new old weight_v000002").success();
+    run("delta verify weight_v000002 delta").success();
+    run("delta verify delta theirs").fails(1, "two deltas lead to the version \"000001\"");
+    for name in ["delta", "weight_v000002"] {
         let file = dir.path().join(name).join("model-00000-of-00001.safetensors");
         let mut bytes = fs::read(&file).unwrap();
         bytes.pop();
         fs::write(file, bytes).unwrap();
     }
-    for base in [&[][..], &["--base", "old"]] {
-        let deltas = ["delta", "verify", "delta", "weight_v000002", "weight_v000004"];
-        let verified = run(&[&deltas, base].concat()).code(1);
+    for base in ["", "--base old"] {
+        let verified = run(&format!("delta verify delta theirs weight_v000002 {base}")).code(1);
         let errors = text(&verified.get_output().stderr).to_owned();
         assert_eq!(errors.lines().count(), 2, "{errors}");
         assert!(errors.lines().all(|line| line.starts_with("error: ")), "{errors}");
@@ -200,8 +188,7 @@ fn versions_come_from_the_name_of_the_directory() {
     make_deltas(dir.path());
     let made = |args: &[&str]| {
         let args = [&["delta", "make", "old", "new"], args, &["--force"]].concat();
-        let made = run_in(dir.path(), &args).success();
-        let made = text(&made.get_output().stdout).to_owned();
+        let made = run_in(dir.path(), &args).success().out();
         made.split_once("from ").unwrap().1.split_once(':').unwrap().0.to_owned()
     };
     assert_eq!(made(&["weight_v000042"]), "000041 to 000042");
@@ -211,55 +198,10 @@ fn versions_come_from_the_name_of_the_directory() {
     assert_eq!(made(&["delta", "--base-version", "a", "--to-version", "b"]), "a to b");
     for version in ["latest", "0"] {
         run_in(dir.path(), &["delta", "make", "old", "new", "d", "--to-version", version])
-            .code(2)
-            .stderr(predicate::str::contains("name the base with --base-version"));
+            .fails(2, "name the base with --base-version");
     }
-    run_in(
-        dir.path(),
-        &[
-            "delta",
-            "make",
-            "old",
-            "new",
-            "d",
-            "--for",
-            "slime",
-            "--to-version",
-            "b",
-            "--base-version",
-            "a",
-        ],
-    )
-    .code(1)
-    .stderr(predicate::str::contains("slime needs decimal versions"));
-}
-
-#[test]
-fn a_chain_is_applied_in_any_order_and_made_one() {
-    let dir = temp_dir();
-    let run = |args: &[&str]| run_in(dir.path(), args);
-    for step in 0..4_u8 {
-        checkpoint(&dir.path().join(format!("s{step}")), [1.0, step.into(), 3.0], "pt");
-        if step > 0 {
-            let delta = format!("weight_v00000{step}");
-            let [old, new] = [step - 1, step].map(|step| format!("s{step}"));
-            run(&["delta", "make", &old, &new, &delta]).success();
-        }
-    }
-    let [one, two, three] = [1, 2, 3].map(|step| format!("weight_v00000{step}"));
-    let all = [three.as_str(), &one, &two];
-    run(&[&["delta", "apply", "s0"], &all[..], &["out"]].concat()).success();
-    run(&["diff", "out", "s3"]).success();
-    run(&[&["delta", "squash", "s0"], &all[..], &["all"]].concat())
-        .success()
-        .stdout(predicate::str::starts_with("all: a delta from 000000 to 000003: 1 tensor, "));
-    run(&["delta", "apply", "s0", "all", "out", "--force"]).success();
-    run(&["diff", "out", "s3"]).success();
-    run(&["delta", "apply", "s0", &one, &three, "out", "--force"]).code(1).stderr(
-        predicate::str::contains(
-            "no delta leads from \"000001\" to \"000002\", which the delta \"000003\" changes",
-        ),
-    );
+    run_in(dir.path(), "delta make old new d --for slime --to-version b --base-version a")
+        .fails(1, "slime needs decimal versions");
 }
 
 #[test]
@@ -269,13 +211,13 @@ fn what_a_delta_does_not_have_is_warned_of() {
     checkpoint(&dir.path().join("other"), [1.0, 2.5, 3.0], "np");
     fs::write(dir.path().join("other/config.json"), "{ }").unwrap();
     let config = "warning: other: config.json differs from that of OLD; no delta has it\n";
-    run_in(dir.path(), &["delta", "make", "old", "other", "made"])
+    run_in(dir.path(), "delta make old other made")
         .success()
         .stdout(predicate::str::ends_with("as xor and zstd; other metadata\n"))
         .stderr(config);
     let metadata = "warning: other: the metadata differs from that of OLD; no delta with --for has \
                     it\n";
-    run_in(dir.path(), &["delta", "make", "old", "other", "slime", "--for", "slime"])
+    run_in(dir.path(), "delta make old other slime --for slime")
         .success()
         .stdout(predicate::str::ends_with("as xor and zstd\n"))
         .stderr(config.to_owned() + metadata);
@@ -283,12 +225,10 @@ fn what_a_delta_does_not_have_is_warned_of() {
     let unchecked = predicate::str::contains(
         "names no digest of its base, so tensors that it does not change are not checked",
     );
-    run_in(dir.path(), &["delta", "verify", "theirs", "--base", "old"]).success().stderr(unchecked);
+    run_in(dir.path(), "delta verify theirs --base old").success().stderr(unchecked);
     // They are, if another delta of the chain names one.
-    run_in(dir.path(), &["delta", "make", "new", "old", "weight_v000002"]).success();
-    run_in(dir.path(), &["delta", "verify", "theirs", "weight_v000002", "--base", "old"])
-        .success()
-        .stderr("");
+    run_in(dir.path(), "delta make new old weight_v000002").success();
+    run_in(dir.path(), "delta verify theirs weight_v000002 --base old").success().stderr("");
 }
 
 #[test]
@@ -301,7 +241,7 @@ fn tensors_are_added_replaced_and_removed() {
         ("w", TensorView::from_slice(&[3, 1], &w).unwrap()),
         ("added", TensorView::from_slice(&[5], &added).unwrap()),
     ];
-    let options = SaveOptions::new().metadata([("format", "np")]).durable(false);
+    let options = quick().metadata([("format", "np")]);
     save(dir.path().join("other.safetensors"), tensors, &options).unwrap();
     let summary = "a delta from 000000 to 000001: 2 tensors, ";
     let extra = " as xor and zstd; 1 added, 1 replaced, 1 removed, other metadata\n";
@@ -317,15 +257,13 @@ fn tensors_are_added_replaced_and_removed() {
                 .and(predicate::str::contains("\"w\" should have shape [3], found [3, 1]")),
         );
     }
-    let shown = run(&["delta", "inspect", "d"]).success();
-    let shown = text(&shown.get_output().stdout).to_owned();
+    let shown = run(&["delta", "inspect", "d"]).success().out();
     assert!(shown.contains("\nmetadata: 1 entry\n"), "{shown}");
     let words = |line: &str| line.split_whitespace().take(2).map(String::from).collect::<Vec<_>>();
     let rows: Vec<_> = shown.lines().skip(7).map(words).collect();
     let expected = [["added", "added"], ["w", "replaced"], ["bias", "removed"]];
     assert_eq!(rows, expected, "{shown}");
-    let json = run(&["delta", "inspect", "d", "--json"]).success();
-    let json: Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
+    let json = run(&["delta", "inspect", "d", "--json"]).success().json();
     let delta = &json["deltas"][0];
     assert_eq!(delta["tensors"][1]["shape"], serde_json::json!([3, 1]));
     assert_eq!(delta["removed"], serde_json::json!(["bias"]));
@@ -344,7 +282,7 @@ fn what_is_not_copied_is_named() {
     for name in ["pytorch_model.bin", "model.sig", "notes.txt"] {
         fs::write(dir.path().join("old").join(name), "x").unwrap();
     }
-    run_in(dir.path(), &["delta", "apply", "old", "delta", "out"]).success().stderr(
+    run_in(dir.path(), "delta apply old delta out").success().stderr(
         "warning: model.sig, pytorch_model.bin are not copied to out: it has files of these names, \
          or they hold or sign other tensors, are hidden, or lead out of their directory\n",
     );
@@ -379,6 +317,6 @@ fn wrong_usage() {
         run_in(dir.path(), args).code(2);
     }
     let message = predicate::str::contains("`safetensors delta inspect DELTA`");
-    run_in(dir.path(), &["delta", "delta"]).code(2).stderr(message);
-    run_in(dir.path(), &["delta", "make", "old", "shards", "out"]).code(1);
+    run_in(dir.path(), "delta delta").code(2).stderr(message);
+    run_in(dir.path(), "delta make old shards out").code(1);
 }

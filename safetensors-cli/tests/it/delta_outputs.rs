@@ -43,34 +43,25 @@ fn assert_applied(out: &Path) {
 fn a_base_is_replaced_in_a_directory_of_any_name() {
     for (home, out) in [("", "run"), ("run", "."), ("", "run/."), ("run/.git", ".."), ("", "link")]
     {
-        let dir = temp_dir();
-        training(dir.path());
-        std::os::unix::fs::symlink("run", dir.path().join("link")).unwrap();
-        let delta = dir.path().join("delta");
-        let delta = delta.to_str().unwrap();
-        run_in(&dir.path().join(home), &["delta", "apply", out, delta, out, "--force"])
-            .success()
-            .stderr("");
-        assert_applied(&dir.path().join("run"));
-        assert!(dir.path().join("link").is_symlink());
-    }
-}
-
-#[cfg(unix)]
-#[test]
-fn a_follower_may_write_to_a_directory_of_any_name() {
-    for (home, out) in [("run", "."), ("", "run/."), ("", "link")] {
-        let dir = temp_dir();
-        training(dir.path());
-        std::os::unix::fs::symlink("run", dir.path().join("link")).unwrap();
-        fs::create_dir(dir.path().join("root")).unwrap();
-        fs::rename(dir.path().join("delta"), dir.path().join("root/weight_v000001")).unwrap();
-        let root = dir.path().join("root");
-        let base = dir.path().join("run");
-        let (root, base) = (root.to_str().unwrap(), base.to_str().unwrap());
-        let follow = ["delta", "follow", root, out, "--base", base, "--once", "--force"];
-        run_in(&dir.path().join(home), &follow).success().stderr("");
-        assert_applied(&dir.path().join("run"));
+        for follows in [false, true] {
+            let dir = temp_dir();
+            training(dir.path());
+            std::os::unix::fs::symlink("run", dir.path().join("link")).unwrap();
+            let root = dir.path().join("root");
+            let delta = root.join("weight_v000001");
+            fs::create_dir(&root).unwrap();
+            fs::rename(dir.path().join("delta"), &delta).unwrap();
+            let line = if follows {
+                let base = dir.path().join("run");
+                let (root, base) = (root.display(), base.display());
+                format!("delta follow {root} {out} --base {base} --once --force")
+            } else {
+                format!("delta apply {out} {} {out} --force", delta.display())
+            };
+            run_in(&dir.path().join(home), &line).success().stderr("");
+            assert_applied(&dir.path().join("run"));
+            assert!(dir.path().join("link").is_symlink());
+        }
     }
 }
 
@@ -140,12 +131,10 @@ fn what_an_applied_delta_replaces_is_named() {
     apply(&["delta", "old", "-n", "--force"])
         .success()
         .stdout("would replace old (2 tensors, 28 B) with version 000001\n");
-    run_in(dir.path(), &["delta", "verify", "delta", "--base", "old"]).success();
+    run_in(dir.path(), "delta verify delta --base old").success();
     // A dry run fails where the deltas do not fit.
-    run_in(dir.path(), &["delta", "apply", "new", "delta", "other", "-n"])
-        .code(1)
-        .stdout("")
-        .stderr(predicate::str::contains("its blake3 after the delta \"000001\" should be "));
+    run_in(dir.path(), "delta apply new delta other -n")
+        .fails(1, "its blake3 after the delta \"000001\" should be ");
 }
 
 #[cfg(unix)]

@@ -1,46 +1,57 @@
 //! `safetensors diff`: what counts as a difference, and how it is shown.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
+use assert_cmd::assert::Assert;
 use half::bf16;
 use predicates::prelude::*;
-use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_core::element::Element;
+use safetensors_core::{Dtype, TensorView, save};
+use serde_json::json;
 
 use crate::fixtures::*;
 
-fn file(path: PathBuf, w: &TensorView<'_>, extra: &str, format: &str) -> PathBuf {
-    let one = [1_u8];
-    let tensors = [("w", *w), (extra, TensorView::from_slice(&[1], &one).unwrap())];
-    save(&path, tensors, &SaveOptions::new().metadata([("format", format)]).durable(false))
-        .unwrap();
-    path
+/// A file of `w` and of another tensor.
+fn file(dir: &Path, name: &str, w: TensorView<'_>, extra: &str, format: &str) {
+    let tensors = [("w", w), (extra, TensorView::from_slice(&[1], &[1_u8]).unwrap())];
+    save(dir.join(name), tensors, &quick().metadata([("format", format)])).unwrap();
 }
 
-fn diff(a: &Path, b: &Path) -> assert_cmd::Command {
-    let mut command = safetensors();
-    command.arg("diff").arg(a).arg(b);
-    command
+/// The files `a` and `b`, which differ in these values of `w` at most.
+fn two<A: Element, B: Element>(a: &[A], b: &[B]) -> tempfile::TempDir {
+    let dir = temp_dir();
+    file(dir.path(), "a", TensorView::from_slice(&[a.len()], a).unwrap(), "x", "pt");
+    file(dir.path(), "b", TensorView::from_slice(&[b.len()], b).unwrap(), "x", "pt");
+    dir
+}
+
+fn diff(dir: &tempfile::TempDir, options: &str) -> Assert {
+    run_in(dir.path(), &format!("diff a b {options}"))
+}
+
+/// The files differ, and the row of `w` has this.
+fn differs(dir: &tempfile::TempDir, options: &str, row: &str) {
+    diff(dir, options).code(1).stdout(matches(row)).stderr("");
 }
 
 #[test]
 fn a_checkpoint_equals_itself_however_it_is_split() {
     let dir = temp_dir();
-    let index = sharded(dir.path());
-    let (a, b) = ([1.0_f32, 2.0], [1_u16, 2, 3]);
-    let tensors = [("b", TensorView::from_slice(&[3, 1], &b).unwrap())];
-    let other = temp_dir();
-    let single = other.path().join("model.safetensors");
-    let all = tensors.into_iter().chain([("a", TensorView::from_slice(&[2], &a).unwrap())]);
-    save(&single, all, &SaveOptions::new().metadata([("format", "pt")]).durable(false)).unwrap();
-    diff(&index, &single).assert().success().stdout("2 tensors equal\n").stderr("");
+    sharded(dir.path());
+    run_in(dir.path(), "convert . one.safetensors").success();
+    run_in(dir.path(), "diff model.safetensors.index.json one.safetensors")
+        .success()
+        .stdout("2 tensors equal\n")
+        .stderr("");
 }
 
 #[test]
 fn every_kind_of_difference() {
     let dir = temp_dir();
     let (one, two) = ([1.0_f32, 2.0, 4.0], [1.0_f32, 2.5, f32::NAN]);
-    let a = file(dir.path().join("a"), &TensorView::from_slice(&[3], &one).unwrap(), "old", "pt");
-    let b = file(dir.path().join("b"), &TensorView::from_slice(&[3], &two).unwrap(), "new", "np");
+    file(dir.path(), "a", TensorView::from_slice(&[3], &one).unwrap(), "old", "pt");
+    file(dir.path(), "b", TensorView::from_slice(&[3], &two).unwrap(), "new", "np");
     let expected = "   name  A        B        values  max abs  max rel
 ───────────────────────────────────────────────────
 +  new            U8 [1]
@@ -53,154 +64,100 @@ fn every_kind_of_difference() {
 
 0 tensors equal, 1 different, 1 only in A, 1 only in B, other metadata
 ";
-    run_in(dir.path(), &["diff", "a", "b"]).code(1).stdout(expected).stderr("");
-    let json: serde_json::Value =
-        serde_json::from_slice(&diff(&a, &b).arg("--json").output().unwrap().stdout).unwrap();
+    diff(&dir, "").code(1).stdout(expected).stderr("");
+    let shown = diff(&dir, "--json").json();
     assert_eq!(
-        (&json["equal"], &json["tensors"][2]["values"]["values"]),
-        (&false.into(), &2.into())
+        (&shown["equal"], &shown["tensors"][2]["values"]["values"]),
+        (&json!(false), &json!(2))
     );
     // JSON has no infinity.
-    assert_eq!(json["tensors"][2]["values"]["max_absolute"], serde_json::Value::Null);
-    diff(&a, &a).assert().success();
+    assert_eq!(shown["tensors"][2]["values"]["max_absolute"], json!(null));
+    run_in(dir.path(), "diff a a").success();
+    // A filter may match on one side only.
+    diff(&dir, "-f new").code(1).stdout(predicate::str::contains("0 tensors equal, 1 only in B"));
+    diff(&dir, "-f none").fails(1, "no tensor matches --filter").stdout("");
 }
 
 #[test]
 fn tolerance_and_other_dtypes() {
-    let dir = temp_dir();
     let exact = [0.1_f32, -3.3, 1000.5];
-    let rounded = exact.map(bf16::from_f32);
-    let a = file(dir.path().join("a"), &TensorView::from_slice(&[3], &exact).unwrap(), "x", "pt");
-    let b = file(dir.path().join("b"), &TensorView::from_slice(&[3], &rounded).unwrap(), "x", "pt");
-    diff(&a, &b).assert().code(1).stdout(predicate::str::contains("3 of 3"));
-    diff(&a, &b)
-        .args(["--ignore-dtype", "--tolerance", "0.01"])
-        .assert()
-        .code(1)
-        .stdout(predicate::str::contains("1 of 3"));
-    diff(&a, &b).args(["--ignore-dtype", "--relative-tolerance", "0.004"]).assert().success();
-    diff(&a, &b)
-        .args(["--relative-tolerance", "0.004"])
-        .assert()
-        .code(1)
-        .stdout(predicate::str::contains("0 of 3"));
-    let error = predicate::str::contains("expected a finite number of 0 or more");
+    let dir = two(&exact, &exact.map(bf16::from_f32));
+    differs(&dir, "", "3 of 3");
+    differs(&dir, "--ignore-dtype --tolerance 0.01", "1 of 3");
+    differs(&dir, "--relative-tolerance 0.004", "0 of 3");
+    diff(&dir, "--ignore-dtype --relative-tolerance 0.004").success();
     for wrong in ["-1", "NaN", "inf", "1e999", "x"] {
-        diff(&a, &b).args(["--tolerance", wrong]).assert().code(2).stderr(error.clone());
-        diff(&a, &b).args(["--relative-tolerance", wrong]).assert().code(2).stderr(error.clone());
+        for option in ["--tolerance", "--relative-tolerance"] {
+            let error = "expected a finite number of 0 or more";
+            diff(&dir, &format!("{option} {wrong}")).fails(2, error);
+        }
     }
 }
 
 #[test]
 fn a_complex_number_is_compared_with_a_real_one() {
     let dir = temp_dir();
-    let complex = [1.0_f32, 5.0, 7.0, 7.0].map(f32::to_le_bytes).concat();
-    let pure = [1.0_f32, 0.0, 5.0, -0.0].map(f32::to_le_bytes).concat();
-    let view = |bytes| TensorView::new(safetensors_core::Dtype::C64, &[2], bytes).unwrap();
-    let a = file(dir.path().join("a"), &view(&complex), "x", "pt");
-    let pure = file(dir.path().join("pure"), &view(&pure), "x", "pt");
-    let b = file(
-        dir.path().join("b"),
-        &TensorView::from_slice(&[2], &[1.0_f32, 5.0]).unwrap(),
-        "x",
-        "pt",
-    );
-    for (one, other) in [(&a, &b), (&b, &a)] {
-        let row = matches("w .* 3 of 4 +7 +1\n");
-        diff(one, other).arg("--ignore-dtype").assert().code(1).stdout(row);
+    for (name, numbers) in [("a", [1.0_f32, 5.0, 7.0, 7.0]), ("pure", [1.0, 0.0, 5.0, -0.0])] {
+        let bytes = numbers.map(f32::to_le_bytes).concat();
+        let view = TensorView::new(Dtype::C64, &[2], &bytes).unwrap();
+        file(dir.path(), name, view, "x", "pt");
     }
-    diff(&pure, &b).arg("--ignore-dtype").assert().success();
-    diff(&pure, &b).assert().code(1).stdout(predicate::str::contains(" 0 of 4 "));
+    file(dir.path(), "b", TensorView::from_slice(&[2], &[1.0_f32, 5.0]).unwrap(), "x", "pt");
+    differs(&dir, "--ignore-dtype", "w .* 3 of 4 +7 +1\n");
+    let row = matches("w .* 3 of 4 +7 +1\n");
+    run_in(dir.path(), "diff b a --ignore-dtype").code(1).stdout(row);
+    run_in(dir.path(), "diff pure b --ignore-dtype").success();
+    run_in(dir.path(), "diff pure b").code(1).stdout(predicate::str::contains(" 0 of 4 "));
 }
 
 #[test]
 fn equal_means_the_same_bits_unless_there_is_a_tolerance() {
-    let dir = temp_dir();
-    let (zero, minus) = ([0.0_f32, 1.0, f32::NAN], [-0.0_f32, 1.0, f32::from_bits(0x7fc0_0001)]);
-    let a = file(dir.path().join("a"), &TensorView::from_slice(&[3], &zero).unwrap(), "x", "pt");
-    let b = file(dir.path().join("b"), &TensorView::from_slice(&[3], &minus).unwrap(), "x", "pt");
+    let minus = [-0.0_f32, 1.0, f32::from_bits(0x7fc0_0001)];
+    let dir = two(&[0.0_f32, 1.0, f32::NAN], &minus);
     let expected = "   name  A        B        values  other bits  max abs  max rel
 ───────────────────────────────────────────────────────────────
 ~  w     F32 [3]  F32 [3]  0 of 3           2        0        0
 
 1 tensor equal, 1 different
 ";
-    run_in(dir.path(), &["diff", "a", "b"]).code(1).stdout(expected).stderr("");
-    let json = diff(&a, &b).arg("--json").output().unwrap();
-    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    let values = &json["tensors"][0]["values"];
-    assert_eq!(
-        (&values["values"], &values["other_bits"], &values["of"]),
-        (&0.into(), &2.into(), &3.into())
-    );
-    diff(&a, &b).args(["--tolerance", "0"]).assert().success().stdout("2 tensors equal\n");
-    diff(&a, &b).args(["--relative-tolerance", "0"]).assert().success();
-    diff(&a, &a).assert().success();
+    diff(&dir, "").code(1).stdout(expected).stderr("");
+    let values = diff(&dir, "--json").json()["tensors"][0]["values"].clone();
+    let [differ, bits, of] = ["values", "other_bits", "of"].map(|key| values[key].clone());
+    assert_eq!([differ, bits, of], [json!(0), json!(2), json!(3)]);
+    diff(&dir, "--tolerance 0").success().stdout("2 tensors equal\n");
+    diff(&dir, "--relative-tolerance 0").success();
+    run_in(dir.path(), "diff a a").success();
 }
 
 #[test]
 fn bytes_that_are_no_booleans_are_compared_all_the_same() {
     let dir = temp_dir();
-    let flags = |name: &str, byte| {
+    for (name, byte) in [("a", 2), ("again", 2), ("b", 1)] {
         let path = dir.path().join(name);
         raw_file(&path, r#"{"f":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}"#, 3);
-        let mut bytes = std::fs::read(&path).unwrap();
+        let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() = byte;
-        std::fs::write(&path, bytes).unwrap();
-        path
-    };
-    let (two, again, one) = (flags("two", 2), flags("again", 2), flags("one", 1));
-    diff(&two, &again).assert().success().stdout("1 tensor equal\n");
-    diff(&two, &one).assert().code(1).stdout(predicate::str::contains("1 of 3")).stderr("");
+        fs::write(&path, bytes).unwrap();
+    }
+    run_in(dir.path(), "diff a again").success().stdout("1 tensor equal\n");
+    differs(&dir, "", "1 of 3");
 }
 
 #[test]
 fn pieces_add_up() {
     // More elements than one piece holds. The first and the last piece differ.
-    let dir = temp_dir();
-    let mut values: Vec<u16> = (0..600_001_u32).map(|i| (i % 1000) as u16).collect();
-    let a = file(
-        dir.path().join("a"),
-        &TensorView::from_slice(&[600_001], &values).unwrap(),
-        "x",
-        "pt",
-    );
-    (values[3], values[600_000]) = (8, 7);
-    let b = file(
-        dir.path().join("b"),
-        &TensorView::from_slice(&[600_001], &values).unwrap(),
-        "x",
-        "pt",
-    );
-    let row = matches("w .* 2 of 600,001 +7 +1\n");
-    diff(&a, &b).assert().code(1).stdout(row);
+    let values: Vec<u16> = (0..600_001_u32).map(|i| (i % 1000) as u16).collect();
+    let mut other = values.clone();
+    other[3] = 8;
+    other[600_000] = 7;
+    differs(&two(&values, &other), "", "w .* 2 of 600,001 +7 +1\n");
 }
 
 #[test]
 fn another_shape_is_not_compared() {
     let dir = temp_dir();
-    let values = [1_u8, 2];
-    let a = file(dir.path().join("a"), &TensorView::from_slice(&[2], &values).unwrap(), "x", "pt");
-    let b =
-        file(dir.path().join("b"), &TensorView::from_slice(&[1, 2], &values).unwrap(), "x", "pt");
-    diff(&a, &b).assert().code(1).stdout(predicate::str::contains("~  w     U8 [2]  U8 [1, 2]\n"));
-    diff(&a, &b).args(["-f", "x"]).assert().success().stdout("1 tensor equal\n");
-}
-
-#[test]
-fn a_filter_may_match_on_one_side_only() {
-    let dir = temp_dir();
-    let one = [1_u8];
-    let view = TensorView::from_slice(&[1], &one).unwrap();
-    let (a, b) = (
-        file(dir.path().join("a"), &view, "old", "pt"),
-        file(dir.path().join("b"), &view, "new", "pt"),
-    );
-    diff(&a, &b)
-        .args(["-f", "new"])
-        .assert()
-        .code(1)
-        .stdout(predicate::str::contains("0 tensors equal, 1 only in B"));
-    let error = predicate::str::contains("no tensor matches --filter");
-    diff(&a, &b).args(["-f", "none"]).assert().code(1).stdout("").stderr(error);
+    file(dir.path(), "a", TensorView::from_slice(&[2], &[1_u8, 2]).unwrap(), "x", "pt");
+    file(dir.path(), "b", TensorView::from_slice(&[1, 2], &[1_u8, 2]).unwrap(), "x", "pt");
+    differs(&dir, "", r"~  w     U8 \[2\]  U8 \[1, 2\]\n");
+    diff(&dir, "-f x").success().stdout("1 tensor equal\n");
 }

@@ -62,8 +62,7 @@ fn a_filter_leaves_files_out_and_their_other_tensors_unread() {
         .arg("digest")
         .arg(&path)
         .args(["-f", "small", "--json"]);
-    let output = command.assert().success().get_output().stdout.clone();
-    let json: serde_json::Value = serde_json::from_slice(&output).unwrap();
+    let json = command.assert().success().json();
     assert_eq!(
         (json["tensors"].as_array().unwrap().len(), &json["files"]),
         (1, &serde_json::json!([]))
@@ -80,50 +79,30 @@ fn each_file_of_a_checkpoint_is_recorded() {
 ";
     digest(dir.path(), &["--record", "."]).success().stdout(native(lines)).stderr("");
     let right = predicate::str::contains(", 2 digests right");
-    safetensors()
-        .args(["verify", "--digests"])
-        .arg(dir.path())
-        .assert()
-        .success()
-        .stdout(right)
-        .stderr("");
+    run_in(dir.path(), "verify --digests .").success().stdout(right).stderr("");
 }
 
 #[test]
 fn digests_are_printed_recorded_and_checked() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    let digests = || text(&run(&["digest"], &path, &[]).success().get_output().stdout).to_owned();
+    let digests = || text(&run("digest", &path, &[]).success().get_output().stdout).to_owned();
     let before = digests();
     let lines: Vec<_> = before.lines().collect();
     assert!(
         lines.len() == 3 && lines[0].ends_with("  embed.weight") && lines[2].starts_with("sha256:"),
         "{before}"
     );
-    run(&["verify", "--digests"], &path, &[])
-        .success()
-        .stderr(predicate::str::contains("records no digests"));
-    run(&["digest", "--record"], &path, &[])
-        .success()
-        .stdout(predicate::str::contains("2 digests recorded"));
+    run("verify --digests", &path, &[]).warns("records no digests");
+    run("digest --record", &path, &[]).shows("2 digests recorded");
     assert_eq!(digests(), before, "metadata makes no difference");
-    run(&["verify", "--digests"], &path, &[])
-        .success()
-        .stdout(predicate::str::contains(", 2 digests right"));
+    run("verify --digests", &path, &[]).shows(", 2 digests right");
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
-    run(&["verify"], &path, &[]).success();
-    run(&["verify", "--digests"], &path, &[])
-        .code(1)
-        .stdout("")
-        .stderr(predicate::str::contains("\"mask\""));
-    let json = run(&["digest", "--json", "-f", "embed*"], &path, &[])
-        .success()
-        .get_output()
-        .stdout
-        .clone();
-    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    run("verify", &path, &[]).success();
+    run("verify --digests", &path, &[]).fails(1, "\"mask\"");
+    let json = run("digest --json -f 'embed*'", &path, &[]).success().json();
     assert_eq!(
         format!("{}  embed.weight", json["tensors"][0]["xxh3_128"].as_str().unwrap()),
         lines[0]

@@ -10,28 +10,19 @@ use crate::fixtures::*;
 #[test]
 fn a_tensor_becomes_an_array_of_numpy() {
     let dir = temp_dir();
-    let path = small_file(dir.path(), "model.safetensors");
-    let array = dir.path().join("mask.npy");
-    let mut command = safetensors();
-    command
-        .arg("extract")
-        .arg(&path)
-        .args(["mask", "-o"])
-        .arg(&array)
-        .assert()
+    small_file(dir.path(), "model.safetensors");
+    run_in(dir.path(), "extract model.safetensors mask -o mask.npy")
         .success()
-        .stdout(format!("{}: I64 [2], 144 B\n", array.display()))
+        .stdout("mask.npy: I64 [2], 144 B\n")
         .stderr("");
-    let bytes = fs::read(&array).unwrap();
+    let bytes = fs::read(dir.path().join("mask.npy")).unwrap();
     assert!(bytes.starts_with(
         b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }"
     ));
     assert_eq!(bytes[128..], [1_i64.to_le_bytes(), 0_i64.to_le_bytes()].concat());
     // No other file is left.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-    let stdout =
-        safetensors().arg("extract").arg(&path).args(["mask", "-o", "-"]).output().unwrap().stdout;
-    assert_eq!(stdout, bytes);
+    run_in(dir.path(), "extract model.safetensors mask -o -").success().stdout(bytes);
 }
 
 #[test]
@@ -54,8 +45,8 @@ fn a_slice_becomes_an_array_of_its_own_shape() {
     extract("-1, 1:", &["-", "--raw"]).success().stdout(expected).stderr("");
     extract("[5:]", &["none", "--raw"]).success().stdout("none: F32 [0, 3], 0 B\n");
     assert_eq!(fs::read(dir.path().join("none")).unwrap(), b"");
-    extract("[2]", &["x"]).code(1).stderr(predicate::str::contains("character 2: position 2 is"));
-    extract("[x]", &["x"]).code(2).stderr(predicate::str::contains("found `x` at character 2"));
+    extract("[2]", &["x"]).fails(1, "character 2: position 2 is");
+    extract("[x]", &["x"]).fails(2, "found `x` at character 2");
     assert!(!dir.path().join("x").exists());
 }
 
@@ -64,38 +55,27 @@ fn a_slice_of_packed_elements_is_of_whole_bytes() {
     let dir = temp_dir();
     let path = dir.path().join("model.safetensors");
     let view = TensorView::new(safetensors_core::Dtype::F4, &[8], &[1, 2, 3, 4]).unwrap();
-    save(&path, [("w", view)], &SaveOptions::new().durable(false)).unwrap();
+    save(&path, [("w", view)], &quick()).unwrap();
     let extract = |slice| {
         let args = ["extract", "model.safetensors", "w", slice, "--raw", "-o", "-"];
         run_in(dir.path(), &args)
     };
     extract("2:6").success().stdout(&[2_u8, 3][..]);
-    extract("1:3").code(1).stdout("").stderr(predicate::str::contains("tensor \"w\": "));
+    extract("1:3").fails(1, "tensor \"w\": ");
 }
 
 #[test]
 fn a_dtype_without_a_numpy_type_is_refused_or_raw() {
     let dir = temp_dir();
-    let path = dir.path().join("model.safetensors");
     let values = [half::bf16::ONE; 3];
-    save(
-        &path,
-        [("w", TensorView::from_slice(&[3], &values).unwrap())],
-        &SaveOptions::new().durable(false),
-    )
-    .unwrap();
-    let array = dir.path().join("w.npy");
-    let extract = |raw: &[&str]| {
-        let mut command = safetensors();
-        command.arg("extract").arg(&path).arg("w").args(raw).arg("-o").arg(&array);
-        command.assert()
-    };
-    extract(&[]).code(1).stderr(predicate::str::contains(
-        "tensor \"w\": NumPy has no type for BF16; name a .safetensors",
-    ));
-    assert!(!array.exists());
-    extract(&["--raw"]).success();
-    assert_eq!(fs::read(&array).unwrap(), [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]);
+    let view = TensorView::from_slice(&[3], &values).unwrap();
+    save(dir.path().join("model.safetensors"), [("w", view)], &quick()).unwrap();
+    let error = "tensor \"w\": NumPy has no type for BF16; name a .safetensors";
+    run_in(dir.path(), "extract model.safetensors w -o w.npy").fails(1, error);
+    assert!(!dir.path().join("w.npy").exists());
+    run_in(dir.path(), "extract model.safetensors w --raw -o w.npy").success();
+    let bytes = fs::read(dir.path().join("w.npy")).unwrap();
+    assert_eq!(bytes, [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]);
 }
 
 /// The name of the output says what a user expects to find there.
@@ -144,34 +124,29 @@ fn bytes_do_not_go_to_a_terminal() {
 #[test]
 fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
     let dir = temp_dir();
-    let path = small_file(dir.path(), "model.safetensors");
-    let extract = |name: &str, output: &str| {
-        let mut command = safetensors();
-        command.current_dir(dir.path()).arg("extract").arg(&path).args([name, "-o", output]);
-        command.assert()
-    };
-    extract("embed", "x").code(1).stderr(predicate::str::contains(
-        "tensor \"embed\": there is no such tensor; did you mean embed.weight?",
-    ));
+    small_file(dir.path(), "model.safetensors");
     let names =
         ["a.norm.weight", "a.layers.0.pre_norm.weight", "a.layers.10.norm.weight", "norm.bias"];
     let one = [1_u8];
     let tensors = names.map(|name| (name, TensorView::from_slice(&[1], &one).unwrap()));
-    save(dir.path().join("norms.safetensors"), tensors, &SaveOptions::new().durable(false))
-        .unwrap();
-    let nearest =
-        "did you mean a.norm.weight, a.layers.10.norm.weight, a.layers.0.pre_norm.weight?\n";
-    run_in(dir.path(), &["extract", "norms.safetensors", "norm.weight", "-o", "x"])
-        .code(1)
-        .stderr(predicate::str::ends_with(nearest));
-    fs::remove_file(dir.path().join("norms.safetensors")).unwrap();
-    extract("embd.weight", "x")
-        .code(1)
-        .stderr(predicate::str::ends_with("such tensor; did you mean \"embed.weight\"?\n"));
-    extract("none", "x").code(1).stderr(predicate::str::contains("inspect --flat"));
-    extract("mask", ".").code(1).stderr(predicate::str::starts_with("error: .: "));
-    extract("mask", "no/such/x").code(1).stderr(predicate::str::starts_with("error: no/such/x: "));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    save(dir.path().join("norms.safetensors"), tensors, &quick()).unwrap();
+    for (line, says) in [
+        (
+            "model.safetensors embed -o x",
+            "tensor \"embed\": there is no such tensor; did you mean embed.weight?",
+        ),
+        (
+            "norms.safetensors norm.weight -o x",
+            "did you mean a.norm.weight, a.layers.10.norm.weight, a.layers.0.pre_norm.weight?\n",
+        ),
+        ("model.safetensors embd.weight -o x", "such tensor; did you mean \"embed.weight\"?\n"),
+        ("model.safetensors none -o x", "inspect --flat"),
+        ("model.safetensors mask -o .", "error: .: "),
+        ("model.safetensors mask -o no/such/x", "error: no/such/x: "),
+    ] {
+        run_in(dir.path(), &format!("extract {line}")).fails(1, says);
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
 #[cfg(unix)]
@@ -204,24 +179,6 @@ fn what_is_no_regular_file_is_left_alone_and_links_are_followed() {
     assert!(fs::symlink_metadata(at("dangling.npy")).unwrap().is_symlink());
     assert!(fs::symlink_metadata(at("target.npy")).unwrap().is_file());
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_full_disk_is_told_once() {
-    let dir = temp_dir();
-    let path = small_file(dir.path(), "model.safetensors");
-    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
-    let output =
-        command.arg("extract").arg(&path).args(["mask", "-o", "-"]).stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let error = text(&output.stderr);
-    assert!(
-        error.starts_with("error: standard output: ")
-            && error.matches("standard output").count() == 1,
-        "{error}"
-    );
 }
 
 /// Also `map` and `plan`, which write files of other kinds.

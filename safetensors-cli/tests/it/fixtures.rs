@@ -51,15 +51,14 @@ pub(crate) fn small_file(dir: &Path, name: &str) -> PathBuf {
         ("mask", TensorView::from_slice(&[2], &[1_i64, 0]).unwrap()),
     ];
     // Otherwise the tensor with the larger alignment would come first.
-    let options =
-        SaveOptions::new().order(Order::Given).metadata([("format", "pt")]).durable(false);
+    let options = quick().order(Order::Given).metadata([("format", "pt")]);
     save(&path, tensors, &options).unwrap();
     path
 }
 
 /// Two shards with an index: an F32 tensor of 2 elements and a U16 tensor of 3.
 pub(crate) fn sharded(dir: &Path) -> PathBuf {
-    let options = SaveOptions::new().metadata([("format", "pt")]).durable(false);
+    let options = quick().metadata([("format", "pt")]);
     let a = TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap();
     let b = TensorView::from_slice(&[3, 1], &[1_u16, 2, 3]).unwrap();
     save(dir.join("model-00001-of-00002.safetensors"), [("a", a)], &options).unwrap();
@@ -172,16 +171,101 @@ pub(crate) fn as_a_user(dir: &Path) -> std::process::Command {
     command
 }
 
+/// Arguments: words, or a line of them as a shell takes it.
+pub(crate) trait Words {
+    fn words(&self) -> Vec<String>;
+}
+
+impl Words for &str {
+    fn words(&self) -> Vec<String> {
+        shlex::split(self).unwrap()
+    }
+}
+
+impl Words for &String {
+    fn words(&self) -> Vec<String> {
+        self.as_str().words()
+    }
+}
+
+impl Words for &[&str] {
+    fn words(&self) -> Vec<String> {
+        self.iter().map(|&word| word.to_owned()).collect()
+    }
+}
+
+impl<const N: usize> Words for &[&str; N] {
+    fn words(&self) -> Vec<String> {
+        self.as_slice().words()
+    }
+}
+
+impl Words for &Vec<&str> {
+    fn words(&self) -> Vec<String> {
+        self.as_slice().words()
+    }
+}
+
 /// Runs a command with a path between its arguments.
-pub(crate) fn run(args: &[&str], path: &Path, rest: &[&str]) -> Assert {
+pub(crate) fn run(args: impl Words, path: &Path, rest: impl Words) -> Assert {
     let mut command = safetensors();
-    command.args(args).arg(path).args(rest);
+    command.args(args.words()).arg(path).args(rest.words());
     command.assert()
 }
 
 /// Runs a command in a directory, so that its output has no temporary path.
-pub(crate) fn run_in(dir: &Path, args: &[&str]) -> Assert {
+pub(crate) fn run_in(dir: &Path, args: impl Words) -> Assert {
     let mut command = safetensors();
-    command.current_dir(dir).args(args);
+    command.current_dir(dir).args(args.words());
     command.assert()
+}
+
+/// Runs a command in a directory whose standard output is a full disk.
+#[cfg(target_os = "linux")]
+pub(crate) fn run_full(dir: &Path, args: impl Words) -> Assert {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
+    command.current_dir(dir).args(args.words()).stderr(std::process::Stdio::piped());
+    command.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    Assert::new(command.spawn().unwrap().wait_with_output().unwrap())
+}
+
+/// How a command has ended, and what it said.
+pub(crate) trait Ended: Sized {
+    fn assert(self) -> Assert;
+
+    /// It has failed with this code, and said this.
+    fn fails(self, code: i32, says: impl Into<String>) -> Assert {
+        self.assert().code(code).stderr(predicates::str::contains(says))
+    }
+
+    /// It has succeeded, and shown this.
+    fn shows(self, shown: impl Into<String>) -> Assert {
+        self.assert().success().stdout(predicates::str::contains(shown))
+    }
+
+    /// It has succeeded, and warned of this.
+    fn warns(self, warning: impl Into<String>) -> Assert {
+        self.assert().success().stderr(predicates::str::contains(warning))
+    }
+
+    /// Its output.
+    fn out(self) -> String {
+        text(&self.assert().get_output().stdout).to_owned()
+    }
+
+    /// Its output as JSON.
+    fn json(self) -> serde_json::Value {
+        serde_json::from_slice(&self.assert().get_output().stdout).unwrap()
+    }
+}
+
+impl Ended for Assert {
+    fn assert(self) -> Assert {
+        self
+    }
+}
+
+/// The options of a save that need not survive the system.
+pub(crate) fn quick() -> SaveOptions {
+    SaveOptions::new().durable(false)
 }

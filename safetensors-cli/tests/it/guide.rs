@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 
@@ -28,7 +28,7 @@ fn run(dir: &Path, line: &str) -> String {
 fn the_chapter_for_operators_shows_what_the_commands_print() {
     let dir = temp_dir();
     let values: Vec<f32> = (0..32_u8).map(|i| f32::from(i) / 8.0).collect();
-    let options = SaveOptions::new().metadata([("format", "pt")]).durable(false);
+    let options = quick().metadata([("format", "pt")]);
     let embed = TensorView::from_slice(&[8, 4], &values).unwrap();
     let head = TensorView::from_slice(&[4, 4], &values[..16]).unwrap();
     let tensors = [("embed.weight", embed), ("head.weight", head)];

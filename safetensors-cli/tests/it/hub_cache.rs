@@ -38,9 +38,9 @@ fn nothing_changes_a_blob_without_force() {
         run_in(dir.path(), args).code(1).stderr(told);
         assert_eq!(fs::read(blobs.join("etag")).unwrap(), before, "{args:?}");
     }
-    run_in(dir.path(), &["convert", "model", "out.safetensors"]).success();
+    run_in(dir.path(), "convert model out.safetensors").success();
     run_in(dir.path(), &["metadata", "set", "--force", file, "a=b"]).success();
-    run_in(dir.path(), &["digest", "--record", "--force", "model"]).success();
+    run_in(dir.path(), "digest --record --force model").success();
     run_in(dir.path(), &["convert", file, file, "--dtype", "f16", "--force"]).success();
     assert!(fs::symlink_metadata(snapshot.join("model.safetensors")).unwrap().is_symlink());
     run_in(dir.path(), &["digest", "--force", file]).code(2);

@@ -72,3 +72,7 @@ mod usage;
 mod verify;
 mod verify_formats;
 mod verify_paths;
+
+// The servers of safetensors-hub name their module so.
+#[cfg(feature = "remote")]
+use addresses::hub_server as server;

@@ -177,16 +177,16 @@ fn what_zarr_cannot_have_is_refused() {
         let tensors = names.iter().map(|name| (*name, one));
         save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new()).unwrap();
         let error = predicate::str::contains(expected);
-        run_in(dir.path(), &["manifest", "a.safetensors"]).code(1).stdout("").stderr(error);
+        run_in(dir.path(), "manifest a.safetensors").code(1).stdout("").stderr(error);
     }
     let wrong = SaveOptions::new().metadata([("attribute:a#dimensions", "t")]);
     save(dir.path().join("a.safetensors"), [("a", one)], &wrong).unwrap();
     let error =
         predicate::str::contains("the attribute \"dimensions\" should be a JSON array of 1");
-    run_in(dir.path(), &["manifest", "a.safetensors"]).code(1).stderr(error);
-    run_in(dir.path(), &["manifest", "-"]).code(2);
+    run_in(dir.path(), "manifest a.safetensors").code(1).stderr(error);
+    run_in(dir.path(), "manifest -").code(2);
     small_file(dir.path(), "model.safetensors");
-    run_in(dir.path(), &["extract", "model.safetensors", "mask", "-o", "a.npy"]).success();
+    run_in(dir.path(), "extract model.safetensors mask -o a.npy").success();
     let error = predicate::str::contains("`safetensors convert` makes such files");
-    run_in(dir.path(), &["manifest", "a.npy"]).code(1).stderr(error);
+    run_in(dir.path(), "manifest a.npy").code(1).stderr(error);
 }

@@ -24,7 +24,7 @@ fn every_command_has_a_page() {
     let dir = temp_dir();
     let written =
         predicate::str::starts_with("share/man1: ").and(predicate::str::ends_with(" pages\n"));
-    run_in(dir.path(), &["manual", "share/man1"]).success().stdout(written).stderr("");
+    run_in(dir.path(), "manual share/man1").success().stdout(written).stderr("");
     let first = pages(&dir.path().join("share/man1"));
     for name in ["safetensors", "safetensors-inspect", "safetensors-metadata-set"] {
         assert!(first.contains_key(&format!("{name}.1")), "{name}");
@@ -57,7 +57,7 @@ fn every_command_has_a_page() {
         let run = run_in(dir.path(), &[&["manual", "share/man1"], dry_run].concat()).code(1);
         run.stdout("").stderr(predicate::str::starts_with(error));
     }
-    run_in(dir.path(), &["manual", "share/man1", "--force"]).success();
+    run_in(dir.path(), "manual share/man1 --force").success();
     assert_eq!(pages(&dir.path().join("share/man1")), first);
 }
 
@@ -67,7 +67,7 @@ fn a_place_that_cannot_have_pages_is_named() {
     fs::write(dir.path().join("file"), "").unwrap();
     let error =
         predicate::str::starts_with("error: file").and(predicate::str::contains("\n").count(1));
-    run_in(dir.path(), &["manual", "file"]).code(1).stdout("").stderr(error);
-    run_in(dir.path(), &["manual"]).code(2).stdout("").stderr(predicate::str::contains("<DIR>"));
+    run_in(dir.path(), "manual file").code(1).stdout("").stderr(error);
+    run_in(dir.path(), "manual").fails(2, "<DIR>");
     assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"");
 }

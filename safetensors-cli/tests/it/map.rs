@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use predicates::prelude::*;
-use safetensors_core::{Dtype, SaveOptions, TensorView, save};
+use safetensors_core::{Dtype, TensorView, save};
 
 use crate::fixtures::*;
 use crate::page::data;
@@ -12,34 +11,15 @@ use crate::page::data;
 #[test]
 fn what_cannot_be_drawn_is_an_error() {
     let dir = temp_dir();
-    let path = small_file(dir.path(), "model.safetensors");
-    let page = |name: &str| dir.path().join(name);
+    small_file(dir.path(), "model.safetensors");
     for name in ["map.svg", "map.PNG", "map"] {
-        let mut wrong = safetensors();
-        wrong.arg("map").arg(&path).arg("-o").arg(page(name));
-        wrong.assert().code(2).stderr(predicate::str::contains("name a file that ends in .html"));
-        assert!(!page(name).exists());
+        let line = format!("map model.safetensors -o {name}");
+        run_in(dir.path(), &line).fails(2, "name a file that ends in .html");
+        assert!(!dir.path().join(name).exists());
     }
-    let none = dir.path().join("none.safetensors");
-    raw_file(&none, "{}", 0);
-    let mut nothing = safetensors();
-    nothing.arg("map").arg(&none).arg("-o").arg(page("map.html"));
-    nothing.assert().code(1).stderr(predicate::str::contains("nothing to draw"));
-    assert!(!page("map.html").exists());
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        assert!(
-            std::process::Command::new("mkfifo").arg(page("fifo.html")).status().unwrap().success()
-        );
-        let mut special = safetensors();
-        special.arg("map").arg(&path).arg("-o").arg(page("fifo.html"));
-        let next = predicate::str::contains(
-            "found a special file; `-o - > FILE` can write to such a file",
-        );
-        special.assert().code(1).stderr(next);
-        assert!(std::fs::metadata(page("fifo.html")).unwrap().file_type().is_fifo());
-    }
+    raw_file(&dir.path().join("none.safetensors"), "{}", 0);
+    run_in(dir.path(), "map none.safetensors -o map.html").fails(1, "nothing to draw");
+    assert!(!dir.path().join("map.html").exists());
 }
 
 #[test]
@@ -65,7 +45,7 @@ fn checkpoint<N: AsRef<str>>(dir: &Path, tensors: impl IntoIterator<Item = (N, [
         let bytes = &data[..shape.iter().product::<usize>() * 2];
         (name, TensorView::new(Dtype::BF16, shape, bytes).unwrap())
     });
-    save(dir.join("m.safetensors"), views, &SaveOptions::new().durable(false)).unwrap();
+    save(dir.join("m.safetensors"), views, &quick()).unwrap();
 }
 
 #[test]
@@ -89,4 +69,14 @@ fn one_dtype_is_coloured_by_module_and_layers_share_a_colour() {
     let by_dtype = data(dir.path(), &["m.safetensors", "--colour", "dtype"]);
     assert_eq!((&by_dtype["by_module"], &by_dtype["groups"]), (&false.into(), &groups));
     assert_eq!(data(dir.path(), &["m.safetensors", "--color", "module"]), shown);
+    // Of a hundred bytes, one or two have another dtype.
+    for (others, by_module) in [(1, true), (2, false)] {
+        let shapes = [[others], [50], [50 - others]];
+        let dtypes = [Dtype::I8, Dtype::U8, Dtype::U8];
+        let view = |i: usize| TensorView::new(dtypes[i], &shapes[i], &[0; 50][..shapes[i][0]]);
+        let tensors = ["few", "a", "b"].into_iter().enumerate();
+        let tensors = tensors.map(|(i, name)| (name, view(i).unwrap()));
+        save(dir.path().join("m.safetensors"), tensors, &quick()).unwrap();
+        assert_eq!(data(dir.path(), &["m.safetensors"])["by_module"], by_module, "{others}");
+    }
 }

@@ -10,23 +10,17 @@ use crate::fixtures::*;
 fn modelspec_is_written_and_checked() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    run(&["modelspec", "validate"], &path, &[])
-        .code(1)
-        .stderr(predicate::str::contains("modelspec init"));
+    run("modelspec validate", &path, &[]).fails(1, "modelspec init");
     let required =
         ["--architecture", "gpt-neo-x", "--implementation", "transformers", "--title", "My model"];
-    let init = |more: &[&str]| run(&["modelspec", "init"], &path, &[&required, more].concat());
+    let init = |more: &[&str]| run("modelspec init", &path, &[&required, more].concat());
     init(&[]).code(1).stderr(
         predicate::str::contains("modelspec.data_format").and(predicate::str::contains("--set")),
     );
-    init(&["--set", "data_format=fp32", "--set", "date=soon"])
-        .code(1)
-        .stderr(predicate::str::contains("modelspec.date"));
+    init(&["--set", "data_format=fp32", "--set", "date=soon"]).fails(1, "modelspec.date");
     init(&["--set", "data_format=fp32", "--hash"]).success();
-    run(&["metadata", "get"], &path, &["modelspec.title"]).success().stdout("My model\n");
-    run(&["modelspec", "validate"], &path, &[])
-        .success()
-        .stdout(predicate::str::contains(": 0 errors, "));
+    run("metadata get", &path, &["modelspec.title"]).success().stdout("My model\n");
+    run("modelspec validate", &path, &[]).shows(": 0 errors, ");
     // A malformed value is refused, and nothing is written.
     let before = fs::read(&path).unwrap();
     init(&["--set", "data_format=fp32", "--title", " "]).code(2);
@@ -35,14 +29,12 @@ fn modelspec_is_written_and_checked() {
         .stderr(predicate::str::starts_with("error: \"modelspec.tags\" should be "));
     assert_eq!(fs::read(&path).unwrap(), before);
     // The recorded hash is that of the data.
-    run(&["verify", "--digests"], &path, &[])
-        .success()
-        .stdout(predicate::str::contains(", 1 digest right"));
+    run("verify --digests", &path, &[]).shows(", 1 digest right");
     // A later change that breaks the standard gives a warning.
     let warning =
         predicate::str::starts_with("warning: ").and(predicate::str::contains("modelspec.date"));
-    run(&["metadata", "set"], &path, &["modelspec.date=soon"]).success().stderr(warning);
-    run(&["modelspec", "validate"], &path, &[])
+    run("metadata set", &path, &["modelspec.date=soon"]).success().stderr(warning);
+    run("modelspec validate", &path, &[])
         .code(1)
         .stdout(predicate::str::contains("error: \"modelspec.date\""));
 }
@@ -53,20 +45,20 @@ fn modelspec_is_checked_together_with_what_the_file_has() {
     let path = small_file(dir.path(), "model.safetensors");
     let required =
         ["--architecture", "stable-diffusion-v1", "--implementation", "diffusers", "--title"];
-    let init = |more: &[&str]| run(&["modelspec", "init"], &path, &[&required, more].concat());
+    let init = |more: &[&str]| run("modelspec init", &path, &[&required, more].concat());
     let missing = predicate::str::contains("\"modelspec.resolution\" is missing")
         .and(predicate::str::contains("--set"));
     init(&["one"]).code(1).stderr(missing);
     init(&["one", "--set", "resolution=512x512"]).success();
     init(&["two"]).success();
-    run(&["metadata", "get"], &path, &["modelspec.title"]).success().stdout("two\n");
-    run(&["metadata", "get"], &path, &["modelspec.resolution"]).success().stdout("512x512\n");
+    run("metadata get", &path, &["modelspec.title"]).success().stdout("two\n");
+    run("metadata get", &path, &["modelspec.resolution"]).success().stdout("512x512\n");
     // The title has an option of its own, so the error does not suggest --set.
     let empty = predicate::str::contains("\"modelspec.title\" should be")
         .and(predicate::str::contains("--set").not());
     init(&[""]).code(1).stderr(empty);
     // The line has only one label: `warning:`.
-    let date = run(&["metadata", "set"], &path, &["modelspec.date=soon"]).success();
+    let date = run("metadata set", &path, &["modelspec.date=soon"]).success();
     let line = matches("^warning: [^\n]*model.safetensors: \"modelspec.date\" should be");
     date.stderr(line);
 }

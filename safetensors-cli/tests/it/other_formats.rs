@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use safetensors_core::Checkpoint;
 
 use crate::fixtures::*;
 
@@ -24,23 +24,23 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
     formats.join("extras/formats/tests/fixtures").join(name)
 }
 
-pub(crate) fn output(dir: &Path, args: &[&str]) -> String {
-    text(&run_in(dir, args).success().stderr("").get_output().stdout).to_owned()
+pub(crate) fn output(dir: &Path, args: impl Words) -> String {
+    run_in(dir, args).success().stderr("").out()
 }
 
 #[test]
 fn inspect_shows_what_is_in_a_file() {
     let dir = with(&["pytorch/tied.pt", "pytorch/refused/complex128.pt"]);
-    let shown = output(dir.path(), &["inspect", "tied.pt"]);
+    let shown = output(dir.path(), "inspect tied.pt");
     assert!(shown.contains("lm_head.weight  F32    [4, 3]        1          12  48 B"), "{shown}");
     assert!(shown.contains("model.embed.weight  lm_head.weight\n"), "{shown}");
     assert!(shown.contains("tied.pt  PyTorch        5  "), "{shown}");
 
     // A type that the format lacks is shown by its own name.
-    let shown = output(dir.path(), &["inspect", "--flat", "complex128.pt"]);
+    let shown = output(dir.path(), "inspect --flat complex128.pt");
     assert!(shown.contains("wide  complex128  [2]    32 B\n"), "{shown}");
 
-    let shown = output(dir.path(), &["inspect", "--json", "tied.pt"]);
+    let shown = output(dir.path(), "inspect --json tied.pt");
     let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(json["files"][0]["format"], "PyTorch");
     assert_eq!(json["tensors"][0]["offset"], serde_json::Value::Null);
@@ -50,27 +50,27 @@ fn inspect_shows_what_is_in_a_file() {
 #[test]
 fn every_command_reads_pytorch() {
     let dir = with(&["pytorch/strided.pt", "pytorch/strided.safetensors", "pytorch/tied.pt"]);
-    run_in(dir.path(), &["convert", "strided.pt", "out.safetensors"]).success().stderr("");
+    run_in(dir.path(), "convert strided.pt out.safetensors").success().stderr("");
     for file in ["strided.pt", "out.safetensors"] {
         run_in(dir.path(), &["diff", file, "strided.safetensors"])
             .stdout(predicate::str::contains("9 tensors equal"));
     }
-    let stats = output(dir.path(), &["stats", "--bins", "0", "strided.pt"]);
-    let expected = output(dir.path(), &["stats", "--bins", "0", "strided.safetensors"]);
+    let stats = output(dir.path(), "stats --bins 0 strided.pt");
+    let expected = output(dir.path(), "stats --bins 0 strided.safetensors");
     let sorted = |text: &str| {
         let mut rows: Vec<_> = text.lines().map(str::to_owned).collect();
         rows.sort();
         rows
     };
     assert_eq!(sorted(&stats), sorted(&expected));
-    run_in(dir.path(), &["extract", "strided.pt", "transposed", "-o", "t.npy"]).success();
-    run_in(dir.path(), &["extract", "strided.safetensors", "transposed", "-o", "e.npy"]).success();
+    run_in(dir.path(), "extract strided.pt transposed -o t.npy").success();
+    run_in(dir.path(), "extract strided.safetensors transposed -o e.npy").success();
     let read = |name: &str| fs::read(dir.path().join(name)).unwrap();
     assert_eq!(read("t.npy"), read("e.npy"));
 
     // The digests of tensors are those of their values, whatever the format.
-    let digests = output(dir.path(), &["digest", "strided.pt"]);
-    let expected = output(dir.path(), &["digest", "strided.safetensors"]);
+    let digests = output(dir.path(), "digest strided.pt");
+    let expected = output(dir.path(), "digest strided.safetensors");
     let of_tensors = |text: &str| {
         let mut lines: Vec<_> =
             text.lines().filter(|line| !line.starts_with("sha256")).map(str::to_owned).collect();
@@ -81,9 +81,8 @@ fn every_command_reads_pytorch() {
     assert!(expected.contains("sha256") && !digests.contains("sha256"));
 
     // Tied names remain names of one tensor.
-    run_in(dir.path(), &["convert", "tied.pt", "tied.safetensors"])
-        .success()
-        .stdout(predicate::str::contains("5 tensors, 176 B, and 2 more names of tied weights"));
+    run_in(dir.path(), "convert tied.pt tied.safetensors")
+        .shows("5 tensors, 176 B, and 2 more names of tied weights");
 }
 
 #[test]
@@ -95,16 +94,15 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
         let shown = output(dir.path(), &["inspect", input]);
         assert!(shown.contains("total        3           6  24 B"), "{shown}");
     }
-    run_in(dir.path(), &["convert", ".", "out"]).success().stderr("");
+    run_in(dir.path(), "convert . out").success().stderr("");
     assert_eq!(Checkpoint::open(dir.path().join("out")).unwrap().len(), 3);
     // A checkpoint that would hide them is not written unasked.
-    run_in(dir.path(), &["convert", "out", "."]).code(1).stderr(predicate::str::contains(
-        "would hide pytorch_model-00001-of-00002.bin, pytorch_model-00002-of-00002.bin",
-    ));
+    run_in(dir.path(), "convert out .")
+        .fails(1, "would hide pytorch_model-00001-of-00002.bin, pytorch_model-00002-of-00002.bin");
     assert!(!dir.path().join("model.safetensors").exists());
 
     // Also where the directory is searched.
-    let found = output(dir.path(), &["verify", "--strict", "."]);
+    let found = output(dir.path(), "verify --strict .");
     assert!(found.starts_with(".: ok, 2 shards, 3 tensors, 6 parameters, 24 B"), "{found}");
 
     // As for safetensors files, the index decides, and what it leaves out is a warning.
@@ -118,70 +116,48 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
     assert_ne!(text, map);
     fs::write(&index, map).unwrap();
     let says = "pytorch_model-00001-of-00002.bin: the index leaves out tensor \"tied\"";
-    run_in(dir.path(), &["verify", file]).success().stderr(predicate::str::contains(says));
-    run_in(dir.path(), &["verify", "--strict", file])
-        .failure()
-        .code(1)
-        .stderr(predicate::str::contains(says));
+    run_in(dir.path(), &["verify", file]).warns(says);
+    run_in(dir.path(), &["verify", "--strict", file]).fails(1, says);
     fs::write(&index, text).unwrap();
     fs::remove_file(dir.path().join("pytorch_model-00002-of-00002.bin")).unwrap();
-    run_in(dir.path(), &["inspect", "."])
-        .failure()
-        .code(1)
-        .stderr(predicate::str::contains("pytorch_model-00002-of-00002.bin: "));
+    run_in(dir.path(), "inspect .").fails(1, "pytorch_model-00002-of-00002.bin: ");
 }
 
 #[test]
 fn a_file_of_pytorch_does_not_stand_in_for_shards_without_an_index() {
     let dir = with(&["pytorch/tied.pt"]);
     let hint = "expected a checkpoint, found \"tied.pt\"; name a file";
-    run_in(dir.path(), &["inspect", "."]).code(1).stderr(predicate::str::contains(hint));
+    run_in(dir.path(), "inspect .").fails(1, hint);
     fs::rename(dir.path().join("tied.pt"), dir.path().join("pytorch_model.bin")).unwrap();
-    run_in(dir.path(), &["inspect", "."]).success();
-    run_in(dir.path(), &["verify", "."]).success().stdout(predicate::str::contains("5 tensors"));
+    run_in(dir.path(), "inspect .").success();
+    run_in(dir.path(), "verify .").shows("5 tensors");
     fs::write(dir.path().join("model-00001-of-00002.safetensors"), b"").unwrap();
-    run_in(dir.path(), &["inspect", "."])
-        .failure()
-        .stderr(predicate::str::contains("model-00001-of-00002.safetensors"));
-}
-
-#[test]
-fn numpys_files_are_inputs_of_every_command() {
-    let dir = with(&["npy/i4_big_fortran.npy", "deflated.npz"]);
-    for file in ["i4_big_fortran.npy", "deflated.npz"] {
-        for command in ["inspect", "stats", "verify", "digest"] {
-            run_in(dir.path(), &[command, file]).success().stderr("");
-        }
-        let out = format!("{file}.safetensors");
-        run_in(dir.path(), &["convert", file, &out]).success().stderr("");
-        run_in(dir.path(), &["diff", file, &out]).success();
-    }
+    run_in(dir.path(), "inspect .").fails(1, "model-00001-of-00002.safetensors");
 }
 
 #[test]
 fn verify_says_what_it_checked() {
     let dir = with(&["pytorch/tied.pt", "gguf/plain.gguf", "stored.npz"]);
-    run_in(dir.path(), &["verify", "tied.pt"]).success().stdout(
+    run_in(dir.path(), "verify tied.pt").success().stdout(
         "tied.pt: ok, 5 tensors, 44 parameters, 176 B; PyTorch: its structure and the places of \
          all tensors, not their values\n",
     );
-    run_in(dir.path(), &["verify", "--digests", "tied.pt"])
-        .success()
-        .stdout(predicate::str::contains("the places of all tensors, and 8 checksums\n"));
+    run_in(dir.path(), "verify --digests tied.pt")
+        .shows("the places of all tensors, and 8 checksums\n");
     let path = dir.path().join("stored.npz");
     let mut bytes = fs::read(&path).unwrap();
     let at = bytes.windows(6).position(|part| part == b"\x93NUMPY").unwrap() + 128;
     bytes[at] ^= 1;
     fs::write(&path, &bytes).unwrap();
-    run_in(dir.path(), &["verify", "stored.npz"]).success();
-    run_in(dir.path(), &["verify", "--digests", "stored.npz"])
+    run_in(dir.path(), "verify stored.npz").success();
+    run_in(dir.path(), "verify --digests stored.npz")
         .failure()
         .code(1)
         .stderr(predicate::str::starts_with("error: stored.npz: tensor \"layer.0/f4_c.npy\": "));
     let path = dir.path().join("plain.gguf");
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 40]).unwrap();
-    run_in(dir.path(), &["verify", "--json", "plain.gguf"])
+    run_in(dir.path(), "verify --json plain.gguf")
         .failure()
         .stdout(predicate::str::contains("its data ends at byte "));
 }
@@ -190,20 +166,20 @@ fn verify_says_what_it_checked() {
 fn errors_name_the_file_and_the_tensor() {
     let dir =
         with(&["pytorch/refused/exported.pt2", "pytorch/refused/plain.pkl", "pytorch/tied.pt"]);
-    run_in(dir.path(), &["inspect", "exported.pt2"]).failure().code(1).stderr(
+    run_in(dir.path(), "inspect exported.pt2").failure().code(1).stderr(
         "error: exported.pt2: an archive of torch.export, which is not read; save the module's \
          state_dict() instead\n",
     );
-    run_in(dir.path(), &["inspect", "plain.pkl"])
+    run_in(dir.path(), "inspect plain.pkl")
         .failure()
         .stderr("error: plain.pkl: a pickle, but not one that PyTorch's save has written\n");
     // A name tells nothing: content does.
     fs::write(dir.path().join("text.pt"), "hello").unwrap();
-    run_in(dir.path(), &["inspect", "text.pt"])
+    run_in(dir.path(), "inspect text.pt")
         .failure()
         .stderr(predicate::str::starts_with("error: text.pt: "));
     fs::copy(dir.path().join("tied.pt"), dir.path().join("renamed.safetensors")).unwrap();
-    run_in(dir.path(), &["inspect", "renamed.safetensors"]).success().stderr(
+    run_in(dir.path(), "inspect renamed.safetensors").success().stderr(
         "warning: renamed.safetensors: a file of PyTorch under the name of a safetensors file\n",
     );
 
@@ -223,24 +199,9 @@ fn errors_name_the_file_and_the_tensor() {
 }
 
 #[test]
-fn an_output_that_numpy_cannot_hold_is_named() {
-    let dir = with(&["pytorch/every_dtype.pt"]);
-    run_in(dir.path(), &["convert", "every_dtype.pt", "out.npz"])
-        .failure()
-        .code(1)
-        .stderr(predicate::str::starts_with("error: out.npz: tensor \"of."));
-    run_in(dir.path(), &["extract", "every_dtype.pt", "of.bfloat16", "-o", "x.npy"])
-        .failure()
-        .code(1)
-        .stderr(predicate::str::starts_with(
-            "error: x.npy: tensor \"of.bfloat16\": NumPy has no type",
-        ));
-}
-
-#[test]
 fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     let dir = with(&["pytorch/refused/arrays.pt"]);
-    let shown = output(dir.path(), &["inspect", "--flat", "arrays.pt"]);
+    let shown = output(dir.path(), "inspect --flat arrays.pt");
     for row in
         ["fine     F32 ", "objects  object ", "typed    array.array ", "wide     complex128 "]
     {
@@ -248,8 +209,8 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     }
     let says = "tensor \"typed\" is array.array, which cannot be read";
     let warns = predicate::str::contains(says);
-    run_in(dir.path(), &["verify", "arrays.pt"]).success().stderr(warns.clone());
-    run_in(dir.path(), &["verify", "--strict", "arrays.pt"]).failure().code(1).stderr(warns);
+    run_in(dir.path(), "verify arrays.pt").success().stderr(warns.clone());
+    run_in(dir.path(), "verify --strict arrays.pt").failure().code(1).stderr(warns);
 
     // An object is no tensor of one element. What can be read is shown, compared and hashed.
     assert!(shown.contains("  unread   0 B\n"), "{shown}");
@@ -270,14 +231,11 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     let typed = tensors.as_array().unwrap().iter().find(|it| it["name"] == "typed").unwrap();
     assert_eq!((&typed["dtype"], &typed["shape"]), (&"array.array".into(), &vec![0].into()));
     assert!(typed["error"].as_str().unwrap().contains("array.array"), "{typed}");
-    let total = output(dir.path(), &["inspect", "--json", "arrays.pt", "--filter", "typed"]);
+    let total = output(dir.path(), "inspect --json arrays.pt --filter typed");
     let total: serde_json::Value = serde_json::from_str(&total).unwrap();
     assert_eq!((&total["total"]["parameters"], &total["total"]["tensors"]), (&0.into(), &1.into()));
 
-    run_in(dir.path(), &["convert", "arrays.pt", "out.safetensors"])
-        .failure()
-        .code(1)
-        .stderr(predicate::str::contains("; --drop leaves it out"));
+    run_in(dir.path(), "convert arrays.pt out.safetensors").fails(1, "; --drop leaves it out");
     assert!(!dir.path().join("out.safetensors").exists());
     let drop = ["objects", "dates", "typed", "masked", "wide"].map(|name| ["--drop", name]);
     let args = [&["convert", "arrays.pt", "out.safetensors"][..], drop.as_flattened()].concat();
@@ -302,9 +260,9 @@ fn torchscript_is_converted_and_what_is_left_out_is_counted() {
         run_in(dir.path(), &["convert", &format!("{file}.pt"), &out]).success().stderr("");
         assert_tensors_equal(dir.path(), &out, &format!("pytorch/{out}"), says);
     }
-    let shown = output(dir.path(), &["inspect", "frozen.pt"]);
+    let shown = output(dir.path(), "inspect frozen.pt");
     assert!(shown.contains("CONSTANTS"), "{shown}");
-    let shown = output(dir.path(), &["inspect", "training.pt"]);
+    let shown = output(dir.path(), "inspect training.pt");
     assert!(shown.contains("\ntraining.pt: left out: "), "{shown}");
 }
 
@@ -318,7 +276,7 @@ fn a_record_of_an_old_burn_is_read_and_converted() {
     run_in(dir.path(), &["diff", path, "model.safetensors"]).success();
     run_in(dir.path(), &["verify", path]).success().stderr("");
     // Nothing writes such a file, but the format of later versions is written.
-    let refused = run_in(dir.path(), &["convert", "model.safetensors", "model.mpk"]).code(2);
+    let refused = run_in(dir.path(), "convert model.safetensors model.mpk").code(2);
     assert!(text(&refused.get_output().stderr).contains(".bpk"));
 
     run_in(dir.path(), &["convert", path, "model.bpk"])
@@ -327,8 +285,8 @@ fn a_record_of_an_old_burn_is_read_and_converted() {
     for (name, other) in [("model.bpk", path), ("model.bpk", "model.safetensors")] {
         run_in(dir.path(), &["diff", name, other]).success();
     }
-    run_in(dir.path(), &["verify", "model.bpk"]).success().stderr("");
-    run_in(dir.path(), &["convert", "model.bpk", "back.safetensors"]).success();
+    run_in(dir.path(), "verify model.bpk").success().stderr("");
+    run_in(dir.path(), "convert model.bpk back.safetensors").success();
     let file = |name: &str| fs::read(dir.path().join(name)).unwrap();
     assert!(file("back.safetensors") == file("model.safetensors"));
 }
@@ -352,25 +310,6 @@ fn a_file_of_burn_may_be_made_of_itself() {
     let refused = run_in(dir.path(), &half).code(1);
     assert!(text(&refused.get_output().stderr).contains("would lose precision: "));
     run_in(dir.path(), &[&half[..], &["--force"]].concat()).success();
-    let shown = output(dir.path(), &["inspect", "--flat", "model.bpk"]);
+    let shown = output(dir.path(), "inspect --flat model.bpk");
     assert!(shown.contains("F16") && !shown.contains("F32"), "{shown}");
-
-    // So may a record with the steps of an optimizer and the ids of parameters.
-    let entries = [
-        ("safetensors_bridge.param_ids", r#"{"w":7}"#),
-        ("safetensors_bridge.scalars", r#"{"7.time":{"u64":9}}"#),
-    ];
-    let weight = [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
-    let options = SaveOptions::new().metadata(entries).durable(false);
-    save(dir.path().join("record.safetensors"), weight, &options).unwrap();
-    for args in [
-        &["record.safetensors", "record.bpk"][..],
-        &["record.bpk", "record.bpk", "--dtype", "f64", "--prefix", "m."],
-        &["record.bpk", "again.safetensors"],
-    ] {
-        run_in(dir.path(), &[&["convert"], args].concat()).success().stderr("");
-    }
-    let again = Checkpoint::open(dir.path().join("again.safetensors")).unwrap();
-    assert_eq!(again.metadata()[entries[0].0], r#"{"m.w":7}"#);
-    assert_eq!(again.metadata()[entries[1].0], entries[1].1);
 }

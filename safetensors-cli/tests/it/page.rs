@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 
@@ -18,8 +18,7 @@ fn page(dir: &Path, input: &str) -> PathBuf {
 
 /// The data of the page about a checkpoint.
 pub(crate) fn data(dir: &Path, args: &[&str]) -> serde_json::Value {
-    let page = run_in(dir, &[&["map", "-o", "-"], args].concat()).success().stderr("");
-    let page = text(&page.get_output().stdout).to_owned();
+    let page = run_in(dir, &[&["map", "-o", "-"], args].concat()).success().stderr("").out();
     let (_, data) = page.split_once("type=\"application/json\" id=\"data\">").unwrap();
     let (data, _) = data.split_once("</script>").unwrap();
     serde_json::from_str(data).unwrap()
@@ -29,7 +28,7 @@ pub(crate) fn data(dir: &Path, args: &[&str]) -> serde_json::Value {
 fn checkpoint<N: AsRef<str>>(dir: &Path, names: impl IntoIterator<Item = N>) {
     let view = || TensorView::from_slice(&[1, 2], &[1_u8, 2]).unwrap();
     let tensors = names.into_iter().map(|name| (name, view()));
-    let options = SaveOptions::new().metadata([("format", "pt")]).durable(false);
+    let options = quick().metadata([("format", "pt")]);
     save(dir.join("m.safetensors"), tensors, &options).unwrap();
 }
 
@@ -123,7 +122,7 @@ fn hostile_text_is_only_text() {
     let view = TensorView::from_slice(&[1], &[1_u8]).unwrap();
     let names =
         [attack.clone(), format!("{attack}.x"), "__proto__.constructor".into(), "\u{202e}".into()];
-    let options = SaveOptions::new().metadata([(attack.as_str(), attack.as_str())]).durable(false);
+    let options = quick().metadata([(attack.as_str(), attack.as_str())]);
     save(dir.path().join("m.safetensors"), names.map(|name| (name, view)), &options).unwrap();
     let mut map = safetensors();
     map.current_dir(dir.path()).args([

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 use crate::terminal::{Screen, Terminal};
@@ -107,7 +107,7 @@ fn once_the_pager_is_left_no_more_inputs_are_read() {
     let tensor = TensorView::from_slice(&[1], &[1_u8]).unwrap();
     // Their document is longer than a pipe holds, so that the end of the pager shows.
     let tensors = (0..5_000).map(|i| (format!("model.layers.{i}.weight"), tensor));
-    save(dir.path().join("many.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    save(dir.path().join("many.safetensors"), tensors, &quick()).unwrap();
     // Whoever reads this waits for ever.
     let fifo = dir.path().join("fifo");
     assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());

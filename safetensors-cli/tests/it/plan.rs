@@ -55,7 +55,7 @@ all     120  120 B
 
 the whole tensors have 108 bytes, 108 B
 ";
-    run_in(dir.path(), &["plan", "a.safetensors", "--world-size", "2"]).success().stdout(shown);
+    run_in(dir.path(), "plan a.safetensors --world-size 2").success().stdout(shown);
     let flat = "\
 name                                 dtype  shape   division   each rank holds
 ──────────────────────────────────────────────────────────────────────────────
@@ -63,7 +63,7 @@ model.layers.0.mlp.down_proj.weight  F32    [3, 4]  split:1               24 B
 model.layers.0.mlp.gate_proj.weight  F32    [4, 3]  split:0               24 B
 model.norm.weight                    F32    [3]     replicate             12 B
 ";
-    let flat_run = run_in(dir.path(), &["plan", "a.safetensors", "-w", "2", "--flat"]).success();
+    let flat_run = run_in(dir.path(), "plan a.safetensors -w 2 --flat").success();
     let mut lines: Vec<_> = text(&flat_run.get_output().stdout).lines().collect();
     lines[2..].sort_unstable();
     assert_eq!(lines.join("\n") + "\n", flat);
@@ -73,14 +73,12 @@ model.norm.weight                    F32    [3]     replicate             12 B
 fn a_plan_is_saved_and_read() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
-    let run = |args: &[&str]| run_in(dir.path(), args);
-    run(&["plan", "a.safetensors", "-w", "4", "-o", "plan.json", "--rule", "*gate*=replicate"])
-        .success();
+    let run = |line: &str| run_in(dir.path(), line);
+    run("plan a.safetensors -w 4 -o plan.json --rule '*gate*=replicate'").success();
     let saved = fs::read_to_string(dir.path().join("plan.json")).unwrap();
-    let again = run(&["plan", "a.safetensors", "--from", "plan.json", "-o", "-"]).success();
+    let again = run("plan a.safetensors --from plan.json -o -").success();
     assert_eq!(text(&again.get_output().stdout), saved);
-    let json = run(&["plan", "a.safetensors", "--from", "plan.json", "--json"]).success();
-    let json: serde_json::Value = serde_json::from_slice(&json.get_output().stdout).unwrap();
+    let json = run("plan a.safetensors --from plan.json --json").success().json();
     assert_eq!((&json["world_size"], &json["total_size"]), (&4.into(), &108.into()));
     assert_eq!((&json["ranks"][3]["bytes"], &json["read"]), (&72.into(), &(72 * 4).into()));
     assert_eq!(json["tensors"].as_array().unwrap().len(), 3);
@@ -88,10 +86,10 @@ fn a_plan_is_saved_and_read() {
     small_file(dir.path(), "b.safetensors");
     let missing =
         predicate::str::contains("does not match").and(predicate::str::contains("missing"));
-    run(&["plan", "b.safetensors", "--from", "plan.json"]).code(1).stdout("").stderr(missing);
+    run("plan b.safetensors --from plan.json").code(1).stdout("").stderr(missing);
     fs::write(dir.path().join("plan.json"), saved.replace("split:1", "split:7")).unwrap();
     let bad = predicate::str::contains("plan.json").and(predicate::str::contains("no dimension 7"));
-    run(&["plan", "a.safetensors", "--from", "plan.json"]).code(1).stderr(bad);
+    run("plan a.safetensors --from plan.json").code(1).stderr(bad);
 }
 
 #[test]
@@ -112,7 +110,7 @@ fn what_cannot_be_divided_says_how_it_could() {
     fails(&["plan", "a.safetensors", "-w", "2", "--json", "-o", "-"], 2, "standard output");
     fails(&["plan", "a.safetensors", "--from", "none.json"], 1, "none.json");
     let uneven = ["plan", "a.safetensors", "-w", "3", "--rule", "*=uneven:0", "--preset", "none"];
-    run_in(dir.path(), &uneven).success().stdout(predicate::str::contains("0…1      44   44 B"));
+    run_in(dir.path(), &uneven).shows("0…1      44   44 B");
 }
 
 /// Names of a hostile file cannot control the terminal.
@@ -123,6 +121,6 @@ fn hostile_names_are_escaped() {
     let args = ["plan", "hostile.safetensors", "-w", "1", "--rule", "*=replicate", "--flat"];
     let shown = run_in(dir.path(), &args).success();
     assert!(is_plain(text(&shown.get_output().stdout)));
-    let refused = run_in(dir.path(), &["plan", "hostile.safetensors", "-w", "1"]).code(1);
+    let refused = run_in(dir.path(), "plan hostile.safetensors -w 1").code(1);
     assert!(is_plain(text(&refused.get_output().stderr)));
 }

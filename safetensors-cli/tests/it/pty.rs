@@ -6,7 +6,7 @@ use std::num::NonZero;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::sync::{Arc, Mutex};
-use std::thread::sleep;
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use nix::sys::termios::{Termios, tcgetattr};
@@ -19,7 +19,10 @@ use crate::fixtures::undo_ignored_signals;
 pub(crate) struct Session {
     pub(crate) child: Child,
     pty: Arc<Pty>,
-    pts: Pts,
+    /// Until the end, so that the settings can be looked at.
+    pts: Option<Pts>,
+    /// Ends once no process has the terminal open any more.
+    reader: Option<JoinHandle<()>>,
     /// The settings of the terminal before the command began.
     before: Termios,
     seen: Arc<Mutex<Seen>>,
@@ -34,22 +37,23 @@ struct Seen {
 impl Session {
     /// Starts `safetensors` with these arguments in a directory, in a terminal of this size.
     pub(crate) fn start(dir: &Path, args: &[&str], (rows, columns): (u16, u16)) -> Self {
-        let command = Command::new(env!("CARGO_BIN_EXE_safetensors")).args(args);
-        Self::start_command(command.current_dir(dir).env_remove("NO_COLOR"), (rows, columns))
+        let command = Command::new(env!("CARGO_BIN_EXE_safetensors")).args(args).current_dir(dir);
+        let command = command.env_remove("NO_COLOR").env("TERM", "xterm-256color");
+        Self::start_command(command, (rows, columns))
     }
 
     /// Starts any command.
-    pub(crate) fn start_command(command: Command, (rows, columns): (u16, u16)) -> Self {
+    pub(crate) fn start_command(mut command: Command, (rows, columns): (u16, u16)) -> Self {
         undo_ignored_signals();
         let (pty, pts) = pty_process::blocking::open().unwrap();
         pty.resize(Size::new(rows, columns)).unwrap();
         let before = tcgetattr(&pts).unwrap();
-        let child = command.env("TERM", "xterm-256color").spawn_borrowed(&pts).unwrap();
+        let child = command.spawn_borrowed(&pts).unwrap();
         let screen = vt100::Parser::new(some(rows), some(columns), 0);
         let seen = Arc::new(Mutex::new(Seen { screen, bytes: Vec::new() }));
         let pty = Arc::new(pty);
         let (from, into) = (Arc::clone(&pty), Arc::clone(&seen));
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(n @ 1..) = (&*from).read(&mut bytes) {
                 let mut seen = into.lock().unwrap();
@@ -57,7 +61,7 @@ impl Session {
                 seen.bytes.extend_from_slice(&bytes[..n]);
             }
         });
-        Self { child, pty, pts, before, seen }
+        Self { child, pty, pts: Some(pts), reader: Some(reader), before, seen }
     }
 
     /// Types keys.
@@ -120,15 +124,40 @@ impl Session {
 
     /// Waits until the command has ended.
     pub(crate) fn end(&mut self) -> ExitStatus {
+        self.end_pressing(None)
+    }
+
+    /// The same, and presses keys again once a second: a pager may drop what is pressed while it
+    /// handles the keys before.
+    fn end_pressing(&mut self, keys: Option<&str>) -> ExitStatus {
         let begun = Instant::now();
+        let mut pressed = 1;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
+            if let Some(keys) = keys.filter(|_| begun.elapsed().as_secs() >= pressed) {
+                // The command may have ended.
+                let _ = (&*self.pty).write_all(keys.as_bytes());
+                pressed += 1;
+            }
             let screen = self.screen();
-            assert!(begun.elapsed() < Duration::from_secs(60), "it goes on:\n{screen}");
+            assert!(begun.elapsed() < Duration::from_secs(120), "it goes on:\n{screen}");
             sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Waits until the command and its pager have ended. Returns the exit code, the screen, and
+    /// whether a line is longer than the screen is wide.
+    pub(crate) fn finish(mut self, keys: Option<&str>) -> (Option<i32>, String, bool) {
+        let code = self.end_pressing(keys).code();
+        self.pts = None;
+        self.reader.take().unwrap().join().unwrap();
+        let seen = self.seen.lock().unwrap();
+        let screen = seen.screen.screen();
+        let wraps = (0..screen.size().0.get()).any(|row| screen.row_wrapped(row));
+        drop(seen);
+        (code, self.screen(), wraps)
     }
 
     /// Waits until the terminal is as it was before the command: its settings, its screen, its
@@ -139,7 +168,7 @@ impl Session {
             let screen = seen.screen.screen();
             let is_own =
                 screen.alternate_screen() || screen.hide_cursor() || screen.bracketed_paste();
-            !is_own && tcgetattr(&self.pts).unwrap() == self.before
+            !is_own && tcgetattr(self.pts.as_ref().unwrap()).unwrap() == self.before
         });
     }
 }

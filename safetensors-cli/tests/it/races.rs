@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, LoadOptions, TensorView, save};
 
-use crate::fixtures::{run_in, temp_dir};
+use crate::fixtures::{quick, run_in, temp_dir};
 
 /// Twelve tensors of one byte each.
 const TENSORS: u8 = 12;
@@ -19,7 +19,7 @@ fn version(dir: &Path, version: u8) -> String {
     let view = TensorView::from_slice(&[1], &bytes).unwrap();
     let name = format!("{version}.safetensors");
     let tensors = (0..TENSORS).map(|i| (format!("t{i:02}"), view));
-    save(dir.join(&name), tensors, &SaveOptions::new().durable(false)).unwrap();
+    save(dir.join(&name), tensors, &quick()).unwrap();
     name
 }
 
@@ -98,32 +98,6 @@ fn a_save_waits_for_another_or_fails_as_it_is_told() {
     run_in(dir.path(), &["convert", &from, "one.safetensors", "--no-wait"]).code(2);
 }
 
-/// The directory is sound at every moment.
-#[test]
-fn verify_finds_a_directory_sound_while_it_is_saved_to() {
-    let dir = temp_dir();
-    let from = [0, 1].map(|i| version(dir.path(), i));
-    assert!(finish(convert(dir.path(), &[], &from[0], 3)));
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let checks = scope.spawn(|| {
-            let mut checks = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                run_in(dir.path(), &["verify", "d"]).success();
-                checks += 1;
-            }
-            checks
-        });
-        for shards in [3, 2, 1, 4, 1, 3].into_iter().cycle().take(48) {
-            assert!(finish(convert(dir.path(), &[], &from[usize::from(shards % 2)], shards)));
-        }
-        is_over.store(true, Ordering::Relaxed);
-        let checks = checks.join().unwrap();
-        println!("{checks} checks during 48 saves");
-        assert!(checks > 20, "{checks}");
-    });
-}
-
 /// A save of shards over a single file ends while `verify` looks for what the shards belong to.
 #[cfg(target_os = "linux")]
 #[test]
@@ -156,49 +130,6 @@ fn verify_finds_the_index_that_takes_the_place_of_a_file_meanwhile() {
         let shown = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {shown}", slow.display());
     }
-}
-
-/// Wherever it was killed, the directory opens as one of the two checkpoints.
-#[cfg(target_os = "linux")]
-#[test]
-fn verify_finds_a_directory_sound_after_a_save_was_killed() {
-    for (before, after) in [(3, 4), (1, 3), (3, 1)] {
-        for rename in 1..=12 {
-            let kill = format!("inject=rename:signal=KILL:when={rename}");
-            let Some(strace) = strace(&["-e", &kill]) else { return };
-            let dir = temp_dir();
-            let from = [0, 1].map(|i| version(dir.path(), i));
-            assert!(finish(convert(dir.path(), &[], &from[0], before)));
-            if finish(convert(dir.path(), &strace, &from[1], after)) {
-                assert!(rename > 2);
-                break;
-            }
-            read_version(&dir.path().join("d"));
-            run_in(dir.path(), &["verify", "d"]).success();
-        }
-    }
-}
-
-/// So it does after a save for ranks, and the files that were put in place are warnings.
-#[cfg(target_os = "linux")]
-#[test]
-fn verify_finds_a_directory_sound_after_a_save_for_ranks_was_killed() {
-    let ranks = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0"];
-    let mut warned = 0;
-    for rename in 1..=16 {
-        let kill = format!("inject=rename:signal=KILL:when={rename}");
-        let Some(strace) = strace(&["-e", &kill]) else { return };
-        let dir = temp_dir();
-        let from = [0, 1].map(|i| version(dir.path(), i));
-        assert!(finish(convert(dir.path(), &[], &from[0], 1)));
-        if finish(convert_with(dir.path(), &strace, &from[1], &ranks)) {
-            assert!(rename > 2 && warned > 0, "{rename} {warned}");
-            return;
-        }
-        let output = run_in(dir.path(), &["verify", "d"]).success().get_output().stderr.clone();
-        warned += usize::from(crate::fixtures::text(&output).contains("has parts of tensors"));
-    }
-    unreachable!("each save was killed");
 }
 
 fn hidden(dir: &Path) -> Vec<String> {
@@ -281,29 +212,6 @@ fn a_save_that_is_slow_meets_another() {
             break;
         }
     }
-}
-
-/// A lock ends with its process, however that ends.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_save_that_was_killed_does_not_keep_others_waiting() {
-    let mut locked = 0;
-    for rename in 1..=8 {
-        let kill = format!("inject=rename:signal=KILL:when={rename}");
-        let Some(strace) = strace(&["-e", &kill]) else { return };
-        let dir = temp_dir();
-        let d = dir.path().join("d");
-        let from = [0, 1].map(|i| version(dir.path(), i));
-        assert!(finish(convert(dir.path(), &[], &from[0], 3)));
-        assert!(!finish(convert(dir.path(), &strace, &from[1], 3)));
-        let lock = d.join(".safetensors.lock");
-        locked += usize::from(lock.exists());
-        read_version(&d);
-        assert!(finish(convert(dir.path(), &[], &from[1], 2)));
-        assert_eq!(read_version(&d), 1);
-        assert!(!lock.exists(), "renaming {rename}");
-    }
-    assert!(locked >= 4, "{locked}");
 }
 
 /// Whatever the directory has is read before it is changed.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use boon::{Compiler, Schemas};
-use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_core::{TensorView, save};
 use serde_json::Value;
 
 use crate::fixtures::*;
@@ -112,7 +112,7 @@ fn make_files(dir: &Path) {
         ("none", TensorView::from_slice(&[0], &[0.0_f64; 0])),
     ];
     let odd = odd.map(|(name, view)| (name, view.unwrap()));
-    save(dir.join("odd.safetensors"), odd, &SaveOptions::new().durable(false)).unwrap();
+    save(dir.join("odd.safetensors"), odd, &quick()).unwrap();
 }
 
 /// A model that is as it was signed, and one of which every file differs.

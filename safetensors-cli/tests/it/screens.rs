@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use safetensors_core::save::Order;
-use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 use crate::terminal::{Screen, Terminal};
@@ -12,7 +12,7 @@ use crate::terminal::{Screen, Terminal};
 fn long(dir: &Path) {
     let tensor = TensorView::from_slice(&[2, 3], &[0.0_f32; 6]).unwrap();
     let tensors = [("w".to_owned(), tensor), (format!("{}.weight", "x".repeat(10_000)), tensor)];
-    let options = SaveOptions::new().metadata([("log", "v".repeat(5000))]).durable(false);
+    let options = quick().metadata([("log", "v".repeat(5000))]);
     save(dir.join("long.safetensors"), tensors, &options).unwrap();
 }
 
@@ -62,147 +62,6 @@ encoder.layer.0…5                                       96  10,646,784   42.6 
     assert_eq!(first(24, 80, dir.path(), &["inspect", "minilm.safetensors"]), expected);
 }
 
-#[test]
-fn the_top_of_a_tree_at_80_by_24() {
-    let dir = temp_dir();
-    minilm(dir.path());
-    let expected = "\
-module                        dtype  shape         tensors  parameters      size
-────────────────────────────────────────────────────────────────────────────────
-embeddings                                               6  11,919,104   47.7 MB
-├─ LayerNorm                                             2         768    3.1 kB
-├─ position…mbeddings.weight  F32    [512, 384]          1     196,608  786.4 kB
-├─ position_ids               I64    [1, 512]            1         512    4.1 kB
-├─ token_ty…mbeddings.weight  F32    [2, 384]            1         768    3.1 kB
-└─ word_embeddings.weight     F32    [30522, 384]        1  11,720,448   46.9 MB
-encoder.layer.0…5                                       96  10,646,784   42.6 MB
-├─ attention                                            60   3,552,768   14.2 MB
-├─ intermediate.dense                                   12   3,548,160   14.2 MB
-└─ output                                               24   3,545,856   14.2 MB
-pooler.dense                                             2     147,840  591.4 kB
-├─ bias                       F32    [384]               1         384    1.5 kB
-└─ weight                     F32    [384, 384]          1     147,456  589.8 kB
-";
-    let args = ["inspect", "minilm.safetensors", "--depth", "2"];
-    let shown = first(24, 80, dir.path(), &args);
-    assert_eq!(shown.split_inclusive('\n').take(15).collect::<String>(), expected);
-    let expected = "\
-module             dtype  shape  tensors  parameters      size
-──────────────────────────────────────────────────────────────
-embeddings                             6  11,919,104   47.7 MB
-encoder.layer.0…5                     96  10,646,784   42.6 MB
-pooler.dense                           2     147,840  591.4 kB
-
-dtype  tensors  parameters     size
-───────────────────────────────────
-F32        103  22,713,216  90.9 MB
-I64          1         512   4.1 kB
-total      104  22,713,728  90.9 MB
-
-metadata  value
-───────────────
-format    pt
-
-file                tensors     size   header  padding  data at  aligned to
-───────────────────────────────────────────────────────────────────────────
-minilm.safetensors      104  90.9 MB  11.4 kB      2 B   11,392       128 B
-";
-    let args = ["inspect", "minilm.safetensors", "--depth", "1"];
-    assert_eq!(on(24, 80, dir.path(), &args).last, expected);
-}
-
-#[test]
-fn a_list_at_160_by_50() {
-    let dir = temp_dir();
-    minilm(dir.path());
-    let expected = "\
-name                                               dtype  shape           size
-──────────────────────────────────────────────────────────────────────────────
-encoder.layer.5.attention.output.LayerNorm.bias    F32    [384]         1.5 kB
-encoder.layer.5.attention.output.LayerNorm.weight  F32    [384]         1.5 kB
-encoder.layer.5.attention.output.dense.bias        F32    [384]         1.5 kB
-encoder.layer.5.attention.output.dense.weight      F32    [384, 384]  589.8 kB
-encoder.layer.5.attention.self.key.bias            F32    [384]         1.5 kB
-encoder.layer.5.attention.self.key.weight          F32    [384, 384]  589.8 kB
-encoder.layer.5.attention.self.query.bias          F32    [384]         1.5 kB
-encoder.layer.5.attention.self.query.weight        F32    [384, 384]  589.8 kB
-encoder.layer.5.attention.self.value.bias          F32    [384]         1.5 kB
-encoder.layer.5.attention.self.value.weight        F32    [384, 384]  589.8 kB
-
-dtype  tensors  parameters    size
-──────────────────────────────────
-F32         10     592,128  2.4 MB
-total       10     592,128  2.4 MB
-
-10 of 104 tensors shown
-
-metadata  value
-───────────────
-format    pt
-
-file                tensors     size   header  padding  data at  aligned to
-───────────────────────────────────────────────────────────────────────────
-minilm.safetensors      104  90.9 MB  11.4 kB      2 B   11,392       128 B
-";
-    let args = ["inspect", "minilm.safetensors", "--flat", "-f", "*.5.attention.*"];
-    assert_eq!(on(50, 160, dir.path(), &args).last, expected);
-}
-
-#[test]
-fn a_name_of_10_kb_makes_no_line_longer_than_the_terminal() {
-    let dir = temp_dir();
-    long(dir.path());
-    let narrow = "\
-module                                  dtype  shape   tensors  parameters  size
-────────────────────────────────────────────────────────────────────────────────
-w                                       F32    [2, 3]        1           6  24 B
-xxxxxxxxxxxx…xxxxxxxxxxxxxxxxxx.weight  F32    [2, 3]        1           6  24 B
-
-dtype  tensors  parameters  size
-────────────────────────────────
-F32          2          12  48 B
-total        2          12  48 B
-
-metadata  value
-────────────────────────────────────────────────────────────────────────────────
-log       vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv… (5,000 bytes)
-
-file              tensors     size   header  padding  data at  aligned to
-─────────────────────────────────────────────────────────────────────────
-long.safetensors        2  15.2 kB  15.2 kB      6 B   15,160         8 B
-";
-    let name = format!("{}…{}.weight", "x".repeat(39), "x".repeat(71));
-    let wide = format!(
-        "\
-{:118}  dtype  shape   tensors  parameters  size
-{}
-{:118}  F32    [2, 3]        1           6  24 B
-{name}  F32    [2, 3]        1           6  24 B
-
-dtype  tensors  parameters  size
-────────────────────────────────
-F32          2          12  48 B
-total        2          12  48 B
-
-metadata  value
-{}
-log       {}… (5,000 bytes)
-
-file              tensors     size   header  padding  data at  aligned to
-─────────────────────────────────────────────────────────────────────────
-long.safetensors        2  15.2 kB  15.2 kB      6 B   15,160         8 B
-",
-        "module",
-        "─".repeat(160),
-        "w",
-        "─".repeat(105),
-        "v".repeat(80)
-    );
-    let args = ["inspect", "long.safetensors"];
-    assert_eq!(on(24, 80, dir.path(), &args).last, narrow);
-    assert_eq!(on(50, 160, dir.path(), &args).last, wide);
-}
-
 /// NaN is what people look for, and a name that is shortened to that of another layer is no name.
 #[test]
 fn statistics_at_80_by_24_keep_nan_and_tell_layers_apart() {
@@ -212,7 +71,7 @@ fn statistics_at_80_by_24_keep_nan_and_tell_layers_apart() {
     let save_as = |name: &str, last: &[f32; 2]| {
         let tensors = [(0, &sound), (1, last)]
             .map(|(i, values)| (layer(i), TensorView::from_slice(&[2], values).unwrap()));
-        let options = SaveOptions::new().order(Order::Given).durable(false);
+        let options = quick().order(Order::Given);
         save(dir.path().join(name), tensors, &options).unwrap();
     };
     save_as("sound.safetensors", &sound);
@@ -235,39 +94,6 @@ model.layers.1.…ntion.query_projection.weight   1234  1234   1234      0    1
 ";
     let shown = on(24, 80, dir.path(), &["stats", "broken.safetensors"]).last;
     assert_eq!(shown, expected);
-}
-
-#[test]
-fn columns_are_left_out_where_a_terminal_is_very_narrow() {
-    let dir = temp_dir();
-    std::fs::create_dir(dir.path().join("model")).unwrap();
-    sharded(&dir.path().join("model"));
-    let screen = Terminal::new(40, 40).run(dir.path(), &["inspect", "--flat", "model"]);
-    let expected = "\
-name  dtype  shape   size  …
-────────────────────────────
-a     F32    [2]      8 B
-b     U16    [3, 1]   6 B
-
-dtype  tensors  parameters  size
-────────────────────────────────
-U16          1           3   6 B
-F32          1           2   8 B
-total        2           5  14 B
-
-metadata  value
-───────────────
-format    pt
-
-file                   tensors   size  …
-────────────────────────────────────────
-model/m…2.safetensors        1  104 B
-model/m…2.safetensors        1  102 B
-
-index: model/model.safetensors.index.jso
-n
-";
-    assert_eq!(screen.last, expected);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use predicates::prelude::*;
-use safetensors_core::{Dtype, SaveOptions, TensorView, save};
+use safetensors_core::{Dtype, TensorView, save};
 use serde_json::json;
 
 use crate::fixtures::*;
@@ -72,7 +72,7 @@ fn every_dtype_is_shown() {
         .iter()
         .zip(&data)
         .map(|((name, shape, dtype), data)| (*name, TensorView::new(*dtype, shape, data).unwrap()));
-    save(&path, views, &SaveOptions::new().durable(false)).unwrap();
+    save(&path, views, &quick()).unwrap();
     // Each value in JSON is the one that core converts to.
     for (name, _, dtype) in &tensors {
         let shown: serde_json::Value =
@@ -108,26 +108,15 @@ fn of_many_values_only_the_ends_are_shown_unless_all_are_asked_for() {
     let dir = temp_dir();
     let values: Vec<u16> = (0..2000).collect();
     let view = TensorView::from_slice(&[40, 50], &values).unwrap();
-    let path = dir.path().join("model.safetensors");
-    save(path, [("w", view)], &SaveOptions::new().durable(false)).unwrap();
-    let expected = "\
-w  U16  [40, 50]
-[[   0    1    2 ...   47   48   49]
- [  50   51   52 ...   97   98   99]
- [ 100  101  102 ...  147  148  149]
- ...
- [1850 1851 1852 ... 1897 1898 1899]
- [1900 1901 1902 ... 1947 1948 1949]
- [1950 1951 1952 ... 1997 1998 1999]]
-";
-    assert_eq!(show(dir.path(), &["w"]), expected);
+    save(dir.path().join("model.safetensors"), [("w", view)], &quick()).unwrap();
+    let ends = show(dir.path(), &["w"]);
+    assert!(ends.contains("\n ...\n [1850 1851 1852 ... 1897 1898 1899]\n"), "{ends}");
+    assert_eq!(ends.lines().count(), 8, "{ends}");
     let all = show(dir.path(), &["w", "--all"]);
     let numbers =
         all.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u16>().ok());
     // Behind the name of the dtype, `16`, and the shape.
     assert!(numbers.skip(3).eq(values.iter().copied()), "{all}");
-    let part = show(dir.path(), &["w", "[::2, 1::10]"]);
-    assert!(part.ends_with(" [1901 1911 1921 1931 1941]]\n") && !part.contains("..."), "{part}");
 }
 
 /// A tensor of 2⁴⁰ bytes, almost all of them a hole in the file.
@@ -163,10 +152,8 @@ w  U8  [1048576, 1048576]
     assert_eq!(show(dir.path(), &["w", "[-1, -4:]", "--csv"]), "0\n7\n8\n9\n");
     assert_eq!(show(dir.path(), &["w", "[::500000, ::500000]", "--csv"]).lines().count(), 3);
     // The ends of very many dimensions are too many values as well.
-    run_in(dir.path(), &["show", "model.safetensors", "many"])
-        .code(1)
-        .stdout("")
-        .stderr(predicate::str::contains("tensor \"many\" has too many dimensions to be shown"));
+    run_in(dir.path(), "show model.safetensors many")
+        .fails(1, "tensor \"many\" has too many dimensions to be shown");
     assert!(show(dir.path(), &["many", &"0,".repeat(13)]).ends_with("]]]]]]]]]\n"));
 }
 
@@ -183,8 +170,7 @@ fn what_is_wrong_with_a_slice_is_shown_at_its_place() {
                     as `2:5`, or `...`, found `x` at character 7\n\n    [0:2, x]\n          ^\n";
     show(&["embed.weight", "[0:2, x]"]).code(2).stderr(predicate::str::starts_with(expected));
     show(&["embed.weight", "[::-1]"])
-        .code(2)
-        .stderr(predicate::str::contains("a step should be at least 1, found -1 at character 4"));
+        .fails(2, "a step should be at least 1, found -1 at character 4");
     show(&["embed.weight", "[0, 3]"]).code(1).stderr(
         "error: model.safetensors: tensor \"embed.weight\": slice, character 5: position 3 is out of \
          bounds: dimension 1 has length 3\n",
@@ -193,8 +179,8 @@ fn what_is_wrong_with_a_slice_is_shown_at_its_place() {
         "error: model.safetensors: tensor \"mask\": slice, character 4: the tensor has only 1 \
          dimension\n",
     );
-    show(&["embed", "0"]).code(1).stderr(predicate::str::contains("did you mean embed.weight?"));
-    show(&["mask", "--json", "--csv"]).code(2).stderr(predicate::str::contains("cannot be used"));
+    show(&["embed", "0"]).fails(1, "did you mean embed.weight?");
+    show(&["mask", "--json", "--csv"]).fails(2, "cannot be used");
     show(&["mask", "\u{1b}[2J"]).code(2).stderr(predicate::function(is_plain));
     show(&[]).code(2);
 }
@@ -210,6 +196,6 @@ fn a_byte_that_is_no_boolean_is_an_error_that_names_it() {
     std::fs::write(&path, bytes).unwrap();
     let error = "error: model.safetensors: tensor \"flag\": element 3 of a BOOL tensor should be 0 \
                  or 1, found 7\n";
-    run_in(dir.path(), &["show", "model.safetensors", "flag", "[1]"]).code(1).stderr(error);
+    run_in(dir.path(), "show model.safetensors flag '[1]'").code(1).stderr(error);
     assert_eq!(show(dir.path(), &["flag", "[0]", "--csv"]), "false\nfalse\n");
 }

@@ -52,6 +52,11 @@ fn what_was_signed_verifies() {
     let file = "model/model.safetensors";
     let signature = "model/model.safetensors.sig";
     run_in(dir.path(), &["verify", file, "--signature", signature, "--key", &public]).success();
+
+    // The directory has it, too, and its own signature does not.
+    run_in(dir.path(), &verify).code(1);
+    let lenient = [&verify[..], &["--ignore-unsigned-files"]].concat();
+    run_in(dir.path(), &lenient).success().stdout(predicate::str::contains("; 1 other file not"));
 }
 
 #[test]
@@ -127,21 +132,17 @@ fn certificates_lead_to_a_root() {
     let (dir, _) = model();
     let [key, chain, root] = ["p256.pem", "digital.chain.pem", "root.pem"].map(fixture);
     run_in(dir.path(), &["sign", "model", "--key", &key, "--certificate", &chain])
-        .success()
-        .stdout(predicate::str::contains("signed by certificate CN=signer"));
+        .shows("signed by certificate CN=signer");
     let verify = ["verify", "model", "--signature", "model/model.sig", "--certificate-chain"];
-    run_in(dir.path(), &[&verify[..], &[&root]].concat())
-        .success()
-        .stdout(predicate::str::contains("signed by certificate CN=signer"));
+    run_in(dir.path(), &[&verify[..], &[&root]].concat()).shows("signed by certificate CN=signer");
     run_in(dir.path(), &[&verify[..], &[&fixture("rsa-root.pem")]].concat())
-        .code(1)
-        .stderr(predicate::str::contains("no root that was given has issued it"));
+        .fails(1, "no root that was given has issued it");
 
     let [chain, root] = ["old.chain.pem", "old-root.pem"].map(fixture);
     run_in(dir.path(), &["sign", "model", "--key", &key, "--certificate", &chain, "--force"])
         .success();
     let verify = [&verify[..], &[&root]].concat();
-    run_in(dir.path(), &verify).code(1).stderr(predicate::str::contains("it has expired"));
+    run_in(dir.path(), &verify).fails(1, "it has expired");
     run_in(dir.path(), &[&verify[..], &["--allow-expired-certificates"]].concat()).success();
 }
 
@@ -151,10 +152,7 @@ fn no_private_key_is_published_or_shown() {
     fs::copy(fixture("p256.pem"), model.join("key.pem")).unwrap();
     let secret = fs::read_to_string(model.join("key.pem")).unwrap();
     let secret = secret.lines().nth(1).unwrap();
-    run_in(dir.path(), &["sign", "model", "--key", "model/key.pem"])
-        .code(1)
-        .stdout("")
-        .stderr(predicate::str::contains("the private key lies in model"));
+    run_in(dir.path(), "sign model --key model/key.pem").fails(1, "the private key lies in model");
     assert!(!model.join("model.sig").exists());
     let missing = fs::metadata(dir.path().join("absent.pem")).unwrap_err();
     for (key, problem) in [
@@ -183,8 +181,7 @@ fn no_private_key_is_published_or_shown() {
         }
     }
     run_in(dir.path(), &["sign", "model", "--key", &pem])
-        .code(2)
-        .stderr(predicate::str::contains("--key <FILE> takes the path of a file, not its text"));
+        .fails(2, "--key <FILE> takes the path of a file, not its text");
     assert!(!model.join("model.sig").exists());
 }
 
@@ -193,9 +190,8 @@ fn only_a_signature_is_replaced() {
     let (dir, model) = model();
     let weights = fs::read(model.join("model.safetensors")).unwrap();
     let sign = ["sign", "model", "--key", &fixture("p256.pem"), "--force", "--signature"];
-    run_in(dir.path(), &[&sign[..], &["model/model.safetensors"]].concat()).code(1).stderr(
-        predicate::str::contains("model/model.safetensors: exists, and is not a signature"),
-    );
+    run_in(dir.path(), &[&sign[..], &["model/model.safetensors"]].concat())
+        .fails(1, "model/model.safetensors: exists, and is not a signature");
     assert_eq!(fs::read(model.join("model.safetensors")).unwrap(), weights);
 }
 

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use safetensors_core::{SaveOptions, TensorView, save};
+use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 
@@ -14,7 +14,7 @@ fn many_tensors(dir: &Path) -> PathBuf {
     let path = dir.join("many.safetensors");
     let tensor = TensorView::from_slice(&[1], &[1_u8]).unwrap();
     let tensors = (0..5_000).map(|i| (format!("model.l{i}.mlp.gate_proj.weight"), tensor));
-    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    save(&path, tensors, &quick()).unwrap();
     path
 }
 
@@ -138,7 +138,9 @@ fn a_full_disk_is_an_error() {
             .wait_with_output()
             .unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}");
-        assert!(text(&output.stderr).starts_with("error: standard output: "), "{output:?}");
+        let said = text(&output.stderr);
+        assert!(said.starts_with("error: standard output: "), "{output:?}");
+        assert_eq!(said.matches("standard output").count(), 1, "{output:?}");
     }
 }
 

@@ -1,7 +1,6 @@
 //! Directories of PyTorch's trainers, wherever a command reads a checkpoint. The fixtures are those
 //! of `safetensors-formats`.
 
-use predicates::prelude::*;
 use safetensors_core::Checkpoint;
 
 use crate::fixtures::*;
@@ -50,7 +49,7 @@ fn the_settings_of_an_optimizer_travel() {
     let args = ["convert", path.to_str().unwrap(), "out.safetensors"];
     let drops = "tensor \"holder\": a tensor inside \"argparse.Namespace\", which is not read; save \
                  its state_dict() instead; --drop leaves it out";
-    run_in(dir.path(), &args).code(1).stderr(predicate::str::contains(drops));
+    run_in(dir.path(), &args).fails(1, drops);
     run_in(dir.path(), &[&args[..], &["--drop", "holder"]].concat()).success();
     let saved = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
     assert!(saved.metadata()["optim.param_groups"].starts_with(r#"[{"betas":[0.9,0.999],"#));
@@ -62,7 +61,7 @@ fn what_a_conversion_leaves_out_is_a_warning() {
     let warning = format!("warning: {}: left out: 7 values: \"big\", ", path.display());
     for options in [&["-n"][..], &[]] {
         let args = [&["convert", path.to_str().unwrap(), "out.safetensors"], options].concat();
-        run_in(dir.path(), &args).success().stderr(predicate::str::contains(warning.as_str()));
+        run_in(dir.path(), &args).warns(warning.as_str());
     }
 }
 
@@ -72,12 +71,11 @@ fn an_output_above_the_steps_of_a_trainer_is_refused() {
     std::fs::create_dir_all(dir.path().join("run/global_step2")).unwrap();
     std::fs::write(dir.path().join("run/latest"), "global_step2").unwrap();
     small_file(dir.path(), "in.safetensors");
-    run_in(dir.path(), &["convert", "in.safetensors", "run", "--force"])
-        .code(1)
-        .stderr(predicate::str::contains("which the output would hide"));
+    run_in(dir.path(), "convert in.safetensors run --force")
+        .fails(1, "which the output would hide");
     std::fs::create_dir(dir.path().join("megatron")).unwrap();
     std::fs::write(dir.path().join("megatron/latest_checkpointed_iteration.txt"), "12\n").unwrap();
-    run_in(dir.path(), &["convert", "in.safetensors", "megatron"]).code(1);
+    run_in(dir.path(), "convert in.safetensors megatron").code(1);
     // Other files, links and directories of the name say nothing.
     std::fs::create_dir_all(dir.path().join("a/latest")).unwrap();
     std::fs::create_dir_all(dir.path().join("b/run-12")).unwrap();
@@ -86,7 +84,7 @@ fn an_output_above_the_steps_of_a_trainer_is_refused() {
     std::fs::create_dir(dir.path().join("c")).unwrap();
     for text in ["", ".", "..", "12", "/", "2026-11-26: loss 1.5"] {
         std::fs::write(dir.path().join("c/latest"), text).unwrap();
-        run_in(dir.path(), &["convert", "in.safetensors", "c"]).success();
+        run_in(dir.path(), "convert in.safetensors c").success();
         std::fs::remove_file(dir.path().join("c/model.safetensors")).unwrap();
     }
     for out in ["a", "b"] {
@@ -105,26 +103,25 @@ fn a_directory_that_is_not_complete_is_refused_before_anything_is_written() {
     }
     // A model beside the files would be what the directory opens as.
     small_file(dir.path(), "in.safetensors");
-    run_in(dir.path(), &["convert", "in.safetensors", "broken", "--force"])
-        .code(1)
-        .stderr(predicate::str::contains("which the output would hide"));
+    run_in(dir.path(), "convert in.safetensors broken --force")
+        .fails(1, "which the output would hide");
     assert!(!broken.join("model.safetensors").exists());
     // A file that nothing lists is warned of. The directory is found by the one above it.
     std::fs::copy(broken.join("__1_0.distcp"), broken.join("__9_0.distcp")).unwrap();
     let stray = "__9_0.distcp: lies beside the index, which does not name it";
-    run_in(dir.path(), &["verify", "broken"]).success().stderr(predicate::str::contains(stray));
-    run_in(dir.path(), &["verify", "--strict", "broken"]).code(1);
+    run_in(dir.path(), "verify broken").warns(stray);
+    run_in(dir.path(), "verify --strict broken").code(1);
     std::fs::remove_file(dir.path().join("in.safetensors")).unwrap();
     let hint = "expected one checkpoint, found it one level down: \"broken\"";
-    run_in(dir.path(), &["inspect", "."]).code(1).stderr(predicate::str::contains(hint));
+    run_in(dir.path(), "inspect .").fails(1, hint);
     std::fs::remove_file(broken.join("__2_0.distcp")).unwrap();
     let missing = "the checkpoint is not complete: \"__2_0.distcp\" is missing";
     for args in [&["convert", "broken", "model"][..], &["verify", "broken"], &["inspect", "broken"]]
     {
-        run_in(dir.path(), args).code(1).stderr(predicate::str::contains(missing));
+        run_in(dir.path(), args).fails(1, missing);
     }
     assert!(!dir.path().join("model").exists());
     let part = "broken/__0_0.distcp";
     let says = "a part of a checkpoint that is divided among files; open the directory";
-    run_in(dir.path(), &["inspect", part]).code(1).stderr(predicate::str::contains(says));
+    run_in(dir.path(), &["inspect", part]).fails(1, says);
 }

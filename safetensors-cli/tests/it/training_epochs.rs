@@ -52,8 +52,7 @@ fn epochs_have_their_sizes_and_metrics() {
     training_run(&dir.path().join("run"));
     // The directory of the epochs itself shows the same.
     for path in ["run", "run/checkpoints"].map(native) {
-        let shown = run_in(dir.path(), &["inspect", &path]).code(1).stderr("");
-        let shown = text(&shown.get_output().stdout).to_owned();
+        let shown = run_in(dir.path(), &["inspect", &path]).code(1).stderr("").out();
         let lines: Vec<_> = shown.lines().collect();
         let words = |line: usize| lines[line].split("  ").map(str::trim).filter(|w| !w.is_empty());
         let titles: Vec<_> = words(0).collect();
@@ -77,7 +76,7 @@ fn epochs_have_their_sizes_and_metrics() {
         let incomplete = native("epoch 10 is not complete: run/checkpoints/epoch-10/");
         assert!(shown.contains(&incomplete), "{shown}");
     }
-    let shown = run_in(dir.path(), &["inspect", "--json", "run"]).code(1);
+    let shown = run_in(dir.path(), "inspect --json run").code(1);
     let json: serde_json::Value = serde_json::from_str(text(&shown.get_output().stdout)).unwrap();
     let epoch = &json["trainings"][0]["epochs"][0];
     assert_eq!((&epoch["epoch"], &epoch["metrics"]["train"]["Loss"]), (&9.into(), &0.75.into()));
@@ -88,14 +87,13 @@ fn epochs_have_their_sizes_and_metrics() {
 #[test]
 fn a_run_that_burn_has_written_is_complete() {
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    let shown = run_in(&run, &["inspect", "burn_run"]).success().stderr("");
-    let shown = text(&shown.get_output().stdout).to_owned();
+    let shown = run_in(&run, "inspect burn_run").success().stderr("").out();
     let row: Vec<_> = shown.lines().nth(2).unwrap().split("  ").map(str::trim).collect();
     let row: Vec<_> = row.into_iter().filter(|cell| !cell.is_empty()).collect();
     assert_eq!(row, ["14", "97", "1.2 kB", "4.0 kB", "0.1705", "0.1455"], "{shown}");
     assert!(shown.contains(&native("1 epoch in burn_run/checkpoints: 4.0 kB")), "{shown}");
     // The file of the scheduler has no tensors, and so no digests.
-    run_in(&run, &["verify", "--digests", "--strict", "burn_run"]).success().stderr("");
+    run_in(&run, "verify --digests --strict burn_run").success().stderr("");
 }
 
 /// Two epochs, of which the second one has a delta of the first one's model, as safetensors-burn
@@ -138,8 +136,7 @@ fn an_epoch_that_is_a_delta_is_shown_verified_and_applied() {
     let dir = temp_dir();
     run_with_a_delta(&dir.path().join("run"));
     let run = |args: &[&str]| run_in(dir.path(), args);
-    let shown = run(&["inspect", "run"]).success().stderr("");
-    let shown = text(&shown.get_output().stdout).to_owned();
+    let shown = run(&["inspect", "run"]).success().stderr("").out();
     let words = |line: &str| line.split("  ").map(|it| it.trim().to_owned()).collect::<Vec<_>>();
     let rows: Vec<_> = shown.lines().map(words).collect();
     let cells = |row: usize| rows[row].iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>();
@@ -183,7 +180,7 @@ fn verify_says_which_epochs_are_not_complete_and_why() {
         // As a program does that knows of no manifests.
         let other = dir.path().join("other.safetensors");
         fs::rename(&model, &other).unwrap();
-        run_in(dir.path(), &["metadata", "set", "other.safetensors", "license=mit"]).success();
+        run_in(dir.path(), "metadata set other.safetensors license=mit").success();
         fs::rename(&other, &model).unwrap();
     };
     let changes: [(&dyn Fn(), &str); 7] = [
@@ -252,8 +249,8 @@ fn an_epoch_that_is_a_link_is_a_warning() {
     copy_all(&fixture, &dir.path().join("run"));
     std::os::unix::fs::symlink("epoch-14", dir.path().join("run/checkpoints/epoch-15")).unwrap();
     let warned = "epoch-15: a link, which training passes over";
-    run_in(dir.path(), &["verify", "run"]).success().stderr(predicate::str::contains(warned));
-    run_in(dir.path(), &["verify", "--strict", "run"]).code(1);
+    run_in(dir.path(), "verify run").warns(warned);
+    run_in(dir.path(), "verify --strict run").code(1);
 }
 
 #[test]
@@ -264,7 +261,7 @@ fn a_directory_without_epochs_is_an_error_as_before() {
     // burn's logs alone, and manifests that lead elsewhere or are of something else.
     fs::rename(run.join("checkpoints"), dir.path().join("away")).unwrap();
     let none = predicate::str::contains("run: expected model.safetensors");
-    run_in(dir.path(), &["inspect", "run"]).code(1).stdout("").stderr(none);
+    run_in(dir.path(), "inspect run").code(1).stdout("").stderr(none);
     let epoch = dir.path().join("away/epoch-9");
     for (manifest, is_epoch) in [
         (r#"{"format":"safetensors-bridge epoch","files":{"../x":{"bytes":1}}}"#, true),
@@ -273,8 +270,7 @@ fn a_directory_without_epochs_is_an_error_as_before() {
     ] {
         fs::write(epoch.join("manifest.json"), manifest).unwrap();
         fs::write(epoch.with_file_name("epoch-10").join("manifest.json"), "").unwrap();
-        let shown = run_in(dir.path(), &["inspect", "away"]).code(1);
-        let shown = text(&shown.get_output().stdout).to_owned();
+        let shown = run_in(dir.path(), "inspect away").code(1).out();
         assert_eq!(shown.contains("it names a file elsewhere"), is_epoch, "{shown}");
     }
 }

@@ -17,8 +17,9 @@ const OTHERS: [(&str, &str, &str); 5] = [
     ("npy/i4_big_fortran.npy", "NumPy .npy", "npy"),
 ];
 
-fn verify(dir: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
-    run_in(dir, &[&["verify"], args].concat())
+fn verify(dir: &Path, args: impl Words) -> assert_cmd::assert::Assert {
+    let mut command = safetensors();
+    command.current_dir(dir).arg("verify").args(args.words()).assert()
 }
 
 /// What decides whether a file is loaded must not let a pickle through under another name.
@@ -41,11 +42,11 @@ fn a_file_of_another_format_is_not_sound_under_the_name_of_a_safetensors_file() 
         }
         // Also where it is found and not named.
         let found = native("./model.safetensors: expected a safetensors file");
-        verify(dir.path(), &["."]).code(1).stderr(predicate::str::contains(found));
+        verify(dir.path(), ".").fails(1, found);
         let wrong = if option == "gguf" { "model.pt" } else { "model.gguf" };
         fs::copy(fixture(name), dir.path().join(wrong)).unwrap();
         let found = format!("found a file of {format}");
-        verify(dir.path(), &[wrong]).code(1).stderr(predicate::str::contains(found));
+        verify(dir.path(), &[wrong]).fails(1, found);
         let warning = format!("warning: {wrong}: a file of {format} under the name of a file of");
         run_in(dir.path(), &["inspect", wrong])
             .success()
@@ -83,7 +84,7 @@ fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_f
         );
         verify(dir.path(), &["--format", "gguf", name]).code(1).stderr(error);
     }
-    let missing = verify(dir.path(), &["--format", "onnx", "model"]).code(2);
+    let missing = verify(dir.path(), "--format onnx model").code(2);
     missing
         .stderr(predicate::str::contains("safetensors, pytorch, gguf, burn, burnpack, npy, npz"));
 }
@@ -163,15 +164,14 @@ fn the_shards_of_an_index_are_judged_by_their_names() {
     let names = ["00001-of-00002.bin", "00002-of-00002.bin"]
         .map(|name| format!("pytorch/sharded/pytorch_model-{name}"));
     let dir = with(&[&names[0], &names[1], "pytorch/sharded/pytorch_model.bin.index.json"]);
-    verify(dir.path(), &["pytorch_model.bin.index.json"]).success().stderr("");
+    verify(dir.path(), "pytorch_model.bin.index.json").success().stderr("");
     let index = dir.path().join("pytorch_model.bin.index.json");
     let text = fs::read_to_string(&index).unwrap();
     fs::write(&index, text.replace("00002-of-00002.bin", "00002-of-00002.gguf")).unwrap();
     let shard = dir.path().join("pytorch_model-00002-of-00002.bin");
     fs::rename(&shard, shard.with_extension("gguf")).unwrap();
-    verify(dir.path(), &["pytorch_model.bin.index.json"]).code(1).stderr(predicate::str::contains(
-        "00002-of-00002.gguf: expected a file of GGUF, found a file of",
-    ));
+    verify(dir.path(), "pytorch_model.bin.index.json")
+        .fails(1, "00002-of-00002.gguf: expected a file of GGUF, found a file of");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_file_of_two_formats_is_refused_by_name() {
     let hidden = serialize([("data", data)], &SaveOptions::new()).unwrap();
     fs::write(path("x.safetensors"), hidden).unwrap();
     refused(&["x.safetensors"], both);
-    run_in(dir.path(), &["inspect", "x.safetensors"]).success().stderr("");
+    run_in(dir.path(), "inspect x.safetensors").success().stderr("");
 
     for (name, other) in [("gguf/plain.gguf", "a GGUF file"), ("pytorch/tied.pt", "a PyTorch")] {
         let file = fs::read(fixture(name)).unwrap();
@@ -210,6 +210,6 @@ fn a_file_of_two_formats_is_refused_by_name() {
     fs::write(path("x.npz"), [&[0; 20][..], &zip].concat()).unwrap();
     let other = "x.npz: it is other bytes, and also a ZIP archive, from byte 20 to ";
     for command in ["verify", "inspect", "stats"] {
-        run_in(dir.path(), &[command, "x.npz"]).code(1).stderr(predicate::str::contains(other));
+        run_in(dir.path(), &[command, "x.npz"]).fails(1, other);
     }
 }

@@ -19,8 +19,7 @@ use crate::format::tensor::shape::byte_len;
 /// A file whose tensors are made of pieces of other files, or one file as it is. It reads as a
 /// safetensors file. Of a part of a tensor, only the bytes of the pieces that it needs are read.
 ///
-/// [`Assembled::new`] makes one of [`WholeTensor`]s, and [`Checkpoint::open_whole`] of the files
-/// that the ranks of a job have saved. An index lists the tensors of all files once;
+/// [`Checkpoint::open`] makes one of the files that the ranks of a job have saved. An index lists the tensors of all files once;
 /// here one tensor has pieces in several files, in any number of dimensions.
 pub struct Assembled<S = FileSource> {
     content: Content<S>,
@@ -80,6 +79,19 @@ impl<S> Assembled<S> {
         }
     }
 
+    /// Whether this is a file as it is.
+    pub(super) fn is_stored(&self) -> bool {
+        matches!(self.content, Content::Stored(_))
+    }
+
+    /// The source of a file as it is.
+    pub(super) fn into_stored(self) -> Option<S> {
+        match self.content {
+            Content::Stored(source) => Some(source),
+            Content::Whole(_) => None,
+        }
+    }
+
     /// Keeps the index of the sources.
     pub(super) fn with_index(mut self, index: Option<Index>) -> Self {
         if let Content::Whole(whole) = &mut self.content {
@@ -118,12 +130,15 @@ impl<S: ReadAt> Assembled<S> {
     /// their tensor: if one lies outside of it or of its source, if two overlap, or if some are
     /// missing; [`ErrorKind::SliceInsideByte`] for a piece that begins or ends inside a byte;
     /// [`ErrorKind::ShapeOverflow`]. Each names the tensor and, if it is about a piece, its file.
+    #[doc(hidden)]
     pub fn new(
         sources: Vec<(PathBuf, S)>,
         tensors: Vec<WholeTensor>,
         metadata: &Metadata,
     ) -> Result<Self> {
-        let (mut segments, mut entries, mut end) = (Vec::new(), Vec::new(), 0_u64);
+        let mut segments = Vec::new();
+        let mut entries = Vec::new();
+        let mut end = 0_u64;
         for tensor in &tensors {
             let WholeTensor { name, dtype, shape, .. } = tensor;
             let placed = Placed::new(tensor, &sources).map_err(|error| error.in_tensor(name))?;
@@ -134,7 +149,8 @@ impl<S: ReadAt> Assembled<S> {
             if len > 0 {
                 segments.push(Segment { name: name.clone(), start, end, placed });
             }
-            let (dtype, data_offsets) = (*dtype, start..end);
+            let dtype = *dtype;
+            let data_offsets = start..end;
             entries.push(HeaderEntry { name, dtype, shape, data_offsets });
         }
         let header = encode(metadata, entries.into_iter(), 8);
@@ -159,7 +175,8 @@ impl<S: ReadAt> Whole<S> {
     /// start.
     fn segments_of(&self, range: Range<u64>) -> impl Iterator<Item = (&Segment, Range<u64>)> {
         let first = self.segments.partition_point(|segment| segment.end <= range.start);
-        let (start, end) = (range.start, range.end);
+        let start = range.start;
+        let end = range.end;
         self.segments[first..].iter().take_while(move |segment| segment.start < end).map(
             move |segment| {
                 let to = end.min(segment.end) - segment.start;
@@ -211,7 +228,8 @@ impl<S: ReadAt> ReadAt for Whole<S> {
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         // What is copied is in memory twice, and no more than this of it.
         let most = self.requests().map_or(PIECE, |requests| requests.byte_len);
-        let (mut blocks, mut held) = (Vec::new(), 0);
+        let mut blocks = Vec::new();
+        let mut held = 0;
         for range in ranges {
             let (at, mut rest) = take_header(&self.header, self.byte_len, range)?;
             let end = at + rest.len() as u64;

@@ -1,11 +1,10 @@
 //! Checkpoints with other sources: [`Checkpoint::into_boxed`] makes one type of them.
 
+use std::convert::Infallible;
+
 use super::Checkpoint;
-use crate::checkpoint::CheckpointFile;
 use crate::file::io::ReadAt;
-use crate::file::load::catalog::{Catalog, CatalogPlace};
 use crate::format::error::{Error, Result};
-use crate::format::header::Metadata;
 use crate::weights::Weight;
 
 /// Accepts the error of a weight whose tensors then stay as they are stored.
@@ -69,27 +68,15 @@ impl<S> Checkpoint<S> {
 
     /// The same checkpoint with sources of another type, which have the same bytes.
     pub(super) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Checkpoint<T> {
-        Checkpoint { catalog: self.catalog.map_sources(change), about: self.about }
+        let Ok(changed) = self.try_map_sources::<T, Infallible>(|source| Ok(change(source)));
+        changed
     }
 
-    /// The same checkpoint with other files in place of its own, and with other tensors in them.
-    /// `change` gets and returns the files, the places of the tensors and the metadata of all.
-    pub(crate) fn with_files<T>(
+    /// [`map_sources`](Self::map_sources) where a source may have no such type.
+    pub(super) fn try_map_sources<T, E>(
         self,
-        change: impl FnOnce(
-            Vec<CheckpointFile<S>>,
-            Vec<CatalogPlace>,
-            Metadata,
-        ) -> Result<(Vec<CheckpointFile<T>>, Vec<CatalogPlace>, Metadata)>,
-    ) -> Result<Checkpoint<T>> {
-        let metadata = self.metadata().clone();
-        let (is_single, is_plain) = (self.catalog.is_single_file(), self.catalog.is_plain);
-        let beside = self.catalog.beside.clone();
-        let (files, places) = self.catalog.into_parts();
-        let (files, places, metadata) = change(files, places, metadata)?;
-        let mut catalog = Catalog::new(files, places, (!is_single).then_some(&metadata));
-        catalog.metadata = (!is_single).then_some(metadata);
-        (catalog.beside, catalog.is_plain) = (beside, is_plain);
-        Ok(Checkpoint { catalog, about: self.about })
+        change: impl Fn(S) -> Result<T, E>,
+    ) -> Result<Checkpoint<T>, E> {
+        Ok(Checkpoint { catalog: self.catalog.map_sources(change)?, about: self.about })
     }
 }

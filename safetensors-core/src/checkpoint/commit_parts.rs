@@ -28,14 +28,13 @@ pub(super) fn commit_parts<D: WritableDirectory>(
     check_alone(&directory.path(), &files, attempt)?;
     let mut beside = Beside::default();
     let mut placed = Vec::new();
-    let mut put = || {
-        beside.put(directory, options, &[])?;
+    let put = beside.put(directory, options, &[]).and_then(|()| {
         for file in files.iter().rev() {
             placed.push((file, directory.place(file, &[])?));
         }
         Ok(())
-    };
-    if let Err(error) = put() {
+    });
+    if let Err(error) = put {
         // The error of the save is reported, not these.
         for (file, version) in &placed {
             _ = version.as_ref().map(|version| directory.take_back(file, version));
@@ -68,6 +67,6 @@ pub(crate) fn check_alone(directory: &Path, files: &[String], attempt: &str) -> 
 
 /// Whether a file was saved by an attempt.
 fn is_of(directory: &Path, name: &str, attempt: &str) -> bool {
-    let open = || SafeTensors::from_source(FileSource::open(directory.join(name))?);
-    open().is_ok_and(|file| file.metadata().get(ATTEMPT_KEY).is_some_and(|it| it == attempt))
+    let opened = FileSource::open(directory.join(name)).and_then(SafeTensors::from_source);
+    opened.is_ok_and(|file| file.metadata().get(ATTEMPT_KEY).is_some_and(|it| it == attempt))
 }

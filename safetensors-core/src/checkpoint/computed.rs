@@ -10,45 +10,26 @@ use std::{fmt, io};
 use super::assembled::take_header;
 use super::computed_tensor::{Ahead, ComputedTensor, MOST, failed, round};
 use super::{Checkpoint, CheckpointFile};
-use crate::file::hash::remove_record;
-use crate::file::io::{ReadAt, ReadRange, Requests, SafeTensors};
-use crate::file::load::catalog::CatalogPlace;
+use crate::file::io::{ReadAt, ReadRange, Requests};
 use crate::format::convert::bytes_of;
 use crate::format::dtype::Dtype;
-use crate::format::error::Result;
-use crate::format::header::{HeaderEntry, Limits, Metadata, encode};
 use crate::format::slice::read_range::Files;
-use crate::format::tensor::shape::byte_len;
 
-/// What takes the place of tensors of a checkpoint.
-pub(crate) struct Replacement<'a> {
-    pub(crate) tensors: Vec<Box<dyn ComputedTensor>>,
-    /// By the names of stored tensors, the number of the computed one that takes the place; `None`
-    /// for a tensor that is left out.
-    pub(crate) instead: HashMap<&'a str, Option<usize>>,
-    /// The numbers of computed tensors that are new. They come last in the last file.
-    pub(crate) added: Vec<usize>,
-    /// Other checkpoints whose bytes are read.
-    pub(crate) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
-    /// What is left of the metadata.
-    pub(crate) metadata: &'a dyn Fn(&Metadata) -> Metadata,
-}
-
-/// A file of a checkpoint some of whose tensors are [quantised weights as
+/// A file of a checkpoint in which some tensors are [quantised weights as
 /// numbers](Checkpoint::dequantized), or [merged with adapters](Checkpoint::merged). It reads as a
 /// safetensors file. The elements of these tensors are computed when they are read, from the bytes
 /// of the part that is read.
 pub struct Computed<S> {
-    shared: Arc<Shared<S>>,
+    pub(super) shared: Arc<Shared<S>>,
     /// The number of the file that this stands for.
-    file: usize,
-    /// The first bytes.
-    header: Vec<u8>,
-    /// What follows, in order and without gaps.
-    segments: Vec<Segment>,
-    byte_len: u64,
-    /// The files whose bytes are read.
-    used: BTreeSet<usize>,
+    pub(super) file: usize,
+    /// The first bytes; none if the file is as it is stored.
+    pub(super) header: Vec<u8>,
+    /// The bytes after these, in order and without gaps.
+    pub(super) segments: Vec<Segment>,
+    pub(super) byte_len: u64,
+    /// The files that are read.
+    pub(super) used: BTreeSet<usize>,
 }
 
 /// A clone reads the same file.
@@ -66,22 +47,23 @@ impl<S> Clone for Computed<S> {
 }
 
 /// What all files of a checkpoint read from.
-struct Shared<S> {
-    files: Vec<CheckpointFile<S>>,
-    tensors: Vec<Box<dyn ComputedTensor>>,
-    others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
+pub(super) struct Shared<S> {
+    pub(super) files: Vec<CheckpointFile<S>>,
+    pub(super) tensors: Vec<Box<dyn ComputedTensor>>,
+    /// Other checkpoints that the tensors are computed from.
+    pub(super) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
 }
 
 /// Consecutive bytes.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
-    start: u64,
-    len: u64,
-    content: Content,
+pub(super) struct Segment {
+    pub(super) start: u64,
+    pub(super) len: u64,
+    pub(super) content: Content,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Content {
+pub(super) enum Content {
     /// The bytes of the file from this offset on.
     Copied(u64),
     /// The computed tensor of this number.
@@ -97,6 +79,11 @@ impl<S> fmt::Debug for Computed<S> {
 impl<S> Computed<S> {
     fn path(&self) -> &Path {
         self.shared.files[self.file].path()
+    }
+
+    /// Whether this is a file as it is stored.
+    pub(super) fn is_stored(&self) -> bool {
+        self.header.is_empty()
     }
 
     /// The source of the file that this stands for.
@@ -156,7 +143,8 @@ impl<S: ReadAt> ReadAt for Computed<S> {
                     }
                     Content::Computed(tensor) => self.compute(tensor, skipped, bytes)?,
                 }
-                (rest, at) = (more, at + len as u64);
+                rest = more;
+                at += len as u64;
             }
         }
         self.shared.files.read(self.file, &mut copied)
@@ -177,8 +165,9 @@ impl<S: ReadAt> ReadAt for Computed<S> {
         }
         for (number, elements) in wanted {
             let tensor = &self.shared.tensors[number];
-            let bytes = elements.iter().filter_map(|it| tensor.source_bytes(it.clone()));
-            bytes.for_each(|(file, bytes)| below.entry(file).or_default().push(bytes));
+            for (file, bytes) in elements.iter().filter_map(|it| tensor.source_bytes(it.clone())) {
+                below.entry(file).or_default().push(bytes);
+            }
             tensor.will_read(&elements);
         }
         for (file, ranges) in below {
@@ -229,12 +218,13 @@ impl<S: ReadAt> ReadAt for Computed<S> {
 impl<S: ReadAt> Computed<S> {
     /// Reads bytes of a computed tensor, from this byte on.
     fn compute(&self, tensor: usize, skipped: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let (files, tensor) = (&self.shared.files, &*self.shared.tensors[tensor]);
+        let tensor = &*self.shared.tensors[tensor];
         let size = bytes_of(tensor.dtype(), 1);
         let mut first = skipped / size as u64;
         let mut inside = (skipped % size as u64) as usize;
         let count = (inside + bytes.len()).div_ceil(size) as u64;
-        let files = &Ahead::of(files, tensor.source_bytes(first..first + count))?;
+        let source_bytes = tensor.source_bytes(first..first + count);
+        let files = &Ahead::of(&self.shared.files, source_bytes)?;
         if cfg!(target_endian = "little")
             && tensor.dtype() == Dtype::F32
             && inside == 0
@@ -250,114 +240,10 @@ impl<S: ReadAt> Computed<S> {
             let len = (count * size - inside).min(rest.len());
             let (these, more) = rest.split_at_mut(len);
             round(numbers, tensor.dtype(), inside, these).map_err(failed)?;
-            (rest, first, inside) = (more, first + count as u64, 0);
+            rest = more;
+            first += count as u64;
+            inside = 0;
         }
         Ok(())
     }
-}
-
-impl<S: ReadAt> Checkpoint<S> {
-    /// The same checkpoint with computed tensors in place of others.
-    pub(crate) fn computed(self, replacement: Replacement<'_>) -> Result<Checkpoint<Computed<S>>> {
-        let Replacement { tensors, instead, added, others, metadata } = replacement;
-        self.with_files(|files, places, of_all| {
-            let shared = Arc::new(Shared { files, tensors, others });
-            let mut places = places.into_iter().peekable();
-            let (mut new_files, mut new_places) = (Vec::new(), Vec::new());
-            for number in 0..shared.files.len() {
-                let mut kept = Vec::new();
-                while let Some(place) = places.next_if(|place| place.file == number) {
-                    kept.push(place.position);
-                }
-                let is_last = number + 1 == shared.files.len();
-                let change = (&instead, if is_last { &added[..] } else { &[] }, metadata);
-                let file = file(&shared, number, &kept, change)?;
-                // A file without such tensors is the same, and may have some that are not in the
-                // index.
-                if !file.archive.source().header.is_empty() {
-                    kept = (0..file.archive.header().len()).collect();
-                }
-                let place = |position| CatalogPlace { file: number, position };
-                new_places.extend(kept.into_iter().map(place));
-                new_files.push(file);
-            }
-            Ok((new_files, new_places, metadata(&of_all)))
-        })
-    }
-}
-
-/// What takes the place of tensors of a file, which are new in it, and what is left of the
-/// metadata.
-type Change<'a> =
-    (&'a HashMap<&'a str, Option<usize>>, &'a [usize], &'a dyn Fn(&Metadata) -> Metadata);
-
-/// A file, of which the tensors at these positions belong to the checkpoint.
-fn file<S: ReadAt>(
-    shared: &Arc<Shared<S>>,
-    file: usize,
-    positions: &[usize],
-    (instead, added, metadata): Change<'_>,
-) -> Result<CheckpointFile<Computed<S>>> {
-    let CheckpointFile { path, archive } = &shared.files[file];
-    let header = archive.header();
-    let infos = || positions.iter().filter_map(|&position| header.tensor_at(position));
-    let mut source = Computed {
-        shared: Arc::clone(shared),
-        file,
-        header: Vec::new(),
-        segments: Vec::new(),
-        byte_len: archive.source().byte_len(),
-        used: BTreeSet::from([file]),
-    };
-    if added.is_empty() && !infos().any(|info| instead.contains_key(info.name())) {
-        let (len, content) = (source.byte_len, Content::Copied(0));
-        source.segments.push(Segment { start: 0, len, content });
-        let archive = SafeTensors::from_parts(header.clone(), source);
-        return Ok(CheckpointFile { path: path.clone(), archive });
-    }
-    let mut contents = Vec::new();
-    for info in infos() {
-        match instead.get(info.name()) {
-            Some(Some(number)) => contents.push((None, Content::Computed(*number))),
-            Some(None) => {}
-            None => {
-                let offset = header.data_start() + info.data_offsets().start;
-                contents.push((Some(info), Content::Copied(offset)));
-            }
-        }
-    }
-    contents.extend(added.iter().map(|&number| (None, Content::Computed(number))));
-    let mut entries = Vec::new();
-    let mut end = 0;
-    for (info, content) in contents {
-        let (name, dtype, shape) = match (info, content) {
-            (Some(info), _) => (info.name(), info.dtype(), info.shape()),
-            (None, Content::Computed(number)) => {
-                let tensor = &shared.tensors[number];
-                source.used.extend(tensor.files());
-                (tensor.name(), tensor.dtype(), tensor.shape())
-            }
-            (None, Content::Copied(_)) => continue,
-        };
-        let len = byte_len(dtype, shape)?;
-        let data_offsets = end..end + len;
-        source.segments.push(Segment { start: end, len, content });
-        end = data_offsets.end;
-        entries.push(HeaderEntry { name, dtype, shape, data_offsets });
-    }
-    let mut metadata = metadata(archive.metadata());
-    // Digests of what is stored are none of what is computed.
-    remove_record(&mut metadata);
-    source.header = encode(&metadata, entries.into_iter(), 8);
-    let start = source.header.len() as u64;
-    source.segments.iter_mut().for_each(|segment| segment.start += start);
-    source.segments.retain(|segment| segment.len > 0);
-    source.byte_len = start + end;
-    let mut limits = Limits::default();
-    (limits.header_bytes, limits.metadata_entries) = (u32::MAX.into(), usize::MAX);
-    let archive = SafeTensors::from_source_with(source, &limits);
-    Ok(CheckpointFile {
-        path: path.clone(),
-        archive: archive.map_err(|error| error.in_path(path))?,
-    })
 }

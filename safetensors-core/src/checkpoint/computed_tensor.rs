@@ -112,7 +112,7 @@ pub(super) fn round(
     bytes: &mut [u8],
 ) -> Result<()> {
     let rounded = TensorBuf::from_vec(vec![numbers.len()], numbers)?
-        .convert(dtype, &ConvertOptions::new().threads(1))?;
+        .convert(dtype, &ConvertOptions::new())?;
     let size = bytes_of(dtype, 1);
     if cfg!(target_endian = "little") {
         bytes.copy_from_slice(&rounded.bytes()[skipped..][..bytes.len()]);
@@ -134,7 +134,7 @@ pub(crate) fn read_numbers(
     let mut bytes = vec![0; bytes_of(dtype, out.len())];
     files.read(file, &mut [ReadRange { offset, bytes: &mut bytes }])?;
     let numbers = TensorView::new(dtype, &[out.len()], &bytes)
-        .and_then(|view| view.convert(Dtype::F32, &ConvertOptions::new().threads(1)))
+        .and_then(|view| view.convert(Dtype::F32, &ConvertOptions::new()))
         .and_then(TensorBuf::into_vec::<f32>)
         .map_err(failed)?;
     out.copy_from_slice(&numbers);

@@ -68,7 +68,9 @@ pub(super) fn check_complete<S>(files: &[CheckpointFile<S>]) -> Result<()> {
     if let Some(other) = files.iter().find(|file| of(file, ATTEMPT_KEY) != of(first, ATTEMPT_KEY)) {
         let save =
             |file| of(file, ATTEMPT_KEY).map_or("no known save".into(), |it| format!("{it:?}"));
-        let (one, two, name) = (save(other), save(first), name_of(&first.path));
+        let one = save(other);
+        let two = save(first);
+        let name = name_of(&first.path);
         let problem = format!("ranks of two saves: the file is of {one}, and {name:?} of {two}");
         return Err(bad(problem, other));
     }
@@ -147,7 +149,8 @@ pub(super) fn whole_tensors<S>(files: &[CheckpointFile<S>]) -> Result<Vec<WholeT
         for info in header.iter() {
             let position = *positions.entry(info.name()).or_insert(tensors.len());
             if position == tensors.len() {
-                let (name, shape) = (info.name().to_owned(), vec![0; info.shape().len()]);
+                let name = info.name().to_owned();
+                let shape = vec![0; info.shape().len()];
                 tensors.push(WholeTensor { name, dtype: info.dtype(), shape, pieces: vec![] });
             }
             let offsets = saved.get(info.name()).map(|part| &*part.saved_offsets);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::index::Index;
 use super::locate::locate;
-use super::opening::{Indexed, delta_index, open_indexed, until_settled};
+use super::opening::{Indexed, Opener, until_settled};
 use super::store::Store;
 use super::{Checkpoint, CheckpointPath};
 use crate::file::io::ReadAt;
@@ -25,26 +25,25 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::NotADelta`]; the errors of [`open_in`](Checkpoint::open_in).
+    #[doc(hidden)]
     pub fn open_delta_in(
         store: impl Store<File = S> + 'static,
         path: impl AsRef<Path>,
         limits: &Limits,
     ) -> Result<(Self, Metadata)> {
-        let (store, path) = (Arc::new(store), path.as_ref());
+        let store = Arc::new(store);
+        let path = path.as_ref();
+        let opener = Opener { store: &*store, limits };
         until_settled(path, || {
             let index = match locate(&*store, path)? {
                 CheckpointPath::Index(index) => index,
                 // A directory opens as its `model.safetensors`, which a delta may have, too.
-                CheckpointPath::File(file) => match delta_index(&*store, &file, limits) {
+                CheckpointPath::File(file) => match opener.delta_index(&file) {
                     Some((index, _)) if file != path => index,
                     _ => return Err(Error::from(ErrorKind::NotADelta).in_path(file)),
                 },
             };
-            let read = || match Index::read_any(&*store, &index, limits)? {
-                found if found.is_delta => Ok(found),
-                _ => Err(Error::from(ErrorKind::NotADelta).in_path(&index)),
-            };
-            let opened = open_indexed(&*store, &index, limits, read)?;
+            let opened = opener.open_indexed(&index, Index::read_delta)?;
             let Some(Indexed { index: read, shards, version }) = opened else { return Ok(None) };
             let files = Self::from_shards(shards, &read, &index, version)?;
             let files = files.in_store(Arc::clone(&store), false);

@@ -4,15 +4,16 @@ use std::io;
 use std::path::Path;
 
 use super::names::STANDARD_FILE;
+use super::opening::Opener;
 use super::store::{FileKind, LocalStore, Store};
-use super::whole::is_of_parts;
-use super::{Checkpoint, CheckpointPath, FilePattern};
+use super::{CheckpointPath, FilePattern};
 use crate::file::hash::{Change, check_records};
 use crate::file::io::names::refuse_impossible;
 use crate::file::save::SaveOptions;
 use crate::file::save::atomic::{refuse_other_than_directory, replaceable};
 use crate::file::save::cached::check_cached;
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+use crate::format::header::Limits;
 
 /// Checks whether these files of the pattern can be saved to a directory, as far as that is known
 /// beforehand.
@@ -60,12 +61,15 @@ pub(crate) fn check(
 /// Fails if what a directory has is parts of tensors that ranks have saved, which open
 /// together. It would open as the new checkpoint beside them.
 pub(super) fn refuse_to_hide(directory: &Path) -> Result<()> {
-    let has_checkpoint = match CheckpointPath::find(directory) {
-        Ok(CheckpointPath::Index(_)) => true,
-        Ok(CheckpointPath::File(file)) => file.file_name() == Some(STANDARD_FILE.as_ref()),
-        Err(_) => false,
+    let opener = Opener { store: &LocalStore, limits: &Limits::default() };
+    let hides_parts = match CheckpointPath::find(directory) {
+        Ok(CheckpointPath::Index(_)) => false,
+        Ok(CheckpointPath::File(file)) => {
+            file.file_name() != Some(STANDARD_FILE.as_ref()) && opener.has_parts(&file)
+        }
+        Err(error) => opener.is_of_parts(directory, &error),
     };
-    if !has_checkpoint && Checkpoint::open(directory).is_err_and(|error| is_of_parts(&error)) {
+    if hides_parts {
         return Err(Error::from(RankProblem::HidesParts).in_path(directory));
     }
     Ok(())

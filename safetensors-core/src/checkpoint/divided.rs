@@ -49,21 +49,26 @@ pub(super) fn whole_tensors<S>(checkpoint: &Checkpoint<S>) -> Result<Vec<WholeTe
     let mut tensors: Vec<WholeTensor> = Vec::new();
     let mut positions: HashMap<&str, usize> = HashMap::new();
     for part in checkpoint.tensors() {
-        let (file, sizes) = (part.file_index(), part.shape().to_vec());
+        let file = part.file_index();
+        let sizes = part.shape().to_vec();
         let mut offsets = vec![0; sizes.len()];
-        let (mut name, mut shape) = (part.name(), &sizes);
+        let mut name = part.name();
+        let mut shape = &sizes;
         if let Some(record) = records.get(file).and_then(|record| record.get(part.name())) {
             (name, shape) = (&record.tensor, &record.shape);
             offsets[record.dim] = record.offset;
         }
         let position = *positions.entry(name).or_insert(tensors.len());
         if position == tensors.len() {
-            let (name, shape, dtype) = (name.to_owned(), shape.clone(), part.dtype());
+            let name = name.to_owned();
+            let shape = shape.clone();
+            let dtype = part.dtype();
             tensors.push(WholeTensor { name, dtype, shape, pieces: Vec::new() });
         }
         let whole = &mut tensors[position];
         if (whole.dtype, &whole.shape) != (part.dtype(), shape) {
-            let (dtype, found) = (part.dtype(), &whole.shape);
+            let dtype = part.dtype();
+            let found = &whole.shape;
             let problem = format!(
                 "a part of {dtype} {shape:?}, and one of {} {found:?}, of tensor {name:?}",
                 whole.dtype

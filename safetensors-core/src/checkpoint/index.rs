@@ -32,6 +32,16 @@ impl Index {
         if index.is_delta { Err(index.refused().in_path(path)) } else { Ok(index) }
     }
 
+    /// Reads and checks the index of a delta.
+    pub(super) fn read_delta<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
+        let index = Self::read_any(store, path, limits)?;
+        if index.is_delta {
+            Ok(index)
+        } else {
+            Err(Error::from(ErrorKind::NotADelta).in_path(path))
+        }
+    }
+
     /// The error for a delta: read as numbers, compressed differences would be a model of nonsense.
     pub(super) fn refused(&self) -> Error {
         let base = self.metadata.get(DELTA_BASE_KEY).cloned().unwrap_or_default();
@@ -41,7 +51,8 @@ impl Index {
     /// Reads and checks an index file, also that of a delta.
     pub(super) fn read_any<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
-        let (limit, found) = (limits.index_bytes, source.byte_len());
+        let limit = limits.index_bytes;
+        let found = source.byte_len();
         let problem = |problem| Error::from(ErrorKind::BadIndex { problem }).in_path(path);
         if found > limit {
             return Err(problem(IndexProblem::TooLarge { limit, found }));

@@ -36,6 +36,7 @@ use crate::format::tensor::TensorSource;
 /// assert_eq!(Checkpoint::open(dir.path().join("new"))?.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[doc(hidden)]
 pub struct LocalDirectory {
     /// Ends with the lock, before new directories are removed if they are empty.
     steps: Option<Steps>,
@@ -69,6 +70,7 @@ impl LocalDirectory {
     ///
     /// The errors of [`save_sharded`](super::save_sharded) that are about the files in the
     /// directory, so that they come before anything is written.
+    #[doc(hidden)]
     pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {
         let directory = directory.as_ref();
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
@@ -83,13 +85,11 @@ impl LocalDirectory {
     }
 
     fn prepare(directory: &Path, options: &ShardOptions) -> Result<Self> {
-        let create = || {
-            let made = NewDirectories::create_all(directory)?;
-            failpoint::hit("create")?;
-            let index = directory.join(options.pattern().index_name());
-            Ok((TempDirectory::create(&index)?, made))
-        };
-        let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
+        let failed = |error| Error::io(error, directory);
+        let made = NewDirectories::create_all(directory).map_err(failed)?;
+        failpoint::hit("create").map_err(failed)?;
+        let index = directory.join(options.pattern().index_name());
+        let temp = TempDirectory::create(&index).map_err(failed)?;
         let mut created = Self {
             steps: None,
             lock: None,
@@ -124,6 +124,7 @@ impl LocalDirectory {
     }
 
     /// The hidden directory, to write files to that [`staged`](Self::staged) then names.
+    #[doc(hidden)]
     pub fn staging(&self) -> &Path {
         self.temp.path()
     }
@@ -165,7 +166,8 @@ impl LocalDirectory {
     /// Gives a file of the directory a second name: a hard link, or a copy if the file system has
     /// no links.
     fn link(&self, file: &str, name: &str) -> Result<PathBuf> {
-        let (from, to) = (self.destination(file), self.destination(name));
+        let from = self.destination(file);
+        let to = self.destination(name);
         if failpoint::hit("link").and_then(|()| fs::hard_link(&from, &to)).is_ok() {
             return Ok(to);
         }
@@ -263,7 +265,8 @@ impl WritableDirectory for LocalDirectory {
         name: &str,
         others: &[(&str, Option<&Identity>)],
     ) -> Result<Option<Identity>> {
-        let (from, to) = (self.hidden(name), self.destination(name));
+        let from = self.hidden(name);
+        let to = self.destination(name);
         let own = Identity::at(&from).map_err(|error| Error::io(error, &to))?;
         if let Some(folder) = Path::new(name).parent().filter(|it| !it.as_os_str().is_empty()) {
             let folder = self.directory.join(folder);
@@ -277,20 +280,8 @@ impl WritableDirectory for LocalDirectory {
     }
 
     fn take_back(&mut self, name: &str, version: &Identity) -> Result<()> {
-        let (path, hidden) = (self.destination(name), self.hidden(name));
-        let take_back = || {
-            failpoint::hit("take back")?;
-            if Identity::at(&path)? != Some(*version) {
-                return Ok(());
-            }
-            fs::rename(&path, &hidden)?;
-            if Identity::at(&hidden)? == Some(*version) {
-                Ok(())
-            } else {
-                give_back(&hidden, &path)
-            }
-        };
-        take_back().map_err(|error| Error::io(error, &path))
+        let path = self.destination(name);
+        take_back(&path, &self.hidden(name), version).map_err(|error| Error::io(error, &path))
     }
 
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()> {
@@ -307,7 +298,8 @@ impl WritableDirectory for LocalDirectory {
         bytes: Vec<u8>,
         before: Option<&Identity>,
     ) -> Result<Option<Identity>> {
-        let (temporary, path) = (self.hidden(".index"), self.destination(name));
+        let temporary = self.hidden(".index");
+        let path = self.destination(name);
         let durable = self.save_options().durable;
         let written = failpoint::hit("write the index").and_then(|()| {
             let mut file = File::create(&temporary)?;
@@ -408,6 +400,16 @@ fn remove_hidden(path: &Path, identity: Identity, hidden: &Path) -> io::Result<(
         return fs::remove_file(hidden);
     }
     give_back(hidden, path)
+}
+
+/// Renames a file of this version to its hidden name; another one stays.
+fn take_back(path: &Path, hidden: &Path, version: &Identity) -> io::Result<()> {
+    failpoint::hit("take back")?;
+    if Identity::at(path)? != Some(*version) {
+        return Ok(());
+    }
+    fs::rename(path, hidden)?;
+    if Identity::at(hidden)? == Some(*version) { Ok(()) } else { give_back(hidden, path) }
 }
 
 /// Gives a renamed file, which turned out to be a new one of another writer, its name again, unless

@@ -115,6 +115,7 @@ impl CheckpointPath {
     /// # Errors
     ///
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    #[doc(hidden)]
     pub fn files_to_copy(&self) -> Result<Vec<PathBuf>> {
         match self {
             Self::File(file) => Ok(vec![file.clone()]),
@@ -169,7 +170,8 @@ pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
 fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     // These two are looked up by name. A listing that is read while files are renamed may lack a
     // file that existed all the time.
-    let (file, index) = (directory.join(STANDARD_FILE), directory.join(STANDARD_INDEX));
+    let file = directory.join(STANDARD_FILE);
+    let index = directory.join(STANDARD_INDEX);
     let is_file = |path: &Path| -> Result<bool> {
         let kind = store.kind(path).map_err(|error| error.in_path(path))?;
         Ok(kind == Some(FileKind::File))

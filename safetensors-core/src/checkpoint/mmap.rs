@@ -20,7 +20,7 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use super::CheckpointPath;
-use super::opening::open_from;
+use super::opening::Opener;
 use super::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use crate::checkpoint::Checkpoint;
 use crate::file::io::FileSource;
@@ -59,10 +59,13 @@ impl Checkpoint<Mmap> {
     /// # Errors
     ///
     /// The errors of [`open`](Checkpoint::open).
+    /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for tensors in
+    /// parts, which no mapping has together.
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let find = || CheckpointPath::find(path);
-        open_from(&MappedStore, Arc::new(LocalStore), path, &Limits::default(), find)
+        let opener = Opener { store: &MappedStore, limits: &Limits::default() };
+        let opened = opener.open(path, || CheckpointPath::find(path))?;
+        opened.beside(Arc::new(LocalStore), false).into_stored()
     }
 }
 

@@ -25,6 +25,7 @@ mod boxed;
 mod commit;
 mod commit_parts;
 mod computed;
+mod computed_files;
 mod computed_tensor;
 mod current;
 mod dcp;
@@ -34,11 +35,13 @@ mod divided;
 mod index;
 mod index_json;
 mod index_read;
+mod joined;
 mod local_directory;
 mod locate;
 mod mmap;
 mod names;
 mod open;
+mod open_async;
 mod opening;
 mod options;
 mod parts;
@@ -62,7 +65,7 @@ pub use assembled::Assembled;
 pub(crate) use boxed::Leaves;
 pub(crate) use commit_parts::check_alone;
 pub use computed::Computed;
-pub(crate) use computed::Replacement;
+pub(crate) use computed_files::Replacement;
 pub(crate) use computed_tensor::{ComputedTensor, failed, read_numbers};
 pub(crate) use dcp::record as record_dcp;
 pub(crate) use destination::check as check_directory;
@@ -72,7 +75,7 @@ pub use local_directory::LocalDirectory;
 pub(crate) use local_directory::files_of;
 pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
-pub(crate) use opening::open_single;
+pub(crate) use opening::Opener;
 pub use options::{Contention, ShardOptions};
 pub use pattern::FilePattern;
 pub(crate) use save::plan as plan_shards;
@@ -84,7 +87,7 @@ pub use staged::{SavedShards, StagedShards};
 pub(crate) use tests::fill_of;
 pub use whole_tensor::{TensorPiece, WholeTensor};
 
-use crate::file::io::{FileSource, ReadAt};
+use crate::file::io::ReadAt;
 pub use crate::file::load::catalog::CheckpointFile;
 use crate::file::load::catalog::{Catalog, CatalogPlace};
 use crate::file::load::{LazyTensor, LoadOptions, read_tensors};
@@ -125,7 +128,7 @@ use crate::format::tensor::TensorBuf;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Checkpoint<S = FileSource> {
+pub struct Checkpoint<S = Assembled> {
     catalog: Catalog<S>,
     about: About,
 }
@@ -256,6 +259,7 @@ impl<S> Checkpoint<S> {
     /// The position among [`tensors`](Checkpoint::tensors) of the tensor of this name or
     /// [alias](Checkpoint::aliases), if there is one. It costs as much as
     /// [`get`](Checkpoint::get).
+    #[doc(hidden)]
     pub fn position(&self, name: &str) -> Option<usize> {
         self.catalog.position(name)
     }
@@ -274,6 +278,7 @@ impl<S> Checkpoint<S> {
     /// assert_eq!(position.and_then(|k| checkpoint.tensor_at(k)).unwrap().name(), "k");
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
+    #[doc(hidden)]
     pub fn tensor_at(&self, position: usize) -> Option<LazyTensor<'_, S>> {
         self.catalog.tensor_at(position)
     }
@@ -316,6 +321,7 @@ impl<S> Checkpoint<S> {
 
     /// Whether the checkpoint was opened by the path of its directory. What lies beside its files
     /// then belongs to it.
+    #[doc(hidden)]
     pub fn is_of_directory(&self) -> bool {
         self.about.is_of_directory
     }
@@ -327,12 +333,14 @@ impl<S> Checkpoint<S> {
 
     /// The `total_size` of the index: the number of bytes of all tensors, as its writer counted
     /// them. It is not checked, because writers count in different ways, and some count wrongly.
+    #[doc(hidden)]
     pub fn index_total_size(&self) -> Option<u64> {
         self.about.index_total_size
     }
 
     /// The tensors that the index does not map to the file that contains them, each with that file.
     /// They are not part of the checkpoint.
+    #[doc(hidden)]
     pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
         self.files().iter().enumerate().flat_map(|(number, file)| {
             let places = self.catalog.places();

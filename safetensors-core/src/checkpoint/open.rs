@@ -1,16 +1,17 @@
-//! Opening a checkpoint: by path, from a store, or from a file that is already open.
+//! Opening a checkpoint: by path, from a store, or from a source that is already open.
 
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::opening::{ATTEMPTS, join, open_each, open_from};
-use super::store::{AsyncFile, AsyncStore, FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
-use super::{CheckpointFile, CheckpointPath, locate};
-use crate::checkpoint::Checkpoint;
-use crate::file::io::{AsyncReadAt, FileSource, ReadAt, SafeTensors};
-use crate::format::error::{Error, ErrorKind, Result};
+use super::opening::Opener;
+use super::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
+use super::{Assembled, Checkpoint, CheckpointFile, CheckpointPath, locate};
+#[cfg(doc)]
+use crate::file::io::SafeTensors;
+use crate::file::io::{FileSource, ReadAt};
+use crate::format::error::Result;
+#[cfg(doc)]
+use crate::format::error::{ErrorKind, RankProblem};
 use crate::format::header::Limits;
 
 impl Checkpoint {
@@ -22,45 +23,85 @@ impl Checkpoint {
     /// names must be plain relative paths to regular `*.safetensors` files. Its `total_size` is not
     /// trusted.
     ///
-    /// If [`save_sharded`](crate::save_sharded) replaces the checkpoint meanwhile, this opens the
-    /// old one or the new one, never a mixture: if the index has changed after its shards were
+    /// If [`save_sharded`](crate::save_sharded) replaces the checkpoint at the same time, this opens
+    /// the old one or the new one, never a mixture: if the index has changed after its shards were
     /// opened, everything is opened again.
+    ///
+    /// # Parts of tensors
+    ///
+    /// The parts that ranks have saved open as whole tensors:
+    ///
+    /// - with [`RankSaver`](crate::ranks::RankSaver) or `safetensors convert --ranks`: the directory
+    ///   or its index;
+    /// - with PyTorch's `torch.distributed.checkpoint` and
+    ///   `HuggingFaceStorageWriter(save_distributed=True)`, or with
+    ///   [`ShardOptions::dcp`](crate::ShardOptions::dcp): the directory.
+    ///
+    /// A read of a tensor, or of a slice, takes the bytes it needs from each file. So one process,
+    /// or any number of ranks, can go on with it.
+    ///
+    /// Where there is no index, all `*.safetensors` files of the directory must have parts, and be
+    /// of one save. The parts may be boxes in any number of dimensions. Files of
+    /// `ShardOptions::dcp` say how many they are. PyTorch's files have neither that number nor the
+    /// shape of a tensor. It ends where the last part does: so **a missing last part of theirs is
+    /// not noticed**, unless the caller compares the shapes, for example by
+    /// [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let values = [1_u8, 2, 3, 4];
+    /// // Two ranks write a column each.
+    /// for (rank, column) in [[1_u8, 3], [2, 4]].iter().enumerate() {
+    ///     let info = format!(r#"{{"w": {{"saved_offsets": [0, {rank}]}}}}"#);
+    ///     let options = SaveOptions::new().metadata([("DCP_SHARDING_INFO", info)]);
+    ///     let name = format!("shard-0000{}-model-00001-of-00001.safetensors", rank + 1);
+    ///     let part = TensorView::from_slice(&[2, 1], column)?;
+    ///     save(dir.path().join(name), [("w", part)], &options)?;
+    /// }
+    /// let checkpoint = Checkpoint::open(dir.path())?;
+    /// assert_eq!(checkpoint.tensor("w")?.read()?.as_slice::<u8>()?, values);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
-    /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
-    /// [`ErrorKind::KeepsChanging`] for a checkpoint that is replaced again and again;
-    /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for files that
-    /// only [`open_whole`](Checkpoint::open_whole) opens; [`ErrorKind::Io`]; and, for each file, the
-    /// errors of [`Header::parse`](crate::header::Header::parse).
+    /// - [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
+    ///   [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
+    ///   [`ErrorKind::KeepsChanging`] for a checkpoint that is replaced again and again;
+    ///   [`ErrorKind::Io`]; and, for each file, the errors of
+    ///   [`Header::parse`](crate::header::Header::parse).
+    /// - [`RankProblem::PartsOfTensors`] for the path of a file with parts;
+    ///   [`RankProblem::BadParts`] for parts that overlap or leave a gap, for files that are missing
+    ///   or of two saves, for parts of one name that differ in their dtype or their number of
+    ///   dimensions, and for a malformed `DCP_SHARDING_INFO` or `safetensors_bridge.parts`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
     }
+}
 
-    /// Opens a checkpoint of one file that is already open, such as standard input if that is a
-    /// file. `name` is its path in errors and in [`CheckpointFile::path`]; no file is opened under
-    /// it.
+impl<S: ReadAt> Checkpoint<Assembled<S>> {
+    /// [`open`](Checkpoint::open) for files of a [`Store`], for example in memory.
+    /// [`into_stored`](Checkpoint::into_stored) is for lending their bytes.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`]; the errors of
-    /// [`Header::parse`](crate::header::Header::parse).
-    pub fn from_file(file: File, name: impl Into<PathBuf>) -> Result<Self> {
-        let path = name.into();
-        let open = || -> Result<_> {
-            let source = FileSource::of(file, &path).map_err(ErrorKind::Io)?;
-            if !source.file().metadata().map_err(ErrorKind::Io)?.is_file() {
-                return Err(ErrorKind::NotAFile { found: "a special file" }.into());
-            }
-            SafeTensors::from_source(source)
-        };
-        let archive = open().map_err(|error| error.in_path(&path))?;
-        Self::from_single(CheckpointFile { path, archive })
+    /// The errors of [`open`](Checkpoint::open) and of the store.
+    pub fn open_in(
+        store: impl Store<File = S> + 'static,
+        path: impl AsRef<Path>,
+        limits: &Limits,
+    ) -> Result<Self> {
+        let store = Arc::new(store);
+        let path = path.as_ref();
+        let opener = Opener { store: &*store, limits };
+        let opened = opener.open(path, || locate::locate(&*store, path))?;
+        Ok(opened.beside(store, false))
     }
 }
 
-impl Checkpoint {
+impl Checkpoint<FileSource> {
     /// Opens several files as one checkpoint, without an index. Each path names a file. The
     /// order of the paths does not matter: the files are sorted by their paths.
     ///
@@ -86,8 +127,8 @@ impl Checkpoint {
     pub fn open_files(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         let mut paths: Vec<_> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         paths.sort();
-        let checkpoint = open_each(&LocalStore, &paths, &Limits::default())?;
-        Ok(checkpoint.in_store(LocalStore, false))
+        let opener = Opener { store: &LocalStore, limits: &Limits::default() };
+        Ok(opener.each(&paths)?.in_store(LocalStore, false))
     }
 }
 
@@ -110,9 +151,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// The errors of [`SafeTensors::from_source`].
     pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
-        let path = name.into();
-        let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
-        Self::from_single(CheckpointFile { path, archive })
+        Self::from_single(CheckpointFile::read(name.into(), source)?)
     }
 
     /// Several sources as one checkpoint, without an index; each comes with the path that stands
@@ -140,27 +179,10 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Self> {
         let mut files = Vec::new();
         for (path, source) in sources {
-            let path = path.into();
-            let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
-            files.push(CheckpointFile { path, archive });
+            files.push(CheckpointFile::read(path.into(), source)?);
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        join(files)
-    }
-
-    /// [`open`](Checkpoint::open) for files that do not lie on the local disk, but for example in
-    /// memory. [`Store`] has examples.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Checkpoint::open) and of the store.
-    pub fn open_in(
-        store: impl Store<File = S> + 'static,
-        path: impl AsRef<Path>,
-        limits: &Limits,
-    ) -> Result<Self> {
-        let (store, path) = (Arc::new(store), path.as_ref());
-        open_from(&*store, store.clone(), path, limits, || locate::locate(&*store, path))
+        Self::from_files(files)
     }
 
     /// [`open`](Checkpoint::open) with another way to open each file, for example to hold it in
@@ -189,62 +211,25 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Errors
     ///
     /// The errors of [`open`](Checkpoint::open) and of the function `open`. Several threads call it
-    /// at once if there are several shards.
+    /// at once if there are several shards. [`RankProblem::PartsOfTensors`] for tensors in parts,
+    /// which have no bytes that could be lent.
     pub fn open_by(
         path: impl AsRef<Path>,
         limits: &Limits,
         open: impl Fn(&Path) -> Result<S> + Sync,
     ) -> Result<Self> {
         let path = path.as_ref();
-        let locate = || {
-            let is_named =
-                path.extension().is_some_and(|end| end == "safetensors" || end == "json");
-            let is_directory = || matches!(LocalStore.kind(path), Ok(Some(FileKind::Directory)));
-            if !is_named && is_directory() {
-                locate::locate(&LocalStore, path)
-            } else {
-                Ok(CheckpointPath::by_extension(path))
-            }
-        };
-        open_from(&OpenedBy(&open), Arc::new(PerhapsLocal), path, limits, locate)
+        let opener = Opener { store: &OpenedBy(&open), limits };
+        let opened = opener.open(path, || locate_by_name(path))?;
+        opened.beside(Arc::new(PerhapsLocal), false).into_stored()
     }
 }
 
-impl<S: AsyncReadAt + 'static> Checkpoint<AsyncFile<S>> {
-    /// [`open_in`](Checkpoint::open_in) that does not block while it fetches. Only headers and the
-    /// index are fetched, those of all shards at once, and the first 64 KiB of each file.
-    /// [`AsyncStore`] has an example, and reads the tensors. Other ways to open are for
-    /// [`AsyncStore::run`].
-    ///
-    /// An index that is replaced meanwhile is noticed if its source has a
-    /// [version](AsyncReadAt::version).
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open_in`](Checkpoint::open_in).
-    /// [`RankProblem::BadParts`](crate::error::RankProblem::BadParts) for an index whose files may
-    /// have parts of tensors, because the store cannot list the others.
-    pub async fn open_async<O, F>(
-        store: &AsyncStore<S, O>,
-        path: impl AsRef<Path>,
-        limits: &Limits,
-    ) -> Result<Self>
-    where
-        O: Fn(PathBuf) -> F + Send + Sync + 'static,
-        F: Future<Output = io::Result<S>>,
-    {
-        let path = path.as_ref();
-        for _ in 0..ATTEMPTS {
-            let open = |store: &AsyncStore<S, O>| {
-                (Self::open_in(store.clone(), path, limits), store.clone())
-            };
-            let (opened, store) = store.run(|store| Ok(open(store))).await?;
-            // This comes before the error is looked at: a shard may be missing because its index
-            // was replaced.
-            if store.has_current_indexes().await? {
-                return opened;
-            }
-        }
-        Err(Error::from(ErrorKind::KeepsChanging { attempts: ATTEMPTS }).in_path(path))
+/// Finds what a path means where only a directory need be on the disk.
+fn locate_by_name(path: &Path) -> Result<CheckpointPath> {
+    let is_named = path.extension().is_some_and(|end| end == "safetensors" || end == "json");
+    if !is_named && matches!(LocalStore.kind(path), Ok(Some(FileKind::Directory))) {
+        return locate::locate(&LocalStore, path);
     }
+    Ok(CheckpointPath::by_extension(path))
 }

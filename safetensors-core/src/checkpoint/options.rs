@@ -117,7 +117,7 @@ impl ShardOptions {
     /// Whether ranks save their parts as PyTorch's distributed checkpoints (DCP) do, in safetensors
     /// files: `HuggingFaceStorageReader` of `torch.distributed.checkpoint` reads them, and
     /// `consolidate_safetensors_files` makes whole files of them. So does
-    /// [`Checkpoint::open_whole`](crate::Checkpoint::open_whole). `false` by default.
+    /// [`Checkpoint::open`](crate::Checkpoint::open). `false` by default.
     ///
     /// The files are named `shard-00001-model-00001-of-00001.safetensors` after the rank and its
     /// files, whatever the [pattern](ShardOptions::file_pattern) says. A part has the name of its
@@ -144,7 +144,7 @@ impl ShardOptions {
     ///     saver.save(dir.path(), [("w", part)], &ShardOptions::new().dcp(true))?;
     /// }
     /// assert!(dir.path().join("shard-00002-model-00001-of-00001.safetensors").exists());
-    /// let checkpoint = Checkpoint::open_whole(dir.path())?;
+    /// let checkpoint = Checkpoint::open(dir.path())?;
     /// assert_eq!(checkpoint.tensor("w")?.read()?.as_slice::<u8>()?, [1, 2, 3, 4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -155,6 +155,7 @@ impl ShardOptions {
     }
 
     /// Whether existing files are replaced.
+    #[doc(hidden)]
     pub fn overwrites(&self) -> bool {
         self.save_options.overwrites()
     }
@@ -180,6 +181,7 @@ impl ShardOptions {
     }
 
     /// The names of the files, of the index, and of earlier saves' files.
+    #[doc(hidden)]
     pub fn pattern(&self) -> &FilePattern {
         &self.file_pattern
     }

@@ -64,6 +64,7 @@ impl FilePattern {
     }
 
     /// The file name of shard number `shard`, counted from 0, of `shards` in all.
+    #[doc(hidden)]
     pub fn file_name(&self, shard: usize, shards: usize) -> String {
         let Self { prefix, rest } = self;
         match shards {
@@ -73,6 +74,7 @@ impl FilePattern {
     }
 
     /// The name of the index.
+    #[doc(hidden)]
     pub fn index_name(&self) -> String {
         let Self { prefix, rest } = self;
         format!("{prefix}{rest}{INDEX_SUFFIX}")
@@ -95,6 +97,7 @@ impl FilePattern {
     /// assert_eq!(found, Some((FilePattern::default(), 1, 3)));
     /// assert_eq!(FilePattern::from_shard_name("model.safetensors"), None);
     /// ```
+    #[doc(hidden)]
     pub fn from_shard_name(name: &str) -> Option<(Self, usize, usize)> {
         let stem = name.strip_suffix(FILE_SUFFIX).filter(|whole| stem(name) == Some(whole))?;
         let found = |(at, _)| shard_numbers(&stem[at..]).map(|numbers| (&stem[..at], numbers));
@@ -110,6 +113,7 @@ impl FilePattern {
     /// Whether a file has a name of this pattern: that of the single file, of a shard of any
     /// number, or a second name that a save has given one of these. So a save may remove it once
     /// the new files are in place.
+    #[doc(hidden)]
     pub fn matches(&self, name: &str) -> bool {
         let Some(stem) = stem(name) else { return false };
         let suffix =

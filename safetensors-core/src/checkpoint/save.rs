@@ -11,9 +11,9 @@ use super::{ShardOptions, Split, split_into_shards};
 use crate::file::hash::{Change, forget};
 use crate::file::save::SaveOptions;
 use crate::format::error::{Error, ErrorKind, Result};
-use crate::format::header::FORMAT_KEY;
+use crate::format::header::{FORMAT_KEY, Metadata};
 use crate::format::tensor::{TensorSource, shape};
-use crate::format::tied;
+use crate::tied;
 
 /// Saves tensors to a directory as a checkpoint of one file, or of several files with an index if
 /// they do not fit into one.
@@ -114,6 +114,7 @@ pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
 /// # Errors
 ///
 /// The errors of [`save_sharded`] that are not about the commit.
+#[doc(hidden)]
 pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
     directory: &'d mut D,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -155,33 +156,68 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     options: &ShardOptions,
 ) -> Result<ShardPlan> {
     options.check_beside()?;
-    if options.dcp {
-        let problem = "only ranks save files of PyTorch's distributed checkpoints: use \
-                       RankSaver or Rewrite::save_ranks";
-        let unsupported = std::io::Error::new(std::io::ErrorKind::Unsupported, problem);
-        return Err(ErrorKind::Io(unsupported).into());
-    }
-    let ShardOptions { max_shard_size, file_pattern, save_options, .. } = options;
-    let mut aliases = BTreeMap::new();
-    if let Some(tied) = &save_options.tied {
-        aliases = tied::drop_copies(tensors, tied)?;
-    }
-    let mut split = split_into_shards(sizes(tensors)?, *max_shard_size);
+    refuse_dcp(options)?;
+    let aliases = match &options.save_options.tied {
+        Some(tied) => tied::drop_copies(tensors, tied)?,
+        None => BTreeMap::new(),
+    };
+    let mut split = split_into_shards(sizes(tensors)?, options.max_shard_size);
     if split.shards.is_empty() {
         // Without tensors there is still one file.
         split.shards.push(Vec::new());
     }
-    let shards = split.shards.len();
+    let Recorded { each, metadata } = record(&split, &aliases, &options.save_options)?;
+    let names: Vec<&str> = tensors.iter().map(|(name, _)| name.as_ref()).collect();
+    refuse_duplicates(&names)?;
+    let mut index = Index { total_size: Some(split.total_size), metadata, ..Index::default() };
+    let count = split.shards.len();
+    let mut files = Vec::with_capacity(count);
+    for (shard, positions) in split.shards.iter().enumerate() {
+        let file = options.file_pattern.file_name(shard, count);
+        let names = positions.iter().map(|&position| names[position].to_owned());
+        index.shards.insert(file.clone(), names.collect());
+        files.push(file);
+    }
+    // One file has no index.
+    if count > 1 {
+        index.check()?;
+    }
+    Ok(ShardPlan { split, files, each, aliases, index })
+}
 
+fn refuse_dcp(options: &ShardOptions) -> Result<()> {
+    if !options.dcp {
+        return Ok(());
+    }
+    let problem = "only ranks save files of PyTorch's distributed checkpoints: use RankSaver or \
+                   Rewrite::save_ranks";
+    let unsupported = std::io::Error::new(std::io::ErrorKind::Unsupported, problem);
+    Err(ErrorKind::Io(unsupported).into())
+}
+
+/// The metadata of a save, with its aliases.
+struct Recorded {
+    /// How each file is saved.
+    each: SaveOptions,
+    /// The metadata of the index.
+    metadata: Metadata,
+}
+
+/// Divides the metadata of the options between the files and their index.
+fn record(
+    split: &Split,
+    aliases: &BTreeMap<String, String>,
+    options: &SaveOptions,
+) -> Result<Recorded> {
     // Progress counts the bytes of all files together.
-    let progress = save_options.progress.for_total(split.total_size);
-    let mut each = SaveOptions { tied: None, progress, ..save_options.clone() };
+    let progress = options.progress.for_total(split.total_size);
+    let mut each = SaveOptions { tied: None, progress, ..options.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
     // An index has no place for the records of one file.
     forget(&mut metadata, Change::File);
     let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
     each.metadata.insert(FORMAT_KEY.into(), format);
-    if shards == 1 {
+    if split.shards.len() == 1 {
         each.metadata.append(&mut metadata);
         tied::record(&mut each.metadata, aliases.clone())?;
     } else {
@@ -190,28 +226,17 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
         metadata.insert("total_size".into(), split.total_size.to_string());
         tied::record(&mut metadata, aliases.clone())?;
     }
+    Ok(Recorded { each, metadata })
+}
 
-    let mut index = Index { total_size: Some(split.total_size), metadata, ..Index::default() };
-    let name_of = |&position: &usize| tensors[position].0.as_ref();
-    let mut files = Vec::with_capacity(shards);
-    for (shard, positions) in split.shards.iter().enumerate() {
-        let file = file_pattern.file_name(shard, shards);
-        let names = positions.iter().map(|position| name_of(position).to_owned());
-        index.shards.insert(file.clone(), names.collect());
-        files.push(file);
+/// Fails if two tensors have one name. The header of a file refuses duplicates within the file.
+/// Duplicates in different files are found only here.
+fn refuse_duplicates(names: &[&str]) -> Result<()> {
+    let mut seen = HashSet::new();
+    match names.iter().find(|name| !seen.insert(**name)) {
+        Some(twice) => Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(twice)),
+        None => Ok(()),
     }
-    // The header of a file refuses duplicates within the file. Duplicates in different files are
-    // found only here.
-    let mut names = HashSet::new();
-    let mut all = split.shards.iter().flatten().map(name_of);
-    if let Some(twice) = all.find(|name| !names.insert(*name)) {
-        return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(twice));
-    }
-    // One file has no index.
-    if shards > 1 {
-        index.check()?;
-    }
-    Ok(ShardPlan { split, files, each, aliases, index })
 }
 
 /// The size of each tensor. Tensors that share storage are written once for each name here, so the

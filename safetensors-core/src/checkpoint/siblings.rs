@@ -112,6 +112,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::Io`], which says what has changed.
+    #[doc(hidden)]
     pub fn check_before_replacing(&self, place: impl AsRef<Path>) -> Result<()> {
         self.check_unchanged()?;
         // Nothing is there that could be undone.

@@ -46,6 +46,7 @@ pub struct SavedShards {
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct StagedShards<'d, D: WritableDirectory> {
     directory: &'d mut D,
     options: ShardOptions,
@@ -97,6 +98,7 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     ///
     /// [`ErrorKind::FileExists`]; [`ErrorKind::DirectoryBusy`]; the errors of the store. Nothing
     /// has changed, and this can be called again.
+    #[doc(hidden)]
     pub fn begin(&mut self) -> Result<()> {
         if self.before.is_some() || self.is_in_place {
             return Ok(());
@@ -132,6 +134,7 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     /// # Errors
     ///
     /// As of [`save_sharded`](crate::save_sharded), but for those of writing the files.
+    #[doc(hidden)]
     pub fn commit(&mut self) -> Result<SavedShards> {
         self.begin()?;
         let committed = match self.before.take() {
@@ -155,6 +158,7 @@ impl LocalDirectory {
     /// Removes the hidden files and directories that killed processes have left in a directory for a
     /// file of this name, or for the checkpoint that it belongs to. Those that a process is using
     /// stay. Errors are ignored. [`create`](Self::create) does this, too.
+    #[doc(hidden)]
     pub fn clean(directory: impl AsRef<Path>, file_name: &str) {
         remove_leftovers_now(directory.as_ref(), file_name.as_ref());
     }
@@ -162,6 +166,7 @@ impl LocalDirectory {
     /// Replaces the path in the [`staging`](Self::staging) directory by the path after the commit, in
     /// an error about a file there.
     #[must_use]
+    #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         error.moved_below(self.staging(), &self.directory)
     }
@@ -192,6 +197,7 @@ impl LocalDirectory {
     /// # Errors
     ///
     /// The errors of opening `main`; [`ErrorKind::Io`].
+    #[doc(hidden)]
     pub fn staged<N: Into<String>>(
         &mut self,
         main: &str,

@@ -11,6 +11,7 @@ use crate::format::slice::{BadTiles, Tile, Tiles};
 /// A tensor of an [`Assembled`](super::Assembled) file, and the pieces that make it up. Each of its
 /// elements is in one of them. Their order does not matter.
 #[derive(Clone, Debug)]
+#[doc(hidden)]
 pub struct WholeTensor {
     /// The name.
     pub name: String,
@@ -25,6 +26,7 @@ pub struct WholeTensor {
 
 /// Some elements of a [`WholeTensor`] that lie together in a file, in C order.
 #[derive(Clone, Debug)]
+#[doc(hidden)]
 pub struct TensorPiece {
     source: usize,
     offset: u64,
@@ -35,12 +37,14 @@ pub struct TensorPiece {
 impl TensorPiece {
     /// A box: of each dimension of the tensor, `sizes` positions from `offsets` on. Its elements
     /// begin at byte `offset` of the source with the number `source`.
+    #[doc(hidden)]
     pub fn new(source: usize, offset: u64, offsets: Vec<usize>, sizes: Vec<usize>) -> Self {
         Self { source, offset, place: Tile { offsets, sizes }, is_flat: false }
     }
 
     /// The `len` elements of the tensor from the element `first` on, counted in C order, as if the
     /// tensor had one dimension. They begin at byte `offset` of the source with the number `source`.
+    #[doc(hidden)]
     pub fn flat(source: usize, offset: u64, first: usize, len: usize) -> Self {
         let place = Tile { offsets: vec![first], sizes: vec![len] };
         Self { source, offset, place, is_flat: true }

@@ -62,6 +62,7 @@ impl Pattern {
     /// # Errors
     ///
     /// [`BadPattern`] for a pattern that is too long.
+    #[doc(hidden)]
     pub fn wildcards(pattern: &str) -> Result<Self, BadPattern> {
         let parts = pattern.chars().map(|c| match c {
             '*' => ".*".into(),

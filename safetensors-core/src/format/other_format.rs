@@ -105,6 +105,7 @@ impl fmt::Display for OtherFormat {
 impl OtherFormat {
     /// The format that a file beginning with `start` looks like. Archives need 512 bytes, most other
     /// formats 16.
+    #[doc(hidden)]
     pub fn of(start: &[u8]) -> Option<Self> {
         let len = start.first_chunk().map(|len| u64::from_le_bytes(*len));
         if start.get(LENGTH_BYTES) == Some(&b'{') && len.is_some_and(|len| len < IMPOSSIBLE) {

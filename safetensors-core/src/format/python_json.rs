@@ -17,6 +17,7 @@ const WORDS: [(&[u8], &[u8]); 3] =
 /// # Errors
 ///
 /// The text is no JSON.
+#[doc(hidden)]
 pub fn read(json: &[u8]) -> Result<Value> {
     let json = json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json);
     serde_json::from_slice(json).or_else(|_| serde_json::from_slice(&plain(json)))
@@ -27,6 +28,7 @@ pub fn read(json: &[u8]) -> Result<Value> {
 /// # Errors
 ///
 /// The text is no JSON object.
+#[doc(hidden)]
 pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
     let plain = plain(json.as_bytes());
     let values: BTreeMap<String, &RawValue> = serde_json::from_slice(&plain)?;
@@ -41,7 +43,8 @@ pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
 /// The same text, as long, without the words.
 pub(crate) fn plain(json: &[u8]) -> Cow<'_, [u8]> {
     let mut plain = Cow::Borrowed(json);
-    let (mut at, mut is_text) = (0, false);
+    let mut at = 0;
+    let mut is_text = false;
     while let Some(byte) = json.get(at) {
         let word = WORDS.iter().find(|(word, _)| !is_text && json[at..].starts_with(word));
         if let Some((word, instead)) = word {

@@ -17,6 +17,7 @@ use core::fmt::Display;
 /// tells its time. The conversions of all threads that read are children of the `read`.
 #[derive(Debug)]
 #[must_use]
+#[doc(hidden)]
 pub struct Span {
     #[cfg(feature = "tracing")]
     span: tracing::Span,
@@ -66,6 +67,7 @@ impl Span {
     /// A request to a server for bytes. Only with the feature `tracing` is `address` called, which
     /// says what is asked: a host, or an object of a store.
     #[inline]
+    #[doc(hidden)]
     pub fn request(address: impl FnOnce() -> String) -> Self {
         span!("request", address = address(), bytes = tracing::field::Empty)
     }
@@ -81,6 +83,7 @@ impl Span {
 
     /// Tells the number of bytes, where it was not known at the start.
     #[inline]
+    #[doc(hidden)]
     pub fn record_bytes(&self, bytes: u64) {
         #[cfg(feature = "tracing")]
         self.span.record("bytes", bytes);

@@ -64,17 +64,17 @@ pub(super) fn load_by<S: ReadAt, T: Clone>(
     Ok(loaded)
 }
 
-/// Opens a checkpoint, as [`Checkpoint::open_whole`] does, and [loads](load) every tensor.
+/// Opens a checkpoint, as [`Checkpoint::open`] does, and [loads](load) every tensor.
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open_whole`] and [`load`].
+/// The errors of [`Checkpoint::open`] and [`load`].
 pub fn load_path<F: Framework>(
     path: impl AsRef<Path>,
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
-    load::<F>(&Checkpoint::open_whole(path)?, device, options)
+    load::<F>(&Checkpoint::open(path)?, device, options)
 }
 
 /// The checkpoint as a load with these options reads it: with [quantised weights as
@@ -84,6 +84,7 @@ pub fn load_path<F: Framework>(
 /// # Errors
 ///
 /// The errors of [`Checkpoint::dequantized`].
+#[doc(hidden)]
 pub fn prepare<S: ReadAt>(
     checkpoint: Checkpoint<S>,
     options: &LoadOptions,
@@ -191,6 +192,7 @@ where
 /// The options of a file that the caller synchronises soon after the save, together with other
 /// files. The save does not wait for the disk, but the disk begins meanwhile.
 #[must_use]
+#[doc(hidden)]
 pub fn synced_later(options: SaveOptions) -> SaveOptions {
     SaveOptions { durable: false, synced_later: true, ..options }
 }

@@ -10,12 +10,13 @@
 //!
 //! | for | there are |
 //! |---|---|
-//! | adapters that read or write by themselves | [`check_bools`], [`write_native`], [`write_exactly`], [`write_in_pieces`], [`synced_later`], [`in_parallel`] |
+//! | adapters that read or write by themselves | [`read_in_batches`]; without a page of their own: `check_bools`, `write_native`, `write_exactly`, `write_in_pieces`, `synced_later`, `in_parallel` |
 //! | memory of a device | [`read_staged`] |
 //! | batches of a training | [`Samples`] |
-//! | tools | [`NameList`], [`Quoted`], [`OtherFormat`], [`default_threads`] |
-//! | the feature `tracing` | [`Span`] |
+//! | tools | [`OtherFormat`], [`default_threads`]; `NameList`, `Quoted`, `Span` |
 
+#[cfg(feature = "std")]
+mod expanded;
 #[cfg(feature = "std")]
 mod files;
 #[cfg(feature = "std")]
@@ -26,6 +27,8 @@ mod staged;
 use alloc::boxed::Box;
 use alloc::string::String;
 
+#[cfg(feature = "std")]
+pub use expanded::most_expanded;
 #[cfg(feature = "std")]
 use files::read_into_host;
 #[cfg(feature = "std")]
@@ -230,6 +233,7 @@ impl Error {
     ///     text.parse().map_err(Error::framework::<F>)
     /// }
     /// ```
+    #[doc(hidden)]
     pub fn framework<F: Framework + ?Sized>(
         source: impl core::error::Error + Send + Sync + 'static,
     ) -> Self {
@@ -244,6 +248,7 @@ impl Error {
 
     /// Makes [`ErrorKind::UnsupportedFrameworkType`]: the format has no dtype for elements that the
     /// framework `F` calls `found`.
+    #[doc(hidden)]
     pub fn unsupported_framework_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
         ErrorKind::UnsupportedFrameworkType { framework: F::NAME, found: found.into() }.into()
     }

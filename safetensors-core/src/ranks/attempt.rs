@@ -121,25 +121,25 @@ impl<'f> Attempt<'f> {
         let others = self.others()?;
         let sequence = others.iter().filter_map(|(_, manifest)| Some(manifest.as_ref()?.sequence));
         let manifest = Manifest { sequence: sequence.max().unwrap_or(0) + 1, digest };
-        let write = || -> Result<()> {
-            let steps = Steps::begin();
-            let made = match create_private_directory(&self.path) {
-                Ok(()) => Some(Owned::directory(&self.path)),
-                Err(error) if !self.path.is_dir() => return Err(ErrorKind::Io(error).into()),
-                Err(_) => None,
-            };
-            drop(steps);
-            failpoint::hit("begin the attempt").map_err(ErrorKind::Io)?;
-            let path = self.path.join(MANIFEST);
-            let mut file = AtomicFile::create(&path, &self.options.save_options)?;
-            serde_json::to_writer(&mut file, &manifest)
-                .map_err(|error| ErrorKind::Io(error.into()))?;
-            file.commit()?;
-            // Other ranks join it from here on, so it outlives this process.
-            made.into_iter().for_each(Owned::keep);
-            Ok(())
+        self.create_with(&manifest).map_err(|error| self.of_directory(error))
+    }
+
+    fn create_with(&self, manifest: &Manifest) -> Result<()> {
+        let steps = Steps::begin();
+        let made = match create_private_directory(&self.path) {
+            Ok(()) => Some(Owned::directory(&self.path)),
+            Err(error) if !self.path.is_dir() => return Err(ErrorKind::Io(error).into()),
+            Err(_) => None,
         };
-        write().map_err(|error| self.of_directory(error))
+        drop(steps);
+        failpoint::hit("begin the attempt").map_err(ErrorKind::Io)?;
+        let path = self.path.join(MANIFEST);
+        let mut file = AtomicFile::create(&path, &self.options.save_options)?;
+        serde_json::to_writer(&mut file, manifest).map_err(|error| ErrorKind::Io(error.into()))?;
+        file.commit()?;
+        // Other ranks join it from here on, so it outlives this process.
+        made.into_iter().for_each(Owned::keep);
+        Ok(())
     }
 
     /// A directory in which a rank writes its files. It is inside that of the attempt.
@@ -203,7 +203,8 @@ impl<'f> Attempt<'f> {
         }
         let mut directory = LocalDirectory::create_locked(self.directory, self.options, lock)?;
         for file in &self.files.files {
-            let (from, to) = (self.path.join(&file.name), directory.hidden(&file.name));
+            let from = self.path.join(&file.name);
+            let to = directory.hidden(&file.name);
             let linked = failpoint::hit("link a file of a rank")
                 .and_then(|()| fs::hard_link(&from, &to))
                 .or_else(|_| self.take_out(file.rank, &from, &to));
@@ -260,14 +261,14 @@ impl<'f> Attempt<'f> {
     /// Compares the header of a file with what its rank should have saved.
     fn check_file(&self, file: &super::files::RankFile) -> Result<()> {
         let path = self.path.join(&file.name);
-        let open = || SafeTensors::from_source(FileSource::open(&path)?);
-        let found = open().map_err(|error| error.in_path(&path))?;
+        let found = open(&path)?;
         for part in self.files.parts(file)? {
             let tensor = found.tensor(&part.name).map_err(|error| error.in_path(&path))?;
             let is_same =
                 tensor.dtype() == part.tensor.dtype() && tensor.shape() == part.shape.as_slice();
             if !is_same {
-                let (expected, found) = (part.shape.clone(), tensor.shape().to_vec());
+                let expected = part.shape.clone();
+                let found = tensor.shape().to_vec();
                 let wrong = Error::from(ErrorKind::WrongShape { expected, found });
                 return Err(wrong.in_tensor(&part.name).in_path(&path));
             }
@@ -305,9 +306,7 @@ impl<'f> Attempt<'f> {
         let single = self.options.pattern().file_name(0, 1);
         let first = self.files.files.first().filter(|_| self.files.is_dcp);
         let path = self.directory.join(first.map_or(&single, |file| &file.name));
-        let open = || SafeTensors::from_source(FileSource::open(&path)?);
-        let of_file = open().map_err(|error| error.in_path(&path));
-        self.is_own(of_file.map(|file| file.metadata().clone()))
+        self.is_own(open(&path).map(|file| file.metadata().clone()))
     }
 
     /// Whether the metadata of an index or a file is that of this attempt.
@@ -386,4 +385,10 @@ fn read_manifest(attempt: &Path) -> Result<Option<Manifest>> {
     let Some(json) = beside::read(attempt, MANIFEST, MOST)? else { return Ok(None) };
     let manifest = serde_json::from_slice(&json);
     manifest.map(Some).map_err(|error| Error::io(error.into(), &attempt.join(MANIFEST)))
+}
+
+/// Reads the header of a file.
+fn open(path: &Path) -> Result<SafeTensors<FileSource>> {
+    let opened = FileSource::open(path).and_then(SafeTensors::from_source);
+    opened.map_err(|error| error.in_path(path))
 }

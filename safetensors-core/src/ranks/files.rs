@@ -56,6 +56,7 @@ impl RankPlan {
     ///
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::DuplicateTensor`] if a tensor has the name of another
     /// tensor's part.
+    #[doc(hidden)]
     pub fn check_index(&self, options: &ShardOptions) -> Result<()> {
         RankFiles::new(self, options)?.check_index("")
     }
@@ -67,9 +68,11 @@ impl<'p> RankFiles<'p> {
             refuse_ambiguous_names(plan)?;
         }
         let savers = plan.savers();
-        let (mut ranks, mut total_size) = (Vec::new(), 0_u64);
+        let mut ranks = Vec::new();
+        let mut total_size = 0_u64;
         for rank in 0..plan.world_size() {
-            let (mut tensors, mut sizes) = (Vec::new(), Vec::new());
+            let mut tensors = Vec::new();
+            let mut sizes = Vec::new();
             for (position, (tensor, saver)) in plan.tensors().zip(&savers).enumerate() {
                 let (_, is_first) = tensor.division().held(rank, plan.world_size());
                 if saver.map_or(is_first, |saver| saver == rank) {

@@ -16,7 +16,7 @@
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
 //! | save them so that PyTorch reads them | [`ShardOptions::dcp`](crate::ShardOptions::dcp) |
-//! | read what ranks have saved as whole tensors | [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) |
+//! | read what ranks have saved as whole tensors | [`Checkpoint::open`](crate::Checkpoint::open) |
 
 mod attempt;
 mod division;

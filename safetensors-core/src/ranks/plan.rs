@@ -110,6 +110,7 @@ impl RankTensor {
     /// # Errors
     ///
     /// None for a tensor of a plan, which has been checked.
+    #[doc(hidden)]
     pub fn byte_lens(&self) -> Result<Vec<(Range<usize>, u64)>> {
         let ranks = self.division.like_ranks(&self.shape, self.world_size).into_iter();
         ranks.map(|ranks| Ok((ranks.clone(), self.byte_len(ranks.start)?))).collect()
@@ -179,6 +180,7 @@ impl RankPlan {
     /// None for a plan, which has been checked.
     ///
     /// [`byte_len`]: RankPlan::byte_len
+    #[doc(hidden)]
     pub fn byte_lens(&self) -> Result<Vec<u64>> {
         self.byte_lens_of(|_| true)
     }
@@ -235,10 +237,12 @@ impl RankPlan {
                 continue;
             };
             if tensor.dtype != dtype {
-                let (expected, found) = (tensor.dtype, dtype);
+                let expected = tensor.dtype;
+                let found = dtype;
                 mismatches.push(Mismatch::Dtype { name, expected, found });
             } else if tensor.shape != shape {
-                let (expected, found) = (tensor.shape.clone(), shape.to_vec());
+                let expected = tensor.shape.clone();
+                let found = shape.to_vec();
                 mismatches.push(Mismatch::Shape { name, expected, found });
             }
         }

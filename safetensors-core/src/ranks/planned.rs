@@ -67,7 +67,8 @@ fn check<T: TensorSource>(
     for (tensor, given) in plan.tensors().zip(given) {
         let Some(given) = given else { continue };
         let located = |kind: ErrorKind| Error::from(kind).in_tensor(tensor.name());
-        let (expected, found) = (tensor.dtype(), given.dtype());
+        let expected = tensor.dtype();
+        let found = given.dtype();
         if expected != found {
             return Err(located(ErrorKind::WrongDtype { expected, found }));
         }

@@ -60,7 +60,8 @@ impl Rank {
     pub fn local(mut self, local_rank: usize, local_world_size: usize) -> Result<Self> {
         Self::new(local_rank, local_world_size)?;
         if local_world_size > self.world_size {
-            let (limit, found) = (self.world_size, local_world_size);
+            let limit = self.world_size;
+            let found = local_world_size;
             return Err(RankProblem::WorldSize { limit, found }.into());
         }
         self.local_rank = Some(local_rank);

@@ -22,7 +22,7 @@ impl RankPlan {
     /// [`Checkpoint::read_parts`].
     ///
     /// A checkpoint that ranks have [saved](super::RankSaver::save), by this plan or another, is
-    /// opened with [`Checkpoint::open_whole`]. Of each file, the bytes that the rank needs are
+    /// opened with [`Checkpoint::open`]. Of each file, the bytes that the rank needs are
     /// read.
     ///
     /// ```
@@ -37,7 +37,7 @@ impl RankPlan {
     /// # save(file, [("layers.0.mlp.up_proj.weight", weight)], &SaveOptions::new())?;
     /// # let trained = dir.path().join("trained");
     /// let rank = Rank::from_env()?.unwrap_or_default();
-    /// let checkpoint = Checkpoint::open_whole(&path)?;
+    /// let checkpoint = Checkpoint::open(&path)?;
     /// let plan = RankRules::llama().plan(&checkpoint, rank.world_size())?;
     /// let parts = plan.read(&checkpoint, rank.rank(), &LoadOptions::new())?;
     ///
@@ -46,7 +46,7 @@ impl RankPlan {
     /// let saver = RankSaver::new(&plan, rank.rank(), "step-1000");
     /// saver.save(&trained, named, &ShardOptions::new())?;
     /// // As whole tensors, for any number of ranks.
-    /// let trained = Checkpoint::open_whole(&trained)?;
+    /// let trained = Checkpoint::open(&trained)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -88,7 +88,8 @@ impl RankPlan {
             |i: usize| checkpoint.tensor_at(position(i)).map_or(0, |tensor| tensor.file_index());
         // Whole files come first. The rest is a fraction of the tensors of the file to begin with.
         let shares = rank as u128 * checkpoint.files().len() as u128;
-        let (file, rest) = (shares / self.world_size as u128, shares % self.world_size as u128);
+        let file = shares / self.world_size as u128;
+        let rest = shares % self.world_size as u128;
         let begin = order.partition_point(|&i| (file_of(i) as u128) < file);
         let end = order.partition_point(|&i| file_of(i) as u128 <= file);
         let inside = (end - begin) as u128 * rest / self.world_size as u128;

@@ -109,7 +109,8 @@ impl RankRules {
     /// [`RankProblem::BadRule`] if the text is no [`Pattern`].
     pub fn rule(mut self, pattern: &str, division: Division) -> Result<Self> {
         let pattern = pattern.parse().map_err(|error| {
-            let (expected, found) = (format!("expected a pattern: {error}"), pattern.into());
+            let expected = format!("expected a pattern: {error}");
+            let found = pattern.into();
             Error::from(RankProblem::BadRule { expected, found })
         })?;
         self.rules.push((pattern, division));

@@ -64,7 +64,7 @@ use crate::format::tensor::TensorSource;
 /// assert_eq!(save(1)?, RankSaved::Waiting { missing: 1 });
 /// assert!(Checkpoint::open(dir.path()).is_err());
 /// assert!(matches!(save(0)?, RankSaved::Complete(_)));
-/// let saved = Checkpoint::open_whole(dir.path())?;
+/// let saved = Checkpoint::open(dir.path())?;
 /// assert_eq!(saved.tensor("w")?.read()?.as_slice::<f32>()?, values);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -211,7 +211,7 @@ fn a_directory_without_locks() {
 #[test]
 fn parts_are_read_back() {
     let directory = prepare(true);
-    let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
     for rank in 0..RANKS {
         let parts = plan().read(&checkpoint, rank, &LoadOptions::new()).unwrap();
         let shapes: Vec<_> = parts.iter().map(|part| part.shape().to_vec()).collect();

@@ -188,7 +188,8 @@ impl Codes {
         start: u64,
         columns: &std::ops::Range<usize>,
     ) -> std::ops::Range<u64> {
-        let (first, last) = (columns.start as u64, (columns.end as u64).saturating_sub(1));
+        let first = columns.start as u64;
+        let last = (columns.end as u64).saturating_sub(1);
         match self.order {
             Order::LowFirst => {
                 let end = start + (last + 1) * self.bits as u64;

@@ -74,7 +74,9 @@ const MOST: u64 = 1 << 16;
 impl<'a> Model<'a> {
     pub(super) fn new(known: &'a Known, tensors: &'a dyn Tensors) -> Self {
         let block = known.config.block().unwrap_or([128, 128]);
-        let (config, metadata, failed) = (&known.config, tensors.metadata(), OnceCell::new());
+        let config = &known.config;
+        let metadata = tensors.metadata();
+        let failed = OnceCell::new();
         Self { config, metadata, block, known, tensors, failed }
     }
 
@@ -218,7 +220,8 @@ pub(super) fn mismatch(
     expected: impl Display,
     found: impl Display,
 ) -> Error {
-    let (expected, found) = (expected.to_string(), found.to_string());
+    let expected = expected.to_string();
+    let found = found.to_string();
     let problem = QuantizationProblem::Mismatch { scheme, expected, found };
     error(problem).in_tensor(&tensor.name)
 }

@@ -3,12 +3,12 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::matrix::{Files, Raw};
 use super::spare::Spare;
 use super::weight::{Grids, Grouped, Part, Row};
-use crate::format::parallel::lock;
+use crate::format::parallel::{lock, unpoisoned};
 
 /// The most elements of a part that is read for one read only, so that its codes stay in a
 /// processor's cache.
@@ -63,7 +63,7 @@ impl<T> Slot<T> {
 impl Slot<Raw> {
     /// Gives the memory back.
     fn reuse(self, spare: &Spare) {
-        let raw = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let raw = unpoisoned(self.0.into_inner());
         if let Some(raw) = raw.and_then(Arc::into_inner) {
             raw.reuse(spare);
         }
@@ -118,7 +118,8 @@ impl Panel {
         let mut memory = Row::new();
         for (row, mut out) in rows.clone().zip(out.chunks_exact_mut(columns.len())) {
             for raw in &raw {
-                let (tile, mut here) = (raw.columns(), columns.start.max(raw.columns().start));
+                let tile = raw.columns();
+                let mut here = columns.start.max(raw.columns().start);
                 let end = columns.end.min(tile.end);
                 while here < end {
                     let len = (end - here).min(Row::LEN);
@@ -223,7 +224,8 @@ impl Grouped {
             true => SHARED * 8 / self.codes.bits(),
             false => MOST,
         };
-        let (mut first, mut out) = (first, out);
+        let mut first = first;
+        let mut out = out;
         while !out.is_empty() {
             let row = (first / self.columns as u64) as usize;
             let column = (first % self.columns as u64) as usize;
@@ -234,7 +236,8 @@ impl Grouped {
                 let count = (out.len() / self.columns).min(most / self.columns);
                 (row..row + count, 0..self.columns)
             };
-            let (these, width) = (rows.len() * columns.len(), columns.len());
+            let these = rows.len() * columns.len();
+            let width = columns.len();
             let part = Part { rows, columns };
             let len = width * panels.read(self, files, part, &mut out[..these])?;
             first += len as u64;

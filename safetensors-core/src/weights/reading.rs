@@ -27,7 +27,8 @@ impl Weight {
         let parts = elements.iter().filter(|range| !range.is_empty()).map(|range| {
             // An element may have a higher number than 32 bits hold, its row and column have not.
             let place = |at: u64| ((at / width) as usize, (at % width) as usize);
-            let (first, last) = (place(range.start), place(range.end - 1));
+            let first = place(range.start);
+            let last = place(range.end - 1);
             let rows = first.0..last.0 + 1;
             let columns = if rows.len() == 1 { first.1..last.1 + 1 } else { 0..width as usize };
             Part { rows, columns }

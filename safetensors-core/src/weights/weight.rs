@@ -101,7 +101,8 @@ impl Grid {
             ColumnGroups::Known(Groups::Neighbours(size)) if or_not => Some(size),
             _ => None,
         };
-        let (tensor, groups) = (tensor.clone(), OnceLock::new());
+        let tensor = tensor.clone();
+        let groups = OnceLock::new();
         self.columns = ColumnGroups::Indexed { tensor, limit, size, groups };
         self
     }

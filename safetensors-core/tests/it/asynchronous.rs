@@ -17,7 +17,6 @@ use safetensors_core::{
     TensorBuf, TensorView, serialize,
 };
 use safetensors_testing::asynchronous::{RemoteFile, Server, block_on};
-use safetensors_testing::quantized::Quantized;
 
 /// All that a checkpoint has, in its order.
 fn all<S>(checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
@@ -77,7 +76,7 @@ fn every_dtype_is_loaded_and_converted_as_from_memory() {
         block_on(Checkpoint::open_async(&store, "all.safetensors", &Limits::default())).unwrap();
     for options in [
         LoadOptions::new(),
-        LoadOptions::new().floats_as(Dtype::F32).integers_as(Dtype::I64),
+        LoadOptions::new().floats_as(Dtype::F32),
         LoadOptions::new().all_as(Dtype::BF16),
     ] {
         for (here, there) in here.tensors().zip(there.tensors()) {
@@ -124,28 +123,6 @@ fn opening_fetches_headers_and_a_load_only_its_tensors() {
     assert!(server.take_log().byte_len() <= 100 * 64);
     // Nothing has been kept.
     assert!(column(&there).is_err());
-}
-
-#[test]
-fn quantised_weights_are_those_of_the_blocking_way() {
-    // Some of all schemes, which would take too long.
-    for fixture in Quantized::all().into_iter().step_by(7) {
-        let server = Server::of_directory(&fixture.directory);
-        let store = Arc::new(server.requests(256, 6)).store();
-        let path = fixture.model();
-        let read = block_on(store.run(|store| {
-            let checkpoint = Checkpoint::open_in(store.clone(), &path, &Limits::default())?;
-            let numbers = checkpoint.dequantized()?;
-            let names: Vec<_> = numbers.tensors().map(|it| it.name().to_owned()).collect();
-            Ok((names, numbers.read_all(&LoadOptions::new())?))
-        }));
-        let (names, bufs) = read.unwrap();
-        let expected = fixture.open().dequantized().unwrap();
-        assert_eq!(names, expected.tensors().map(|it| it.name()).collect::<Vec<_>>());
-        for (buf, expected) in bufs.iter().zip(expected.read_all(&LoadOptions::new()).unwrap()) {
-            assert_eq!(buf.bytes(), expected.bytes(), "{}", fixture.name);
-        }
-    }
 }
 
 #[test]

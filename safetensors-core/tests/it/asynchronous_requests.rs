@@ -175,7 +175,7 @@ fn a_load_that_cannot_convert_fetches_nothing() {
     let checkpoint = open(&store, FILE).unwrap();
     server.take_log();
     let tensors: Vec<_> = checkpoint.tensors().collect();
-    let options = LoadOptions::new().integers_as(Dtype::F4);
+    let options = LoadOptions::new().all_as(Dtype::F4);
     let error = block_on(store.load(&tensors, &options)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
     assert_eq!((error.tensor(), server.take_log().ranges.len()), (Some("a"), 0));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::audit::{Finding, Severity};
 use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorView, save};
 
 const F32: &str = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
@@ -208,18 +209,21 @@ fn checkpoint_paths_are_found_by_name_and_in_directories() {
 fn an_open_file_under_another_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = shard(dir.path(), "a.safetensors", &["a"]);
-    let open = || fs::File::open(&path).unwrap();
-    let checkpoint = Checkpoint::from_file(open(), "standard input").unwrap();
+    let open = || {
+        let file = FileSource::from_file(fs::File::open(&path)?, "standard input")?;
+        Checkpoint::from_source(file, "standard input")
+    };
+    let checkpoint = open().unwrap();
     assert_eq!(checkpoint.files()[0].path(), Path::new("standard input"));
     assert_eq!(checkpoint.tensor("a").unwrap().read().unwrap().as_slice::<u16>().unwrap(), [1, 2]);
     assert_eq!(checkpoint.tensor("b").unwrap_err().file(), Some("standard input"));
     fs::write(&path, b"bad").unwrap();
-    let error = Checkpoint::from_file(open(), "standard input").unwrap_err();
+    let error = open().unwrap_err();
     assert!(error.to_string().starts_with("standard input: expected at least 8 bytes"), "{error}");
     #[cfg(unix)]
     {
         let error =
-            Checkpoint::from_file(fs::File::open("/dev/null").unwrap(), "pipe").unwrap_err();
+            FileSource::from_file(fs::File::open("/dev/null").unwrap(), "pipe").unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
     }
 }

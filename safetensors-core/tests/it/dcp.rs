@@ -33,7 +33,7 @@ pub(crate) fn problem(error: &Error) -> &RankProblem {
 fn refused(tensors: &[Divided]) -> Error {
     let directory = tempdir().unwrap();
     save_parts(directory.path(), tensors);
-    Checkpoint::open_whole(directory.path()).unwrap_err()
+    Checkpoint::open(directory.path()).unwrap_err()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_directory_opens_as_whole_tensors() {
     let directory = tempdir().unwrap();
     save_parts(directory.path(), &sample());
     fs::write(directory.path().join("config.json"), "{}").unwrap();
-    let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
     check(&checkpoint, &sample());
     assert_eq!(checkpoint.metadata().iter().collect::<Vec<_>>().len(), 1);
     assert!(checkpoint.read_beside("config.json", 9).unwrap().is_some());
@@ -55,7 +55,7 @@ fn a_directory_opens_as_whole_tensors() {
     let name = |rank| file_of(Path::new("s"), rank).to_str().unwrap().to_owned();
     let files = (0..4).map(|rank| (name(rank), file(rank)));
     let store: MemoryStore = files.collect();
-    let found = Checkpoint::open_whole_in(store, "s", &Limits::default()).unwrap();
+    let found = Checkpoint::open_in(store, "s", &Limits::default()).unwrap();
     check(&found, &sample());
     check(&found.into_boxed(), &sample());
     // Numbers of weights, of which there are none here.
@@ -66,7 +66,7 @@ fn a_directory_opens_as_whole_tensors() {
 fn ranks_of_another_division_read_their_parts() {
     let directory = tempdir().unwrap();
     save_parts(directory.path(), &sample());
-    let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let mut rules = RankRules::new();
     for rule in ["grid=split:1", "up=uneven:0", "cube=split:2", "norm=replicate", "scale=replicate"]
     {
@@ -94,13 +94,12 @@ fn a_part_is_never_a_whole_tensor() {
     let bytes = fs::read(&file).unwrap();
     for error in [
         Checkpoint::open(&file).unwrap_err(),
-        Checkpoint::open(directory.path()).unwrap_err(),
-        Checkpoint::open_whole(&file).unwrap_err(),
+        Checkpoint::open(directory.path()).unwrap().into_stored().unwrap_err(),
         Checkpoint::open_files([&file]).unwrap_err(),
         Checkpoint::from_source(&bytes[..], "bytes").unwrap_err(),
         Checkpoint::from_sources([("one", &bytes[..])]).unwrap_err(),
-        Checkpoint::from_file(fs::File::open(&file).unwrap(), &file).unwrap_err(),
-        Checkpoint::open_by(&file, &Limits::default(), |path| Ok(fs::read(path).unwrap()))
+        Checkpoint::open_by(&file, &Limits::default(), |path| Ok(fs::read(path)?)).unwrap_err(),
+        Checkpoint::open_by(directory.path(), &Limits::default(), |path| Ok(fs::read(path)?))
             .unwrap_err(),
     ] {
         assert!(is_part(&error), "{error}");
@@ -109,8 +108,7 @@ fn a_part_is_never_a_whole_tensor() {
     // Also if it is the only file: another one may be missing.
     let alone = tempdir().unwrap();
     fs::copy(&file, alone.path().join("model.safetensors")).unwrap();
-    assert!(is_part(&Checkpoint::open(alone.path()).unwrap_err()));
-    let error = Checkpoint::open_whole(alone.path()).unwrap_err();
+    let error = Checkpoint::open(alone.path()).unwrap_err();
     assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
 }
 
@@ -119,7 +117,7 @@ fn one_rank_is_a_whole_checkpoint() {
     let directory = tempdir().unwrap();
     let tensors = [Divided::new("w", &[2, 2], &[(0, &[0, 0], &[2, 2])])];
     save_parts(directory.path(), &tensors);
-    check(&Checkpoint::open_whole(directory.path()).unwrap(), &tensors);
+    check(&Checkpoint::open(directory.path()).unwrap(), &tensors);
     // PyTorch writes the same entry if one rank saves everything, and an index with it.
     let file = file_of(directory.path(), 0);
     let name = file.file_name().unwrap().to_str().unwrap();
@@ -141,7 +139,7 @@ fn one_rank_is_a_whole_checkpoint() {
         save_parts(directory.path(), tensors);
         for error in [
             Checkpoint::open(directory.path()).unwrap_err(),
-            Checkpoint::open_whole(directory.path()).unwrap_err(),
+            Checkpoint::open(directory.path()).unwrap_err(),
         ] {
             let is_bad = matches!(problem(&error), RankProblem::BadParts { .. });
             assert!(is_bad && error.to_string().contains("the index names"), "{error}");
@@ -192,7 +190,7 @@ fn files_that_are_replaced_meanwhile_are_opened_again() {
     after.push(Divided::new("new", &[2], &[(4, &[0], &[2])]));
     let stores = [store(&sample()), store(&after)];
     let store = Switching { stores, opened: AtomicUsize::new(0) };
-    check(&Checkpoint::open_whole_in(store, "s", &Limits::default()).unwrap(), &after);
+    check(&Checkpoint::open_in(store, "s", &Limits::default()).unwrap(), &after);
 }
 
 #[test]
@@ -203,9 +201,9 @@ fn the_limits_of_the_caller_hold_for_all_files_together() {
     save_parts(directory.path(), &tensors);
     let mut limits = Limits::default();
     limits.tensors = 2;
-    check(&Checkpoint::open_whole_in(LocalStore, directory.path(), &limits).unwrap(), &tensors);
+    check(&Checkpoint::open_in(LocalStore, directory.path(), &limits).unwrap(), &tensors);
     limits.tensors = 1;
-    let error = Checkpoint::open_whole_in(LocalStore, directory.path(), &limits).unwrap_err();
+    let error = Checkpoint::open_in(LocalStore, directory.path(), &limits).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TooManyTensors { limit: 1 }), "{error}");
 }
 
@@ -217,8 +215,7 @@ fn a_malformed_file_among_parts() {
         save_parts(directory.path(), &sample());
         let file = file_of(directory.path(), rank);
         fs::write(&file, b"short").unwrap();
-        assert!(is_part(&Checkpoint::open(directory.path()).unwrap_err()));
-        let error = Checkpoint::open_whole(directory.path()).unwrap_err();
+        let error = Checkpoint::open(directory.path()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TooShort { found: 5 }), "{error}");
         assert_eq!(error.file(), file.to_str());
     }
@@ -230,24 +227,20 @@ fn everything_else_opens_as_before() {
     let path = directory.path().join("model.safetensors");
     save_whole(&path, &sample());
     for path in [directory.path(), &path] {
-        let checkpoint: Checkpoint<Assembled> = Checkpoint::open_whole(path).unwrap();
+        let checkpoint: Checkpoint<Assembled> = Checkpoint::open(path).unwrap();
         check(&checkpoint, &sample());
         assert_eq!(checkpoint.files()[0].path(), directory.path().join("model.safetensors"));
     }
-    let missing = Checkpoint::open_whole(directory.path().join("none")).unwrap_err();
+    let missing = Checkpoint::open(directory.path().join("none")).unwrap_err();
     assert!(matches!(missing.kind(), ErrorKind::Io(_)), "{missing}");
     // Files with parts and others: it is not clear which are meant.
     fs::rename(&path, directory.path().join("a.safetensors")).unwrap();
     save_parts(directory.path(), &sample());
-    for error in [
-        Checkpoint::open(directory.path()).unwrap_err(),
-        Checkpoint::open_whole(directory.path()).unwrap_err(),
-    ] {
-        assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
-    }
+    let error = Checkpoint::open(directory.path()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
     fs::rename(directory.path().join("a.safetensors"), directory.path().join("z.safetensors"))
         .unwrap();
-    let error = Checkpoint::open_whole(directory.path()).unwrap_err();
+    let error = Checkpoint::open(directory.path()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
 }
 
@@ -278,12 +271,12 @@ fn gaps_and_overlaps_are_found() {
     let all = [Divided::new("w", &[4, 2], &[(0, &[0, 0], &[2, 2]), (1, &[2, 0], &[2, 2])])];
     let directory = tempdir().unwrap();
     save_parts(directory.path(), &all);
-    let whole = Checkpoint::open_whole(directory.path()).unwrap();
+    let whole = Checkpoint::open(directory.path()).unwrap();
     let rules = RankRules::new().parse_rule("w=split:0").unwrap();
     let plan = rules.plan(&whole, 1).unwrap();
     drop(whole);
     fs::remove_file(file_of(directory.path(), 1)).unwrap();
-    let less = Checkpoint::open_whole(directory.path()).unwrap();
+    let less = Checkpoint::open(directory.path()).unwrap();
     let found = less.tensors().map(|it| (it.name(), it.dtype(), it.shape()));
     let error = plan.check_tensors(found).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Mismatches { .. }), "{error}");
@@ -295,7 +288,7 @@ fn recorded(info: &str) -> Result<Checkpoint<Assembled>, Error> {
     let part = TensorView::from_slice(&[2], &[1_u8, 2]).unwrap();
     let options = SaveOptions::new().metadata([("DCP_SHARDING_INFO", info)]);
     save(directory.path().join("a.safetensors"), [("w", part)], &options).unwrap();
-    Checkpoint::open_whole(directory.path())
+    Checkpoint::open(directory.path())
 }
 
 #[test]
@@ -333,7 +326,7 @@ fn each_part_is_a_file_with_digests() {
         let edit = Edit::open(file_of(directory.path(), rank)).unwrap();
         edit.record_digests(&DigestOptions::new()).unwrap().apply().unwrap();
     }
-    let parts = || Checkpoint::open_whole(directory.path()).unwrap().into_parts().unwrap();
+    let parts = || Checkpoint::open(directory.path()).unwrap().into_parts().unwrap();
     for (rank, part) in parts().iter().enumerate() {
         assert_eq!(part.files()[0].path(), file_of(directory.path(), rank));
         assert_eq!(part.audit().unwrap(), []);
@@ -349,7 +342,7 @@ fn each_part_is_a_file_with_digests() {
     assert_eq!(error.file(), path.to_str());
     // A file as it is.
     save_whole(&directory.path().join("whole.safetensors"), &sample());
-    let whole = Checkpoint::open_whole(directory.path().join("whole.safetensors")).unwrap();
+    let whole = Checkpoint::open(directory.path().join("whole.safetensors")).unwrap();
     let parts = whole.into_parts().unwrap();
     assert_eq!(parts.len(), 1);
     check(&parts[0], &sample());

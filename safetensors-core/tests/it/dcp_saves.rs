@@ -42,11 +42,11 @@ fn what_ranks_save_opens_as_whole_tensors() {
         let saved = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "first", &options).unwrap();
         assert_eq!(saved.files.len(), count, "{:?}", saved.files);
         assert!(saved.files.iter().all(|name| to.join(name).is_file()));
-        let whole = Checkpoint::open_whole(&to).unwrap();
+        let whole = Checkpoint::open(&to).unwrap();
         check(&whole, &sample());
         assert_eq!(whole.metadata()["epoch"], "3");
         assert!(whole.read_beside("config.json", 2).unwrap().is_some());
-        assert!(is_part(&Checkpoint::open(&to).unwrap_err()));
+        assert!(is_part(&whole.into_stored().unwrap_err()));
         // Another save finds files in its way, and changes nothing.
         for attempt in ["again", "first"] {
             let again = Rewrite::of(&checkpoint).save_ranks(&to, &plan, attempt, &options);
@@ -56,7 +56,7 @@ fn what_ranks_save_opens_as_whole_tensors() {
         let hiding = Rewrite::of(&checkpoint).save_sharded(&to, &ShardOptions::new());
         let error = hiding.unwrap_err();
         assert!(matches!(problem(&error), RankProblem::HidesParts), "{error}");
-        check(&Checkpoint::open_whole(&to).unwrap(), &sample());
+        check(&Checkpoint::open(&to).unwrap(), &sample());
     }
     let names = safetensors_testing::files::names_in(&directory.path().join("2-50"));
     assert!(names.iter().any(|name| name == "shard-00002-model-00003-of-00003.safetensors"));
@@ -76,13 +76,13 @@ fn ranks_save_their_parts_one_by_one() {
     };
     let saver = |rank| RankSaver::new(&plan, rank, "step-1");
     assert_eq!(saver(1).save(&to, parts(1), &options).unwrap(), RankSaved::Waiting { missing: 1 });
-    let none = Checkpoint::open_whole(&to).unwrap_err();
+    let none = Checkpoint::open(&to).unwrap_err();
     assert!(matches!(none.kind(), ErrorKind::NoCheckpoint { .. }), "{none}");
     // The ranks need the same options.
     let error = saver(0).save(&to, parts(0), &ShardOptions::new()).unwrap_err();
     assert!(matches!(problem(&error), RankProblem::AttemptDiffers { .. }), "{error}");
     assert!(matches!(saver(0).save(&to, parts(0), &options), Ok(RankSaved::Complete(_))));
-    check(&Checkpoint::open_whole(&to).unwrap(), &sample());
+    check(&Checkpoint::open(&to).unwrap(), &sample());
     // A file of tensors that is in the way.
     let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
@@ -109,13 +109,13 @@ fn an_empty_part_begins_at_the_end() {
         let expected = format!(r#"{{"w":{{"saved_offsets":[{at}]}}}}"#);
         assert_eq!(file.metadata()["DCP_SHARDING_INFO"], expected);
     }
-    let found = Checkpoint::open_whole(directory.path()).unwrap();
+    let found = Checkpoint::open(directory.path()).unwrap();
     assert_eq!(found.tensor("w").unwrap().read().unwrap().bytes(), [1, 2]);
 }
 
 /// Whether opening a directory fails because its files are not those of one save.
 fn is_incomplete(directory: &Path, text: &str) -> bool {
-    let error = Checkpoint::open_whole(directory).unwrap_err();
+    let error = Checkpoint::open(directory).unwrap_err();
     let is_bad = matches!(problem(&error), RankProblem::BadParts { .. });
     assert!(error.to_string().contains(text), "{error}");
     is_bad && error.file().is_some()
@@ -135,7 +135,7 @@ fn a_save_without_some_of_its_files_does_not_open() {
         let options = ShardOptions::new().dcp(true).max_shard_size(size.into());
         let saved = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "first", &options).unwrap();
         assert!(saved.files.len() > 2);
-        let whole = Checkpoint::open_whole(&to).unwrap();
+        let whole = Checkpoint::open(&to).unwrap();
         check(&whole, &sample());
         assert!(!whole.metadata().contains_key("safetensors_bridge.files"));
         let count = saved.files.len();
@@ -156,7 +156,7 @@ fn a_save_without_some_of_its_files_does_not_open() {
     let name = |number| other.join(format!("shard-00001-model-{number}.safetensors"));
     fs::rename(file_of(&other, 0), name("00001-of-00002")).unwrap();
     fs::rename(file_of(&other, 1), name("00002-of-00002")).unwrap();
-    check(&Checkpoint::open_whole(&other).unwrap(), &tensors);
+    check(&Checkpoint::open(&other).unwrap(), &tensors);
     fs::rename(name("00002-of-00002"), name("00003-of-00002")).unwrap();
     assert!(is_incomplete(&other, "no file is number 2 of the 2"));
     fs::rename(name("00003-of-00002"), name("00001-of-00003")).unwrap();

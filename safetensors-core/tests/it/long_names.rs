@@ -111,7 +111,7 @@ fn write_twice(what: &str, write: Write, name: &str) -> bool {
     if parent(&path).join(name).is_file() && what != "file" {
         Checkpoint::open(&path).unwrap();
     } else if names.len() > 1 {
-        Checkpoint::open_whole(parent(&path)).unwrap();
+        Checkpoint::open(parent(&path)).unwrap();
     }
     true
 }

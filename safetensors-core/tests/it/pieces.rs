@@ -1,11 +1,8 @@
 //! Reading a tensor piece by piece.
 
-use std::fs::OpenOptions;
-use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
 
-use safetensors_core::io::FileSource;
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::load::Piece;
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorView, save};
 use safetensors_testing::tensors::file_bytes;
@@ -20,7 +17,7 @@ fn saved(path: &Path, dtype: Dtype, data: &[u8]) -> Checkpoint {
 }
 
 /// The bytes of a piece.
-fn read_bytes(piece: &Piece<'_, FileSource>) -> Result<Vec<u8>> {
+fn read_bytes(piece: &Piece<'_, Assembled>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; piece.byte_len() as usize];
     piece.read_bytes_into(&mut bytes).map(|()| bytes)
 }
@@ -96,26 +93,4 @@ fn the_index_of_an_invalid_bool_counts_from_the_start_of_the_tensor() {
     let error = second.read().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 300_000, found: 9 }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
-}
-
-#[test]
-fn a_file_that_changes_meanwhile_is_an_error() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    let checkpoint = saved(&path, Dtype::U8, &vec![1; ELEMENTS]);
-    let mut pieces = checkpoint.tensor("w").unwrap().pieces();
-    pieces.next().unwrap().read().unwrap();
-    let mut file = OpenOptions::new().write(true).open(&path).unwrap();
-    file.seek(SeekFrom::End(-1)).unwrap();
-    file.write_all(&[2]).unwrap();
-    // The clock of a file system can be too coarse to tell two writes apart.
-    file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
-    let piece = pieces.next().unwrap();
-    for error in [piece.read().unwrap_err(), read_bytes(&piece).unwrap_err()] {
-        assert!(
-            matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("has changed"),
-            "{error}"
-        );
-        assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
-    }
 }

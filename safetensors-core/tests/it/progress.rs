@@ -167,21 +167,6 @@ fn files_that_go_to_a_writer_are_reported_too() {
 }
 
 #[test]
-fn a_cancelled_writer_stays_so() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    let tensors = [("a", Dtype::U8, [MIB as usize]), ("b", Dtype::U8, [10])];
-    let writer = StreamWriter::create(&path, tensors, &cancelling(MIB)).unwrap();
-    writer.tensor("b").unwrap().write_bytes_at(0, &[1; 10]).unwrap();
-    let error = writer.tensor("a").unwrap().write_from(&bytes(MIB)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
-    let error = writer.tensor("a").unwrap().append(&[0_u8; 5]).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
-    assert!(matches!(writer.finish().unwrap_err().kind(), ErrorKind::Cancelled));
-    assert!(list(dir.path()).is_empty());
-}
-
-#[test]
 fn bytes_that_are_written_again_count_once() {
     let dir = tempfile::tempdir().unwrap();
     let (options, seen) = noting();

@@ -1,9 +1,8 @@
 //! How a save replaces a file: whole or not at all, with the usual mode for a new file, and through
 //! links.
 
+use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::{fs, thread};
 
 use safetensors_core::{
     Checkpoint, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorSource, TensorView, save,
@@ -113,25 +112,6 @@ fn a_file_that_no_disk_can_hold() {
 }
 
 #[test]
-fn a_source_that_panics_leaves_the_old_file_and_no_litter() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
-    save_filled(&path, 3).unwrap();
-    let tensors = (0..8).map(|i| {
-        (
-            format!("t{i}"),
-            bytes_by(1, |_| std::panic::resume_unwind(Box::new("the source panicked"))),
-        )
-    });
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        save(&path, tensors, &SaveOptions::new())
-    }));
-    assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"the source panicked"));
-    assert_eq!(filled_with(&path), 3);
-    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
-}
-
-#[test]
 fn impossible_destinations() {
     let directory = tempdir().unwrap();
     let file = support::write(directory.path(), "file", "");
@@ -147,70 +127,12 @@ fn impossible_destinations() {
     assert_eq!(support::names_in(directory.path()), ["file"]);
 }
 
-/// Each thread saves its own tensors to the same path. The last save wins, and its file is whole.
-#[test]
-fn concurrent_saves_to_one_path() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
-    thread::scope(|scope| {
-        for value in 1..=8 {
-            let path = &path;
-            scope.spawn(move || (0..20).for_each(|_| save_filled(path, value).unwrap()));
-        }
-    });
-    assert!((1..=8).contains(&filled_with(&path)));
-    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
-}
-
-#[test]
-fn readers_see_whole_files_while_others_save() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
-    save_filled(&path, 0).unwrap();
-    let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
-    thread::scope(|scope| {
-        for reader in 0..4 {
-            // Half of the readers list the directory, where temporary files also lie.
-            let path = if reader % 2 == 0 { &*path } else { directory.path() };
-            let (done, reads) = (&done, &reads);
-            scope.spawn(move || {
-                while !done.load(Ordering::Relaxed) {
-                    filled_with(path);
-                    reads.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        // This is long enough for the readers, even on a busy machine.
-        let mut saves = 0_u32;
-        while saves < 200 || reads.load(Ordering::Relaxed) < 20 {
-            save_filled(&path, (saves % 250) as u8).unwrap();
-            saves += 1;
-        }
-        done.store(true, Ordering::Relaxed);
-    });
-}
-
 #[cfg(unix)]
 mod unix {
     use std::io;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
-
-    /// The umask of the process is unknown here, so a file that is created in the usual way shows
-    /// it.
-    #[test]
-    fn the_mode_follows_the_umask() {
-        let directory = tempdir().unwrap();
-        let usual = directory.path().join("usual");
-        fs::File::create(&usual).unwrap();
-        let path = directory.path().join("model.safetensors");
-        for _ in 0..2 {
-            save_filled(&path, 1).unwrap();
-            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
-            assert_eq!(mode(&path), mode(&usual));
-        }
-    }
 
     #[test]
     fn a_link_is_followed() {

@@ -148,7 +148,7 @@ fn rows_are_those_of_the_whole_tensor_in_every_store_and_of_every_kind() {
     assert!(tensors.len() > 90);
     let numbers: [&[usize]; 6] =
         [&[], &[4], &[0, 1, 2, 3, 4, 5], &[5, 4, 3, 2, 1, 0], &[3, 3, 0, 5, 0], &[2, 3, 5, 5, 5]];
-    let to_f32 = LoadOptions::new().floats_as(Dtype::F32).integers_as(Dtype::I64);
+    let to_f32 = LoadOptions::new().floats_as(Dtype::F32);
     let widened = LoadOptions::new().for_framework::<Wide>();
     for (store, checkpoint) in stores(&tensors) {
         for (name, _) in &tensors {
@@ -250,7 +250,7 @@ fn large_rows_in_parallel_are_those_that_are_read_alone() {
                 ControlFlow::Continue(())
             });
             assert!(file_bytes(&slice.read_with(&options).unwrap()) == expected);
-            let wide = options.clone().integers_as(Dtype::U32);
+            let wide = options.clone().all_as(Dtype::U32);
             let converted = slice.read().unwrap().convert(Dtype::U32, &ConvertOptions::new());
             assert!(slice.read_with(&wide).unwrap().bytes() == converted.unwrap().bytes());
             let done = done.lock().unwrap();

@@ -289,7 +289,7 @@ fn large_slices_in_parallel_are_those_that_are_read_alone() {
     for threads in [1, 4] {
         let options = LoadOptions::new().threads(threads);
         let together = read_slices(&slices(), &options).unwrap();
-        let to_wide = options.clone().integers_as(Dtype::U32);
+        let to_wide = options.clone().all_as(Dtype::U32);
         let wide = read_slices(&slices(), &to_wide).unwrap();
         for ((alone, together), wide) in alone.iter().zip(&together).zip(&wide) {
             assert_eq!((alone.dtype(), alone.shape()), (together.dtype(), together.shape()));
@@ -310,7 +310,7 @@ fn large_slices_in_parallel_are_those_that_are_read_alone() {
         let error = slice.read_with(&cancel).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     }
-    let no_conversion = LoadOptions::new().integers_as(Dtype::C64);
+    let no_conversion = LoadOptions::new().all_as(Dtype::C64);
     let error = slices()[0].read_with(&no_conversion).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
     assert_eq!(error.tensor(), Some("t"));
@@ -326,7 +326,7 @@ fn an_error_in_a_slice_names_the_tensor_and_the_element_of_the_slice() {
     let archive =
         SafeTensors::from_source(serialize([("t", buf)], &SaveOptions::new()).unwrap()).unwrap();
     let columns = archive.tensor("t").unwrap().slice((.., 2048..)).unwrap();
-    let error = read_slices(&[columns], &LoadOptions::new().integers_as(Dtype::U8)).unwrap_err();
+    let error = read_slices(&[columns], &LoadOptions::new().all_as(Dtype::U8)).unwrap_err();
     assert_eq!(error.tensor(), Some("t"));
     assert!(
         matches!(error.kind(), ErrorKind::DoesNotFit { index, .. } if *index == 700 * 2048 + 952),

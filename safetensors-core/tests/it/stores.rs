@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use safetensors_core::audit::Finding;
-use safetensors_core::checkpoint::store::{
-    FileKind, LocalStore, MemoryFile, MemoryStore, Store, StoreEntry,
-};
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, MemoryStore, Store, StoreEntry};
 use safetensors_core::{
     Checkpoint, Error, ErrorKind, Limits, ReadAt, Result, SaveOptions, TensorView, serialize,
 };
@@ -125,7 +123,8 @@ fn a_checkpoint_of_shards_from_anywhere() {
     for path in ["x/y", "x/y/model.safetensors.index.json"] {
         let checkpoint = Checkpoint::open_in(below.clone(), path, &limits).unwrap();
         check_sharded(&checkpoint, "x/y");
-        assert_eq!(checkpoint.tensor("b").unwrap().view().unwrap().data(), [2]);
+        let stored = checkpoint.into_stored().unwrap();
+        assert_eq!(stored.tensor("b").unwrap().view().unwrap().data(), [2]);
     }
 
     let remote = Arc::new(Remote(files.clone()));
@@ -227,9 +226,8 @@ fn errors_name_the_path_in_the_store() {
         matches!(missing.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
     );
     assert_eq!(missing.file(), Some("none/x.safetensors"));
-    let of_memory: Result<Checkpoint<MemoryFile>> =
-        Checkpoint::open_in(MemoryStore::default(), "", &limits);
-    assert_eq!(of_memory.unwrap_err().file(), Some(""));
+    let error = Checkpoint::open_in(MemoryStore::<Vec<u8>>::default(), "", &limits).unwrap_err();
+    assert_eq!(error.file(), Some(""));
 }
 
 /// If a store cannot tell whether an index exists, that is an error. It does not count as a missing

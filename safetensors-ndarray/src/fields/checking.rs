@@ -19,6 +19,7 @@ const MAX_MISMATCHES: usize = 100_000;
 const EXCERPT: usize = 120;
 
 /// A file that is compared with a struct.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Checking<'r> {
     names: Names<'r>,
@@ -70,8 +71,8 @@ impl<'r> Checking<'r> {
             _ => {}
         }
         if dtype != T::DTYPE {
-            let (expected, found) = (T::DTYPE, dtype);
-            self.note(Mismatch::Dtype { name: name.into(), expected, found });
+            let name = name.into();
+            self.note(Mismatch::Dtype { name, expected: T::DTYPE, found: dtype });
         }
     }
 

@@ -11,6 +11,7 @@ use crate::array::array_from_buf;
 use crate::{ArrayElement, Reader, ViewArrayExt};
 
 /// A file that a struct is loaded from.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Loading<'r> {
     names: Names<'r>,

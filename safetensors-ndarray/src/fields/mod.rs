@@ -46,17 +46,19 @@ mod names;
 mod saving;
 mod scalars;
 
+#[doc(hidden)]
 pub use checking::Checking;
 pub use field::{InOption, InVec, LoadField, SaveField};
+#[doc(hidden)]
 pub use loading::Loading;
 pub use named::NamedArrays;
-pub use names::Names;
 #[doc(hidden)]
-pub use names::join;
+pub use names::{Names, join};
 #[doc(hidden)]
 pub use ndarray::Dimension;
 pub use safetensors_core::Result;
-pub use saving::{NestedTooDeep, Saving};
+#[doc(hidden)]
+pub use saving::Saving;
 
 #[doc(hidden)]
 pub use crate::ArrayElement;

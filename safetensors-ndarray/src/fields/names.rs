@@ -28,6 +28,7 @@ pub(super) fn is_too_deep(name: &str) -> bool {
 }
 
 /// The names in a file: those of its tensors and the keys of its metadata.
+#[doc(hidden)]
 pub struct Names<'r> {
     file: &'r dyn Lookup,
     /// The names of the tensors, aliases included, sorted.
@@ -151,11 +152,8 @@ impl<'r> Names<'r> {
         if is_too_deep(name) {
             return 0;
         }
-        let is_item = |index: &usize| {
-            let item = item(name, *index);
-            is_in(&item, self) || self.is_marked(&item)
-        };
-        (0..).take_while(is_item).count()
+        let names = (0..).map(|index| item(name, index));
+        names.take_while(|item| is_in(item, self) || self.is_marked(item)).count()
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{ArrayElement, Ndarray, Writer};
 pub(super) const UNITS: &str = "units";
 
 /// A file that a struct is written to.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Saving<'w> {
     writer: &'w Writer,
@@ -78,11 +79,8 @@ impl<'w> Saving<'w> {
 }
 
 /// The fields of a struct of arrays are nested more than 128 deep.
-///
-/// This error is the source of an
-/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NestedTooDeep;
+#[derive(Debug)]
+struct NestedTooDeep;
 
 impl fmt::Display for NestedTooDeep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

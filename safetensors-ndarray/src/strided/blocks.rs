@@ -71,10 +71,12 @@ impl<'a, T> Blocks<'a, T> {
     /// Blocks in any order. They fit a cache, whatever the shape: a block takes [`rows`] neighbours
     /// in memory, and only as much of their rows as there is room for.
     pub(super) fn in_any_order(array: ArrayViewD<'a, T>) -> Self {
-        let is_long = |&axis: &usize| row_len(&array, axis) > long_row::<T>();
-        match fastest_axis(&array).filter(is_long) {
-            None => Self::in_order(array),
-            cut => Self { most: (CUT / size_of::<T>()).min(array.len()), array, cut },
+        match fastest_axis(&array) {
+            Some(fast) if row_len(&array, fast) > long_row::<T>() => {
+                let most = (CUT / size_of::<T>()).min(array.len());
+                Self { most, array, cut: Some(fast) }
+            }
+            _ => Self::in_order(array),
         }
     }
 

@@ -108,9 +108,9 @@ fn way<T>(block: &ArrayViewD<'_, T>) -> Way {
 
 /// The axis along which neighbours lie closest together in memory.
 pub(super) fn fastest_axis<T>(array: &ArrayViewD<'_, T>) -> Option<usize> {
-    let (shape, strides) = (array.shape(), array.strides());
+    let strides = array.strides();
     // An axis of length 1 has no neighbours. A stride of 0 repeats one element.
-    let axes = (0..array.ndim()).filter(|&axis| shape[axis] > 1 && strides[axis] != 0);
+    let axes = (0..array.ndim()).filter(|&axis| array.shape()[axis] > 1 && strides[axis] != 0);
     axes.min_by_key(|&axis| strides[axis].unsigned_abs())
 }
 
@@ -149,7 +149,8 @@ fn copy<T: Element>(
             let last = from.ndim() - 1;
             let others = (0..last).filter(|&axis| axis != fast);
             let order: Vec<usize> = others.chain([fast, last]).collect();
-            let (from, mut to) = (from.permuted_axes(&order[..]), to.permuted_axes(&order[..]));
+            let from = from.permuted_axes(&order[..]);
+            let mut to = to.permuted_axes(&order[..]);
             // As many columns of all planes as a tile is wide, before the next columns: these are
             // on as few memory pages at a time as possible.
             return from
@@ -188,7 +189,8 @@ fn planes<T: Element>(
             .zip(to.outer_iter_mut())
             .try_for_each(|(from, to)| planes(from, to));
     }
-    let (mut from, mut to) = (from.into_dimensionality::<Ix2>()?, to.into_dimensionality::<Ix2>()?);
+    let mut from = from.into_dimensionality::<Ix2>()?;
+    let mut to = to.into_dimensionality::<Ix2>()?;
     if from.strides()[0] < 0 {
         // The other way round, the columns of `from` can be slices.
         from.invert_axis(Axis(0));

@@ -3,12 +3,12 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use std::{env, fs, thread};
 
-use ndarray::{Array1, Array2, Axis, Ix1, Ix3, array, s};
+use ndarray::{Array1, Axis, Ix1};
 use safetensors_core::Result;
-use safetensors_ndarray::{ErrorKind, Reader, Writer};
+use safetensors_ndarray::{Reader, Writer};
 use safetensors_testing::process::command_of;
 
 /// The variable that tells this program to be the run that is killed, and where it writes.
@@ -16,65 +16,6 @@ const RUN: &str = "SAFETENSORS_TEST_KILLED_RUN";
 
 /// How often the random run is killed. `TMPDIR` says on which file system.
 const ROUNDS: &str = "SAFETENSORS_TEST_KILLS";
-
-#[test]
-fn a_run_that_is_killed_leaves_the_old_file_and_the_synced_steps() {
-    if let Some(path) = env::var_os(RUN) {
-        run_until_killed(Path::new(&path)).unwrap();
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
-    fs::write(&path, "old").unwrap();
-    let test = a_run_that_is_killed_leaves_the_old_file_and_the_synced_steps;
-    assert!(!command_of(test).env(RUN, &path).output().unwrap().status.success());
-    assert_eq!(fs::read(&path).unwrap(), b"old");
-
-    // Every file of synced steps is a whole file.
-    let first =
-        Reader::open(dir.path().join("run.safetensors.synced/00000001.safetensors")).unwrap();
-    assert_eq!(first.read::<f64, Ix3>("u").unwrap().dim(), (10, 20, 300));
-    assert_eq!(first.read::<f32, Ix1>("x").unwrap(), array![1.0]);
-    // Nothing is lost by beginning again.
-    let error = Writer::create(&path).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
-
-    Writer::resume(&path).unwrap();
-    let r = Reader::open(&path).unwrap();
-    let time = r.read::<f64, Ix1>("time").unwrap();
-    assert_eq!(time, Array1::from_iter((0..30).map(f64::from)));
-    let u = r.read::<f64, Ix3>("u").unwrap();
-    assert_eq!(u.dim(), (30, 20, 300));
-    assert_eq!(u.slice(s![.., 19, 299]), time);
-    let columns = r.read::<f64, ndarray::Ix2>("columns").unwrap();
-    assert_eq!(columns.dim(), (2, 30));
-    assert_eq!(columns.row(1), time);
-    assert_eq!(r.attribute("u", "units"), Some("m/s"));
-    // An array that had not grown yet comes back without steps.
-    assert_eq!(r.read::<f32, Ix1>("late").unwrap().dim(), 0);
-    assert_eq!(r.attribute("late", "units"), Some("s"));
-    // The synced steps and the temporary files of the killed run are gone.
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-}
-
-/// Appends 35 steps, syncs every 10, and is killed.
-fn run_until_killed(path: &Path) -> Result<()> {
-    let w = Writer::create(path)?.sync_every(10);
-    w.add("x", &array![1.0_f32])?;
-    let time = w.grow("time", Axis(0), &[])?;
-    let u = w.grow("u", Axis(0), &[20, 300])?;
-    let columns = w.grow("columns", Axis(1), &[2])?;
-    w.grow::<f32>("late", Axis(0), &[])?;
-    w.attribute("u", "units", "m/s")?;
-    w.attribute("late", "units", "s")?;
-    for step in 0..35 {
-        let step = f64::from(step);
-        time.push(step)?;
-        // In Fortran order.
-        u.append(&Array2::from_elem((300, 20), step).t())?;
-        columns.append(&array![0.0, step])?;
-    }
-    std::process::abort();
-}
 
 /// Every start goes on with all that was said to be synced.
 #[test]
@@ -86,8 +27,8 @@ fn a_run_that_is_killed_at_random_times_loses_no_synced_step() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.safetensors");
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
-    let (mut random, mut synced, mut kills, mut finished) = (u64::from(seed), 0, 0, 0);
-    let begin = Instant::now();
+    let mut random = u64::from(seed);
+    let mut synced = 0;
     for round in 0..rounds {
         let test = a_run_that_is_killed_at_random_times_loses_no_synced_step;
         let mut run = command_of(test).env(RUN, &path).stdout(Stdio::piped()).spawn().unwrap();
@@ -105,13 +46,12 @@ fn a_run_that_is_killed_at_random_times_loses_no_synced_step() {
         let status = run.wait().unwrap();
         let said = reader.join().unwrap();
         assert!(!status.success(), "round {round}: the run ended by itself after {said:?}");
-        kills += 1;
         if let (Some(first), Some(last)) = (said.first(), said.last()) {
             assert!(*first >= synced, "round {round}: {first} steps after {synced} were synced");
             synced = *last;
         }
         if path.exists() {
-            finished = Reader::open(&path).unwrap().read::<u64, Ix1>("time").unwrap().len();
+            Reader::open(&path).unwrap().read::<u64, Ix1>("time").unwrap();
         }
     }
     Writer::resume(&path).unwrap();
@@ -124,18 +64,14 @@ fn a_run_that_is_killed_at_random_times_loses_no_synced_step() {
     let names: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["run.safetensors"]);
-    println!(
-        "{kills} kills, seed {seed}, {:?}: {} steps, {synced} said to be synced, {finished} in the file before",
-        begin.elapsed(),
-        time.len()
-    );
 }
 
 /// Appends to arrays of unlike rates, syncs, finishes and goes on, until it is killed.
 fn run_for_ever(path: &Path) -> Result<()> {
     loop {
         let w = Writer::resume(path)?.sync_every(7);
-        let (snap, time) = (w.grow("snap", Axis(0), &[])?, w.grow("time", Axis(0), &[])?);
+        let snap = w.grow("snap", Axis(0), &[])?;
+        let time = w.grow("time", Axis(0), &[])?;
         println!("steps {}", time.steps());
         for pass in 0..100 {
             let step: u64 = time.steps();

@@ -1,6 +1,7 @@
 //! The tests of this package, as one program, because each program takes time to link.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
 #[cfg(feature = "derive")]
 mod derive;
 mod killed;
@@ -14,7 +15,6 @@ mod quantized;
 #[cfg(feature = "rayon")]
 mod rayon;
 mod round_trip;
-mod samples;
 mod sharing;
 mod slices;
 mod views;

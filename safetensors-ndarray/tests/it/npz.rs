@@ -8,9 +8,9 @@ use ndarray::{Array2, ArrayD, Axis, Ix1, Ix2, Ix3, IxDyn, ShapeBuilder, arr0, ar
 use ndarray_npy::{NpzReader, NpzWriter, ReadNpyExt, WritableElement, WriteNpyExt};
 use proptest::prelude::*;
 use safetensors_core::tied::Tied;
-use safetensors_core::{ConvertOptions, Dtype, ErrorKind, SaveOptions, save};
+use safetensors_core::{ConvertOptions, SaveOptions, save};
 use safetensors_ndarray::npz::{self, Archive, Compression, read_npy, write_npy};
-use safetensors_ndarray::{ArrayElement, DynArray, ReadArrayExt, Reader, Writer, array_source};
+use safetensors_ndarray::{ArrayElement, DynArray, ReadArrayExt, Reader, array_source};
 
 /// Writes an array with ndarray-npy and reads it here, and the other way round.
 fn check<T>(shape: &[usize], fortran: bool, reversed: bool, of: impl Fn(usize) -> T)
@@ -127,10 +127,6 @@ fn errors_say_what_was_expected_and_what_was_found() {
     let error = velocity.read_array::<f32, Ix2>().unwrap_err();
     let expected = format!(r#"{shown}: tensor "velocity": expected dtype F32, found F64"#);
     assert_eq!(error.to_string(), expected);
-    assert!(matches!(
-        error.kind(),
-        ErrorKind::WrongDtype { expected: Dtype::F32, found: Dtype::F64 }
-    ));
     let expected = format!(
         r#"{shown}: tensor "velocity": ndarray: expected 3 dimensions, found 2: shape [1, 2]"#
     );
@@ -160,12 +156,4 @@ fn errors_say_what_was_expected_and_what_was_found() {
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["a.npz", "cut.npz"]);
-
-    // A file with a dtype that NumPy lacks.
-    let file = dir.path().join("b.safetensors");
-    let writer = Writer::create(&file).unwrap();
-    writer.add("b", &array![bf16::ONE]).unwrap();
-    writer.finish().unwrap();
-    npz::from_safetensors(&file, &path, Compression::Stored).unwrap_err();
-    assert_eq!(fs::read(&path).unwrap(), old);
 }

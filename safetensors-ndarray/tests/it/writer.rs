@@ -1,19 +1,16 @@
 //! [`Writer`] and [`Reader`]: arrays of any layout there and back.
 
-use std::fs;
-
 use half::f16;
 use ndarray::{
-    Array0, Array1, Array2, Array3, ArrayD, ArrayViewD, Axis, Ix1, Ix2, Ix3, IxDyn, ShapeBuilder,
-    arr0, array, s,
+    Array0, Array1, Array2, ArrayD, ArrayViewD, Axis, Ix1, Ix2, Ix3, IxDyn, ShapeBuilder, arr0,
+    array, s,
 };
 use num_complex::Complex;
 use proptest::prelude::*;
-use safetensors_core::save::Order;
-use safetensors_core::{Dtype, Error, ErrorKind, SaveOptions, ShardOptions, TensorView, serialize};
-use safetensors_ndarray::{
-    ArrayElement, DynArray, FileBytes, Reader, Writer, array_source, save_sharded,
-};
+use safetensors_core::{Dtype, Error, ErrorKind, SaveOptions, ShardOptions, serialize};
+use safetensors_ndarray::{ArrayElement, DynArray, Reader, Writer, array_source, save_sharded};
+
+use crate::common::shifted;
 
 /// Another memory layout of an array with the same elements, and a view of some of them.
 fn view_of<'a, T: Clone>(
@@ -121,29 +118,15 @@ fn names_prefixes_attributes_and_metadata() {
     assert_eq!((r.attribute("u", "units"), r.attribute("grid/x", "units")), (Some("km/h"), None));
     assert_eq!(r.checkpoint().metadata()["title"], "t");
     assert_eq!(r.checkpoint().aliases().count(), 0);
-    assert_eq!(
-        (
-            r.checkpoint().len(),
-            r.checkpoint().is_empty(),
-            r.array("any").is_ok(),
-            r.array("x").is_ok()
-        ),
-        (4, false, true, false)
-    );
     assert_eq!(r.read::<i64, ndarray::Ix0>("scalar").unwrap(), Array0::from_elem((), 3));
     assert_eq!(r.read_any("any").unwrap(), DynArray::from(array![true, false]));
     assert_eq!(r.read_as::<f32, Ix2>("u").unwrap(), array![[1.0_f32, 2.0]]);
+    let shown = path.display();
     let error = r.read::<f64, Ix3>("u").unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "{}: tensor \"u\": ndarray: expected 3 dimensions, found 2: shape [1, 2]",
-            path.display()
-        )
-    );
+    let says = "ndarray: expected 3 dimensions, found 2: shape [1, 2]";
+    assert_eq!(error.to_string(), format!(r#"{shown}: tensor "u": {says}"#));
     let error = r.read::<f32, Ix2>("u").unwrap_err();
-    let expected = format!(r#"{}: tensor "u": expected dtype F32, found F64"#, path.display());
-    assert_eq!(error.to_string(), expected);
+    assert_eq!(error.to_string(), format!(r#"{shown}: tensor "u": expected dtype F32, found F64"#));
     // Every way to ask for an array that does not exist says which one may have been meant.
     let mut here = Array1::<f32>::zeros(4);
     for error in [
@@ -157,14 +140,9 @@ fn names_prefixes_attributes_and_metadata() {
         r.array("grid/y").unwrap_err(),
         Reader::open_in_memory(&path).unwrap().view::<f32, Ix1>("grid/y").unwrap_err(),
     ] {
-        let expected = format!(
-            r#"{}: tensor "grid/y": there is no such tensor; did you mean "grid/x"?"#,
-            path.display()
-        );
-        assert_eq!(error.to_string(), expected);
+        let says = r#"there is no such tensor; did you mean "grid/x"?"#;
+        assert_eq!(error.to_string(), format!(r#"{shown}: tensor "grid/y": {says}"#));
     }
-    let error = r.read::<f64, Ix2>("v").unwrap_err();
-    assert!(error.to_string().contains(r#"tensor "v": there is no such tensor"#), "{error}");
 }
 
 #[test]
@@ -183,20 +161,16 @@ fn from_shards_bytes_and_memory() {
     let view = r.view::<f64, Ix1>("c");
     assert!(view.map_or_else(|error| is_of_big_endian(&error), |view| view == array![5.0, 6.0]));
 
-    // A tensor of one byte before it misaligns `b`, which can be read, and not borrowed.
-    let (flag, b) = ([true], array![3.0_f64, 4.0]);
-    let flag = TensorView::from_slice(&[1], &flag).unwrap();
-    let b = array_source(&b);
-    let tensors: [(&str, &dyn safetensors_core::TensorSource); 2] = [("flag", &flag), ("b", &b)];
-    let file = serialize(tensors, &SaveOptions::new().order(Order::Given)).unwrap();
-    let r = Reader::from_bytes(FileBytes::copy_of(&file).unwrap()).unwrap();
+    // At an odd address, an array can be read, and not borrowed.
+    let file =
+        serialize([("b", array_source(&array![3.0_f64, 4.0]))], &SaveOptions::new()).unwrap();
+    let (words, len) = shifted(&file);
+    let r = Reader::from_bytes(&bytemuck::cast_slice(&words)[1..1 + len]).unwrap();
     assert_eq!(r.read::<f64, Ix1>("b").unwrap(), array![3.0, 4.0]);
     let error = r.view::<f64, Ix1>("b").unwrap_err();
     let is_misaligned = matches!(error.kind(), ErrorKind::Misaligned { dtype: Dtype::F64, .. });
     assert!(is_misaligned || is_of_big_endian(&error), "{error}");
     assert!(error.to_string().starts_with(r#"bytes in memory: tensor "b": "#), "{error}");
-    let r = Reader::from_bytes(file).unwrap();
-    assert_eq!(r.read::<bool, Ix1>("flag").unwrap(), array![true]);
     Reader::from_bytes(&b"no file"[..]).unwrap_err();
 }
 
@@ -226,52 +200,6 @@ fn steps_of_another_shape_are_refused() {
     w.finish().unwrap();
     let r = Reader::open(&path).unwrap();
     assert_eq!(r.read::<f64, Ix2>("u").unwrap(), array![[1.0], [2.0], [3.0]]);
-}
-
-#[test]
-fn of_two_writers_of_one_path_the_second_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    let a = Writer::create(&path).unwrap();
-    a.add("a", &array![1.0]).unwrap();
-    let error = Writer::create(&path).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::FileBusy), "{error}");
-    assert_eq!(error.file(), path.to_str());
-    a.finish().unwrap();
-    assert!(Reader::open(&path).unwrap().names().eq(["a"]));
-    let b = Writer::resume(&path).unwrap();
-    b.add("b", &array![2.0]).unwrap();
-    assert!(matches!(Writer::resume(&path).unwrap_err().kind(), ErrorKind::FileBusy));
-    b.finish().unwrap();
-    let r = Reader::open(&path).unwrap();
-    assert_eq!(r.read::<f64, Ix1>("a").unwrap(), array![1.0]);
-    assert_eq!(r.read::<f64, Ix1>("b").unwrap(), array![2.0]);
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-}
-
-#[test]
-fn several_threads_append() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    let w = Writer::create(&path).unwrap();
-    std::thread::scope(|scope| {
-        for thread in 0..3 {
-            let grown = w.grow::<f32>(&format!("{thread}"), Axis(0), &[100, 7]).unwrap();
-            scope.spawn(move || {
-                for step in 0..100 {
-                    let step = Array2::from_elem((7, 100), (1000 * thread + step) as f32);
-                    grown.append(&step.t()).unwrap();
-                }
-            });
-        }
-    });
-    w.finish().unwrap();
-    let r = Reader::open(&path).unwrap();
-    for thread in 0..3 {
-        let array: Array3<f32> = r.read(&format!("{thread}")).unwrap();
-        let expected = Array1::from_iter((0..100).map(|step| (1000 * thread + step) as f32));
-        assert_eq!(array.slice(s![.., 50, 3]), expected);
-    }
 }
 
 #[test]

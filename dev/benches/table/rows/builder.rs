@@ -12,7 +12,7 @@ use super::Spec;
 use super::load::{ALLOWANCE, data_len, reading, verify};
 use harness::data::TestFile;
 use harness::files::language_model;
-use harness::sample::{Contender, Goal, Run, Watch};
+use harness::sample::{Contender, Goal, Role, Row, Watch};
 use harness::system;
 
 const PEER: &str = "candle from_mmaped_safetensors";
@@ -30,28 +30,27 @@ fn row(name: &str, dtype: DType) -> Spec {
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
         let file = data.file("language-model.safetensors", &tensors)?;
         let contenders = vec![
-            building(
-                Contender::ours,
-                "safetensors_candle::var_builder",
-                &file,
-                dtype,
-                move |path| Ok(safetensors_candle::var_builder(path, dtype, &Device::Cpu)?),
-            ),
-            building(Contender::peer, PEER, &file, dtype, move |path| {
+            building(Role::Ours, "safetensors_candle::var_builder", &file, dtype, move |path| {
+                Ok(safetensors_candle::var_builder(path, dtype, &Device::Cpu)?)
+            }),
+            building(Role::Peer, PEER, &file, dtype, move |path| {
                 system::candle_var_builder(path, dtype)
             }),
             loading(&file, dtype),
         ];
         let size = dtype.size_in_bytes() as u64 / 2 * data_len(&file)?;
-        let goals =
-            [Goal::Faster(PEER, 5.0), Goal::OfLimit(LIMIT, 0.9), Goal::Memory(size + ALLOWANCE)];
-        Ok(reading(contenders, &file)?.memory(2 * size).goals(goals).samples(7))
+        let goals = vec![
+            Goal::AtLeast(PEER, 5.0),
+            Goal::AtLeast(LIMIT, 0.95),
+            Goal::Memory(size + ALLOWANCE),
+        ];
+        Ok(Row { memory: 2 * size, goals, samples: 7, ..reading(contenders, &file)? })
     })
 }
 
 /// Asks for all tensors by name, one after the other, as a model does.
 fn building(
-    role: fn(&'static str, Box<Run>) -> Contender,
+    role: Role,
     name: &'static str,
     file: &TestFile,
     dtype: DType,
@@ -69,7 +68,7 @@ fn building(
         })?;
         verify(tensors.iter(), expected)
     };
-    role(name, Box::new(run))
+    Contender::new(role, name, run)
 }
 
 /// Loads all tensors at once.

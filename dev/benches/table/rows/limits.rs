@@ -16,24 +16,6 @@ fn threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(8)
 }
 
-/// Reads the data of a file into one fresh allocation, in huge pages where the system has them.
-pub(crate) fn read_into_arena(path: &Path) -> Result<MmapMut> {
-    let file = File::open(path)?;
-    let (start, len) = data_range(&file)?;
-    let mut arena = arena(len)?;
-    let pieces = (start..).step_by(PIECE).zip(arena.chunks_mut(PIECE));
-    in_pieces(pieces, |(offset, piece), _: &mut ()| Ok(file.read_exact_at(piece, offset)?))?;
-    Ok(arena)
-}
-
-/// Fresh memory, in huge pages where the system has them.
-pub(super) fn arena(bytes: usize) -> Result<MmapMut> {
-    let arena = MmapMut::map_anon(bytes)?;
-    #[cfg(target_os = "linux")]
-    arena.advise(memmap2::Advice::HugePage)?;
-    Ok(arena)
-}
-
 /// Reads a whole file past the page cache, into one small buffer per thread, over and over.
 #[cfg(target_os = "linux")]
 pub(crate) fn read_past_the_cache(path: &Path) -> Result<()> {
@@ -55,7 +37,9 @@ pub(crate) fn read_past_the_cache(path: &Path) -> Result<()> {
 
 /// Touches fresh memory, in huge pages where the system has them, by several threads.
 pub(crate) fn touch(bytes: usize) -> Result<MmapMut> {
-    let mut arena = arena(bytes)?;
+    let mut arena = MmapMut::map_anon(bytes)?;
+    #[cfg(target_os = "linux")]
+    arena.advise(memmap2::Advice::HugePage)?;
     in_pieces(arena.chunks_mut(PIECE), |piece, _: &mut ()| {
         piece.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
         Ok(())
@@ -63,25 +47,14 @@ pub(crate) fn touch(bytes: usize) -> Result<MmapMut> {
     Ok(arena)
 }
 
-/// Reads the data of a file into one small buffer per thread, over and over. So only the reading
-/// itself is measured.
+/// Reads a file into one small buffer per thread, over and over. So only the reading itself is
+/// measured.
 pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {
     let file = File::open(path)?;
-    let (start, len) = data_range(&file)?;
-    reuse_buffers(&file, start, len)
-}
-
-/// The same for a file of another format, all of which is read.
-pub(crate) fn read_whole_into_reused_buffers(path: &Path) -> Result<()> {
-    let file = File::open(path)?;
     let len = file.metadata()?.len() as usize;
-    reuse_buffers(&file, 0, len)
-}
-
-fn reuse_buffers(file: &File, start: u64, len: usize) -> Result<()> {
     in_pieces((0..len).step_by(PIECE), |at, buffer: &mut Vec<u8>| {
-        buffer.resize(PIECE, 0);
-        Ok(file.read_exact_at(&mut buffer[..PIECE.min(len - at)], start + at as u64)?)
+        buffer.resize(PIECE.min(len - at), 0);
+        Ok(file.read_exact_at(buffer, at as u64)?)
     })
 }
 
@@ -115,13 +88,4 @@ fn in_pieces<T: Send, B: Default>(
         let mine = work();
         others.into_iter().filter_map(|other| other.join().ok()).fold(mine, Result::and)
     })
-}
-
-/// Where the data of a file begins, and its length.
-pub(crate) fn data_range(file: &File) -> Result<(u64, usize)> {
-    let mut length = [0; 8];
-    file.read_exact_at(&mut length, 0)?;
-    let (start, end) = (8 + u64::from_le_bytes(length), file.metadata()?.len());
-    ensure!(start <= end, "the header ends after the file");
-    Ok((start, (end - start) as usize))
 }

@@ -3,27 +3,16 @@
 mod array_orders;
 mod array_writes;
 mod arrays;
-mod background;
 mod builder;
 mod burn;
 mod convert;
-mod delta;
 mod first_load;
 mod gguf;
-mod growth;
-mod header;
 mod limits;
 mod load;
-mod open;
-mod other_formats;
 mod quantised;
-mod rank;
-mod remote;
-mod samples;
 mod save;
 mod scaling;
-mod slice;
-mod training;
 mod views;
 
 use anyhow::Result;
@@ -52,33 +41,20 @@ impl Spec {
 
 /// All rows, in the table's order.
 pub(crate) fn all() -> Vec<Spec> {
-    [
-        header::rows(),
-        open::rows(),
+    let groups = [
         load::rows(),
         first_load::rows(),
         builder::rows(),
         gguf::rows(),
-        other_formats::rows(),
         burn::rows(),
         views::rows(),
-        slice::rows(),
         arrays::rows(),
         array_writes::rows(),
         array_orders::rows(),
-        rank::rows(),
-        remote::rows(),
-        samples::rows(),
         save::rows(),
-        background::rows(),
-        training::rows(),
         convert::rows(),
-        delta::rows(),
         quantised::rows(),
         scaling::rows(),
-        growth::rows(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    groups.into_iter().flatten().collect()
 }

@@ -11,7 +11,6 @@ use safetensors_bridge::{Limits, Widening};
 use safetensors_ndarray::ViewArrayExt;
 
 use super::Spec;
-use super::header::REFERENCE;
 use harness::data::Data;
 use harness::files::{checksum, two_gib};
 use harness::sample::{Contender, Goal, Row};
@@ -48,6 +47,7 @@ pub(super) fn rows() -> Vec<Spec> {
     ]
 }
 
+const REFERENCE: &str = "safetensors";
 const LIMIT: &str = "map the file, parse the header";
 
 fn row(data: &Data, ours: impl Fn(std::path::PathBuf) -> Contender) -> Result<Row> {
@@ -74,8 +74,7 @@ fn row(data: &Data, ours: impl Fn(std::path::PathBuf) -> Contender) -> Result<Ro
             Ok(Header::parse(&mapped, &Limits::default())?)
         })
     });
-    Ok(Row::new(vec![ours(file.path.clone()), peer, limit])
-        .goals([Goal::OfLimit(LIMIT, 0.5)])
-        .reads(file.path)
-        .samples(15))
+    let contenders = vec![ours(file.path.clone()), peer, limit];
+    let goals = vec![Goal::AtLeast(LIMIT, 0.5)];
+    Ok(Row { goals, files: vec![file.path], samples: 15, ..Row::new(contenders) })
 }

@@ -11,7 +11,6 @@
 //! | [`delta`] | a compressed difference makes of a tensor what a loop makes of it, or is refused |
 //! | [`edit`] | an interrupted edit leaves the old file or the new one, whatever lies beside it |
 //! | [`slice`](mod@slice) | a slice has the elements that a loop over all positions finds |
-//! | [`convert`] | each element converts as an independent oracle says |
 //! | [`serialize`] | what was saved is read, by the reference too; equal tensors give equal bytes |
 //! | [`signature`] | keys, certificates and signed lists of any kind are read or refused; no name leads elsewhere |
 //! | [`npy`] | arrays of every layout are read element for element, archives as they were written |
@@ -24,7 +23,6 @@
 //! [`input::Input`] alone, so that a finding means the same after any update of a dependency.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a finding is a panic")]
 
-pub mod convert;
 pub mod delta;
 pub mod edit;
 pub mod foreign;
@@ -45,7 +43,6 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
-    ("convert", convert::run),
     ("delta", delta::run),
     ("edit", edit::run),
     ("foreign", foreign::run),

@@ -40,7 +40,6 @@ const MOST: u64 = 1 << 20;
 /// Checks one input: the whole of it is a file, or a directory.
 pub fn run(input: &[u8]) {
     let mut limits = Limits::default();
-    limits.objects = 20_000;
     limits.directory_bytes = 1 << 20;
     let options = Options::new().limits(limits).dequantize(true).optimizer_state(true);
     parts(input, &options);

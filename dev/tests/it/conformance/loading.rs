@@ -3,10 +3,10 @@
 use std::fs;
 
 use safetensors_bridge::convert::can_convert;
-use safetensors_bridge::framework::{Framework, Support, load};
+use safetensors_bridge::framework::{Framework, Samples, Support, load};
 use safetensors_bridge::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, TensorView,
-    Widening, serialize,
+    Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorBuf,
+    TensorView, Widening, serialize,
 };
 use tempfile::TempDir;
 
@@ -174,6 +174,34 @@ pub(crate) fn rows_in_any_order<F: Fixture>(device: &F::Device) {
         let loaded = F::from_exact(rows.read_with(&options).unwrap(), device).unwrap();
         assert_eq!(written::<F>(&loaded).unwrap(), expected, "{} {dtype}", F::NAME);
     }
+}
+
+/// A batch of files of a directory has their tensors, with one more dimension.
+pub(crate) fn samples_of_a_directory_are_stacked<F: Fixture>(device: &F::Device)
+where
+    F::Device: Clone,
+{
+    let dir = tempfile::tempdir().unwrap();
+    for position in 0..5_u8 {
+        let image = TensorBuf::from_vec(vec![2], vec![f32::from(position); 2]).unwrap();
+        let options = SaveOptions::new().metadata([("label", position.to_string())]);
+        let path = dir.path().join(format!("{position}.safetensors"));
+        safetensors_bridge::save(path, [("image", &image)], &options.durable(false)).unwrap();
+    }
+    let samples = Samples::<F>::open(dir.path(), device.clone()).unwrap();
+    let mut sizes = Vec::new();
+    let all = samples.for_each_batch(samples.shuffled(5), 2, |batch| {
+        let values = batch.positions.iter().flat_map(|&position| [position as f32; 2]).collect();
+        let images = TensorBuf::from_vec::<f32>(vec![batch.positions.len(), 2], values).unwrap();
+        assert_eq!(written::<F>(&batch.tensors["image"]).unwrap(), parts(&images), "{}", F::NAME);
+        for (metadata, position) in batch.metadata.iter().zip(&batch.positions) {
+            assert_eq!(metadata["label"], position.to_string());
+        }
+        sizes.push(batch.positions.len());
+        Ok::<(), Error>(())
+    });
+    all.unwrap();
+    assert_eq!(sizes, [2, 2, 1]);
 }
 
 pub(crate) fn any_name<F: Fixture>(device: &F::Device) {

@@ -8,6 +8,8 @@
 
 mod documented;
 mod loading;
+#[cfg(all(unix, feature = "ndarray", feature = "candle", feature = "burn"))]
+mod modes;
 #[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
 mod parts;
 #[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
@@ -17,6 +19,8 @@ mod saving;
 mod scaled;
 #[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
 mod schemes;
+#[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
+mod ties;
 #[cfg(all(feature = "ndarray", feature = "candle", feature = "burn"))]
 mod ways;
 
@@ -53,6 +57,7 @@ macro_rules! conformance {
             loading::several_files,
             loading::rows_in_any_order,
             loading::any_name,
+            loading::samples_of_a_directory_are_stacked,
             saving::save_load_save_is_byte_identical,
             saving::a_failed_save_leaves_the_old_file,
             loading::the_dtype_table_is_the_documented_one,

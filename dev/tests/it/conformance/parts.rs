@@ -42,7 +42,7 @@ fn of_pytorch(directory: &Path) {
 fn ours(directory: &Path) {
     let from = tempfile::tempdir().unwrap();
     of_pytorch(from.path());
-    let whole = Checkpoint::open_whole(from.path()).unwrap();
+    let whole = Checkpoint::open(from.path()).unwrap();
     let rewrite = Rewrite::of(&whole);
     let rules = RankRules::new().parse_rule("grid=uneven:1").unwrap();
     let rules = rules.parse_rule("norm=uneven:0").unwrap().parse_rule("*=replicate").unwrap();
@@ -98,13 +98,13 @@ fn check_every_way(path: &Path) {
     let columns = reader.slice::<f32, _>("grid", s![1.., 1..3]).unwrap();
     assert_eq!(columns.iter().copied().collect::<Vec<_>>(), [7., 8., 13., 14., 19., 20.]);
 
-    check(&Checkpoint::open_whole(path).unwrap(), &sample());
+    check(&Checkpoint::open(path).unwrap(), &sample());
     let held = files_in(path).into_iter().map(|file| {
         let name = file.file_name().unwrap().to_str().unwrap();
         (format!("s/{name}"), fs::read(&file).unwrap())
     });
     let store: MemoryStore = held.collect();
-    check(&Checkpoint::open_whole_in(store, "s", &Limits::default()).unwrap(), &sample());
+    check(&Checkpoint::open_in(store, "s", &Limits::default()).unwrap(), &sample());
 }
 
 #[test]

@@ -7,9 +7,8 @@ use candle_core::{DType, Device};
 use candle_nn::var_builder::Shard;
 use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
 use safetensors_bridge::candle::{CheckpointBackend, TensorParallelBackend, from_candle_error};
-use safetensors_bridge::checkpoint::Computed;
+use safetensors_bridge::checkpoint::{Assembled, Computed};
 use safetensors_bridge::framework::prepare;
-use safetensors_bridge::io::FileSource;
 use safetensors_bridge::load::QuantizedWeights;
 use safetensors_bridge::ndarray::{DynArray, Reader};
 use safetensors_bridge::ranks::RankRules;
@@ -18,7 +17,7 @@ use safetensors_bridge::{
 };
 use safetensors_testing::quantized::{Case, Quantized};
 
-type Numbers = Checkpoint<Computed<FileSource>>;
+type Numbers = Checkpoint<Computed<Assembled>>;
 
 /// Reads the weight of this name, with its shape.
 type Way = fn(&Quantized, &str, &LoadOptions) -> Result<(Vec<usize>, Vec<f32>)>;

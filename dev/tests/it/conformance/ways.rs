@@ -16,13 +16,12 @@ use safetensors_bridge::burn::{Burn, CheckpointStore, ModuleSnapshot};
 use safetensors_bridge::candle::{
     Candle, CheckpointBackend, TensorParallelBackend, from_candle_error,
 };
-use safetensors_bridge::checkpoint::Computed;
 use safetensors_bridge::checkpoint::store::{AsyncFile, AsyncStore, Fetched};
+use safetensors_bridge::checkpoint::{Assembled, Computed};
 use safetensors_bridge::convert::Converted;
 use safetensors_bridge::framework::{
     Framework, StagedPart, Staging, StagingBuffers, load, prepare, read_staged,
 };
-use safetensors_bridge::io::FileSource;
 use safetensors_bridge::load::{QuantizedWeights, read_slices, read_tensors};
 use safetensors_bridge::ndarray::{Ndarray, ReadArrayExt, Reader};
 use safetensors_bridge::ranks::RankRules;
@@ -57,9 +56,9 @@ impl Ask {
 }
 
 /// The file as a load with the options opens it.
-type Opened = Checkpoint<Computed<FileSource>>;
+type Opened = Checkpoint<Computed<Assembled>>;
 
-type Lazy<'a> = LazyTensor<'a, Computed<FileSource>>;
+type Lazy<'a> = LazyTensor<'a, Computed<Assembled>>;
 
 /// Reads `w` in one way. `None` if the way does not read as the file has it.
 type Way = fn(&Opened, Ask) -> Option<Result<TensorBuf>>;
@@ -131,7 +130,7 @@ const WAYS: [(&str, Way); 28] = [
         let rewrite = Rewrite::of(file);
         let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new()).unwrap();
         rewrite.save_ranks(dir.path(), &plan, "1", &ShardOptions::new()).unwrap();
-        let divided = Checkpoint::open_whole(dir.path()).unwrap();
+        let divided = Checkpoint::open(dir.path()).unwrap();
         assert_eq!(divided.len(), file.len());
         Some(rewritten(Rewrite::of(&divided), ask))
     }),

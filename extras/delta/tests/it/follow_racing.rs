@@ -1,79 +1,10 @@
 //! Followers whose reads fail, and whose publisher begins anew, at each call to the store in turn.
 
 use std::fs;
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
-use safetensors_core::io::FileSource;
-use safetensors_core::{ReadAt, Result};
 
 use crate::followed::{Publisher, copy, tensors};
+use crate::hooked::Hooked;
 use crate::support::{files, read};
-
-/// The local disk. A function is called before each call, with its number, and may fail.
-#[derive(Clone)]
-struct Hooked {
-    calls: Arc<AtomicUsize>,
-    before: Arc<dyn Fn(usize) -> io::Result<()> + Send + Sync>,
-}
-
-struct HookedFile(FileSource, Hooked);
-
-impl Hooked {
-    fn new(before: impl Fn(usize) -> io::Result<()> + Send + Sync + 'static) -> Self {
-        Self { calls: Arc::default(), before: Arc::new(before) }
-    }
-
-    fn call(&self) -> io::Result<()> {
-        (self.before)(self.calls.fetch_add(1, Ordering::SeqCst))
-    }
-
-    fn calls(&self) -> usize {
-        self.calls.load(Ordering::SeqCst)
-    }
-}
-
-impl ReadAt for HookedFile {
-    fn byte_len(&self) -> u64 {
-        self.0.byte_len()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.1.call()?;
-        self.0.read_exact_at(buf, offset)
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        self.0.check_unchanged()
-    }
-}
-
-impl Store for Hooked {
-    type File = HookedFile;
-
-    fn open(&self, path: &Path) -> Result<HookedFile> {
-        self.call()?;
-        LocalStore.open(path).map(|file| HookedFile(file, self.clone()))
-    }
-
-    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
-        self.call()?;
-        LocalStore.kind(path)
-    }
-
-    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
-        self.call()?;
-        LocalStore.list(directory)
-    }
-
-    fn version(&self, path: &Path) -> Result<Option<Version>> {
-        self.call()?;
-        LocalStore.version(path)
-    }
-}
 
 #[test]
 fn a_call_that_fails_changes_nothing() {
@@ -84,10 +15,7 @@ fn a_call_that_fails_changes_nothing() {
     let before = files(publisher.directory.path());
     for number in 0.. {
         // A second look finds what the first one did not, so all that follow fail, too.
-        let store = Hooked::new(move |call| match call < number {
-            true => Ok(()),
-            false => Err(io::Error::other("the disk is broken")),
-        });
+        let store = Hooked::broken_from(number);
         let polled = publisher.follower().poll_in(store.clone(), publisher.root());
         if store.calls() <= number {
             assert!(polled.unwrap().is_some());

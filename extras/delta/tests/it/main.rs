@@ -10,6 +10,7 @@ mod follow;
 mod follow_files;
 mod follow_racing;
 mod followed;
+mod hooked;
 mod hostile;
 mod linked;
 #[cfg(target_os = "linux")]

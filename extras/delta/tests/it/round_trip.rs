@@ -1,6 +1,5 @@
 //! What a delta makes of its base is the new checkpoint, bit for bit.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use proptest::prelude::*;
@@ -111,22 +110,6 @@ fn both_checkpoints_may_be_divided_in_their_own_ways() {
 }
 
 #[test]
-fn the_same_checkpoints_give_the_same_files() {
-    let tensors =
-        |seed| (0..40).map(|i| bytes(&format!("w{i}"), noise(1000 * i, seed + i as u64))).collect();
-    let (old, new): (Tensors, Tensors) = (tensors(0), tensors(9));
-    let scratch = Scratch::new(&old);
-    let made = |name: &str| -> BTreeMap<_, _> {
-        scratch.make(name, &new, &quick()).unwrap();
-        let files = files(&scratch.path(name)).into_iter();
-        files.map(|(file, bytes)| (file.file_name().unwrap().to_owned(), bytes)).collect()
-    };
-    let one = made("one");
-    assert_eq!(one.len(), 2);
-    assert_eq!(one, made("other"));
-}
-
-#[test]
 fn a_delta_without_changes_still_names_its_base() {
     let old = Tensors::from([bytes("w", [1, 2, 3])]);
     let scratch = Scratch::new(&old);
@@ -157,26 +140,6 @@ fn metadata_stays_and_recorded_digests_follow() {
     assert_eq!(applied.metadata()["format"], "pt");
     let checked = digest::verify(&applied, &DigestOptions::new()).unwrap();
     assert_eq!(checked[0].checked.len(), 1);
-}
-
-/// A base is replaced by what a delta makes of it, at once.
-#[test]
-fn the_result_may_take_the_place_of_the_base() {
-    let (old, new) = (Tensors::from([bytes("w", [1, 2])]), Tensors::from([bytes("w", [1, 9])]));
-    let scratch = Scratch::new(&old);
-    fs::write(scratch.path("base/config.json"), "{}").unwrap();
-    let delta = scratch.make("delta", &new, &quick()).unwrap();
-    let chain = Chain::new([delta]).unwrap();
-    let base = Checkpoint::open(scratch.path("base")).unwrap();
-    let options = quick().overwrite(true);
-    chain.apply(&base, scratch.path("base"), &options).unwrap();
-    assert_eq!(read(&scratch.path("base")), new);
-    assert_eq!(fs::read(scratch.path("base/config.json")).unwrap(), b"{}");
-    // Now it is another base.
-    let base = Checkpoint::open(scratch.path("base")).unwrap();
-    let error = chain.apply(&base, scratch.path("base"), &options).unwrap_err();
-    assert!(error.to_string().contains("tensor \"w\": its blake3 after the delta"), "{error}");
-    assert_eq!(read(&scratch.path("base")), new);
 }
 
 #[test]

@@ -127,7 +127,8 @@ impl<S: ReadAt> Record<'_, S> {
 
     /// Reads a module, a parameter (`id` and `param`) or a tensor (`bytes`, `shape` and `dtype`).
     fn read_map(&mut self, len: u64, id: Option<&str>, depth: Depth) -> Result<()> {
-        let (mut parts, mut own_id) = (Parts::default(), None);
+        let mut parts = Parts::default();
+        let mut own_id = None;
         for number in 0..len {
             let key = self.reader.expect_text("a key")?;
             let value = self.reader.value()?;

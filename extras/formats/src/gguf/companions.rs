@@ -17,7 +17,8 @@ const WEIGHT: &str = ".weight";
 /// Gives each quantised weight its scales, or the reason why it cannot be read, and removes the
 /// tensors that are of no use next to numbers.
 pub(super) fn explain(tensors: &mut Vec<Listed>) {
-    let (mut weights, mut others) = (BTreeMap::new(), Vec::new());
+    let mut weights = BTreeMap::new();
+    let mut others = Vec::new();
     for tensor in tensors.drain(..) {
         let module = tensor.name.strip_suffix(WEIGHT).map(str::to_owned);
         match module.filter(|_| tensor.kind.and_then(Type::blocks).is_some()) {
@@ -56,7 +57,9 @@ fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
     let is_known = scale.shape.len() <= 1 && [1, experts].contains(&count);
     if !is_known || scale.kind != Some(Type::F32) {
         let expected = if experts == 1 { "[1]".into() } else { format!("[1] or [{experts}]") };
-        let (name, found, shape) = (Quoted(&scale.name), &scale.type_name, &scale.shape);
+        let name = Quoted(&scale.name);
+        let found = &scale.type_name;
+        let shape = &scale.shape;
         return Err(format!("{name} should be F32 {expected}, found {found} {shape:?}"));
     }
     let elements: u64 = weight.shape.iter().map(|&dim| dim as u64).product();

@@ -21,41 +21,17 @@ pub(crate) fn open<S: ReadAt>(
     options: &Options,
     budget: &Budget,
 ) -> Result<TensorFile<S>> {
-    let (input, limits) = (Arc::new(input), budget.limits());
+    let input = Arc::new(input);
+    let limits = budget.limits();
     let cursor = Cursor { input: Arc::clone(&input), at: 0 };
     let mut reader = Reader::new(cursor, limits.directory_bytes);
-    if &reader.array()? != b"GGUF" {
-        return Err(reader.problem("it does not begin with GGUF"));
-    }
-    match reader.u32()? {
-        2 | 3 => {}
-        // The version of a big-endian file, read as little-endian.
-        version if version.swap_bytes() <= 3 => return Err(ErrorKind::BigEndian.into()),
-        version => {
-            return Err(reader.problem(format!("version {version} is unknown; expected 2 or 3")));
-        }
-    }
-    let (tensors, keys) = (reader.u64()?, reader.u64()?);
-    for count in [tensors, keys] {
-        let limit = limits.members;
-        if count > limit as u64 {
-            let found = usize::try_from(count).unwrap_or(usize::MAX);
-            return Err(ErrorKind::TooManyMembers { limit, found }.into());
-        }
-    }
+    check_start(&mut reader)?;
+    let tensors = count(&mut reader, limits.members)?;
+    let keys = count(&mut reader, limits.members)?;
     let mut keys = metadata::read(&mut reader, keys)?;
     let split =
         split::take(&mut keys.metadata, tensors).map_err(|problem| reader.problem(problem))?;
-    let mut listed = Vec::new();
-    let mut names = HashSet::new();
-    for _ in 0..tensors {
-        let tensor = Listed::read(&mut reader)?;
-        if !names.insert(tensor.name.clone()) {
-            let error = safetensors_core::Error::from(safetensors_core::ErrorKind::DuplicateTensor);
-            return Err(error.in_tensor(&tensor.name));
-        }
-        listed.push(tensor);
-    }
+    let mut listed = list(&mut reader, tensors)?;
     let file_len = input.source.byte_len();
     let start = reader.position().checked_next_multiple_of(keys.alignment);
     let start = start.ok_or_else(|| reader.problem("the data begins beyond the end"))?;
@@ -76,4 +52,42 @@ pub(crate) fn open<S: ReadAt>(
     builder.tensors.extend(listed.into_iter().map(|tensor| tensor.into_tensor(options)));
     let built = builder.build(file_len, budget)?;
     TensorFile::new(Format::Gguf, built, Container::File(Arc::clone(&input)))
+}
+
+/// Fails if the file does not begin as one of a known version does.
+fn check_start(reader: &mut Reader<impl ReadAt>) -> Result<()> {
+    if &reader.array()? != b"GGUF" {
+        return Err(reader.problem("it does not begin with GGUF"));
+    }
+    match reader.u32()? {
+        2 | 3 => Ok(()),
+        // The version of a big-endian file, read as little-endian.
+        version if version.swap_bytes() <= 3 => Err(ErrorKind::BigEndian.into()),
+        version => Err(reader.problem(format!("version {version} is unknown; expected 2 or 3"))),
+    }
+}
+
+/// Reads how many tensors or keys there are.
+fn count(reader: &mut Reader<impl ReadAt>, limit: usize) -> Result<u64> {
+    let count = reader.u64()?;
+    if count > limit as u64 {
+        let found = usize::try_from(count).unwrap_or(usize::MAX);
+        return Err(ErrorKind::TooManyMembers { limit, found }.into());
+    }
+    Ok(count)
+}
+
+/// Reads so many tensors, which have different names.
+fn list(reader: &mut Reader<impl ReadAt>, count: u64) -> Result<Vec<Listed>> {
+    let mut listed = Vec::new();
+    let mut names = HashSet::new();
+    for _ in 0..count {
+        let tensor = Listed::read(reader)?;
+        if !names.insert(tensor.name.clone()) {
+            let error = safetensors_core::Error::from(safetensors_core::ErrorKind::DuplicateTensor);
+            return Err(error.in_tensor(&tensor.name));
+        }
+        listed.push(tensor);
+    }
+    Ok(listed)
 }

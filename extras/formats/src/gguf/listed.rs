@@ -52,7 +52,8 @@ impl Listed {
             shape.reverse();
             let kind = Type::from_id(id);
             if let Some(kind) = kind.filter(|kind| kind.byte_len(&shape).is_none()) {
-                let (row, block) = (shape.last().unwrap_or(&1), kind.block_len());
+                let row = shape.last().unwrap_or(&1);
+                let block = kind.block_len();
                 return Err(reader.problem(match row % block {
                     0 => "its size does not fit 64 bits".into(),
                     _ => format!(

@@ -63,21 +63,22 @@ fn value<S: ReadAt>(
     left: &mut u32,
 ) -> Result<Option<Value>> {
     Ok(Some(match kind {
-        0 => reader.u8()?.into(),
+        0 => reader.byte()?.into(),
         1 => i8::from_le_bytes(reader.array()?).into(),
         2 => u16::from_le_bytes(reader.array()?).into(),
         3 => i16::from_le_bytes(reader.array()?).into(),
         4 => reader.u32()?.into(),
         5 => i32::from_le_bytes(reader.array()?).into(),
         6 => number(f32::from_le_bytes(reader.array()?).to_string()),
-        7 => match reader.u8()? {
+        7 => match reader.byte()? {
             0 => false.into(),
             1 => true.into(),
             other => return Err(reader.problem(format!("a boolean is {other}, not 0 or 1"))),
         },
         8 => reader.text()?.into(),
         9 => {
-            let (kind, count) = (reader.u32()?, reader.u64()?);
+            let kind = reader.u32()?;
+            let count = reader.u64()?;
             let depth = depth.deeper()?;
             let mut items = Vec::new();
             let mut is_whole = true;

@@ -38,16 +38,20 @@ pub(super) fn locate(
         end = tensor.at;
     }
     let q2_0 = kinds.pop().filter(|_| kinds.is_empty());
-    let mut before = (0, "");
-    for tensor in tensors {
+    for tensor in &mut *tensors {
         if tensor.kind == Some(Type::Q2_0[0]) {
             tensor.kind = q2_0;
         }
         let known = tensor.kind.and_then(|kind| kind.byte_len(&tensor.shape));
         tensor.byte_len = known.unwrap_or(tensor.byte_len);
-        if tensor.byte_len == 0 {
-            continue;
-        }
+    }
+    check(tensors, file_len)
+}
+
+/// Fails if a tensor reaches past the end of the file, or into the next one.
+fn check(tensors: &[Listed], file_len: u64) -> Result<()> {
+    let mut before = (0, "");
+    for tensor in tensors.iter().filter(|tensor| tensor.byte_len > 0) {
         let end = tensor.at.saturating_add(tensor.byte_len);
         let kind = if end > file_len {
             ErrorKind::PastEnd { expected: end, found: file_len }

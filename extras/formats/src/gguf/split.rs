@@ -49,9 +49,6 @@ pub(crate) fn open_parts<S: ReadAt + 'static>(
     path: &Path,
     open: impl Fn(&Path) -> Result<TensorFile<S>>,
 ) -> Result<Vec<(PathBuf, TensorFile<S>)>> {
-    let bad = |problem: String, path: &Path| {
-        Error::from(ErrorKind::BadSplit { problem }).in_file(error::label(path))
-    };
     let Split { number, count, .. } = split;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let end = end(number, count);
@@ -59,7 +56,8 @@ pub(crate) fn open_parts<S: ReadAt + 'static>(
         let part = u32::from(number) + 1;
         return Err(bad(format!("part {part} of {count} should have a name in {end}"), path));
     };
-    let (mut files, mut all) = (vec![(path.to_owned(), file)], split.own);
+    let mut files = vec![(path.to_owned(), file)];
+    let mut all = split.own;
     for other in (0..count).filter(|&other| other != number) {
         let name = format!("{stem}{}", self::end(other, count));
         let sibling = path.with_file_name(&name);
@@ -93,6 +91,10 @@ pub(crate) fn open_parts<S: ReadAt + 'static>(
         }
         None => Ok(files),
     }
+}
+
+fn bad(problem: String, path: &Path) -> Error {
+    Error::from(ErrorKind::BadSplit { problem }).in_file(error::label(path))
 }
 
 /// How the name of a part ends.

@@ -14,7 +14,7 @@ use super::fortran;
 use super::header::{Header, Order, check_length, header_of_member};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
-use crate::input::{Cursor, Input, ReadData, stem};
+use crate::input::{Cursor, Input, stem};
 use crate::polyglot::check_polyglot;
 use crate::zipped::{Place, Zipped, expect_end};
 
@@ -238,7 +238,7 @@ impl<S: ReadAt> Array<S> {
     }
 
     /// The bytes of the elements, to be read at any position.
-    fn anywhere(&self) -> Result<Box<dyn ReadData + '_>> {
+    fn anywhere(&self) -> Result<Box<fortran::ReadData<'_>>> {
         let len = self.data_len()?;
         let start = match &self.bytes {
             Bytes::Whole(_) => self.header_len,

@@ -31,7 +31,8 @@ pub(crate) fn open_file<S: ReadAt>(
 
 /// The array behind a header. The elements begin at a place.
 pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tensor> {
-    let (dtype, shape) = (header.dtype, header.shape.clone());
+    let dtype = header.dtype;
+    let shape = header.shape.clone();
     let width = dtype.bits() as usize / 8;
     let elements = header.data_len()? / width as u64;
     let strides = header.order.strides(&shape);

@@ -9,8 +9,6 @@ use std::iter;
 
 use safetensors_core::Result;
 
-use crate::input::ReadData;
-
 /// The most bytes that are transposed at once. There are two buffers of this size.
 pub(super) const BLOCK: usize = 32 << 20;
 
@@ -22,6 +20,9 @@ const WINDOW: u64 = 1 << 20;
 
 /// The side of a tile, in elements: one tile, of elements of any width, fits the first cache.
 const TILE: usize = 32;
+
+/// Fills a buffer with the bytes of an array from an offset on, counted from the first element.
+pub(super) type ReadData<'a> = dyn FnMut(u64, &mut [u8]) -> Result<()> + 'a;
 
 /// Takes a part of the array in C order.
 pub(super) type Give<'a> = dyn FnMut(&mut [u8]) -> Result<()> + 'a;
@@ -35,7 +36,7 @@ pub(super) fn differs(shape: &[usize]) -> bool {
 /// which are 1, 2, 4 or 8. The size of the whole array fits 64 bits, and the orders
 /// [differ](differs).
 pub(super) fn transpose(
-    data: &mut dyn ReadData,
+    data: &mut ReadData<'_>,
     shape: &[usize],
     width: usize,
     block: usize,
@@ -62,7 +63,8 @@ pub(super) fn transpose(
             let [stored, transposed] = &mut buffers;
             part.gather(data, &mut stored[..len])?;
             let dims: Vec<_> = iter::once(positions).chain(inner.iter().copied()).collect();
-            let (from, to) = (&stored[..len], &mut transposed[..len]);
+            let from = &stored[..len];
+            let to = &mut transposed[..len];
             match width {
                 1 => in_memory::<1>(from, to, &dims),
                 2 => in_memory::<2>(from, to, &dims),
@@ -95,7 +97,7 @@ struct ArrayPart<'a> {
 
 impl ArrayPart<'_> {
     /// Reads the elements of the part into `block`, in Fortran order.
-    fn gather(&self, data: &mut dyn ReadData, block: &mut [u8]) -> Result<()> {
+    fn gather(&self, data: &mut ReadData<'_>, block: &mut [u8]) -> Result<()> {
         let axis = self.prefix.len();
         let width = self.width as u64;
         // The distance of neighbours along each dimension, in bytes; at the end, all bytes.
@@ -106,7 +108,8 @@ impl ArrayPart<'_> {
                 Some(*stride)
             })
             .collect();
-        let (stride, outer) = (strides[axis], strides[axis + 1]);
+        let stride = strides[axis];
+        let outer = strides[axis + 1];
         let end = strides[self.shape.len()];
         let first: u64 =
             self.prefix.iter().zip(&strides).map(|(&i, stride)| i as u64 * stride).sum();
@@ -135,8 +138,8 @@ impl ArrayPart<'_> {
 }
 
 /// Reads runs that lie near each other with what is between them.
-struct Window<'a> {
-    data: &'a mut dyn ReadData,
+struct Window<'a, 'd> {
+    data: &'a mut ReadData<'d>,
     /// Where the data ends.
     end: u64,
     /// How much is read at once; 0 if each run is read by itself.
@@ -146,17 +149,17 @@ struct Window<'a> {
     bytes: Vec<u8>,
 }
 
-impl Window<'_> {
+impl Window<'_, '_> {
     fn fill(&mut self, mut at: u64, mut run: &mut [u8]) -> Result<()> {
         // A run that is as large as the window gains nothing from it.
         if run.len() as u64 >= self.size {
-            return self.data.read(at, run);
+            return (self.data)(at, run);
         }
         while !run.is_empty() {
             let skipped = at.checked_sub(self.start).filter(|&by| by < self.bytes.len() as u64);
             let Some(skipped) = skipped else {
                 self.bytes.resize(self.size.min(self.end - at) as usize, 0);
-                self.data.read(at, &mut self.bytes)?;
+                (self.data)(at, &mut self.bytes)?;
                 self.start = at;
                 continue;
             };
@@ -178,7 +181,8 @@ impl Window<'_> {
 /// to each other. So this is the transposition of a matrix, with rows in another order. It goes
 /// tile by tile, so that each line of the cache that is loaded is used whole.
 fn in_memory<const W: usize>(from: &[u8], to: &mut [u8], shape: &[usize]) {
-    let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
+    let from = from.as_chunks::<W>().0;
+    let to = to.as_chunks_mut::<W>().0;
     let Some((&columns, others)) = shape.split_last() else { return };
     let rows = from.len() / columns;
     let mut tile = [[[0; W]; TILE]; TILE];

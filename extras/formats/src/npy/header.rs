@@ -63,7 +63,8 @@ pub struct Header {
 impl Header {
     /// The header of an array in C order, little-endian, as safetensors stores it.
     pub fn new(dtype: Dtype, shape: &[usize]) -> Self {
-        let (order, byte_order) = (Order::C, ByteOrder::Little);
+        let order = Order::C;
+        let byte_order = ByteOrder::Little;
         Self { dtype, shape: shape.to_vec(), order, byte_order }
     }
 
@@ -100,10 +101,12 @@ impl Header {
         };
         let found = fill(reader, &mut len[..len_bytes])?;
         if found < len_bytes {
-            let (expected, found) = (len_bytes as u64, found as u64);
+            let expected = len_bytes as u64;
+            let found = found as u64;
             return Err(ErrorKind::HeaderCut { expected, found }.into());
         }
-        let (expected, limit) = (u32::from_le_bytes(len).into(), limits.header_bytes);
+        let expected = u32::from_le_bytes(len).into();
+        let limit = limits.header_bytes;
         if expected > limit {
             return Err(ErrorKind::HeaderTooLong { limit, found: expected }.into());
         }
@@ -196,7 +199,8 @@ impl Header {
                 len.into()
             }
             Err(_) => {
-                let (len, limit) = (padded(12), u32::MAX);
+                let len = padded(12);
+                let limit = u32::MAX;
                 let too_long =
                     |_| ErrorKind::HeaderTooLong { limit: limit.into(), found: len as u64 };
                 bytes.extend([2, 0]);

@@ -134,7 +134,9 @@ impl<'a> Parser<'a> {
     /// Values with commas between them, and perhaps one at the end, up to `close`; and the number
     /// of commas.
     fn items(&mut self, close: char, depth: Depth) -> Result<(Vec<Value>, usize), ErrorKind> {
-        let (depth, mut items, mut commas) = (depth.deeper()?, Vec::new(), 0);
+        let depth = depth.deeper()?;
+        let mut items = Vec::new();
+        let mut commas = 0;
         while !self.take(close) {
             if commas < items.len() {
                 return Err(self.expected(if close == ')' { "',' or ')'" } else { "',' or ']'" }));
@@ -147,7 +149,9 @@ impl<'a> Parser<'a> {
 
     fn dictionary(&mut self, depth: Depth) -> Result<Value, ErrorKind> {
         self.at += 1;
-        let (depth, mut entries, mut commas) = (depth.deeper()?, Vec::new(), 0);
+        let depth = depth.deeper()?;
+        let mut entries = Vec::new();
+        let mut commas = 0;
         while !self.take('}') {
             if commas < entries.len() {
                 return Err(self.expected("',' or '}'"));

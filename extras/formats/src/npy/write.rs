@@ -40,7 +40,8 @@ pub fn write(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Resu
 /// The errors of [`write()`] but for the first.
 pub fn write_data(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
     let expected = shape::byte_len(tensor.dtype(), tensor.shape())?;
-    let (mut found, mut refused) = (0, None);
+    let mut found = 0;
+    let mut refused = None;
     let given = tensor.write_to(&mut |bytes| {
         found += bytes.len() as u64;
         if found > expected {

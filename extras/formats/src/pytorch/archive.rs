@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 
-use super::bytes::Bytes;
+use super::bytes;
 use super::values::{Node, Value, Values};
 use super::{Members, build, names, pickle, root_of, script};
 use crate::budget::Budget;
@@ -136,7 +136,7 @@ fn check_order<S: ReadAt>(zipped: &Zipped<S>, member: usize) -> Result<()> {
 /// Reads the pickle of a member. Returns its root.
 fn read_pickle<S: ReadAt>(zipped: &Zipped<S>, member: usize, values: &mut Values) -> Result<Value> {
     zipped.member(member, |member| {
-        let mut bytes = Bytes::new(BufReader::new(member), &values.budget);
+        let mut bytes = bytes::counted(BufReader::new(member), &values.budget);
         pickle::read(&mut bytes, values)
     })
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 
-use super::bytes::Bytes;
+use super::bytes;
 use super::values::{Node, Value, Values};
 use super::{build, names, pickle};
 use crate::budget::Budget;
@@ -35,7 +35,7 @@ pub(crate) fn open<S: ReadAt>(
 ) -> Result<TensorFile<S>> {
     let input = Arc::new(input);
     let cursor = Cursor { input: Arc::clone(&input), at: 0 };
-    let mut bytes = Bytes::new(BufReader::new(cursor), budget);
+    let mut bytes = bytes::counted(BufReader::new(cursor), budget);
     let mut values = Values::new(budget);
     let magic = pickle::read(&mut bytes, &mut values)?;
     if !matches!(values.node(magic), Some(Node::Integer(found)) if **found == MAGIC) {
@@ -103,7 +103,8 @@ fn starts<S: ReadAt>(
         if byte_len != Some(storage.byte_len) {
             return Err(problem("has another size than its tensors say").into());
         }
-        let (start, byte_len) = (at + 8, storage.byte_len);
+        let start = at + 8;
+        let byte_len = storage.byte_len;
         at = start
             .checked_add(byte_len)
             .filter(|&end| end <= file_len)

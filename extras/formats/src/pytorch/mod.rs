@@ -59,7 +59,7 @@
 //!   (`torch_dist`) save so. The settings of optimizers become the same metadata as those of a
 //!   file. [`notes`](crate::TensorFile::notes) name the other values that are no tensors.
 //! - The same in safetensors files (`HuggingFaceStorageWriter`), as
-//!   [`open_whole`](safetensors_core::Checkpoint::open_whole) of core reads them.
+//!   [`open`](safetensors_core::Checkpoint::open) of core reads them.
 //! - DeepSpeed saves a directory for each step, and a file `latest` beside it. Of the stages 1, 2 and
 //!   3 of ZeRO, the F32 weights are read, and the optimizer's state and settings on
 //!   [request](crate::Options::optimizer_state). Parameters that are frozen, and buffers, have the
@@ -119,7 +119,7 @@ mod text;
 mod values;
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 pub(crate) use archive::open as open_archive;
@@ -166,10 +166,7 @@ fn build(
     let others = others.chain(unreadable.into_iter().map(|(name, class)| unread(name, class)));
     builder.tensors.extend(others);
     if let Some(placed) = &options.placed {
-        let unindexed = found.extract_if(.., |(name, _)| !placed.contains(name));
-        builder.unindexed.extend(unindexed.map(|(name, _)| name));
-        let unindexed = builder.tensors.extract_if(.., |tensor| !placed.contains(&tensor.name));
-        builder.unindexed.extend(unindexed.map(|tensor| tensor.name));
+        leave_unindexed(placed, &mut found, &mut builder);
     }
     let tied = tied(values, &found)?;
     // As the libraries of the Hub mark a file that PyTorch has written.
@@ -199,6 +196,18 @@ fn build(
         builder.tensors.push(one(values, &name, tensor, storage).map_err(located)?);
     }
     Ok(builder)
+}
+
+/// Takes out the tensors that an index does not place in this file.
+fn leave_unindexed(
+    placed: &HashSet<String>,
+    found: &mut Vec<(String, u32)>,
+    builder: &mut Builder,
+) {
+    let unindexed = found.extract_if(.., |(name, _)| !placed.contains(name));
+    builder.unindexed.extend(unindexed.map(|(name, _)| name));
+    let unindexed = builder.tensors.extract_if(.., |tensor| !placed.contains(&tensor.name));
+    builder.unindexed.extend(unindexed.map(|tensor| tensor.name));
 }
 
 /// Whether a key of metadata has a meaning of its own, and so cannot be the other name of a tensor.

@@ -109,7 +109,8 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(super) fn new(values: &'a Values) -> Self {
-        let (found, depth) = (Collected::default(), Depth::default());
+        let found = Collected::default();
+        let depth = Depth::default();
         Self { values, found, path: Vec::new(), path_len: 0, depth }
     }
 
@@ -323,7 +324,8 @@ impl<'a> Search<'a> {
     /// Fails if a dictionary has a key twice. A dictionary of Python has each key once, so which of
     /// the values counts would depend on the reader.
     fn check_keys(&mut self, items: &'a [(Value, Value)]) -> Result<()> {
-        let (mut numbers, mut texts) = (HashSet::new(), HashSet::new());
+        let mut numbers = HashSet::new();
+        let mut texts = HashSet::new();
         for &(key, _) in items {
             let is_new = match key {
                 Value::Int(number) => numbers.insert(number),

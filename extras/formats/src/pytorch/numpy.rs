@@ -115,7 +115,8 @@ fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
         },
         None => Arc::default(),
     };
-    let (mut shape, mut is_swapped) = (parts.shape.clone(), false);
+    let mut shape = parts.shape.clone();
+    let mut is_swapped = false;
     let kind = match (parse_descr(&descr), letter) {
         (Ok((dtype, order)), _) => {
             is_swapped = order == ByteOrder::Big && dtype.alignment() > 1;
@@ -142,20 +143,24 @@ fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
             Kind { name, width }
         }
     };
-    let width = u64::from(kind.width);
-    let expected = shape.iter().fold(width, |all, &dim| all.saturating_mul(dim as u64));
-    let found = bytes.len() as u64;
-    if found != expected {
-        let problem =
-            format!("a NumPy array of shape {shape:?} and type {descr} has {found} bytes");
-        return Err(problem.into());
+    let len = shape.iter().fold(kind.width.into(), |all: u64, &dim| all.saturating_mul(dim as u64));
+    if bytes.len() as u64 != len {
+        let found = bytes.len();
+        let problem = "a NumPy array of shape";
+        return Err(format!("{problem} {shape:?} and type {descr} has {found} bytes").into());
     }
     let strides = parts.order.strides(&shape);
-    let (held, width) = (Some(bytes), kind.width);
-    let storage = Storage { key: "of NumPy".into(), byte_len: found, width, held };
+    let tensor = TensorRef { storage: 0, kind, offset: 0, shape, strides, is_swapped };
+    held(values, tensor, bytes).map(Some)
+}
+
+/// Adds a tensor whose bytes are in the pickle.
+fn held(values: &mut Values, tensor: TensorRef, bytes: Arc<[u8]>) -> Result<Node, Wrong> {
+    let byte_len = bytes.len() as u64;
+    let width = tensor.kind.width;
+    let storage = Storage { key: "of NumPy".into(), byte_len, width, held: Some(bytes) };
     let storage = values.add_storage(storage)?;
-    let tensor = TensorRef { storage, kind, offset: 0, shape, strides, is_swapped };
-    Ok(Some(values.add_tensor(tensor)?))
+    Ok(values.add_tensor(TensorRef { storage, ..tensor })?)
 }
 
 /// The type with its byte order, as NumPy writes it: `<f4`. The object is `dtype('f4', False, True)`

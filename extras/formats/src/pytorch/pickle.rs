@@ -19,7 +19,9 @@ const COUNTED: usize = 64;
 
 /// Reads one pickle, and leaves the bytes behind it unread. Returns its root.
 pub(super) fn read<R: BufRead>(bytes: &mut Bytes<R>, values: &mut Values) -> Result<Value> {
-    let (stack, marks, memo) = (Vec::new(), Vec::new(), HashMap::new());
+    let stack = Vec::new();
+    let marks = Vec::new();
+    let memo = HashMap::new();
     let mut machine = Machine { bytes, values, stack, marks, memo, highest: 0 };
     loop {
         machine.values.budget.work(COUNTED)?;
@@ -59,6 +61,7 @@ impl<R: BufRead> Machine<'_, R> {
                 let is_known = self.number(opcode)?
                     || self.line(opcode)?
                     || self.container(opcode)?
+                    || self.items(opcode)?
                     || self.stack_or_memo(opcode)?
                     || self.class_or_object(opcode)?;
                 if !is_known {
@@ -72,58 +75,43 @@ impl<R: BufRead> Machine<'_, R> {
 
     /// Numbers and the like. `false` for another opcode.
     fn number(&mut self, opcode: u8) -> Result<bool> {
-        match opcode {
-            op::NONE => self.push(Value::None)?,
-            op::NEWTRUE => self.push(Value::Bool(true))?,
-            op::NEWFALSE => self.push(Value::Bool(false))?,
-            op::BININT1 => {
-                let number = self.bytes.byte()?;
-                self.push(Value::Int(number.into()))?;
-            }
-            op::BININT2 => {
-                let number = u16::from_le_bytes(self.bytes.array()?);
-                self.push(Value::Int(number.into()))?;
-            }
-            op::BININT => {
-                let number = i32::from_le_bytes(self.bytes.array()?);
-                self.push(Value::Int(number.into()))?;
-            }
+        let value = match opcode {
+            op::NONE => Value::None,
+            op::NEWTRUE => Value::Bool(true),
+            op::NEWFALSE => Value::Bool(false),
+            op::BININT1 => Value::Int(self.bytes.byte()?.into()),
+            op::BININT2 => Value::Int(u16::from_le_bytes(self.bytes.array()?).into()),
+            op::BININT => Value::Int(i32::from_le_bytes(self.bytes.array()?).into()),
             op::INT | op::LONG => {
-                let line = self.bytes.text_line()?;
-                let value = match (opcode, line.as_str()) {
+                let line = self.bytes.text_line(&self.values.budget)?;
+                match (opcode, line.as_str()) {
                     (op::INT, "00") => Value::Bool(false),
                     (op::INT, "01") => Value::Bool(true),
                     _ => match line.strip_suffix('L').unwrap_or(&line).parse() {
                         Ok(number) => Value::Int(number),
                         Err(_) => self.values.add(Node::Integer(line.into_bytes().into()))?,
                     },
-                };
-                self.push(value)?;
+                }
             }
             op::LONG1 | op::LONG4 => {
                 let len = match opcode {
                     op::LONG1 => self.bytes.byte()?.into(),
                     _ => u32::from_le_bytes(self.bytes.array()?).into(),
                 };
-                let digits = self.bytes.bytes(len)?;
-                let value = match integer(&digits) {
+                let digits = self.bytes.bytes(len, &self.values.budget)?;
+                match integer(&digits) {
                     Some(number) => Value::Int(number),
                     None => self.values.add(Node::Integer(digits.into()))?,
-                };
-                self.push(value)?;
+                }
             }
             op::FLOAT => {
-                let line = self.bytes.text_line()?;
-                let number =
-                    line.parse().map_err(|_| self.bytes.problem("a float has no digits"))?;
-                self.push(Value::Float(number))?;
+                let number = self.bytes.text_line(&self.values.budget)?.parse();
+                Value::Float(number.map_err(|_| self.bytes.problem("a float has no digits"))?)
             }
-            op::BINFLOAT => {
-                let number = f64::from_be_bytes(self.bytes.array()?);
-                self.push(Value::Float(number))?;
-            }
+            op::BINFLOAT => Value::Float(f64::from_be_bytes(self.bytes.array()?)),
             _ => return Ok(false),
-        }
+        };
+        self.push(value)?;
         Ok(true)
     }
 
@@ -131,7 +119,7 @@ impl<R: BufRead> Machine<'_, R> {
     fn line(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::STRING | op::UNICODE => {
-                let line = self.bytes.line()?;
+                let line = self.bytes.line(&self.values.budget)?;
                 let text = match opcode {
                     op::STRING => unquoted(&line),
                     _ => raw_unicode(&line),
@@ -155,34 +143,32 @@ impl<R: BufRead> Machine<'_, R> {
 
     /// Tuples, lists, sets and dictionaries. `false` for another opcode.
     fn container(&mut self, opcode: u8) -> Result<bool> {
-        match opcode {
-            op::MARK => {
-                self.values.budget.keep_all::<usize>(1)?;
-                self.marks.push(self.stack.len());
-            }
-            op::EMPTY_TUPLE => self.push_node(Node::Tuple(Vec::new()))?,
-            op::EMPTY_LIST | op::EMPTY_SET => self.push_node(Node::List(Vec::new()))?,
-            op::EMPTY_DICT => self.push_node(dict(Vec::new()))?,
-            op::TUPLE => {
-                let items = self.pop_to_mark()?;
-                self.push_node(Node::Tuple(items))?;
-            }
-            op::LIST | op::FROZENSET => {
-                let items = self.pop_to_mark()?;
-                self.push_node(Node::List(items))?;
-            }
+        let node = match opcode {
+            op::EMPTY_TUPLE => Node::Tuple(Vec::new()),
+            op::EMPTY_LIST | op::EMPTY_SET => Node::List(Vec::new()),
+            op::EMPTY_DICT => dict(Vec::new()),
+            op::TUPLE => Node::Tuple(self.pop_to_mark()?),
+            op::LIST | op::FROZENSET => Node::List(self.pop_to_mark()?),
             op::DICT => {
                 let items = self.pop_to_mark()?;
-                let items = self.pairs(items)?;
-                self.push_node(dict(items))?;
+                dict(self.pairs(items)?)
             }
             op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
                 let count = usize::from(opcode - op::TUPLE1 + 1);
                 self.values.budget.keep_all::<Value>(count)?;
                 let mut items = (0..count).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
                 items.reverse();
-                self.push_node(Node::Tuple(items))?;
+                Node::Tuple(items)
             }
+            _ => return Ok(false),
+        };
+        self.push_node(node)?;
+        Ok(true)
+    }
+
+    /// What adds items to a container. `false` for another opcode.
+    fn items(&mut self, opcode: u8) -> Result<bool> {
+        match opcode {
             op::APPEND => {
                 self.values.budget.keep_all::<Value>(1)?;
                 let item = self.pop()?;
@@ -211,6 +197,10 @@ impl<R: BufRead> Machine<'_, R> {
     /// The stack, the marks and the memo. `false` for another opcode.
     fn stack_or_memo(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
+            op::MARK => {
+                self.values.budget.keep_all::<usize>(1)?;
+                self.marks.push(self.stack.len());
+            }
             op::POP if self.marks.last() == Some(&self.stack.len()) => _ = self.marks.pop(),
             op::POP => _ = self.pop()?,
             op::POP_MARK => _ = self.pop_to_mark()?,
@@ -246,19 +236,21 @@ impl<R: BufRead> Machine<'_, R> {
     fn class_or_object(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::GLOBAL => {
-                let module = self.bytes.text_line()?.into();
-                let name = self.bytes.text_line()?.into();
+                let module = self.bytes.text_line(&self.values.budget)?.into();
+                let name = self.bytes.text_line(&self.values.budget)?.into();
                 self.push_node(Node::Class { module, name })?;
             }
             op::STACK_GLOBAL => {
-                let (name, module) = (self.pop()?, self.pop()?);
+                let name = self.pop()?;
+                let module = self.pop()?;
                 let text = |value| self.values.text(value);
                 let (Some(module), Some(name)) = (text(module), text(name)) else {
                     return Err(self.bytes.problem("the name of a class is not a text"));
                 };
                 // A long text can name many classes.
                 self.values.budget.keep(module.len() + name.len())?;
-                let (module, name) = (module.into(), name.into());
+                let module = module.into();
+                let name = name.into();
                 self.push_node(Node::Class { module, name })?;
             }
             op::REDUCE | op::NEWOBJ | op::NEWOBJ_EX | op::INST | op::OBJ => self.object(opcode)?,
@@ -271,7 +263,7 @@ impl<R: BufRead> Machine<'_, R> {
             op::PERSID | op::BINPERSID => {
                 let id = match opcode {
                     op::PERSID => {
-                        let line = self.bytes.text_line()?;
+                        let line = self.bytes.text_line(&self.values.budget)?;
                         self.values.add(Node::Text(line.into()))?
                     }
                     _ => self.pop()?,
@@ -296,7 +288,7 @@ impl<R: BufRead> Machine<'_, R> {
             }
             _ => u64::from_le_bytes(self.bytes.array()?),
         };
-        let bytes = self.bytes.bytes(len)?;
+        let bytes = self.bytes.bytes(len, &self.values.budget)?;
         let node = match opcode {
             op::BINBYTES | op::SHORT_BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
                 Node::Bytes(bytes.into())
@@ -320,14 +312,15 @@ impl<R: BufRead> Machine<'_, R> {
                 (self.pop()?, arguments)
             }
             op::NEWOBJ_EX => {
-                let (keywords, arguments) = (self.pop()?, self.pop()?);
+                let keywords = self.pop()?;
+                let arguments = self.pop()?;
                 self.values.budget.keep_all::<Value>(2)?;
                 let both = self.values.add(Node::Tuple(vec![arguments, keywords]))?;
                 (self.pop()?, both)
             }
             op::INST => {
-                let module = self.bytes.text_line()?.into();
-                let name = self.bytes.text_line()?.into();
+                let module = self.bytes.text_line(&self.values.budget)?.into();
+                let name = self.bytes.text_line(&self.values.budget)?.into();
                 let class = self.values.add(Node::Class { module, name })?;
                 let arguments = self.pop_to_mark()?;
                 (class, self.values.add(Node::Tuple(arguments))?)
@@ -359,7 +352,7 @@ impl<R: BufRead> Machine<'_, R> {
             op::BINPUT | op::BINGET => self.bytes.byte()?.into(),
             op::LONG_BINPUT | op::LONG_BINGET => u32::from_le_bytes(self.bytes.array()?),
             _ => {
-                let line = self.bytes.text_line()?;
+                let line = self.bytes.text_line(&self.values.budget)?;
                 line.parse().map_err(|_| self.bytes.problem("a position is not a number"))?
             }
         })

@@ -108,10 +108,9 @@ pub(super) fn call(
     arguments: Value,
     is_function: bool,
 ) -> Result<Value, Wrong> {
-    let known = values.class(class).and_then(|(module, name)| KnownCallable::of(module, name));
-    let len = values.items(arguments).map_or(0, <[_]>::len);
+    let known = known_callable(values, class);
     if known.is_some() {
-        values.step(len)?;
+        values.step(values.items(arguments).map_or(0, <[_]>::len))?;
     }
     // The arguments of a class that is not known remain where they are.
     let given = known.and_then(|_| values.items(arguments)).map(<[_]>::to_vec);
@@ -148,16 +147,21 @@ pub(super) fn call(
                 return object(values, given);
             }
             // Only tensors are made so, and a function of this kind does not call itself.
-            let (module, name) = values.class(function).unwrap_or_default();
-            if let Some(KnownCallable::Subclass) = KnownCallable::of(module, name) {
-                return Err("a tensor of a subclass contains itself".into());
-            }
-            return call(values, function, inner, true);
+            return match known_callable(values, function) {
+                Some(KnownCallable::Subclass) => {
+                    Err("a tensor of a subclass contains itself".into())
+                }
+                _ => call(values, function, inner, true),
+            };
         }
         _ => None,
     };
     values.budget.keep_all::<Value>(1)?;
     made.map_or_else(|| object(values, vec![arguments]), Ok)
+}
+
+fn known_callable(values: &Values, class: Value) -> Option<KnownCallable> {
+    values.class(class).and_then(|(module, name)| KnownCallable::of(module, name))
 }
 
 /// Whether any of these values holds a tensor.
@@ -327,7 +331,8 @@ fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value,
     let strides = numbers(values, strides)?;
     let strides = strides.ok_or("the strides of a tensor are not a tuple of numbers")?;
     if shape.len() != strides.len() {
-        let (shape, strides) = (shape.len(), strides.len());
+        let shape = shape.len();
+        let strides = strides.len();
         return Err(format!("a tensor has {shape} dimensions and {strides} strides").into());
     }
     let is_swapped = false;

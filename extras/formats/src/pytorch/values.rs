@@ -172,13 +172,12 @@ impl Values {
 
     /// Adds an object, which has counted what it refers to.
     pub(super) fn add(&mut self, node: Node) -> Result<Value> {
-        let (position, limit) = (self.nodes.len(), self.budget.limits().objects);
-        if position >= limit.min(u32::MAX as usize) {
-            return Err(ErrorKind::TooManyObjects { limit }.into());
-        }
         self.budget.keep_all::<Node>(1)?;
+        let Ok(position) = u32::try_from(self.nodes.len()) else {
+            return Err(ErrorKind::DirectoryTooLong { limit: u32::MAX.into() }.into());
+        };
         self.nodes.push(node);
-        Ok(Value::Node(position as u32))
+        Ok(Value::Node(position))
     }
 
     /// All objects.

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
+use safetensors_core::framework::most_expanded;
 use safetensors_core::{self as core, Dtype, shape};
 
 #[cfg(feature = "gguf")]
@@ -12,13 +13,6 @@ use super::Split;
 use super::{Data, Span, Stored};
 use crate::budget::{Budget, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
-
-/// A file becomes at most this many times as many bytes of tensors. A deflated archive can, and a
-/// tensor of PyTorch can repeat the elements of a small storage.
-const MOST_EXPANDED: u64 = 1032;
-
-/// A small file may have tensors of this many bytes anyway.
-const ALWAYS_FINE: u64 = 64 << 20;
 
 /// A tensor of another format.
 #[derive(Debug)]
@@ -74,7 +68,9 @@ impl Builder {
             metadata.insert(alias, kept);
         }
         let mut header = HeaderText::new(&metadata, budget)?;
-        let (mut spans, mut stored, mut start) = (Vec::new(), BTreeMap::new(), 0_u64);
+        let mut spans = Vec::new();
+        let mut stored = BTreeMap::new();
+        let mut start = 0_u64;
         for tensor in std::mem::take(&mut self.tensors) {
             let name = tensor.name.as_str();
             let in_tensor = |kind: core::ErrorKind| core::Error::from(kind).in_tensor(name);
@@ -112,9 +108,10 @@ impl Builder {
     }
 }
 
-/// Fails if tensors of `found` bytes come from too few bytes of files.
+/// Fails if tensors of `found` bytes come from too few bytes of files. A deflated archive can become
+/// many times as long, and a tensor of PyTorch can repeat the elements of a small storage.
 pub(super) fn check_expansion(file_len: u64, found: u64) -> Result<()> {
-    let limit = file_len.saturating_mul(MOST_EXPANDED).max(ALWAYS_FINE);
+    let limit = most_expanded(file_len, 0);
     if found <= limit && found < u64::MAX {
         Ok(())
     } else {

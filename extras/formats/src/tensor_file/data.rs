@@ -200,7 +200,8 @@ impl Scales {
         numbers: &mut [u8],
         mut first: u64,
     ) -> Result<()> {
-        let (each, mut rest) = (self.each, numbers.as_chunks_mut::<4>().0);
+        let each = self.each;
+        let mut rest = numbers.as_chunks_mut::<4>().0;
         let start = first / each;
         let count = (first + rest.len() as u64).div_ceil(each) - start;
         let mut scales = vec![0; count as usize * size_of::<f32>()];
@@ -282,7 +283,8 @@ fn in_units(
     unit: usize,
     mut fill: impl FnMut(u64, &mut [u8]) -> Result<()>,
 ) -> Result<()> {
-    let (mut first, skipped) = (offset / unit as u64, (offset % unit as u64) as usize);
+    let mut first = offset / unit as u64;
+    let skipped = (offset % unit as u64) as usize;
     let mut rest = buf;
     let mut part_of = |number: u64, skipped: usize, part: &mut [u8]| -> Result<()> {
         let mut whole = vec![0; unit];

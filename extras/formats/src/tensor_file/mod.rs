@@ -154,7 +154,8 @@ impl<S: ReadAt> TensorFile<S> {
         container: Container<S>,
     ) -> Result<Self> {
         let findings = built.unindexed.split_first().map(|(tensor, others)| {
-            let (file, others) = (container.input().file.clone().into(), others.len() as u64);
+            let file = container.input().file.clone().into();
+            let others = others.len() as u64;
             Finding::UnindexedTensors { file, tensor: tensor.clone(), others }
         });
         let content = Content::File(Single {

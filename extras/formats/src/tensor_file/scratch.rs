@@ -63,7 +63,8 @@ impl Unpacked {
         };
         file.seek(SeekFrom::Start(self.len)).map_err(temporary)?;
         zipped.member(member, |member| {
-            let (size, mut written) = (member.size(), 0);
+            let size = member.size();
+            let mut written = 0;
             let mut buffer = vec![0; size.clamp(1, PIECE as u64) as usize];
             while written < size {
                 let most = (size - written).min(buffer.len() as u64) as usize;

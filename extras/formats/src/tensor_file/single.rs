@@ -88,7 +88,8 @@ impl<S: ReadAt + 'static> ReadAt for Single<S> {
     /// Lends the bytes of a tensor that lie in the file as they are.
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
         let header = self.header.len() as u64;
-        let (start, end) = (range.start.checked_sub(header)?, range.end.checked_sub(header)?);
+        let start = range.start.checked_sub(header)?;
+        let end = range.end.checked_sub(header)?;
         let index = self.spans.partition_point(|span| span.end <= start);
         let span = self.spans.get(index).filter(|span| end <= span.end)?;
         let Data::Plain(Place::At(offset)) = span.data else { return None };

@@ -112,8 +112,10 @@ impl Strided {
     ) -> io::Result<()> {
         let Some(axis) = self.axes.get(dim) else { return Ok(()) };
         let inner: u64 = self.axes[dim + 1..].iter().map(|axis| axis.count).product();
-        let (mut position, within) = (elements.start / inner, elements.start % inner);
-        let (mut left, mut out) = (elements.end - elements.start, out);
+        let mut position = elements.start / inner;
+        let within = elements.start % inner;
+        let mut left = elements.end - elements.start;
+        let mut out = out;
         if within > 0 {
             let part = left.min(inner - within);
             let (head, rest) = out.split_at_mut(part as usize * self.width);
@@ -151,22 +153,20 @@ impl Strided {
         axes.sort_by_key(|axis| axis.stride);
         // The window takes the nearest dimensions while they leave no large gaps. The last of them
         // is cut if it is too long.
-        let (mut span, mut inside, mut cut) = (width, 0, None);
+        let mut span = width;
+        let mut near = 0;
+        let mut cut = None;
         for axis in &axes {
             let step = axis.stride * width;
-            if step.saturating_sub(span) > NEAR {
+            if cut.is_some() || step.saturating_sub(span) > NEAR {
                 break;
             }
             let fitting = (WINDOW - span).checked_div(step).map_or(axis.count, |steps| steps + 1);
-            inside += 1;
-            if fitting < axis.count {
-                cut = Some(fitting);
-                span += (fitting - 1) * step;
-                break;
-            }
-            span += (axis.count - 1) * step;
+            cut = Some(fitting).filter(|fitting| *fitting < axis.count);
+            span += (cut.unwrap_or(axis.count) - 1) * step;
+            near += 1;
         }
-        let (inside, outside) = axes.split_at(inside);
+        let (inside, outside) = axes.split_at(near);
         let mut window = vec![0; span as usize];
         let whole = inside.last().map_or(1, |axis| axis.count);
         let step = cut.unwrap_or(whole).max(1);
@@ -176,7 +176,8 @@ impl Strided {
             while start < whole {
                 let count = step.min(whole - start);
                 let mut part = inside.to_vec();
-                let (mut from, mut to) = (base + at.from, at.to);
+                let mut from = base + at.from;
+                let mut to = at.to;
                 if let Some(axis) = part.last_mut() {
                     from += start * axis.stride;
                     to += start * axis.out;
@@ -246,10 +247,12 @@ fn pick_all<const WIDTH: usize>(window: &[u8], axes: &[BoxAxis], out: &mut [u8])
     };
     // The step past the last may overflow on 32 bits, and is not used.
     let step = |elements: u64| (elements as usize).wrapping_mul(WIDTH);
-    let (source_step, target_step) = (step(inner.stride), step(inner.out));
+    let source_step = step(inner.stride);
+    let target_step = step(inner.out);
     let mut at = Odometer::over(outer);
     loop {
-        let (mut source, mut target) = (at.from as usize * WIDTH, at.to as usize * WIDTH);
+        let mut source = at.from as usize * WIDTH;
+        let mut target = at.to as usize * WIDTH;
         for _ in 0..inner.count {
             out[target..target + WIDTH].copy_from_slice(&window[source..source + WIDTH]);
             source = source.wrapping_add(source_step);

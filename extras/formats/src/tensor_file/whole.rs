@@ -5,13 +5,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::{self, Assembled, TensorPiece};
-use safetensors_core::io::{ReadRange, Requests};
+use safetensors_core::io::Requests;
 use safetensors_core::{Checkpoint, Dtype, Metadata, ReadAt, shape};
 
 use super::build::check_expansion;
@@ -44,8 +43,12 @@ pub(crate) struct Directory<S> {
 impl<S> Directory<S> {
     /// No tensors yet, in these files, of which there is at least one.
     pub(crate) fn new(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
-        let (tensors, aliases, metadata) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let (notes, archives, strays) = (Vec::new(), Vec::new(), Vec::new());
+        let tensors = Vec::new();
+        let aliases = Vec::new();
+        let metadata = BTreeMap::new();
+        let notes = Vec::new();
+        let archives = Vec::new();
+        let strays = Vec::new();
         Self { files, tensors, aliases, metadata, notes, archives, strays }
     }
 }
@@ -149,8 +152,10 @@ impl<S: ReadAt + 'static> TensorFile<S> {
             directory;
         let inputs: Vec<_> = files.iter().map(|(_, input)| Arc::clone(input)).collect();
         let lens = inputs.iter().map(|input| input.source.byte_len());
-        let (file_len, mut all) = (lens.fold(0, u64::saturating_add), 0_u64);
-        let (mut names, mut stored) = (HashSet::new(), BTreeMap::new());
+        let file_len = lens.fold(0, u64::saturating_add);
+        let mut all = 0_u64;
+        let mut names = HashSet::new();
+        let mut stored = BTreeMap::new();
         let mut sources: Vec<_> =
             files.into_iter().map(|(path, input)| (path, Origin::File(input))).collect();
         let mut wholes = Vec::with_capacity(tensors.len());
@@ -178,13 +183,7 @@ impl<S: ReadAt + 'static> TensorFile<S> {
             wholes.push(checkpoint::WholeTensor { name, dtype, shape, pieces });
         }
         names.extend(aliases.iter().map(|(alias, _)| alias.clone()));
-        for (alias, kept) in aliases {
-            budget.keep(kept.len() + ENTRY)?;
-            metadata.insert(alias, kept.as_ref().into());
-        }
-        // Core writes and reads a header of it.
-        budget.keep(metadata.iter().map(|(key, text)| 2 * (key.len() + text.len())).sum())?;
-        metadata.insert("format".into(), "pt".into());
+        add_aliases(&mut metadata, aliases, budget)?;
         let assembled = Assembled::new(sources, wholes, &Metadata::from_iter(metadata))?;
         let whole = Whole { assembled, files: inputs, archives, limits: budget.limits().clone() };
         let content = Content::Directory(Box::new(whole));
@@ -205,6 +204,22 @@ impl<S: ReadAt> TensorFile<S> {
         let names = names.map(str::to_owned).collect();
         is_in_parts.then(|| Self::with(Format::Dcp, Content::Parts(Box::new(whole)), names))
     }
+}
+
+/// Adds the other names of tensors, and the format, to the metadata.
+fn add_aliases(
+    metadata: &mut BTreeMap<String, String>,
+    aliases: Vec<(String, Arc<str>)>,
+    budget: &Budget,
+) -> Result<()> {
+    for (alias, kept) in aliases {
+        budget.keep(kept.len() + ENTRY)?;
+        metadata.insert(alias, kept.as_ref().into());
+    }
+    // Core writes and reads a header of it.
+    budget.keep(metadata.iter().map(|(key, text)| 2 * (key.len() + text.len())).sum())?;
+    metadata.insert("format".into(), "pt".into());
+    Ok(())
 }
 
 /// The one file of whole tensors that core has made.
@@ -245,24 +260,10 @@ impl<S: ReadAt> ReadAt for Origin<S> {
         }
     }
 
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+    fn inner(&self) -> Option<&dyn ReadAt> {
         match self {
-            Self::File(input) => input.source.read_ranges_at(ranges),
-            Self::Piece { .. } => {
-                ranges.iter_mut().try_for_each(|it| self.read_exact_at(it.bytes, it.offset))
-            }
-        }
-    }
-
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        if let Self::File(input) = self {
-            input.source.will_read(ranges);
-        }
-    }
-
-    fn has_read(&self, range: Range<u64>) {
-        if let Self::File(input) = self {
-            input.source.has_read(range);
+            Self::File(input) => Some(&input.source),
+            Self::Piece { .. } => None,
         }
     }
 

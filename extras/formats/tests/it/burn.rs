@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use safetensors_core::{Checkpoint, Dtype, Error, SaveOptions};
-use safetensors_formats::{ErrorKind, Format, Limits, Options, TensorFile};
+use safetensors_formats::{ErrorKind, Format, Options, TensorFile};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/burn").join(name)
@@ -160,23 +160,6 @@ fn modules_have_fields_named_as_those_of_parameters_and_tensors() {
     assert_eq!(names.map(read), [[1], [2], [3], [4]]);
 }
 
-#[test]
-fn damaged_records_are_errors() {
-    let bytes = std::fs::read(fixture("full.mpk")).unwrap();
-    for len in 10..bytes.len() {
-        opened(bytes[..len].to_vec()).unwrap_err();
-    }
-    opened([bytes.as_slice(), b"\0"].concat()).unwrap_err();
-    // Whatever a byte is, nothing panics.
-    for at in 10..bytes.len() {
-        for byte in [0x00, 0x81, 0xdd, 0xff] {
-            let mut damaged = bytes.clone();
-            damaged[at] = byte;
-            let _ = opened(damaged);
-        }
-    }
-}
-
 /// Small files that claim much, or nest without end.
 #[test]
 fn hostile_records_take_no_memory() {
@@ -214,21 +197,6 @@ fn hostile_records_take_no_memory() {
         assert!(matches!(error.other(), Some(ErrorKind::OutOfProportion { .. })), "{error}");
     }
 
-    let mut limits = Limits::default();
-    limits.directory_bytes = 300;
-    let options = Options::new().limits(limits);
-    let empty = || tensor(&[], &[0], text("F32"));
-    let many = |name: &str| [&[0xdc, 0, 9][..], &map(&[(name, empty())]).repeat(9)].concat();
-    let short = TensorFile::from_source(record(many("w")), "a.mpk", &options).unwrap_err();
-    let long = TensorFile::from_source(record(many(&"n".repeat(200))), "a.mpk", &options);
-    for error in [short, long.unwrap_err()] {
-        let other = error.other();
-        assert!(
-            matches!(
-                other,
-                Some(ErrorKind::OutOfProportion { .. } | ErrorKind::DirectoryTooLong { .. })
-            ),
-            "{error}"
-        );
-    }
+    let whole = std::fs::read(fixture("full.mpk")).unwrap();
+    opened([&whole[..], b"\0"].concat()).unwrap_err();
 }

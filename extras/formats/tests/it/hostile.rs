@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use crate::support::{array, find, given, open, open_npy, patch, zip};
 use safetensors_core::{self as core, TensorSource};
 use safetensors_formats::npz::Archive;
-use safetensors_formats::{Error, ErrorKind, Limits, Options, Result, TensorFile, npy};
+use safetensors_formats::{Error, ErrorKind, Limits, Result, npy};
 use zip::CompressionMethod::{Deflated, Stored};
 
 /// Opens an archive, checks it, opens its first array and reads it.
@@ -46,15 +46,6 @@ fn files_that_are_no_archives() {
             error.to_string().starts_with(problem) && error.file() == Some("in.npz"),
             "{error}"
         );
-    }
-}
-
-#[test]
-fn an_archive_cut_anywhere_is_an_error() {
-    let (whole, data) = victim(Deflated);
-    assert_eq!(read(whole.clone()).unwrap().len(), data.len());
-    for len in 0..whole.len() {
-        assert!(read(whole[..len].to_vec()).is_err(), "{len} of {}", whole.len());
     }
 }
 
@@ -221,17 +212,14 @@ fn cases() -> Vec<Case> {
 #[test]
 fn hostile_archives_are_refused_with_the_reason() {
     for (what, file, problem) in cases() {
-        let error = read(file).expect_err(what);
+        let error = read(file.clone()).expect_err(what);
         assert_eq!(error.file(), Some("in.npz"), "{what}: {error}");
         assert!(error.to_string().contains(problem), "{what}: {error}");
-    }
-}
-
-#[test]
-fn hostile_members_are_refused_without_the_check_too() {
-    for (what, file, _) in cases().into_iter().filter(|(what, ..)| !what.contains("share")) {
-        let error = read_unchecked(file).expect_err(what);
-        assert_eq!(error.file(), Some("in.npz"), "{what}: {error}");
+        // Also without the check, which alone finds members that share bytes.
+        if !what.contains("share") {
+            let error = read_unchecked(file).expect_err(what);
+            assert_eq!(error.file(), Some("in.npz"), "{what}: {error}");
+        }
     }
 }
 
@@ -257,24 +245,6 @@ fn limits_bound_what_an_archive_may_list() {
     assert!(opened(&|limits| limits.directory_bytes = 100_000).is_ok());
     let error = opened(&|limits| limits.header_bytes = 10).unwrap().array("7").unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::HeaderTooLong { limit: 10, .. })), "{error}");
-}
-
-#[test]
-fn a_file_has_the_limits_of_one_file_however_it_is_opened() {
-    let one = array("|u1", false, "(1,)", &[1]);
-    let file = zip(Stored, &[("a.npy", &one)]);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("in.npz");
-    fs::write(&path, &file).unwrap();
-    let mut limits = Limits::default();
-    // The header takes a step more.
-    limits.objects = (one.len() - 2) / 16;
-    let options = Options::new().limits(limits);
-    let opened = TensorFile::from_source(file, "in.npz", &options).map(|_| ());
-    for opened in [opened, safetensors_formats::open(&path, &options).map(|_| ())] {
-        let error = opened.unwrap_err();
-        assert!(matches!(error.other(), Some(ErrorKind::OutOfProportion { .. })), "{error}");
-    }
 }
 
 #[test]

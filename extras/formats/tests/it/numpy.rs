@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::support::{fixture, given, npy, open_npy};
+use crate::support::{fixture, given, npy, open_npy, parts};
+use crate::tensor_file::assert_any_range;
 use safetensors_core::{Checkpoint, Dtype, TensorSource};
 use safetensors_formats::npy::{Array, ByteOrder, Order};
 use safetensors_formats::npz::Archive;
-use safetensors_formats::{ErrorKind, npy as formats};
+use safetensors_formats::{ErrorKind, Format, Options, npy as formats};
 use serde_json::Value;
 
 #[test]
@@ -18,11 +19,17 @@ fn arrays_of_every_type_and_layout_are_what_numpy_says() {
     let (mut dtypes, mut layouts) = (Vec::new(), Vec::new());
     for tensor in expected.tensors() {
         let name = tensor.name();
-        let array = Array::open(fixture(&format!("npy/{name}.npy"))).unwrap();
+        let path = fixture(&format!("npy/{name}.npy"));
+        let array = Array::open(&path).unwrap();
         assert_eq!((array.name(), array.dtype()), (name, tensor.dtype()));
         assert_eq!(array.shape(), tensor.shape(), "{name}");
         assert_eq!(array.read().unwrap().bytes(), tensor.read().unwrap().bytes(), "{name}");
         assert_eq!(given(&array).unwrap(), given(&tensor).unwrap(), "{name}");
+        let opened = safetensors_formats::open(&path, &Options::new()).unwrap();
+        assert!(parts(opened.tensor(name).unwrap().read()) == parts(array.read()), "{name}");
+        let file = opened.files()[0].safetensors().source();
+        assert_eq!(file.format(), Format::Npy);
+        assert_any_range(file);
         dtypes.push(array.dtype());
         layouts.push((array.header().order, array.header().byte_order));
     }
@@ -74,11 +81,17 @@ fn archives_are_read_in_any_form_that_python_writes() {
         ];
         assert!(archive.names().eq(names.map(|(name, _)| name)), "{file}");
         archive.check().unwrap();
+        let opened = safetensors_formats::open(fixture(file), &Options::new()).unwrap();
+        let source = opened.files()[0].safetensors().source();
+        assert_eq!((source.format(), opened.len()), (Format::Npz, names.len()));
+        assert_eq!(source.verify_checksums().unwrap(), names.len() as u64);
+        assert_any_range(source);
         for (array, (name, expected_name)) in archive.arrays().zip(names) {
             let (array, tensor) = (array.unwrap(), expected.tensor(expected_name).unwrap());
             assert_eq!((array.name(), array.dtype()), (name, tensor.dtype()), "{file}");
             assert_eq!(array.shape(), tensor.shape());
             assert_eq!(array.read().unwrap().bytes(), tensor.read().unwrap().bytes(), "{name}");
+            assert!(parts(opened.tensor(name).unwrap().read()) == parts(array.read()), "{name}");
             let by_name = archive.array(name).unwrap();
             assert_eq!(given(&by_name).unwrap(), given(&tensor).unwrap());
         }

@@ -52,7 +52,8 @@ impl Lock {
             OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)
         };
         let Ok(file) = open() else { return Ok(None) };
-        let (mut seen, mut since) = (None, Instant::now());
+        let mut seen = None;
+        let mut since = Instant::now();
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Some(Self { _file: file })),

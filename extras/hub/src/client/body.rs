@@ -46,51 +46,27 @@ pub(super) fn open(
     range: &Range<u64>,
     file: &Resolved,
 ) -> Result<RangeBody, Failure> {
-    let size = file.size;
     let header = format!("bytes={}-{}", range.start, range.end - 1);
-    let is_whole = *range == (0..size);
+    let is_whole = *range == (0..file.size);
     let mut url = url.clone();
     for _ in 0..REDIRECTS {
         let answer = http.send(Method::Get, &url, (!is_whole).then_some(&header))?;
         if url.has_origin_of(http.endpoint()) {
             check_same(&answer, file)?;
         }
+        if answer.is_redirect() {
+            url = answer.target()?;
+            continue;
+        }
         let skip = match answer.status() {
-            206 => {
-                check_content_range(&answer, range, size)?;
-                let len = range.end - range.start;
-                if answer.content_length().is_some_and(|length| length != len) {
-                    return Err(Failure::passing(wrong_length(&answer, len)));
-                }
-                0
-            }
+            206 => check_partial(&answer, range, file.size).map(|()| 0),
             // The server has no ranges, or was asked for none.
-            200 => {
-                if range.start > SKIPPED && range.end < size {
-                    let problem = "it sends the whole file in place of a range; download the file";
-                    return Err(Failure::passing(answer.bad(problem)));
-                }
-                if answer.content_length().is_some_and(|length| length != size) {
-                    return Err(Failure::passing(wrong_length(&answer, size)));
-                }
-                range.start
-            }
-            _ if answer.is_redirect() => {
-                url = answer.target()?;
-                continue;
-            }
-            status => {
-                let failure = passing_or_final(&answer, http.has_token());
-                return Err(match (failure, status) {
-                    (Failure::Final(error), 401 | 403 | 404 | 410) => Failure::Expired(error),
-                    (Failure::Final(error), 416) => Failure::passing(error),
-                    (failure, _) => failure,
-                });
-            }
-        };
+            200 => check_whole(&answer, range, file.size).map(|()| range.start),
+            _ => Err(refused(&answer, http.has_token())),
+        }?;
         answer.check_not_compressed().map_err(Failure::passing)?;
-        let ends_with_range =
-            answer.content_length().is_none() && (answer.status() == 206 || range.end == size);
+        let has_end = answer.status() == 206 || range.end == file.size;
+        let ends_with_range = answer.content_length().is_none() && has_end;
         let (url, body, span) = answer.into_body();
         let left = range.end - range.start;
         let body = body.into_reader();
@@ -100,23 +76,50 @@ pub(super) fn open(
     Err(Failure::passing(ErrorKind::BadAnswer { host: url.host(), problem }))
 }
 
+/// Fails if a partial answer is not the range that was asked for.
+fn check_partial(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Failure> {
+    check_content_range(answer, range, size)?;
+    check_length(answer, range.end - range.start)
+}
+
+/// Fails if a whole file has another length, or if too much of it would be read in vain.
+fn check_whole(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Failure> {
+    if range.start > SKIPPED && range.end < size {
+        let problem = "it sends the whole file in place of a range; download the file";
+        return Err(Failure::passing(answer.bad(problem)));
+    }
+    check_length(answer, size)
+}
+
+/// The failure of an answer that is no file. A signed address may have expired.
+fn refused(answer: &Answer, has_token: bool) -> Failure {
+    match (passing_or_final(answer, has_token), answer.status()) {
+        (Failure::Final(error), 401 | 403 | 404 | 410) => Failure::Expired(error),
+        (Failure::Final(error), 416) => Failure::passing(error),
+        (failure, _) => failure,
+    }
+}
+
 /// Fails if an answer of the Hub is about another commit, or another version of the file.
 fn check_same(answer: &Answer, file: &Resolved) -> Result<(), Failure> {
     if !matches!(answer.status(), 200 | 206) && !answer.is_redirect() {
         return Ok(());
     }
-    let same = |what, before: &str, now: Option<&str>| match now {
-        Some(now) if now != before => {
-            let (before, now) = (before.to_owned(), now.to_owned());
-            Err(Failure::Final(ErrorKind::Changed { what, before, now }.into()))
-        }
-        _ => Ok(()),
-    };
-    same("commit", file.commit.as_str(), answer.header("x-repo-commit"))?;
+    check_value("commit", file.commit.as_str(), answer.header("x-repo-commit"))?;
     let linked = answer.header("x-linked-etag");
     let is_of_body = file.etag_is_of_body && !answer.is_redirect();
     let header = linked.or_else(|| answer.header("etag").filter(|_| is_of_body));
-    same("ETag", file.etag.as_str(), header.map(Etag::text_of))
+    check_value("ETag", file.etag.as_str(), header.map(Etag::text_of))
+}
+
+fn check_value(what: &'static str, before: &str, now: Option<&str>) -> Result<(), Failure> {
+    match now {
+        Some(now) if now != before => {
+            let kind = ErrorKind::Changed { what, before: before.into(), now: now.into() };
+            Err(Failure::Final(kind.into()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A partial answer must say that it has exactly the range that was asked for.
@@ -134,10 +137,15 @@ fn check_content_range(answer: &Answer, range: &Range<u64>, size: u64) -> Result
     }
 }
 
-fn wrong_length(answer: &Answer, expected: u64) -> ErrorKind {
-    let found = answer.content_length().unwrap_or_default();
-    let problem = format!("it sends {found} bytes, expected {expected}");
-    ErrorKind::BadAnswer { host: answer.url.host(), problem }
+/// Fails if the head tells another length than this one.
+fn check_length(answer: &Answer, expected: u64) -> Result<(), Failure> {
+    match answer.content_length() {
+        Some(found) if found != expected => {
+            let problem = format!("it sends {found} bytes, expected {expected}");
+            Err(Failure::passing(answer.bad(problem)))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl RangeBody {

@@ -12,7 +12,7 @@ use safetensors_core::{ReadAt, lock};
 use super::Client;
 use super::body::{self, RangeBody};
 use super::resolve::{Resolved, changed};
-use super::retry::{Attempts, Failure, GLANCE};
+use super::retry::{Failure, GLANCE};
 use super::url::Url;
 use crate::error::{Error, ErrorKind, Result, check_stop, to_io};
 use crate::etag::Etag;
@@ -78,9 +78,8 @@ impl Client {
         stop: &AtomicBool,
     ) -> Result<HubFile> {
         check_file_name(path).map_err(|error| error.in_file(repo))?;
-        let resolve = || self.resolve(repo, revision, path);
-        let resolved = Attempts::new(self.shared.patience, self.shared.http.was_reached(), stop)
-            .run(resolve)?;
+        let attempts = self.attempts(stop);
+        let resolved = attempts.run(|| self.resolve(repo, revision, path))?;
         Ok(HubFile::new(self.clone(), path, resolved))
     }
 }
@@ -166,9 +165,9 @@ impl HubFile {
         stop: &AtomicBool,
         sink: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let shared = &self.client.shared;
-        let mut attempts = Attempts::new(shared.patience, shared.http.was_reached(), stop);
-        let (mut at, mut forgiven) = (range.start, range.start);
+        let mut attempts = self.client.attempts(stop);
+        let mut at = range.start;
+        let mut forgiven = range.start;
         while at < range.end {
             check_stop(stop)?;
             let next = next_request(at..range.end, self.byte_len());

@@ -106,7 +106,8 @@ impl Http {
         url: &Url,
         range: Option<&str>,
     ) -> Result<Answer, Failure> {
-        let (uri, span) = (url.uri().clone(), Span::request(|| url.host()));
+        let uri = url.uri().clone();
+        let span = Span::request(|| url.host());
         let request = match method {
             Method::Get => self.agent.get(uri),
             Method::Head => self.agent.head(uri),

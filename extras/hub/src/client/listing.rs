@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::Client;
 use super::http::{Answer, Method};
 use super::refusal::RequestSubject;
-use super::retry::{Attempts, Failure};
+use super::retry::Failure;
 #[cfg(feature = "remote")]
 use super::url::Url;
 use crate::error::{ErrorKind, Result};
@@ -75,10 +75,9 @@ impl Client {
         revision: &Revision,
         stop: &AtomicBool,
     ) -> Result<RepoFiles> {
-        let attempts = Attempts::new(self.shared.patience, self.shared.http.was_reached(), stop);
-        self.asking(repo, revision, None, |asked| {
-            attempts.run(|| self.ask_files(asked)).map_err(|error| asked.locate(error))
-        })
+        let asked = self.subject(repo, revision, None);
+        let listed = self.attempts(stop).run(|| self.ask_files(&asked));
+        listed.map_err(|error| asked.locate(error))
     }
 
     fn ask_files(&self, asked: &RequestSubject<'_>) -> Result<RepoFiles, Failure> {
@@ -119,42 +118,36 @@ impl Client {
         bucket: &RepoId,
         directory: &str,
     ) -> Result<Vec<BucketEntry>> {
-        let stop = AtomicBool::new(false);
         let prefix = match directory {
             "" => String::new(),
             _ => format!("/{}", percent_encoded(directory, false)),
         };
-        self.asking(bucket, &Revision::main(), None, |asked| {
-            let mut entries: Vec<BucketEntry> = Vec::new();
-            let mut left = LIMIT;
-            let first = self.at(&format!("/api/{bucket}/tree{prefix}?recursive=false"))?;
-            let mut page = Some(first);
-            while let Some(url) = page {
-                let ask = || {
-                    let answer = self.http().send(Method::Get, &url, None)?;
-                    match answer.status() {
-                        200 => {
-                            let next = self.next_page(&answer)?;
-                            read::<Vec<BucketEntry>>(answer, left)
-                                .map(|(all, len)| (all, len, next))
-                        }
-                        _ => Err(asked.refusal(&answer)),
-                    }
-                };
-                let (patience, http) = (self.shared.patience, self.http());
-                let asking = Attempts::new(patience, http.was_reached(), &stop).run(ask);
-                let (all, len, next) = asking.map_err(|error| asked.locate(error))?;
-                // A page counts, too, so that empty ones come to an end.
-                left = left.saturating_sub(len.max(1 << 10));
-                entries.extend(all);
-                page = next;
-            }
-            // The Hub compares the start of the whole text, so others may be among them.
-            entries.retain(|entry| {
-                entry.path.rsplit_once('/').map_or("", |(parent, _)| parent) == directory
+        let main = Revision::main();
+        let asked = self.subject(bucket, &main, None);
+        let mut entries: Vec<BucketEntry> = Vec::new();
+        let mut left = LIMIT;
+        let mut page = Some(self.at(&format!("/api/{bucket}/tree{prefix}?recursive=false"))?);
+        while let Some(url) = page {
+            let answered = self.attempts(&AtomicBool::new(false)).run(|| {
+                let answer = self.http().send(Method::Get, &url, None)?;
+                if answer.status() != 200 {
+                    return Err(asked.refusal(&answer));
+                }
+                let next = self.next_page(&answer)?;
+                let (listed, len) = read::<Vec<BucketEntry>>(answer, left)?;
+                Ok((listed, len, next))
             });
-            Ok(entries)
-        })
+            let (listed, len, next) = answered.map_err(|error| asked.locate(error))?;
+            // A page counts, too, so that empty ones come to an end.
+            left = left.saturating_sub(len.max(1 << 10));
+            entries.extend(listed);
+            page = next;
+        }
+        // The Hub compares the start of the whole text, so others may be among them.
+        entries.retain(|entry| {
+            entry.path.rsplit_once('/').map_or("", |(parent, _)| parent) == directory
+        });
+        Ok(entries)
     }
 
     /// The address of the next page of a list, which is the Hub's.

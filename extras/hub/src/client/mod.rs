@@ -15,6 +15,7 @@ mod url;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 pub use file::HubFile;
 #[cfg(feature = "remote")]
@@ -29,7 +30,7 @@ use crate::error::{ErrorKind, Result};
 use crate::repo::{RepoId, Revision};
 use http::Http;
 use refusal::RequestSubject;
-use retry::Patience;
+use retry::{Attempts, Patience};
 use url::Url;
 
 /// A connection to the Hub. Clones share it.
@@ -77,9 +78,9 @@ impl Client {
             return Err(bad("it has a query").into());
         }
         let token = options.chosen_token(|| environment.token())?;
-        let (patience, follow_renames) = (options.patience, options.follow_renames);
-        let connect_timeout = patience.connect_timeout;
-        let http = Http::new(url, token, connect_timeout, options.timeout, &environment)?;
+        let patience = options.patience;
+        let http = Http::new(url, token, patience.connect_timeout, options.timeout, &environment)?;
+        let follow_renames = options.follow_renames;
         Ok(Self { shared: Arc::new(Shared { http, endpoint, patience, follow_renames }) })
     }
 
@@ -92,17 +93,20 @@ impl Client {
         &self.shared.http
     }
 
-    /// Calls a function with what a request is about.
-    fn asking<T>(
+    /// What a request is about.
+    fn subject<'a>(
         &self,
-        repo: &RepoId,
-        revision: &Revision,
-        file: Option<&str>,
-        ask: impl FnOnce(&RequestSubject<'_>) -> T,
-    ) -> T {
+        repo: &'a RepoId,
+        revision: &'a Revision,
+        file: Option<&'a str>,
+    ) -> RequestSubject<'a> {
         let page = format!("{}/{repo}", self.endpoint());
-        let has_token = self.http().has_token();
-        ask(&RequestSubject { repo, revision, file, has_token, page: &page })
+        RequestSubject { repo, revision, file, has_token: self.http().has_token(), page }
+    }
+
+    /// The attempts of one request, which `stop` ends.
+    fn attempts<'a>(&'a self, stop: &'a AtomicBool) -> Attempts<'a> {
+        Attempts::new(self.shared.patience, self.http().was_reached(), stop)
     }
 }
 

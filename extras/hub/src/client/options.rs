@@ -47,8 +47,7 @@ impl ClientOptions {
             follow_renames: false,
             patience: Patience {
                 retries: 5,
-                retry_delay: Duration::from_millis(500),
-                max_retry_delay: Duration::from_secs(60),
+                pause: Duration::from_millis(500),
                 connect_timeout: Duration::from_secs(10),
             },
             timeout: Duration::from_secs(30),
@@ -83,26 +82,19 @@ impl ClientOptions {
 
     /// Sets how often a request that fails for a passing reason is made again (5 by default): a
     /// broken connection, a server that is overloaded, a signed address that has expired. Each
-    /// mebibyte that arrives allows one more.
+    /// mebibyte that arrives allows one more. The pauses in between begin with half a second and
+    /// double; a server may ask for up to a minute.
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {
         self.patience.retries = retries;
         self
     }
 
-    /// Sets the pause before the first retry (0.5 s by default). Each further pause is twice as
-    /// long, and up to half of it is random.
+    /// Sets the pause before the first retry, for the tests of this crate.
+    #[doc(hidden)]
     #[must_use]
-    pub fn retry_delay(mut self, delay: Duration) -> Self {
-        self.patience.retry_delay = delay;
-        self
-    }
-
-    /// Sets the longest time (60 s by default) that a server may ask to wait for by `Retry-After`.
-    /// A longer one is an error.
-    #[must_use]
-    pub fn max_retry_delay(mut self, delay: Duration) -> Self {
-        self.patience.max_retry_delay = delay;
+    pub fn pause(mut self, pause: Duration) -> Self {
+        self.patience.pause = pause;
         self
     }
 

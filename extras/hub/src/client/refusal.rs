@@ -15,15 +15,16 @@ pub(super) struct RequestSubject<'a> {
     pub(super) file: Option<&'a str>,
     pub(super) has_token: bool,
     /// The page of the repository.
-    pub(super) page: &'a str,
+    pub(super) page: String,
 }
 
 impl RequestSubject<'_> {
     /// The failure that the Hub's answer means.
     pub(super) fn refusal(&self, answer: &Answer) -> Failure {
-        let (status, has_token) = (answer.status(), self.has_token);
+        let status = answer.status();
+        let has_token = self.has_token;
         let kind = match (answer.header("x-error-code"), status) {
-            (Some("GatedRepo"), _) => ErrorKind::Gated { page: self.page.into(), has_token },
+            (Some("GatedRepo"), _) => ErrorKind::Gated { page: self.page.clone(), has_token },
             (Some("RevisionNotFound"), _) => {
                 ErrorKind::RevisionNotFound { revision: self.revision.to_string() }
             }
@@ -42,7 +43,8 @@ impl RequestSubject<'_> {
     /// Fails if the question was about a commit, and the answer is about another one.
     pub(super) fn check_commit(&self, found: &Revision) -> Result<()> {
         if self.revision.is_commit() && self.revision != found {
-            let (before, now) = (self.revision.to_string(), found.to_string());
+            let before = self.revision.to_string();
+            let now = found.to_string();
             Err(ErrorKind::Changed { what: "commit", before, now }.into())
         } else {
             Ok(())

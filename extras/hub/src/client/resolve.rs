@@ -33,22 +33,14 @@ impl Client {
         revision: &Revision,
         path: &str,
     ) -> Result<Resolved, Failure> {
-        self.asking(repo, revision, Some(path), |asked| {
-            let answer = self.first_answer(asked, path);
-            answer.map_err(|failure| failure.map(|error| asked.locate(error)))
-        })
+        let asked = self.subject(repo, revision, Some(path));
+        let answer = self.first_answer(&asked, path);
+        answer.map_err(|failure| failure.map(|error| asked.locate(error)))
     }
 
     fn first_answer(&self, asked: &RequestSubject<'_>, path: &str) -> Result<Resolved, Failure> {
-        let at = |repo: &RepoId, revision: &Revision| match repo.is_bucket() {
-            true => self.at(&format!("/{repo}/resolve/{}", percent_encoded(path, true))),
-            false => {
-                let revision = percent_encoded(revision.as_str(), false);
-                self.at(&format!("/{repo}/resolve/{revision}/{}", percent_encoded(path, true)))
-            }
-        };
         let mut repo = asked.repo.clone();
-        let mut url = at(&repo, asked.revision)?;
+        let mut url = self.at_file(&repo, asked.revision, path)?;
         let mut commit = repo.is_bucket().then(|| asked.revision.clone());
         for _ in 0..REDIRECTS {
             let answer = self.http().send(Method::Head, &url, None)?;
@@ -66,29 +58,38 @@ impl Client {
                     let url = target.unwrap_or(url);
                     // The branch may lead to another commit by the time the bytes are asked for.
                     let is_of_branch = url.has_origin_of(self.http().endpoint())
-                        && url.path() == at(&repo, asked.revision)?.path();
-                    let url = if is_of_branch { at(&repo, &commit)? } else { url };
+                        && url.path() == self.at_file(&repo, asked.revision, path)?.path();
+                    let url = if is_of_branch { self.at_file(&repo, &commit, path)? } else { url };
                     return Ok(Resolved { repo, commit, etag, etag_is_of_body, size, url });
                 }
-                (None, ..) if !is_here || target.is_none() => return Err(lacks(&answer, "ETag")),
-                (_, None, _) if !is_here || target.is_none() => return Err(lacks(&answer, "size")),
-                (_, _, None) if !is_here || target.is_none() => {
-                    return Err(lacks(&answer, "commit"));
-                }
-                _ => {}
+                // Another place of the Hub is asked next.
+                _ if is_here && target.is_some() => {}
+                (None, ..) => return Err(lacks(&answer, "ETag")),
+                (_, None, _) => return Err(lacks(&answer, "size")),
+                (_, _, None) => return Err(lacks(&answer, "commit")),
             }
             let Some(target) = target else { break };
             // Another place of the Hub: that of a small file, or of a repository that was renamed.
             match self.moved(&target, &repo, "/", "/resolve/") {
                 Some(new) => {
                     repo = self.renamed(new)?;
-                    url = at(&repo, asked.revision)?;
+                    url = self.at_file(&repo, asked.revision, path)?;
                 }
                 None => url = target,
             }
         }
         let problem = "it sends from one address to the next".into();
         Err(ErrorKind::BadAnswer { host: self.http().endpoint().host(), problem }.into())
+    }
+
+    /// The address of a file on the Hub.
+    fn at_file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<Url> {
+        let path = percent_encoded(path, true);
+        if repo.is_bucket() {
+            return self.at(&format!("/{repo}/resolve/{path}"));
+        }
+        let revision = percent_encoded(revision.as_str(), false);
+        self.at(&format!("/{repo}/resolve/{revision}/{path}"))
     }
 
     /// An address on the Hub.

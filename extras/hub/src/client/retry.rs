@@ -10,6 +10,9 @@ use crate::error::{Error, Result, check_stop};
 /// The longest pause between two attempts, unless the server asks for one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
+/// The longest pause that a server may ask for by `Retry-After`.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
 /// How often it is asked during a pause whether to stop.
 pub(crate) const GLANCE: Duration = Duration::from_millis(50);
 
@@ -57,8 +60,8 @@ impl<E: Into<Error>> From<E> for Failure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) retries: u32,
-    pub(super) retry_delay: Duration,
-    pub(super) max_retry_delay: Duration,
+    /// The pause before the first repetition. Each further one is twice as long.
+    pub(super) pause: Duration,
     /// How long it is tried to reach a server at all, with all attempts together.
     pub(super) connect_timeout: Duration,
 }
@@ -107,13 +110,10 @@ impl<'a> Attempts<'a> {
             Failure::Passing { error, wait } => (error, wait),
             Failure::Expired(error) | Failure::Unreached(error) => (error, None),
         };
-        if self.failed >= self.patience.retries
-            || wait.is_some_and(|wait| wait > self.patience.max_retry_delay)
-        {
+        if self.failed >= self.patience.retries || wait.is_some_and(|wait| wait > LONGEST_WAIT) {
             return Err(error);
         }
-        let own =
-            self.patience.retry_delay.saturating_mul(1 << self.failed.min(16)).min(LONGEST_PAUSE);
+        let own = self.patience.pause.saturating_mul(1 << self.failed.min(16)).min(LONGEST_PAUSE);
         let pause = wait.unwrap_or_default().max(own.mul_f64(random_part()));
         let was_reached = self.was_reached.load(Ordering::Relaxed);
         if !was_reached && self.begin.elapsed() + pause > self.patience.connect_timeout {
@@ -147,9 +147,8 @@ mod tests {
     static REACHED: AtomicBool = AtomicBool::new(true);
 
     fn patience(retries: u32) -> Patience {
-        let second = Duration::from_secs(1);
         let pause = Duration::from_micros(1);
-        Patience { retries, retry_delay: pause, max_retry_delay: second, connect_timeout: second }
+        Patience { retries, pause, connect_timeout: Duration::from_secs(1) }
     }
 
     fn passing(wait: Option<Duration>) -> Failure {
@@ -187,7 +186,7 @@ mod tests {
     fn a_server_that_is_never_reached_is_given_up_soon() {
         let stop = AtomicBool::new(false);
         let pause = Duration::from_millis(50);
-        let patience = Patience { retry_delay: pause, connect_timeout: 4 * pause, ..patience(6) };
+        let patience = Patience { pause, connect_timeout: 4 * pause, ..patience(6) };
         let attempts = |was_reached: bool| {
             let (count, was_reached) = (Cell::new(0), AtomicBool::new(was_reached));
             let request = || -> Result<(), _> {

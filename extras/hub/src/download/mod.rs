@@ -87,25 +87,21 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
     let cached = cache.repo(repo);
     let is_offline = options.offline.unwrap_or_else(|| Environment::PROCESS.is_offline());
     if is_offline || revision.is_commit() {
-        let missing = match cached.commit(&revision)? {
-            None => Missing(format!("revision {revision}")),
-            Some(commit) => match wanted.find_cached(&cached, &commit, is_offline)? {
-                Ok(found) => return Ok(Snapshot::new(&cached, commit, found)),
-                Err(missing) => missing,
-            },
-        };
-        if is_offline {
-            let reason = "no request may be made; unset HF_HUB_OFFLINE to download it";
-            let (what, cache) = (missing.0, cache.dir().into());
-            return Err(ErrorKind::NotInCache { what, cache, reason }.into());
+        match find(&wanted, &cached, &revision, is_offline)? {
+            Ok(snapshot) => return Ok(snapshot),
+            Err(Missing(what)) if is_offline => {
+                let reason = "no request may be made; unset HF_HUB_OFFLINE to download it";
+                let cache = cache.dir().into();
+                return Err(ErrorKind::NotInCache { what, cache, reason }.into());
+            }
+            Err(_) => {}
         }
     }
     let meter = Meter::new(options.progress.clone());
     let client = Client::new(&options.client)?;
     let listed = client.files_until(repo, &revision, meter.stop()).map_err(|error| {
-        let commit = cached.commit(&revision).ok().flatten();
-        let found = commit.and_then(|commit| wanted.find_cached(&cached, &commit, true).ok());
-        if found.is_some_and(|found| found.is_ok()) { hint_at_cache(error) } else { error }
+        let found = find(&wanted, &cached, &revision, true);
+        if let Ok(Ok(_)) = found { hint_at_cache(error) } else { error }
     })?;
     let job = Job {
         client: &client,
@@ -123,6 +119,20 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         is_set?;
     }
     Ok(Snapshot::new(&cached, listed.commit, found))
+}
+
+/// Finds the wanted files of a revision in the cache, or says what is missing.
+fn find(
+    wanted: &WantedFiles,
+    cached: &CachedRepo,
+    revision: &Revision,
+    is_offline: bool,
+) -> Result<Result<Snapshot, Missing>> {
+    let Some(commit) = cached.commit(revision)? else {
+        return Ok(Err(Missing(format!("revision {revision}"))));
+    };
+    let found = wanted.find_cached(cached, &commit, is_offline)?;
+    Ok(found.map(|found| Snapshot::new(cached, commit, found)))
 }
 
 /// Adds to the error of a Hub that cannot be reached that the cache has the files. They are not
@@ -199,7 +209,8 @@ impl Job<'_> {
     fn check_space(&self, files: &[HubFile]) -> Result<()> {
         let Some(free) = free_bytes(self.cached.dir()) else { return Ok(()) };
         let missing = |file: &HubFile| {
-            let (etag, size) = (file.blob(), file.byte_len());
+            let etag = file.blob();
+            let size = file.byte_len();
             let blob = self.cached.blob(etag);
             if blob.metadata().is_ok_and(|metadata| metadata.len() == size) {
                 0

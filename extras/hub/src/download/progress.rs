@@ -37,7 +37,8 @@ pub(super) struct Meter {
 
 impl Meter {
     pub(super) fn new(callback: Option<Callback>) -> Self {
-        let (done, total) = (AtomicU64::new(0), AtomicU64::new(0));
+        let done = AtomicU64::new(0);
+        let total = AtomicU64::new(0);
         Self { callback, done, total, stop: AtomicBool::new(false) }
     }
 

@@ -40,7 +40,8 @@ impl<'a> WantedFiles<'a> {
         patterns.iter().try_for_each(|pattern| check_file_name(pattern))?;
         let parse = |pattern: &String| {
             Pattern::wildcards(pattern).map_err(|problem| {
-                let (pattern, problem) = (pattern.clone(), problem.to_string());
+                let pattern = pattern.clone();
+                let problem = problem.to_string();
                 ErrorKind::BadPattern { pattern, problem }.into()
             })
         };
@@ -81,7 +82,8 @@ impl<'a> WantedFiles<'a> {
     pub(super) fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
         for pattern in &self.patterns {
             if !listed.iter().any(|name| pattern.matches(name)) {
-                let (pattern, found) = (pattern.as_str().to_owned(), listed.to_vec());
+                let pattern = pattern.as_str().to_owned();
+                let found = listed.to_vec();
                 return Err(ErrorKind::NoMatch { pattern, found }.into());
             }
         }
@@ -106,7 +108,8 @@ impl<'a> WantedFiles<'a> {
         let text = |patterns: &[Pattern]| {
             patterns.iter().map(Pattern::as_str).collect::<Vec<_>>().join(" ")
         };
-        let (pattern, excluded) = (text(&self.patterns), text(&self.excluded));
+        let pattern = text(&self.patterns);
+        let excluded = text(&self.excluded);
         ErrorKind::NoMatch { pattern: format!("{pattern} without {excluded}"), found }.into()
     }
 

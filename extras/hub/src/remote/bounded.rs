@@ -167,7 +167,6 @@ mod tests {
     fn an_endless_listing_ends_in_an_error() {
         let (at, pages) = endless_listing();
         let options = crate::remote::RemoteOptions::new()
-            .environment(false)
             .option("endpoint", format!("http://{at}"))
             .option("allow_http", "true")
             .option("skip_signature", "true")

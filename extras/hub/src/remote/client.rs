@@ -44,7 +44,8 @@ pub(super) struct Connector {
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let connect = duration(options, ClientConfigKey::ConnectTimeout)?.unwrap_or(CONNECT);
-        let (tls, limit) = (tls()?, duration(options, ClientConfigKey::ReadTimeout)?);
+        let tls = tls()?;
+        let limit = duration(options, ClientConfigKey::ReadTimeout)?;
         let client = Listening {
             receiving: Bounded(self.client(options, tls.clone(), limit)?),
             sending: self.client(options, tls, None)?,
@@ -71,15 +72,7 @@ impl Connector {
             // The address that redirects may be signed, and the next host would see it.
             .referer(false)
             .https_only(!flag(options, Key::AllowHttp)?);
-        for unsupported in [Key::AllowInvalidCertificates, Key::ProxyCaCertificate] {
-            let value = options.get_config_value(&unsupported);
-            if value.is_some_and(|value| value != "false") {
-                return Err(bad(
-                    unsupported,
-                    "is not supported; add the certificate to the system",
-                ));
-            }
-        }
+        check_supported(options)?;
         if let Some(agent) = options.get_config_value(&Key::UserAgent) {
             client = client.user_agent(agent);
         }
@@ -112,6 +105,16 @@ impl Connector {
             .build()
             .map_err(|error| Error::Generic { store: "HTTP client", source: Box::new(error) })
     }
+}
+
+/// Fails for an option that would be passed over.
+fn check_supported(options: &ClientOptions) -> object_store::Result<()> {
+    for key in [ClientConfigKey::AllowInvalidCertificates, ClientConfigKey::ProxyCaCertificate] {
+        if options.get_config_value(&key).is_some_and(|value| value != "false") {
+            return Err(bad(key, "is not supported; add the certificate to the system"));
+        }
+    }
+    Ok(())
 }
 
 /// Follows a redirect, but not from an encrypted connection to one that is not.

@@ -188,13 +188,6 @@ impl ReadAt for RemoteFile {
         }
     }
 
-    fn check_unchanged(&self) -> io::Result<()> {
-        match &self.0 {
-            Source::Disk(file) => file.check_unchanged(),
-            Source::Remote(_) => Ok(()),
-        }
-    }
-
     fn may_change_unseen(&self) -> bool {
         match &self.0 {
             Source::Disk(file) => file.may_change_unseen(),
@@ -205,10 +198,10 @@ impl ReadAt for RemoteFile {
         }
     }
 
-    fn is_replaced(&self) -> io::Result<bool> {
+    fn inner(&self) -> Option<&dyn ReadAt> {
         match &self.0 {
-            Source::Disk(file) => file.is_replaced(),
-            Source::Remote(_) => Ok(false),
+            Source::Disk(file) => Some(file),
+            Source::Remote(_) => None,
         }
     }
 }

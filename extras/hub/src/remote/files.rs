@@ -41,7 +41,8 @@ impl Objects {
 
 impl Files for Objects {
     fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>> {
-        let (service, key) = (Arc::clone(&self.service), parse(key)?);
+        let service = Arc::clone(&self.service);
+        let key = parse(key)?;
         found(run(RemoteFile::open(service, key)).flatten())
     }
 

@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
+use safetensors_core::{ReadAt, lock};
 
 use super::files::Files;
 use super::hub_reads::Slots;
 use super::{RemoteFile, RemoteOptions};
 use crate::cache::{Cache, CachedRepo};
 use crate::client::{BucketEntry, Client, ClientOptions, HubFile};
-use crate::environment::{DEFAULT_ENDPOINT, Environment};
+use crate::environment::Environment;
 use crate::repo::check_file_name;
 use crate::{ErrorKind, HubAddress, RepoId, Result, Revision};
 
@@ -42,16 +42,18 @@ impl HubFiles {
     /// The repository of an address. No request is made.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
         let repo = address.repo().clone();
-        let is_cached = options.environment && !repo.is_bucket();
-        let cache = is_cached.then(|| Cache::from_environment().ok()).flatten();
-        let (client, revision) = if options.environment && Environment::PROCESS.is_offline() {
+        let cached = match Cache::from_environment() {
+            Ok(cache) if !repo.is_bucket() => Some(cache.repo(&repo)),
+            _ => None,
+        };
+        let (client, revision) = if Environment::PROCESS.is_offline() {
             (None, find_offline(&Cache::from_environment()?, address)?)
         } else {
             (Some(client(options)?), address.revision().clone())
         };
         Ok(Self {
             client,
-            cached: cache.map(|cache| cache.repo(&repo)),
+            cached,
             slots: Arc::default(),
             state: Mutex::new(State { repo, revision, names: None }),
         })
@@ -82,15 +84,16 @@ impl HubFiles {
     }
 
     fn asked(&self) -> (RepoId, Revision) {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         (state.repo.clone(), state.revision.clone())
     }
 
     /// Keeps the commit that the Hub named. If another thread was told another one, that one stays.
     fn pin(&self, repo: &RepoId, commit: &Revision) -> Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if state.revision.is_commit() && state.revision != *commit {
-            let (before, now) = (state.revision.to_string(), commit.to_string());
+            let before = state.revision.to_string();
+            let now = commit.to_string();
             return Err(ErrorKind::Changed { what: "commit", before, now }.into());
         }
         (state.repo, state.revision) = (repo.clone(), commit.clone());
@@ -110,7 +113,7 @@ impl HubFiles {
     }
 
     fn names(&self) -> Result<Arc<[String]>> {
-        let known = self.state.lock().unwrap_or_else(PoisonError::into_inner).names.clone();
+        let known = lock(&self.state).names.clone();
         if let Some(names) = known {
             return Ok(names);
         }
@@ -124,7 +127,7 @@ impl HubFiles {
             (None, Some(cached)) => cached.files(&revision)?,
             (None, None) => Vec::new(),
         };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         Ok(state.names.insert(names.into()).clone())
     }
 }
@@ -133,9 +136,6 @@ impl HubFiles {
 fn client(options: &RemoteOptions) -> Result<Client> {
     let retries = u32::try_from(options.retries).unwrap_or(u32::MAX);
     let mut client = ClientOptions::new().retries(retries);
-    if !options.environment {
-        client = client.token(None).endpoint(DEFAULT_ENDPOINT);
-    }
     for (name, value) in options.pairs(None) {
         match name.to_ascii_lowercase().as_str() {
             "endpoint" => client = client.endpoint(value),
@@ -153,7 +153,8 @@ fn find_offline(cache: &Cache, address: &HubAddress) -> Result<Revision> {
         let error = ErrorKind::NotInCache { what, cache: cache.dir().into(), reason };
         safetensors_core::Error::from(error).in_file(address)
     };
-    let (repo, revision) = (address.repo(), address.revision());
+    let repo = address.repo();
+    let revision = address.revision();
     if repo.is_bucket() {
         return Err(missing(repo.to_string()));
     }
@@ -183,7 +184,7 @@ impl Files for HubFiles {
     }
 
     fn knows(&self, key: &str) -> Option<bool> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         state.names.as_ref().map(|names| names.iter().any(|name| name == key))
     }
 

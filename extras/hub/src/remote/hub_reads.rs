@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use safetensors_core::{ErrorKind, Result};
+use safetensors_core::{ErrorKind, Result, lock};
 
 use super::object::IN_FLIGHT;
 use super::plan::Request;
@@ -25,7 +25,7 @@ pub(super) struct RequestSlot<'a>(&'a Slots);
 impl Slots {
     /// Waits for a place, or until another thread sets `stop`.
     pub(super) fn take(&self, stop: &AtomicBool) -> Result<RequestSlot<'_>> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.taken);
         while *taken >= IN_FLIGHT {
             check_stop(stop)?;
             let waited = self.freed.wait_timeout(taken, GLANCE);
@@ -38,7 +38,7 @@ impl Slots {
 
 impl Drop for RequestSlot<'_> {
     fn drop(&mut self) {
-        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *lock(&self.0.taken) -= 1;
         self.0.freed.notify_one();
     }
 }

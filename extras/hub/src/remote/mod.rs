@@ -108,7 +108,7 @@ mod silence;
 mod store;
 
 use safetensors_core::checkpoint::Assembled;
-use safetensors_core::{Checkpoint, Result};
+use safetensors_core::{Checkpoint, Limits, Result};
 
 pub use file::RemoteFile;
 pub use kind::AddressKind;
@@ -134,7 +134,7 @@ pub use store::RemoteStore;
 ///
 /// # Errors
 ///
-/// As of [`Checkpoint::open_whole`]. What goes wrong with the store or the network is
+/// As of [`Checkpoint::open`]. What goes wrong with the store or the network is
 /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), of the kind
 /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, and
 /// [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) if the credentials do not suffice.
@@ -158,6 +158,6 @@ impl RemoteOptions {
     pub fn open(&self, address: &str) -> Result<Checkpoint<Assembled<RemoteFile>>> {
         let store = RemoteStore::new(address, self)?;
         let path = store.path();
-        Checkpoint::open_whole_in(store, path, &self.limits)
+        Checkpoint::open_in(store, path, &Limits::default())
     }
 }

@@ -10,9 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::path::Path;
-use object_store::{
-    GetOptions, GetRange, GetResult, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt,
-};
+use object_store::{GetOptions, GetRange, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 use safetensors_core::framework::Span;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -58,8 +56,8 @@ impl Service {
         secrets: Secrets,
         most_copied: u64,
     ) -> Arc<Self> {
-        let (requests, arrived) = (Semaphore::new(IN_FLIGHT), Semaphore::new(ARRIVED));
-        let (requests, arrived) = (requests.into(), arrived.into());
+        let requests = Arc::new(Semaphore::new(IN_FLIGHT));
+        let arrived = Arc::new(Semaphore::new(ARRIVED));
         Arc::new(Self { store, secrets, most_copied, requests, arrived })
     }
 
@@ -68,34 +66,29 @@ impl Service {
         self.requests.clone().acquire_owned().await.map_err(io::Error::other)
     }
 
-    /// Asks the store when another request may begin, and waits for its answer.
-    pub(super) fn ask<T, F>(
+    /// Makes a request of the store when another one may begin, and waits for its answer.
+    pub(super) fn ask<T: Send + 'static>(
         self: &Arc<Self>,
-        question: impl FnOnce(Arc<dyn ObjectStore>) -> F + Send + 'static,
-    ) -> io::Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = object_store::Result<T>> + Send + 'static,
-    {
+        request: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> io::Result<T> {
         let service = Arc::clone(self);
         run(async move {
             let _permit = service.begin().await?;
-            let answer = question(Arc::clone(&service.store)).await;
-            answer.map_err(|error| service.io(&error))
+            request.await.map_err(|error| service.io(&error))
         })
         .flatten()
     }
 
     /// What the store says of an object now; `None` if there is none.
     pub(super) fn head(self: &Arc<Self>, key: Path) -> io::Result<Option<ObjectMeta>> {
-        found(self.ask(|store| async move { store.head(&key).await }))
+        let store = Arc::clone(&self.store);
+        found(self.ask(async move { store.head(&key).await }))
     }
 
     /// The objects just below a key, and the keys of what lies further below.
     pub(super) fn list(self: &Arc<Self>, key: Path) -> io::Result<ListResult> {
-        self.ask(
-            |store| async move { together(LISTING, store.list_with_delimiter(Some(&key))).await },
-        )
+        let store = Arc::clone(&self.store);
+        self.ask(async move { together(LISTING, store.list_with_delimiter(Some(&key))).await })
     }
 
     /// The error of a store, as one of input and output.
@@ -173,8 +166,8 @@ impl Object {
             }
             Err(error) => return Err(service.io(&error)),
         };
-        let GetResult { meta, range, .. } = &answer;
-        let (meta, range) = (meta.clone(), range.clone());
+        let meta = answer.meta.clone();
+        let range = answer.range.clone();
         if range != (0..most.min(meta.size)) {
             return Err(lied(&(0..most.min(meta.size)), &range));
         }
@@ -215,7 +208,8 @@ impl Object {
         mut body: Option<BoxStream<'static, object_store::Result<Bytes>>>,
         to: &mut impl Take,
     ) -> io::Result<()> {
-        let (mut attempt, mut arrived) = (0, Arrived::default());
+        let mut attempt = 0;
+        let mut arrived = Arrived::default();
         loop {
             let span = Span::request(|| self.path.to_string());
             span.record_bytes(range.end - range.start);

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use object_store::{BackoffConfig, RetryConfig};
-use safetensors_core::Limits;
-
 use super::error::Secrets;
+use object_store::{BackoffConfig, RetryConfig};
 
 /// How a remote store is connected to.
 ///
@@ -21,14 +19,12 @@ use super::error::Secrets;
 #[derive(Clone)]
 pub struct RemoteOptions {
     pairs: Vec<(String, String)>,
-    pub(super) environment: bool,
-    pub(super) limits: Limits,
     pub(super) retries: usize,
 }
 
 impl Default for RemoteOptions {
     fn default() -> Self {
-        Self { pairs: Vec::new(), environment: true, limits: Limits::default(), retries: 8 }
+        Self { pairs: Vec::new(), retries: 8 }
     }
 }
 
@@ -38,14 +34,17 @@ impl std::fmt::Debug for RemoteOptions {
         let names: Vec<_> = self.pairs.iter().map(|(name, _)| name).collect();
         f.debug_struct("RemoteOptions")
             .field("options", &names)
-            .field("environment", &self.environment)
             .field("retries", &self.retries)
             .finish_non_exhaustive()
     }
 }
 
 impl RemoteOptions {
-    /// Takes the options of the environment, and retries a request eight times.
+    /// Takes options and credentials from the environment, and retries a request eight times.
+    ///
+    /// The variables are named as `object_store` and the vendors' tools name them: they begin with
+    /// `AWS_`, `GOOGLE_` or `AZURE_`. For `hf` they are the variables of Python's
+    /// `huggingface_hub`, also those that say where the cache is and that no request may be made.
     pub fn new() -> Self {
         Self::default()
     }
@@ -70,23 +69,6 @@ impl RemoteOptions {
         self
     }
 
-    /// Whether to take options and credentials from the environment, as `object_store` and the
-    /// vendors' tools name them: variables that begin with `AWS_`, `GOOGLE_` or `AZURE_`. For `hf`
-    /// these are the variables of Python's `huggingface_hub`, also those that say where the cache is
-    /// and that no request may be made; without them there is no cache. On by default.
-    #[must_use]
-    pub fn environment(mut self, environment: bool) -> Self {
-        self.environment = environment;
-        self
-    }
-
-    /// Sets the limits for headers and indexes.
-    #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
     /// Sets how often a request is repeated that failed for a reason that may pass: an error 5xx or
     /// 429, or a connection that is broken or refused. The pauses in between grow from 0.1 to 10
     /// seconds. The default is 8. A request that began more than 3 minutes ago is not repeated,
@@ -100,7 +82,7 @@ impl RemoteOptions {
     /// All options, beginning with the environment's. Of the environment only variables with this
     /// prefix count.
     pub(super) fn pairs(&self, prefix: Option<&str>) -> Vec<(String, String)> {
-        let of_environment = prefix.filter(|_| self.environment).into_iter().flat_map(|prefix| {
+        let of_environment = prefix.into_iter().flat_map(|prefix| {
             let variables = std::env::vars_os();
             let texts = variables.filter_map(|(name, value)| {
                 Some((name.into_string().ok()?, value.into_string().ok()?))

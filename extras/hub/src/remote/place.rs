@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn only_s3_copies_no_large_files() {
-        let options = RemoteOptions::new().environment(false);
+        let options = RemoteOptions::new();
         let most_copied = |address| RemotePlace::of(address, &options).unwrap().service.most_copied;
         assert_eq!(most_copied("s3://bucket/a"), 5 * 1024 * 1024 * 1024);
         assert_eq!(most_copied("memory:///a"), u64::MAX);

@@ -69,15 +69,16 @@ fn divide(offset: u64, bytes: &mut [u8]) -> impl Iterator<Item = Piece<'_>> {
 
 impl<'a> Request<'a> {
     fn of(piece: Piece<'a>) -> Self {
-        let (range, wanted) = (piece.offset..piece.end(), piece.bytes.len() as u64);
+        let range = piece.offset..piece.end();
+        let wanted = piece.bytes.len() as u64;
         Self { next: range.start, range, pieces: vec![piece], wanted, open: 0 }
     }
 
     /// Whether this request may also fetch a piece that does not begin before it.
     fn may_take(&self, piece: &Piece<'_>) -> bool {
         let Some(gap) = piece.offset.checked_sub(self.range.end) else { return false };
-        let (span, wanted) =
-            (piece.end() - self.range.start, self.wanted + piece.bytes.len() as u64);
+        let span = piece.end() - self.range.start;
+        let wanted = self.wanted + piece.bytes.len() as u64;
         span <= LARGEST && (gap <= GAP || span <= wanted.saturating_mul(2))
     }
 

@@ -1,9 +1,10 @@
 //! [`Reaching`]: an HTTP client that soon gives up a server which was never reached.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
+use safetensors_core::lock;
 
 /// Sends requests. `object_store` repeats those that find no server as often as others: that takes
 /// minutes where a name is misspelt or a machine is off. Once the server has answered, nothing is
@@ -39,7 +40,7 @@ impl<C: HttpService> HttpService for Reaching<C> {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let begin = Instant::now();
         let answer = self.client.call(request).await;
-        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut server = lock(&self.server);
         match answer {
             Err(error) if is_unreached(&error) => {
                 let since = match *server {

@@ -6,9 +6,10 @@
 //! channel of the standard library, which is possible anywhere.
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, mpsc};
 use std::{io, thread};
 
+use safetensors_core::lock;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// More threads than this gain nothing: they only move bytes between sockets and channels.
@@ -17,7 +18,7 @@ const MOST_THREADS: usize = 4;
 /// The runtime. It lives as long as the process, because it cannot be dropped inside another one.
 pub(super) fn handle() -> io::Result<Handle> {
     static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
-    let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut runtime = lock(&RUNTIME);
     if let Some(runtime) = &*runtime {
         return Ok(runtime.handle().clone());
     }
@@ -50,19 +51,6 @@ pub(super) fn ended_early() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn it_can_be_waited_for_from_anywhere() {
-        let value = || run(async { 7 }).unwrap();
-        assert_eq!(value(), 7);
-        let current = Builder::new_current_thread().build().unwrap();
-        assert_eq!(current.block_on(async { value() }), 7);
-        let several = Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        assert_eq!(
-            several.block_on(async { tokio::spawn(async move { value() }).await }).unwrap(),
-            7
-        );
-    }
 
     #[test]
     fn a_panic_is_an_error() {

@@ -8,7 +8,7 @@ use std::error::Error as _;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use futures_util::{TryStreamExt, stream};
 use object_store::client::{
     HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
+use safetensors_core::lock;
 use tokio::time::{Instant, timeout_at};
 
 use super::bounded::{Bounded, whole};
@@ -75,7 +76,8 @@ impl Listening {
             }
         });
         let mut answer = self.sending.execute(request).await.map_err(failed)?;
-        let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
+        let status = answer.status();
+        let headers = std::mem::take(answer.headers_mut());
         let arriving = answer.bytes_stream().map_err(failed);
         let mut answer = HttpResponse::new(whole(status, arriving).await?.into());
         (*answer.status_mut(), *answer.headers_mut()) = (status, headers);
@@ -100,11 +102,11 @@ impl Progress {
     }
 
     fn tick(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.0) = Instant::now();
     }
 
     fn last(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0)
     }
 
     /// The result of a call, unless there is no progress for as long as the limit.

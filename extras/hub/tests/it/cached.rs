@@ -165,7 +165,7 @@ fn a_bucket_is_listed_page_by_page_and_is_not_downloaded() {
     let names = ["a/one.safetensors", "ab/x", "b.txt", "c/d/e", "model.safetensors", "z"];
     let files = names.map(|name| (name, tensor_file("w", 600_000 + name.len())));
     let server = Server::start([("buckets/owner/name", Repo::new(files))]);
-    let remote = RemoteOptions::new().environment(false).option("endpoint", &server.endpoint);
+    let remote = RemoteOptions::new().option("endpoint", &server.endpoint);
     for (address, len) in [
         ("hf://buckets/owner/name", 600_017),
         // `ab` begins with the same letter.

@@ -44,29 +44,24 @@ fn a_branch_that_moves_does_not_change_an_open_file() {
 }
 
 #[test]
-fn an_answer_about_another_commit_is_an_error() {
-    let (server, mut repo, [first, next]) = server();
-    server.answer_directly();
-    let file = file(&server);
-    repo.refs.insert(first.clone(), next.clone());
-    server.set(REPO, repo);
-    let error = read(&file, 0).unwrap_err();
-    let Some(ErrorKind::Changed { what: "commit", before, now }) = error.other() else {
-        panic!("{error}")
-    };
-    assert_eq!((before, now), (&first, &next));
-}
-
-#[test]
-fn an_answer_with_another_etag_is_an_error() {
-    let (server, mut repo, [first, next]) = server();
-    server.answer_directly();
-    let file = file(&server);
-    let other = repo.commits[&next].clone();
-    repo.commits.insert(first, other);
-    server.set(REPO, repo);
-    let error = read(&file, 0).unwrap_err();
-    assert!(matches!(error.other(), Some(ErrorKind::Changed { what: "ETag", .. })), "{error}");
+fn an_answer_about_another_commit_or_etag_is_an_error() {
+    for what_changes in ["commit", "ETag"] {
+        let (server, mut repo, [first, next]) = server();
+        server.answer_directly();
+        let file = file(&server);
+        if what_changes == "commit" {
+            repo.refs.insert(first.clone(), next.clone());
+        } else {
+            repo.commits.insert(first.clone(), repo.commits[&next].clone());
+        }
+        server.set(REPO, repo);
+        let error = read(&file, 0).unwrap_err();
+        let Some(ErrorKind::Changed { what, before, now }) = error.other() else {
+            panic!("{error}")
+        };
+        assert_eq!(*what, what_changes);
+        assert!(what_changes == "ETag" || (before, now) == (&first, &next), "{error}");
+    }
 }
 
 #[test]
@@ -87,8 +82,7 @@ fn an_etag_that_is_no_digest_never_makes_one_file_the_blob_of_another() {
     });
     // As nginx makes them: of the time in seconds and of the length, and all within a second.
     let repo = Repo::new(first.0).commit("next", second.0).alike("68f0-186a0");
-    let server = Server::start([(REPO, repo)]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(repo);
     for (revision, named) in [("main", &first.1), ("next", &second.1), ("main", &first.1)] {
         let wanted = options(&server, cache.path()).revision(revision);
         let found = tensors(&download(REPO, &wanted).unwrap());

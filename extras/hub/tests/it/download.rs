@@ -11,13 +11,13 @@ use safetensors_hub::{DownloadOptions, ErrorKind, download};
 
 #[test]
 fn a_model_in_one_file_comes_with_three_requests() {
-    let server = Server::start([(REPO, single(3_000_000))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(single(3_000_000));
     let snapshot = download(REPO, &options(&server, cache.path())).unwrap();
 
     assert_eq!(tensors(&snapshot)["w"].len(), 3_000_000);
     assert_eq!(snapshot.files(), ["model.safetensors"]);
-    assert_eq!(snapshot.as_ref(), snapshot.dir());
+    let path: &Path = snapshot.as_ref();
+    assert_eq!((path, &*PathBuf::from(&snapshot)), (snapshot.dir(), path));
     assert_eq!(snapshot.commit().to_string(), server.commit(REPO, "main"));
     // The listing, the question for the file, and the file.
     assert_eq!(server.log().len(), 3, "{:?}", server.log());
@@ -27,8 +27,7 @@ fn a_model_in_one_file_comes_with_three_requests() {
 
 #[test]
 fn the_cache_has_pythons_layout() {
-    let server = Server::start([(REPO, single(100))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(single(100));
     let wanted = options(&server, cache.path()).include("tokenizer/*").include("config.json");
     let snapshot = download(REPO, &wanted).unwrap();
     let commit = server.commit(REPO, "main");
@@ -55,8 +54,7 @@ fn the_cache_has_pythons_layout() {
 
 #[test]
 fn of_a_sharded_model_only_its_files_come() {
-    let server = Server::start([(REPO, Repo::new(shards(200_000)))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(Repo::new(shards(200_000)));
     let snapshot = download(REPO, &options(&server, cache.path())).unwrap();
     assert_eq!(tensors(&snapshot).keys().collect::<Vec<_>>(), ["a", "b", "c"]);
     assert_eq!(snapshot.files().len(), 4);
@@ -73,8 +71,7 @@ fn a_delta_comes_as_what_it_is() {
         "w": "model-00000-of-00001.safetensors"}}"#;
     let file = ("model-00000-of-00001.safetensors", tensor_file("w", 30));
     let repo = Repo::new([("model.safetensors.index.json", index.into()), file]);
-    let server = Server::start([(REPO, repo)]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(repo);
     let wanted = options(&server, cache.path());
     let first = download(REPO, &wanted).unwrap();
     assert_eq!(first.files().len(), 2);
@@ -86,8 +83,7 @@ fn a_delta_comes_as_what_it_is() {
 
 #[test]
 fn what_is_there_is_not_downloaded_again() {
-    let server = Server::start([(REPO, single(1000))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(single(1000));
     let wanted = options(&server, cache.path());
     let first = download(REPO, &wanted).unwrap();
 
@@ -110,8 +106,7 @@ fn what_is_there_is_not_downloaded_again() {
 
 #[test]
 fn a_commit_needs_no_request_and_offline_none_is_made() {
-    let server = Server::start([(REPO, Repo::new(shards(1000)))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(Repo::new(shards(1000)));
     let wanted = options(&server, cache.path()).include("config.json");
     let offline = |options: &DownloadOptions| download(REPO, &options.clone().offline(true));
 
@@ -151,8 +146,7 @@ fn a_commit_needs_no_request_and_offline_none_is_made() {
 
 #[test]
 fn a_selection_that_leaves_all_files_out_is_an_error_with_and_without_a_request() {
-    let server = Server::start([(REPO, single(10))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(single(10));
     let files = options(&server, cache.path()).no_checkpoint().include("config.json");
     let nothing = files.clone().exclude("*.json");
     let fails = |options: &DownloadOptions| {
@@ -178,8 +172,7 @@ fn a_checkpoint_in_a_folder_or_a_variant_comes_alone() {
         ("vae/model.safetensors", tensor_file("vae", 20)),
         ("a b#?%.safetensors", tensor_file("odd", 20)),
     ]);
-    let server = Server::start([(REPO, repo)]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(repo);
     let wanted = options(&server, cache.path());
     for (path, tensor) in
         [("unet/model.fp16.safetensors", "half"), ("vae", "vae"), ("a b#?%.safetensors", "odd")]
@@ -205,8 +198,7 @@ fn revisions_are_branches_tags_and_pull_requests() {
         .commit("v1.0", [("model.safetensors", tensor_file("tag", 1))])
         .commit("refs/pr/1", [("model.safetensors", tensor_file("pr", 1))])
         .commit("feature/é", [("model.safetensors", tensor_file("branch", 1))]);
-    let server = Server::start([(REPO, repo)]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(repo);
     let wanted = options(&server, cache.path());
     for (revision, tensor) in [("v1.0", "tag"), ("refs/pr/1", "pr"), ("feature/é", "branch")] {
         let wanted = wanted.clone().revision(revision);
@@ -226,8 +218,7 @@ fn files_of_all_sizes_come_whole() {
     let sizes = [0, 1, 2, (128 << 10) - 1, 128 << 10, (1 << 20) + 1];
     let names: Vec<String> = sizes.iter().map(|size| format!("dir/{size}.safetensors")).collect();
     let files = names.iter().zip(sizes).map(|(name, size)| (name.as_str(), vec![7; size]));
-    let server = Server::start([(REPO, Repo::new(files.chain([("empty.txt", Vec::new())])))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(Repo::new(files.chain([("empty.txt", Vec::new())])));
     let wanted = options(&server, cache.path()).no_checkpoint().include("*");
     let snapshot = download(REPO, &wanted).unwrap();
     for (name, size) in names.iter().zip(sizes) {
@@ -255,8 +246,7 @@ fn a_commit_that_changes_between_two_requests_is_not_mixed() {
 
 #[test]
 fn blobs_that_python_keeps_elsewhere_are_used() {
-    let server = Server::start([(REPO, single(1000))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(single(1000));
     let wanted = options(&server, cache.path());
     let snapshot = download(REPO, &wanted).unwrap();
     // As newer versions of Python's library do it: the blob is a link into a shared store.
@@ -276,8 +266,7 @@ fn blobs_that_python_keeps_elsewhere_are_used() {
 
 #[test]
 fn progress_counts_to_the_end() {
-    let server = Server::start([(REPO, Repo::new(shards(3_000_000)))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(Repo::new(shards(3_000_000)));
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen_by = seen.clone();
     let wanted = options(&server, cache.path()).progress(move |progress| {
@@ -293,15 +282,4 @@ fn progress_counts_to_the_end() {
     assert_eq!(seen.last().map(|(_, all, _)| *all), Some(total));
     assert!(seen.iter().all(|(done, all, _)| done <= all));
     assert!(seen.len() >= 9 && seen.iter().any(|(.., file)| file.contains("00002")));
-}
-
-#[test]
-fn what_comes_opens_as_a_path() {
-    let server = Server::start([(REPO, single(10))]);
-    let cache = tempfile::tempdir().unwrap();
-    let snapshot = download(REPO, &options(&server, cache.path())).unwrap();
-    let _: Checkpoint = Checkpoint::open(&snapshot).unwrap();
-    let as_path: &Path = snapshot.as_ref();
-    assert_eq!(PathBuf::from(&snapshot), as_path);
-    assert_eq!(PathBuf::from(snapshot.clone()), as_path);
 }

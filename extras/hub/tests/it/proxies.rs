@@ -148,16 +148,10 @@ fn both_clients_go_through_the_proxy_that_python_would_take() {
         assert_works(&run(&server, HOST, variables));
         let asked = socks.take_asked();
         let expected = format!("{HOST}:{port}");
-        assert!(asked.iter().filter(|to| **to == expected).count() >= 1, "{variables:?} {asked:?}");
+        assert!(asked.contains(&expected), "{variables:?} {asked:?}");
     }
-}
-
-#[test]
-fn no_proxy_is_heeded_by_both_clients() {
-    let server = Server::start([(REPO, single(100))]);
     for exceptions in ["127.0.0.1", "x.test, 127.0.0.0/8", "*"] {
-        let dead = ("ALL_PROXY", "http://127.0.0.1:9");
-        assert_works(&run(&server, "127.0.0.1", &[dead, ("NO_PROXY", exceptions)]));
+        assert_works(&run(&server, "127.0.0.1", &[("ALL_PROXY", dead), ("NO_PROXY", exceptions)]));
     }
 }
 

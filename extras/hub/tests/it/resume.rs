@@ -68,8 +68,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn after_a_kill_the_rest_is_downloaded() {
-    let server = Server::start([(REPO, single(LEN))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(single(LEN));
     let half = LEN / 2;
     server.fault(Origin::Cdn, "", 1, Kind::Stall(half, Duration::from_secs(30)));
     let mut killed = child_of(&server, cache.path()).spawn().unwrap();
@@ -139,8 +138,7 @@ fn etag(bytes: &[u8]) -> String {
 
 #[test]
 fn cancelling_keeps_what_is_there() {
-    let server = Server::start([(REPO, Repo::new(shards(LEN)))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(Repo::new(shards(LEN)));
     let calls = Arc::new(AtomicUsize::new(0));
     let calls_by = calls.clone();
     let wanted = options(&server, cache.path());
@@ -164,8 +162,7 @@ fn cancelling_keeps_what_is_there() {
 
 #[test]
 fn two_processes_download_once() {
-    let server = Server::start([(REPO, Repo::new(shards(LEN)))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(Repo::new(shards(LEN)));
     server.fault(Origin::Cdn, "", 3, Kind::Slow(Duration::from_millis(300)));
     let start = || child_of(&server, cache.path()).spawn().unwrap();
     let children = [start(), start(), start()];
@@ -181,8 +178,7 @@ fn two_processes_download_once() {
 
 #[test]
 fn where_locks_have_no_effect_downloads_still_end_right() {
-    let server = Server::start([(REPO, single(LEN))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(single(LEN));
     // No lock file can be made below a file.
     fs::write(cache.path().join(".locks"), "").unwrap();
     server.fault(Origin::Cdn, "", 4, Kind::Slow(Duration::from_millis(200)));
@@ -229,8 +225,7 @@ fn an_unfinished_file_that_another_process_takes_over_is_begun_again() {
 
 #[test]
 fn a_killed_process_holds_no_lock() {
-    let server = Server::start([(REPO, single(LEN))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(single(LEN));
     server.fault(Origin::Cdn, "", 1, Kind::Stall(1_500_000, Duration::from_secs(30)));
     let mut first = child_of(&server, cache.path()).spawn().unwrap();
     wait_until("some bytes", || unfinished_bytes(cache.path()) >= 1_000_000);
@@ -247,8 +242,7 @@ fn a_killed_process_holds_no_lock() {
 
 #[test]
 fn a_cache_that_cannot_be_written_but_has_all_is_enough() {
-    let server = Server::start([(REPO, single(1000))]);
-    let cache = tempfile::tempdir().unwrap();
+    let (server, cache) = served(single(1000));
     let wanted = options(&server, cache.path());
     let first = download(REPO, &wanted).unwrap();
     // In place of the directory of references there is a file.

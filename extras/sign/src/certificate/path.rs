@@ -58,7 +58,8 @@ impl<'a> Search<'a> {
         {
             return true;
         }
-        let (given, others) = (self.given, self.others);
+        let given = self.given;
+        let others = self.others;
         for issuer in given.iter().chain(others) {
             if path.contains(&issuer) || !last.names_issuer(issuer) {
                 continue;
@@ -93,7 +94,8 @@ impl<'a> Search<'a> {
 /// What a certificate needs wherever it stands.
 fn check_itself(certificate: &Certificate, at: SystemTime) -> Result<(), String> {
     let validity = certificate.parsed.tbs_certificate().validity();
-    let (from, to) = (validity.not_before, validity.not_after);
+    let from = validity.not_before;
+    let to = validity.not_after;
     if at < from.to_system_time() {
         return Err(format!("it is valid only from {from} on"));
     }

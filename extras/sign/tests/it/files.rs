@@ -237,7 +237,7 @@ fn progress_counts_all_bytes_and_can_cancel() {
     let bytes = MODEL.iter().map(|(_, it)| it.len() as u64).sum::<u64>();
     let most = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&most);
-    let counting = verifier().threads(2).progress(move |done, total| {
+    let counting = verifier().progress(move |done, total| {
         assert_eq!(total, bytes);
         seen.fetch_max(done, Ordering::Relaxed);
         ControlFlow::Continue(())

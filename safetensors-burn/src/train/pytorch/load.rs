@@ -10,14 +10,11 @@ use safetensors_core::error::{Mismatch, OptimizerProblem};
 use safetensors_core::optimizer::{OptimizerState, PyTorchTraining};
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
-use super::super::EpochError;
-use super::super::container::Content;
+use super::super::container::{Content, Described};
 use super::super::module::{Parameter, Parameters};
 use super::super::names::RANK;
-use super::super::packed::Described;
-use super::super::record::record_of_states;
 use super::super::state::is_dtype_of_state;
-use super::super::states::States;
+use super::super::states;
 use super::{Kind, Kinds, OPTIMIZERS};
 use crate::pytorch::{StoredParameter, take};
 use crate::{Burn, load};
@@ -45,7 +42,7 @@ use crate::{Burn, load};
 ///   device without autodiff does not say which of its tensors are trained: all of them are, then.
 /// - The model is loaded by [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch), before
 ///   or after, as long as its parameters keep their ids.
-/// - A distributed checkpoint (DCP), which [`Checkpoint::open_whole`] opens, has names in place of
+/// - A distributed checkpoint (DCP), which [`Checkpoint::open`] opens, has names in place of
 ///   numbers. It needs no [`PyTorchTraining::parameters`].
 ///
 /// ```no_run
@@ -65,7 +62,7 @@ use crate::{Burn, load};
 ///     // `[name for name, _ in model.named_parameters()]`, for AdamW(model.parameters()).
 ///     let names = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"];
 ///     let training = PyTorchTraining::new().parameters(names);
-///     let record = load_pytorch_optimizer(model, &Checkpoint::open_whole(path)?, &training)?;
+///     let record = load_pytorch_optimizer(model, &Checkpoint::open(path)?, &training)?;
 ///     let config = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(1e-2);
 ///     Ok(config.init().load_record(record))
 /// }
@@ -83,12 +80,9 @@ pub fn load_pytorch_optimizer<S: ReadAt>(
 ) -> Result<OptimizerRecord> {
     let state = training.state(checkpoint)?;
     let module = Parameters::of(module);
-    let load = || {
-        let mut plan = Plan::new(&state, checkpoint);
-        plan.compare(&module)?;
-        plan.read()
-    };
-    load().map_err(|error| checkpoint.in_first_path(error))
+    let plan = Plan::new(&state, checkpoint, &module);
+    let record = plan.and_then(Plan::read);
+    record.map_err(|error| checkpoint.in_first_path(error))
 }
 
 /// A parameter, by its id in burn and its path in the module, and how PyTorch stores it.
@@ -106,23 +100,36 @@ struct Plan<'a, S> {
     /// The name in the checkpoint and how it stores the value; the name in the record, and the id
     /// of the parameter.
     tensors: Vec<(String, StoredParameter, String, u64)>,
-    scalars: BTreeMap<String, Scalar>,
-    paths: BTreeMap<String, String>,
+    /// The content of the record, to which the tensors are added when they are read.
+    content: Content,
     mismatches: Vec<Mismatch>,
 }
 
 impl<'a, S: ReadAt> Plan<'a, S> {
-    fn new(state: &'a OptimizerState, checkpoint: &'a Checkpoint<S>) -> Self {
-        let (scalars, paths) = (BTreeMap::new(), BTreeMap::new());
-        let (tensors, mismatches) = (Vec::new(), Vec::new());
-        Self { state, checkpoint, tensors, scalars, paths, mismatches }
-    }
-
     /// Compares the state with a module.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Mismatches`] with all differences; [`OptimizerProblem::UnknownOptimizer`].
+    fn new(
+        state: &'a OptimizerState,
+        checkpoint: &'a Checkpoint<S>,
+        module: &Parameters,
+    ) -> Result<Self> {
+        let mut plan = Self {
+            state,
+            checkpoint,
+            tensors: Vec::new(),
+            content: Content::default(),
+            mismatches: Vec::new(),
+        };
+        plan.compare(module)?;
+        if !plan.mismatches.is_empty() {
+            return Err(ErrorKind::Mismatches { mismatches: plan.mismatches }.into());
+        }
+        Ok(plan)
+    }
+
     fn compare(&mut self, module: &Parameters) -> Result<()> {
         let mut used = BTreeSet::new();
         for (id, paths) in module.by_id() {
@@ -148,10 +155,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             let names = unused.kinds().map(|kind| self.state.tensor(name, kind));
             self.mismatches.extend(names.map(|name| Mismatch::Extra { name }));
         }
-        match std::mem::take(&mut self.mismatches) {
-            none if none.is_empty() => Ok(()),
-            mismatches => Err(ErrorKind::Mismatches { mismatches }.into()),
-        }
+        Ok(())
     }
 
     /// Adds the state of a parameter that has one.
@@ -165,7 +169,8 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             kinds.fit(parameter.shape.len(), stored) && kinds_of.any(&has_kind)
         };
         let Some(Kinds { tensors, steps, .. }) = OPTIMIZERS.iter().find(has) else {
-            let (name, found) = (stored.tensor.clone(), of.kinds().map(String::from).collect());
+            let found = of.kinds().map(String::from).collect();
+            let name = stored.tensor.clone();
             return Err(OptimizerProblem::UnknownOptimizer { name, found }.into());
         };
         for kind in *tensors {
@@ -183,13 +188,15 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         self.mismatches.extend(others.map(|kind| Mismatch::Extra { name: named(kind) }));
         match (steps, of.steps()) {
             (Some(time), Some(steps)) => {
-                _ = self.scalars.insert(format!("{id}.{time}"), Scalar::UInt(steps));
+                let name = format!("{id}.{time}");
+                self.content.scalars.insert(name, Scalar::UInt(steps));
             }
             (Some(_), None) => self.mismatches.push(Mismatch::Missing { name: named("step") }),
             (None, _) => {}
         }
-        self.scalars.insert(format!("{id}.{RANK}"), Scalar::UInt(parameter.shape.len() as u64));
-        self.paths.insert(id.to_string(), path.into());
+        let rank = Scalar::UInt(parameter.shape.len() as u64);
+        self.content.scalars.insert(format!("{id}.{RANK}"), rank);
+        self.content.metadata.insert(id.to_string(), path.into());
         Ok(())
     }
 
@@ -200,8 +207,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         let bufs = self.checkpoint.read_named(&names, &options)?;
         let data = bufs.into_iter().map(load::from_exact).collect::<Result<Vec<_>>>()?;
         let data: BTreeMap<&String, TensorData> = names.into_iter().zip(data).collect();
-        let mut content =
-            Content { scalars: self.scalars, metadata: self.paths, ..Content::default() };
+        let mut content = self.content;
         let mut tensors = Vec::with_capacity(self.tensors.len());
         for (name, stored, in_record, id) in &self.tensors {
             let Some(whole) = data.get(name) else { continue };
@@ -210,9 +216,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             content.tensors.insert(in_record.clone(), described);
             tensors.push((in_record.clone(), value));
         }
-        let states = States::of(&content);
-        let states = states.ok_or_else(|| EpochError::Record("it has no states".into()))?;
-        record_of_states(states, &content, tensors)
+        states::make(&content, tensors)
     }
 }
 
@@ -223,7 +227,7 @@ fn differences<S>(
     parameter: &Parameter,
     stored: &StoredParameter,
 ) -> Vec<Mismatch> {
-    let (name, mut differences) = (|| tensor.name().to_owned(), Vec::new());
+    let mut differences = Vec::new();
     let mut expected = stored.shape_in_file(&parameter.shape.clone().into()).to_vec();
     let mean = kind.mean.and_then(|dim| expected.iter_mut().rev().nth(dim - 1));
     if let Some(mean) = mean {
@@ -231,11 +235,12 @@ fn differences<S>(
     }
     if expected != tensor.shape() {
         let found = tensor.shape().to_vec();
-        differences.push(Mismatch::Shape { name: name(), expected, found });
+        differences.push(Mismatch::Shape { name: tensor.name().into(), expected, found });
     }
-    let (expected, found) = (parameter.dtype.unwrap_or(Dtype::F32), tensor.dtype());
+    let expected = parameter.dtype.unwrap_or(Dtype::F32);
+    let found = tensor.dtype();
     if !is_dtype_of_state(expected, found) {
-        differences.push(Mismatch::Dtype { name: name(), expected, found });
+        differences.push(Mismatch::Dtype { name: tensor.name().into(), expected, found });
     }
     differences
 }

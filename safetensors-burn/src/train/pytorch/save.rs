@@ -5,18 +5,18 @@ use std::path::Path;
 
 use burn::module::Module;
 use burn::optim::OptimizerRecord;
-use burn::store::RecordError;
 use burn::tensor::{Bytes, TensorData};
-use burn_store::burn_pack::{Reader, Scalar};
+use burn_store::burn_pack::Scalar;
 use safetensors_core::error::{Mismatch, OptimizerProblem};
 use safetensors_core::{Error, ErrorKind, Result, SaveOptions};
 
-use super::super::error::of_record;
 use super::super::module::Parameters;
-use super::super::names::{RANK, parse_id};
+use super::super::names::{RANK, split_id};
+use super::super::unpacked::Unpacked;
 use super::OPTIMIZERS;
 use crate::load::from_bytes;
 use crate::pytorch::{StoredParameter, put};
+use crate::store::pack::into_data;
 
 /// The whole numbers that F32 counts without a gap.
 const MOST_STEPS: u64 = 1 << 24;
@@ -86,19 +86,18 @@ fn for_pytorch(
     module: &Parameters,
     record: OptimizerRecord,
 ) -> Result<BTreeMap<String, TensorData>> {
-    let reader = Reader::from_bytes(record.into_bytes().map_err(of_burn)?).map_err(of_burn)?;
+    let record = Unpacked::of(record, None)?;
     let names = module.by_id().into_iter().map(|(id, paths)| {
         let ways =
             paths.iter().filter_map(|(_, parameter)| parameter.stored_as().into_iter().next());
         (id, ways.collect())
     });
     let names: Names = names.collect();
-    let mut tensors = steps(&names, reader.scalars())?;
+    let mut tensors = steps(&names, &record.content.scalars)?;
     let mut whole: BTreeMap<String, Vec<Option<TensorData>>> = BTreeMap::new();
-    for tensor in reader.into_tensors().map_err(of_burn)? {
-        let (name, dtype, shape, _, bytes) = tensor.into_parts().map_err(of_burn)?;
+    for (name, tensor) in record.tensors {
         let Some((ways, leaf)) = state_of(&names, &name) else { continue };
-        let value = from_bytes(bytes, shape.to_vec(), dtype)?;
+        let value = into_data(tensor)?;
         for stored in ways {
             let kinds = OPTIMIZERS.iter().filter(|kinds| kinds.fit(value.shape().len(), stored));
             let mut kinds = kinds.flat_map(|kinds| kinds.tensors);
@@ -139,38 +138,37 @@ fn steps(
             continue;
         }
         let is_time = OPTIMIZERS.iter().any(|kinds| kinds.steps == Some(leaf));
-        let steps = if let (true, Scalar::UInt(steps)) = (is_time, scalar) {
-            *steps
-        } else {
+        let &Scalar::UInt(steps) = scalar else { return Err(unknown(ways, leaf)) };
+        if !is_time {
             return Err(unknown(ways, leaf));
-        };
+        }
         if steps > MOST_STEPS {
             return Err(OptimizerProblem::BadStep { limit: MOST_STEPS, found: steps as f64 }.into());
         }
         for stored in ways {
             let first = *counts.entry(&stored.tensor).or_insert(steps);
             if first != steps {
-                let (name, other) = (stored.tensor.clone(), stored.tensor.clone());
-                let other_steps = steps;
                 return Err(OptimizerProblem::StepsDiffer {
-                    name,
+                    name: stored.tensor.clone(),
                     steps: first,
-                    other,
-                    other_steps,
+                    other: stored.tensor.clone(),
+                    other_steps: steps,
                 }
                 .into());
             }
         }
     }
-    let tensor = |steps: u64| TensorData::new(vec![steps as f32], [0_usize; 0]);
-    Ok(counts.into_iter().map(|(name, n)| (format!("state.{name}.step"), tensor(n))).collect())
+    let tensors = counts.into_iter().map(|(name, steps)| {
+        (format!("state.{name}.step"), TensorData::new(vec![steps as f32], [0_usize; 0]))
+    });
+    Ok(tensors.collect())
 }
 
 /// Whose state a tensor or a number of a record is, and its name below the id. `None` for a
 /// parameter that the module does not have.
 fn state_of<'a>(names: &'a Names, name: &'a str) -> Option<(&'a [StoredParameter], &'a str)> {
-    let (id, leaf) = name.split_once('.')?;
-    Some((names.get(&parse_id(id)?)?, leaf))
+    let (id, leaf) = split_id(name)?;
+    Some((names.get(&id)?, leaf))
 }
 
 /// The parts of a tensor, one after another.
@@ -180,11 +178,10 @@ fn joined(mut parts: Vec<TensorData>) -> Result<TensorData> {
     }
     let mut shape = parts[0].shape().to_vec();
     let dtype = parts[0].dtype();
-    if let Some(other) =
-        parts.iter().find(|part| part.shape()[..] != shape || part.dtype() != dtype)
-    {
-        let (expected, found) = (shape, other.shape().to_vec());
-        return Err(ErrorKind::WrongShape { expected, found }.into());
+    let unlike = parts.iter().find(|part| part.shape()[..] != shape || part.dtype() != dtype);
+    if let Some(unlike) = unlike {
+        let found = unlike.shape().to_vec();
+        return Err(ErrorKind::WrongShape { expected: shape, found }.into());
     }
     if let Some(rows) = shape.first_mut() {
         *rows *= parts.len();
@@ -196,8 +193,4 @@ fn joined(mut parts: Vec<TensorData>) -> Result<TensorData> {
 fn unknown(ways: &[StoredParameter], leaf: &str) -> Error {
     let name = ways.first().map_or_else(String::new, |stored| stored.tensor.clone());
     OptimizerProblem::UnknownOptimizer { name, found: vec![leaf.into()] }.into()
-}
-
-fn of_burn(error: impl Into<RecordError>) -> Error {
-    of_record(error.into())
 }

@@ -7,25 +7,11 @@ use burn::tensor::DType;
 use safetensors_burn::burn_pack::Tensor as PackTensor;
 use safetensors_burn::{
     ApplyError, BurnToPyTorchAdapter, FloatCastAdapter, ModuleAdapter, ModuleContext,
-    PyTorchToBurnAdapter, StoreError, bridge, save,
+    PyTorchToBurnAdapter, StoreError, save,
 };
 use safetensors_core::{Error, ErrorKind, SaveOptions};
 
 use super::*;
-
-/// The typed error inside an [`ErrorKind::Framework`].
-fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
-    let ErrorKind::Framework { framework: "burn", source } = error.kind() else {
-        panic!("{error:?}")
-    };
-    source.downcast_ref().unwrap_or_else(|| panic!("{source}"))
-}
-
-/// All parameters of a module, by path.
-fn state(module: &impl Module) -> Vec<(String, TensorData)> {
-    let tensors = module.collect(None, None, false);
-    tensors.iter().map(|tensor| (tensor.name.clone(), bridge::to_data(tensor).unwrap())).collect()
-}
 
 /// Loads a file. Expects an error and an unchanged module.
 fn refused<L: Module + ModuleDisplay>(path: &Path, layer: L) -> Error {

@@ -19,6 +19,8 @@ use burn::tensor::{Device, Tensor, TensorData, Tolerance};
 use safetensors_burn::{CheckpointStore, ModuleSnapshot, load};
 use tempfile::TempDir;
 
+use super::{dir, source, state};
+
 /// A model whose only field has the name that the fixtures have.
 #[derive(Module, Debug)]
 struct Net<L: Module> {
@@ -47,10 +49,6 @@ fn layer_of(path: &Path) -> BTreeMap<String, TensorData> {
     // burn does not count the batches of a training. PyTorch does not need the number.
     tensors.retain(|name, _| name.starts_with("layer.") && !name.ends_with("num_batches_tracked"));
     tensors.into_iter().collect()
-}
-
-fn dir() -> TempDir {
-    tempfile::tempdir().unwrap()
 }
 
 /// Loads a fixture into a layer of other values, and saves the layer. The file must have the

@@ -1,32 +1,8 @@
 //! Tests layouts, dtypes, and parameters in unusual states.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-
-#[test]
-fn pytorch_layouts_and_names_are_adapted() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
-    let model = Model::new(2);
-    model
-        .save_into(&mut CheckpointStore::from_file(&path).with_to_adapter(BurnToPyTorchAdapter))
-        .unwrap();
-    let tensors = load(&path).unwrap();
-    assert_eq!(tensors["encoder.weight"].shape()[..], [4, 3]);
-    assert_eq!(tensors["norm.weight"], model.norm.gamma.to_data());
-    let mut other = Model::new(7);
-    let mut store = CheckpointStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter);
-    let result = other.load_from(&mut store).unwrap();
-    assert!(result.unused.is_empty());
-    assert_eq!(state(&model), state(&other));
-
-    // Without the adapter the transposed weight does not fit.
-    let error = refused(&mut CheckpointStore::from_file(&path));
-    assert_eq!(error.tensor(), Some("encoder.weight"));
-}
 
 /// Multiplies the parameters of linear layers. It uses only names that this crate re-exports.
 #[derive(Clone)]
@@ -93,15 +69,6 @@ fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
         CheckpointStore::from_file(&path).with_from_adapter(FloatCastAdapter::to(DType::F32));
     vector.load_from(&mut store).unwrap();
     assert_eq!(vector.values.to_data(), TensorData::from([1.0_f32, -0.5]));
-
-    let error = fresh()
-        .load_from(
-            &mut CheckpointStore::from_file(&path)
-                .load_options(LoadOptions::new().widening(Widening::Refuse)),
-        )
-        .unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
-    assert_eq!((error.tensor(), error.file()), (Some("values"), path.to_str()));
 }
 
 #[test]
@@ -200,7 +167,7 @@ fn enum_variants_may_be_left_out_of_names() {
 }
 
 #[test]
-fn load_options_convert_tell_and_cancel() {
+fn load_options_convert_and_cancel() {
     let dir = dir();
     let path = dir.path().join("model.safetensors");
     let original = Model::new(7);
@@ -229,16 +196,6 @@ fn load_options_convert_tell_and_cancel() {
         };
         assert_eq!(*found, expected, "{name}");
     }
-
-    let told = Arc::new(AtomicU64::new(0));
-    let counting = Arc::clone(&told);
-    let options = LoadOptions::new().progress(move |progress| {
-        counting.fetch_max(progress.bytes_done, Ordering::Relaxed);
-        ControlFlow::Continue(())
-    });
-    model.load_from(&mut CheckpointStore::from_file(&path).load_options(options)).unwrap();
-    let total: u64 = expected.iter().map(|(_, data)| data.bytes().len() as u64).sum();
-    assert_eq!(told.load(Ordering::Relaxed), total);
 
     let cancelled = LoadOptions::new().progress(|_| ControlFlow::Break(()));
     let error = refused(&mut CheckpointStore::from_file(&path).load_options(cancelled));

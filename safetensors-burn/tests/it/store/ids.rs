@@ -204,17 +204,3 @@ fn a_record_of_other_names_is_ignored_and_a_malformed_one_is_an_error() {
         assert_eq!(error.file(), Some("bytes in memory"));
     }
 }
-
-#[test]
-fn each_path_of_a_tied_parameter_is_saved_where_that_is_asked_for() {
-    let mut tied = Pair::new();
-    tied.teacher.weight = tied.student.weight.clone();
-    let store = in_memory(&tied, CheckpointStore::from_bytes(None).save_aliases(true));
-    let file = Checkpoint::from_source(store.get_bytes().unwrap(), "memory").unwrap();
-    let names: Vec<_> = file.tensors().map(|tensor| tensor.name().to_owned()).collect();
-    assert_eq!(names, ["student.weight", "teacher.weight"]);
-    assert_eq!(file.aliases().count(), 0);
-    let once = in_memory(&tied, store.save_aliases(false));
-    let file = Checkpoint::from_source(once.get_bytes().unwrap(), "memory").unwrap();
-    assert_eq!((file.len(), file.aliases().count()), (1, 1));
-}

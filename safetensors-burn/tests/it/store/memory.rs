@@ -53,18 +53,8 @@ fn bytes_that_are_not_there_or_damaged_are_errors() {
     let of_file = CheckpointStore::from_file("model.safetensors").get_bytes().unwrap_err();
     assert!(matches!(source(&of_file), StoreError::NotInMemory), "{of_file}");
     assert_eq!(of_file.file(), Some("model.safetensors"));
-
-    Model::new(2).save_into(&mut store).unwrap();
-    let mut bytes = store.get_bytes().unwrap();
-    // The mask lies at the end.
-    *bytes.last_mut().unwrap() = 2;
-    let error = refused(&mut CheckpointStore::from_bytes(Some(bytes.clone())));
-    assert!(matches!(error.kind(), ErrorKind::InvalidBool { .. }), "{error}");
-    assert_eq!((error.tensor(), error.file()), (Some("mask"), Some("bytes in memory")));
-    for len in [0, 5, bytes.len() - 1] {
-        let error = refused(&mut CheckpointStore::from_bytes(Some(bytes[..len].to_vec())));
-        assert_eq!(error.file(), Some("bytes in memory"), "{error}");
-    }
+    let error = refused(&mut CheckpointStore::from_bytes(Some(vec![0; 5])));
+    assert_eq!(error.file(), Some("bytes in memory"), "{error}");
 }
 
 #[test]

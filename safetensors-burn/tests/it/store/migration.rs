@@ -233,8 +233,7 @@ const OPTIONS: &[(&str, Line)] = &[
             .save_options(SaveOptions::new())
             .max_extra_memory(1 << 20)
             .param_ids(true)
-            .prefix("")
-            .save_aliases(true);
+            .prefix("");
         Model::new(7).load_from(&mut { store }).unwrap();
     }),
 ];
@@ -276,7 +275,8 @@ const DIFFERENCES: &[(&str, Line)] = &[
         let paths = [files.path("tied-theirs"), files.path("tied-ours"), files.path("aliases")];
         tied.save_into(&mut SafetensorsStore::from_file(&paths[0])).unwrap();
         tied.save_into(&mut CheckpointStore::from_file(&paths[1])).unwrap();
-        tied.save_into(&mut CheckpointStore::from_file(&paths[2]).save_aliases(true)).unwrap();
+        tied.save_into(&mut CheckpointStore::from_file(&paths[2]).save_options(SaveOptions::new()))
+            .unwrap();
         let counts = [0, 1, 2].map(|i| Checkpoint::open(&paths[i]).unwrap().len());
         assert_eq!(counts, [2, 1, 2]);
         assert!(tied.load_from(&mut SafetensorsStore::from_file(&paths[1])).is_err());

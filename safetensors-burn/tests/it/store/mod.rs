@@ -17,7 +17,7 @@ use burn::module::{Initializer, Module, Param, ParamId, Parameter};
 use burn::nn::{
     BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig, LinearLayout,
 };
-use burn::tensor::{Bool, DType, Device, Distribution, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use safetensors_burn::{
     ApplyError, BurnToPyTorchAdapter, ChainAdapter, CheckpointStore, FloatCastAdapter,
     HalfPrecisionAdapter, IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot,
@@ -28,6 +28,8 @@ use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening,
 };
 use tempfile::TempDir;
+
+use super::{data_of, dir, source, state};
 
 #[derive(Module, Debug)]
 struct Model {
@@ -81,32 +83,10 @@ const PATHS: [&str; 12] = [
     "steps",
 ];
 
-/// All parameters of a module, by path.
-fn state(module: &impl Module) -> Vec<(String, TensorData)> {
-    let tensors = module.collect(None, None, false);
-    tensors.into_iter().map(|tensor| (tensor.name.clone(), data_of(&tensor))).collect()
-}
-
-fn data_of(tensor: &burn_pack::Tensor) -> TensorData {
-    bridge::to_data(tensor).unwrap()
-}
-
-fn dir() -> TempDir {
-    tempfile::tempdir().unwrap()
-}
-
 fn saved(dir: &TempDir, module: &impl Module) -> CheckpointStore {
     let path = dir.path().join("model.safetensors");
     module.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     CheckpointStore::from_file(path)
-}
-
-/// The typed error inside an [`ErrorKind::Framework`].
-fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
-    let ErrorKind::Framework { framework: "burn", source } = error.kind() else {
-        panic!("{error:?}")
-    };
-    source.downcast_ref().unwrap_or_else(|| panic!("{source}"))
 }
 
 /// Loads into a fresh model. Expects an error and an unchanged model.

@@ -52,36 +52,6 @@ fn a_file_is_replaced_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_checkpoint_of_shards_is_replaced_only_where_that_is_asked_for() {
-    let dir = dir();
-    let store = || CheckpointStore::from_file(dir.path()).max_shard_size(64.into());
-    Model::new(2).save_into(&mut store()).unwrap();
-    let old = names_in(dir.path());
-    let error = Model::new(3).save_into(&mut store()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
-    assert_eq!(names_in(dir.path()), old);
-    let mut loaded = Model::new(7);
-    loaded.load_from(&mut store()).unwrap();
-    assert_eq!(loaded.steps.to_data(), TensorData::from([2_i64, 3]));
-    Model::new(3).save_into(&mut store().overwrite(true)).unwrap();
-    loaded.load_from(&mut store()).unwrap();
-    assert_eq!(loaded.steps.to_data(), TensorData::from([3_i64, 4]));
-}
-
-#[test]
-fn a_file_that_appears_during_the_save_stays() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
-    let theirs = path.clone();
-    let adapter = Before(move || std::fs::write(&theirs, "theirs").unwrap());
-    let mut store = CheckpointStore::from_file(&path).with_to_adapter(adapter);
-    let error = Model::new(2).save_into(&mut store).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
-    assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
-    assert_eq!(names_in(dir.path()), ["model.safetensors"]);
-}
-
-#[test]
 fn a_panic_of_an_adapter_is_an_error_and_nothing_is_saved_or_loaded() {
     let dir = dir();
     let path = dir.path().join("model.safetensors");
@@ -150,17 +120,4 @@ fn metadata_is_added_and_cleared() {
         metadata(store().save_options(given).clear_metadata().metadata("only", "this")),
         entries(&[("only", "this")])
     );
-}
-
-#[cfg(unix)]
-#[test]
-fn the_new_file_gets_the_permissions_of_the_old_one() {
-    use std::os::unix::fs::PermissionsExt;
-
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
-    Model::new(2).save_into(&mut CheckpointStore::from_file(&path)).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    Model::new(3).save_into(&mut CheckpointStore::from_file(&path).overwrite(true)).unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }

@@ -2,25 +2,10 @@
 
 use super::*;
 
-fn numbers(epochs: &Epochs) -> Vec<usize> {
-    epochs.list().unwrap().iter().map(|epoch| epoch.number()).collect()
-}
-
-fn delete(
-    (model, optimizer, scheduler): &Checkpointers,
-    epoch: usize,
-) -> Result<(), CheckpointerError> {
-    model.delete(epoch)?;
-    optimizer.delete(epoch)?;
-    scheduler.delete(epoch)
-}
-
 /// A run goes back from epoch 6 to epoch 3. burn asks for the deletions although the save fails.
 #[test]
 fn a_save_that_fails_deletes_nothing() {
-    let (_dir, epochs) = empty();
-    let training = Training::trained(1);
-    (1..=6).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    let (_dir, epochs, training) = saved_to(6);
     let checkpointers = epochs.checkpointers();
     Training::restored(&checkpointers, 3);
     of(checkpointers.0.save(4, failing::quantised()));
@@ -40,9 +25,7 @@ fn a_save_that_fails_deletes_nothing() {
 /// burn's `MetricCheckpointingStrategy` deletes before it saves.
 #[test]
 fn the_epoch_that_was_restored_stays_until_another_is_saved() {
-    let (_dir, epochs) = empty();
-    let training = Training::trained(1);
-    (1..=6).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    let (_dir, epochs, training) = saved_to(6);
     let checkpointers = epochs.checkpointers();
     Training::restored(&checkpointers, 3);
     delete(&checkpointers, 3).unwrap();
@@ -56,8 +39,7 @@ fn the_epoch_that_was_restored_stays_until_another_is_saved() {
 
 #[test]
 fn a_deletion_that_fails_is_tried_again_and_does_not_fail_the_save() {
-    let (_dir, epochs) = empty();
-    let training = Training::trained(1);
+    let (_dir, epochs, training) = saved_to(1);
     let checkpointers = epochs.checkpointers();
     training.save(&checkpointers, 1);
     delete(&checkpointers, 1).unwrap();

@@ -6,7 +6,7 @@ use safetensors_core::edit::Edit;
 use safetensors_core::{Checkpoint as File, digest};
 use safetensors_delta::{Options, open_linked};
 
-use super::long::{Run, restored};
+use super::long::{Run, begun};
 use super::*;
 
 /// Epochs from 1 on, each third of which is whole, and what each has.
@@ -19,7 +19,7 @@ fn saved(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>) {
 fn run(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>, Run) {
     let (dir, epochs) = empty();
     let epochs = epochs.whole_every(3);
-    let mut run = Run::new();
+    let mut run = begun();
     let checkpointers = epochs.checkpointers_for(&run.model);
     let contents = (1..=count).map(|epoch| {
         run.next();
@@ -63,10 +63,7 @@ fn each_nth_epoch_is_whole_and_all_are_restored_bit_for_bit() {
 
     // A training that is resumed from a delta.
     let checkpointers = epochs.checkpointers_for(&resumed.model);
-    let (model, optimizer, scheduler) = &checkpointers;
-    resumed.model = resumed.model.load_record(model.restore(5).unwrap());
-    resumed.optimizer = resumed.optimizer.load_record(optimizer.restore(5).unwrap());
-    resumed.scheduler = resumed.scheduler.load_record(scheduler.restore(5).unwrap());
+    resumed = resumed.restore(&checkpointers, 5);
     resumed.next();
     resumed.save(&checkpointers, 6);
     assert_eq!(bases(&epochs, 6)[0], Some(4));
@@ -77,7 +74,7 @@ fn each_nth_epoch_is_whole_and_all_are_restored_bit_for_bit() {
 #[test]
 fn the_file_that_a_delta_stands_for_has_the_same_bytes() {
     let (_dir, epochs) = empty();
-    let mut run = Run::new();
+    let mut run = begun();
     let whole = epochs.clone();
     let epochs = Epochs::new(epochs.path(1).with_file_name("deltas")).whole_every(9);
     for epoch in 1..=3 {
@@ -102,7 +99,7 @@ fn no_epoch_loses_its_base() {
     let (_dir, epochs, contents, mut last) = run(3);
     let again = epochs.checkpointers();
     // The base is saved again, and then deleted, by another program.
-    let other = Run::new();
+    let other = begun();
     other.save(&again, 1);
     assert_eq!(restored(&again, 1), other.contents());
     assert_eq!(restored(&again, 2), contents[1]);
@@ -127,37 +124,6 @@ fn no_epoch_loses_its_base() {
 }
 
 #[test]
-fn the_last_epoch_and_the_best_stay_whatever_they_are_deltas_of() {
-    let (_dir, epochs) = empty();
-    let epochs = epochs.whole_every(4);
-    let mut run = Run::new();
-    let checkpointers = epochs.checkpointers();
-    let (model, optimizer, scheduler) = &checkpointers;
-    let mut best = None;
-    for epoch in 1..=9 {
-        run.next();
-        run.save(&checkpointers, epoch);
-        if epoch == 3 {
-            best = Some(run.contents());
-        }
-        if epoch > 1 && epoch - 1 != 3 {
-            model.delete(epoch - 1).unwrap();
-            optimizer.delete(epoch - 1).unwrap();
-            scheduler.delete(epoch - 1).unwrap();
-        }
-        let number = |epoch: &safetensors_burn::train::Epoch| epoch.number();
-        let left: Vec<_> = epochs.list().unwrap().iter().map(number).collect();
-        assert_eq!(left, if epoch > 3 { vec![3, epoch] } else { vec![epoch] });
-        assert_eq!(
-            bases(&epochs, epoch)[0],
-            [Some(epoch - (epoch - 1) % 4), None][usize::from(epoch % 4 == 1)]
-        );
-        assert_eq!(restored(&epochs.checkpointers(), epoch), run.contents());
-    }
-    assert_eq!(restored(&epochs.checkpointers(), 3), best.unwrap());
-}
-
-#[test]
 fn what_would_not_be_smaller_is_whole() {
     let (_dir, epochs) = empty();
     let epochs = epochs.whole_every(5);
@@ -168,16 +134,16 @@ fn what_would_not_be_smaller_is_whole() {
     for count in [0, 1] {
         let (_dir, epochs) = empty();
         let epochs = epochs.whole_every(count);
-        let run = Run::new();
+        let run = begun();
         (1..=2).for_each(|epoch| run.save(&epochs.checkpointers(), epoch));
         assert_eq!(bases(&epochs, 2), [None; 3]);
     }
     // One file changes completely.
     let (_dir, epochs) = empty();
     let epochs = epochs.whole_every(5);
-    let (mut run, checkpointers) = (Run::new(), epochs.checkpointers());
+    let (mut run, checkpointers) = (begun(), epochs.checkpointers());
     run.save(&checkpointers, 1);
-    run.model = Run::new().model;
+    run.model = begun().model;
     run.save(&checkpointers, 2);
     assert_eq!(bases(&epochs, 2), [None, Some(1), None]);
     // It is the base of the next one.

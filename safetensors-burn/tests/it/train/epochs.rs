@@ -64,9 +64,7 @@ fn an_epoch_that_is_saved_again_is_replaced_as_a_whole() {
     checkpointers.1.save(5, second.optimizer.to_record()).unwrap();
     assert_eq!(Training::restored(&epochs.checkpointers(), 5).model.bits(), first.model.bits());
     checkpointers.2.save(5, second.scheduler.to_record()).unwrap();
-    let restored = Training::restored(&checkpointers, 5);
-    assert_eq!(restored.model.bits(), second.model.bits());
-    assert_eq!(content(restored.scheduler.to_record()), content(second.scheduler.to_record()));
+    assert_eq!(restored(&checkpointers, 5), second.contents());
 }
 
 /// A thread may save its record a second time before another has ended its first save.
@@ -82,17 +80,12 @@ fn the_records_of_two_saves_are_not_mixed() {
     assert_eq!(content(model.restore(1).unwrap()), content(first.model.into_record()));
     scheduler.save(1, second.scheduler.to_record()).unwrap();
     optimizer.save(1, second.optimizer.to_record()).unwrap();
-    let restored = Training::restored(&epochs.checkpointers(), 1);
-    assert_eq!(restored.model.bits(), second.model.bits());
-    assert_eq!(content(restored.optimizer.to_record()), content(second.optimizer.to_record()));
+    assert_eq!(restored(&epochs.checkpointers(), 1), second.contents());
 }
 
 #[test]
 fn the_last_epochs_and_the_best_are_kept() {
-    let (_dir, epochs) = empty();
-    let training = Training::trained(1);
-    let checkpointers = epochs.checkpointers();
-    (1..=6).for_each(|epoch| training.save(&checkpointers, epoch));
+    let (_dir, epochs, _) = saved_to(6);
     fs::create_dir(epochs.path(4).join("x")).unwrap();
     fs::remove_file(epochs.path(4).join("model.safetensors")).unwrap();
     fs::create_dir(epochs.path(9)).unwrap();
@@ -106,9 +99,7 @@ fn the_last_epochs_and_the_best_are_kept() {
 /// As after a change by another program. It may be the newest state.
 #[test]
 fn an_epoch_after_the_newest_complete_one_is_passed_over_and_kept() {
-    let (_dir, epochs) = empty();
-    let training = Training::trained(1);
-    (1..=5).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    let (_dir, epochs, _) = saved_to(5);
     assert!(epochs.passed_over().unwrap().is_empty());
     for epoch in [2, 4, 5] {
         let path = epochs.path(epoch).join("model.safetensors");
@@ -146,9 +137,7 @@ fn an_epoch_that_is_a_link_is_passed_over_and_never_ends_a_training() {
         // As `keep_last` and burn's strategies ask.
         assert!(epochs.keep(2, &[]).unwrap().is_empty());
         assert!(!epochs.delete(3).unwrap());
-        checkpointers.0.delete(3).unwrap();
-        checkpointers.1.delete(3).unwrap();
-        checkpointers.2.delete(3).unwrap();
+        delete(&checkpointers, 3).unwrap();
         assert!(epochs.delete_after(2).unwrap().is_empty());
         // The training that is resumed repeats the epoch.
         second.save(&epochs.checkpointers(), 3);
@@ -165,9 +154,7 @@ fn an_epoch_that_is_a_link_is_passed_over_and_never_ends_a_training() {
 #[cfg(unix)]
 #[test]
 fn an_epoch_that_cannot_be_read_is_neither_passed_over_nor_deleted() {
-    let (_dir, epochs) = empty();
-    let training = Training::trained(1);
-    (1..=3).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    let (_dir, epochs, _) = saved_to(3);
     for name in ["manifest.json", "model.safetensors"] {
         for epoch in [2, 3] {
             let path = epochs.path(epoch).join(name);
@@ -188,9 +175,7 @@ fn an_epoch_that_cannot_be_read_is_neither_passed_over_nor_deleted() {
 
 #[test]
 fn an_epoch_of_another_version_is_not_deleted() {
-    let (_dir, epochs) = empty();
-    let training = Training::trained(1);
-    (1..=4).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    let (_dir, epochs, _) = saved_to(4);
     let path = epochs.path(1).join("manifest.json");
     let manifest = fs::read_to_string(&path).unwrap();
     fs::write(path, manifest.replace("\"version\": 1", "\"version\": 9")).unwrap();
@@ -221,10 +206,8 @@ fn a_reader_of_an_epoch_that_is_replaced_finds_a_complete_one() {
 
 #[test]
 fn a_run_that_goes_back_can_delete_what_it_abandons() {
-    let (_dir, epochs) = empty();
-    assert!(epochs.delete_after(0).unwrap().is_empty());
-    let training = Training::trained(1);
-    (1..=5).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    assert!(empty().1.delete_after(0).unwrap().is_empty());
+    let (_dir, epochs, _) = saved_to(5);
     fs::remove_file(epochs.path(4).join("model.safetensors")).unwrap();
     assert_eq!(epochs.delete_after(3).unwrap(), [5, 4]);
     assert_eq!(epochs.newest().unwrap(), Some(3));
@@ -292,18 +275,13 @@ fn names_that_are_no_epochs_are_left_alone() {
     assert_eq!(names_in(&directory).len(), 8);
 }
 
-/// All three checkpointers must ask, as burn lets them.
 #[test]
 fn the_newest_epoch_is_deleted_only_after_a_newer_one_is_complete() {
     let (_dir, epochs) = empty();
     let training = Training::trained(1);
     let checkpointers = epochs.checkpointers();
     let (model, optimizer, scheduler) = &checkpointers;
-    let delete = |epoch| {
-        model.delete(epoch).unwrap();
-        scheduler.delete(epoch).unwrap();
-        optimizer.delete(epoch).unwrap();
-    };
+    let delete = |epoch| delete(&checkpointers, epoch).unwrap();
     training.save(&checkpointers, 1);
     training.save(&checkpointers, 2);
     model.delete(1).unwrap();
@@ -335,14 +313,8 @@ fn two_runs_in_one_directory_do_not_mix_their_records() {
             scope.spawn(move || (0..10).for_each(|_| training.save(&checkpointers, 1)));
         }
     });
-    let (model, optimizer, scheduler) = epochs.checkpointers();
     epochs.verify(1).unwrap();
-    let found = content(model.restore(1).unwrap());
-    let winner = trainings
-        .iter()
-        .find(|training| content(training.model.clone().into_record()) == found)
-        .unwrap();
-    assert_eq!(content(optimizer.restore(1).unwrap()), content(winner.optimizer.to_record()));
-    assert_eq!(content(scheduler.restore(1).unwrap()), content(winner.scheduler.to_record()));
+    let found = restored(&epochs.checkpointers(), 1);
+    assert!(trainings.iter().any(|training| training.contents() == found));
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use burn::tensor::DType;
-use safetensors_burn::burn_pack::{MAX_TENSOR_COUNT, Tensor as PackTensor};
+use safetensors_burn::burn_pack::MAX_TENSOR_COUNT;
 
 use super::*;
 

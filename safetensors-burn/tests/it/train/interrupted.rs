@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use safetensors_testing::process::command_of;
 
-use super::long::{Run, restored};
+use super::long::begun;
 use super::*;
 
 /// Not a test of its own: what [`run_child`] runs. It saves some records of epoch 1.
@@ -28,13 +28,11 @@ fn child() {
             break;
         }
     }
-    match result {
-        Ok(()) => std::process::exit(0),
-        Err(error) => {
-            eprintln!("{}", error_of(&error).unwrap());
-            std::process::exit(7)
-        }
+    if result.is_ok() {
+        std::process::exit(0);
     }
+    eprintln!("{}", of(result));
+    std::process::exit(7);
 }
 
 /// Runs [`child`] in a process of its own, which `shell` may prepare. Returns how it ended, and
@@ -61,7 +59,8 @@ fn killed_child() {
     let epochs = Epochs::new(directory);
     #[cfg(feature = "delta")]
     let epochs = epochs.whole_every(3);
-    let (mut run, (model, optimizer, scheduler)) = (Run::new(), epochs.checkpointers());
+    let (mut run, checkpointers) = (begun(), epochs.checkpointers());
+    let (model, optimizer, scheduler) = &checkpointers;
     let next = epochs.newest().unwrap().unwrap_or(0) + 1;
     for epoch in next..next + 3 {
         for _ in 0..2 {
@@ -74,9 +73,7 @@ fn killed_child() {
             scheduler.save(epoch, run.scheduler.to_record()).unwrap();
         }
         if epoch > 2 {
-            model.delete(epoch - 2).unwrap();
-            optimizer.delete(epoch - 2).unwrap();
-            scheduler.delete(epoch - 2).unwrap();
+            delete(&checkpointers, epoch - 2).unwrap();
         }
     }
 }
@@ -160,10 +157,7 @@ fn a_record_is_restored_where_no_thread_can_be_started() {
     let loss = loss.reduce(|a, b| a + b).unwrap();
     let gradients = GradientsParams::from_grads(loss.backward(), &model);
     let model = optimizer.step(0.1, model, gradients);
-    let (models, optimizers, schedulers) = epochs.checkpointers();
-    models.save(1, model.into_record()).unwrap();
-    optimizers.save(1, optimizer.to_record()).unwrap();
-    schedulers.save(1, LrSchedulerRecord::new()).unwrap();
+    save_records(&epochs.checkpointers(), 1, model, optimizer.to_record());
 
     let output = command_of(restoring_child)
         .env("EPOCHS_RESTORED", epochs.path(1).parent().unwrap())

@@ -9,62 +9,24 @@ pub(super) struct Large {
     pub(super) head: Linear,
 }
 
-#[derive(Clone)]
-pub(super) struct Run {
-    pub(super) model: Large,
-    pub(super) optimizer: ModuleOptimizer,
-    pub(super) scheduler: ModuleLrScheduler,
+pub(super) type Run = Training<Large>;
+
+/// A model and an optimizer that has a state of all of it.
+pub(super) fn begun() -> Run {
+    let device = Device::default().autodiff();
+    let mut run = Training::of(Large {
+        frozen: LinearConfig::new(32, 64).init(&device),
+        head: LinearConfig::new(64, 2).init(&device),
+    });
+    let input = Tensor::<2>::ones([1, 32], &device);
+    run.step(run.model.head.forward(run.model.frozen.forward(input)));
+    run
 }
 
 impl Run {
-    /// A model and an optimizer that has a state of all of it.
-    pub(super) fn new() -> Self {
-        let device = Device::default().autodiff();
-        let Training { scheduler, .. } = Training::new();
-        let model = Large {
-            frozen: LinearConfig::new(32, 64).init(&device),
-            head: LinearConfig::new(64, 2).init(&device),
-        };
-        let mut run = Self { model, optimizer: AdamWConfig::new().init(), scheduler };
-        let input = Tensor::<2>::ones([1, 32], &device);
-        run.step(run.model.head.forward(run.model.frozen.forward(input)));
-        run
-    }
-
-    pub(super) fn step(&mut self, output: Tensor<2>) {
-        let grads = (output - 0.7).powi_scalar(2).mean().backward();
-        let grads = GradientsParams::from_grads(grads, &self.model);
-        self.model = self.optimizer.step(self.scheduler.step(), self.model.clone(), grads);
-    }
-
     /// A step that changes the head alone.
     pub(super) fn next(&mut self) {
         let input = Tensor::<2>::ones([1, 64], &Device::default().autodiff());
         self.step(self.model.head.forward(input));
     }
-
-    pub(super) fn save(&self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) {
-        model.save(epoch, self.model.clone().into_record()).unwrap();
-        optimizer.save(epoch, self.optimizer.to_record()).unwrap();
-        scheduler.save(epoch, self.scheduler.to_record()).unwrap();
-    }
-
-    pub(super) fn contents(&self) -> [Content; 3] {
-        [
-            content(self.model.clone().into_record()),
-            content(self.optimizer.to_record()),
-            content(self.scheduler.to_record()),
-        ]
-    }
-}
-
-pub(super) fn restored(
-    (model, optimizer, scheduler): &Checkpointers,
-    epoch: usize,
-) -> [Content; 3] {
-    [
-        content(model.restore(epoch).unwrap()),
-        content(optimizer.restore(epoch).unwrap()),
-        content(scheduler.restore(epoch).unwrap()),
-    ]
 }

@@ -27,10 +27,10 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, OptimizerRecord};
 use burn::store::ModuleRecord;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use burn::train::checkpoint::{Checkpoint, Checkpointer, CheckpointerError};
-use safetensors_burn::burn_pack::{Reader, Scalar, Writer};
-use safetensors_burn::train::{Checkpointers, EpochError, Epochs, error_of};
+use safetensors_burn::burn_pack::{Reader, Scalar, Tensor as PackTensor, Writer};
+use safetensors_burn::train::{EpochError, Epochs, SafetensorsCheckpointer};
 use safetensors_core::{Error, ErrorKind};
 use safetensors_testing::files::names_in;
 use tempfile::{TempDir, tempdir};
@@ -65,20 +65,52 @@ impl Model {
 
 /// All that the next step depends on.
 #[derive(Clone)]
-struct Training {
-    model: Model,
+struct Training<M = Model> {
+    model: M,
     optimizer: ModuleOptimizer,
     scheduler: ModuleLrScheduler,
 }
 
+impl<M: Module> Training<M> {
+    fn of(model: M) -> Self {
+        let schedule = CosineAnnealingLrSchedulerConfig::new(0.1, 50);
+        Self { model, optimizer: AdamWConfig::new().init(), scheduler: schedule.init().unwrap() }
+    }
+
+    /// A step from the output of the model.
+    fn step(&mut self, output: Tensor<2>) {
+        let grads = (output - 0.7).powi_scalar(2).mean().backward();
+        let grads = GradientsParams::from_grads(grads, &self.model);
+        self.model = self.optimizer.step(self.scheduler.step(), self.model.clone(), grads);
+    }
+
+    fn save(&self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) {
+        model.save(epoch, self.model.clone().into_record()).unwrap();
+        optimizer.save(epoch, self.optimizer.to_record()).unwrap();
+        scheduler.save(epoch, self.scheduler.to_record()).unwrap();
+    }
+
+    fn contents(&self) -> [Content; 3] {
+        [
+            content(self.model.clone().into_record()),
+            content(self.optimizer.to_record()),
+            content(self.scheduler.to_record()),
+        ]
+    }
+
+    /// Loads an epoch.
+    fn restore(self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) -> Self {
+        Self {
+            model: self.model.load_record(model.restore(epoch).unwrap()),
+            optimizer: self.optimizer.load_record(optimizer.restore(epoch).unwrap()),
+            scheduler: self.scheduler.load_record(scheduler.restore(epoch).unwrap()),
+        }
+    }
+}
+
 impl Training {
     fn new() -> Self {
-        let schedule = CosineAnnealingLrSchedulerConfig::new(0.1, 50);
-        Self {
-            model: Model::new(),
-            optimizer: AdamWConfig::new().init(),
-            scheduler: schedule.init().unwrap(),
-        }
+        Self::of(Model::new())
     }
 
     /// A training that has made some steps.
@@ -89,32 +121,66 @@ impl Training {
     }
 
     fn steps(&mut self, steps: usize) {
-        let device = Device::default().autodiff();
-        for _ in 0..steps {
-            let input = TensorData::from([[1.0_f32, 2.0, 3.0], [-1.0, 0.5, 0.25]]);
-            let output = self.model.forward(Tensor::from_data(input, &device));
-            let grads = (output - 0.7).powi_scalar(2).mean().backward();
-            let grads = GradientsParams::from_grads(grads, &self.model);
-            let rate = self.scheduler.step();
-            self.model = self.optimizer.step(rate, self.model.clone(), grads);
-        }
-    }
-
-    fn save(&self, (model, optimizer, scheduler): &Checkpointers, epoch: usize) {
-        model.save(epoch, self.model.clone().into_record()).unwrap();
-        optimizer.save(epoch, self.optimizer.to_record()).unwrap();
-        scheduler.save(epoch, self.scheduler.to_record()).unwrap();
+        let input = TensorData::from([[1.0_f32, 2.0, 3.0], [-1.0, 0.5, 0.25]]);
+        let input = Tensor::from_data(input, &Device::default().autodiff());
+        (0..steps).for_each(|_| self.step(self.model.forward(input.clone())));
     }
 
     /// Loads an epoch into a new model.
-    fn restored((model, optimizer, scheduler): &Checkpointers, epoch: usize) -> Self {
-        let new = Self::new();
-        Self {
-            model: new.model.load_record(model.restore(epoch).unwrap()),
-            optimizer: new.optimizer.load_record(optimizer.restore(epoch).unwrap()),
-            scheduler: new.scheduler.load_record(scheduler.restore(epoch).unwrap()),
-        }
+    fn restored(checkpointers: &Checkpointers, epoch: usize) -> Self {
+        Self::new().restore(checkpointers, epoch)
     }
+}
+
+/// The checkpointers of model, optimizer and scheduler.
+type Checkpointers = (
+    SafetensorsCheckpointer<ModuleRecord>,
+    SafetensorsCheckpointer<OptimizerRecord>,
+    SafetensorsCheckpointer<LrSchedulerRecord>,
+);
+
+/// Saves these records as an epoch, with a scheduler that has no state.
+fn save_records(
+    (model, optimizer, scheduler): &Checkpointers,
+    epoch: usize,
+    module: impl Module,
+    state: OptimizerRecord,
+) {
+    model.save(epoch, module.into_record()).unwrap();
+    optimizer.save(epoch, state).unwrap();
+    scheduler.save(epoch, LrSchedulerRecord::new()).unwrap();
+}
+
+fn restored((model, optimizer, scheduler): &Checkpointers, epoch: usize) -> [Content; 3] {
+    [
+        content(model.restore(epoch).unwrap()),
+        content(optimizer.restore(epoch).unwrap()),
+        content(scheduler.restore(epoch).unwrap()),
+    ]
+}
+
+/// All three checkpointers must ask, as burn lets them.
+fn delete(
+    (model, optimizer, scheduler): &Checkpointers,
+    epoch: usize,
+) -> Result<(), CheckpointerError> {
+    model.delete(epoch)?;
+    optimizer.delete(epoch)?;
+    scheduler.delete(epoch)
+}
+
+/// The numbers of the epochs.
+fn numbers(epochs: &Epochs) -> Vec<usize> {
+    epochs.list().unwrap().iter().map(|epoch| epoch.number()).collect()
+}
+
+/// A tensor of two floats.
+fn pack(name: &str, id: Option<u64>) -> PackTensor {
+    PackTensor::new(name.into(), DType::F32, [2], id, Bytes::from_elems(vec![1.0_f32, 2.0]))
+}
+
+fn optimizer_record(bytes: &Bytes) -> OptimizerRecord {
+    OptimizerRecord::from_bytes(bytes.clone()).unwrap()
 }
 
 /// A directory without epochs.
@@ -129,6 +195,15 @@ fn saved(epoch: usize) -> (TempDir, Epochs) {
     let (dir, epochs) = empty();
     Training::trained(2).save(&epochs.checkpointers(), epoch);
     (dir, epochs)
+}
+
+/// Epochs from 1 on, of a training that does not change.
+fn saved_to(last: usize) -> (TempDir, Epochs, Training) {
+    let (dir, epochs) = empty();
+    let training = Training::trained(1);
+    let checkpointers = epochs.checkpointers();
+    (1..=last).for_each(|epoch| training.save(&checkpointers, epoch));
+    (dir, epochs, training)
 }
 
 /// The files of an epoch, by name.

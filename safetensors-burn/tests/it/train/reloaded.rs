@@ -31,39 +31,51 @@ fn reload(training: &mut Training, filter: &str) {
     training.model.load_from(&mut store).unwrap();
 }
 
-/// Restores an epoch for a new model.
-fn resumed(epochs: &Epochs, epoch: usize) -> Training {
-    let new = Training::new();
-    let (model, optimizer, scheduler) = epochs.checkpointers_for(&new.model);
-    Training {
-        model: new.model.load_record(model.restore(epoch).unwrap()),
-        optimizer: new.optimizer.load_record(optimizer.restore(epoch).unwrap()),
-        scheduler: new.scheduler.load_record(scheduler.restore(epoch).unwrap()),
-    }
-}
-
+/// Weights are loaded before the last steps, after them, or before and after them. burn never uses
+/// the states of the old ids, so the training goes on without them.
 #[test]
-fn the_state_in_use_meets_its_parameters() {
-    let (_dir, epochs) = empty();
-    let mut whole = reloaded("^first");
-    // Two moments of three parameters, and of the old ids of two of them.
-    assert_eq!(whole.optimizer.to_record().len(), 10);
-    whole.save(&epochs.checkpointers(), 6);
+fn only_the_states_in_use_are_restored() {
+    type Prepare = fn() -> Training;
+    let cases: [(Prepare, usize, usize); 3] = [
+        // Two moments of three parameters, and of the old ids of two of them.
+        (|| reloaded("^first"), 10, 6),
+        // The epoch is saved between loading the weights and the next step.
+        (
+            || {
+                let mut training = Training::trained(3);
+                reload(&mut training, "^first");
+                training
+            },
+            6,
+            2,
+        ),
+        // There are two states of a parameter, of which none is in use.
+        (
+            || {
+                let mut training = reloaded("^first.bias$");
+                reload(&mut training, "^first.bias$");
+                training
+            },
+            8,
+            4,
+        ),
+    ];
+    for (prepare, saved, restored) in cases {
+        let (_dir, epochs) = empty();
+        let mut whole = prepare();
+        assert_eq!(whole.optimizer.to_record().len(), saved);
+        whole.save(&epochs.checkpointers(), 6);
 
-    let new = Training::new();
-    let id = new.model.first.weight.id;
-    let (model, optimizer, scheduler) = epochs.checkpointers_for(&new.model);
-    let mut resumed = Training {
-        model: new.model.load_record(model.restore(6).unwrap()),
-        optimizer: new.optimizer.load_record(optimizer.restore(6).unwrap()),
-        scheduler: new.scheduler.load_record(scheduler.restore(6).unwrap()),
-    };
-    assert_eq!(resumed.model.first.weight.id, id);
-    // The states that nothing uses are left out.
-    assert_eq!(resumed.optimizer.to_record().len(), 6);
-    whole.steps(4);
-    resumed.steps(4);
-    assert_eq!(resumed.model.bits(), whole.model.bits());
+        let new = Training::new();
+        let id = new.model.first.weight.id;
+        let checkpointers = epochs.checkpointers_for(&new.model);
+        let mut resumed = new.restore(&checkpointers, 6);
+        assert_eq!(resumed.model.first.weight.id, id);
+        assert_eq!(resumed.optimizer.to_record().len(), restored);
+        whole.steps(4);
+        resumed.steps(4);
+        assert_eq!(resumed.model.bits(), whole.model.bits());
+    }
 }
 
 /// Without a module, the record is restored with all that it has. In the file, the parameters that
@@ -71,29 +83,16 @@ fn the_state_in_use_meets_its_parameters() {
 #[test]
 fn the_record_comes_back_whole() {
     let (_dir, epochs) = empty();
+    let checkpointers = epochs.checkpointers();
+    // This record has fewer tensors.
+    Training::trained(3).save(&checkpointers, 3);
     let training = reloaded("^first");
-    training.save(&epochs.checkpointers(), 6);
+    training.save(&checkpointers, 6);
     let restored = epochs.checkpointers().1.restore(6).unwrap();
     assert_eq!(content(restored), content(training.optimizer.to_record()));
     let file = Safetensors::open(epochs.path(6).join("optimizer.safetensors")).unwrap();
     let readable: Vec<_> = file.tensors().filter(|t| t.name().starts_with("layers.0")).collect();
     assert_eq!((readable.len(), file.len()), (2, 10));
-}
-
-/// The epoch was saved between loading the weights and the next step. burn never uses the old
-/// states, so the training goes on without any.
-#[test]
-fn a_state_from_before_the_weights_were_loaded_is_left_out() {
-    let (_dir, epochs) = empty();
-    let mut whole = Training::trained(3);
-    reload(&mut whole, "^first");
-    assert_eq!(whole.optimizer.to_record().len(), 6);
-    whole.save(&epochs.checkpointers(), 3);
-    let mut resumed = resumed(&epochs, 3);
-    assert_eq!(resumed.optimizer.to_record().len(), 2);
-    whole.steps(4);
-    resumed.steps(4);
-    assert_eq!(resumed.model.bits(), whole.model.bits());
 }
 
 /// The file cannot tell loaded weights, for which burn would begin anew, from a saved copy of the
@@ -110,20 +109,4 @@ fn no_state_is_lost_silently_if_none_is_in_use() {
     // With burn's own ids, nothing is lost.
     let restored = epochs.checkpointers().1.restore(3).unwrap();
     assert_eq!(content(restored), content(training.optimizer.to_record()));
-}
-
-/// The second time, the weights are loaded just before the epoch is saved. So there are two states
-/// of a parameter, of which none is in use.
-#[test]
-fn two_states_from_before_are_left_out() {
-    let (_dir, epochs) = empty();
-    let mut whole = reloaded("^first.bias$");
-    reload(&mut whole, "^first.bias$");
-    assert_eq!(whole.optimizer.to_record().len(), 8);
-    whole.save(&epochs.checkpointers(), 6);
-    let mut resumed = resumed(&epochs, 6);
-    assert_eq!(resumed.optimizer.to_record().len(), 4);
-    whole.steps(4);
-    resumed.steps(4);
-    assert_eq!(resumed.model.bits(), whole.model.bits());
 }

@@ -1,6 +1,5 @@
 //! A training that is resumed goes on as if it had never been stopped.
 
-use burn::train::checkpoint::AsyncCheckpointer;
 use safetensors_burn::{CheckpointStore, ModuleSnapshot};
 use safetensors_core::error::Mismatch;
 
@@ -21,52 +20,6 @@ fn a_resumed_training_ends_with_the_same_bits() {
     forgetful.optimizer = Training::new().optimizer;
     forgetful.steps(5);
     assert_ne!(forgetful.model.bits(), whole.model.bits());
-}
-
-/// Through burn's own threads, of which each saves one record.
-#[test]
-fn through_the_threads_of_burn() {
-    let (_dir, epochs) = empty();
-    let threads = || {
-        let (model, optimizer, scheduler) = epochs.checkpointers();
-        (
-            AsyncCheckpointer::new(model),
-            AsyncCheckpointer::new(optimizer),
-            AsyncCheckpointer::new(scheduler),
-        )
-    };
-    let mut whole = Training::new();
-    let mut expected = Vec::new();
-    let (model, optimizer, scheduler) = threads();
-    for epoch in 1..=6 {
-        whole.steps(2);
-        expected.push(whole.clone());
-        model.save(epoch, whole.model.clone().into_record()).unwrap();
-        optimizer.save(epoch, whole.optimizer.to_record()).unwrap();
-        scheduler.save(epoch, whole.scheduler.to_record()).unwrap();
-        if epoch > 3 {
-            model.delete(epoch - 3).unwrap();
-            optimizer.delete(epoch - 3).unwrap();
-            scheduler.delete(epoch - 3).unwrap();
-        }
-    }
-    // Ends the threads, after all that was asked of them.
-    drop((model, optimizer, scheduler));
-    assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-4", "epoch-5", "epoch-6"]);
-    for epoch in [4, 5, 6] {
-        let (model, optimizer, scheduler) = threads();
-        let new = Training::new();
-        let mut resumed = Training {
-            model: new.model.load_record(model.restore(epoch).unwrap()),
-            optimizer: new.optimizer.load_record(optimizer.restore(epoch).unwrap()),
-            scheduler: new.scheduler.load_record(scheduler.restore(epoch).unwrap()),
-        };
-        let expected = &mut expected[epoch - 1];
-        assert_eq!(resumed.model.bits(), expected.model.bits());
-        resumed.steps(3);
-        expected.steps(3);
-        assert_eq!(resumed.model.bits(), expected.model.bits());
-    }
 }
 
 /// The weights come from elsewhere, so the parameters have other ids than those of the record.

@@ -1,7 +1,5 @@
 //! Saves that are repeated after one has failed never mix the records of two saves.
 
-use std::ops::ControlFlow;
-
 use super::*;
 
 /// Saves all records as a program does that stops at the first error. `optimizer` may be broken.
@@ -22,11 +20,7 @@ fn broken() -> OptimizerRecord {
 
 /// Epoch 1 must have the records of this training, and nothing else may be left.
 fn holds(epochs: &Epochs, training: &Training) {
-    let (model, optimizer, scheduler) = epochs.checkpointers();
-    let found = content(model.restore(1).unwrap());
-    assert_eq!(found, content(training.model.clone().into_record()));
-    assert_eq!(content(optimizer.restore(1).unwrap()), content(training.optimizer.to_record()));
-    assert_eq!(content(scheduler.restore(1).unwrap()), content(training.scheduler.to_record()));
+    assert_eq!(restored(&epochs.checkpointers(), 1), training.contents());
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }
 
@@ -70,22 +64,6 @@ fn one_record_cannot_be_saved_again_without_the_others() {
     }
 }
 
-/// No record of an epoch that is given up gives an error, and the next epoch is saved.
-#[test]
-fn an_epoch_that_is_given_up_is_no_error() {
-    let (_dir, epochs) = empty();
-    let giving_up = epochs.clone().on_failure(|_, _| ControlFlow::Continue(()));
-    let (checkpointers, training) = (giving_up.checkpointers(), Training::trained(1));
-    save_in_order(&checkpointers, &training, broken()).unwrap();
-    assert_eq!(epochs.newest().unwrap(), None);
-    training.save(&checkpointers, 2);
-    assert_eq!(epochs.newest().unwrap(), Some(2));
-    // It can still be saved.
-    save_in_order(&checkpointers, &training, training.optimizer.to_record()).unwrap();
-    epochs.delete(2).unwrap();
-    holds(&epochs, &training);
-}
-
 /// All records are saved, but the epoch cannot be put in place.
 #[test]
 fn an_epoch_that_cannot_be_put_in_place_is_saved_again_as_a_whole() {
@@ -114,31 +92,27 @@ fn threads_do_not_mix_a_failed_save_with_the_next() {
         let (model, optimizer, scheduler) = epochs.checkpointers();
         let trainings = [1, 2, 3].map(Training::trained);
         // How long the threads wait differs, so each is the first one at times.
-        let wait = |which: u64| {
-            std::thread::sleep(std::time::Duration::from_millis((round * which) % 5));
+        let each = |which: u64, save: &dyn Fn(usize, &Training)| {
+            for (number, training) in trainings.iter().enumerate() {
+                std::thread::sleep(std::time::Duration::from_millis((round * which) % 5));
+                save(number, training);
+            }
         };
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for (save, training) in trainings.iter().enumerate() {
-                    let record = match save {
+                each(1, &|number, training| {
+                    let record = match number {
                         0 => failing::quantised(),
                         _ => training.model.clone().into_record(),
                     };
-                    assert!(model.save(1, record).is_err() || save > 0);
-                    wait(1);
-                }
+                    assert!(model.save(1, record).is_err() || number > 0);
+                });
             });
             scope.spawn(|| {
-                for training in &trainings {
-                    wait(2);
-                    let _ = optimizer.save(1, training.optimizer.to_record());
-                }
+                each(2, &|_, training| _ = optimizer.save(1, training.optimizer.to_record()));
             });
             scope.spawn(|| {
-                for training in &trainings {
-                    wait(3);
-                    let _ = scheduler.save(1, training.scheduler.to_record());
-                }
+                each(3, &|_, training| _ = scheduler.save(1, training.scheduler.to_record()));
             });
         });
         holds(&epochs, &trainings[2]);

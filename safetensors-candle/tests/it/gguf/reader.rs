@@ -2,35 +2,14 @@
 
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType::{Q4_0, Q8_0};
 use candle_core::quantized::gguf_file::{Content, Value};
 use safetensors_candle::gguf::GgufFile;
-use safetensors_core::ReadAt;
-use safetensors_core::io::Requests;
 
-use super::{assert_same, of_bytes, open, written};
-
-/// A file whose calls wait, which counts them.
-#[derive(Clone)]
-struct Far(Arc<Vec<u8>>, Arc<AtomicUsize>);
-
-impl ReadAt for Far {
-    fn byte_len(&self) -> u64 {
-        self.0.byte_len()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.read_exact_at(buf, offset)
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        Some(Requests::new(128 << 10, 4))
-    }
-}
+use super::{Far, assert_same, of_bytes, open, written};
 
 /// A file of 20 MiB.
 fn a_model() -> Vec<u8> {
@@ -56,15 +35,16 @@ fn the_content_is_candles_own_and_all_its_tensors_are_read() {
     let mut own = Cursor::new(&bytes);
     let expected = Content::read(&mut own).unwrap();
     let near = open(&bytes);
-    let calls = Arc::new(AtomicUsize::new(0));
-    let far = Far(Arc::new(bytes.clone()), calls.clone());
+    let far = Far::new(bytes.clone());
+    let calls = Arc::clone(&far.calls);
     let far = GgufFile::from_source(far, "far.gguf").unwrap();
     // The header has 700 KiB. It is read twice, by calls of a MiB or a window.
     let opened = calls.load(Ordering::Relaxed);
     assert!(opened < 10, "{opened} calls to open");
 
-    let (contents, mut near_reader, mut far_reader) =
-        ([near.content().unwrap(), far.content().unwrap()], near.reader(), far.reader());
+    let contents = [near.content().unwrap(), far.content().unwrap()];
+    let mut near_reader = near.reader();
+    let mut far_reader = far.reader();
     for content in &contents {
         assert_eq!(content.tensor_data_offset, expected.tensor_data_offset);
         assert_eq!(content.tensor_infos.len(), expected.tensor_infos.len());

@@ -1,8 +1,7 @@
 //! What takes the place of candle's ways to load tensors.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use candle_core::quantized::{ggml_file, gguf_file, imatrix_file};
 use candle_core::safetensors::{
     self as candles, BufferedSafetensors, Load, MmapedFile, MmapedSafetensors, SliceSafetensors,
 };
@@ -185,23 +184,6 @@ pub(super) const LINES: &[(&str, Line)] = &[
         let ours = Checkpoint::open(&files.file).into_candle()?;
         let ours = lazy(&ours, "fc.weight")?.rows(&[3, 0, 3]).into_candle()?;
         assert_same(&ours.read_tensor(&CPU)?, &theirs);
-        Ok(())
-    }),
-    // The tests of `gguf` compare both readers.
-    ("`quantized::gguf_file::Content::read`", |_| {
-        let _ = gguf_file::Content::read::<std::io::Cursor<Vec<u8>>>;
-        Ok(())
-    }),
-    ("its `tensor(reader, name, device)`", |_| {
-        let _ = gguf_file::Content::tensor::<std::io::Cursor<Vec<u8>>>;
-        Ok(())
-    }),
-    ("`quantized::ggml_file`", |_| {
-        let _ = ggml_file::Content::read::<std::io::Cursor<Vec<u8>>>;
-        Ok(())
-    }),
-    ("`quantized::imatrix_file`", |_| {
-        let _ = imatrix_file::load_imatrix::<PathBuf>;
         Ok(())
     }),
 ];

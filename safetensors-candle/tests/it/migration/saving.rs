@@ -82,10 +82,4 @@ fn candle_renames_a_file_of_its_owner_alone_and_writes_no_metadata() {
     assert!(old != new && kept.metadata().unwrap().len() == 3, "the old file is as it was");
     assert_eq!(mode, 0o600);
     assert!(Checkpoint::open(&path).unwrap().metadata().is_empty());
-
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    let options = SaveOptions::new().metadata([("format", "pt")]);
-    save(&path, &all, &options).unwrap();
-    assert_eq!(state().1, 0o644);
-    assert_eq!(Checkpoint::open(&path).unwrap().metadata()["format"], "pt");
 }

@@ -2,13 +2,9 @@
 
 use candle_core::{DType, Device, Error, IndexOp};
 use candle_nn::var_builder::Shard;
-use safetensors_candle::{
-    PartHint, TensorParallelBackend, TensorParallelVarBuilder, from_candle_error,
-};
+use safetensors_candle::from_candle_error;
 use safetensors_core::slice::{RankPart, TensorPart};
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, Widening, serialize,
-};
+use safetensors_core::{Dtype, ErrorKind, LoadOptions, TensorBuf, Widening};
 
 use super::{backend, backend_with, builder, counting, values};
 use crate::common::{patterned, without_backtrace};
@@ -75,24 +71,16 @@ fn dimensions_ranks_and_positions_that_do_not_exist_are_errors() {
 #[test]
 fn parts_of_different_length_are_explicit() {
     let (_dir, backend) = backend(&[("w", counting(&[2, 5]))]);
-    let uneven = builder(&backend.clone().uneven(true), DType::F32);
-    let lens = |world_size| {
-        let part = |rank| {
-            let hint = Shard { dim: 1, rank, world_size };
-            uneven.get_with_hints((2, 5), "w", hint).unwrap()
-        };
-        (0..world_size).map(|rank| part(rank).dims()[1]).collect::<Vec<_>>()
-    };
-    assert_eq!(
-        (lens(2), lens(4), lens(7)),
-        (vec![3, 2], vec![2, 2, 1, 0], vec![1, 1, 1, 1, 1, 0, 0])
-    );
-    // Or part by part.
     let parts = builder(&backend.hints::<TensorPart>(), DType::F32);
     let last = RankPart::new(1, 1, 2);
     assert!(parts.get_with_hints((2, 5), "w", last.into()).is_err());
     let last = parts.get_with_hints((2, 5), "w", last.uneven().into()).unwrap();
     assert_eq!(values(&last), [3.0, 4.0, 8.0, 9.0]);
+    let lens = [0, 1, 2, 3].map(|rank| {
+        let part = RankPart::new(1, rank, 4).uneven().into();
+        parts.get_with_hints((), "w", part).unwrap().dims()[1]
+    });
+    assert_eq!(lens, [2, 2, 1, 0]);
 }
 
 #[test]
@@ -149,43 +137,4 @@ fn parts_are_widened_and_converted_as_whole_tensors_are() {
     let (_dir, exact) = backend_with(&tensors, &exact);
     let error = builder(&exact, DType::U8).get_with_hints((4, 6), "mask", last).unwrap_err();
     assert!(matches!(from_candle_error(error).kind(), ErrorKind::WouldWiden { .. }));
-}
-
-/// A hint of one's own.
-#[derive(Default)]
-struct Head(Option<usize>);
-
-impl PartHint for Head {
-    fn part(&self) -> TensorPart {
-        self.0.map_or(TensorPart::Whole, |head| TensorPart::span(0, 2 * head, 2))
-    }
-}
-
-#[test]
-fn hints_may_be_of_ones_own_type() {
-    let (_dir, backend) = backend(&[("q", counting(&[6, 1]))]);
-    let builder = builder(&backend.hints::<Head>(), DType::F32);
-    assert_eq!(values(&builder.get_with_hints((2, 1), "q", Head(Some(2))).unwrap()), [4.0, 5.0]);
-    assert_eq!(builder.get((6, 1), "q").unwrap().dims(), [6, 1]);
-}
-
-#[test]
-fn one_type_of_builder_takes_every_checkpoint() {
-    fn half(builder: TensorParallelVarBuilder, dim: usize) -> Vec<f32> {
-        let hint = Shard { dim, rank: 1, world_size: 2 };
-        values(&builder.get_with_hints((2, 2), "w", hint).unwrap())
-    }
-    let (_dir, on_disk) = backend(&[("w", counting(&[2, 2]))]);
-    let saved = serialize([("w", counting(&[2, 2]))], &SaveOptions::new()).unwrap();
-    let lent = || Checkpoint::from_source(&saved[..], "lent bytes").unwrap();
-    let checkpoints = [
-        on_disk,
-        TensorParallelBackend::new(lent()),
-        TensorParallelBackend::new(lent().dequantized().unwrap()),
-        TensorParallelBackend::new(Checkpoint::from_source(saved.clone(), "bytes").unwrap()),
-    ];
-    for backend in checkpoints {
-        assert_eq!(half(backend.var_builder(DType::F32, &Device::Cpu), 0), [2.0, 3.0]);
-        assert_eq!(half(backend.var_builder(DType::F32, &Device::Cpu), 1), [1.0, 3.0]);
-    }
 }

@@ -1,7 +1,6 @@
 //! Which bytes are read, when, and by whom.
 
 use std::path::Path;
-use std::sync::Barrier;
 
 use candle_core::{DType, Device};
 use candle_nn::var_builder::Shard;
@@ -120,25 +119,4 @@ fn a_prefetch_that_fails_keeps_nothing() {
     }
     builder(&backend, DType::F32).get_with_hints((512, 1024), "up", hint).unwrap();
     assert_eq!(read(), ALL / 2);
-}
-
-#[test]
-fn ranks_in_threads_share_the_open_files() {
-    let (backend, read) = counted();
-    let barrier = Barrier::new(4);
-    let parts: Vec<Vec<f32>> = std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..4)
-            .map(|rank| {
-                let (builder, barrier) = (builder(&backend, DType::F32), &barrier);
-                scope.spawn(move || {
-                    barrier.wait();
-                    let hint = Shard { dim: 0, rank, world_size: 4 };
-                    values(&builder.get_with_hints((512, 1024), "up", hint).unwrap())
-                })
-            })
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    });
-    assert!(parts.concat() == counting(&[512, 1024]).into_vec::<f32>().unwrap());
-    assert_eq!(read(), ALL);
 }

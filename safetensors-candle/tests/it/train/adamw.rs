@@ -5,10 +5,10 @@ use candle_nn::{Optimizer, ParamsAdamW, VarMap};
 use safetensors_candle::train::{self, AdamW};
 use safetensors_core::{Error, ErrorKind};
 
-use super::support::{bits, get, map, model, quick, train, values, var};
+use super::support::{bits, get, map, quick, values, var};
 
 /// Variables of one dtype; one that has a gradient only in every third step, one that never has
-/// one, and one of integers.
+/// one, one of integers, and one without elements.
 fn variables(dtype: DType) -> VarMap {
     let of = |shape: &[usize], seed| {
         Var::from_tensor(&var(shape, seed).to_dtype(dtype).unwrap()).unwrap()
@@ -16,6 +16,7 @@ fn variables(dtype: DType) -> VarMap {
     map([
         ("a", of(&[4, 3], 1)),
         ("b", of(&[3], 2)),
+        ("empty", of(&[0, 2], 6)),
         ("ids", Var::zeros(3, DType::U32, &Device::Cpu).unwrap()),
         ("never", of(&[2], 3)),
         ("scalar", of(&[], 4)),
@@ -31,7 +32,8 @@ fn loss(map: &VarMap, step: u32) -> Tensor {
     if step.is_multiple_of(3) {
         y = y.broadcast_sub(&get(map, "sometimes")).unwrap();
     }
-    y.sqr().unwrap().sum_all().unwrap()
+    let empty = get(map, "empty").sum_all().unwrap();
+    (y.sqr().unwrap().sum_all().unwrap() + empty).unwrap()
 }
 
 fn compare(dtype: DType, params: &ParamsAdamW) {
@@ -74,18 +76,6 @@ fn a_hundred_steps_give_the_bits_of_candles_optimizer() {
 }
 
 #[test]
-fn a_model_with_layers_gives_the_same_bits_too() {
-    let (ours_map, theirs_map) = (model(3), model(3));
-    let mut ours = AdamW::from_var_map(&ours_map, ParamsAdamW::default()).unwrap();
-    let mut theirs = AdamW::new(theirs_map.all_vars(), ParamsAdamW::default()).unwrap();
-    for step in 0..20 {
-        train(&ours_map, &mut ours, step);
-        train(&theirs_map, &mut theirs, step);
-    }
-    assert_eq!(values(&ours_map), values(&theirs_map));
-}
-
-#[test]
 fn infinite_and_nan_gradients_give_the_same_bits() {
     for value in [f32::INFINITY, f32::NAN, -f32::NAN, 1e38] {
         let of = || map([("w", Var::new(&[value, 1.0], &Device::Cpu).unwrap())]);
@@ -103,30 +93,17 @@ fn infinite_and_nan_gradients_give_the_same_bits() {
 }
 
 #[test]
-fn a_variable_without_elements_is_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    let variables = map([("empty", var(&[0, 2], 1)), ("w", var(&[2], 2))]);
-    let mut optimizer = AdamW::from_var_map(&variables, ParamsAdamW::default()).unwrap();
-    let before = values(&variables);
-    for _ in 0..3 {
-        let loss = get(&variables, "empty").sum_all().unwrap();
-        let loss = (loss + get(&variables, "w").sum_all().unwrap()).unwrap();
-        optimizer.backward_step(&loss).unwrap();
-    }
-    assert_eq!(values(&variables)["empty"], before["empty"]);
-    assert_ne!(values(&variables)["w"], before["w"]);
-    train::save(&path, &optimizer, &quick()).unwrap();
-    train::load(&path, &mut optimizer).unwrap();
-}
-
-#[test]
 fn pairs_of_names_and_variables() {
     let (a, b) = (var(&[2], 1), var(&[2], 2));
     let params = ParamsAdamW::default;
     let pairs = [("b", b.clone()), ("a", a.clone()), ("b", b.clone())];
-    let optimizer = AdamW::from_named(pairs, params()).unwrap();
-    assert_eq!(optimizer.names().collect::<Vec<_>>(), ["a", "b"]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    train::save(&path, &AdamW::from_named(pairs, params()).unwrap(), &quick()).unwrap();
+    let saved = safetensors_core::Checkpoint::open(&path).unwrap();
+    let mut names: Vec<_> = saved.tensors().map(|tensor| tensor.name()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["a.exp_avg", "a.exp_avg_sq", "b.exp_avg", "b.exp_avg_sq"]);
     let error = AdamW::from_named([("a", a), ("a", b)], params()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
     assert_eq!(error.tensor(), Some("a"));
@@ -139,7 +116,7 @@ fn an_optimizer_without_names_trains_but_is_not_saved() {
     let before = bits(&weight);
     nameless.backward_step(&weight.sqr().unwrap().sum_all().unwrap()).unwrap();
     assert_ne!(bits(&weight), before);
-    assert_eq!((nameless.names().count(), nameless.step_count()), (0, 1));
+    assert_eq!(nameless.step_count(), 1);
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");

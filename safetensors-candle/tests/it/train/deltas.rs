@@ -7,8 +7,6 @@ use candle_nn::VarMap;
 use safetensors_candle::train::{self, AdamW, save_delta};
 use safetensors_core::{Checkpoint, ErrorKind};
 use safetensors_delta::{Options, open_linked};
-#[cfg(target_os = "linux")]
-use safetensors_testing::process::command_of;
 
 use super::support::{get, map, optimizer, quick, shards, state, values, var};
 
@@ -139,55 +137,6 @@ fn a_save_that_fails_leaves_nothing() {
     let error = run.save("0", "0").unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
     assert_eq!(fs::read_dir(run.directory.path()).unwrap().count(), 2);
-}
-
-/// Not a test of its own: saves a delta where synchronising fails once.
-#[cfg(target_os = "linux")]
-#[test]
-fn unsynced_child() {
-    let Some(directory) = std::env::var_os("DELTA_DIRECTORY") else { return };
-    let at = |name: &str| Path::new(&directory).join(name);
-    let map = model(1);
-    train::save(at("0"), &map, &quick()).unwrap();
-    step(&map, 1);
-    // Only what follows is durable.
-    let saved = save_delta(at("run/1"), at("0"), &map, &safetensors_core::SaveOptions::new());
-    let said = match saved {
-        Ok(is_delta) => format!("delta: {is_delta}"),
-        Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)) => "not durable".into(),
-        Err(error) => error.to_string(),
-    };
-    fs::write(at("said"), said).unwrap();
-}
-
-/// Whichever synchronisation fails, a delta that is in place is no directory of somebody else.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_delta_that_is_in_place_and_not_durable_is_told_so() {
-    let child = command_of(unsynced_child);
-    let mut not_durable = 0;
-    for failing in 1..30 {
-        let directory = tempfile::tempdir().unwrap();
-        let inject = format!("inject=fsync:error=EIO:when={failing}");
-        let output = std::process::Command::new("strace")
-            .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", &inject])
-            .arg(child.get_program())
-            .args(child.get_args())
-            .env("DELTA_DIRECTORY", directory.path())
-            .output();
-        let Ok(said) = fs::read_to_string(directory.path().join("said")) else {
-            return eprintln!("SKIPPED: nothing can be traced here: {output:?}");
-        };
-        let is_delta = directory.path().join("run/1/base").is_dir();
-        match &*said {
-            "not durable" => not_durable += 1,
-            "delta: true" => break,
-            _ => assert!(!directory.path().join("run").exists(), "{said}"),
-        }
-        assert_eq!(is_delta, said == "not durable", "{said}");
-    }
-    // The directory and its new parent.
-    assert_eq!(not_durable, 2);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use candle_core::{Device, Var};
 use candle_nn::{Optimizer, ParamsAdamW, VarMap};
 use safetensors_candle::train::{self, AdamW};
 use safetensors_core::error::Mismatch;
-use safetensors_core::{Dtype, Error, ErrorKind, SaveOptions, ShardOptions, TensorBuf, TensorView};
+use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions, TensorBuf, TensorView};
 
 pub(crate) use crate::common::bytes as bits;
 
@@ -87,17 +87,6 @@ pub(crate) fn state(optimizer: &AdamW) -> Vec<u8> {
 /// Saves buffers with core alone.
 pub(crate) fn save_bufs(path: &Path, bufs: &[(&str, TensorBuf)], options: &SaveOptions) {
     safetensors_core::save(path, bufs.iter().map(|(name, buf)| (*name, buf)), options).unwrap();
-}
-
-/// The codes of 1 and 2.
-pub(crate) fn fp8() -> TensorBuf {
-    let codes = TensorView::new(Dtype::F8_E4M3, &[2], &[0x38, 0x40]).unwrap();
-    TensorBuf::from_view(&codes).unwrap()
-}
-
-/// A scale of 0.5.
-pub(crate) fn scale() -> TensorBuf {
-    TensorBuf::from_vec(vec![], vec![0.5_f32]).unwrap()
 }
 
 /// Two F32 elements.

@@ -73,7 +73,6 @@ fn a_tied_variable_has_one_state_and_is_updated_once() {
     let path = dir.path().join("a.safetensors");
     let variables = tied(1);
     let mut ours = optimizer(&variables);
-    assert_eq!(ours.names().collect::<Vec<_>>(), ["embed", "norm"]);
     // candle's optimizer, given every variable once.
     let theirs_map = tied(1);
     let once: Vec<Var> = ["embed", "norm"].map(|name| get(&theirs_map, name)).into();

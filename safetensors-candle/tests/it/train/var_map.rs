@@ -4,9 +4,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarMap;
 use safetensors_candle::train::{self, StateOptions};
 use safetensors_core::error::Mismatch;
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, TensorBuf, Widening,
-};
+use safetensors_core::{Dtype, LoadOptions, SafeTensors, TensorBuf, Widening};
 
 use super::support::{
     bits, extra, get, map, mismatches, missing, model, quick, save_bufs, shards, values, var,
@@ -32,22 +30,6 @@ fn variables_come_back_bit_for_bit_from_a_file_and_from_shards() {
     }
     let tensors = safetensors_candle::load(&file, &Device::Cpu).unwrap();
     assert_eq!(bits(&tensors["b.weight"]), bits(&get(&saved, "b.weight")));
-}
-
-#[test]
-fn files_are_exchanged_with_candle() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    let saved = model(1);
-    saved.save(&path).unwrap();
-    let fresh = model(50);
-    train::load(&path, &fresh).unwrap();
-    assert_eq!(values(&fresh), values(&saved));
-
-    train::save(&path, &model(2), &quick()).unwrap();
-    let mut theirs = fresh.clone();
-    theirs.load(&path).unwrap();
-    assert_eq!(values(&theirs), values(&model(2)));
 }
 
 #[test]
@@ -122,23 +104,6 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
 }
 
 #[test]
-fn a_map_without_variables() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    train::save(&path, &VarMap::new(), &quick()).unwrap();
-    assert_eq!(train::load(&path, &VarMap::new()).unwrap(), Default::default());
-    let error = train::load(&path, &map([("w", var(&[1], 0))])).unwrap_err();
-    assert_eq!(mismatches(&error), [missing("w")]);
-
-    train::save(&path, &map([("w", var(&[1], 0))]), &quick()).unwrap();
-    let error = train::load(&path, &VarMap::new()).unwrap_err();
-    assert_eq!(mismatches(&error), [extra("w")]);
-    let sharded = dir.path().join("s");
-    train::save_sharded(&sharded, &VarMap::new(), &shards(8)).unwrap();
-    train::load(&sharded, &VarMap::new()).unwrap();
-}
-
-#[test]
 fn tensors_without_elements_and_every_dtype_of_variables() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
@@ -197,19 +162,4 @@ fn dtypes_that_candle_lacks_are_widened_into_variables_of_the_wider_dtype_only()
     let options = StateOptions::new().load_options(exact);
     let error = options.load(&path, &of(DType::U8, &[1, 2])).unwrap_err();
     assert!(matches!(mismatches(&error), [Mismatch::Dtype { .. }, ..]), "{error}");
-}
-
-#[test]
-fn an_open_checkpoint_in_memory_loads_too() {
-    let saved = model(1);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    train::save(&path, &saved, &quick()).unwrap();
-    let limits = safetensors_core::Limits::default();
-    let in_memory = Checkpoint::open_by(&path, &limits, |path| {
-        std::fs::read(path).map_err(|error| ErrorKind::Io(error).into())
-    });
-    let fresh = model(50);
-    StateOptions::new().load_from(&in_memory.unwrap(), &fresh).unwrap();
-    assert_eq!(values(&fresh), values(&saved));
 }

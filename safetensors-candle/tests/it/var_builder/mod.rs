@@ -6,7 +6,6 @@ mod numbers;
 mod prefetching;
 mod reading_ahead;
 mod sharing;
-mod sources;
 mod spy;
 mod tensors;
 mod threads;

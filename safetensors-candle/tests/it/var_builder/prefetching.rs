@@ -106,19 +106,3 @@ fn only_what_the_dtype_can_hold() {
     assert_values("model.embed.weight", &embed.unwrap());
     assert_eq!(spy.take_read(), 0);
 }
-
-#[test]
-fn names_of_a_tied_tensor_are_prefetched_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    let embed = candle_core::Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap();
-    let tensors = [("embed", &embed), ("head.weight", &embed.clone())];
-    let tied = safetensors_core::tied::Tied::new();
-    let options = safetensors_core::SaveOptions::new().tied(tied);
-    safetensors_candle::save(&path, tensors, &options).unwrap();
-    let checkpoint = safetensors_core::Checkpoint::open(&path).unwrap();
-    let backend = safetensors_candle::CheckpointBackend::new(checkpoint);
-    // Found by its alias, and not read a second time under its own name.
-    assert_eq!(backend.prefetch("head", DType::F32).unwrap(), 1);
-    assert_eq!(backend.prefetch("", DType::F32).unwrap(), 0);
-}

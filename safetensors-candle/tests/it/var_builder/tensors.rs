@@ -5,18 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{DType, Device, Error, Tensor};
+use candle_core::{DType, Device, Error};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use float8::F8E4M3;
-use half::{bf16, f16};
+use half::f16;
 use safetensors_candle::{CheckpointBackend, from_candle_error, var_builder};
 use safetensors_core::convert::Overflow;
 use safetensors_core::element::{F4Packed, F8E8M0};
-use safetensors_core::tied::Tied;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, TensorView,
-    Widening,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, TensorBuf, TensorView, Widening,
 };
 use tempfile::TempDir;
 
@@ -69,29 +67,6 @@ fn tensors_come_in_the_asked_dtype_under_the_asked_prefix() {
     assert_eq!(mask.to_vec1::<u8>().unwrap(), [1, 0]);
     let weight = builder(&path, DType::F32).get_unchecked("layer.0.weight").unwrap();
     assert_eq!(weight.dims(), [2, 3]);
-}
-
-#[test]
-fn containing_is_exact() {
-    let (_dir, path) = checkpoint();
-    let builder = builder(&path, DType::F32);
-    assert!(builder.contains_tensor("ids") && builder.pp("layer.0").contains_tensor("weight"));
-    assert!(
-        !builder.contains_tensor("layer")
-            && !builder.contains_tensor("layer.0")
-            && !builder.contains_tensor("")
-    );
-}
-
-#[test]
-fn a_missing_tensor_is_candles_error() {
-    let (_dir, path) = checkpoint();
-    let builder = builder(&path, DType::F32).pp("layer");
-    for error in [builder.get(1, "gone").unwrap_err(), builder.get_unchecked("gone").unwrap_err()] {
-        let error = without_backtrace(error);
-        let Error::CannotFindTensor { path } = &error else { panic!("{error}") };
-        assert!(path.starts_with("layer.gone in "), "{path}");
-    }
 }
 
 #[test]
@@ -173,96 +148,6 @@ fn our_errors_pass_through_candles_whole() {
 }
 
 #[test]
-fn elements_are_converted_by_the_rules_of_core() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    save_bufs(
-        &path,
-        &[
-            // If it were rounded to F32 first, the first value would become 1.0.
-            (
-                "doubles",
-                TensorBuf::from_vec(vec![2], vec![1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e300])
-                    .unwrap(),
-            ),
-            ("halves", TensorBuf::from_vec(vec![2], vec![1.0_f32, 1.5]).unwrap()),
-            ("seeds", TensorBuf::from_vec(vec![1], vec![1_u64 << 63]).unwrap()),
-            ("mask", TensorBuf::from_vec(vec![2], vec![true, false]).unwrap()),
-            ("rope", TensorBuf::from_vec(vec![4], vec![1.0_f32, -2.0, 0.5, 4.0]).unwrap()),
-        ],
-    );
-    let get = |name: &str, dtype: DType| builder(&path, dtype).get_unchecked(name);
-    let values = |name: &str, dtype: DType| {
-        let tensor = get(name, dtype).unwrap();
-        assert_eq!(tensor.dtype(), dtype);
-        tensor.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap()
-    };
-    assert_eq!(values("doubles", DType::BF16), [1.0 + 2_f32.powi(-7), f32::INFINITY]);
-    assert_eq!(values("seeds", DType::F32), [2_f32.powi(63)]);
-    assert_eq!(values("mask", DType::BF16), [1.0, 0.0]);
-    assert_eq!(values("rope", DType::F8E4M3), [1.0, -2.0, 0.5, 4.0]);
-
-    let error = from_candle_error(get("halves", DType::I64).unwrap_err());
-    assert!(
-        matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }),
-        "{error}"
-    );
-    assert_eq!(error.tensor(), Some("halves"));
-}
-
-#[test]
-fn large_tensors_are_converted_in_pieces() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    let values: Vec<bf16> = (0..5 << 20).map(|i| bf16::from_bits(i as u16 & 0x3fff)).collect();
-    save_bufs(
-        &path,
-        &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())],
-    );
-    let options = LoadOptions::new().threads(3);
-    let backend = CheckpointBackend::new_with(Checkpoint::open(&path).unwrap(), &options).unwrap();
-    let large =
-        backend.get_unchecked("large", DType::F32, &Device::Cpu).unwrap().to_vec1::<f32>().unwrap();
-    assert!(large.into_iter().eq(values.into_iter().map(f32::from)));
-}
-
-#[test]
-fn a_tensor_is_found_under_all_of_its_names() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    let embedding = Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap().reshape((3, 2)).unwrap();
-    let tensors =
-        [("model.embed_tokens.weight", &embedding), ("lm_head.weight", &embedding.clone())];
-    // Keeps the name of the embedding, as transformers does, not the first name in sorted order.
-    let tied = Tied::new().prefer(["model.embed_tokens.weight"]);
-    safetensors_candle::save(&path, tensors, &SaveOptions::new().tied(tied)).unwrap();
-    let builder = builder(&path, DType::F32);
-    assert!(builder.contains_tensor("lm_head.weight") && !builder.contains_tensor("lm_head"));
-    let head = candle_nn::linear_no_bias(2, 3, builder.pp("lm_head")).unwrap();
-    assert_eq!(head.weight().to_vec2::<f32>().unwrap(), embedding.to_vec2::<f32>().unwrap());
-    assert!(
-        without_backtrace(builder.get((2, 3), "lm_head.weight").unwrap_err())
-            .to_string()
-            .contains("lm_head.weight")
-    );
-}
-
-#[test]
-fn large_tensors_are_read_in_pieces() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    let values: Vec<u32> = (0..3 << 20).collect();
-    save_bufs(
-        &path,
-        &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())],
-    );
-    let options = LoadOptions::new().threads(3);
-    let backend = CheckpointBackend::new_with(Checkpoint::open(&path).unwrap(), &options).unwrap();
-    let large = backend.get_unchecked("large", DType::U32, &Device::Cpu).unwrap();
-    assert!(large.to_vec1::<u32>().unwrap() == values);
-}
-
-#[test]
 fn exact_loading_refuses_to_widen() {
     let (_dir, path) = checkpoint();
     let exact = LoadOptions::new().widening(Widening::Refuse);
@@ -304,25 +189,4 @@ fn options_say_what_becomes_of_numbers_that_are_too_large_and_who_is_told() {
         assert_eq!(tensor.to_vec1::<f16>().unwrap(), [f16::MAX, f16::ONE], "{name}");
         assert!(told.swap(0, Ordering::Relaxed) > 0, "{name}");
     }
-}
-
-#[test]
-fn backends_go_between_threads() {
-    fn check<T: Send + Sync>(_: &T) {}
-    let (_dir, path) = checkpoint();
-    check(&CheckpointBackend::new(Checkpoint::open(&path).unwrap()));
-    let builder = builder(&path, DType::F32);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| builder.get(2, "ids").unwrap());
-        }
-    });
-}
-
-#[test]
-fn no_checkpoint_is_an_error_that_names_the_path() {
-    let dir = tempfile::tempdir().unwrap();
-    let error = var_builder(dir.path(), DType::F32, &Device::Cpu).err().unwrap();
-    assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
-    assert_eq!(error.file(), dir.path().to_str());
 }

@@ -35,24 +35,6 @@ fn threads_with_layers_of_their_own() {
 }
 
 #[test]
-fn threads_that_want_the_same_all_get_it() {
-    let model = model(16);
-    let (backend, spy) = backend(&sorted(&model));
-    thread::scope(|scope| {
-        for start in 0..4 {
-            let (backend, model) = (&backend, &model);
-            scope.spawn(move || {
-                for (name, len) in model.iter().cycle().skip(start * 7).take(model.len()) {
-                    assert_values(name, &builder(backend).get(*len, name).unwrap());
-                }
-            });
-        }
-    });
-    let all: u64 = model.iter().map(|(_, len)| 2 * *len as u64).sum();
-    assert!(spy.take_read() <= 8 * all);
-}
-
-#[test]
 fn a_thread_waits_for_a_tensor_that_another_one_reads_ahead() {
     let model = model(4);
     let (backend, spy) = backend(&sorted(&model));

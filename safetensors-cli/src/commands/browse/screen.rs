@@ -15,6 +15,7 @@ use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::layout::{Position, Rect};
+use safetensors_core::lock;
 
 /// The terminal, drawn on a screen of its own. Dropping it gives the terminal back as it was.
 pub(super) struct Screen {
@@ -77,18 +78,14 @@ pub(super) fn guarded<T>(interface: impl FnOnce() -> T) -> T {
     let previous = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         // Other threads tell of their panics in their own way.
-        if thread::current().id() == own
-            && let Ok(mut message) = written.lock()
-        {
-            *message = panic.to_string();
+        if thread::current().id() == own {
+            *lock(&written) = panic.to_string();
         }
     }));
     let outcome: Result<T, Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(interface));
     panic::set_hook(previous);
     outcome.unwrap_or_else(|payload| {
-        if let Ok(message) = message.lock() {
-            let _ = writeln!(io::stderr(), "{message}");
-        }
+        let _ = writeln!(io::stderr(), "{}", lock(&message));
         panic::resume_unwind(payload)
     })
 }

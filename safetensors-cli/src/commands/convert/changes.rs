@@ -128,13 +128,39 @@ enum Kind {
     Kept,
 }
 
+/// How tensors are stored in the inputs, by their names there.
+#[derive(Default)]
+pub(super) struct Stored<'s> {
+    /// The weights and tensors that are quantised.
+    pub(super) quantised: HashSet<String>,
+    /// The tensors that store weights that stay quantised.
+    pub(super) kept: HashSet<&'s str>,
+    /// The dtypes of tensors that are F32 only because adapters were merged into them.
+    pub(super) merged: HashMap<&'s str, Dtype>,
+    /// The layers of the models.
+    pub(super) layers: LinearLayers,
+}
+
+impl Stored<'_> {
+    fn kind(&self, name: &str, is_alias: bool) -> Kind {
+        if is_alias {
+            Kind::Alias
+        } else if self.quantised.contains(name) {
+            Kind::Quantised
+        } else if self.kept.contains(name) {
+            Kind::Kept
+        } else {
+            Kind::Plain
+        }
+    }
+}
+
 /// [`Changes`] with compiled patterns.
 pub(super) struct Change<'a> {
     pub(super) changes: &'a Changes,
     /// What quantised tensors become where no other option says it.
     pub(super) dequantize: Option<Dtype>,
-    select: Matcher,
-    drop: Option<Matcher>,
+    select: Matcher<'a>,
     renames: Vec<(Regex, &'a str)>,
 }
 
@@ -150,9 +176,8 @@ impl Changes {
                 Regex::new(&pair[0]).map_err(|error| wrong_usage(format!("--rename: {error}")))?;
             renames.push((regex, pair[1].as_str()));
         }
-        let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)) };
-        let (dequantize, select) = (self.dequantize, self.select.matcher()?);
-        Ok(Change { changes: self, dequantize, select, drop, renames })
+        let (dequantize, select) = (self.dequantize, self.select.matcher());
+        Ok(Change { changes: self, dequantize, select, renames })
     }
 
     /// Whether an option says which dtypes tensors get.
@@ -174,28 +199,16 @@ impl Change<'_> {
         rewrite.select(|name, _| self.select.matches(name)).exclude(|name, _| self.drops(name))
     }
 
-    /// Converts and renames the tensors that are taken. `quantised` are the names, in the inputs, of
-    /// tensors that are quantised there, and `kept` those that store weights that stay quantised.
-    /// `merged` has the dtypes of tensors that are F32 only because adapters were merged into them.
-    /// `layers` are those of the inputs.
+    /// Converts and renames the tensors that are taken.
     pub(super) fn apply<'a>(
         &self,
         rewrite: Rewrite<'a>,
-        quantised: &HashSet<String>,
-        kept: &HashSet<&str>,
-        merged: &HashMap<&str, Dtype>,
-        layers: &LinearLayers,
+        stored: &Stored<'_>,
     ) -> anyhow::Result<Rewrite<'a>> {
-        let kind = |name: &str, is_alias| match name {
-            _ if is_alias => Kind::Alias,
-            _ if quantised.contains(name) => Kind::Quantised,
-            _ if kept.contains(name) => Kind::Kept,
-            _ => Kind::Plain,
-        };
         let is_for_gguf = matches!(self.changes.quantize, Some(Scheme::Gguf(_)));
         let mut rewrite = rewrite.cast(&self.options(), |name, tensor| {
-            let kind = kind(name, tensor.is_alias());
-            match merged.get(tensor.tensor().map_or(name, |tensor| tensor.name())) {
+            let kind = stored.kind(name, tensor.is_alias());
+            match stored.merged.get(tensor.tensor().map_or(name, |tensor| tensor.name())) {
                 Some(&from) if !is_for_gguf => {
                     self.cast(name, from, kind).or((!tensor.is_alias()).then_some(from))
                 }
@@ -203,8 +216,8 @@ impl Change<'_> {
             }
         })?;
         if let Some(how) = self.quantization() {
-            rewrite = rewrite.quantize(how, &self.options(), layers, |name, tensor| {
-                self.quantizes(name, kind(name, tensor.is_alias()))
+            rewrite = rewrite.quantize(how, &self.options(), &stored.layers, |name, tensor| {
+                self.quantizes(name, stored.kind(name, tensor.is_alias()))
             })?;
             warn_of_what_stays(&rewrite);
         }
@@ -295,7 +308,7 @@ impl Change<'_> {
 
     /// Whether a tensor is left out, by its name in the input.
     pub(super) fn drops(&self, name: &str) -> bool {
-        self.drop.as_ref().is_some_and(|drop| drop.matches(name))
+        self.changes.drop.iter().any(|pattern| pattern.matches(name))
     }
 
     /// The new dtype of a tensor, by its name in the input. `None` if no option applies to it.

@@ -32,19 +32,17 @@ mod preview;
 mod report;
 mod source;
 
-use std::collections::HashSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use changes::{Change, Changes};
+use changes::{Change, Changes, Stored};
 use divided::Ranks;
 use lora::{Adapters, Loras};
 use output::{Output, Target};
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::{QuantizationProblem, TieProblem};
 use safetensors_core::framework::Quoted;
-use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
 use source::{FLOATS_STAY, Source, layers_of};
 
@@ -293,31 +291,27 @@ fn open(
 
 /// The tensors that are taken, converted and renamed.
 fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
-    let takes = |name: &str| change.takes(name);
-    let taken = || {
-        let mut all = sources.iter();
-        let all = all.try_fold(Rewrite::default(), |rewrite, it| it.add_to(rewrite, takes));
-        all.map(|all| change.select(all))
-    };
-    let stored = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
-    let numbers = sources.iter().flat_map(|it| &it.numbers).map(String::as_str);
-    let quantised = stored.map(|(name, _)| name).chain(numbers);
-    let quantised: HashSet<_> = quantised.map(str::to_owned).collect();
-    let kept: HashSet<_> = sources.iter().flat_map(|it| &it.kept).map(String::as_str).collect();
-    let names = sources.iter().flat_map(Source::names).chain(kept.iter().copied());
-    let names: Vec<_> = names.collect();
-    change.warn_of_no_effect(&names, !quantised.is_empty());
-    let merged =
-        sources.iter().flat_map(|it| &it.merged).map(|(name, it)| (&**name, *it)).collect();
-    let layers_of = |layers, it: &Source| layers_of(change, it.checkpoint(), layers);
-    let layers = sources.iter().try_fold(LinearLayers::new(), layers_of)?;
-    let left_by = |error| change.left_by(error);
-    let apply = |kept: &_| change.apply(taken()?, &quantised, kept, &merged, &layers);
-    let rewrite = match apply(&kept) {
+    let mut stored = Stored::default();
+    for source in sources {
+        let quantised = source.stored().filter(|(_, stored)| stored.is_quantised);
+        stored.quantised.extend(quantised.map(|(name, _)| name.to_owned()));
+        stored.quantised.extend(source.numbers.iter().cloned());
+        stored.kept.extend(source.kept.iter().map(String::as_str));
+        stored.merged.extend(source.merged.iter().map(|(name, dtype)| (name.as_str(), *dtype)));
+        stored.layers = layers_of(change, source.checkpoint(), stored.layers)?;
+    }
+    let mut names: Vec<_> = sources.iter().flat_map(Source::names).collect();
+    names.extend(&stored.kept);
+    change.warn_of_no_effect(&names, !stored.quantised.is_empty());
+    let rewrite = match change.apply(taken(sources, change)?, &stored) {
         // Codes and scales may be of different inputs.
-        Err(error) if sources.len() > 1 && error.downcast_ref().and_then(left_by) == Some("") => {
+        Err(error)
+            if sources.len() > 1
+                && error.downcast_ref().and_then(|it| change.left_by(it)) == Some("") =>
+        {
             warn(format!("{error}; {FLOATS_STAY}"));
-            apply(&names.iter().copied().collect())?
+            stored.kept = names.iter().copied().collect();
+            change.apply(taken(sources, change)?, &stored)?
         }
         applied => applied?,
     };
@@ -327,6 +321,15 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         );
     }
     Ok(rewrite)
+}
+
+/// The tensors that are taken, as they are.
+fn taken<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
+    let mut rewrite = Rewrite::default();
+    for source in sources {
+        rewrite = source.add_to(rewrite, |name| change.takes(name))?;
+    }
+    Ok(change.select(rewrite))
 }
 
 fn out_is_missing() -> anyhow::Error {

@@ -59,7 +59,6 @@ impl Source {
         change: &Change<'_>,
         adapters: &Adapters,
     ) -> anyhow::Result<Self> {
-        let (mut numbers, mut kept) = (Vec::new(), Vec::new());
         let content = match Kind::of(path) {
             Kind::Other(Format::Npy | Format::Npz) if address::of(path).is_some() => anyhow::bail!(
                 "{}: NumPy's files are read from the disk only; download it first",
@@ -72,37 +71,7 @@ impl Source {
                 Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?)
             }
             Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Other(_) => {
-                let optimizer_state = change.changes.optimizer_state;
-                let dequantize = change.dequantize.is_some();
-                let opening = Opening { optimizer_state, dequantize, ..Opening::default() };
-                let mut checkpoint = input::open_with(path, opening)?;
-                if change.may_make_numbers() {
-                    let layers = layers_of(change, Some(&checkpoint), LinearLayers::new())?;
-                    let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
-                    let mut left = BTreeSet::new();
-                    let mut leaves = |error: &Error| {
-                        let start = change.left_by(error);
-                        if start.is_some_and(|it| left.insert(it.to_owned()) && it.is_empty()) {
-                            warn(format!("{error}; {FLOATS_STAY}"));
-                        }
-                        start.is_some()
-                    };
-                    let weights = checkpoint.quantized_weights_but(&mut leaves)?;
-                    let (made, others): (Vec<_>, Vec<_>) = weights.into_iter().partition(makes);
-                    refuse_two_schemes(path, change, &others)?;
-                    if !made.is_empty() {
-                        checkpoint = checkpoint.dequantized_but(&mut leaves, makes)?.into_boxed();
-                    }
-                    numbers.extend(made.into_iter().map(|weight| weight.name));
-                    kept.extend(
-                        others.into_iter().flat_map(|it| [it.tensors, vec![it.name]].concat()),
-                    );
-                    let is_left = |name: &&str| left.iter().any(|start| name.starts_with(start));
-                    let names = checkpoint.tensors().map(|tensor| tensor.name()).filter(is_left);
-                    kept.extend(names.map(str::to_owned));
-                    kept.retain(|name| change.takes(name));
-                }
-                Content::Checkpoint(Box::new(checkpoint))
+                return Self::of_checkpoint(path, change, adapters);
             }
             Kind::Foreign(format) => {
                 return Err(wrong_usage(format!(
@@ -112,24 +81,49 @@ impl Source {
                 )));
             }
         };
-        Self::with_adapters(path, content, adapters).map(|source| Self { numbers, kept, ..source })
+        if !adapters.is_empty() {
+            return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's files"));
+        }
+        let (numbers, kept, merged) = Default::default();
+        Ok(Self { path: path.into(), content, numbers, kept, merged })
     }
 
-    /// The content with adapters merged.
-    fn with_adapters(path: &Path, content: Content, adapters: &Adapters) -> anyhow::Result<Self> {
-        let mut merged = HashMap::new();
-        let content = match content {
-            Content::Checkpoint(checkpoint) => {
-                let (checkpoint, dtypes) = adapters.merged(*checkpoint)?;
-                merged = dtypes;
-                Content::Checkpoint(Box::new(checkpoint))
+    fn of_checkpoint(
+        path: &Path,
+        change: &Change<'_>,
+        adapters: &Adapters,
+    ) -> anyhow::Result<Self> {
+        let optimizer_state = change.changes.optimizer_state;
+        let dequantize = change.dequantize.is_some();
+        let opening = Opening { optimizer_state, dequantize, ..Opening::default() };
+        let mut checkpoint = input::open_with(path, opening)?;
+        let (mut numbers, mut kept) = (Vec::new(), Vec::new());
+        if change.may_make_numbers() {
+            let layers = layers_of(change, Some(&checkpoint), LinearLayers::new())?;
+            let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
+            let mut left = BTreeSet::new();
+            let mut leaves = |error: &Error| {
+                let start = change.left_by(error);
+                if start.is_some_and(|it| left.insert(it.to_owned()) && it.is_empty()) {
+                    warn(format!("{error}; {FLOATS_STAY}"));
+                }
+                start.is_some()
+            };
+            let weights = checkpoint.quantized_weights_but(&mut leaves)?;
+            let (made, others): (Vec<_>, Vec<_>) = weights.into_iter().partition(makes);
+            refuse_two_schemes(path, change, &others)?;
+            if !made.is_empty() {
+                checkpoint = checkpoint.dequantized_but(&mut leaves, makes)?.into_boxed();
             }
-            _ if !adapters.is_empty() => {
-                return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's files"));
-            }
-            arrays => arrays,
-        };
-        let (numbers, kept) = (Vec::new(), Vec::new());
+            numbers.extend(made.into_iter().map(|weight| weight.name));
+            kept.extend(others.into_iter().flat_map(|it| [it.tensors, vec![it.name]].concat()));
+            let is_left = |name: &&str| left.iter().any(|start| name.starts_with(start));
+            let names = checkpoint.tensors().map(|tensor| tensor.name()).filter(is_left);
+            kept.extend(names.map(str::to_owned));
+            kept.retain(|name| change.takes(name));
+        }
+        let (checkpoint, merged) = adapters.merged(checkpoint)?;
+        let content = Content::Checkpoint(Box::new(checkpoint));
         Ok(Self { path: path.into(), content, numbers, kept, merged })
     }
 

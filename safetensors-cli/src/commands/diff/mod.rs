@@ -145,7 +145,7 @@ impl Run for Args {
 }
 
 fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Result<Document<'a>> {
-    let matcher = args.select.matcher()?;
+    let matcher = args.select.matcher();
     let (of_a, of_b) = match (matcher.tensors(a), matcher.tensors(b)) {
         (Err(nothing_matches), Err(_)) => return Err(nothing_matches),
         (of_a, of_b) => (of_a.unwrap_or_default(), of_b.unwrap_or_default()),

@@ -139,7 +139,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
         Err(error) if delta::is_delta(&error) => return show_delta(args, target, out),
         Err(error) => return trainings(args, target, out).unwrap_or(Err(error)),
     };
-    let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
+    let mut tensors = args.select.matcher().tensors(&checkpoint)?;
     let parts = target.parts(&checkpoint)?;
     let files = Target::stored(&checkpoint, &parts).iter().flat_map(Checkpoint::files);
     let files = files.map(|file| Ok((file, file.layout()?))).collect::<Result<Vec<_>, Error>>()?;

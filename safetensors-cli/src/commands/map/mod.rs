@@ -11,7 +11,6 @@ mod page;
 mod palette;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -25,7 +24,7 @@ use crate::input::{self, Checkpoint, Input, Tensor};
 use crate::model::order::Sort;
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
-use crate::output::writing::Writing;
+use crate::output::writing::{Destination, Writing};
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
@@ -83,7 +82,7 @@ impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         self.check_name()?;
         let checkpoint = self.input.open()?;
-        let mut tensors = self.select.matcher()?.tensors(&checkpoint)?;
+        let mut tensors = self.select.matcher().tensors(&checkpoint)?;
         let dtypes = Totals::by_kind(tensors.iter().copied());
         if dtypes.values().all(|totals| totals.bytes == 0) {
             anyhow::bail!(
@@ -105,18 +104,9 @@ impl Run for Args {
         };
         let mut bytes = Vec::new();
         page.write(&mut bytes)?;
-        let Some(destination) = destination else {
-            out.write_all(&bytes)?;
-            return Ok(ExitCode::SUCCESS);
-        };
         let size = text::size(bytes.len() as u64);
         let tensors = text::counted(tensors.len() as u64, "tensor");
-        let content = format!("a page of {tensors}, {size}");
-        if destination.is_dry_run(out, &content)? {
-            return Ok(ExitCode::SUCCESS);
-        }
-        destination.write(bytes.len() as u64, |out| Ok(out.write_all(&bytes)?))?;
-        destination.tell(out, content)?;
+        Destination::put(destination, out, &bytes, format!("a page of {tensors}, {size}"))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -207,7 +207,7 @@ fn show(
     mut out: &mut dyn Write,
 ) -> anyhow::Result<ShownInput> {
     let checkpoint = input::numbers(target.open()?)?;
-    let tensors = args.select.matcher()?.tensors(&checkpoint)?;
+    let tensors = args.select.matcher().tensors(&checkpoint)?;
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
     let mut kept = KeptSummaries::new(tensors.len(), percentiles, args.bins);
     let summary = |found: TensorValues| Summary::new(&found, percentiles, args.bins);

@@ -60,7 +60,8 @@ fn the_examples_of_the_standard_follow_it() {
     let keys: Vec<_> = keys::KEYS.iter().map(|key| key.name).collect();
     assert_eq!(EXAMPLES.map(|(name, _)| name).as_slice(), keys);
     let md5 = ("hash_md5", Some("0xd41d8cd98f00b204e9800998ecf8427e"));
-    for own in [("format", Some("pt")), ("usage.of.our.own", Some("kept")), md5] {
+    let one_step = ("timestep_range", Some("7,7"));
+    for own in [("format", Some("pt")), ("usage.of.our.own", Some("kept")), md5, one_step] {
         assert_eq!(problems(&examples(&[own])), [], "{own:?}");
     }
     assert_eq!(entries(EXAMPLES), Ok(examples(&[])));

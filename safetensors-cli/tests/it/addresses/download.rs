@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::hub_server::repo::{Access, Repo};
-use super::hub_server::{Kind, Origin, Server as Hub, TOKEN};
+use super::hub_server::{Server as Hub, TOKEN};
 use super::*;
 
 /// The directory of a snapshot.
@@ -168,16 +168,4 @@ fn a_renamed_repository_is_followed_by_option() {
     let option = "--follow-renames";
     assert!(said.contains(option), "{said}");
     output(with_hub(&server, dir.path(), &["download", "old/name", option]));
-}
-
-#[test]
-fn a_wrong_byte_is_an_error_and_no_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Hub::start([("owner/name", repo())]);
-    server.fault_of("GET", Origin::Cdn, "", usize::MAX, Kind::WrongByte);
-    let said = error(with_hub(&server, dir.path(), &["download", "owner/name"]), 1);
-    assert!(said.contains("model.safetensors: expected the SHA-256"), "{said}");
-    assert_eq!(files(&snapshot(&server, dir.path(), "owner/name")), [""; 0]);
-    server.heal();
-    output(with_hub(&server, dir.path(), &["download", "owner/name"]));
 }

@@ -28,7 +28,7 @@ fn begin(bucket: &Bucket, dir: &Path, out: &str) -> Child {
     bucket.answer_parts(1);
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
     command.current_dir(dir).args(["convert", "in.safetensors", out]);
-    command.env("AWS_ENDPOINT", bucket.endpoint()).env("AWS_ALLOW_HTTP", "true");
+    command.env("AWS_ENDPOINT", &bucket.endpoint).env("AWS_ALLOW_HTTP", "true");
     command.env("AWS_SKIP_SIGNATURE", "true").env("AWS_REGION", "us-east-1");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();

@@ -9,7 +9,7 @@ mod cache;
 mod deltas;
 mod download;
 #[path = "../../../../extras/hub/tests/it/server/mod.rs"]
-mod hub_server;
+pub(crate) mod hub_server;
 #[cfg(unix)]
 mod interrupted;
 mod manifest;

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::hub_server::repo::Access;
-use super::hub_server::{Origin, Server as Hub, TOKEN};
+use super::hub_server::Server as Hub;
 use super::web::{Fault, Server as Web};
 use super::*;
 use crate::other_formats::fixture;
@@ -116,20 +115,6 @@ fn directories_of_trainers() {
         let shown = output(with_hub(&server, dir.path(), &diff));
         assert!(shown.contains(" equal"), "{name}: {shown}");
     }
-}
-
-#[test]
-fn only_what_is_needed_is_fetched() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Hub::start([("owner/name", repo())]);
-    output(with_hub(&server, dir.path(), &["inspect", "hf://owner/name"]));
-    // The first 512 KiB of more than two MiB.
-    assert_eq!(server.bytes(Origin::Cdn), 512 << 10);
-    let args = ["extract", "hf://owner/name", "model.norm.weight", "-o", "norm.npy"];
-    server.clear_log();
-    output(with_hub(&server, dir.path(), &args));
-    assert!(server.bytes(Origin::Cdn) < 600 << 10);
-    assert_eq!(fs::metadata(dir.path().join("norm.npy")).unwrap().len(), 128 + 32);
 }
 
 #[test]
@@ -264,29 +249,6 @@ fn several_addresses_and_paths_at_once() {
         serde_json::from_str(&output(with_hub(&server, dir.path(), &args))).unwrap();
     assert_eq!(json["files"][0]["path"], "hf://owner/other/model.safetensors");
     assert_eq!(json["tensors"].as_array().unwrap().len(), 4);
-}
-
-#[test]
-fn the_token_comes_from_the_environment_and_is_never_shown() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Hub::start([
-        ("owner/private", repo().access(Access::Private)),
-        ("owner/gated", repo().access(Access::Gated)),
-    ]);
-    let run = |address| with_hub(&server, dir.path(), &["inspect", address]);
-    let refused = error(run("hf://owner/gated"), 1);
-    assert!(refused.contains("accept the conditions at"), "{refused}");
-    let refused = error(run("hf://owner/private"), 1);
-    assert!(refused.contains("set HF_TOKEN"), "{refused}");
-    for address in ["hf://owner/gated", "hf://owner/private"] {
-        let mut command = run(address);
-        command.env("HF_TOKEN", TOKEN);
-        assert!(output(command).contains("embed_tokens"));
-    }
-    let mut command = run("hf://owner/private");
-    command.env("HF_TOKEN", "hf_another_secret");
-    let refused = error(command, 1);
-    assert!(!refused.contains("hf_another_secret"), "{refused}");
 }
 
 #[test]

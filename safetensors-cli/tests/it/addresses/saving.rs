@@ -156,18 +156,3 @@ fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
     let refused = error(safetensors(dir.path(), &["convert", &numpy, "out.safetensors"]), 1);
     assert!(refused.contains("download it first"), "{refused}");
 }
-
-#[test]
-fn an_input_that_changes_leaves_the_output_as_it_was() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Web::new().with("in.safetensors", file());
-    let out = format!("file://{}", dir.path().join("out.safetensors").display());
-    let args = ["convert", &server.address("in.safetensors"), &out];
-    // The header is read from one version, and the tensors from another one.
-    server.misbehave(|number, _| {
-        (number > 0).then_some(crate::addresses::web::Fault::Status(412, "it has changed"))
-    });
-    let refused = error(safetensors(dir.path(), &args), 1);
-    assert!(refused.contains("has changed since it was opened"), "{refused}");
-    assert!(!dir.path().join("out.safetensors").exists());
-}

@@ -48,12 +48,12 @@ fn an_input_is_replaced_where_nothing_is_lost() {
 
     let shards = temp_dir();
     sharded(shards.path());
-    convert(shards.path(), &[".", ".", "--prefix", "p."]).success();
+    convert(shards.path(), ". . --prefix p.").success();
     let error =
         "error: . is an input, and 1 of its 2 tensors would be lost: p.b; --force replaces it\n";
-    convert(shards.path(), &[".", ".", "-f", "p.a"]).code(1).stderr(error);
+    convert(shards.path(), ". . -f p.a").code(1).stderr(error);
     let parts = ["--ranks", "2", "--rule", "*=uneven:0"];
     convert(shards.path(), &[&[".", "parts"], &parts[..]].concat()).success();
-    convert(shards.path(), &["parts", "parts"]).success();
+    convert(shards.path(), "parts parts").success();
     assert_eq!(list(&shards.path().join("parts")), ["model.safetensors"]);
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use assert_cmd::assert::Assert;
 use safetensors_core::digest::Digest;
-use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, TensorView, save};
 use safetensors_delta::{Encoding, Options};
 
 use crate::convert::list;
@@ -22,7 +22,7 @@ use crate::fixtures::*;
 fn file(dir: &Path, name: &str, tensors: &[&str], value: f32) {
     let values = [value; 2];
     let view = TensorView::from_slice(&[2], &values).unwrap();
-    let options = SaveOptions::new().metadata([("format", "pt"), ("a", "1")]).durable(false);
+    let options = quick().metadata([("format", "pt"), ("a", "1")]);
     save(dir.join(name), tensors.iter().map(|name| (name, view)), &options).unwrap();
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use safetensors_core::edit::{is_torn, restore_header};
@@ -11,14 +11,10 @@ use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 use tempfile::TempDir;
 
 use super::strace::{self, Call, Fault, Outcome};
+use crate::fixtures::Words;
 
 /// Where the new tensors come from, and the checkpoint that is changed, in each run's directory.
 const INPUT: &str = "input.safetensors";
-const FOLDER: &str = "checkpoint";
-
-/// The name of a signature in its directory.
-#[cfg(feature = "sign")]
-const SIGNATURE: &str = "model.sig";
 
 /// A checkpoint, as it opens: each tensor's name with its shape and bytes, and the metadata. Of
 /// anything else, each file's name with its bytes.
@@ -31,9 +27,9 @@ pub(crate) struct Found {
 /// A command that changes a checkpoint.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    arguments: Vec<String>,
+    line: &'static str,
     /// What opens as the checkpoint.
-    target: PathBuf,
+    target: &'static str,
     /// A directory as it is before each run.
     template: TempDir,
     pub(crate) old: Found,
@@ -57,158 +53,41 @@ pub(crate) struct Run {
     pub(crate) directory: TempDir,
 }
 
+/// One file, and a directory.
+pub(crate) const FILE: &str = "checkpoint/model.safetensors";
+pub(crate) const FOLDER: &str = "checkpoint";
+
 impl Case {
-    /// One file takes the place of another.
-    pub(crate) fn save() -> Self {
-        let target = format!("{FOLDER}/model.safetensors");
-        let arguments = ["convert", INPUT, &target, "--force"];
-        Self::new("a save", &arguments, &target, |folder| {
-            old_file(&folder.join("model.safetensors"), &SaveOptions::new());
-        })
-    }
-
-    /// Shards take the place of others that have the same names.
-    pub(crate) fn sharded_save() -> Self {
-        let arguments = ["convert", INPUT, FOLDER, "--max-shard-size", "12", "--force"];
-        Self::new("a sharded save", &arguments, FOLDER, |folder| {
-            let old = folder.with_file_name("old.safetensors");
-            old_file(&old, &SaveOptions::new());
-            let mut command = safetensors(folder.parent().unwrap());
-            command.args(["convert", "old.safetensors", FOLDER, "--max-shard-size", "12"]);
-            assert!(command.status().unwrap().success());
-            fs::remove_file(old).unwrap();
-        })
-    }
-
-    /// The parts of two ranks take the place of others, in files of the same names.
-    pub(crate) fn divided_save() -> Self {
-        let divide = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0"];
-        let arguments = [&["convert", INPUT, FOLDER, "--force"], &divide[..]].concat();
-        Self::new("a save for ranks", &arguments, FOLDER, |folder| {
-            let old = folder.with_file_name("old.safetensors");
-            old_file(&old, &SaveOptions::new());
-            let mut command = safetensors(folder.parent().unwrap());
-            command.args(["convert", "old.safetensors", FOLDER]).args(divide);
-            assert!(command.status().unwrap().success());
-            fs::remove_file(old).unwrap();
-        })
-    }
-
-    /// A delta takes the place of an older one of the same base.
-    pub(crate) fn made_delta() -> Self {
-        let arguments = ["delta", "make", "base", "new.safetensors", FOLDER, "--force"];
-        let case = Self::new("a delta", &arguments, FOLDER, |folder| {
-            make_delta(folder, "base");
-            fs::remove_dir(folder).unwrap();
-            fs::rename(folder.with_file_name("delta"), folder).unwrap();
-            change_last_byte(&folder.with_file_name("new.safetensors"));
-        });
-        Self { is_long: true, ..case }
-    }
-
-    /// What a delta makes of another checkpoint takes the place of an older directory.
-    pub(crate) fn applied_delta() -> Self {
-        let arguments = ["delta", "apply", "base", "delta", FOLDER, "--force"];
-        Self::new("an applied delta", &arguments, FOLDER, |folder| {
-            old_file(&folder.join("model.safetensors"), &SaveOptions::new());
-            make_delta(folder, "base");
-        })
-    }
-
-    /// A follower applies the delta that has been published since.
-    pub(crate) fn followed_delta() -> Self {
-        let arguments = ["delta", "follow", "root", FOLDER, "--once"];
-        let case = Self::new("a delta that is followed", &arguments, FOLDER, |folder| {
-            let directory = folder.parent().unwrap();
-            let run = |arguments: &[&str]| {
-                let status = safetensors(directory).args(arguments).status().unwrap();
-                assert!(status.success());
-            };
-            let full = "root/weight_v000000";
-            fs::create_dir_all(directory.join(full)).unwrap();
-            let file = directory.join(full).join("model.safetensors");
-            old_file(&file, &SaveOptions::new());
-            run(&arguments);
-            let new = directory.join("new.safetensors");
-            fs::copy(file, &new).unwrap();
-            change_last_byte(&new);
-            run(&["delta", "make", full, "new.safetensors", "root/weight_v000001"]);
-        });
-        Self { follows: true, is_long: true, ..case }
-    }
-
-    /// A signature takes the place of another, which has other digests.
-    #[cfg(feature = "sign")]
-    pub(crate) fn signature() -> Self {
-        let key = crate::sign::fixture("p256.pem");
-        let target = format!("{FOLDER}/{SIGNATURE}");
-        let sign = ["sign", FOLDER, "--key", &key];
-        let arguments = [&sign[..], &["--hash", "blake3", "--force"]].concat();
-        Self::new("a signature", &arguments, &target, |folder| {
-            old_file(&folder.join("model.safetensors"), &SaveOptions::new());
-            let mut command = safetensors(folder.parent().unwrap());
-            assert!(command.args(sign).status().unwrap().success());
-        })
-    }
-
-    /// The header has room for the change, which is made in a copy nevertheless.
-    pub(crate) fn edit() -> Self {
-        Self::edit_of("an edit", 4096, &[])
-    }
-
-    /// The header has room for the change.
-    pub(crate) fn edit_in_place() -> Self {
-        let case = Self::edit_of("an edit in place", 4096, &["--in-place"]);
-        Self { may_tear: true, ..case }
-    }
-
-    /// The header has no room.
-    pub(crate) fn rewriting_edit() -> Self {
-        Self::edit_of("an edit that moves the data", 8, &["--in-place"])
-    }
-
-    fn edit_of(name: &'static str, align: usize, options: &[&str]) -> Self {
-        let target = format!("{FOLDER}/model.safetensors");
-        let set = format!("note={}", "x".repeat(100));
-        let arguments = [&["metadata", "set", &target, &set], options].concat();
-        Self::new(name, &arguments, &target, |folder| {
-            old_file(&folder.join("model.safetensors"), &SaveOptions::new().align(align));
-        })
-    }
-
-    fn new(
+    /// A command with its arguments, and what makes the directory as it is before, in which there
+    /// are new tensors already.
+    pub(crate) fn new(
         name: &'static str,
-        arguments: &[&str],
-        target: &str,
+        line: &'static str,
+        target: &'static str,
         make_old: impl FnOnce(&Path),
     ) -> Self {
-        let is_checkpoint = !matches!(arguments, ["sign", ..] | ["delta", "make", ..]);
         let template = temp_dir();
-        let folder = template.path().join(FOLDER);
-        fs::create_dir(&folder).unwrap();
+        fs::create_dir(template.path().join(FOLDER)).unwrap();
         let values: Vec<f32> = (0..6).map(|i| i as f32 + 0.5).collect();
         let tensors = [("x", 3), ("y", 2), ("new", 1)].map(|(name, len)| (name, [len]));
         let views = tensors.iter().map(|(name, shape)| {
             (*name, TensorView::from_slice(shape, &values[..shape[0]]).unwrap())
         });
         save(template.path().join(INPUT), views, &SaveOptions::new()).unwrap();
-        make_old(&folder);
+        make_old(template.path());
 
-        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let target = PathBuf::from(target);
         let nothing = || Found { tensors: BTreeMap::new(), metadata: BTreeMap::new() };
-        let (old, new) = (nothing(), nothing());
         let mut case = Self {
             name,
-            arguments,
+            line,
             target,
             template,
-            old,
-            new,
-            is_checkpoint,
-            may_tear: false,
-            follows: false,
-            is_long: false,
+            old: nothing(),
+            new: nothing(),
+            is_checkpoint: !line.starts_with("sign") && !line.starts_with("delta make"),
+            may_tear: name == "an edit in place",
+            follows: line.starts_with("delta follow"),
+            is_long: line.starts_with("delta make") || line.starts_with("delta follow"),
         };
         let directory = case.directory();
         case.old = case.found(directory.path()).unwrap();
@@ -231,8 +110,7 @@ impl Case {
     fn all_calls(&self) -> Vec<Call> {
         let directory = self.directory();
         let log = directory.path().join("log");
-        let operand = self.target.to_str().unwrap();
-        strace::calls(&self.command(directory.path()), &log, operand)
+        strace::calls(&self.command(directory.path()), &log, self.target)
     }
 
     /// Runs the command on the old checkpoint with a fault.
@@ -252,15 +130,15 @@ impl Case {
 
     /// The checkpoint that is there now.
     pub(crate) fn found(&self, directory: &Path) -> Result<Found, String> {
-        if self.arguments.iter().any(|argument| argument == "make") {
-            return delta(&directory.join(&self.target)).map_err(|error| error.to_string());
+        if self.line.starts_with("delta make") {
+            return delta(&directory.join(self.target)).map_err(|error| error.to_string());
         }
         if !self.is_checkpoint {
             // The same input and key give the same bytes.
-            return files(&directory.join(&self.target)).map_err(|error| error.to_string());
+            return files(&directory.join(self.target)).map_err(|error| error.to_string());
         }
         let open = || -> safetensors_core::Result<Found> {
-            let checkpoint = Checkpoint::open_whole(directory.join(&self.target))?;
+            let checkpoint = Checkpoint::open(directory.join(self.target))?;
             let read = checkpoint.read_all(&LoadOptions::new().threads(1))?;
             let tensors = checkpoint.tensors().zip(read).map(|(tensor, read)| {
                 (tensor.name().to_owned(), (read.shape().to_vec(), read.bytes().to_vec()))
@@ -276,7 +154,7 @@ impl Case {
     /// Whether the checkpoint, if it is one file, can be read as the Python library does it: the
     /// length first, then the header, once.
     pub(crate) fn is_readable(&self, directory: &Path) -> Result<(), String> {
-        let path = directory.join(&self.target);
+        let path = directory.join(self.target);
         if !path.is_file() || !self.is_checkpoint {
             return Ok(());
         }
@@ -291,9 +169,16 @@ impl Case {
         if end == Some(data.len() as u64) { Ok(()) } else { Err("incomplete metadata".into()) }
     }
 
+    /// Whether `verify` finds the checkpoint sound.
+    pub(crate) fn verifies(&self, directory: &Path) -> Result<(), String> {
+        let output = safetensors(directory).args(["verify", self.target]).output().unwrap();
+        let message = || format!("verify: {}", String::from_utf8_lossy(&output.stderr));
+        if output.status.success() { Ok(()) } else { Err(message()) }
+    }
+
     /// Puts a header back that a change in place was interrupted in. Says whether it did.
     pub(crate) fn restore(&self, directory: &Path) -> Result<bool, String> {
-        let path = directory.join(&self.target);
+        let path = directory.join(self.target);
         let is_torn = path.is_file() && is_torn(&path).map_err(|error| error.to_string())?;
         if is_torn { restore_header(&path).map_err(|error| error.to_string()) } else { Ok(false) }
     }
@@ -310,7 +195,7 @@ impl Case {
 
     fn command(&self, directory: &Path) -> Command {
         let mut command = safetensors(directory);
-        command.args(&self.arguments);
+        command.args(self.line.words());
         command
     }
 
@@ -368,36 +253,38 @@ fn safetensors(directory: &Path) -> Command {
     command
 }
 
-fn change_last_byte(path: &Path) {
+/// Runs a command that must succeed.
+pub(crate) fn run(directory: &Path, line: &str) {
+    let status = safetensors(directory).args(line.words()).status().unwrap();
+    assert!(status.success(), "{line}");
+}
+
+/// Turns a bit of the last byte of a file.
+pub(crate) fn change_last_byte(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(path, bytes).unwrap();
 }
 
-/// Makes a checkpoint of this name beside the folder, and a delta of it.
-fn make_delta(folder: &Path, base: &str) {
-    let directory = folder.parent().unwrap();
-    let run = |arguments: &[&str]| {
-        let status = safetensors(directory).args(arguments).status().unwrap();
-        assert!(status.success());
-    };
-    fs::create_dir(directory.join(base)).unwrap();
-    run(&["convert", INPUT, &format!("{base}/model.safetensors")]);
-    fs::write(directory.join(base).join("config.json"), "{}").unwrap();
+/// Makes a checkpoint `base`, another one `new.safetensors`, and the delta from one to the other.
+pub(crate) fn make_delta(directory: &Path) {
+    fs::create_dir(directory.join("base")).unwrap();
+    run(directory, "convert input.safetensors base/model.safetensors");
+    fs::write(directory.join("base/config.json"), "{}").unwrap();
     let values = [9.0_f32, 1.5, 2.5, 3.5, 4.5, -1.0];
     let shapes = [("x", [3], 0), ("y", [2], 3), ("new", [1], 5)];
     let views = shapes.iter().map(|(name, shape, start)| {
         let values = &values[*start..start + shape[0]];
         (*name, TensorView::from_slice(shape, values).unwrap())
     });
-    let metadata = Checkpoint::open(directory.join(base)).unwrap().metadata().clone();
+    let metadata = Checkpoint::open(directory.join("base")).unwrap().metadata().clone();
     let options = SaveOptions::new().metadata(metadata);
     save(directory.join("new.safetensors"), views, &options).unwrap();
-    run(&["delta", "make", base, "new.safetensors", "delta"]);
+    run(directory, "delta make base new.safetensors delta");
 }
 
 /// A file of three tensors, two of which have names that the new one has too.
-fn old_file(path: &Path, options: &SaveOptions) {
+pub(crate) fn old_file(path: &Path, options: &SaveOptions) {
     let values = [9.0_f32, 8.0, 7.0];
     let tensors = [("x", [3]), ("y", [2]), ("old", [1])];
     let views = tensors
@@ -405,6 +292,13 @@ fn old_file(path: &Path, options: &SaveOptions) {
         .map(|(name, shape)| (*name, TensorView::from_slice(shape, &values[..shape[0]]).unwrap()));
     let options = options.clone().metadata([("format", "pt"), ("title", "old")]);
     save(path, views, &options).unwrap();
+}
+
+/// Converts such a file to the folder.
+pub(crate) fn old_folder(directory: &Path, options: &str) {
+    old_file(&directory.join("old.safetensors"), &SaveOptions::new());
+    run(directory, &format!("convert old.safetensors {FOLDER} {options}"));
+    fs::remove_file(directory.join("old.safetensors")).unwrap();
 }
 
 /// A delta as it opens: its digests, and each difference.

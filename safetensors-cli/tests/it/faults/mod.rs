@@ -14,12 +14,15 @@
 mod cases;
 mod strace;
 
+use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use cases::Case;
+use cases::{Case, FILE, FOLDER, change_last_byte, make_delta, old_file, old_folder, run};
+use safetensors_core::SaveOptions;
 use strace::{Call, Fault, Outcome};
 
 /// What is tried at every call.
@@ -135,6 +138,9 @@ fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &Mutex<Tally>) -> Re
         return Err("exit code 0, and nothing done".into());
     }
     tally.lock().unwrap().count(run.outcome, is_new);
+    if case.is_checkpoint && matches!(fault, Fault::Killed) {
+        case.verifies(directory)?;
+    }
 
     if run.outcome != Outcome::Exit(0) {
         case.run_again(directory).map_err(|error| format!("run again: {error}"))?;
@@ -158,51 +164,92 @@ fn say(line: &str) {
 
 #[test]
 fn a_save_over_an_older_file() {
-    check(&Case::save());
+    let line = "convert input.safetensors checkpoint/model.safetensors --force";
+    check(&Case::new("a save", line, FILE, |dir| old_file(&dir.join(FILE), &SaveOptions::new())));
 }
 
 #[test]
 fn a_sharded_save_over_an_older_checkpoint() {
-    check(&Case::sharded_save());
+    let line = "convert input.safetensors checkpoint --max-shard-size 12 --force";
+    let old = |dir: &Path| old_folder(dir, "--max-shard-size 12");
+    check(&Case::new("a sharded save", line, FOLDER, old));
 }
 
 #[test]
 fn a_save_for_ranks_over_an_older_checkpoint() {
-    check(&Case::divided_save());
+    let line = "convert input.safetensors checkpoint --force --ranks 2 --preset none \
+                --rule '*=uneven:0'";
+    let old = |dir: &Path| old_folder(dir, "--ranks 2 --preset none --rule '*=uneven:0'");
+    check(&Case::new("a save for ranks", line, FOLDER, old));
 }
 
 #[test]
 fn a_delta_over_an_older_one() {
-    check(&Case::made_delta());
+    let line = "delta make base new.safetensors checkpoint --force";
+    check(&Case::new("a delta", line, FOLDER, |dir| {
+        make_delta(dir);
+        fs::remove_dir(dir.join(FOLDER)).unwrap();
+        fs::rename(dir.join("delta"), dir.join(FOLDER)).unwrap();
+        change_last_byte(&dir.join("new.safetensors"));
+    }));
 }
 
 #[test]
 fn an_applied_delta_over_an_older_directory() {
-    check(&Case::applied_delta());
+    let line = "delta apply base delta checkpoint --force";
+    check(&Case::new("an applied delta", line, FOLDER, |dir| {
+        old_file(&dir.join(FILE), &SaveOptions::new());
+        make_delta(dir);
+    }));
 }
 
 #[cfg(feature = "sign")]
 #[test]
 fn a_signature_over_an_older_one() {
-    check(&Case::signature());
+    let line = "sign checkpoint --key key.pem --hash blake3 --force";
+    check(&Case::new("a signature", line, "checkpoint/model.sig", |dir| {
+        fs::copy(crate::sign::fixture("p256.pem"), dir.join("key.pem")).unwrap();
+        old_file(&dir.join(FILE), &SaveOptions::new());
+        run(dir, "sign checkpoint --key key.pem");
+    }));
 }
 
 #[test]
 fn a_delta_that_a_follower_applies() {
-    check(&Case::followed_delta());
+    let line = "delta follow root checkpoint --once";
+    check(&Case::new("a delta that is followed", line, FOLDER, |dir| {
+        let full = dir.join("root/weight_v000000");
+        fs::create_dir_all(&full).unwrap();
+        old_file(&full.join("model.safetensors"), &SaveOptions::new());
+        run(dir, line);
+        let new = dir.join("new.safetensors");
+        fs::copy(full.join("model.safetensors"), &new).unwrap();
+        change_last_byte(&new);
+        run(dir, "delta make root/weight_v000000 new.safetensors root/weight_v000001");
+    }));
 }
 
+/// A change of the header, which has this alignment.
+fn check_edit(name: &'static str, line: &'static str, align: usize) {
+    let options = SaveOptions::new().align(align);
+    check(&Case::new(name, line, FILE, |dir| old_file(&dir.join(FILE), &options)));
+}
+
+/// The header has room for the change, which is made in a copy nevertheless.
 #[test]
 fn an_edit() {
-    check(&Case::edit());
+    check_edit("an edit", "metadata set checkpoint/model.safetensors note=new", 4096);
 }
 
 #[test]
 fn an_edit_in_place() {
-    check(&Case::edit_in_place());
+    let line = "metadata set checkpoint/model.safetensors note=new --in-place";
+    check_edit("an edit in place", line, 4096);
 }
 
+/// The header has no room.
 #[test]
 fn an_edit_that_moves_the_data() {
-    check(&Case::rewriting_edit());
+    let line = "metadata set checkpoint/model.safetensors note=longer-than-the-padding --in-place";
+    check_edit("an edit that moves the data", line, 8);
 }

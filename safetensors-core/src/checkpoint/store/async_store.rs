@@ -292,7 +292,8 @@ where
         })
         .await?;
         let total = tensors.iter().map(LazyTensor::byte_len).sum();
-        let (counting, unwatched) = (options.clone().counting(total), options.unwatched());
+        let counting = options.clone().counting(total);
+        let unwatched = options.unwatched();
         let mut bufs = Vec::with_capacity(tensors.len());
         let mut rest = tensors;
         while !rest.is_empty() {

@@ -51,7 +51,8 @@ pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> V
                 match requests.last_mut() {
                     Some(last) if last.may_take(&file, &range, most) => last.add(range),
                     _ => {
-                        let (file, wanted) = (Arc::clone(&file), range.end - range.start);
+                        let file = Arc::clone(&file);
+                        let wanted = range.end - range.start;
                         requests.push(Request { file, range, wanted, of });
                     }
                 }
@@ -67,7 +68,8 @@ impl<S: AsyncReadAt> Request<S> {
         if !Arc::ptr_eq(&self.file, file) {
             return false;
         }
-        let (gap, span) = (range.start - self.range.end, range.end - self.range.start);
+        let gap = range.start - self.range.end;
+        let span = range.end - self.range.start;
         let wanted = self.wanted + (range.end - range.start);
         span <= most && (gap <= GAP || span <= wanted.saturating_mul(2))
     }

@@ -63,7 +63,9 @@ impl Pieces {
     }
 
     fn find(&self, range: Range<u64>, owner: Task) -> Found {
-        let (mut found, mut holes, mut at) = (Vec::new(), Vec::new(), range.start);
+        let mut found = Vec::new();
+        let mut holes = Vec::new();
+        let mut at = range.start;
         while at < range.end {
             if let Some((start, piece)) = self.at(at, owner) {
                 found.push((start, Arc::clone(piece)));
@@ -128,7 +130,8 @@ impl<S> Held<S> {
     /// Copies bytes that have been fetched, and returns their number. Fewer than asked for come
     /// before a hole.
     fn copy(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let (mut done, owner) = (0, Task::current());
+        let mut done = 0;
+        let owner = Task::current();
         while done < buf.len() {
             let at = offset + done as u64;
             let found =
@@ -245,7 +248,8 @@ impl<S: AsyncReadAt> ReadAt for AsyncFile<S> {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let (end, len) = (offset.saturating_add(buf.len() as u64), self.byte_len());
+        let end = offset.saturating_add(buf.len() as u64);
+        let len = self.byte_len();
         if end > len {
             let message = format!("expected at least {end} bytes, found {len}");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));

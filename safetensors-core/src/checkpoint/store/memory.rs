@@ -29,7 +29,7 @@ use crate::format::tensor::TensorSource;
 ///     ("1.safetensors", file("a", 1)?),
 ///     ("2.safetensors", file("b", 2)?),
 /// ]);
-/// let checkpoint = Checkpoint::open_in(store, "", &Limits::default())?;
+/// let checkpoint = Checkpoint::open_in(store, "", &Limits::default())?.into_stored()?;
 /// assert_eq!(checkpoint.tensor("b")?.view()?.data(), [2]);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```

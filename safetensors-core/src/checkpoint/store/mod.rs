@@ -72,7 +72,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 ///     files: MemoryStore::from_iter([("gpt/model.safetensors", file)]),
 ///     opened: Mutex::default(),
 /// });
-/// let checkpoint = Checkpoint::open_in(store.clone(), "gpt", &Limits::default())?;
+/// let checkpoint = Checkpoint::open_in(store.clone(), "gpt", &Limits::default())?.into_stored()?;
 /// assert_eq!(checkpoint.tensor("w")?.view()?.data(), [1, 2]);
 /// assert_eq!(*store.opened.lock().unwrap(), ["gpt/model.safetensors"]);
 /// # Ok::<(), safetensors_core::Error>(())

@@ -22,7 +22,7 @@ pub type Versions<V> = BTreeMap<String, V>;
 ///
 /// The names are those of files, without a directory. All methods block.
 ///
-/// The local disk is [`LocalDirectory`](crate::checkpoint::LocalDirectory), memory is
+/// The local disk is `LocalDirectory`, memory is
 /// [`MemoryStore`](super::MemoryStore), and `safetensors-hub` has buckets. A place that is always
 /// new, such as an archive, needs only [`store`](Self::store), [`path`](Self::path),
 /// [`write`](Self::write), [`place`](Self::place) and [`replace`](Self::replace): the other methods

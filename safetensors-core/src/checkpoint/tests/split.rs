@@ -1,10 +1,8 @@
-//! The rules of `huggingface_hub`, against its own outcomes and a second implementation.
+//! The rules of `huggingface_hub`, against its own outcomes.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::checkpoint::{FilePattern, Split, split_into_shards};
@@ -74,71 +72,4 @@ fn sizes_that_do_not_fit_64_bits() {
     );
     assert_eq!(split.shards, [vec![0], vec![1, 2], vec![3]]);
     assert_eq!(split.total_size, u64::MAX);
-}
-
-/// A second, slow implementation of the rules: which tensors count, where each goes, and which ones
-/// follow another.
-fn naive_split(tensors: &[(u64, Option<u8>)], limit: u64) -> Vec<Vec<usize>> {
-    let first_of = |i: usize| match tensors[i].1 {
-        Some(storage) => tensors.iter().position(|(_, other)| *other == Some(storage)).unwrap(),
-        None => i,
-    };
-    let counted: Vec<usize> = (0..tensors.len()).filter(|&i| first_of(i) == i).collect();
-    let mut shards: Vec<Vec<usize>> = Vec::new();
-    // The open shard. Large tensors come before it, because it gets its place only when it is
-    // closed.
-    let mut open: Vec<usize> = Vec::new();
-    for i in counted {
-        let size = tensors[i].0;
-        let filled: u64 = open.iter().map(|&i| tensors[i].0).sum();
-        if size > limit {
-            shards.push(vec![i]);
-        } else if filled + size > limit {
-            shards.push(std::mem::replace(&mut open, vec![i]));
-        } else {
-            open.push(i);
-        }
-    }
-    shards.extend(Some(open).filter(|open| !open.is_empty()));
-    for first in 0..tensors.len() {
-        let followers: Vec<_> =
-            (first + 1..tensors.len()).filter(|&i| first_of(i) == first).collect();
-        let shard = shards.iter().position(|shard| shard.contains(&first));
-        if let Some(shard) = shard.filter(|_| first_of(first) == first) {
-            shards[shard].extend(followers);
-        }
-    }
-    shards
-}
-
-proptest! {
-    #[test]
-    fn splitting(
-        tensors in prop::collection::vec((0_u64..12, prop::option::of(0_u8..5)), 0..30),
-        limit in 0_u64..20,
-    ) {
-        let split = split_into_shards(tensors.iter().copied(), limit.into());
-        prop_assert_eq!(&split.shards, &naive_split(&tensors, limit));
-
-        // Every tensor is in one shard, none is empty, and none is over the limit but for one large
-        // storage.
-        let mut all: Vec<usize> = split.shards.concat();
-        all.sort_unstable();
-        prop_assert_eq!(all, Vec::from_iter(0..tensors.len()));
-        let mut total = 0;
-        for shard in &split.shards {
-            let mut seen = BTreeSet::new();
-            let counted: Vec<u64> =
-                shard
-                    .iter()
-                    .filter(|&&i| tensors[i].1.is_none_or(|id| seen.insert(id)))
-                    .map(|&i| tensors[i].0)
-                    .collect();
-            prop_assert!(!counted.is_empty());
-            let size: u64 = counted.iter().sum();
-            prop_assert!(size <= limit || counted.len() == 1, "{:?}", counted);
-            total += size;
-        }
-        prop_assert_eq!(split.total_size, total);
-    }
 }

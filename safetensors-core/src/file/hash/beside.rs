@@ -21,6 +21,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// A side effect of a change, for its caller to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[doc(hidden)]
 pub enum Note {
     /// This entry of the metadata is removed, because it is a digest of data that changes.
     Removed {

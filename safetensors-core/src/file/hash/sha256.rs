@@ -28,6 +28,7 @@ const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[doc(hidden)]
 pub struct Sha256([u8; 32]);
 
 /// The SHA-256 of all data that a file's metadata records.

@@ -114,6 +114,7 @@ pub(crate) fn forget(metadata: &mut Metadata, change: Change) -> Vec<&'static st
 
 /// Returns the name of a signature without its ending; `None` for the name of another file.
 #[cfg(feature = "std")]
+#[doc(hidden)]
 pub fn signed_name(name: &str) -> Option<&str> {
     SIGNATURES.iter().find_map(|ending| name.strip_suffix(ending))
 }

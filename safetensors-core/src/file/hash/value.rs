@@ -38,6 +38,7 @@ impl Digest {
     /// # Errors
     ///
     /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if the file has less than 8 bytes.
+    #[doc(hidden)]
     pub fn of_header(mut file: impl Read) -> io::Result<Self> {
         let mut length = [0; LENGTH_BYTES];
         file.read_exact(&mut length)?;

@@ -15,6 +15,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 /// # Errors
 ///
 /// [`ErrorKind::NotAFile`] for a name or a link that leads out of the directory; [`ErrorKind::Io`].
+#[doc(hidden)]
 pub fn find(home: &Path, name: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     let name = name.as_ref();
     let path = home.join(name);
@@ -53,6 +54,7 @@ pub fn find(home: &Path, name: impl AsRef<Path>) -> Result<Option<PathBuf>> {
 /// # Errors
 ///
 /// [`ErrorKind::NotAFile`] for anything but a regular file; the errors of [`find`].
+#[doc(hidden)]
 pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
     let name = name.as_ref();
     let Some(path) = find(home, name)? else { return Ok(None) };
@@ -68,6 +70,7 @@ pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
 /// # Errors
 ///
 /// [`ErrorKind::Io`], also for a larger file; the errors of [`open`].
+#[doc(hidden)]
 pub fn read(home: &Path, name: impl AsRef<Path>, most: u64) -> Result<Option<Vec<u8>>> {
     let name = name.as_ref();
     let Some(file) = open(home, name)? else { return Ok(None) };
@@ -80,6 +83,7 @@ pub fn read(home: &Path, name: impl AsRef<Path>, most: u64) -> Result<Option<Vec
 ///
 /// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`], also for a larger
 /// file.
+#[doc(hidden)]
 pub fn read_file(path: &Path, most: u64) -> Result<Vec<u8>> {
     read_open(&FileSource::open_now(path)?, path, most)
 }

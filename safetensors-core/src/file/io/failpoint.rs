@@ -116,11 +116,13 @@ mod armed {
     /// of that step; `None` if `f` has fewer steps.
     ///
     /// Only the steps of this thread count.
+    #[doc(hidden)]
     pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Failure, f)
     }
 
     /// Like [`fail_at`], but every later step fails, too, and nothing is cleaned up.
+    #[doc(hidden)]
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Crash, f)
     }

@@ -106,6 +106,22 @@ impl FileSource {
         Ok(Self::with_metadata(file, path, &metadata))
     }
 
+    /// A file that is open already, such as standard input if that is a file. `path` is its path in
+    /// errors; no file is opened under it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`].
+    pub fn from_file(file: File, path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let metadata = file.metadata().map_err(|error| Error::io(error, path))?;
+        if !metadata.is_file() {
+            let special = ErrorKind::NotAFile { found: "a special file" };
+            return Err(Error::from(special).in_path(path));
+        }
+        Ok(Self::with_metadata(file, path, &metadata))
+    }
+
     /// A regular file that is open already.
     pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
@@ -113,7 +129,8 @@ impl FileSource {
     }
 
     fn with_metadata(file: File, path: &Path, metadata: &Metadata) -> Self {
-        let (stamp, is_young) = (Stamp::of(metadata), is_young(metadata));
+        let stamp = Stamp::of(metadata);
+        let is_young = is_young(metadata);
         Self { file, path: path.into(), stamp, is_young }
     }
 

@@ -197,6 +197,7 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 /// assert!(is_temporary_name(".model.safetensors.aB3dE6.tmp".as_ref()));
 /// assert!(!is_temporary_name("model.safetensors".as_ref()));
 /// ```
+#[doc(hidden)]
 pub fn is_temporary_name(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     let is_backup = bytes.len() > BACKUP_SUFFIX.len() + 1

@@ -39,8 +39,11 @@ pub struct SafeTensors<B> {
 impl<B> SafeTensors<B> {
     /// The same file with another type of source, which has the same bytes.
     #[cfg(feature = "std")]
-    pub(crate) fn map_source<T>(self, change: impl FnOnce(B) -> T) -> SafeTensors<T> {
-        SafeTensors { header: self.header, bytes: change(self.bytes), found: self.found }
+    pub(crate) fn map_source<T, E>(
+        self,
+        change: impl FnOnce(B) -> core::result::Result<T, E>,
+    ) -> core::result::Result<SafeTensors<T>, E> {
+        Ok(SafeTensors { header: self.header, bytes: change(self.bytes)?, found: self.found })
     }
 }
 

@@ -7,11 +7,11 @@ use std::fs::{self, File};
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, RwLock, RwLockReadGuard};
 
 use super::failpoint;
 use super::remove::remove_hidden;
-use crate::format::parallel::lock;
+use crate::format::parallel::{lock, unpoisoned};
 
 /// How something unfinished is removed.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +59,7 @@ pub(crate) struct Steps {
 impl Steps {
     /// Begins the steps. Never returns if the process is about to end.
     pub(crate) fn begin() -> Self {
-        let running =
-            (DEPTH.get() == 0).then(|| RUNNING.read().unwrap_or_else(PoisonError::into_inner));
+        let running = (DEPTH.get() == 0).then(|| unpoisoned(RUNNING.read()));
         DEPTH.set(DEPTH.get() + 1);
         Self { _running: running, _not_send: PhantomData }
     }
@@ -156,7 +155,7 @@ impl Drop for Owned {
 /// ```
 pub fn remove_temporaries() {
     // The lock is never released.
-    std::mem::forget(RUNNING.write().unwrap_or_else(PoisonError::into_inner));
+    std::mem::forget(unpoisoned(RUNNING.write()));
     // A file in a directory was created after it, so it is removed before it.
     for (kind, path) in lock(&UNFINISHED).values().rev() {
         // Another thread may still put a file into a directory, so this tries twice. Errors are

@@ -1,11 +1,11 @@
 //! [`Catalog`]: the tensors of several open files, found by their names and aliases.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::{fmt, mem};
 
-use crate::file::io::{FileSource, ReadAt, SafeTensors};
+use crate::file::io::{ReadAt, SafeTensors};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 use crate::format::header::{Metadata, NameTable, TensorInfo, is_reserved};
@@ -13,9 +13,19 @@ use crate::weights::Known;
 
 /// One file of a [`Checkpoint`](crate::Checkpoint).
 #[derive(Clone, Debug)]
-pub struct CheckpointFile<S = FileSource> {
+pub struct CheckpointFile<S> {
     pub(crate) path: PathBuf,
     pub(crate) archive: SafeTensors<S>,
+}
+
+impl<S: ReadAt> CheckpointFile<S> {
+    /// Reads the header of a source.
+    pub(crate) fn read(path: PathBuf, source: S) -> Result<Self> {
+        match SafeTensors::from_source(source) {
+            Ok(archive) => Ok(Self { path, archive }),
+            Err(error) => Err(error.in_path(&path)),
+        }
+    }
 }
 
 impl<S> CheckpointFile<S> {
@@ -132,13 +142,16 @@ impl<S> Catalog<S> {
     }
 
     /// The same tensors with another type of source, which has the same bytes.
-    pub(crate) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Catalog<T> {
-        let file = |file: CheckpointFile<S>| CheckpointFile {
-            path: file.path,
-            archive: file.archive.map_source(&change),
-        };
-        Catalog {
-            files: self.files.into_iter().map(file).collect(),
+    pub(crate) fn map_sources<T, E>(
+        self,
+        change: impl Fn(S) -> Result<T, E>,
+    ) -> Result<Catalog<T>, E> {
+        let mut files = Vec::with_capacity(self.files.len());
+        for CheckpointFile { path, archive } in self.files {
+            files.push(CheckpointFile { path, archive: archive.map_source(&change)? });
+        }
+        Ok(Catalog {
+            files,
             places: self.places,
             table: self.table,
             aliases: self.aliases,
@@ -148,7 +161,7 @@ impl<S> Catalog<S> {
             is_plain: self.is_plain,
             has_codes: self.has_codes,
             known: self.known,
-        }
+        })
     }
 
     /// The same tensors, which are read from these files.
@@ -188,9 +201,24 @@ impl<S> Catalog<S> {
         self.beside.as_ref().map_or(Ok(None), |read| read(name, most))
     }
 
-    /// The files, and the places of the tensors.
-    pub(crate) fn into_parts(self) -> (Vec<CheckpointFile<S>>, Vec<CatalogPlace>) {
-        (self.files, self.places)
+    /// Takes the files, and the places of the tensors.
+    pub(crate) fn take_files(&mut self) -> (Vec<CheckpointFile<S>>, Vec<CatalogPlace>) {
+        (mem::take(&mut self.files), mem::take(&mut self.places))
+    }
+
+    /// The same checkpoint with other files, and other tensors in them. `metadata` is that of all.
+    pub(crate) fn with_files<T>(
+        self,
+        files: Vec<CheckpointFile<T>>,
+        places: Vec<CatalogPlace>,
+        metadata: Metadata,
+    ) -> Catalog<T> {
+        let metadata = (!self.is_single_file()).then_some(metadata);
+        let mut catalog = Catalog::new(files, places, metadata.as_ref());
+        catalog.metadata = metadata;
+        catalog.beside = self.beside;
+        catalog.is_plain = self.is_plain;
+        catalog
     }
 
     pub(crate) fn files(&self) -> &[CheckpointFile<S>] {

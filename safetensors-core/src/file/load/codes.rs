@@ -23,6 +23,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     /// The errors of [`LoadOptions::dtype_plan`]; [`ErrorKind::Quantization`] for codes of a
     /// quantised weight that would become numbers, unless the options
     /// [say so](LoadOptions::quantized).
+    #[doc(hidden)]
     pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
         let plan = options.dtype_plan(self.dtype()).map_err(|error| self.locate(error))?;
         let makes_numbers = options.table.is_some() || plan.dtype() != self.dtype();
@@ -51,6 +52,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::Quantization`], and the errors of reading the settings beside the checkpoint.
+    #[doc(hidden)]
     pub fn refuse_codes(&self) -> Result<()> {
         match self.weight() {
             Ok(None) => Ok(()),
@@ -163,7 +165,8 @@ impl<S: ReadAt> Tensors for OneFile<'_, S> {
     }
 
     fn position(&self, name: &str) -> Option<usize> {
-        let (header, metadata) = (self.0.archive.header(), self.0.archive.metadata());
+        let header = self.0.archive.header();
+        let metadata = self.0.archive.metadata();
         let named = |name: &str| header.position(name);
         named(name).or_else(|| alias_of(name, metadata.get(name)?, named))
     }

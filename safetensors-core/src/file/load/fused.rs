@@ -63,7 +63,8 @@ impl ReadScratch {
         mut first: u64,
         out: &mut [u8],
     ) -> Result<()> {
-        let (from, to) = (conversion.from(), conversion.to());
+        let from = conversion.from();
+        let to = conversion.to();
         let most = source.requests().map_or(STREAMED, |requests| requests.byte_len);
         let elements = elements_of(from, most) / GROUP * GROUP;
         for out in out.chunks_mut(bytes_of(to, elements)) {

@@ -70,7 +70,8 @@ fn check<T: Element>(dtype: Dtype, shape: &[usize], values: &[T]) -> Result<(), 
     if T::DTYPE != dtype {
         return Err(ErrorKind::WrongDtype { expected: T::DTYPE, found: dtype });
     }
-    let (expected, found) = (shape::byte_len(dtype, shape)?, size_of_val(values) as u64);
+    let expected = shape::byte_len(dtype, shape)?;
+    let found = size_of_val(values) as u64;
     if expected != found {
         return Err(ErrorKind::DataLength { dtype, shape: shape.into(), expected, found });
     }

@@ -114,6 +114,7 @@ impl<'a, S> LazyTensor<'a, S> {
 
     /// The position of that file among [`Checkpoint::files`](crate::Checkpoint::files); 0 if it
     /// was opened without a checkpoint.
+    #[doc(hidden)]
     pub fn file_index(&self) -> usize {
         self.file_index
     }
@@ -124,11 +125,13 @@ impl<'a, S> LazyTensor<'a, S> {
     }
 
     /// The source of the tensor's bytes.
+    #[doc(hidden)]
     pub fn source(&self) -> &'a S {
         self.archive.source()
     }
 
     /// Adds the name of this tensor and its file to an error.
+    #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         let error = error.in_tensor(self.name());
         match self.file {
@@ -311,7 +314,8 @@ impl<S> Catalog<S> {
 
     fn lazy(&self, place: CatalogPlace) -> Option<LazyTensor<'_, S>> {
         let (CheckpointFile { path, archive }, info) = self.info(place)?;
-        let (catalog, file) = (Some(self), Some(path.as_path()));
+        let catalog = Some(self);
+        let file = Some(path.as_path());
         Some(LazyTensor { info, archive, catalog, file, file_index: place.file })
     }
 }

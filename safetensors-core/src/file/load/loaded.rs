@@ -10,6 +10,7 @@ use crate::format::tensor::{TensorBuf, shape};
 
 /// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::dtype_plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct DtypePlan {
     file: Dtype,
     /// First, elements are converted to this dtype while they are read.
@@ -43,6 +44,7 @@ impl LoadOptions {
     /// [`ErrorKind::UnsupportedDtype`] if the framework does not support such elements.
     /// [`ErrorKind::WouldWiden`] if it supports them only as a wider dtype, and widening is not
     /// allowed. An impossible conversion is an error only when a tensor is read.
+    #[doc(hidden)]
     pub fn dtype_plan(&self, dtype: Dtype) -> Result<DtypePlan> {
         let accept = |dtype| match self.table {
             Some(table) => table.accept(dtype, self.widening),
@@ -68,12 +70,14 @@ impl LoadOptions {
 
 impl DtypePlan {
     /// The dtype of the tensors in memory.
+    #[doc(hidden)]
     pub fn dtype(&self) -> Dtype {
         self.held
     }
 
     /// The shape of a tensor in memory, given its shape in the file. It is the same, except that
     /// complex numbers that become pairs gain a last dimension of 2.
+    #[doc(hidden)]
     pub fn shape(&self, shape: &[usize]) -> Vec<usize> {
         if self.pairs { widened_shape(Dtype::C64, Dtype::F32, shape) } else { shape.to_vec() }
     }
@@ -91,7 +95,7 @@ impl DtypePlan {
 
     /// The bytes in memory of a tensor of this shape in the file.
     pub(crate) fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
-        self.conversion(&options.conversions())?;
+        self.conversion(options.conversions())?;
         Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }
 
@@ -100,12 +104,17 @@ impl DtypePlan {
         !self.pairs && self.read == self.held
     }
 
-    /// Applies the conversions that follow after the elements are read.
-    pub(crate) fn finish(&self, mut buf: TensorBuf, options: &ConvertOptions) -> Result<TensorBuf> {
+    /// Applies the conversions that follow after the elements are read, with this many threads.
+    pub(crate) fn finish(
+        &self,
+        mut buf: TensorBuf,
+        options: &ConvertOptions,
+        threads: usize,
+    ) -> Result<TensorBuf> {
         if self.pairs {
             buf = widen(buf, Dtype::F32)?;
         }
-        buf = buf.convert(self.converted, options)?;
+        buf = buf.convert_by(self.converted, options, threads)?;
         if self.converted == self.held { Ok(buf) } else { widen(buf, self.held) }
     }
 }

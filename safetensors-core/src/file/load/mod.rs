@@ -63,11 +63,15 @@ use crate::format::trace::Span;
 /// # Errors
 ///
 /// The first failure stops all threads. It names the tensor and the file.
-/// The errors of [`LazyTensor::dtype_plan`], [`ErrorKind::NoConversion`] and the errors of
-/// allocation are returned before any of these tensors is read.
+/// [`ErrorKind::UnsupportedDtype`], [`ErrorKind::WouldWiden`], [`ErrorKind::Quantization`],
+/// [`ErrorKind::NoConversion`] and the errors of allocation are returned before any of these tensors
+/// is read.
 /// [`ErrorKind::Io`] also means that a file has changed since it was opened.
 /// [`ErrorKind::Cancelled`] means that the progress callback stopped the load.
 ///
+/// [`ErrorKind::UnsupportedDtype`]: crate::ErrorKind::UnsupportedDtype
+/// [`ErrorKind::WouldWiden`]: crate::ErrorKind::WouldWiden
+/// [`ErrorKind::Quantization`]: crate::ErrorKind::Quantization
 /// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
 /// [`ErrorKind::Io`]: crate::ErrorKind::Io
 /// [`ErrorKind::Cancelled`]: crate::ErrorKind::Cancelled
@@ -173,7 +177,8 @@ fn fill<'t, S: ReadAt>(
     };
     let progress = work.meter(bytes_total);
     work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
-        let (tensor, bytes) = (job.tensor(), job.byte_len());
+        let tensor = job.tensor();
+        let bytes = job.byte_len();
         job.rooms().for_each(|room| pages.prepare(room));
         job.read(scratch)?;
         progress.add(bytes, tensor.name())

@@ -40,7 +40,6 @@ pub struct LoadOptions {
     pub(crate) aliases: bool,
     pub(super) widening: Widening,
     floats: Option<Dtype>,
-    integers: Option<Dtype>,
     pub(super) all: Option<Dtype>,
     /// The dtype table of the framework that the tensors are for.
     pub(super) table: Option<DtypeTable>,
@@ -55,7 +54,6 @@ impl Default for LoadOptions {
             aliases: true,
             widening: Widening::default(),
             floats: None,
-            integers: None,
             all: None,
             table: None,
             convert: ConvertOptions::default(),
@@ -153,25 +151,15 @@ impl LoadOptions {
         self
     }
 
-    /// Converts every tensor of integers to this dtype while it is read. BOOL tensors stay as they
-    /// are.
-    #[must_use]
-    pub fn integers_as(mut self, to: Dtype) -> Self {
-        self.integers = Some(to);
-        self
-    }
-
-    /// Sets how elements are converted, for every conversion of this load. The
-    /// [threads](ConvertOptions::threads) of these options, if they set any, are those of the load.
+    /// Sets how elements are converted, such as numbers that are too large.
     #[must_use]
     pub fn convert_options(mut self, options: ConvertOptions) -> Self {
         self.convert = options;
-        if options.threads == 0 { self } else { self.threads(options.threads) }
+        self
     }
 
     /// Converts every tensor, also BOOL, to this dtype while it is read, such as the dtype of a
-    /// model. This overrides [`floats_as`](LoadOptions::floats_as) and
-    /// [`integers_as`](LoadOptions::integers_as).
+    /// model. This overrides [`floats_as`](LoadOptions::floats_as).
     ///
     /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
     /// converted. [`Widening::Refuse`] still refuses a tensor whose dtype in the file the framework
@@ -228,13 +216,10 @@ impl LoadOptions {
     /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
     /// A framework may lack that dtype; [`dtype_plan`](LoadOptions::dtype_plan) takes this into
     /// account.
+    #[doc(hidden)]
     pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
-        let kind = match dtype {
-            _ if dtype.is_float() => self.floats,
-            _ if dtype.is_integer() => self.integers,
-            _ => None,
-        };
-        self.all.or(kind).unwrap_or(dtype)
+        let of_float = self.floats.filter(|_| dtype.is_float());
+        self.all.or(of_float).unwrap_or(dtype)
     }
 
     /// Loads tensors for the framework with this dtype table.
@@ -260,8 +245,13 @@ impl LoadOptions {
         self.work.meter(bytes)
     }
 
-    /// The options of conversions, with the number of threads that read.
-    pub(crate) fn conversions(&self) -> ConvertOptions {
-        self.convert.threads(self.work.thread_count())
+    /// The options of conversions.
+    pub(crate) fn conversions(&self) -> &ConvertOptions {
+        &self.convert
+    }
+
+    /// The number of threads that was set; 0 for the default.
+    pub(crate) fn thread_count(&self) -> usize {
+        self.work.thread_count()
     }
 }

@@ -49,7 +49,8 @@ impl<'a, S> LazyTensor<'a, S> {
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'a, S>> + Clone + use<'a, S> {
-        let (tensor, mut next) = (*self, 0);
+        let tensor = *self;
+        let mut next = 0;
         std::iter::from_fn(move || {
             let start = next;
             let elements = tensor.element_count().saturating_sub(start).min(ELEMENTS);
@@ -126,11 +127,13 @@ impl<S: ReadAt> Piece<'_, S> {
     /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened. After an error
     /// the bytes are unspecified.
     pub fn read_bytes_into(&self, bytes: &mut [u8]) -> Result<()> {
-        let (expected, found) = (self.byte_len(), bytes.len() as u64);
+        let expected = self.byte_len();
+        let found = bytes.len() as u64;
         let filled = if expected == found {
             self.fill(bytes)
         } else {
-            let (dtype, shape) = (self.tensor.dtype(), [self.elements as usize].into());
+            let dtype = self.tensor.dtype();
+            let shape = [self.elements as usize].into();
             Err(ErrorKind::DataLength { dtype, shape, expected, found }.into())
         };
         filled.map_err(|error| self.tensor.locate(error))

@@ -130,7 +130,8 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
         // Runs count from the tensor's first byte.
         let offset = tensor.file_offset() + start.unwrap_or(0);
         // Rows that are wanted several times are read once, to the front of the buffer.
-        let (file_bits, memory_bits) = (tensor.dtype().bits(), buf.dtype().bits());
+        let file_bits = tensor.dtype().bits();
+        let memory_bits = buf.dtype().bits();
         let len = wanted.runs.byte_len() * u64::from(memory_bits) / u64::from(file_bits);
         let place = match buf.byte_len() as u64 {
             all if len < all => ReadMemory::Piece(&mut buf.bytes_mut()[..len as usize]),
@@ -300,13 +301,15 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
                 })
             }
             Self::Converted(ReadPart { tensor, offset, first, mut place }, conversion) => {
-                let (source, out) = (tensor.source(), place.bytes_mut());
+                let source = tensor.source();
+                let out = place.bytes_mut();
                 let scratch = &mut scratch.converted;
                 let read = scratch.read_converted(source, offset, &conversion, first, out);
                 read.map_err(|error| tensor.locate(error))
             }
             Self::Strided(ReadPart { tensor, offset, first, mut place }, runs, gap, conversion) => {
-                let (source, out) = (tensor.source(), place.bytes_mut());
+                let source = tensor.source();
+                let out = place.bytes_mut();
                 let Scratch { converted, gathered } = scratch;
                 let runs = FileRuns { base: offset, runs: &runs, gap };
                 let mut read = |bytes: &mut [u8]| Ok(read_runs(source, &runs, bytes, gathered)?);

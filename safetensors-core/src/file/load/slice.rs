@@ -167,7 +167,8 @@ fn groups(
     let mut runs = runs.map(move |run| base + run.start..base + run.end).peekable();
     std::iter::from_fn(move || {
         let first = runs.next()?;
-        let (start, mut end) = (first.start, first.end);
+        let start = first.start;
+        let mut end = first.end;
         let mut group = vec![first];
         while let Some(next) =
             runs.next_if(|next| next.start - end <= gap && next.end - start <= PIECE as u64)
@@ -236,7 +237,8 @@ fn read_together<S: ReadAt>(
         group => (span(group).end - span(group).start) as usize,
     };
     while groups.peek().is_some() {
-        let (mut call, mut len) = (Vec::new(), 0);
+        let mut call = Vec::new();
+        let mut len = 0;
         while let Some(group) = groups.next_if(|group| {
             call.is_empty() || (len + gathered(group) <= requests.byte_len && call.len() < MOST)
         }) {
@@ -244,7 +246,9 @@ fn read_together<S: ReadAt>(
             call.push(group);
         }
         scratch.resize(len, 0);
-        let (mut free, mut ranges, mut copies) = (&mut scratch[..], Vec::new(), Vec::new());
+        let mut free = &mut scratch[..];
+        let mut ranges = Vec::new();
+        let mut copies = Vec::new();
         for group in &call {
             let wanted = group.iter().map(|run| (run.end - run.start) as usize).sum();
             let (here, rest) = bytes.split_at_mut(wanted);
@@ -343,7 +347,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
     /// )?;
     /// let file = SafeTensors::from_source(file)?;
     /// let column = file.tensor("table")?.slice((.., 1))?;
-    /// let wide = column.read_with(&LoadOptions::new().integers_as(Dtype::I64))?;
+    /// let wide = column.read_with(&LoadOptions::new().all_as(Dtype::I64))?;
     /// assert_eq!(wide.into_vec::<i64>()?, [2, 4]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```

@@ -19,7 +19,8 @@ pub(crate) struct Announced<'s, S: ReadAt> {
 
 impl<'s, S: ReadAt> Announced<'s, S> {
     pub(crate) fn new(source: &'s S, ranges: impl Iterator<Item = Range<u64>>) -> Self {
-        let (mut start, mut end) = (u64::MAX, 0);
+        let mut start = u64::MAX;
+        let mut end = 0;
         source.will_read(&mut ranges.inspect(|range| {
             (start, end) = (start.min(range.start), end.max(range.end));
         }));

@@ -29,7 +29,8 @@ impl<'t, 'b> TiledBlock<'t, 'b> {
     /// The bytes of a tensor from `start` on.
     pub(crate) fn new(tiles: &'t Tiles, start: u64, bytes: &'b mut [u8]) -> Self {
         let range = start..start + bytes.len() as u64;
-        let (mut direct, mut copied) = (Vec::new(), Vec::new());
+        let mut direct = Vec::new();
+        let mut copied = Vec::new();
         for tile in tiles.within(range.clone()) {
             let in_tile =
                 tile.runs.selected_before(range.start)..tile.runs.selected_before(range.end);
@@ -55,7 +56,8 @@ impl<'t, 'b> TiledBlock<'t, 'b> {
     /// What is to be read: the number of the tile, and its bytes, counted from its first one.
     pub(crate) fn ranges(&mut self) -> io::Result<Vec<(usize, ReadRange<'_>)>> {
         let mut ranges = Vec::with_capacity(self.direct.len() + self.copied.len());
-        let (mut rest, mut at) = (&mut *self.bytes, 0);
+        let mut rest = &mut *self.bytes;
+        let mut at = 0;
         for (place, tile, offset) in &self.direct {
             // No two overlap, or they were no tiles.
             let found = place.start.checked_sub(at).and_then(|gap| {

@@ -57,7 +57,7 @@ impl<'t, S> TensorRead<'t, '_, S> {
         &self,
         options: &LoadOptions,
     ) -> Result<Option<ReadConversion<'_>>, ErrorKind> {
-        let conversion = self.loaded.conversion(&options.conversions())?;
+        let conversion = self.loaded.conversion(options.conversions())?;
         Ok(conversion.map(|conversion| ReadConversion { conversion, rows: self.rows }))
     }
 
@@ -80,7 +80,7 @@ impl<'t, S> TensorRead<'t, '_, S> {
 
     /// Finishes the tensor after its buffer is filled.
     pub(crate) fn finish(&self, buf: TensorBuf, options: &LoadOptions) -> Result<TensorBuf> {
-        let finished = self.loaded.finish(buf, &options.conversions());
+        let finished = self.loaded.finish(buf, options.conversions(), options.thread_count());
         finished.map_err(|error| self.tensor.locate(error))
     }
 }

@@ -86,14 +86,12 @@ impl AtomicFile {
     /// [`ErrorKind::FileExists`]; [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
-        let create = || {
-            let (destination, original) = destination_to_replace(path, options)?;
-            let file =
-                Self::create_in_place_of(destination, original.as_ref()).map_err(ErrorKind::Io)?;
-            let SaveOptions { durable, overwrite, .. } = *options;
-            Ok(Self { path: path.into(), durable, overwrite, ..file })
-        };
-        create().map_err(|error: Error| error.in_path(path))
+        let (destination, original) =
+            destination_to_replace(path, options).map_err(|error| error.in_path(path))?;
+        let file = Self::create_in_place_of(destination, original.as_ref())
+            .map_err(|error| Error::io(error, path))?;
+        let SaveOptions { durable, overwrite, .. } = *options;
+        Ok(Self { path: path.into(), durable, overwrite, ..file })
     }
 
     /// Sets whether [`commit`](AtomicFile::commit) waits until the file has reached the disk.
@@ -315,11 +313,9 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
 
 /// Checks whether a file can be saved to a path, as far as that is known beforehand.
 pub(crate) fn check(path: &Path, options: &SaveOptions) -> Result<()> {
-    let check = || {
-        let (destination, _) = destination_to_replace(path, options)?;
-        refuse_other_than_directory(directory(&destination))
-    };
-    check().map_err(|error| error.in_path(path))
+    let checked = destination_to_replace(path, options)
+        .and_then(|(destination, _)| refuse_other_than_directory(directory(&destination)));
+    checked.map_err(|error| error.in_path(path))
 }
 
 /// Where a file is saved that has this path, and the metadata of the regular file there. Fails for

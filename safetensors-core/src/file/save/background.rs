@@ -98,7 +98,8 @@ impl BackgroundSaver {
     ) -> Result<()> {
         self.wait()?;
         let watch = Arc::new(Watch::default());
-        let (watched, mut options) = (watch.clone(), options.clone());
+        let watched = watch.clone();
+        let mut options = options.clone();
         let progress = &mut options.as_mut().progress;
         *progress = progress.clone().after(move |progress| watched.hear(progress));
         let thread = Builder::new().name("safetensors-save".into()).spawn(move || save(&options));

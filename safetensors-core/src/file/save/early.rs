@@ -5,10 +5,11 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::ranges::Ranges;
 use crate::file::io::positional::start_writing_back;
+use crate::format::parallel::lock;
 
 /// The disk gets a quarter of the file at a time, but at least and at most this much. A shorter
 /// file is soon synchronised at its end.
@@ -51,8 +52,7 @@ impl Early {
     }
 
     fn next(&self, range: Range<u64>) -> Option<Range<u64>> {
-        // Nothing that can panic happens under the lock.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         // A range that is written again after a failure goes to the disk at the end.
         let _ = state.written.insert(range);
         let end = state.written.first_gap(u64::MAX).map_or(u64::MAX, |gap| gap.start);

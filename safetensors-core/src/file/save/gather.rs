@@ -1,29 +1,65 @@
-//! Writes many small tensors with few system calls.
+//! [`Gathered`]: small tensors on their way to a file.
 //!
 //! A model can have thousands of tensors of a KiB. A system call for each takes longer than copying
 //! its bytes, and threads that write to one file wait for each other at each call.
 
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
 use super::StreamWriter;
-use super::tensor_writer::TensorWriter;
 use crate::file::io::positional::write_all_at;
 use crate::format::error::{ErrorKind, Result};
-use crate::format::tensor::{TensorSource, write_exactly};
+use crate::format::tensor::TensorSource;
 
-/// Tensors of this many bytes or more are written from where they lie.
-const LARGE: u64 = 64 << 10;
+/// This many bytes or more are written from where they lie.
+const LARGE: usize = 64 << 10;
 
 /// The most bytes that are gathered for one call.
-const MOST: u64 = 1 << 20;
+const MOST: usize = 256 << 10;
+
+/// Bytes of one file that are neighbours in it, to be written together.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Gathered {
+    /// Writes bytes at `start` of the file: large ones now, small ones together with those that
+    /// follow them.
+    pub(super) fn add(&mut self, file: &File, bytes: &[u8], start: u64) -> io::Result<()> {
+        if bytes.len() >= LARGE {
+            return write_all_at(file, bytes, start);
+        }
+        let is_next = self.start + self.bytes.len() as u64 == start;
+        if !is_next || self.bytes.len() + bytes.len() > MOST {
+            self.flush(file)?;
+            self.start = start;
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Writes the bytes that are gathered, and returns where. After an error they are still there.
+    pub(super) fn flush(&mut self, file: &File) -> io::Result<Range<u64>> {
+        write_all_at(file, &self.bytes, self.start)?;
+        let start = self.start;
+        self.start += self.bytes.len() as u64;
+        self.bytes.clear();
+        Ok(start..self.start)
+    }
+}
 
 /// Divides the tensors of a file, front to back, into runs: one large tensor, or several small ones
-/// that lie side by side. Tensors are given by their positions among the declarations.
+/// that are neighbours. Tensors are given by their positions among the declarations.
 pub(super) fn runs(writer: &StreamWriter) -> Vec<&[usize]> {
     // The bytes of the run so far, without the tensor that is looked at.
     let mut bytes = 0;
     let in_one_run = |&a: &usize, &b: &usize| {
         let [a, b] = [a, b].map(|position| writer.at(position).byte_len());
         bytes += a;
-        let in_one = a < LARGE && b < LARGE && bytes + b <= MOST;
+        let in_one = a < LARGE as u64 && b < LARGE as u64 && bytes + b <= MOST as u64;
         if !in_one {
             bytes = 0;
         }
@@ -32,46 +68,80 @@ pub(super) fn runs(writer: &StreamWriter) -> Vec<&[usize]> {
     writer.order().chunk_by(in_one_run).collect()
 }
 
-/// Writes the tensors of a run. `buffer` is reused from run to run.
+/// Writes the tensors of a run. `gathered` is reused from run to run.
 pub(super) fn write_run<S: TensorSource>(
     writer: &StreamWriter,
     run: &[usize],
     sources: &[S],
-    buffer: &mut Vec<u8>,
+    gathered: &mut Gathered,
 ) -> Result<()> {
-    let tensors = || run.iter().map(|&position| (writer.at(position), &sources[position]));
-    let Some((first, source)) = tensors().next() else { return Ok(()) };
+    let Some(&first) = run.first() else { return Ok(()) };
     if run.len() == 1 {
-        return first.write_from(source);
+        return writer.at(first).write_from(&sources[first]);
     }
-    buffer.clear();
-    buffer.reserve_exact(tensors().map(|(tensor, _)| tensor.byte_len() as usize).sum());
-    for (tensor, source) in tensors() {
-        gather(&tensor, source, buffer).map_err(|error| tensor.locate(error))?;
+    for &position in run {
+        writer.at(position).gather(&sources[position], gathered)?;
     }
-    let start = first.tensor.place.start;
-    write_all_at(writer.file.file(), buffer, start)
-        .map_err(|error| first.locate(ErrorKind::Io(error).into()))?;
-    writer.note_written(start..start + buffer.len() as u64);
-    let mut rest = &buffer[..];
-    for (tensor, _) in tensors() {
-        // Each tensor has given as many bytes as it has.
-        let (bytes, after) = rest.split_at(tensor.byte_len() as usize);
-        tensor.take_written(bytes).map_err(|error| tensor.locate(error))?;
-        rest = after;
-    }
+    let written = gathered.flush(writer.file.file());
+    let written = written.map_err(|error| writer.at(first).locate(ErrorKind::Io(error).into()))?;
+    writer.note_written(written);
     Ok(())
 }
 
-/// Appends the bytes of a tensor to the buffer.
-fn gather(
-    tensor: &TensorWriter<'_>,
-    source: &impl TensorSource,
-    buffer: &mut Vec<u8>,
-) -> Result<()> {
-    tensor.check_source(source)?;
-    write_exactly(source, tensor.byte_len(), &mut |bytes| {
-        buffer.extend_from_slice(bytes);
-        Ok(())
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::io::positional::read_exact_at;
+
+    fn content(file: &File) -> Vec<u8> {
+        let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+        read_exact_at(file, &mut bytes, 0).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn neighbours_are_written_together_and_all_others_too() {
+        let file = tempfile::tempfile().unwrap();
+        let mut gathered = Gathered::default();
+        gathered.add(&file, b"ab", 0).unwrap();
+        gathered.add(&file, b"cd", 2).unwrap();
+        assert_eq!(content(&file), b"");
+        // Not a neighbour.
+        gathered.add(&file, b"gh", 6).unwrap();
+        assert_eq!(content(&file), b"abcd");
+        // Large.
+        gathered.add(&file, &[b'x'; LARGE], 8).unwrap();
+        gathered.add(&file, b"ef", 4).unwrap();
+        assert_eq!(gathered.flush(&file).unwrap(), 4..6);
+        assert_eq!(gathered.flush(&file).unwrap(), 6..6);
+        assert_eq!(content(&file), [&b"abcdefgh"[..], &[b'x'; LARGE]].concat());
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let file = tempfile::tempfile().unwrap();
+        let mut gathered = Gathered::default();
+        let bytes = [7; 1000];
+        for i in 0..1000 {
+            gathered.add(&file, &bytes, i * 1000).unwrap();
+            assert!(gathered.bytes.len() <= MOST);
+        }
+        gathered.flush(&file).unwrap();
+        assert_eq!(content(&file), [7; 1_000_000]);
+    }
+
+    #[test]
+    fn bytes_that_could_not_be_written_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"").unwrap();
+        let closed = File::open(&path).unwrap();
+        let mut gathered = Gathered::default();
+        gathered.add(&closed, b"ab", 0).unwrap();
+        assert!(gathered.flush(&closed).is_err());
+        assert!(gathered.add(&closed, b"ef", 4).is_err());
+        let open = File::options().read(true).write(true).open(&path).unwrap();
+        gathered.flush(&open).unwrap();
+        assert_eq!(content(&open), b"ab");
+    }
 }

@@ -80,7 +80,8 @@ impl Layout {
             return Err(ErrorKind::TooManyMetadataEntries { limit }.into());
         }
         let prefix = encode(&metadata, entries, options.align);
-        let (found, limit) = (prefix.len() as u64 - 8, limits.header_bytes);
+        let found = prefix.len() as u64 - 8;
+        let limit = limits.header_bytes;
         if found > limit {
             return Err(ErrorKind::HeaderTooLarge { limit, found }.into());
         }

@@ -9,7 +9,7 @@
 //! | write tensors that are not known at the start, or grow | [`GrowingWriter`] |
 //! | save while the program goes on | [`BackgroundSaver`] |
 //! | write a file of another kind as safely | [`AtomicFile`] |
-//! | write a directory of files as safely; replace or remove one | [`AtomicDirectory`], [`DirectoryPlace`] |
+//! | write a directory of files as safely | [`AtomicDirectory`] |
 //! | end the process during a save, and leave nothing behind | [`remove_temporaries`] |
 //!
 //! The first four take the same [`SaveOptions`], and write the same bytes for the same tensors.

@@ -178,6 +178,7 @@ impl SaveOptions {
 
     /// Whether an existing file is replaced.
     #[cfg(feature = "std")]
+    #[doc(hidden)]
     pub fn overwrites(&self) -> bool {
         self.overwrite
     }

@@ -70,7 +70,8 @@ fn take(file: &File, rights: Rights) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
     let own = file.metadata()?;
-    let (user, group) = (rights.user.unwrap_or(own.uid()), rights.group);
+    let user = rights.user.unwrap_or(own.uid());
+    let group = rights.group;
     if (own.uid(), own.gid(), own.mode() & 0o7777) == (user, group, rights.mode) {
         return Ok(());
     }

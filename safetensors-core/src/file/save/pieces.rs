@@ -66,7 +66,8 @@ impl Pieces {
     }
 
     fn finish(&self) -> Result<()> {
-        let (expected, found) = (self.expected, self.excess.unwrap_or(self.written.byte_len()));
+        let expected = self.expected;
+        let found = self.excess.unwrap_or(self.written.byte_len());
         if found == expected {
             return Ok(());
         }

@@ -129,7 +129,8 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
 ) -> Result<()> {
     sink(None, &layout.prefix)?;
     for (i, range) in &layout.places {
-        let (name, tensor) = (tensors[*i].0.as_ref(), &tensors[*i].1);
+        let name = tensors[*i].0.as_ref();
+        let tensor = &tensors[*i].1;
         let mut sink = |bytes: &[u8]| sink(Some(name), bytes);
         write_exactly(tensor, range.end - range.start, &mut sink)
             .map_err(|error| error.in_tensor(name))?;

@@ -123,14 +123,11 @@ impl StreamWriter {
         options: &SaveOptions,
     ) -> Result<Self> {
         let span = Span::write(path.display());
-        let create = || {
-            let layout = Layout::plan(specs, options)?;
-            let file = AtomicFile::create(path, options)?;
-            reserve(file.file(), layout.file_len()).map_err(ErrorKind::Io)?;
-            write_all_at(file.file(), &layout.prefix, 0).map_err(ErrorKind::Io)?;
-            Ok((layout, file))
-        };
-        let (layout, file) = create().map_err(|error: Error| error.in_path(path))?;
+        let layout = Layout::plan(specs, options).map_err(|error| error.in_path(path))?;
+        let file = AtomicFile::create(path, options)?;
+        reserve(file.file(), layout.file_len())
+            .and_then(|()| write_all_at(file.file(), &layout.prefix, 0))
+            .map_err(|error| Error::io(error, path))?;
         span.record_bytes(layout.file_len());
         let declared = |spec: &Spec<'_>| Declared {
             name: spec.name.into(),

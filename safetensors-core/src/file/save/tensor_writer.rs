@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use super::StreamWriter;
+use super::gather::Gathered;
 use super::pieces::Pieces;
 use super::ranges::Ranges;
 use super::stream::Declared;
@@ -11,7 +12,7 @@ use crate::file::io::positional::write_all_at;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::lock;
-use crate::format::tensor::{Element, TensorSource, swap_on_big_endian};
+use crate::format::tensor::{Element, TensorSource, swap_on_big_endian, write_exactly};
 
 /// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
 /// to the same tensor.
@@ -129,7 +130,8 @@ impl<'a> TensorWriter<'a> {
     /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn append<T: Element>(&self, values: &[T]) -> Result<()> {
         if T::DTYPE != self.dtype() {
-            let (expected, found) = (self.dtype(), T::DTYPE);
+            let expected = self.dtype();
+            let found = T::DTYPE;
             return Err(self.locate(ErrorKind::WrongDtype { expected, found }.into()));
         }
         let bytes: &[u8] = bytemuck::cast_slice(values);
@@ -188,26 +190,38 @@ impl<'a> TensorWriter<'a> {
     }
 
     /// Fails unless the source is the tensor that was declared.
-    pub(super) fn check_source(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
-        let (dtype, shape) = (self.dtype(), self.shape());
+    fn check_source(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
+        let dtype = self.dtype();
+        let shape = self.shape();
         if source.dtype() != dtype {
             return Err(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() }.into());
         }
         if source.shape() != shape {
-            let (expected, found) = (shape.into(), source.shape().into());
+            let expected = shape.into();
+            let found = source.shape().into();
             return Err(ErrorKind::WrongShape { expected, found }.into());
         }
         Ok(())
     }
 
-    /// Takes note that the whole tensor has been written together with its neighbours.
-    pub(super) fn take_written(&self, bytes: &[u8]) -> Result<()> {
-        self.claim(&mut lock(&self.tensor.written), 0, bytes.len())?;
-        self.writer.progress.add(bytes.len() as u64, self.name())?;
-        if self.writer.digest_options.is_some() {
-            lock(&self.tensor.running).take(0, bytes, self.byte_len());
-        }
-        Ok(())
+    /// Writes the whole tensor together with its neighbours.
+    pub(super) fn gather(&self, source: &impl TensorSource, gathered: &mut Gathered) -> Result<()> {
+        let mut done = 0;
+        let mut take = |bytes: &[u8]| {
+            let file = self.writer.file.file();
+            let start = self.tensor.place.start + done;
+            gathered.add(file, bytes, start).map_err(ErrorKind::Io)?;
+            self.claim(&mut lock(&self.tensor.written), done, bytes.len())?;
+            self.writer.progress.add(bytes.len() as u64, self.name())?;
+            if self.writer.digest_options.is_some() {
+                lock(&self.tensor.running).take(done, bytes, self.byte_len());
+            }
+            done += bytes.len() as u64;
+            Ok(())
+        };
+        self.check_source(source)
+            .and_then(|()| write_exactly(source, self.byte_len(), &mut take))
+            .map_err(|error| self.locate(error))
     }
 
     /// Marks a range as written, if none of it is.
@@ -260,7 +274,8 @@ impl<'a> TensorWriter<'a> {
         match written.first_gap(self.byte_len()) {
             None => Ok(()),
             Some(gap) => {
-                let (expected, found) = (self.byte_len(), written.byte_len());
+                let expected = self.byte_len();
+                let found = written.byte_len();
                 Err(self.locate(
                     ErrorKind::Incomplete { expected, found, begin: gap.start, end: gap.end }
                         .into(),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::atomic::AtomicFile;
-use super::gather::{runs, write_run};
+use super::gather::{Gathered, runs, write_run};
 use super::spec::Spec;
 use super::stream::StreamWriter;
 use super::{SaveOptions, ties};
@@ -72,7 +72,7 @@ fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
     // 0 is the default number.
     let threads = if bytes < WORTH_SEVERAL_THREADS { 1 } else { 0 };
-    let write = |run: &[usize], buffer: &mut Vec<u8>| write_run(writer, run, tensors, buffer);
+    let write = |run: &[usize], gathered: &mut Gathered| write_run(writer, run, tensors, gathered);
     in_parallel(runs(writer), threads, write)?;
     Ok(())
 }

@@ -143,7 +143,7 @@ pub(crate) mod tests {
             let view = TensorView::new(from, &[ELEMENTS], &bytes).unwrap();
             for &to in Dtype::ALL {
                 for overflow in [Overflow::Ieee, Overflow::Saturate] {
-                    let options = ConvertOptions::new().overflow(overflow).threads(1);
+                    let options = ConvertOptions::new().overflow(overflow);
                     let converted = widths().into_iter().map(|arch| {
                         CHOSEN.set(Some(arch));
                         let converted = view.convert(to, &options);

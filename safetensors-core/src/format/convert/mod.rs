@@ -97,11 +97,21 @@ impl TensorBuf {
     /// [`Overflow::Error`] makes an error; [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow) and
     /// [`TooLargeForMemory`](crate::ErrorKind::TooLargeForMemory).
     pub fn convert(self, to: Dtype, options: &ConvertOptions) -> Result<Self> {
+        self.convert_by(to, options, 0)
+    }
+
+    /// [`convert`](Self::convert) with this many threads; 0 for the default.
+    pub(crate) fn convert_by(
+        self,
+        to: Dtype,
+        options: &ConvertOptions,
+        threads: usize,
+    ) -> Result<Self> {
         if self.dtype() == to {
             return Ok(self);
         }
         let conversion = Conversion::new(self.dtype(), to, options)?;
-        convert(&conversion, self.shape(), self.bytes(), options)
+        convert(&conversion, self.shape(), self.bytes(), threads)
     }
 }
 
@@ -129,7 +139,7 @@ impl TensorView<'_> {
             return TensorBuf::from_view(self)?.convert(to, options);
         }
         let conversion = Conversion::new(self.dtype(), to, options)?;
-        convert(&conversion, self.shape(), self.data(), options)
+        convert(&conversion, self.shape(), self.data(), 0)
     }
 
     /// Converts the values to the dtype of `out` and stores them there. This is
@@ -159,9 +169,9 @@ impl TensorView<'_> {
         }
         let conversion = Conversion::new(self.dtype(), out.dtype(), options)?;
         let converted = if cfg!(target_endian = "big") {
-            run(&conversion, TensorBuf::from_view(self)?.bytes(), out.bytes_mut(), options)
+            run(&conversion, TensorBuf::from_view(self)?.bytes(), out.bytes_mut(), 0)
         } else {
-            run(&conversion, self.data(), out.bytes_mut(), options)
+            run(&conversion, self.data(), out.bytes_mut(), 0)
         };
         if converted.is_err() && out.dtype() == Dtype::BOOL {
             // The bytes may be neither 0 nor 1 now, which a BOOL buffer must never hold.
@@ -176,39 +186,33 @@ fn convert(
     conversion: &Conversion,
     shape: &[usize],
     bytes: &[u8],
-    options: &ConvertOptions,
+    threads: usize,
 ) -> Result<TensorBuf> {
     let mut converted = TensorBuf::zeroed(conversion.to(), shape.to_vec())?;
-    run(conversion, bytes, converted.bytes_mut(), options)?;
+    run(conversion, bytes, converted.bytes_mut(), threads)?;
     Ok(converted)
 }
 
 /// Converts all elements of a tensor with [`Conversion::run`]. Several threads convert a large
 /// tensor.
 #[cfg(feature = "std")]
-fn run(
-    conversion: &Conversion,
-    src: &[u8],
-    out: &mut [u8],
-    options: &ConvertOptions,
-) -> Result<()> {
+fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], threads: usize) -> Result<()> {
     /// The number of elements that a thread takes at a time. Converting them takes far longer than
     /// starting a thread.
     const PIECE: usize = 1 << 20;
 
     let span = Span::convert(conversion.from().name(), conversion.to().name(), out.len());
     let _convert = span.enter();
-    let (from, to) = (bytes_of(conversion.from(), PIECE), bytes_of(conversion.to(), PIECE));
+    let from = bytes_of(conversion.from(), PIECE);
+    let to = bytes_of(conversion.to(), PIECE);
     let pieces: std::vec::Vec<_> = src.chunks(from).zip(out.chunks_mut(to)).collect();
-    in_parallel(
-        pieces.into_iter().enumerate(),
-        options.threads,
-        |(number, (src, out)), _: &mut ()| Ok(conversion.run(src, out, (number * PIECE) as u64)?),
-    )?;
+    in_parallel(pieces.into_iter().enumerate(), threads, |(number, (src, out)), _: &mut ()| {
+        Ok(conversion.run(src, out, (number * PIECE) as u64)?)
+    })?;
     Ok(())
 }
 
 #[cfg(not(feature = "std"))]
-fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], _: &ConvertOptions) -> Result<()> {
+fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], _: usize) -> Result<()> {
     Ok(conversion.run(src, out, 0)?)
 }

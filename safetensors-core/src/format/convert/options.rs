@@ -30,12 +30,10 @@ pub enum Overflow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConvertOptions {
     pub(super) overflow: Overflow,
-    #[cfg(feature = "std")]
-    pub(crate) threads: usize,
 }
 
 impl ConvertOptions {
-    /// The default options: [`Overflow::Ieee`], and the default number of threads.
+    /// The default options: [`Overflow::Ieee`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -44,17 +42,6 @@ impl ConvertOptions {
     #[must_use]
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
-        self
-    }
-
-    /// Sets how many threads convert a large tensor. 0, the default, means the number in the
-    /// environment variable `SAFETENSORS_THREADS`, or else one for each core, at most eight.
-    /// Another number is that of the [threads](crate::LoadOptions::threads) of a load, too, if it
-    /// is given these [options](crate::LoadOptions::convert_options).
-    #[cfg(feature = "std")]
-    #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
         self
     }
 }

@@ -107,7 +107,8 @@ struct Pieces {
 
 impl Pieces {
     fn new(conversion: Conversion, shape: &[usize]) -> Result<Self, ErrorKind> {
-        let (from, to) = (conversion.from(), conversion.to());
+        let from = conversion.from();
+        let to = conversion.to();
         // The buffers are no larger than the tensor, because many tensors are small.
         let elements = shape::element_count(shape)?.min(ELEMENTS as u64) as usize;
         let capacity = bytes_of(from, elements.next_multiple_of(GROUP));
@@ -174,7 +175,8 @@ impl Pieces {
     /// Converts whole elements in the machine's byte order, and passes them to `sink` as a file has
     /// them.
     fn convert(&mut self, piece: &[u8], sink: &mut Sink<'_>) -> Result<()> {
-        let (from, to) = (self.conversion.from(), self.conversion.to());
+        let from = self.conversion.from();
+        let to = self.conversion.to();
         let elements = elements_of(from, piece.len());
         let converted =
             &mut bytemuck::cast_slice_mut(&mut self.converted)[..bytes_of(to, elements)];

@@ -75,6 +75,7 @@ pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
 /// assert!(is_lossless(Dtype::BF16, Dtype::F32) && is_lossless(Dtype::U8, Dtype::I16));
 /// assert!(!is_lossless(Dtype::F32, Dtype::BF16) && !is_lossless(Dtype::F16, Dtype::BF16));
 /// ```
+#[doc(hidden)]
 pub fn is_lossless(from: Dtype, to: Dtype) -> bool {
     let holds = match (from.format(), to.format()) {
         (Some(narrow), Some(wide)) => wide.holds(narrow) && can_convert(from, to),

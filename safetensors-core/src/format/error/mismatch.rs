@@ -41,22 +41,27 @@ impl fmt::Display for Mismatch {
             Self::Missing { name } => write!(f, "{} is missing", Quoted(name)),
             Self::Extra { name } => write!(f, "{} is not needed", Quoted(name)),
             Self::Shape { name, expected, found } => {
-                let (expected, found) = (Shape(expected), Shape(found));
+                let expected = Shape(expected);
+                let found = Shape(found);
                 write!(f, "{} should have shape {expected}, found {found}", Quoted(name))
             }
             Self::Ndim { name, expected, found } => {
-                let (name, found, s) = (Quoted(name), Shape(found), plural(*expected));
+                let name = Quoted(name);
+                let found = Shape(found);
+                let s = plural(*expected);
                 write!(f, "{name} should have {expected} dimension{s}, found shape {found}")
             }
             Self::Dtype { name, expected, found } => {
                 write!(f, "{} should have dtype {expected}, found {found}", Quoted(name))
             }
             Self::Tied { name, other } => {
-                let (name, other) = (Quoted(name), Quoted(other));
+                let name = Quoted(name);
+                let other = Quoted(other);
                 write!(f, "{name} and {other} are one tensor in memory, but have different values")
             }
             Self::Metadata { key, expected, found: Some(found) } => {
-                let (key, found) = (Quoted(key), Quoted(found));
+                let key = Quoted(key);
+                let found = Quoted(found);
                 write!(f, "{key} in the metadata should be {expected}, found {found}")
             }
             Self::Metadata { key, expected, found: None } => {
@@ -76,7 +81,9 @@ pub(super) struct MismatchList<'a>(pub(super) &'a [Mismatch]);
 
 impl fmt::Display for MismatchList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut missing, mut extra, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let mut missing = Vec::new();
+        let mut extra = Vec::new();
+        let mut others = Vec::new();
         for mismatch in self.0 {
             match mismatch {
                 Mismatch::Missing { name } => missing.push(name.clone()),
@@ -91,7 +98,8 @@ impl fmt::Display for MismatchList<'_> {
                 separator = "; ";
             }
         }
-        let (mut shown, mut bytes) = (0, 0);
+        let mut shown = 0;
+        let mut bytes = 0;
         for other in &others {
             if shown == SHOWN.0 || bytes > SHOWN.1 {
                 break;

@@ -86,6 +86,7 @@ impl Error {
     }
 
     /// What went wrong, without the place.
+    #[doc(hidden)]
     pub fn into_kind(self) -> ErrorKind {
         self.0.kind
     }
@@ -203,6 +204,7 @@ impl Error {
     /// Adds the file that the error is about. An error that names a file already is returned
     /// unchanged.
     #[must_use]
+    #[doc(hidden)]
     pub fn in_file(mut self, file: impl fmt::Display) -> Self {
         self.0.file.get_or_insert_with(|| alloc::format!("{file}"));
         self
@@ -306,7 +308,10 @@ impl From<ErrorKind> for Error {
             },
             kind => kind,
         };
-        let (file, tensor, similar, looks_like) = (None, None, Vec::new(), None);
+        let file = None;
+        let tensor = None;
+        let similar = Vec::new();
+        let looks_like = None;
         Self(Box::new(Inner { kind, file, tensor, similar, looks_like }))
     }
 }

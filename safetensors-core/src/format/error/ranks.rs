@@ -52,11 +52,11 @@ pub enum RankProblem {
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
     /// A file has parts of tensors that ranks have saved, and is opened as if they were whole.
-    /// [`Checkpoint::open_whole`](crate::Checkpoint::open_whole) of the directory of all these
+    /// [`Checkpoint::open`](crate::Checkpoint::open) of the directory of all these
     /// files makes whole tensors.
     #[error(
         "expected whole tensors, found parts that ranks have saved: open the directory of all \
-         their files, in a program by Checkpoint::open_whole"
+         their files, in a program by Checkpoint::open"
     )]
     PartsOfTensors,
     /// A directory has files with parts of tensors that ranks have saved, and new files are to be

@@ -33,6 +33,7 @@ const MOST_PAIRS: usize = 1 << 20;
 /// assert_eq!(similar_names("model.layer.1.bias", names), [names[2]]);
 /// assert!(similar_names("lm_head.weight", names).is_empty());
 /// ```
+#[doc(hidden)]
 pub fn similar_names<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     if name.is_empty() || name.len() > LONGEST {
         return Vec::new();
@@ -84,9 +85,11 @@ fn edits(
     // What both begin and end with takes no edits. What is between is short in similar names.
     let other: Vec<char> = other.chars().collect();
     let start = wanted.iter().zip(&other).take_while(|(a, b)| a == b).count();
-    let (wanted, other) = (&wanted[start..], &other[start..]);
+    let wanted = &wanted[start..];
+    let other = &other[start..];
     let end = wanted.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count();
-    let (wanted, other) = (&wanted[..wanted.len() - end], &other[..other.len() - end]);
+    let wanted = &wanted[..wanted.len() - end];
+    let other = &other[..other.len() - end];
     if wanted.len().abs_diff(other.len()) > most {
         return None;
     }

@@ -60,6 +60,7 @@ fn write_escaped(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
 /// assert!(Quoted(&"n".repeat(1_000)).to_string().ends_with(r#"n"... (1000 bytes)"#));
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
 pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -111,6 +112,7 @@ impl fmt::Display for Shape<'_> {
 /// assert!(NameList(&names).to_string().ends_with(r#""layer.7" and 2 more"#));
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
 pub struct NameList<'a>(pub &'a [String]);
 
 impl fmt::Display for NameList<'_> {

@@ -32,11 +32,13 @@ const OWN_PREFIX: &str = "safetensors_bridge.";
 /// name of a tensor. Of a tensor that holds several parameters, it has their paths in the module.
 /// The ids follow a tensor that is renamed or left out, as attributes do.
 #[cfg(feature = "std")]
+#[doc(hidden)]
 pub const PARAM_IDS_KEY: &str = "safetensors_bridge.param_ids";
 
 /// The metadata key of the numbers that a record of burn has beside its tensors, such as the steps
 /// of an optimizer: a JSON object with a [`RecordScalar`](super::RecordScalar) for each name.
 #[cfg(feature = "std")]
+#[doc(hidden)]
 pub const SCALARS_KEY: &str = "safetensors_bridge.scalars";
 
 /// The key of the digests of all tensors.

@@ -56,3 +56,11 @@ impl Default for Limits {
         }
     }
 }
+
+#[cfg(feature = "std")]
+impl Limits {
+    /// Limits for a header with the tensors of several files, which have kept to these limits.
+    pub(crate) fn of_all_files(&self) -> Self {
+        Self { header_bytes: u32::MAX.into(), metadata_entries: usize::MAX, ..self.clone() }
+    }
+}

@@ -211,7 +211,8 @@ impl<'a> Parser<'a> {
             return None;
         }
         let dims = self.dims.len();
-        let (text, start) = (self.cursor.text(), self.cursor.offset());
+        let text = self.cursor.text();
+        let start = self.cursor.offset();
         let Some(canonical::CanonicalEntry { name, entry, next }) =
             canonical::entry(text.as_bytes(), start, &mut self.dims, &mut self.before)
         else {
@@ -282,7 +283,9 @@ impl<'a> Parser<'a> {
             return Err(ErrorKind::EntryNotAnObject { found: self.cursor.kind("an object")? });
         }
         self.cursor.expect(b'{', "an object")?;
-        let (mut dtype, mut shape, mut offsets) = (None, None, None);
+        let mut dtype = None;
+        let mut shape = None;
+        let mut offsets = None;
         let mut more = self.cursor.has_first(b'}');
         while more {
             match self.cursor.string(&mut self.scratch, "a field in quotes")? {

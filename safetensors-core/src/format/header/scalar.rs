@@ -20,6 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[allow(missing_docs, reason = "a variant is named for the type that it holds")]
+#[doc(hidden)]
 pub enum RecordScalar {
     U64(u64),
     I64(i64),

@@ -44,7 +44,8 @@ fn check_layout(header: &Header) -> Result<u64> {
     let mut expected = 0;
     let mut before = None;
     for (position, record) in header.records.iter().enumerate() {
-        let (begin, end) = (record.begin, record.end);
+        let begin = record.begin;
+        let end = record.end;
         if begin != expected {
             let kind = match before {
                 _ if begin == end => ErrorKind::EmptyOffBoundary { expected, found: begin },

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 use super::queue::{OnPanic, Queue};
@@ -37,6 +37,7 @@ use crate::format::trace::Span;
 /// # Errors
 ///
 /// The first error of `take`.
+#[doc(hidden)]
 pub fn in_order<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     threads: usize,
@@ -57,56 +58,99 @@ pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
     let items = items.into_iter();
     let most = items.size_hint().1.unwrap_or(usize::MAX);
     let threads = NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(most);
-    let queue = Queue::new(items, ahead);
+    let workers = Workers { queue: Queue::new(items, ahead), work };
     thread::scope(|scope| {
         // A panic of `take` must not leave threads that wait for it.
-        let _end = OnPanic(|| queue.end());
+        let _end = OnPanic(|| workers.queue.end());
         let (sender, results) = mpsc::channel();
-        let worker = || {
-            let (sender, queue, work) = (sender.clone(), &queue, &work);
-            let (span, task) = (Span::current(), Task::current());
-            move || {
-                let (_span, _task) = (span.enter(), task.enter());
-                let _end = OnPanic(|| queue.end());
-                let mut own = B::default();
-                while let Some((number, item)) = queue.next() {
-                    let result = work(&item, &mut own);
-                    // The receiver is gone once `take` has failed.
-                    if sender.send((number, item, result)).is_err() {
-                        return;
-                    }
-                }
-            }
+        let start = |_| {
+            let span = Span::current();
+            let task = Task::current();
+            let workers = &workers;
+            let sender = sender.clone();
+            let work = move || {
+                let _span = span.enter();
+                let _task = task.enter();
+                workers.run(&sender);
+            };
+            thread::Builder::new().spawn_scoped(scope, work).ok()
         };
-        let started = (0..threads)
-            .map_while(|_| thread::Builder::new().spawn_scoped(scope, worker()).ok())
-            .count();
-        if started == 0 {
-            let mut own = B::default();
-            while let Some((_, item)) = queue.next() {
-                let result = work(&item, &mut own);
-                take(item, result)?;
-                queue.done();
-            }
-            return Ok(());
-        }
+        let started = (0..threads).map_while(start).count();
         drop(sender);
-        let (mut early, mut expected) = (BTreeMap::new(), 0);
+        if started == 0 { workers.alone(&mut take) } else { workers.take_all(results, &mut take) }
+    })
+}
+
+/// The items, and the work on each.
+struct Workers<I, W> {
+    queue: Queue<I>,
+    work: W,
+}
+
+/// An item, its number and its result.
+struct Done<I, R> {
+    number: usize,
+    item: I,
+    result: R,
+}
+
+impl<I: Iterator, W> Workers<I, W> {
+    /// Works in one of several threads.
+    fn run<R, B: Default>(&self, results: &Sender<Done<I::Item, R>>)
+    where
+        W: Fn(&I::Item, &mut B) -> R,
+    {
+        let _end = OnPanic(|| self.queue.end());
+        let mut own = B::default();
+        while let Some((number, item)) = self.queue.next() {
+            let result = (self.work)(&item, &mut own);
+            // The receiver is gone once `take` has failed.
+            if results.send(Done { number, item, result }).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Works in the calling thread, if no other could be started.
+    fn alone<R, B: Default, E>(
+        &self,
+        take: &mut impl FnMut(I::Item, R) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        W: Fn(&I::Item, &mut B) -> R,
+    {
+        let mut own = B::default();
+        while let Some((_, item)) = self.queue.next() {
+            let result = (self.work)(&item, &mut own);
+            take(item, result)?;
+            self.queue.done();
+        }
+        Ok(())
+    }
+
+    /// Takes the results in order.
+    fn take_all<R, E>(
+        &self,
+        results: Receiver<Done<I::Item, R>>,
+        take: &mut impl FnMut(I::Item, R) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut early = BTreeMap::new();
+        let mut expected = 0;
         // The channel closes when all work is done. It closes earlier only if a thread has
         // panicked. The scope passes that panic on.
-        for (number, item, result) in results {
+        for Done { number, item, result } in results {
             early.insert(number, (item, result));
             while let Some((item, result)) = early.remove(&expected) {
                 expected += 1;
                 if let Err(error) = take(item, result) {
-                    queue.end();
+                    self.queue.end();
                     return Err(error);
                 }
-                queue.done();
+                self.queue.done();
             }
         }
         Ok(())
-    })
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod task;
 mod work;
 
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{LockResult, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 pub use in_order::in_order;
@@ -50,6 +50,7 @@ const MAX_DEFAULT_THREADS: usize = 8;
 /// # Errors
 ///
 /// The first error of `work`, in the order of the items.
+#[doc(hidden)]
 pub fn in_parallel<I, T: Send, B: Default>(
     items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     threads: usize,
@@ -78,9 +79,11 @@ pub fn in_parallel<I, T: Send, B: Default>(
         }
         results
     };
-    let (span, task) = (Span::current(), Task::current());
+    let span = Span::current();
+    let task = Task::current();
     let help = || {
-        let (_span, _task) = (span.enter(), task.enter());
+        let _span = span.enter();
+        let _task = task.enter();
         run()
     };
     let mut results = thread::scope(|scope| {
@@ -113,10 +116,15 @@ fn threads_of_environment() -> Option<usize> {
     threads.trim().parse().ok().map(NonZeroUsize::get)
 }
 
-/// Locks a mutex. What it guards is whole even if another thread has panicked meanwhile.
+/// Locks a mutex. What it guards is whole even if another thread has panicked.
 #[doc(hidden)]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
+}
+
+/// What a lock guards, which is whole even if another thread has panicked.
+pub(crate) fn unpoisoned<T>(locked: LockResult<T>) -> T {
+    locked.unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

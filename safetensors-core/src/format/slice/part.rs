@@ -72,6 +72,7 @@ impl TensorPart {
     /// # Errors
     ///
     /// The errors of [`ranges`](TensorPart::ranges).
+    #[doc(hidden)]
     pub fn shape(&self, shape: &[usize]) -> Result<Vec<usize>, ErrorKind> {
         Ok(self.ranges(shape)?.into_iter().map(|range| range.len()).collect())
     }

@@ -118,7 +118,8 @@ impl Runs {
     #[cfg(feature = "std")]
     pub(crate) fn selected_before(&self, position: u64) -> u64 {
         // Pieces ascend, so those that begin before the position come first.
-        let (mut before, mut after) = (0, self.piece_count());
+        let mut before = 0;
+        let mut after = self.piece_count();
         while before < after {
             let middle = before + (after - before) / 2;
             if self.start_of(middle) < position {
@@ -156,7 +157,8 @@ impl Runs {
 
     fn pieces_from(&self, first: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut counters = alloc::vec![0; self.repeats.len()];
-        let (mut start, mut rest) = (self.start, first);
+        let mut start = self.start;
+        let mut rest = first;
         for (counter, repeat) in counters.iter_mut().zip(&self.repeats).rev() {
             *counter = (rest % repeat.count as u64) as usize;
             start += *counter as u64 * repeat.stride;
@@ -260,7 +262,8 @@ mod tests {
             most in 1..200_u64,
         ) {
             // The stride of each repetition is at least the extent of what it repeats.
-            let (mut extent, mut repeats) = (piece, Vec::new());
+            let mut extent = piece;
+            let mut repeats = Vec::new();
             for (count, gap) in dims {
                 let stride = extent + gap;
                 repeats.insert(0, Repeat { count, stride });

@@ -80,7 +80,8 @@ impl Selection {
         //
         // `stride` is the distance between two positions of the current dimension.
         let mut stride = u128::from(dtype.bits());
-        let (mut start, mut piece) = (0, stride);
+        let mut start = 0;
+        let mut piece = stride;
         let mut repeats = Vec::new();
         for &TakenDim { len, positions, .. } in taken.iter().rev() {
             let Positions { start: first, count, step } = positions;

@@ -160,7 +160,8 @@ impl Tiles {
         let mut left = MOST_COMPARED;
         for (i, tile) in self.tiles.iter().enumerate() {
             for other in self.tiles[i + 1..].iter().take_while(|other| other.start < tile.end) {
-                let (one, two) = (&boxes[tile.number], &boxes[other.number]);
+                let one = &boxes[tile.number];
+                let two = &boxes[other.number];
                 if one.overlaps(two) {
                     let place =
                         |tile: &Tile| format!("{:?} from {:?} on", tile.sizes, tile.offsets);

@@ -20,6 +20,7 @@ pub struct SliceView<'a> {
 
 impl<'a> SliceView<'a> {
     /// The bytes of the slice as contiguous runs of the tensor's bytes, in order.
+    #[doc(hidden)]
     pub fn runs(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
         // The selection was made for a tensor of this many bytes, so every run lies inside them.
         self.selection.runs().map(|run| &self.data[run.start as usize..run.end as usize])

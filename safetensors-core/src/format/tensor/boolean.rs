@@ -17,6 +17,7 @@ use crate::format::error::ErrorKind;
 /// # Errors
 ///
 /// [`ErrorKind::InvalidBool`] for the first byte that is neither.
+#[doc(hidden)]
 pub fn check_bools(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
     /// Bytes that are looked at without a branch, in vectors.
     const AT_ONCE: usize = 4096;

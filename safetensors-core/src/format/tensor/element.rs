@@ -16,6 +16,7 @@ mod sealed {
 
     use crate::format::tensor::words::AlignedVec;
 
+    #[doc(hidden)]
     pub trait Sealed: Sized {
         /// Moves the words into a `Vec` of values. Returns the words unchanged for `bool`, whose
         /// bytes must be checked and copied.

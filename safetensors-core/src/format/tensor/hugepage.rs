@@ -61,11 +61,13 @@ fn addresses(room: Range<*const u8>) -> Range<usize> {
 #[cfg(target_os = "linux")]
 mod linux {
     use core::ops::Range;
-    use std::sync::{Mutex, Once, OnceLock, PoisonError};
+    use std::sync::{Mutex, Once, OnceLock};
     use std::time::{Duration, Instant};
     use std::vec::Vec;
 
     use rustix::param::page_size;
+
+    use crate::format::parallel::lock;
 
     /// The smallest stretch of memory to give advice for. Each piece of advice splits the kernel's
     /// record of a mapping, and a process may have only 65,530 such records by default. So small
@@ -137,10 +139,9 @@ mod linux {
         }
 
         fn decide(&self, window: &Window) {
-            let pace = || self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(before) = pace().try_next() else { return };
+            let Some(before) = lock(&self.pace).try_next() else { return };
             if let Some(time) = window.untouched_page().and_then(time_of)
-                && pace().is_slow(time, before)
+                && lock(&self.pace).is_slow(time, before)
             {
                 return;
             }
@@ -287,7 +288,8 @@ mod linux {
 
             // One of two is quick, after a window was left out.
             let mut pace = Pace::default();
-            let (slow, quick) = (pace.try_next().unwrap(), pace.try_next().unwrap());
+            let slow = pace.try_next().unwrap();
+            let quick = pace.try_next().unwrap();
             assert!(pace.is_slow(SLOW * 2, slow));
             assert_eq!(pace.try_next(), None);
             assert!(!pace.is_slow(SLOW / 3, quick));
@@ -344,7 +346,8 @@ mod linux {
                 [page(4)..page(5), page(8)..page(10)]
             );
             // The word before a buffer that starts on a page boundary lies in the page before.
-            let (before, buffer) = (page(1)..page(2), page(2)..page(3));
+            let before = page(1)..page(2);
+            let buffer = page(2)..page(3);
             assert_eq!(touched(&(0..page(3)), &[buffer]), [before]);
         }
     }

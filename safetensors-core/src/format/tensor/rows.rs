@@ -101,7 +101,8 @@ impl Rows {
 
     /// The index of an element among the wanted rows, given its index among those that are read.
     pub(crate) fn wanted_element(&self, index: u64) -> u64 {
-        let (row, column) = (index / self.elements.max(1), index % self.elements.max(1));
+        let row = index / self.elements.max(1);
+        let column = index % self.elements.max(1);
         let order = self.order.iter().flatten();
         let wanted = order.zip(0..).find(|(position, _)| **position as u64 == row);
         wanted.map_or(row, |(_, wanted)| wanted) * self.elements + column
@@ -121,7 +122,8 @@ impl Rows {
             return;
         }
         // The rows in the order of their first places, and for each place its row in this order.
-        let (mut from, mut rank) = (Vec::new(), alloc::vec![usize::MAX; self.distinct.len()]);
+        let mut from = Vec::new();
+        let mut rank = alloc::vec![usize::MAX; self.distinct.len()];
         for &position in order {
             if rank[position] == usize::MAX {
                 rank[position] = from.len();

@@ -61,7 +61,8 @@ pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
 /// The product of the dimensions that are not zero, and whether any dimension is zero.
 #[inline]
 fn non_zero_product(shape: &[usize]) -> Result<(u64, bool), ErrorKind> {
-    let (mut product, mut is_empty) = (1_u64, false);
+    let mut product = 1_u64;
+    let mut is_empty = false;
     for &dim in shape {
         if dim == 0 {
             is_empty = true;

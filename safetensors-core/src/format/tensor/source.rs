@@ -141,6 +141,7 @@ impl TensorSource for TensorBuf {
 /// # Errors
 ///
 /// The errors of `sink`.
+#[doc(hidden)]
 pub fn write_native(dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if cfg!(target_endian = "little") {
         return sink(bytes);
@@ -194,12 +195,14 @@ forward!(&S, Box<S>);
 ///
 /// [`ErrorKind::SourceLength`] if the source gives more or fewer bytes than `expected`, or ignores
 /// an error of `sink`; the errors of the source and of `sink`.
+#[doc(hidden)]
 pub fn write_exactly(
     source: &(impl TensorSource + ?Sized),
     expected: u64,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
-    let (mut written, mut has_failed) = (0, false);
+    let mut written = 0;
+    let mut has_failed = false;
     source.write_to(&mut |bytes| {
         let found = written + bytes.len() as u64;
         if has_failed || found > expected {
@@ -223,6 +226,7 @@ pub fn write_exactly(
 /// # Errors
 ///
 /// Those of [`write_exactly`], with `take` as the sink.
+#[doc(hidden)]
 pub fn write_in_pieces(
     source: &(impl TensorSource + ?Sized),
     expected: u64,
@@ -233,7 +237,8 @@ pub fn write_in_pieces(
     let len = expected.min(len.max(1) as u64) as usize;
     let mut words = alloc::vec![0_u64; len.div_ceil(size_of::<u64>())];
     let buffer = bytemuck::cast_slice_mut::<_, u8>(&mut words);
-    let (mut filled, mut left) = (0, expected);
+    let mut filled = 0;
+    let mut left = expected;
     write_exactly(source, expected, &mut |mut bytes| {
         while !bytes.is_empty() {
             let piece = left.min(len as u64) as usize;

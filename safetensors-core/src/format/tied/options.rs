@@ -7,6 +7,7 @@ use alloc::string::String;
 /// storage, or shares storage with a tensor that is not the same: a slice, a transposed tensor, a
 /// reinterpretation as another dtype.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(hidden)]
 pub enum Views {
     /// A view is an error, because it could not be restored from the file.
     #[default]
@@ -106,6 +107,7 @@ impl Tied {
     /// Sets what happens to views: tensors that fill only a part of their storage, or share it with
     /// a tensor that is not the same.
     #[must_use]
+    #[doc(hidden)]
     pub fn views(mut self, views: Views) -> Self {
         self.views = views;
         self

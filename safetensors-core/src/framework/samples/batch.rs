@@ -57,11 +57,13 @@ fn differences(
             continue;
         };
         if found.shape() != expected.shape() {
-            let (expected, found) = (expected.shape().to_vec(), found.shape().to_vec());
+            let expected = expected.shape().to_vec();
+            let found = found.shape().to_vec();
             mismatches.push(Mismatch::Shape { name: name.clone(), expected, found });
         }
         if found.dtype() != expected.dtype() {
-            let (expected, found) = (expected.dtype(), found.dtype());
+            let expected = expected.dtype();
+            let found = found.dtype();
             mismatches.push(Mismatch::Dtype { name, expected, found });
         }
     }

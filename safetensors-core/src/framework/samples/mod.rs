@@ -12,10 +12,11 @@ use batch::stack;
 
 use super::Framework;
 use super::files::load_by;
-use crate::checkpoint::open_single;
+use crate::checkpoint::Opener;
 use crate::checkpoint::store::{FileKind, LocalStore, Store};
 use crate::file::load::{LoadOptions, read_tensors};
 use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::Limits;
 use crate::format::header::Metadata;
 use crate::format::parallel::{default_threads, in_order_ahead};
 use crate::format::tensor::TensorBuf;
@@ -311,7 +312,8 @@ impl<S: Store> Files<S> {
             let error = std::io::Error::new(std::io::ErrorKind::NotFound, text);
             return Err(ErrorKind::Io(error).into());
         };
-        let file = open_single(&self.store, path)?;
+        let opener = Opener { store: &self.store, limits: &Limits::default() };
+        let file = opener.alone(path)?;
         // Samples are read side by side.
         let options = self.options.clone().threads(1);
         let numbers = if options.reads_numbers() { file.numbers()? } else { None };

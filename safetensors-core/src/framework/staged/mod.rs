@@ -8,12 +8,14 @@ mod ring;
 use std::ops::Range;
 
 use parts::Plan;
+use ring::Filler;
 
 use crate::file::io::ReadAt;
 use crate::file::load::fused::ReadScratch;
 use crate::file::load::wanted::TensorRead;
 use crate::file::load::{LazyTensor, LoadOptions, one_a_file};
 use crate::format::error::Result;
+use crate::format::parallel::Meter;
 
 /// Memory of the host that a device copies from, in slots of equal size. An adapter implements it
 /// for [`read_staged`](crate::framework::read_staged).
@@ -60,7 +62,7 @@ pub trait Staging {
 }
 
 /// A part of a tensor in a slot: elements in C order, in native byte order, and in the dtype that
-/// [`LazyTensor::dtype_plan`] says.
+/// the options of the load ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedPart {
     /// The position of the tensor in the list of those to be read.
@@ -162,20 +164,38 @@ pub fn read_staged<S: ReadAt, T: Staging>(
     let wanted = tensors.iter().map(|tensor| TensorRead::whole(tensor, options));
     let wanted = wanted.collect::<Result<Vec<_>>>()?;
     let plan = Plan::new(&wanted, options, ring.slot_bytes)?;
-    let progress = options.work.meter(plan.byte_len());
-    let fill = |number: usize, slot: &mut T::Slot, scratch: &mut ReadScratch| {
-        plan.fill(number, T::bytes_mut(slot)?, scratch)?;
-        let parts = plan.parts(number);
-        let bytes: usize = parts.iter().map(|part| part.slot.len()).sum();
-        parts.first().map_or(Ok(()), |first| progress.add(bytes as u64, plan.tensor(first).name()))
-    };
     let ring = StagingBuffers { slot_bytes: plan.slot_bytes(), ..ring };
-    let parts = |number| plan.parts(number);
-    let work = ring::Work { count: plan.len(), threads: options.work.thread_count() };
-    ring::run(work, ring, staging, fill, parts)?;
-    // A file that changed meanwhile may have given bytes of both versions.
+    let progress = options.work.meter(plan.byte_len());
+    ring::run(&PlanFiller { plan, progress }, options.thread_count(), ring, staging)?;
+    // A file that changed at the same time may have given bytes of both versions.
     for tensor in one_a_file(&wanted) {
         tensor.check_unchanged()?;
     }
     Ok(())
+}
+
+/// Fills slots as a plan says, and reports progress.
+struct PlanFiller<'t, 'a, S> {
+    plan: Plan<'t, 'a, S>,
+    progress: Meter,
+}
+
+impl<S: ReadAt, T: Staging> Filler<T> for PlanFiller<'_, '_, S> {
+    type Scratch = ReadScratch;
+
+    fn count(&self) -> usize {
+        self.plan.len()
+    }
+
+    fn fill(&self, number: usize, slot: &mut T::Slot, scratch: &mut ReadScratch) -> Result<()> {
+        self.plan.fill(number, T::bytes_mut(slot)?, scratch)?;
+        let parts = self.plan.parts(number);
+        let Some(first) = parts.first() else { return Ok(()) };
+        let bytes: usize = parts.iter().map(|part| part.slot.len()).sum();
+        self.progress.add(bytes as u64, self.plan.tensor(first).name())
+    }
+
+    fn parts(&self, number: usize) -> &[StagedPart] {
+        self.plan.parts(number)
+    }
 }

@@ -146,7 +146,8 @@ impl<S: ReadAt> Plan<'_, '_, S> {
 
     /// Whether the bytes of a part follow in the same file, and both are read as they are.
     fn follows(&self, part: &StagedPart, next: &StagedPart) -> bool {
-        let (source, following) = (&self.sources[part.tensor], &self.sources[next.tensor]);
+        let source = &self.sources[part.tensor];
+        let following = &self.sources[next.tensor];
         std::ptr::eq(source.tensor.source(), following.tensor.source())
             && following.is_plain()
             && source.file_offset(part) + part.slot.len() as u64 == following.file_offset(next)
@@ -194,7 +195,8 @@ fn places<'p, 's>(
 impl<'t, 'a, S> Source<'t, 'a, S> {
     /// Decides how a tensor is read, and how many bytes it then has.
     fn new(wanted: &'t TensorRead<'t, 'a, S>, options: &LoadOptions) -> Result<(Self, usize)> {
-        let (tensor, loaded) = (wanted.tensor, wanted.loaded);
+        let tensor = wanted.tensor;
+        let loaded = wanted.loaded;
         let conversion = wanted.conversion(options)?;
         let len = shape::memory_len(loaded.dtype(), &loaded.shape(tensor.shape()))?;
         let numbers: usize = loaded.shape(&[]).iter().product();
@@ -231,8 +233,10 @@ impl<S: ReadAt> Source<'_, '_, S> {
         options: &LoadOptions,
         scratch: &mut ReadScratch,
     ) -> Result<()> {
-        let (elements, offset) = (self.elements(part), self.file_offset(part));
-        let (source, first) = (self.tensor.source(), elements.start as u64);
+        let elements = self.elements(part);
+        let offset = self.file_offset(part);
+        let source = self.tensor.source();
+        let first = elements.start as u64;
         let read = |conversion: &ReadConversion<'_>, out: &mut [u8], scratch: &mut ReadScratch| {
             scratch.read_converted(source, offset, conversion, first, out)
         };
@@ -252,7 +256,7 @@ impl<S: ReadAt> Source<'_, '_, S> {
             }
         }
         // Slots are filled by several threads already.
-        let buf = self.loaded.finish(buf, &options.conversions().threads(1));
+        let buf = self.loaded.finish(buf, options.conversions(), 1);
         place
             .copy_from_slice(buf.map_err(|error| error.at_element(|index| first + index))?.bytes());
         Ok(())

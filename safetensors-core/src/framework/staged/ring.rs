@@ -5,14 +5,14 @@
 //! one stream of work per thread).
 
 use std::num::NonZeroUsize;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::{StagedPart, Staging, StagingBuffers};
 use crate::format::error::{Error, ErrorKind, Result};
-use crate::format::parallel::{OnPanic, Task, default_threads};
+use crate::format::parallel::{OnPanic, Task, default_threads, lock};
 
 /// What a thread tells the calling thread.
 enum Message<S> {
@@ -30,21 +30,34 @@ struct Queue<S> {
     next: usize,
 }
 
-/// What the threads that fill slots share.
-struct Readers<S, F> {
-    queue: Mutex<Queue<S>>,
+/// What slots are filled with, and what is copied from them.
+pub(super) trait Filler<T: Staging>: Sync {
+    /// Each thread has a value of this type.
+    type Scratch: Default;
+
     /// The number of slots to be filled.
-    count: usize,
-    stop: AtomicBool,
-    fill: F,
+    fn count(&self) -> usize;
+
+    /// Fills the slot of a number.
+    fn fill(&self, number: usize, slot: &mut T::Slot, scratch: &mut Self::Scratch) -> Result<()>;
+
+    /// The parts that are copied from the slot of a number.
+    fn parts(&self, number: usize) -> &[StagedPart];
 }
 
-impl<S, F> Readers<S, F> {
+/// What the threads that fill slots share.
+struct Readers<'f, T: Staging, F> {
+    queue: Mutex<Queue<T::Slot>>,
+    stop: AtomicBool,
+    filler: &'f F,
+}
+
+impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
     /// A free slot and its number. Whoever waits for a slot keeps the others from the queue, so
     /// numbers are begun in order. `None` at the end, and when the work is to stop.
-    fn next(&self) -> Option<(usize, S)> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.next == self.count || self.stop.load(Ordering::Relaxed) {
+    fn next(&self) -> Option<(usize, T::Slot)> {
+        let mut queue = lock(&self.queue);
+        if queue.next == self.filler.count() || self.stop.load(Ordering::Relaxed) {
             return None;
         }
         // Fails when the calling thread has ended.
@@ -53,18 +66,15 @@ impl<S, F> Readers<S, F> {
         Some((queue.next - 1, slot))
     }
 
-    /// What each thread does.
-    fn work<B: Default>(&self, messages: Sender<Message<S>>)
-    where
-        F: Fn(usize, &mut S, &mut B) -> Result<()>,
-    {
+    /// Fills slots in one of the threads.
+    fn work(&self, messages: Sender<Message<T::Slot>>) {
         let _stop = OnPanic(|| {
             self.stop.store(true, Ordering::Relaxed);
             let _ = messages.send(Message::Panicked);
         });
-        let mut own = B::default();
+        let mut scratch = F::Scratch::default();
         while let Some((number, mut slot)) = self.next() {
-            let message = match (self.fill)(number, &mut slot, &mut own) {
+            let message = match self.filler.fill(number, &mut slot, &mut scratch) {
                 Ok(()) => Message::Filled(number, slot),
                 Err(error) => {
                     self.stop.store(true, Ordering::Relaxed);
@@ -78,62 +88,51 @@ impl<S, F> Readers<S, F> {
     }
 }
 
-/// How much there is to do, and who does it.
-pub(super) struct Work {
-    /// The number of slots to be filled.
-    pub(super) count: usize,
-    /// How many threads fill slots; 0 for the default.
-    pub(super) threads: usize,
-}
-
-/// Fills slots with the numbers from 0 up to `count`, and has each copied.
-///
-/// `fill` fills the slot of a number. `parts` says what is copied from it.
+/// Fills slots in several threads, 0 for the default number, and has each copied.
 ///
 /// # Errors
 ///
 /// The first failure stops all threads: each ends with the slot that it is at. If several slots
-/// could not be filled, the error is the one of the first of them. A panic of `fill` goes on in the
-/// calling thread.
-pub(super) fn run<'p, T: Staging, B: Default>(
-    Work { count, threads }: Work,
+/// could not be filled, the error is the one of the first of them. A panic of a thread goes on in
+/// the calling thread.
+pub(super) fn run<T: Staging, F: Filler<T>>(
+    filler: &F,
+    threads: usize,
     buffers: StagingBuffers,
     staging: &mut T,
-    fill: impl Fn(usize, &mut T::Slot, &mut B) -> Result<()> + Sync,
-    parts: impl Fn(usize) -> &'p [StagedPart],
 ) -> Result<()> {
-    let slots = buffers.slots.max(1).min(count);
+    let slots = buffers.slots.max(1).min(filler.count());
     let threads = NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(slots);
     let (free, free_slots) = channel();
     let queue = Mutex::new(Queue { free: free_slots, next: 0 });
-    let shared = Readers { queue, count, stop: AtomicBool::new(false), fill };
-    let mut device = Device { count, slots, slot_bytes: buffers.slot_bytes, staging, parts };
+    let shared = Readers::<T, F> { queue, stop: AtomicBool::new(false), filler };
+    let mut device = Device { slots, slot_bytes: buffers.slot_bytes, staging, filler };
     thread::scope(|scope| {
         let (sender, messages) = channel();
-        let readers: Vec<_> = (0..threads)
-            .map_while(|_| {
-                let (shared, sender, task) = (&shared, sender.clone(), Task::current());
-                let work = move || {
-                    let _task = task.enter();
-                    shared.work(sender);
-                };
-                thread::Builder::new().spawn_scoped(scope, work).ok()
-            })
-            .collect();
+        let start = |_| {
+            let shared = &shared;
+            let sender = sender.clone();
+            let task = Task::current();
+            let work = move || {
+                let _task = task.enter();
+                shared.work(sender);
+            };
+            thread::Builder::new().spawn_scoped(scope, work).ok()
+        };
+        let readers: Vec<_> = (0..threads).map_while(start).collect();
         drop(sender);
         let result = if readers.is_empty() {
             // The system has no more threads to give.
-            device.in_turn(&shared.fill)
+            device.in_turn()
         } else {
-            let result = device.copy(&free, &messages);
-            if result.is_err() {
-                shared.stop.store(true, Ordering::Relaxed);
-            }
-            result
+            device.copy(&free, &messages)
         };
+        if result.is_err() {
+            shared.stop.store(true, Ordering::Relaxed);
+        }
         // Threads that wait for a slot end now.
         drop(free);
-        let failed = first_failure(result, messages, count);
+        let failed = first_failure(result, messages, filler.count());
         for reader in readers {
             reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
@@ -185,26 +184,25 @@ impl From<Error> for Stopped {
 }
 
 /// The device, to which only the calling thread talks, and what it is to copy.
-struct Device<'d, T, P> {
-    /// The number of slots to be copied.
-    count: usize,
+struct Device<'d, T, F> {
     /// The most slots that exist.
     slots: usize,
     slot_bytes: usize,
     staging: &'d mut T,
-    parts: P,
+    filler: &'d F,
 }
 
-impl<'p, T: Staging, P: Fn(usize) -> &'p [StagedPart]> Device<'_, T, P> {
+impl<T: Staging, F: Filler<T>> Device<'_, T, F> {
     /// Hands out slots, has them copied when they are filled, and hands them out again.
     fn copy(
         &mut self,
         free: &Sender<T::Slot>,
         messages: &Receiver<Message<T::Slot>>,
     ) -> Result<(), Stopped> {
-        let (mut begun, mut copying) = (0, 0);
+        let mut begun = 0;
+        let mut copying = 0;
         let mut made = 0;
-        while begun < self.count || copying > 0 {
+        while begun < self.filler.count() || copying > 0 {
             // First whatever the device can be given, then new slots, and only then wait: for the
             // device if it is busy, else for the threads.
             let message = match messages.try_recv() {
@@ -226,8 +224,9 @@ impl<'p, T: Staging, P: Fn(usize) -> &'p [StagedPart]> Device<'_, T, P> {
             };
             match message {
                 Some(Message::Filled(number, slot)) => {
-                    self.staging.begin_copy(slot, (self.parts)(number))?;
-                    (begun, copying) = (begun + 1, copying + 1);
+                    self.staging.begin_copy(slot, self.filler.parts(number))?;
+                    begun += 1;
+                    copying += 1;
                 }
                 Some(Message::Failed(number, error)) => return Err(Stopped::Failed(number, error)),
                 // Threads end before all is filled only if one of them panicked.
@@ -238,19 +237,17 @@ impl<'p, T: Staging, P: Fn(usize) -> &'p [StagedPart]> Device<'_, T, P> {
     }
 
     /// Fills and copies one slot after the other, on this thread.
-    fn in_turn<B: Default>(
-        &mut self,
-        fill: &impl Fn(usize, &mut T::Slot, &mut B) -> Result<()>,
-    ) -> Result<(), Stopped> {
-        let mut own = B::default();
+    fn in_turn(&mut self) -> Result<(), Stopped> {
+        let mut scratch = F::Scratch::default();
         let mut free = None;
-        for number in 0..self.count {
+        for number in 0..self.filler.count() {
             let mut slot = match free.take() {
                 Some(slot) => slot,
                 None => self.staging.new_slot(self.slot_bytes)?,
             };
-            fill(number, &mut slot, &mut own).map_err(|error| Stopped::Failed(number, error))?;
-            self.staging.begin_copy(slot, (self.parts)(number))?;
+            let filled = self.filler.fill(number, &mut slot, &mut scratch);
+            filled.map_err(|error| Stopped::Failed(number, error))?;
+            self.staging.begin_copy(slot, self.filler.parts(number))?;
             free = Some(self.staging.finish_copy()?);
         }
         Ok(())
@@ -296,29 +293,47 @@ mod tests {
         }
     }
 
-    fn device(
+    /// Fills so many slots with their numbers; those from `failing` on fail, later ones sooner.
+    struct Numbers {
         count: usize,
-        staging: &mut Noting,
-    ) -> Device<'_, Noting, fn(usize) -> &'static [StagedPart]> {
-        Device { count, slots: 4, slot_bytes: 1, staging, parts: |_| &[] }
+        failing: usize,
+    }
+
+    impl Filler<Noting> for Numbers {
+        type Scratch = ();
+
+        fn count(&self) -> usize {
+            self.count
+        }
+
+        fn fill(&self, number: usize, slot: &mut Vec<u8>, _: &mut ()) -> Result<()> {
+            if number >= self.failing {
+                let wait = if number == self.failing { 30 } else { 0 };
+                thread::sleep(Duration::from_millis(wait));
+                return Err(Error::from(ErrorKind::TensorNotFound).in_tensor(&number.to_string()));
+            }
+            slot[0] = number as u8;
+            Ok(())
+        }
+
+        fn parts(&self, _: usize) -> &[StagedPart] {
+            &[]
+        }
     }
 
     #[test]
     fn without_threads_one_slot_is_filled_after_the_other() {
-        let fill = |number: usize, slot: &mut Vec<u8>, _: &mut ()| {
-            if number == 5 {
-                return Err(ErrorKind::Cancelled.into());
-            }
-            slot[0] = number as u8;
-            Ok(())
+        let in_turn = |count: usize, staging: &mut Noting| {
+            let filler = &Numbers { count, failing: 5 };
+            Device { slots: 4, slot_bytes: 1, staging, filler }.in_turn()
         };
         let mut noting = Noting::default();
-        assert!(device(5, &mut noting).in_turn(&fill).is_ok());
-        assert_eq!((noting.made, noting.arrived), (1, vec![0, 1, 2, 3, 4]));
+        assert!(in_turn(5, &mut noting).is_ok());
+        assert_eq!(noting.made, 1);
+        assert_eq!(noting.arrived, [0, 1, 2, 3, 4]);
 
         let mut noting = Noting::default();
-        let stopped = device(7, &mut noting).in_turn(&fill);
-        assert!(matches!(stopped, Err(Stopped::Failed(5, _))));
+        assert!(matches!(in_turn(7, &mut noting), Err(Stopped::Failed(5, _))));
         assert_eq!(noting.arrived.len(), 5);
     }
 
@@ -326,17 +341,8 @@ mod tests {
     fn the_first_slot_that_cannot_be_filled_counts() {
         for threads in [1, 2, 6] {
             let ring = StagingBuffers { slots: 6, slot_bytes: 1 };
-            // Later slots fail sooner.
-            let fill = |number: usize, _: &mut Vec<u8>, _: &mut ()| {
-                if number < 3 {
-                    return Ok(());
-                }
-                thread::sleep(Duration::from_millis(if number == 3 { 30 } else { 0 }));
-                Err(Error::from(ErrorKind::TensorNotFound).in_tensor(&number.to_string()))
-            };
-            let mut staging = Noting::default();
-            let error =
-                run(Work { count: 100, threads }, ring, &mut staging, fill, |_| &[]).unwrap_err();
+            let filler = Numbers { count: 100, failing: 3 };
+            let error = run(&filler, threads, ring, &mut Noting::default()).unwrap_err();
             assert_eq!(error.tensor(), Some("3"));
         }
     }

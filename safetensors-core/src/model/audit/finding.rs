@@ -191,7 +191,8 @@ impl fmt::Display for Finding {
                 )
             }
             Self::InvalidBools { tensor, index, found, others, .. } => {
-                let (tensor, others) = (Quoted(tensor), Others(*others, "element", " too"));
+                let tensor = Quoted(tensor);
+                let others = Others(*others, "element", " too");
                 write!(f, "element {index} of the BOOL tensor {tensor} ")?;
                 write!(f, "should be 0 or 1, found {found}{others}")
             }

@@ -68,12 +68,14 @@ impl FileLayout {
     /// [`ErrorKind::Io`] if the header cannot be read.
     pub(super) fn of(file: &SafeTensors<impl ReadAt>) -> Result<Self> {
         let header = file.header();
-        let (data_start, header_len) = (header.data_start(), header.json_len());
+        let data_start = header.data_start();
+        let header_len = header.json_len();
         let text_start = data_start - header_len;
         let white_space = |at_end| {
             white_space(file.source(), text_start, data_start, at_end).map_err(ErrorKind::Io)
         };
-        let (leading, trailing) = (white_space(false)?, white_space(true)?);
+        let leading = white_space(false)?;
+        let trailing = white_space(true)?;
         let mut misaligned = header.iter().filter_map(|tensor| misaligned(data_start, &tensor));
         let first_misaligned = misaligned.next();
         Ok(Self {

@@ -90,7 +90,8 @@ impl<S: ReadAt> Checkpoint<S> {
                     *others += 1
                 }
                 _ => {
-                    let (file, tensor) = (shard.path().into(), tensor.name().into());
+                    let file = shard.path().into();
+                    let tensor = tensor.name().into();
                     findings.push(Finding::UnindexedTensors { file, tensor, others: 0 });
                 }
             }
@@ -167,7 +168,9 @@ impl<S: ReadAt> Checkpoint<S> {
 
 /// The finding about bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
 fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding>> {
-    let (mut first, mut count, mut bytes) = (None, 0, Vec::new());
+    let mut first = None;
+    let mut count = 0;
+    let mut bytes = Vec::new();
     for piece in tensor.pieces() {
         bytes.resize(piece.byte_len() as usize, 0);
         piece.read_bytes_into(&mut bytes)?;
@@ -181,7 +184,8 @@ fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding
     }
     let file = tensor.file().map(Path::to_owned).unwrap_or_default();
     let finding = |(index, found)| {
-        let (tensor, others) = (tensor.name().into(), count - 1);
+        let tensor = tensor.name().into();
+        let others = count - 1;
         Finding::InvalidBools { file, tensor, index, found, others }
     };
     Ok(first.map(finding))

@@ -91,7 +91,8 @@ struct Recorded<'a, S> {
 
 impl<'a, S: ReadAt> Recorded<'a, S> {
     fn read(file: &'a CheckpointFile<S>, options: &DigestOptions) -> Result<Self> {
-        let (archive, file) = (file.safetensors(), file.path());
+        let archive = file.safetensors();
+        let file = file.path();
         let mut recorded =
             Self { archive, file, tensors: Vec::new(), unrecorded: Vec::new(), sha256: None };
         recorded.fill(options).map_err(|error| error.in_path(file))?;
@@ -127,7 +128,8 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         if found == *expected {
             return Ok(());
         }
-        let (expected, found) = (expected.to_string(), found.to_string());
+        let expected = expected.to_string();
+        let found = found.to_string();
         Err(tensor
             .locate(ErrorKind::DigestMismatch { algorithm: "XXH3-128", expected, found }.into()))
     }
@@ -139,7 +141,8 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         if found == expected {
             return Ok(());
         }
-        let (expected, found) = (expected.to_string(), found.to_string());
+        let expected = expected.to_string();
+        let found = found.to_string();
         let mismatch = ErrorKind::DigestMismatch { algorithm: "SHA-256", expected, found };
         Err(Error::from(mismatch).in_path(self.file))
     }
@@ -166,7 +169,8 @@ fn run<'a, S: ReadAt>(
     files: &[Recorded<'a, S>],
     options: &DigestOptions,
 ) -> Result<Vec<VerifiedFile<'a>>> {
-    let (mut jobs, mut total) = (Vec::new(), 0);
+    let mut jobs = Vec::new();
+    let mut total = 0;
     for file in files {
         total += file.tensors.iter().map(|(tensor, _)| tensor.byte_len()).sum::<u64>();
         jobs.extend((0..file.tensors.len()).map(|position| Job::Tensor(file, position)));

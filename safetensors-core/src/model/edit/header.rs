@@ -44,7 +44,8 @@ pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
     let mut old = vec![0; new.len()];
     source.read_exact_at(&mut old, 0).map_err(ErrorKind::Io)?;
-    let (mark, changed) = (mark(random()), changed(&old, new));
+    let mark = mark(random());
+    let changed = changed(&old, new);
     let write = Write { file: source.file(), mark, changed, durable: edit.durable };
     let backup = header_backup(&edit.destination);
     Ok(write.replace(old, new.to_vec(), &backup).map_err(ErrorKind::Io)?)

@@ -92,7 +92,7 @@ use crate::file::hash::{Change, DigestOptions, Note, check_records, signatures};
 use crate::file::io::{FileSource, SafeTensors};
 use crate::file::save::Order;
 use crate::file::save::cached::refuse_cached;
-use crate::format::error::{Error, Result};
+use crate::format::error::Result;
 use crate::format::header::{Header, Metadata};
 use crate::format::tensor::TensorSource;
 
@@ -329,11 +329,16 @@ impl<'a> Edit<'a> {
     /// The errors of [`apply`](Edit::apply), except the errors of writing and of the bytes of
     /// appended tensors.
     pub fn dry_run(&self) -> Result<Edited> {
-        let outcome = || {
-            let plan = EditPlan::new(self)?;
-            self.check_place(plan.outcome(self), plan.change)
-        };
-        outcome().map_err(|error: Error| error.in_path(&self.path))
+        Ok(self.checked_plan()?.1)
+    }
+
+    /// The plan, and what it does.
+    fn checked_plan(&self) -> Result<(EditPlan<'_>, Edited)> {
+        let plan = EditPlan::new(self).map_err(|error| error.in_path(&self.path))?;
+        match self.check_place(plan.outcome(self), plan.change) {
+            Ok(outcome) => Ok((plan, outcome)),
+            Err(error) => Err(error.in_path(&self.path)),
+        }
     }
 
     /// Returns the side effects of [`apply`](Edit::apply): digests that are removed, signatures that
@@ -359,16 +364,13 @@ impl<'a> Edit<'a> {
     ///
     /// The errors of [`dry_run`](Edit::dry_run).
     pub fn notes(&self) -> Result<Vec<Note>> {
-        let notes = || {
-            let plan = EditPlan::new(self)?;
-            if self.check_place(plan.outcome(self), plan.change)? == Edited::Unchanged {
-                return Ok(Vec::new());
-            }
-            let mut notes = plan.notes;
-            notes.extend(signatures(&self.path, plan.change));
-            Ok(notes)
-        };
-        notes().map_err(|error: Error| error.in_path(&self.path))
+        let (plan, outcome) = self.checked_plan()?;
+        if outcome == Edited::Unchanged {
+            return Ok(Vec::new());
+        }
+        let mut notes = plan.notes;
+        notes.extend(signatures(&self.path, plan.change));
+        Ok(notes)
     }
 
     /// Fails if the edit changes a file in a cache of the Hub, and that is not allowed, or one that

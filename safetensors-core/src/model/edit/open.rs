@@ -16,35 +16,36 @@ use crate::format::error::{Error, Result};
 use crate::format::header::Metadata;
 
 pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
-    let open = || {
-        let destination = destination(path)?;
-        let (source, found) = if read_only {
-            (FileSource::open(&destination)?, HeaderState::Whole)
-        } else {
-            open_and_restore(&destination)?
-        };
-        let archive = SafeTensors::from_source(source)?;
-        Ok(Edit {
-            path: path.into(),
-            destination,
-            metadata: archive.metadata().clone(),
-            archive,
-            read_only,
-            restored: found == HeaderState::Restored,
-            set: Metadata::new(),
-            recorded: Metadata::new(),
-            recording: DigestOptions::new(),
-            renamed: Vec::new(),
-            removed: Vec::new(),
-            appended: Vec::new(),
-            order: Order::Given,
-            align: None,
-            in_place: false,
-            change_cached: false,
-            durable: true,
-        })
+    open_file(path, read_only).map_err(|error| error.in_path(path))
+}
+
+fn open_file(path: &Path, read_only: bool) -> Result<Edit<'static>> {
+    let destination = destination(path)?;
+    let (source, found) = if read_only {
+        (FileSource::open(&destination)?, HeaderState::Whole)
+    } else {
+        open_and_restore(&destination)?
     };
-    open().map_err(|error: Error| error.in_path(path))
+    let archive = SafeTensors::from_source(source)?;
+    Ok(Edit {
+        path: path.into(),
+        destination,
+        metadata: archive.metadata().clone(),
+        archive,
+        read_only,
+        restored: found == HeaderState::Restored,
+        set: Metadata::new(),
+        recorded: Metadata::new(),
+        recording: DigestOptions::new(),
+        renamed: Vec::new(),
+        removed: Vec::new(),
+        appended: Vec::new(),
+        order: Order::Given,
+        align: None,
+        in_place: false,
+        change_cached: false,
+        durable: true,
+    })
 }
 
 /// Restores the old header of a file if an edit was interrupted while it wrote the header in place.
@@ -90,30 +91,30 @@ pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
 /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io).
 pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
-    let is_torn = || {
-        let destination = destination(path)?;
-        let source = FileSource::open_now(&destination)?;
-        header::can_be_restored(&source, &destination).map_err(|error| Error::io(error, path))
-    };
-    is_torn().map_err(|error| error.in_path(path))
+    let destination = destination(path).map_err(|error| error.in_path(path))?;
+    let source = FileSource::open_now(&destination).map_err(|error| error.in_path(path))?;
+    header::can_be_restored(&source, &destination).map_err(|error| Error::io(error, path))
 }
 
 pub(super) fn open_and_restore(destination: &Path) -> Result<(FileSource, HeaderState)> {
     refuse_special(destination)?;
     replaceable(destination, &SaveOptions::new())?;
     let mut source = FileSource::open_to_edit(destination)?;
-    let mut restore = || {
-        lock(source.file(), destination)?;
-        // Of an earlier edit that was killed. This one takes the lock only if it changes something.
-        DirectoryLock::clear(directory(destination));
-        let found = header::restore(&source, destination)?;
-        // An earlier holder of the lock may have written to the file since it was opened here. From
-        // now on no other edit can.
-        source.refresh()?;
-        Ok(found)
-    };
-    let found = restore().map_err(|error| Error::io(error, destination))?;
-    Ok((source, found))
+    match lock_and_restore(&mut source, destination) {
+        Ok(found) => Ok((source, found)),
+        Err(error) => Err(Error::io(error, destination)),
+    }
+}
+
+fn lock_and_restore(source: &mut FileSource, destination: &Path) -> io::Result<HeaderState> {
+    lock(source.file(), destination)?;
+    // Of an earlier edit that was killed. This one takes the lock only if it changes something.
+    DirectoryLock::clear(directory(destination));
+    let found = header::restore(source, destination)?;
+    // An earlier holder of the lock may have written to the file since it was opened here. From now
+    // on no other edit can.
+    source.refresh()?;
+    Ok(found)
 }
 
 /// Checks that the file was neither written to nor replaced since it was opened. The edit would

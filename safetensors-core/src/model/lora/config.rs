@@ -82,7 +82,8 @@ impl Config {
             Numbers::new(patterns, expressions)
                 .map_err(|problem| wrong(format!("{setting}: {problem}")))
         };
-        let (ranks, alphas) = (numbers("rank_pattern")?, numbers("alpha_pattern")?);
+        let ranks = numbers("rank_pattern")?;
+        let alphas = numbers("alpha_pattern")?;
         let whole = take::<Vec<String>>(&mut fields, "modules_to_save")?.unwrap_or_default();
         let whole = whole.iter().filter(|end| !end.is_empty());
         let mut whole: Vec<String> = whole.map(|end| end.chars().rev().collect()).collect();
@@ -129,7 +130,8 @@ impl Config {
 
     /// The factor of a module's product.
     pub(super) fn scaling(&self, module: &str) -> f64 {
-        let (rank, alpha) = (self.rank(module), self.alphas.of(module).unwrap_or(self.alpha));
+        let rank = self.rank(module);
+        let alpha = self.alphas.of(module).unwrap_or(self.alpha);
         alpha / if self.is_rslora { rank.sqrt() } else { rank }
     }
 }

@@ -113,7 +113,8 @@ impl<'a> Names<'a> {
     /// The one change of names by which all of a group are found that are not there as they are.
     /// `first` is the first of them.
     fn change_for(&self, wanted: &[Wanted], first: usize) -> Result<Option<Change>, Failure> {
-        let (number, first) = (first, &wanted[first]);
+        let number = first;
+        let first = &wanted[first];
         let missing: Vec<_> = wanted
             .iter()
             .filter(|one| one.group == first.group && !one.may_be_new)
@@ -143,7 +144,8 @@ impl<'a> Names<'a> {
         match (fitting.next(), fitting.next()) {
             (Some(one), Some(other)) => {
                 let [one, other] = [one, other].map(|it| self.get(first, Some(it)).ok().flatten());
-                let (one, other) = (one.unwrap_or_default(), other.unwrap_or_default());
+                let one = one.unwrap_or_default();
+                let other = other.unwrap_or_default();
                 Err((number, ambiguous(one.min(other), one.max(other))))
             }
             (Some(change), None) => Ok(Some(change.clone())),

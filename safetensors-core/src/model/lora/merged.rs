@@ -142,7 +142,8 @@ impl Stored {
 /// Reads elements of a tensor of an adapter.
 fn read_part(adapter: &Source, position: usize, first: u64, out: &mut [f32]) -> io::Result<()> {
     let tensor = adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
-    let (file, dtype) = (tensor.file_index(), tensor.dtype());
+    let file = tensor.file_index();
+    let dtype = tensor.dtype();
     Stored { file, offset: tensor.file_offset(), dtype }.read(adapter, first, out)
 }
 

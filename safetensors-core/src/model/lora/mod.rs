@@ -107,11 +107,11 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::open_whole`] and [`Adapter::of`].
+    /// The errors of [`Checkpoint::open`] and [`Adapter::of`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = path.join(PEFT_FILE);
-        Self::of(Checkpoint::open_whole(if file.is_file() { &file } else { path })?)
+        Self::of(Checkpoint::open(if file.is_file() { &file } else { path })?)
     }
 
     /// The adapter in a checkpoint that is open, from whatever [store](crate::checkpoint::store).

@@ -68,7 +68,8 @@ impl Numbers {
         // In an expression, `.` is not the end of a line.
         let line = chars.iter().position(|c| *c == '\n').unwrap_or(chars.len());
         let dots = (0..line).filter(|at| chars[*at] == '.');
-        let (mut found, mut name) = (None, Vec::new());
+        let mut found = None;
+        let mut name = Vec::new();
         for start in [0].into_iter().chain(dots.map(|dot| dot + 1)) {
             let end = &chars[start..];
             let shape = |len| Shape { len, is_whole: false, any: Vec::new() };
@@ -94,7 +95,8 @@ fn plain(pattern: &str) -> Option<(Shape, Vec<char>)> {
     }
     let (start, is_whole) = pattern.strip_prefix('^').map_or((pattern, false), |it| (it, true));
     let mut rest = start.strip_suffix('$').unwrap_or(start).chars();
-    let (mut name, mut any) = (Vec::new(), Vec::new());
+    let mut name = Vec::new();
+    let mut any = Vec::new();
     while let Some(c) = rest.next() {
         name.push(match c {
             '.' => {

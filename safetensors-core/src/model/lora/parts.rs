@@ -163,7 +163,8 @@ fn of_diffusers(source: &Source) -> Result<BTreeMap<String, Config>> {
         let Some((model, field)) = key.split_once('.') else { continue };
         models.entry(model.to_owned()).or_default().insert(field.to_owned(), value);
     }
-    let (mut configs, mut expressions) = (BTreeMap::new(), Expressions::default());
+    let mut configs = BTreeMap::new();
+    let mut expressions = Expressions::default();
     for (model, mut fields) in models {
         fields.remove("peft_type");
         configs.insert(model, Config::of(fields, &mut expressions)?);
@@ -196,7 +197,8 @@ fn module(
     };
     let config = config.or_else(|| configs.get(group));
     if let Some(expected) = config.map(|config| config.rank(rest)).filter(|r| *r != rank as f64) {
-        let (expected, found) = (format!("a rank of {expected}"), format!("a rank of {rank}"));
+        let expected = format!("a rank of {expected}");
+        let found = format!("a rank of {rank}");
         return Err(located(&down_tensor, AdapterProblem::Mismatch { expected, found }));
     }
     let magnitude = match (config, found.tensors.get(&Role::Magnitude)) {
@@ -248,7 +250,8 @@ fn missing(source: &Source, name: &str, found: &Found, role: Role) -> Error {
 fn check_shapes<S>(down: &LazyTensor<'_, S>, up: &LazyTensor<'_, S>) -> Result<usize> {
     for tensor in [down, up] {
         if !tensor.dtype().is_float() {
-            let (expected, found) = ("floating-point numbers".into(), tensor.dtype().to_string());
+            let expected = "floating-point numbers".into();
+            let found = tensor.dtype().to_string();
             return Err(located(tensor, AdapterProblem::Mismatch { expected, found }));
         }
         if tensor.shape().len() < 2 || tensor.shape().contains(&0) {
@@ -272,7 +275,8 @@ fn check_shapes<S>(down: &LazyTensor<'_, S>, up: &LazyTensor<'_, S>) -> Result<u
 fn number(source: &Source, position: usize) -> Result<f64> {
     let Some(tensor) = source.tensor_at(position) else { return Ok(1.0) };
     if tensor.element_count() != 1 {
-        let (expected, found) = ("one number".into(), format!("shape {}", Shape(tensor.shape())));
+        let expected = "one number".into();
+        let found = format!("shape {}", Shape(tensor.shape()));
         return Err(located(&tensor, AdapterProblem::Mismatch { expected, found }));
     }
     let number = tensor.read_with(&LoadOptions::new().all_as(Dtype::F64))?.into_vec::<f64>()?;

@@ -59,12 +59,15 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         let mut wanted = Vec::new();
         let mut tensors = Vec::new();
         for Whole { name, position, may_be_new } in &parts.whole {
-            let (name, may_be_new, group) = (name.clone(), *may_be_new, String::new());
+            let name = name.clone();
+            let may_be_new = *may_be_new;
+            let group = String::new();
             wanted.push(Wanted { name, is_flattened: false, may_be_new, group });
             tensors.push(source.tensor_at(*position));
         }
         let mut want = |name: String, position, module: &Module| {
-            let (is_flattened, group) = (module.is_flattened, module.group.clone());
+            let is_flattened = module.is_flattened;
+            let group = module.group.clone();
             wanted.push(Wanted { name, is_flattened, may_be_new: false, group });
             tensors.push(source.tensor_at(position));
         };
@@ -218,7 +221,8 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     ) -> Result<Product> {
         let merged = &self.tensors[number];
         let down = source.tensor_at(module.down).map(|down| down.shape()).unwrap_or_default();
-        let (outputs, inputs) = (up.shape()[0], &down[1..]);
+        let outputs = up.shape()[0];
+        let inputs = &down[1..];
         let [first, rest @ ..] = &merged.shape[..] else {
             let expected = "a weight with dimensions".to_owned();
             return Err(located(up, mismatch(expected, format!("{:?}, a scalar", merged.name))));

@@ -23,9 +23,11 @@ impl Factors {
     /// as many rows; transposed if `is_transposed`.
     pub(super) fn new(up: Vec<f32>, down: Vec<f32>, rank: usize, is_transposed: bool) -> Self {
         let rank = rank.max(1);
-        let (rows, columns) = (up.len() / rank, down.len() / rank);
+        let rows = up.len() / rank;
+        let columns = down.len() / rank;
         if is_transposed {
-            let (left, right) = (transposed(&down, columns), transposed(&up, rank));
+            let left = transposed(&down, columns);
+            let right = transposed(&up, rank);
             Self { left, right, rank, columns: rows }
         } else {
             Self { left: up, right: down, rank, columns }
@@ -44,10 +46,12 @@ impl Factors {
         mut each: impl FnMut(usize, &[f32]),
     ) {
         let left = &self.left[row * self.rank..][..self.rank];
-        let (mut sums, mut rounded) = ([0.0_f64; BLOCK], [0.0_f32; BLOCK]);
+        let mut sums = [0.0_f64; BLOCK];
+        let mut rounded = [0.0_f32; BLOCK];
         for first in columns.clone().step_by(BLOCK) {
             let count = (columns.end - first).min(BLOCK);
-            let (sums, rounded) = (&mut sums[..count], &mut rounded[..count]);
+            let sums = &mut sums[..count];
+            let rounded = &mut rounded[..count];
             vectorized(
                 #[inline(always)]
                 || self.multiply(left, first, sums, rounded),
@@ -65,7 +69,10 @@ impl Factors {
         for (number, four) in fours.iter().enumerate() {
             let [a, b, c, d] = four.map(f64::from);
             let k = 4 * number;
-            let (of_a, of_b, of_c, of_d) = (right(k), right(k + 1), right(k + 2), right(k + 3));
+            let of_a = right(k);
+            let of_b = right(k + 1);
+            let of_c = right(k + 2);
+            let of_d = right(k + 3);
             for i in 0..count {
                 let sum = sums[i] + a * f64::from(of_a[i]) + b * f64::from(of_b[i]);
                 sums[i] = sum + c * f64::from(of_c[i]) + d * f64::from(of_d[i]);

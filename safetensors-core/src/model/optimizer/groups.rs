@@ -87,7 +87,8 @@ impl Groups {
         let value = of(first);
         if let Some(other) = others.iter().find(|other| of(other) != value) {
             let text = |value: Option<&Value>| value.map_or("none".into(), Value::to_string);
-            let (one, other) = (text(value), text(of(other)));
+            let one = text(value);
+            let other = text(of(other));
             return Err(OptimizerProblem::GroupsDiffer { setting, one, other }.into());
         }
         let Some(value) = value else { return Ok(None) };

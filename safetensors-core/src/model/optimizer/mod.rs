@@ -85,7 +85,8 @@ impl Default for PyTorchTraining {
 impl PyTorchTraining {
     /// The model is under the key `model`, and the optimizer under `optimizer`.
     pub fn new() -> Self {
-        let (model, optimizer) = ("model".into(), "optimizer".into());
+        let model = "model".into();
+        let optimizer = "optimizer".into();
         Self { model, optimizer, parameters: Vec::new(), decoupled: None }
     }
 

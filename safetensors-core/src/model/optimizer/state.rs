@@ -70,6 +70,7 @@ pub struct OptimizerState {
 
 /// The state of one parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct ParameterState {
     /// What the names of its tensors begin with, with a dot behind it.
     prefix: String,
@@ -98,16 +99,19 @@ impl OptimizerState {
     }
 
     /// The parameters that have a state, sorted by name.
+    #[doc(hidden)]
     pub fn parameters(&self) -> impl Iterator<Item = (&str, &ParameterState)> {
         self.parameters.iter().map(|(name, state)| (name.as_str(), state))
     }
 
     /// The state of a parameter, if it has one.
+    #[doc(hidden)]
     pub fn get(&self, parameter: &str) -> Option<&ParameterState> {
         self.parameters.get(parameter)
     }
 
     /// The name that a tensor of the checkpoint has, or would have if the parameter had a state.
+    #[doc(hidden)]
     pub fn tensor(&self, parameter: &str, kind: &str) -> String {
         let prefix = self.get(parameter).map(|state| state.prefix.clone());
         let prefix = prefix.unwrap_or_else(|| format!("{}{parameter}.", self.prefix));
@@ -127,13 +131,15 @@ impl OptimizerState {
     ///
     /// [`OptimizerProblem::StepsDiffer`] in an [`ErrorKind::Optimizer`]. Parameters that did not
     /// get a gradient at each step made fewer steps.
+    #[doc(hidden)]
     pub fn steps(&self) -> Result<Option<u64>> {
         let mut steps = self.parameters().filter_map(|(name, state)| Some((name, state.steps?)));
         let Some((name, first)) = steps.next() else { return Ok(None) };
         match steps.find(|(_, steps)| *steps != first) {
             None => Ok(Some(first)),
             Some((other, other_steps)) => {
-                let (name, other) = (name.into(), other.into());
+                let name = name.into();
+                let other = other.into();
                 Err(OptimizerProblem::StepsDiffer { name, steps: first, other, other_steps }.into())
             }
         }
@@ -153,11 +159,13 @@ impl OptimizerState {
 
 impl ParameterState {
     /// The kinds of its tensors, such as `exp_avg`, sorted. The number of steps is not among them.
+    #[doc(hidden)]
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.kinds.iter().map(String::as_str).filter(|kind| *kind != STEP)
     }
 
     /// How many steps the parameter made; `None` if its optimizer does not count them.
+    #[doc(hidden)]
     pub fn steps(&self) -> Option<u64> {
         self.steps
     }
@@ -174,7 +182,8 @@ fn read_steps<'a, S: ReadAt>(
     for name in &names {
         let found = checkpoint.tensor(name)?.shape();
         if found.iter().any(|&dim| dim != 1) {
-            let (name, found) = (name.clone(), found.to_vec());
+            let name = name.clone();
+            let found = found.to_vec();
             mismatches.push(Mismatch::Shape { name, expected: Vec::new(), found });
         }
     }

@@ -115,21 +115,9 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(source::dequantized(self, weights)?.without_codes())
     }
 
-    /// [`dequantized`](Checkpoint::dequantized) for the weights that `wanted` accepts. The others
-    /// stay as they are stored.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Quantization`], and the errors of reading.
-    pub fn dequantized_if(
-        self,
-        wanted: impl FnMut(&QuantizedWeight) -> bool,
-    ) -> Result<Checkpoint<Computed<S>>> {
-        self.dequantized_but(&mut |_| false, wanted)
-    }
-
-    /// The same of a checkpoint with the weights of
-    /// [`quantized_weights_but`](Self::quantized_weights_but).
+    /// [`dequantized`](Checkpoint::dequantized) for the weights of
+    /// [`quantized_weights_but`](Self::quantized_weights_but) that `wanted` accepts. The others stay
+    /// as they are stored.
     #[doc(hidden)]
     pub fn dequantized_but(
         self,

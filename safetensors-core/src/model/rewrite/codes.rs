@@ -73,7 +73,8 @@ impl<S: ReadAt> Tensors for Together<'_, '_, S> {
     fn read(&self, positions: &[usize]) -> Result<Vec<TensorBuf>> {
         let read = |&position: &usize| {
             let (_, planned) = &self.rewrite.tensors[position];
-            let (dtype, shape) = (planned.source_dtype(), planned.source_shape());
+            let dtype = planned.source_dtype();
+            let shape = planned.source_shape();
             let mut bytes = Vec::new();
             let len = byte_len(dtype, shape)?;
             write_exactly(&planned.origin, len, &mut |piece| {

@@ -15,9 +15,11 @@ use std::path::Path;
 pub use plan::Plan;
 pub use planned::PlannedTensor;
 
-use crate::checkpoint::{Checkpoint, LocalDirectory, SavedShards, ShardOptions, stage_sharded_to};
+use crate::checkpoint::{
+    Assembled, Checkpoint, LocalDirectory, SavedShards, ShardOptions, stage_sharded_to,
+};
 use crate::file::hash::{Change, forget};
-use crate::file::io::{FileSource, ReadAt};
+use crate::file::io::ReadAt;
 use crate::file::save::{SaveOptions, stage};
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
@@ -79,7 +81,7 @@ use crate::model::quantized::Quantization;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Rewrite<'a, S = FileSource> {
+pub struct Rewrite<'a, S = Assembled> {
     tensors: Vec<(String, PlannedTensor<'a, S>)>,
     metadata: Metadata,
     /// The checkpoints that tensors come from.
@@ -358,6 +360,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// [`complete_options`](Rewrite::complete_options) for several files.
+    #[doc(hidden)]
     pub fn complete_shard_options(&self, options: &ShardOptions) -> ShardOptions {
         options.clone().save_options(self.complete_options(&options.save_options))
     }
@@ -380,6 +383,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// The options that [`save`](Rewrite::save) makes of these: with the metadata of the sources,
     /// which that of the options overrides, and with tied weights kept tied. They are for programs
     /// that save [`tensors`](Rewrite::tensors) in another place than the local disk.
+    #[doc(hidden)]
     pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();
         let mut options =

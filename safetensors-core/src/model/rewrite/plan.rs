@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{PlannedTensor, Rewrite};
-use crate::checkpoint::{FilePattern, ShardOptions, check_directory, files_of, plan_shards};
+use crate::checkpoint::{
+    Assembled, FilePattern, ShardOptions, check_directory, files_of, plan_shards,
+};
 use crate::file::hash::{self, Change, Note, signatures};
-use crate::file::io::{FileSource, ReadAt};
+use crate::file::io::ReadAt;
 use crate::file::save::layout::Layout;
 use crate::file::save::spec::Spec;
 use crate::file::save::{SaveOptions, atomic};
 use crate::format::error::Result;
 use crate::format::header::Metadata;
-use crate::format::tied;
+use crate::tied;
 
 /// The tensors that a [`Rewrite`] will write, each once, with the aliases that are recorded, and
 /// the files.
@@ -37,7 +39,7 @@ use crate::format::tied;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Plan<'r, 'a, S = FileSource> {
+pub struct Plan<'r, 'a, S = Assembled> {
     tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
     aliases: BTreeMap<String, String>,
     /// The names of the files, with the positions of their tensors in `tensors`.
@@ -187,6 +189,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
     /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that the path could lie in.
+    #[doc(hidden)]
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Some(pattern) = &self.pattern else {
@@ -231,6 +234,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
+    #[doc(hidden)]
     pub fn removed_files(&self, directory: impl AsRef<Path>) -> Result<Vec<String>> {
         let directory = directory.as_ref();
         match &self.pattern {

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::origin::Origin;
-use crate::file::io::{FileSource, ReadAt};
+use crate::checkpoint::Assembled;
+use crate::file::io::ReadAt;
 use crate::file::load::LazyTensor;
 use crate::format::convert::{ConvertOptions, Converted};
 use crate::format::dtype::Dtype;
@@ -14,7 +15,7 @@ use crate::model::quantized::{Fused, Quantization, QuantizationError, QuantizedP
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
 #[derive(Debug)]
-pub struct PlannedTensor<'a, S = FileSource> {
+pub struct PlannedTensor<'a, S = Assembled> {
     pub(super) origin: Origin<'a, S>,
     written: Written<'a, S>,
     byte_len: u64,
@@ -38,7 +39,8 @@ enum Written<'a, S> {
 impl<'a, S> PlannedTensor<'a, S> {
     /// Plans a tensor of a checkpoint, under its own name or an alias.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
-        let (alias, byte_len) = (name != tensor.name(), tensor.byte_len());
+        let alias = name != tensor.name();
+        let byte_len = tensor.byte_len();
         Self::new(Origin::Lazy(tensor), byte_len, name.into(), (tie, alias))
     }
 
@@ -103,6 +105,7 @@ impl<'a, S> PlannedTensor<'a, S> {
 
     /// How far a weight that this rewrite [quantises](super::Rewrite::quantize) is from what it was,
     /// if these are its codes. It is known once they were saved, and costs no further pass.
+    #[doc(hidden)]
     pub fn quantization_error(&self) -> Option<QuantizationError> {
         match &self.written {
             Written::Quantized(part) => part.error(),
@@ -112,11 +115,13 @@ impl<'a, S> PlannedTensor<'a, S> {
 
     /// The shape in the source. For a tensor that stores a [quantised](super::Rewrite::quantize)
     /// weight, the shape of the weight.
+    #[doc(hidden)]
     pub fn source_shape(&self) -> &[usize] {
         self.origin.shape()
     }
 
     /// The dtype in the source, before a conversion.
+    #[doc(hidden)]
     pub fn source_dtype(&self) -> Dtype {
         self.origin.dtype()
     }
@@ -127,6 +132,7 @@ impl<'a, S> PlannedTensor<'a, S> {
     }
 
     /// The number of bytes in the source, of the weight for each tensor that stores a part of it.
+    #[doc(hidden)]
     pub fn source_len(&self) -> u64 {
         // No tensor is planned whose length is unknown.
         shape::byte_len(self.source_dtype(), self.source_shape()).unwrap_or_default()

@@ -209,6 +209,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::Quantization`] if `config` is not a JSON object.
+    #[doc(hidden)]
     pub fn quantized_config(&self, config: &str) -> Result<String> {
         let module = |(name, planned): &(String, PlannedTensor<'a, S>)| {
             let module = name.strip_suffix(".weight")?.to_owned();
@@ -252,6 +253,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Returns the experts that are stored as one tensor of three dimensions, and are not quantised:
     /// transformers and vLLM read the codes of one expert only from tensors of its own.
+    #[doc(hidden)]
     pub fn stacked_experts(&self) -> impl Iterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors().filter(|(name, planned)| {
             let name = name.to_ascii_lowercase();
@@ -262,8 +264,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Returns how many of the bytes that the sources have in floats are those of weights that are
     /// [quantised](Rewrite::quantize), and how many there are.
+    #[doc(hidden)]
     pub fn quantized_bytes(&self) -> (u64, u64) {
-        let (mut quantized, mut all) = (0, 0);
+        let mut quantized = 0;
+        let mut all = 0;
         for (_, planned) in self.tensors() {
             // Scales are made of the same numbers as their codes.
             if planned.source_dtype().is_float() && !planned.is_alias() && !planned.is_of_codes() {
@@ -296,7 +300,8 @@ impl Groups {
     }
 
     fn join(&mut self, one: usize, other: usize) {
-        let (one, other) = (self.find(one), self.find(other));
+        let one = self.find(one);
+        let other = self.find(other);
         self.0[one] = other;
     }
 }

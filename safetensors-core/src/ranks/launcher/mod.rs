@@ -127,7 +127,8 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
         (None, None) => return Ok(None),
     };
     let value = |number: Option<Number>| number.map(|number| number.value);
-    let (rank, world_size) = (told.rank.value, told.world_size.value);
+    let rank = told.rank.value;
+    let world_size = told.world_size.value;
     let local = (value(told.local_rank), value(told.local_world_size));
     Ok(Some(Rank::checked((rank, world_size), local.0, local.1)))
 }
@@ -219,7 +220,8 @@ fn tasks_on_node(lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
     let (Some(text), Some(node)) = (lookup(variable), number("SLURM_NODEID", lookup)?) else {
         return Ok(None);
     };
-    let (mut nodes, mut found) = (0_usize, None);
+    let mut nodes = 0_usize;
+    let mut found = None;
     for group in text.split(',') {
         let (tasks, times) = match group.strip_suffix(')').map(|group| group.split_once("(x")) {
             Some(Some((tasks, times))) => (digits(tasks), digits(times)),

@@ -47,7 +47,8 @@ impl Stored {
     pub(crate) fn of_parts(name: &str, dtype: Dtype, shape: &[usize]) -> Option<Self> {
         let can_belong = shape.iter().all(|&dim| dim as u64 <= LONGEST);
         let byte_len = byte_len(dtype, shape).ok().filter(|_| can_belong)?;
-        let (name, shape) = (name.to_owned(), shape.to_vec());
+        let name = name.to_owned();
+        let shape = shape.to_vec();
         Some(Self { name, dtype, shape, file: 0, start: 0, byte_len })
     }
 
@@ -159,7 +160,8 @@ impl Matrix {
         lies: Lies,
         columns: usize,
     ) -> Self {
-        let (tensor, numbers) = (tensor.clone(), numbers.into());
+        let tensor = tensor.clone();
+        let numbers = numbers.into();
         Self { tensor, numbers, lies, stored: [0, columns], is_transposed: false }
     }
 
@@ -277,7 +279,8 @@ impl Matrix {
     fn bytes_of(&self, line: usize, columns: &Range<usize>) -> Range<u64> {
         let words = |line: usize, word: usize| {
             let start = line as u64 * self.stored[1] as u64;
-            let (first, end) = (columns.start as u64, columns.end as u64);
+            let first = columns.start as u64;
+            let end = columns.end as u64;
             (start + first) * word as u64..(start + end) * word as u64
         };
         match self.lies {
@@ -296,7 +299,8 @@ impl Matrix {
             Lies::Planes { word, apart, .. } => words(line % apart, word),
             Lies::Tiles => {
                 let start = line as u64 * (self.stored[1] as u64).div_ceil(4);
-                let (first, end) = (columns.start as u64 / 4, (columns.end as u64).div_ceil(4));
+                let first = columns.start as u64 / 4;
+                let end = (columns.end as u64).div_ceil(4);
                 (start + first) * 512..(start + end) * 512
             }
         }
@@ -321,8 +325,10 @@ impl Matrix {
                 codes.decode(from(row), row as u64 * bits, columns.start, out);
             }
             (Numbers::Codes(codes), Lies::Down { word }) => {
-                let (bit, bytes) = (row * codes.bits, word / 8);
-                let (line, shift) = (bit / word, bit % word);
+                let bit = row * codes.bits;
+                let bytes = word / 8;
+                let line = bit / word;
+                let shift = bit % word;
                 // The rest of a code may lie in the next word.
                 if shift + codes.bits <= word {
                     match word {
@@ -338,7 +344,8 @@ impl Matrix {
                 }
             }
             (Numbers::Codes(codes), Lies::Planes { word, apart, high_first }) => {
-                let (planes, plane) = (word * 8 / codes.bits, row / apart);
+                let planes = word * 8 / codes.bits;
+                let plane = row / apart;
                 let shift = codes.bits * if high_first { planes - 1 - plane } else { plane };
                 match word {
                     1 => codes.decode_units(from(row).as_chunks::<1>().0, shift, out),

@@ -61,7 +61,8 @@ impl Matrix {
         let mut rest = &mut bytes[..];
         let mut row = rows.start;
         while row < rows.end {
-            let (matrix, left) = (row / width, row % width);
+            let matrix = row / width;
+            let left = row % width;
             let across = left..width.min(left + rows.end - row);
             let end = row + across.len();
             let these;
@@ -85,7 +86,8 @@ impl Matrix {
         /// The most bytes that are turned at once, so that they stay in a processor's cache.
         const MOST: usize = 1 << 18;
         let unit = self.unit();
-        let (pitch, side) = (unit.pitch(lines.len()), LINE / unit.bytes);
+        let pitch = unit.pitch(lines.len());
+        let side = LINE / unit.bytes;
         // On 32 bits, the product may be larger than a `usize`. The quotient is at most `MOST`.
         let step = MOST as u64 * lines.len() as u64 / out.len().max(1) as u64;
         let step = (step as usize).max(side) / side * side;
@@ -107,7 +109,9 @@ impl Matrix {
 
     /// The same lines as numbers of F32.
     fn numbers(&self, raw: &Raw, lines: Range<usize>, columns: Range<usize>) -> Raw {
-        let (mut bytes, first, width) = (Vec::new(), lines.start, columns.len());
+        let mut bytes = Vec::new();
+        let first = lines.start;
+        let width = columns.len();
         let starts = (0..lines.len()).map(|line| line * width * 4).collect();
         let mut numbers = vec![0.0_f32; width];
         for line in lines {
@@ -133,9 +137,11 @@ impl Matrix {
     /// The units that hold these rows, all of one matrix. The codes of a unit need not be those of
     /// neighbours.
     fn units(&self, rows: Range<usize>) -> Range<usize> {
-        let (unit, width) = (self.unit(), self.stored[1]);
+        let unit = self.unit();
+        let width = self.stored[1];
         let before = rows.start / width * width.div_ceil(unit.codes);
-        let (first, end) = (rows.start % width, rows.start % width + rows.len());
+        let first = rows.start % width;
+        let end = rows.start % width + rows.len();
         match &self.numbers {
             Numbers::Codes(codes) if unit.codes > 1 => {
                 let bytes = codes.bytes(0, &(first..end));
@@ -153,7 +159,8 @@ impl Matrix {
         columns: Range<usize>,
         out: &mut [f32],
     ) {
-        let (unit, width) = (self.unit(), self.stored[1]);
+        let unit = self.unit();
+        let width = self.stored[1];
         let skipped = (columns.start - raw.columns.start) * unit.bytes;
         let bytes = raw.from(self.units(row..row + 1).start);
         match (&self.numbers, self.lies) {
@@ -222,7 +229,8 @@ impl<const N: usize> NullaryFnOnce for Transpose<'_, N> {
                 }
                 let len = starts.len() * N;
                 for (column, out) in block.iter().zip(out.chunks_exact_mut(pitch)) {
-                    let (column, out) = (column.as_flattened(), &mut out[skipped..skipped + len]);
+                    let column = column.as_flattened();
+                    let out = &mut out[skipped..skipped + len];
                     match out.first_chunk_mut::<LINE>() {
                         Some(out) => out.copy_from_slice(column),
                         None => out.copy_from_slice(&column[..len]),
@@ -240,12 +248,15 @@ impl<const N: usize> NullaryFnOnce for Transpose<'_, N> {
 fn turn_words<const N: usize>(lines: &mut [[u64; LINE / 8]; 8]) {
     // Quarters of a square that lie across from each other change places, then those of each
     // quarter.
-    let (mut apart, mut bits, mut low) = (4 / N, 32, u64::MAX >> 32);
+    let mut apart = 4 / N;
+    let mut bits = 32;
+    let mut low = u64::MAX >> 32;
     while apart > 0 {
         for line in (0..8 / N).filter(|line| line & apart == 0) {
             let (above, below) = lines.split_at_mut(line + apart);
             for (first, second) in above[line].iter_mut().zip(&mut below[0]) {
-                let (one, other) = (*first, *second);
+                let one = *first;
+                let other = *second;
                 *first = one & low | (other & low) << bits;
                 *second = one >> bits & low | other & !low;
             }

@@ -70,7 +70,8 @@ fn dims(tensor: &Stored) -> Result<[usize; 2]> {
 
 /// Scales of groups of columns, in tiles of 128 rows and 4 groups.
 fn tiles(scales: &Stored, shape: &[usize], dtype: Dtype, size: usize) -> Result<Grid> {
-    let (rows, groups) = (shape[0], shape[1].div_ceil(size));
+    let rows = shape[0];
+    let groups = shape[1].div_ceil(size);
     check_len(NAME, scales, [rows.next_multiple_of(128), groups.next_multiple_of(4)])?;
     let mut numbers = Numbers::from(dtype);
     if dtype == Dtype::F8_E8M0 {

@@ -333,7 +333,8 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
     };
     let companions = companions(model, &weight, name);
     if let Some(companion) = companions.into_iter().find(is_scale) {
-        let (dtype, shape) = (tensor.dtype, Shape(&tensor.shape));
+        let dtype = tensor.dtype;
+        let shape = Shape(&tensor.shape);
         return refused(format!(
             "this tensor of codes, {dtype} of shape {shape} with tensor {}, fits none of its forms",
             Quoted(companion)

@@ -162,7 +162,8 @@ fn of_groups(
 fn of_matrices(scale: &Stored, shape: &[usize], is_down: bool) -> Result<Grid> {
     check_dtype(NAME, scale, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
     let (lead, matrix) = shape.split_at(shape.len() - 2);
-    let (rows, columns) = (matrix[0], matrix[1]);
+    let rows = matrix[0];
+    let columns = matrix[1];
     let numbers = Matrix::rows(scale, scale.dtype, 1);
     if is_of_all(scale, lead) {
         let all = rows * lead.iter().product::<usize>();

@@ -41,8 +41,11 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
         return Ok(None);
     }
     let need = |end: &str| model.need(NAME, tensor, &format!("{module}.{end}"));
-    let (scales, zeros) = (need("scale")?, need("zero")?);
-    let (bits, axis, of_shape) = (need("nbits")?, need("axis")?, need("shape")?);
+    let scales = need("scale")?;
+    let zeros = need("zero")?;
+    let bits = need("nbits")?;
+    let axis = need("axis")?;
+    let of_shape = need("shape")?;
     let integer = |tensor: &Stored| {
         let number = model.values::<i64>(&tensor.name).and_then(|numbers| numbers.first().copied());
         let number = number.and_then(|number| usize::try_from(number).ok());

@@ -72,7 +72,7 @@ fn asked() -> Vec<LoadOptions> {
     let mut all = vec![LoadOptions::new()];
     for dtype in dtypes {
         all.push(LoadOptions::new().floats_as(dtype));
-        all.push(LoadOptions::new().integers_as(dtype));
+        all.push(LoadOptions::new().all_as(dtype));
         all.push(LoadOptions::new().floats_as(Dtype::F64).all_as(dtype));
     }
     all
@@ -167,7 +167,6 @@ fn a_conversion_comes_before_widening_and_a_dtype_for_all_after_it() {
     };
     // The options ask for this dtype, so it does not count as widening.
     assert_eq!(exact(LoadOptions::new().floats_as(Dtype::F32))(Dtype::BF16).unwrap(), Dtype::F32);
-    assert_eq!(exact(LoadOptions::new().integers_as(Dtype::I64))(Dtype::U64).unwrap(), Dtype::I64);
     // The framework lacks the dtype of the file, so the dtype for all does not matter.
     let error = exact(LoadOptions::new().all_as(Dtype::F32))(Dtype::BF16).unwrap_err();
     assert!(

@@ -14,8 +14,8 @@ use safetensors_core::digest::{
 use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::save::{StreamWriter, write_to};
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Metadata, Result, Rewrite, SafeTensors, SaveOptions,
-    ShardOptions, TensorBuf, TensorSource, save, save_sharded, serialize,
+    Checkpoint, Dtype, Error, ErrorKind, Metadata, Result, SafeTensors, SaveOptions, ShardOptions,
+    TensorBuf, TensorSource, save, save_sharded, serialize,
 };
 use tempfile::{TempDir, tempdir};
 

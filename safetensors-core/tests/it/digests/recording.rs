@@ -125,35 +125,6 @@ fn every_shard_of_a_save_records_its_own_tensors() {
 }
 
 #[test]
-fn a_rewritten_checkpoint_does_not_record_the_digests_of_its_sources() {
-    let (directory, _paths) = sharded();
-    let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    assert!(checkpoint.metadata().contains_key(KEY));
-    let path = directory.path().join("one.safetensors");
-    Rewrite::of(&checkpoint)
-        .rename(|name| format!("model.{name}"))
-        .save(&path, &SaveOptions::new())
-        .unwrap();
-    let rewritten = Checkpoint::open(&path).unwrap();
-    assert!(!rewritten.metadata().contains_key(KEY));
-    // New digests are recorded if the options ask for them.
-    Rewrite::of(&checkpoint).save(&path, &SaveOptions::new().digests(true)).unwrap();
-    let rewritten = Checkpoint::open(&path).unwrap();
-    digest::verify(&rewritten, &DigestOptions::new().require_digests(true)).unwrap();
-}
-
-#[test]
-fn a_save_that_fails_leaves_the_old_file() {
-    let directory = tempdir().unwrap();
-    let path = support::write(directory.path(), "model.safetensors", "the old file");
-    let short = in_pieces(vec![1; 3], 4, 2);
-    let error = save(&path, [("w", short)], &SaveOptions::new().digests(true)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 4, found: 3 }), "{error}");
-    assert_eq!(fs::read(&path).unwrap(), b"the old file");
-    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
-}
-
-#[test]
 fn a_pipe_gets_nothing_when_a_source_fails_while_it_is_hashed() {
     let short = in_pieces(vec![1; 3], 4, 2);
     let mut piped = Vec::new();

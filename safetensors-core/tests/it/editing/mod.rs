@@ -2,7 +2,6 @@
 
 mod changes;
 mod files;
-mod kills;
 mod model;
 mod races;
 

@@ -9,11 +9,10 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::io::FileSource;
-use safetensors_core::save::{Sink, StreamWriter};
+use safetensors_core::save::Sink;
 use safetensors_core::{
-    Checkpoint, Dtype, Limits, LoadOptions, Result, SaveOptions, ShardOptions, TensorBuf,
-    TensorSource, save, save_sharded,
+    Checkpoint, Dtype, LoadOptions, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
+    save, save_sharded,
 };
 
 use crate::support::names_in;
@@ -136,53 +135,4 @@ fn panic_at_the_third() -> impl Fn(safetensors_core::Progress<'_>) -> ControlFlo
         thread::sleep(Duration::from_millis(1));
         ControlFlow::Continue(())
     }
-}
-
-/// A caller with threads of its own gets an error from each of them at the next piece.
-#[test]
-fn a_callback_that_panics_in_one_thread_ends_the_writer_for_all() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
-    let options = SaveOptions::new().progress(panic_at_the_third());
-    let shapes = ["a", "b"].map(|name| (name, Dtype::U8, [64 << 20]));
-    let writer = StreamWriter::create(&path, shapes, &options).unwrap();
-    let bytes = vec![1_u8; 64 << 20];
-    let outcomes = thread::scope(|scope| {
-        let writer = &writer;
-        ["a", "b"]
-            .map(|name| scope.spawn(|| writer.tensor(name).unwrap().append(&bytes)))
-            .map(|thread| thread.join())
-    });
-    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1, "one panicked");
-    assert!(outcomes.iter().flatten().all(|written| written.is_err()), "the other was cancelled");
-    assert!(writer.finish().is_err());
-    assert!(names_in(directory.path()).is_empty());
-}
-
-#[test]
-fn a_closure_that_opens_shards_stops_the_others() {
-    const SHARDS: usize = 300;
-    let directory = tempfile::tempdir().unwrap();
-    let mut map = Vec::new();
-    for i in 0..SHARDS {
-        let name = format!("s{i:03}.safetensors");
-        let tensor = TensorBuf::from_vec(vec![1], vec![1_u8]).unwrap();
-        let options = SaveOptions::new().durable(false);
-        save(directory.path().join(&name), [(format!("t{i}"), tensor)], &options).unwrap();
-        map.push(format!(r#""t{i}":"{name}""#));
-    }
-    let index = directory.path().join("model.safetensors.index.json");
-    fs::write(&index, format!(r#"{{"weight_map":{{{}}}}}"#, map.join(","))).unwrap();
-    let opened = AtomicUsize::new(0);
-    let open = |path: &Path| {
-        opened.fetch_add(1, Ordering::SeqCst);
-        if path.ends_with("s010.safetensors") {
-            resume_unwind(Box::new("of the closure"));
-        }
-        thread::sleep(Duration::from_millis(2));
-        FileSource::open(path)
-    };
-    assert_panics("of the closure", || Checkpoint::open_by(&index, &Limits::default(), open));
-    let opened = opened.into_inner();
-    assert!(opened < SHARDS / 3, "{opened} of {SHARDS} opened all the same");
 }

@@ -104,6 +104,7 @@ fn a_file_that_changes_while_it_is_open_is_an_error() {
             .unwrap()
             .read_with(&LoadOptions::new().all_as(Dtype::F32))
             .unwrap_err(),
+        checkpoint.tensor("w").unwrap().pieces().next().unwrap().read().unwrap_err(),
         Rewrite::of(&checkpoint).save(dir.path().join("b"), &SaveOptions::new()).unwrap_err(),
     ];
     for error in errors {

@@ -1,23 +1,20 @@
 //! Every fixture is what PEFT makes of it, however it is read.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
-use safetensors_core::checkpoint::Computed;
-use safetensors_core::io::{FileSource, ReadRange};
+use safetensors_core::checkpoint::{Assembled, Computed};
 use safetensors_core::lora::Adapter;
-use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{
-    Checkpoint, Dtype, LoadOptions, ReadAt, Rewrite, SaveOptions, ShardOptions, TensorBuf,
-    TensorView, save, save_sharded,
+    Checkpoint, Dtype, LoadOptions, Rewrite, SaveOptions, ShardOptions, TensorBuf, TensorView,
+    save, save_sharded,
 };
 use safetensors_testing::dcp::save_rows;
 use safetensors_testing::lora::Merge;
-use safetensors_testing::tensors::file_bytes;
 
 use super::{adapter, base};
+use crate::support::check_parts;
 
-fn merged(fixture: &Merge) -> Checkpoint<Computed<FileSource>> {
+fn merged(fixture: &Merge) -> Checkpoint<Computed<Assembled>> {
     fixture.base().merged(fixture.adapters()).unwrap_or_else(|error| {
         panic!("{}: {error}", fixture.name);
     })
@@ -53,40 +50,9 @@ fn parts_are_parts_of_the_whole() {
     for fixture in Merge::all() {
         let merged = merged(&fixture);
         for tensor in fixture.expected().tensors() {
-            let tensor = merged.tensor(tensor.name()).unwrap();
-            let (whole, shape) = (tensor.read().unwrap(), tensor.shape());
-            for dim in 0..shape.len() {
-                for (rank, ranks) in [(0, 2), (1, 2), (2, 3)] {
-                    if !shape[dim].is_multiple_of(ranks) {
-                        continue;
-                    }
-                    let part = TensorPart::Rank(RankPart::new(dim, rank, ranks));
-                    let read = tensor.slice(part).unwrap().read_with(&LoadOptions::new()).unwrap();
-                    let size = shape[dim] / ranks;
-                    let wanted = rank * size..(rank + 1) * size;
-                    assert_eq!(numbers(read), select(&numbers(whole.clone()), shape, dim, wanted));
-                }
-            }
-            // Ranges of bytes that begin and end inside a number and a row.
-            let (bytes, start) = (file_bytes(&whole), tensor.file_offset());
-            for range in [0..1, 3..bytes.len() - 1, bytes.len() / 2 + 1..bytes.len(), 4..8] {
-                let mut found = vec![0; range.len()];
-                let offset = start + range.start as u64;
-                let mut ranges = [ReadRange { offset, bytes: &mut found }];
-                tensor.source().read_ranges_at(&mut ranges).unwrap();
-                assert_eq!(found, bytes[range], "{}", fixture.name);
-            }
+            check_parts(merged.tensor(tensor.name()).unwrap(), &fixture.name);
         }
     }
-}
-
-/// The numbers at these positions of a dimension.
-fn select(whole: &[f32], shape: &[usize], dim: usize, positions: Range<usize>) -> Vec<f32> {
-    let inner: usize = shape[dim + 1..].iter().product();
-    let all = whole.chunks_exact(inner).enumerate();
-    all.filter(|(at, _)| positions.contains(&(at % shape[dim])))
-        .flat_map(|(_, values)| values.iter().copied())
-        .collect()
 }
 
 #[test]

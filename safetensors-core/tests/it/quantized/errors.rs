@@ -255,38 +255,6 @@ fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
     }
 }
 
-#[test]
-fn schemes_that_cannot_be_read_are_named() {
-    for (config, tensors, scheme) in [
-        (
-            None,
-            vec![("a.trellis", Dtype::I16, &[4, 8][..]), ("a.suh", Dtype::F16, &[8][..])],
-            "EXL3",
-        ),
-        (Some(r#"{"quant_method": "spqr"}"#), vec![("a.weight", Dtype::I8, &[4, 8][..])], "spqr"),
-        (
-            Some(r#"{"quant_method": "awq", "version": "gemv"}"#),
-            vec![("a.qweight", Dtype::I32, &[8, 1][..]), ("a.scales", Dtype::F16, &[1, 8])],
-            "AWQ",
-        ),
-        (
-            Some(r#"{"quant_method": "gptq", "checkpoint_format": "marlin"}"#),
-            vec![
-                ("a.qweight", Dtype::I32, &[4, 8][..]),
-                ("a.scales", Dtype::F16, &[4, 8]),
-                ("a.qzeros", Dtype::I32, &[4, 1]),
-            ],
-            "GPTQ",
-        ),
-    ] {
-        let (problem, text) = problem(config, &tensors);
-        let is_right = matches!(
-            &problem, QuantizationProblem::Unsupported { scheme: found, .. } if found == scheme
-        );
-        assert!(is_right, "{text}");
-    }
-}
-
 /// The two versions of GPTQ have the same tensors and other numbers.
 #[test]
 fn gptq_is_not_guessed_without_its_settings() {
@@ -359,16 +327,4 @@ fn a_group_that_does_not_exist_is_an_error_when_it_is_read() {
     let checkpoint = checkpoint.dequantized().unwrap();
     let error = checkpoint.tensor("a.weight").unwrap().read().unwrap_err().to_string();
     assert!(error.contains("a.g_idx") && error.contains("found 2"), "{error}");
-}
-
-#[test]
-fn a_checkpoint_without_quantised_weights_stays_as_it_is() {
-    let values = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
-    let (_directory, checkpoint) = checkpoint(None, &[("a", values)]);
-    assert_eq!(checkpoint.quantized_weights().unwrap(), []);
-    let checkpoint = checkpoint.dequantized().unwrap();
-    assert_eq!(
-        checkpoint.tensor("a").unwrap().read().unwrap().as_slice::<f32>().unwrap(),
-        [1.0, 2.0]
-    );
 }

@@ -1,6 +1,5 @@
 //! Ranks: their numbers from launchers, plans, reading, saving, and whole tensors again.
 
-mod kills;
 mod plans;
 mod published;
 mod reading;
@@ -39,13 +38,18 @@ fn save_rank(
     fill: u8,
 ) -> Result<RankSaved> {
     let plan = plan(world_size);
+    let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
+    RankSaver::new(&plan, rank, attempt).save(directory, parts(&plan, rank, fill), &options)
+}
+
+/// A rank's parts, which are filled with one number.
+fn parts(plan: &RankPlan, rank: usize, fill: u8) -> Vec<(String, TensorBuf)> {
     let parts = plan.tensors().map(|tensor| {
         let shape = tensor.part(rank).unwrap().shape(tensor.shape()).unwrap();
         let len = shape.iter().product();
         (tensor.name().to_owned(), TensorBuf::from_vec(shape, vec![fill; len]).unwrap())
     });
-    let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
-    RankSaver::new(&plan, rank, attempt).save(directory, parts.collect::<Vec<_>>(), &options)
+    parts.collect()
 }
 
 /// The number that fills all tensors of a checkpoint.

@@ -55,16 +55,16 @@ fn a_rank_that_is_repeated_after_one_file_was_published() {
             assert!(is_complete(&error), "{error}");
         }
         assert_eq!(names_in(directory.path()), ["model.safetensors"]);
-        let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+        let checkpoint = Checkpoint::open(directory.path()).unwrap();
         assert_eq!((fill_of(&checkpoint), checkpoint.audit().unwrap().len()), (1, 0));
         assert_eq!(checkpoint.metadata()["safetensors_bridge.attempt"], attempt);
     }
     // A copy in another directory is no attempt of that directory.
     let to = tempdir().unwrap();
-    let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
     Rewrite::of(&checkpoint).save_sharded(to.path(), &ShardOptions::new()).unwrap();
     save_replicated(to.path(), (0, 1), "step-3", 2).unwrap();
-    assert_eq!(fill_of(&Checkpoint::open_whole(to.path()).unwrap()), 2);
+    assert_eq!(fill_of(&Checkpoint::open(to.path()).unwrap()), 2);
 }
 
 /// No attempt can have a greater number, so it counts as one that cannot be read.
@@ -78,7 +78,7 @@ fn an_attempt_with_the_largest_number_stops_no_other() {
     for rank in 0..2 {
         save_rank(directory.path(), (rank, 2), "a", 1).unwrap();
     }
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 1);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 1);
     assert!(other.exists());
     // The last number but one can be followed.
     let manifest = format!(r#"{{"sequence":{},"digest":""}}"#, u64::MAX - 1);
@@ -86,7 +86,7 @@ fn an_attempt_with_the_largest_number_stops_no_other() {
     for rank in 0..2 {
         save_rank(directory.path(), (rank, 2), "b", 2).unwrap();
     }
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 2);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
     assert!(!other.exists());
 }
 

@@ -14,7 +14,7 @@ use safetensors_core::{
 };
 use tempfile::tempdir;
 
-use super::{fill_of, plan, problem, save_rank};
+use super::{fill_of, parts, plan, problem, save_rank};
 use crate::support::names_in;
 
 fn complete(saved: &RankSaved) -> bool {
@@ -46,7 +46,7 @@ fn the_last_of_many_threads_completes_it() {
             scope.spawn(|| {
                 barrier.wait();
                 while completed.load(Ordering::SeqCst) == 0 && !is_done.load(Ordering::SeqCst) {
-                    match Checkpoint::open_whole(directory.path()) {
+                    match Checkpoint::open(directory.path()) {
                         Ok(checkpoint) => {
                             let fill = fill_of(&checkpoint);
                             assert!(fill == previous || fill == turn, "{fill} of {turn}");
@@ -57,7 +57,7 @@ fn the_last_of_many_threads_completes_it() {
             });
         });
         assert_eq!(completed.into_inner(), 1);
-        let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+        let checkpoint = Checkpoint::open(directory.path()).unwrap();
         assert_eq!(fill_of(&checkpoint), turn);
         assert_eq!(names_in(directory.path()).len(), RANKS + 1);
     }
@@ -91,7 +91,7 @@ fn each_file_is_an_ordinary_one() {
             "rows.part-00003-of-00003",
         ]
     );
-    let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert_eq!(checkpoint.len(), 3);
     for part in checkpoint.into_parts().unwrap() {
         assert!(part.audit().unwrap().is_empty());
@@ -111,11 +111,11 @@ fn a_rank_that_saves_again_replaces_its_own_parts() {
     assert_eq!(save(0, 2), RankSaved::Waiting { missing: 1 });
     assert_eq!(save(1, 2), RankSaved::Waiting { missing: 1 });
     assert!(complete(&save(2, 2)));
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 2);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
     // The attempt is complete. Its name is not taken for another save by mistake.
     let error = save_rank(directory.path(), (0, 3), "a", 3).unwrap_err();
     assert!(matches!(problem(&error), RankProblem::AttemptComplete { .. }), "{error}");
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 2);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
 }
 
 #[test]
@@ -127,13 +127,13 @@ fn parts_of_two_attempts_never_mix() {
     save(1, "first", 1).unwrap();
     save(2, "second", 2).unwrap();
     save(1, "second", 2).unwrap();
-    assert!(Checkpoint::open_whole(directory.path()).is_err());
+    assert!(Checkpoint::open(directory.path()).is_err());
     assert!(complete(&save(0, "second", 2).unwrap()));
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 2);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
     // The first attempt is gone. A rank of it that comes late waits for the others.
     assert_eq!(names_in(directory.path()).len(), 4);
     assert_eq!(save(2, "first", 1).unwrap(), RankSaved::Waiting { missing: 2 });
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 2);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
 }
 
 #[test]
@@ -143,9 +143,9 @@ fn an_earlier_attempt_that_is_complete_first_leaves_the_later_one() {
     save(0, "first", 1);
     save(0, "second", 2);
     assert!(complete(&save(1, "first", 1)));
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 1);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 1);
     assert!(complete(&save(1, "second", 2)));
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 2);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
 }
 
 /// A job is started again with other numbers of ranks, while parts of the first are still there.
@@ -161,7 +161,7 @@ fn another_number_of_ranks() {
         for rank in (0..world_size).rev() {
             assert_eq!(complete(&save((rank, world_size), &attempt, fill)), rank == 0);
         }
-        let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+        let checkpoint = Checkpoint::open(directory.path()).unwrap();
         assert_eq!(fill_of(&checkpoint), fill);
         let has_index = world_size > 1;
         assert_eq!(names_in(directory.path()).len(), world_size + usize::from(has_index));
@@ -195,7 +195,7 @@ fn the_same_ranks_at_once() {
             }
         });
         assert_eq!(completed.into_inner(), 1);
-        assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), turn);
+        assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), turn);
         assert_eq!(names_in(directory.path()).len(), RANKS + 1);
     }
 }
@@ -219,9 +219,9 @@ fn a_rank_whose_attempt_was_removed_and_begun_anew() {
         .save(directory.path(), tensors, &ShardOptions::new())
         .unwrap_err();
     assert!(matches!(problem(&error), RankProblem::AttemptSuperseded { .. }), "{error}");
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 2);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
     assert!(complete(&save_rank(directory.path(), (0, 2), "first", 1).unwrap()));
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 1);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 1);
 }
 
 /// A part of rank 0. While it is written, other ranks save.
@@ -270,7 +270,7 @@ fn contention_has_no_effect() {
             });
         }
     });
-    let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert_eq!(checkpoint.tensor("w").unwrap().shape(), [8]);
 }
 
@@ -287,16 +287,11 @@ fn unusual_numbers_of_files() {
         let tensors = names.map(|name| (name, Dtype::U8, shape.clone()));
         let plan = rules.plan_tensors(tensors, world_size).unwrap();
         for rank in 0..world_size {
-            let parts = plan.tensors().map(|tensor| {
-                let shape = tensor.part(rank).unwrap().shape(tensor.shape()).unwrap();
-                let values = vec![3_u8; shape[0]];
-                (tensor.name().to_owned(), TensorBuf::from_vec(shape, values).unwrap())
-            });
-            let parts: Vec<_> = parts.collect();
+            let parts = parts(&plan, rank, 3);
             RankSaver::new(&plan, rank, "a").save(directory.path(), parts, &options).unwrap();
         }
         let context = format!("{world_size} ranks, {shape:?}");
-        let checkpoint = Checkpoint::open_whole(directory.path()).unwrap();
+        let checkpoint = Checkpoint::open(directory.path()).unwrap();
         let sources = checkpoint.files()[0].safetensors().source().sources().count();
         assert!(sources >= files, "{context}");
         assert_eq!(checkpoint.metadata()["license"], "mit", "{context}");
@@ -335,7 +330,7 @@ fn a_read_only_file_and_a_full_disk_leave_the_old_checkpoint() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
     let error = save_rank(directory.path(), (1, 2), "new", 2).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 1);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 1);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(complete(&save_rank(directory.path(), (1, 2), "new", 2).unwrap()));
 
@@ -348,7 +343,7 @@ fn a_read_only_file_and_a_full_disk_leave_the_old_checkpoint() {
     let error =
         RankSaver::new(&plan, 1, "third").save(directory.path(), tensors, &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
-    assert_eq!(fill_of(&Checkpoint::open_whole(directory.path()).unwrap()), 2);
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
     assert!(complete(&save_rank(directory.path(), (1, 2), "third", 3).unwrap()));
 }
 

@@ -78,7 +78,7 @@ fn what_is_divided_is_whole_again() {
         };
         let divided = directory.path().join(format!("{kind}-{world_size}"));
         divide(&checkpoint, &divided, &kinds, world_size);
-        let divided = Checkpoint::open_whole(&divided).unwrap();
+        let divided = Checkpoint::open(&divided).unwrap();
         let options = SaveOptions::new().durable(false);
         Rewrite::of(&divided).save(&back, &options).unwrap();
         let gathered = Checkpoint::open(&back).unwrap();
@@ -107,12 +107,12 @@ fn a_rewrite_divides_what_it_casts_and_what_was_divided() {
     let directory = tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     plain(&at("a.safetensors"));
-    let checkpoint = Checkpoint::open_whole(at("a.safetensors")).unwrap();
+    let checkpoint = Checkpoint::open(at("a.safetensors")).unwrap();
     let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
     let divide = |rewrite: Rewrite<'_, Assembled>, world_size, to: &str| {
         let plan = rewrite.plan_ranks(&rules("split"), world_size, &SaveOptions::new()).unwrap();
         rewrite.save_ranks(at(to), &plan, to, &options).unwrap();
-        (Checkpoint::open_whole(at(to)).unwrap(), plan)
+        (Checkpoint::open(at(to)).unwrap(), plan)
     };
     let (three, _) = divide(Rewrite::of(&checkpoint), 3, "three");
     let to = |name: &str| (name == "tall").then_some(Dtype::I64);
@@ -136,7 +136,7 @@ fn a_rewrite_divides_what_it_casts_and_what_was_divided() {
     });
     let reversed = rules("split").plan_tensors(other_order, 2).unwrap();
     Rewrite::of(&checkpoint).save_ranks(at("reversed"), &reversed, "r", &options).unwrap();
-    let back = Checkpoint::open_whole(at("reversed")).unwrap();
+    let back = Checkpoint::open(at("reversed")).unwrap();
     for tensor in checkpoint.tensors() {
         let found = back.tensor(tensor.name()).unwrap();
         assert!(found.read().unwrap().bytes() == tensor.read().unwrap().bytes());
@@ -167,7 +167,7 @@ fn recorded(directory: &Path, record: &str) -> Result<Checkpoint<Assembled>> {
     let header = format!("{{{metadata},{},{}}}", tensor("a", 0), tensor("b", 2));
     support::write(directory, "x.safetensors", support::file(header, 4));
     let index = br#"{"metadata":{},"weight_map":{"a":"x.safetensors","b":"x.safetensors"}}"#;
-    Checkpoint::open_whole(support::write(directory, "x.safetensors.index.json", index))
+    Checkpoint::open(support::write(directory, "x.safetensors.index.json", index))
 }
 
 #[test]
@@ -220,20 +220,20 @@ fn a_missing_part_is_found() {
     plain(&path);
     let to = directory.path().join("divided");
     divide(&Checkpoint::open(&path).unwrap(), &to, &rules("split"), 3);
-    // Parts are no tensors: neither the directory nor one of its files opens as if they were.
+    // Parts are no tensors: they open together, and no file of them opens alone or is lent.
     let file = to.join("model-00001-of-00003.safetensors");
-    for path in [&to, &file, &to.join("model.safetensors.index.json")] {
-        let error = Checkpoint::open(path).unwrap_err();
+    let error = Checkpoint::open(&file).unwrap_err();
+    assert!(matches!(problem(&error), RankProblem::PartsOfTensors), "{error}");
+    for path in [&to, &to.join("model.safetensors.index.json")] {
+        let error = Checkpoint::open(path).unwrap().into_stored().unwrap_err();
         assert!(matches!(problem(&error), RankProblem::PartsOfTensors), "{error}");
     }
-    let error = Checkpoint::open_whole(&file).unwrap_err();
-    assert!(matches!(problem(&error), RankProblem::PartsOfTensors), "{error}");
     let index = fs::read_to_string(to.join("model.safetensors.index.json")).unwrap();
     let mut index: serde_json::Value = serde_json::from_str(&index).unwrap();
     let map = index["weight_map"].as_object_mut().unwrap();
     map.retain(|_, file| file != "model-00001-of-00003.safetensors");
     fs::write(to.join("model.safetensors.index.json"), index.to_string()).unwrap();
-    let error = Checkpoint::open_whole(&to).unwrap_err();
+    let error = Checkpoint::open(&to).unwrap_err();
     assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
     assert!(error.tensor().is_some());
 }

@@ -48,10 +48,10 @@ fn record_everything(path: &Path) {
 /// of an attempt. Everything that is recorded has been compared with the data, and a change of each
 /// byte of the data is found if it should be.
 fn compared(path: &Path) -> (usize, bool, bool) {
-    let checkpoint = Checkpoint::open_whole(path).unwrap();
+    let checkpoint = Checkpoint::open(path).unwrap();
     let checkpoint = match checkpoint.into_parts() {
         Ok(parts) => parts.into_iter().next().unwrap(),
-        Err(_) => Checkpoint::open(path).unwrap(),
+        Err(_) => Checkpoint::open(path).unwrap().into_stored().unwrap(),
     };
     let files = digest::verify(&checkpoint, &DigestOptions::new()).unwrap();
     let (file, checked) = (files[0].file.to_owned(), files[0].checked.len());

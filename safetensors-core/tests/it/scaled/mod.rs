@@ -9,8 +9,8 @@ mod rewriting;
 
 use std::path::PathBuf;
 
-use safetensors_core::checkpoint::Computed;
 use safetensors_core::checkpoint::store::{MemoryFile, MemoryStore};
+use safetensors_core::checkpoint::{Assembled, Computed};
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, Limits, SaveOptions, TensorBuf, TensorView, save,
 };
@@ -22,7 +22,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 /// The numbers of a fixture, whose settings say how many rows and columns share a scale.
-fn numbers(name: &str, [rows, columns]: [usize; 2]) -> Checkpoint<Computed<MemoryFile>> {
+fn numbers(name: &str, [rows, columns]: [usize; 2]) -> Checkpoint<Computed<Assembled<MemoryFile>>> {
     let file = std::fs::read(fixture(&format!("{name}.safetensors"))).unwrap();
     let config =
         format!(r#"{{"quantization_config": {{"weight_block_size": [{rows}, {columns}]}}}}"#);

@@ -2,10 +2,8 @@
 
 use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, Limits, LoadOptions, ReadAt, SaveOptions, ShardOptions,
-    TensorBuf, save_sharded, serialize,
+    Checkpoint, ConvertOptions, Dtype, LoadOptions, ReadAt, ShardOptions, TensorBuf, save_sharded,
 };
-use safetensors_testing::read_at::NotingSource;
 
 use super::{checkpoint, fp8, numbers};
 
@@ -56,27 +54,6 @@ fn every_span_of_every_dimension_has_its_scales() {
             assert_eq!(read.shape(), part.shape(whole.shape()).unwrap(), "{name} {part:?}");
             assert_eq!(bits(&read), part_of(&whole, part), "{name} {part:?}");
             assert_eq!(bits(&read_part(&weights, name, part)), bits(&read), "{name} {part:?}");
-        }
-    }
-}
-
-#[test]
-fn rows_in_any_order_have_their_scales() {
-    let weights = numbers("small", [4, 8]);
-    for name in ["block", "experts", "channel", "vector", "tensor", "row", "column", "exact"] {
-        let tensor = weights.tensor(name).unwrap();
-        let whole = tensor.read().unwrap();
-        let count = whole.shape()[0];
-        let whole = bits(&whole);
-        let len = whole.len() / count;
-        for numbers in [vec![count - 1], (0..count).rev().chain(0..count).collect(), vec![0; 9]] {
-            let expected = numbers.iter().flat_map(|row| &whole[row * len..][..len]);
-            let expected: Vec<u32> = expected.copied().collect();
-            let rows = tensor.rows(&numbers).unwrap();
-            assert_eq!(bits(&rows.read().unwrap()), expected, "{name}");
-            let file = serialize([("rows", rows)], &SaveOptions::new()).unwrap();
-            let saved = Checkpoint::from_source(file, "file").unwrap();
-            assert_eq!(bits(&saved.tensor("rows").unwrap().read().unwrap()), expected, "{name}");
         }
     }
 }
@@ -142,36 +119,4 @@ fn scales_may_lie_in_another_file() {
     assert_eq!(saved.files.len(), 2);
     let numbers = Checkpoint::open(directory.path()).unwrap().dequantized().unwrap();
     assert_eq!(bits(&numbers.tensor("w").unwrap().read().unwrap()), bits(&expected));
-}
-
-#[test]
-fn only_the_needed_scales_are_read() {
-    let (weight, scales, expected) = large(1024, 1024);
-    let tensors = [("w", &weight), ("w_scale_inv", &scales)];
-    let bytes = serialize(tensors, &SaveOptions::new()).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
-    std::fs::write(&path, b"only the name counts").unwrap();
-    let open = |_: &std::path::Path| Ok(NotingSource::new(bytes.clone()));
-    let checkpoint = Checkpoint::open_by(&path, &Limits::default(), open).unwrap();
-    let start = |name: &str| checkpoint.tensor(name).unwrap().file_offset();
-    let (weight, scales) = (start("w"), start("w_scale_inv"));
-    let numbers = checkpoint.dequantized().unwrap();
-    let source = numbers.files()[0].safetensors().source().stored();
-    source.take_reads();
-
-    // Rows 200 to 299 lie in the second and third row of blocks.
-    let part = TensorPart::span(0, 200, 100);
-    assert_eq!(bits(&read_part(&numbers, "w", part)), part_of(&expected, part));
-    let found = source.take_reads();
-    let is_needed = |&(offset, len): &(u64, usize)| {
-        let codes = weight + 200 * 1024..=weight + 300 * 1024;
-        let of_blocks = scales + 8 * 4..=scales + 3 * 8 * 4;
-        [codes, of_blocks]
-            .iter()
-            .any(|it| it.contains(&offset) && it.contains(&(offset + len as u64)))
-    };
-    assert!(found.iter().all(is_needed), "{found:?}");
-    let len: usize = found.iter().map(|(_, len)| len).sum();
-    assert!((100 * 1024..101 * 1024).contains(&len), "{found:?}");
 }

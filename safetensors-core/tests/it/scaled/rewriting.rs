@@ -117,7 +117,7 @@ fn divided(input: &Checkpoint, world_size: usize, rules: &[&str]) {
     let rewrite = Rewrite::of(input);
     let plan = rewrite.plan_ranks(&rules_of.unwrap(), world_size, &SaveOptions::new()).unwrap();
     rewrite.save_ranks(directory.path(), &plan, "1", &ShardOptions::new()).unwrap();
-    let whole = Checkpoint::open_whole(directory.path()).unwrap();
+    let whole = Checkpoint::open(directory.path()).unwrap();
     let floats = LoadOptions::new().floats_as(Dtype::F32);
     let error = plan.read(&whole, 0, &floats).map(drop).unwrap_err();
     assert!(is_of_codes(&error), "{rules:?}: {error}");

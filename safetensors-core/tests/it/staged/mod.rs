@@ -61,9 +61,10 @@ fn every_dtype_arrives_as_it_is_loaded() {
         plain.clone(),
         plain.floats_as(Dtype::F32),
         framework.clone(),
-        framework.clone().floats_as(Dtype::BF16).integers_as(Dtype::U64),
+        framework.clone().floats_as(Dtype::BF16),
         framework.clone().floats_as(Dtype::F8_E5M2),
-        framework.floats_as(Dtype::F64).integers_as(Dtype::F32),
+        framework.clone().floats_as(Dtype::F64),
+        framework.all_as(Dtype::F32),
     ] {
         let rings = [(1, 1, 128), (2, 2, 200), (4, 5, 1021), (1, 5, 1021), (4, 16, 1 << 20)];
         for (threads, slots, slot_bytes) in rings {

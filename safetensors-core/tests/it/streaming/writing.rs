@@ -208,45 +208,6 @@ fn tensors_without_bytes_need_no_writing() {
     assert!(Checkpoint::open(&path).unwrap().is_empty());
 }
 
-#[test]
-fn declarations_that_could_not_be_read_back() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
-    let create = |tensors: [(&str, Dtype, &[usize]); 2], options: &SaveOptions| {
-        let error = StreamWriter::create(&path, tensors, options).unwrap_err();
-        assert_eq!(error.file(), path.to_str());
-        assert!(support::names_in(directory.path()).is_empty());
-        error
-    };
-    let options = SaveOptions::new();
-    let error = create([("a", Dtype::U8, &[1]), ("a", Dtype::U8, &[2])], &options);
-    assert!(
-        matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("a"),
-        "{error}"
-    );
-    let error = create([("a", Dtype::U8, &[1]), ("__metadata__", Dtype::U8, &[2])], &options);
-    assert!(matches!(error.kind(), ErrorKind::ReservedName), "{error}");
-    let error = create([("a", Dtype::U8, &[1]), ("b", Dtype::F4, &[3])], &options);
-    assert!(
-        matches!(error.kind(), ErrorKind::PartialByte { .. }) && error.tensor() == Some("b"),
-        "{error}"
-    );
-    let error =
-        create([("a", Dtype::U8, &[1]), ("b", Dtype::F32, &[u32::MAX as usize; 3])], &options);
-    assert!(
-        matches!(error.kind(), ErrorKind::ShapeOverflow { .. }) && error.tensor() == Some("b"),
-        "{error}"
-    );
-    for align in [0, 4, 12, 8192] {
-        let error =
-            create([("a", Dtype::U8, &[1]), ("b", Dtype::U8, &[1])], &options.clone().align(align));
-        assert!(
-            matches!(error.kind(), ErrorKind::BadAlignment { found } if *found == align),
-            "{error}"
-        );
-    }
-}
-
 /// A source of 12 bytes that gives `pieces` of 4 bytes each, and then fails if `fails` is set.
 fn in_pieces(pieces: u8, fails: bool) -> impl TensorSource {
     bytes_by(12, move |sink| {

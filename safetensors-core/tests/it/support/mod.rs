@@ -5,7 +5,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{fs, thread};
 
+use safetensors_core::io::ReadRange;
+use safetensors_core::slice::RankPart;
+use safetensors_core::{LazyTensor, LoadOptions, ReadAt};
 pub(crate) use safetensors_testing::files::names_in;
+use safetensors_testing::tensors::file_bytes;
 
 /// A file: the length of `header`, `header`, and `data` zero bytes.
 pub(crate) fn file(header: impl AsRef<[u8]>, data: usize) -> Vec<u8> {
@@ -37,4 +41,30 @@ pub(crate) fn must_not_hang<T: Send + 'static>(f: impl FnOnce() -> T + Send + 's
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(f()));
     receiver.recv_timeout(Duration::from_secs(30)).unwrap()
+}
+
+/// Compares parts of a computed tensor with the same parts of the whole: those of ranks, and ranges
+/// of bytes that begin and end inside a number, a row and a group.
+pub(crate) fn check_parts<S: ReadAt>(tensor: LazyTensor<'_, S>, what: &str) {
+    let whole = tensor.read().unwrap();
+    for (dim, &len) in tensor.shape().iter().enumerate() {
+        for (rank, ranks) in [(0, 2), (1, 2), (2, 3)] {
+            if len < ranks || !len.is_multiple_of(ranks) {
+                continue;
+            }
+            let part = RankPart::new(dim, rank, ranks);
+            let read = tensor.slice(part).unwrap().read_with(&LoadOptions::new()).unwrap();
+            let wanted = whole.view().unwrap().slice(part).unwrap().to_buf().unwrap();
+            assert_eq!(read.bytes(), wanted.bytes(), "{what}: {rank} of {ranks}, dim {dim}");
+        }
+    }
+    let bytes = file_bytes(&whole);
+    let row = bytes.len() / tensor.shape()[0];
+    for range in [0..1, 3..row + 1, 37.min(bytes.len() / 2)..bytes.len() - 1, 4..8] {
+        let mut found = vec![0; range.len()];
+        let offset = tensor.file_offset() + range.start as u64;
+        let mut ranges = [ReadRange { offset, bytes: &mut found }];
+        tensor.source().read_ranges_at(&mut ranges).unwrap();
+        assert_eq!(found, bytes[range], "{what}");
+    }
 }

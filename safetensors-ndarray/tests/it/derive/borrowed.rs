@@ -2,9 +2,10 @@
 
 use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewD, CowArray, Ix2, array, s};
 use safetensors_core::ErrorKind;
-use safetensors_ndarray::{FileBytes, NamedArrays, Reader, SafeTensors};
+use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
 
 use super::{differences, file, place};
+use crate::common::shifted;
 
 #[derive(SafeTensors, Debug, PartialEq)]
 struct Layer<'a> {
@@ -77,10 +78,8 @@ struct Cow<'a> {
 #[test]
 fn elements_that_are_not_aligned_are_an_error_or_a_copy() {
     let (_dir, path) = file(|writer| writer.add("x", &array![1.0, 2.0]).unwrap());
-    let mut bytes = vec![0; 1];
-    bytes.extend(std::fs::read(&path).unwrap());
-    let aligned = FileBytes::copy_of(&bytes).unwrap();
-    let reader = Reader::from_bytes(&aligned.as_ref()[1..]).unwrap();
+    let (words, len) = shifted(&std::fs::read(&path).unwrap());
+    let reader = Reader::from_bytes(&bytemuck::cast_slice(&words)[1..1 + len]).unwrap();
     let is_big_endian = cfg!(target_endian = "big");
     let error = View::view_from(&reader).unwrap_err();
     match error.kind() {

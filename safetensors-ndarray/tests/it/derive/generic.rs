@@ -138,21 +138,3 @@ fn the_code_of_the_macro_stands_alone() {
     };
     assert_eq!(round_trip(&value), value);
 }
-
-/// A type with a destructor cannot be taken apart.
-#[derive(SafeTensors, Debug, PartialEq)]
-struct Guard {
-    x: Array1<f32>,
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.x.fill(0.0);
-    }
-}
-
-#[test]
-fn a_type_with_a_destructor_can_be_loaded() {
-    let value = Guard { x: array![1.0] };
-    assert_eq!(round_trip(&value), value);
-}

@@ -47,17 +47,6 @@ fn an_index_from_a_file_is_no_length() {
     assert_eq!(Layers::load_from(&path).unwrap().layers.len(), 0);
 }
 
-#[test]
-fn items_behind_a_gap_are_not_needed() {
-    let (_dir, path) = file(|writer| {
-        for index in [0, 1, 3] {
-            writer.add(&format!("layers.{index}.w"), &array![1.0_f32]).unwrap();
-        }
-    });
-    let error = Layers::load_from(&path).unwrap_err();
-    assert_eq!(differences(&error), [r#""layers.3.w" is not needed"#]);
-}
-
 #[derive(SafeTensors, Debug, Default)]
 struct Tree {
     children: Vec<Tree>,

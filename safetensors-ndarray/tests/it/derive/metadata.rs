@@ -70,29 +70,6 @@ fn numbers_and_texts_come_back() {
     assert_eq!(Settings::load_from(&path).unwrap(), saved);
 }
 
-#[derive(SafeTensors, Debug)]
-struct Floats {
-    a: f64,
-    b: f32,
-}
-
-#[test]
-fn floats_keep_their_bits() {
-    let (_dir, path) = place();
-    for (a, b) in [
-        (-0.0, -0.0),
-        (f64::NAN, f32::NAN),
-        (f64::from_bits(0xfff0_0000_0000_0001), f32::from_bits(0x7f80_0001)),
-        (f64::NEG_INFINITY, f32::INFINITY),
-        (f64::MIN_POSITIVE / 8.0, f32::MIN_POSITIVE / 8.0),
-        (f64::MAX, f32::MAX),
-    ] {
-        Floats { a, b }.save_to(&path).unwrap();
-        let loaded = Floats::load_from(&path).unwrap();
-        assert_eq!((loaded.a.to_bits(), loaded.b.to_bits()), (a.to_bits(), b.to_bits()));
-    }
-}
-
 #[test]
 fn malformed_entries_are_listed_with_what_they_should_be() {
     let (_dir, path) = file(|writer| {

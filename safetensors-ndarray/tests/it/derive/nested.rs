@@ -2,7 +2,6 @@
 
 use ndarray::{Array1, Array2, array};
 use safetensors_core::ErrorKind;
-use safetensors_ndarray::fields::NestedTooDeep;
 use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
 
 use super::{differences, file, place};
@@ -140,8 +139,8 @@ fn a_struct_can_have_itself_as_items_to_a_depth() {
     deepest.save_to(&path).unwrap();
     assert_eq!(Tree::load_from(&path).unwrap(), deepest);
     let error = chain(65).save_to(&path).unwrap_err();
-    let ErrorKind::Framework { source, .. } = error.kind() else { panic!("{error}") };
-    assert!(source.is::<NestedTooDeep>() && error.file().is_some(), "{error}");
+    crate::common::assert_says(&error, "the name of a field has more than 128 dots");
+    assert!(error.file().is_some(), "{error}");
     assert_eq!(Tree::load_from(&path).unwrap(), deepest, "the old file stays");
 }
 
@@ -157,28 +156,14 @@ struct Inner {
     value: Array1<f32>,
 }
 
-#[derive(SafeTensors, Debug)]
-struct ClashOfKinds {
-    #[safetensors(rename = "inner.value")]
-    outer: u32,
-    inner: Inner,
-}
-
 #[test]
 fn two_fields_of_one_name_are_refused() {
     let (_dir, path) = place();
-    let inner = || Inner { value: array![1.0] };
-    let errors = [
-        Clash { outer: array![2.0], inner: inner() }.save_to(&path).unwrap_err(),
-        ClashOfKinds { outer: 1, inner: inner() }.save_to(&path).unwrap_err(),
-    ];
+    let inner = Inner { value: array![1.0] };
+    let saving = Clash { outer: array![2.0], inner }.save_to(&path).unwrap_err();
     assert!(!path.exists());
-    let (_dir, path) = file(|writer| {
-        writer.add("inner.value", &array![1.0_f32]).unwrap();
-        writer.metadata([("inner.value", "1")]);
-    });
-    let loads = [Clash::load_from(&path).unwrap_err(), ClashOfKinds::load_from(&path).unwrap_err()];
-    for error in errors.iter().chain(&loads) {
+    let (_dir, path) = file(|writer| writer.add("inner.value", &array![1.0_f32]).unwrap());
+    for error in [saving, Clash::load_from(&path).unwrap_err()] {
         assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
         assert_eq!(error.tensor(), Some("inner.value"));
         assert!(error.file().is_some_and(|file| file.ends_with("file.safetensors")), "{error}");

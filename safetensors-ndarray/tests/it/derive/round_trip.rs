@@ -1,33 +1,19 @@
 //! What is saved comes back: every element type, dimension and memory layout.
 
-use float8::{F8E4M3, F8E5M2};
-use half::{bf16, f16};
-use ndarray::{
-    ArcArray1, Array, Array0, Array1, Array2, Array3, ArrayD, IxDyn, ShapeBuilder, arr0, array, s,
-};
+use half::f16;
+use ndarray::{ArcArray1, Array, Array0, Array1, Array2, Array3, ArrayD, IxDyn, arr0, array};
 use num_complex::Complex;
-use safetensors_core::{Metadata, SaveOptions};
-use safetensors_ndarray::{NamedArrays, Reader, SafeTensors, Writer};
+use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
 
 use super::place;
 
 #[derive(SafeTensors, Debug, PartialEq)]
 struct Everything {
     mask: Array1<bool>,
-    bytes: Array1<u8>,
     i8: Array2<i8>,
-    i16: Array1<i16>,
-    u16: Array1<u16>,
-    i32: Array1<i32>,
-    u32: Array1<u32>,
-    i64: Array1<i64>,
-    u64: Array1<u64>,
     f16: Array1<f16>,
-    bf16: Array1<bf16>,
     f32: Array3<f32>,
     f64: Array0<f64>,
-    e4m3: Array1<F8E4M3>,
-    e5m2: Array1<F8E5M2>,
     complex: Array1<Complex<f32>>,
     any: ArrayD<f32>,
     shared: ArcArray1<f32>,
@@ -37,20 +23,10 @@ struct Everything {
 fn everything() -> Everything {
     Everything {
         mask: array![true, false, true],
-        bytes: array![0, 255],
         i8: array![[-128, 127]],
-        i16: array![i16::MIN, i16::MAX],
-        u16: array![u16::MAX],
-        i32: array![i32::MIN],
-        u32: array![u32::MAX],
-        i64: array![i64::MIN],
-        u64: array![u64::MAX],
         f16: array![f16::from_f32(0.5)],
-        bf16: array![bf16::from_f32(-2.0)],
         f32: Array::from_shape_fn((2, 3, 4), |(i, j, k)| (i * 100 + j * 10 + k) as f32),
         f64: arr0(0.1),
-        e4m3: array![F8E4M3::from_f32(1.5)],
-        e5m2: array![F8E5M2::from_f32(-1.5)],
         complex: array![Complex::new(1.0, -1.0)],
         any: ArrayD::from_shape_fn(IxDyn(&[1, 2, 1, 2, 1]), |index| index[3] as f32),
         shared: ArcArray1::from(vec![1.0, 2.0]),
@@ -66,7 +42,7 @@ fn every_element_type_and_dimension_comes_back() {
     assert_eq!(Everything::load_from(&path).unwrap(), saved);
     // The order of the fields is that of the file, which other readers see too.
     let reader = Reader::open(&path).unwrap();
-    assert_eq!(reader.checkpoint().len(), 19);
+    assert_eq!(reader.checkpoint().len(), 9);
     assert!(reader.array("i8").is_ok() && reader.array("shared").is_ok());
     // From memory at any address, as well.
     let bytes = std::fs::read(&path).unwrap();
@@ -76,30 +52,6 @@ fn every_element_type_and_dimension_comes_back() {
         let reader = Reader::from_bytes(&moved[skip..]).unwrap();
         assert_eq!(Everything::read_from(&reader).unwrap(), saved);
         assert_eq!(Everything::view_from(&reader).unwrap(), saved);
-    }
-}
-
-#[derive(SafeTensors, Debug, PartialEq)]
-struct Two {
-    a: Array2<f64>,
-    b: Array2<f64>,
-}
-
-#[test]
-fn arrays_of_any_layout_come_back_equal() {
-    let (_dir, path) = place();
-    let base = Array2::from_shape_fn((4, 6), |(i, j)| (10 * i + j) as f64);
-    let mut reversed = base.clone();
-    reversed.invert_axis(ndarray::Axis(1));
-    let fortran = Array2::from_shape_fn((3, 5).f(), |(i, j)| (10 * i + j) as f64);
-    let mut strided = base.clone();
-    strided.slice_collapse(s![..;2, 1..;3]);
-    for (a, b) in [(reversed, fortran), (strided, base.reversed_axes())] {
-        let saved = Two { a, b };
-        saved.save_to(&path).unwrap();
-        let loaded = Two::load_from(&path).unwrap();
-        assert_eq!(loaded, saved);
-        assert!(loaded.a.is_standard_layout() && loaded.b.is_standard_layout());
     }
 }
 
@@ -134,20 +86,6 @@ fn names_are_those_of_fields_or_given() {
     assert_eq!(reader.checkpoint().metadata()["größe \"x\""], "3");
     saved.c = None;
     assert_eq!(Renamed::load_from(&path).unwrap(), saved);
-}
-
-#[test]
-fn options_of_a_save_apply() {
-    let (_dir, path) = place();
-    let two = Two { a: array![[1.0]], b: array![[2.0]] };
-    let metadata = Metadata::from([("title".to_owned(), "wind".to_owned())]);
-    let options = SaveOptions::new().metadata(metadata);
-    let writer = Writer::create_with(&path, &options).unwrap();
-    two.write_to(&writer).unwrap();
-    writer.finish().unwrap();
-    let reader = Reader::open(&path).unwrap();
-    assert_eq!(reader.checkpoint().metadata()["title"], "wind");
-    assert_eq!(Two::read_from(&reader).unwrap(), two);
 }
 
 #[derive(SafeTensors)]

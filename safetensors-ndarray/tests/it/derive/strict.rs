@@ -1,6 +1,6 @@
 //! Loading lists everything that differs, and leaves a value as it was on error.
 
-use ndarray::{Array1, Array2, Array3, ArrayD, arr0, array};
+use ndarray::{Array1, Array2, ArrayD, arr0, array};
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind};
 use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
@@ -184,32 +184,4 @@ fn a_value_is_unchanged_if_reading_fails() {
 
     assert!(value.load_into(path.with_extension("absent")).is_err());
     assert_eq!(value, before);
-}
-
-#[derive(SafeTensors, Debug)]
-struct Scalar0 {
-    #[safetensors(rename = "x")]
-    _x: Array3<f32>,
-}
-
-#[test]
-fn an_array_without_dimensions_is_told_apart() {
-    let (_dir, path) = file(|writer| writer.add("x", &arr0(1.0_f32)).unwrap());
-    let found = differences(&Scalar0::load_from(&path).unwrap_err());
-    assert_eq!(found, [r#""x" should have 3 dimensions, found shape []"#]);
-}
-
-#[test]
-fn shards_are_loaded_as_one() {
-    let (dir, path) = place();
-    model().save_to(&path).unwrap();
-    let arrays = safetensors_ndarray::load(&path).unwrap();
-    let metadata = Reader::open(&path).unwrap().checkpoint().metadata().clone();
-    std::fs::remove_file(&path).unwrap();
-    let options = safetensors_core::ShardOptions::new()
-        .max_shard_size(16.into())
-        .save_options(safetensors_core::SaveOptions::new().metadata(metadata));
-    let saved = safetensors_ndarray::save_sharded(dir.path(), &arrays, &options).unwrap();
-    assert!(saved.files.len() > 1);
-    assert_eq!(Model::load_from(dir.path()).unwrap(), model());
 }

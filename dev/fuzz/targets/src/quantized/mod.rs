@@ -122,7 +122,11 @@ fn open(input: &mut Input<'_>) -> Result<Checkpoint<Computed<MemoryFile<Vec<u8>>
         files.push(("m/config.json", config.into_bytes()));
     }
     let store = MemoryStore::from_iter(files);
-    Checkpoint::open_in(store, "m", &Limits::default()).unwrap().dequantized()
+    Checkpoint::open_in(store, "m", &Limits::default())
+        .unwrap()
+        .into_stored()
+        .unwrap()
+        .dequantized()
 }
 
 type Tensors = Vec<(String, TensorBuf)>;

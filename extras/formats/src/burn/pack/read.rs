@@ -31,7 +31,8 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Re
         return Err(ErrorKind::TooManyMembers { limit, found: tensors.len() }.into());
     }
     let mut builder = Builder { metadata, ..Builder::default() };
-    let (mut places, mut ids) = (Places::default(), Ids::new());
+    let mut places = Places::default();
+    let mut ids = Ids::new();
     for (name, described) in tensors {
         // Three tables keep the name.
         budget.keep(3 * (name.len() + size_of::<(String, Placed)>()))?;

@@ -89,8 +89,11 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
         tensors.sort_unstable_by_key(|(name, _)| *name);
         let mut metadata = plan.metadata().clone();
         plan.aliases().keys().for_each(|alias| _ = metadata.remove(alias));
-        let (mut ids, scalars) = (take_ids(&mut metadata)?, take_scalars(&mut metadata)?);
-        let (mut end, mut starts, mut described) = (0_u64, Vec::new(), BTreeMap::new());
+        let mut ids = take_ids(&mut metadata)?;
+        let scalars = take_scalars(&mut metadata)?;
+        let mut end = 0_u64;
+        let mut starts = Vec::new();
+        let mut described = BTreeMap::new();
         for (name, tensor) in &tensors {
             let one = describe(tensor, &mut end, ids.remove(*name));
             let one = one.map_err(|error| error.in_tensor(name))?;
@@ -138,7 +141,8 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
 
 /// Gives a tensor its place after `end`, which becomes its own end.
 fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Result<Described> {
-    let (dtype, shape) = (tensor.dtype(), tensor.shape());
+    let dtype = tensor.dtype();
+    let shape = tensor.shape();
     check(shape.len() <= MOST_DIMS, "it has more than 64 dimensions")?;
     let name = name_of(dtype).ok_or_else(|| {
         Error::from(ErrorKind::NotForBurn { problem: format!("its elements are {dtype}") })
@@ -156,7 +160,8 @@ fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Resul
 
 /// The bytes before the data.
 fn encode(content: &Content) -> Result<Vec<u8>> {
-    let (tensors, scalars) = (content.tensors.0.len(), content.scalars.0.len());
+    let tensors = content.tensors.0.len();
+    let scalars = content.scalars.0.len();
     check(tensors <= MOST_TENSORS, "burn reads no file of more than 100,000 tensors")?;
     // The plan has limited the metadata.
     check(scalars <= MOST_ENTRIES, "it has more than 200,000 numbers")?;

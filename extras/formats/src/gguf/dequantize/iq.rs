@@ -68,9 +68,11 @@ fn scale(scales: &[u8], i: usize) -> f32 {
 
 /// For each 32 numbers: four rows, four times seven signs, a scale of 4 bits.
 pub(in super::super) fn iq2_xxs(block: &[u8], out: &mut [f32]) {
-    let (d, quants) = (half(block, 0), &block[2..66]);
+    let d = half(block, 0);
+    let quants = &block[2..66];
     for (group, out) in out.chunks_exact_mut(32).enumerate() {
-        let (rows, rest) = (double_word(quants, 2 * group), double_word(quants, 2 * group + 1));
+        let rows = double_word(quants, 2 * group);
+        let rest = double_word(quants, 2 * group + 1);
         let d = d * (0.5 + (rest >> 28) as f32) * 0.25;
         for (part, out) in out.chunks_exact_mut(8).enumerate() {
             let row = IQ2_XXS.row((rows >> (8 * part) & 255) as usize);
@@ -84,11 +86,14 @@ pub(in super::super) fn iq2_xxs(block: &[u8], out: &mut [f32]) {
 
 /// For each 8 numbers: a row of 9 bits and seven signs; a scale of 4 bits for each 16.
 pub(in super::super) fn iq2_xs(block: &[u8], out: &mut [f32]) {
-    let (d, quants, scales) = (half(block, 0), &block[2..66], &block[66..74]);
+    let d = half(block, 0);
+    let quants = &block[2..66];
+    let scales = &block[66..74];
     for (part, out) in out.chunks_exact_mut(8).enumerate() {
         let quant = word(quants, part);
         let d = d * (0.5 + scale(scales, part / 2)) * 0.25;
-        let (row, signs) = (IQ2_XS.row(usize::from(quant & 511)), signs(u32::from(quant >> 9)));
+        let row = IQ2_XS.row(usize::from(quant & 511));
+        let signs = signs(u32::from(quant >> 9));
         for (i, out) in out.iter_mut().enumerate() {
             *out = d * row[i] * sign(signs, i);
         }
@@ -97,8 +102,11 @@ pub(in super::super) fn iq2_xs(block: &[u8], out: &mut [f32]) {
 
 /// For each 8 numbers: a row of 10 bits and eight signs; a scale of 4 bits for each 16.
 pub(in super::super) fn iq2_s(block: &[u8], out: &mut [f32]) {
-    let (d, quants, signs) = (half(block, 0), &block[2..34], &block[34..66]);
-    let (high, scales) = (&block[66..74], &block[74..82]);
+    let d = half(block, 0);
+    let quants = &block[2..34];
+    let signs = &block[34..66];
+    let high = &block[66..74];
+    let scales = &block[74..82];
     for (part, out) in out.chunks_exact_mut(8).enumerate() {
         let high = usize::from(high[part / 4] >> (2 * (part % 4)) & 3);
         let row = IQ2_S.row(usize::from(quants[part]) | high << 8);
@@ -111,7 +119,9 @@ pub(in super::super) fn iq2_s(block: &[u8], out: &mut [f32]) {
 
 /// For each 4 numbers a row; for each 32: four times seven signs, a scale of 4 bits.
 pub(in super::super) fn iq3_xxs(block: &[u8], out: &mut [f32]) {
-    let (d, quants, scales) = (half(block, 0), &block[2..66], &block[66..98]);
+    let d = half(block, 0);
+    let quants = &block[2..66];
+    let scales = &block[66..98];
     for (group, out) in out.chunks_exact_mut(32).enumerate() {
         let rest = double_word(scales, group);
         let d = d * (0.5 + (rest >> 28) as f32) * 0.5;
@@ -124,8 +134,11 @@ pub(in super::super) fn iq3_xxs(block: &[u8], out: &mut [f32]) {
 
 /// For each 4 numbers a row of 9 bits, for each number a sign, for each 32 a scale of 4 bits.
 pub(in super::super) fn iq3_s(block: &[u8], out: &mut [f32]) {
-    let (d, quants, high) = (half(block, 0), &block[2..66], &block[66..74]);
-    let (signs, scales) = (&block[74..106], &block[106..110]);
+    let d = half(block, 0);
+    let quants = &block[2..66];
+    let high = &block[66..74];
+    let signs = &block[74..106];
+    let scales = &block[106..110];
     for (part, out) in out.chunks_exact_mut(4).enumerate() {
         let ninth = usize::from(high[part / 8] >> (part % 8) & 1);
         let row = IQ3_S.row(usize::from(quants[part]) | ninth << 8);
@@ -141,7 +154,9 @@ const DELTA: f32 = 0.125;
 
 /// For each 8 numbers a row of 11 bits; for each 32 a scale of 3 bits and the sign of the delta.
 pub(in super::super) fn iq1_s(block: &[u8], out: &mut [f32]) {
-    let (d, quants, high) = (half(block, 0), &block[2..34], &block[34..50]);
+    let d = half(block, 0);
+    let quants = &block[2..34];
+    let high = &block[34..50];
     for (part, out) in out.chunks_exact_mut(8).enumerate() {
         let rest = word(high, part / 4);
         let d = d * f32::from(2 * (rest >> 12 & 7) + 1);
@@ -157,7 +172,9 @@ pub(in super::super) fn iq1_s(block: &[u8], out: &mut [f32]) {
 /// For each 8 numbers a row of 11 bits and the sign of the delta; a scale of 3 bits for each 16.
 /// The scale of the block is spread over four words.
 pub(in super::super) fn iq1_m(block: &[u8], out: &mut [f32]) {
-    let (quants, high, scales) = (&block[..32], &block[32..48], &block[48..56]);
+    let quants = &block[..32];
+    let high = &block[32..48];
+    let scales = &block[48..56];
     let d = (0..4).fold(0, |bits, i| bits | (word(scales, i) & 0xf000) >> (12 - 4 * i));
     let d = half(&d.to_le_bytes(), 0);
     for (part, out) in out.chunks_exact_mut(8).enumerate() {

@@ -11,7 +11,8 @@ const FLOATS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -1
 
 /// 4 bits that select one of 16 values, in blocks of 32.
 pub(in super::super) fn iq4_nl(block: &[u8], out: &mut [f32]) {
-    let (d, quants) = (half(block, 0), &block[2..18]);
+    let d = half(block, 0);
+    let quants = &block[2..18];
     for (i, out) in out.iter_mut().enumerate() {
         let q = nibble(quants[i % 16], i >= 16);
         *out = d * f32::from(NOT_LINEAR[usize::from(q)]);
@@ -22,7 +23,8 @@ pub(in super::super) fn iq4_nl(block: &[u8], out: &mut [f32]) {
 pub(in super::super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let scales_high = u16::from_le_bytes([block[2], block[3]]);
-    let (scales_low, quants) = (&block[4..8], &block[8..136]);
+    let scales_low = &block[4..8];
+    let quants = &block[8..136];
     for (group, out) in out.chunks_exact_mut(32).enumerate() {
         let low = nibble(scales_low[group / 2], group % 2 == 1);
         let high = (scales_high >> (2 * group) & 3) as u8;
@@ -73,9 +75,11 @@ pub(in super::super) fn mxfp4(block: &[u8], out: &mut [f32]) {
 
 /// Floats of 4 bits with a float of 8 bits as the scale of each 16.
 pub(in super::super) fn nvfp4(block: &[u8], out: &mut [f32]) {
-    let (scales, quants) = (&block[..4], &block[4..36]);
+    let scales = &block[..4];
+    let quants = &block[4..36];
     for (group, out) in out.chunks_exact_mut(16).enumerate() {
-        let (exponent, fraction) = (scales[group] >> 3 & 15, f32::from(scales[group] & 7));
+        let exponent = scales[group] >> 3 & 15;
+        let fraction = f32::from(scales[group] & 7);
         // Half of the scale, because the values are doubled.
         let d = match (scales[group], exponent) {
             (0 | 0x7f, _) => 0.0,

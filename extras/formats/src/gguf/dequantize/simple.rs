@@ -21,7 +21,8 @@ pub(in super::super) fn q2_0(block: &[u8], out: &mut [f32]) {
 
 /// 4 bits, from -8 to 7.
 pub(in super::super) fn q4_0(block: &[u8], out: &mut [f32]) {
-    let (d, quants) = (half(block, 0), &block[2..18]);
+    let d = half(block, 0);
+    let quants = &block[2..18];
     for (i, out) in out.iter_mut().enumerate() {
         let q = i32::from(nibble(quants[i % 16], i >= 16)) - 8;
         *out = d * q as f32;
@@ -30,7 +31,9 @@ pub(in super::super) fn q4_0(block: &[u8], out: &mut [f32]) {
 
 /// 4 bits above a smallest value.
 pub(in super::super) fn q4_1(block: &[u8], out: &mut [f32]) {
-    let (d, min, quants) = (half(block, 0), half(block, 2), &block[4..20]);
+    let d = half(block, 0);
+    let min = half(block, 2);
+    let quants = &block[4..20];
     for (i, out) in out.iter_mut().enumerate() {
         let q = nibble(quants[i % 16], i >= 16);
         *out = d * f32::from(q) + min;
@@ -44,7 +47,9 @@ fn fifth(high: &[u8], i: usize) -> u8 {
 
 /// 5 bits, from -16 to 15.
 pub(in super::super) fn q5_0(block: &[u8], out: &mut [f32]) {
-    let (d, high, quants) = (half(block, 0), &block[2..6], &block[6..22]);
+    let d = half(block, 0);
+    let high = &block[2..6];
+    let quants = &block[6..22];
     for (i, out) in out.iter_mut().enumerate() {
         let q = nibble(quants[i % 16], i >= 16) | fifth(high, i);
         *out = d * (i32::from(q) - 16) as f32;
@@ -53,8 +58,10 @@ pub(in super::super) fn q5_0(block: &[u8], out: &mut [f32]) {
 
 /// 5 bits above a smallest value.
 pub(in super::super) fn q5_1(block: &[u8], out: &mut [f32]) {
-    let (d, min) = (half(block, 0), half(block, 2));
-    let (high, quants) = (&block[4..8], &block[8..24]);
+    let d = half(block, 0);
+    let min = half(block, 2);
+    let high = &block[4..8];
+    let quants = &block[8..24];
     for (i, out) in out.iter_mut().enumerate() {
         let q = nibble(quants[i % 16], i >= 16) | fifth(high, i);
         *out = d * f32::from(q) + min;

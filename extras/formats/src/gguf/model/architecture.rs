@@ -159,7 +159,8 @@ impl Row {
         target: &'static str,
         dims: &'static [Dim],
     ) -> Self {
-        let (bias, change) = (Bias::Never, Change::Nothing);
+        let bias = Bias::Never;
+        let change = Change::Nothing;
         Self { source, target, dims, bias, change, is_exact: false, is_head: false }
     }
 

@@ -245,8 +245,8 @@ fn find(classes: &Json) -> Result<&'static Architecture> {
 }
 
 fn read_sizes(fields: &mut Fields) -> Result<Sizes> {
-    let (hidden, heads) =
-        (fields.required_size("hidden_size")?, fields.required_size("num_attention_heads")?);
+    let hidden = fields.required_size("hidden_size")?;
+    let heads = fields.required_size("num_attention_heads")?;
     Ok(Sizes {
         vocabulary: fields.required_size("vocab_size")?,
         positions: fields.required_size("max_position_embeddings")?,

@@ -54,7 +54,8 @@ impl Model {
         let &(_, number) = number.ok_or_else(|| ErrorKind::NotForGguf {
             problem: format!("tensors of {kind} cannot be written"),
         })?;
-        let (mut writer, mut notes) = (Writer::new(), Notes::default());
+        let mut writer = Writer::new();
+        let mut notes = Notes::default();
         for (name, source) in tensors {
             match self.find(&name) {
                 // The model has the embedding in its place.

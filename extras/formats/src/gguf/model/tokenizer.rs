@@ -89,23 +89,17 @@ impl Tokenizer {
     /// The numbers of special tokens, and which of them are put around a text. The first source
     /// that has a number is taken.
     fn read_special(&mut self, tokenizer: &Json, sources: [&Json; 3]) -> Result<()> {
-        let added = tokenizer["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
-        let by_text = |text: &Json| {
-            let text = text["content"].as_str().or(text.as_str())?;
-            added.iter().find(|token| token["content"] == text)?["id"].as_u64()
-        };
-        let number = |name: &str| {
-            let [settings, configs @ ..] = sources;
-            let by_number = |config: &Json| {
-                let id = &config[format!("{name}_token_id")];
-                id.as_u64().or(id[0].as_u64())
-            };
-            by_text(&settings[format!("{name}_token")])
-                .or_else(|| configs.into_iter().find_map(by_number))
-        };
         let mut special = BTreeMap::new();
         for (name, _) in SPECIAL {
-            if let Some(id) = number(name) {
+            let [settings, configs @ ..] = sources;
+            let id = by_text(tokenizer, &settings[format!("{name}_token")]);
+            let id = id.or_else(|| {
+                configs.into_iter().find_map(|config| {
+                    let id = &config[format!("{name}_token_id")];
+                    id.as_u64().or(id[0].as_u64())
+                })
+            });
+            if let Some(id) = id {
                 if !u32::try_from(id).is_ok_and(|id| self.tokens.contains_key(&id)) {
                     return Err(bad(format!("there is no token {id}, which {name} should be")));
                 }
@@ -115,7 +109,7 @@ impl Tokenizer {
         let around = Around::read(&tokenizer["post_processor"])?;
         for (name, text) in [("bos", &around.first), ("eos", &around.last)] {
             let id = text.as_ref().map(|text| {
-                let id = by_text(text).and_then(|id| u32::try_from(id).ok());
+                let id = by_text(tokenizer, text).and_then(|id| u32::try_from(id).ok());
                 id.ok_or_else(|| bad(format!("its post-processor adds an unknown token {text}")))
             });
             let id = id.transpose()?;
@@ -195,6 +189,13 @@ impl Tokenizer {
     }
 }
 
+/// The number of an added token with this text.
+fn by_text(tokenizer: &Json, text: &Json) -> Option<u64> {
+    let text = text["content"].as_str().or(text.as_str())?;
+    let added = tokenizer["added_tokens"].as_array()?;
+    added.iter().find(|token| token["content"] == text)?["id"].as_u64()
+}
+
 /// The tokens by their numbers.
 fn read_tokens(tokenizer: &Json) -> Result<BTreeMap<u32, (String, i32)>> {
     let number = |id: &Json| id.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -204,7 +205,8 @@ fn read_tokens(tokenizer: &Json) -> Result<BTreeMap<u32, (String, i32)>> {
     for (text, id) in vocabulary.ok_or_else(|| bad("it has no vocabulary"))? {
         let id = number(id).ok_or_else(|| wrong(text))?;
         if let Some((other, _)) = tokens.insert(id, (text.clone(), NORMAL)) {
-            let (one, other) = (Quoted(text), Quoted(&other));
+            let one = Quoted(text);
+            let other = Quoted(&other);
             return Err(bad(format!("the tokens {one} and {other} have the number {id}")));
         }
     }

@@ -40,7 +40,8 @@ pub(super) fn write_blocks(
     quantize: Quantize,
     sink: &mut Sink<'_>,
 ) -> core::Result<()> {
-    let (mut out, mut done) = (Vec::new(), 0);
+    let mut out = Vec::new();
+    let mut done = 0;
     write_in_pieces(numbers, count * 4, NUMBERS * 4, |piece| {
         out.resize(piece.len() / 4 / LEN * kind.block_bytes(), 0);
         quantize_all(piece, quantize, &mut out)

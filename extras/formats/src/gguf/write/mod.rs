@@ -86,7 +86,8 @@ impl<'a> Writer<'a> {
 
     /// Sets a key of the metadata. An earlier value of it is replaced.
     pub fn metadata(&mut self, key: impl Into<String>, value: impl Into<Value>) {
-        let (key, value) = (key.into(), value.into());
+        let key = key.into();
+        let value = value.into();
         match self.metadata.iter_mut().find(|(other, _)| *other == key) {
             Some((_, old)) => *old = value,
             None => self.metadata.push((key, value)),
@@ -239,7 +240,8 @@ impl<'a> Tensor<'a> {
         // No more bytes than the elements have, whose number `Converted` has checked.
         let byte_len =
             shape::element_count(&shape)? / kind.block_len() as u64 * kind.block_bytes() as u64;
-        let (source_name, numbers) = (source_name.to_owned(), Box::new(numbers));
+        let source_name = source_name.to_owned();
+        let numbers = Box::new(numbers);
         Ok(Self { name, source_name, shape, kind, byte_len, numbers })
     }
 

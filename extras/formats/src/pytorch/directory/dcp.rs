@@ -63,16 +63,29 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let mut directory = Directory::new(files);
     directory.archives = jobs.iter().map(|job| job.archived).collect();
     directory.tensors = metadata.tensors.iter().map(whole).collect();
-    let (mut plain, mut settings) = (Vec::new(), Vec::new());
+    add_found(&mut directory, &jobs, found);
+    let is_stray = |name: &&&String| names.binary_search(&name.as_str()).is_err();
+    directory.strays.extend(listed.iter().filter(is_stray).map(|it| folder.path.join(it)));
+    if is_megatron && folder.has(COMMON) {
+        add_common(folder, &mut directory)?;
+    }
+    Ok(directory)
+}
+
+/// Adds what the archives hold.
+fn add_found<S>(directory: &mut Directory<S>, jobs: &[Job<'_>], found: Vec<Found>) {
+    let mut plain = Vec::new();
+    let mut settings = Vec::new();
     for (job, found) in jobs.iter().zip(found) {
         let file = job.archived.file;
         match (job.part, found) {
             (Part::Chunk { tensor, chunk }, Found::Chunk(data)) => {
                 let (position, _, place) = &mut directory.tensors[tensor].pieces[chunk];
-                (*position, *place) = (file, data);
+                *position = file;
+                *place = data;
             }
             (_, Found::Value(builder)) if builder.tensors.is_empty() => plain.push(job.name),
-            (_, Found::Value(builder)) => add(&mut directory, builder, file),
+            (_, Found::Value(builder)) => add(directory, builder, file),
             (Part::Value(Some(setting)), Found::Setting(value)) => settings.push((setting, value)),
             (_, Found::Setting(_)) | (Part::Value(_), Found::Chunk(_)) => {}
         }
@@ -80,12 +93,6 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     directory.metadata.extend(settings::entries(settings.into_iter()));
     plain.sort_unstable();
     directory.notes.extend(left_out(&plain, ["value", "values"]));
-    let is_stray = |name: &&&String| names.binary_search(&name.as_str()).is_err();
-    directory.strays.extend(listed.iter().filter(is_stray).map(|it| folder.path.join(it)));
-    if is_megatron && folder.has(COMMON) {
-        add_common(folder, &mut directory)?;
-    }
-    Ok(directory)
 }
 
 /// One archive to examine.
@@ -243,7 +250,8 @@ fn whole(entry: &TensorEntry) -> WholeTensor {
             is_quantised: false,
         };
         let data = Data::Refused(Reason::Reshaped);
-        let (name, stored) = (name.clone(), Some(stored));
+        let name = name.clone();
+        let stored = Some(stored);
         return in_one_piece(Tensor { name, dtype, shape, data, stored }, 0);
     }
     let pieces = chunks.iter().map(|chunk| {

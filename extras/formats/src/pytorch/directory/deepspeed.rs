@@ -34,7 +34,8 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let first = files.len();
     files.extend(in_parallel(names.optimizers.iter(), OPENED_AT_ONCE, open)?);
     let (models, optimizers) = files.split_at(first);
-    let (options, budget) = (folder.options, &folder.budget);
+    let options = folder.options;
+    let budget = &folder.budget;
     let mut models = read_all(models, budget, |archive| states::model(archive, options))?;
     let partitions = read_all(optimizers, budget, |archive| states::partition(archive, options))?;
     let mut directory = Directory::new(files);
@@ -76,7 +77,8 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn of<T: Store>(folder: &'a Folder<'_, T>) -> Result<Self> {
-        let (mut models, mut optimizers) = (BTreeMap::new(), BTreeMap::new());
+        let mut models = BTreeMap::new();
+        let mut optimizers = BTreeMap::new();
         if folder.directories.iter().any(|name| name == UNIVERSAL) {
             let problem = "it is DeepSpeed's universal format, a file for each parameter".into();
             return Err(folder.wrong(ErrorKind::NotRead { problem }));
@@ -110,7 +112,8 @@ impl<'a> Names<'a> {
             }
             None => Ok(files.into_values().collect::<Vec<_>>()),
         };
-        let (models, optimizers) = (in_order(models, "model")?, in_order(optimizers, "optim")?);
+        let models = in_order(models, "model")?;
+        let optimizers = in_order(optimizers, "optim")?;
         if models.is_empty() {
             let file = "mp_rank_00_model_states.pt".into();
             return Err(folder.wrong(ErrorKind::MissingFile { file }));
@@ -287,7 +290,8 @@ impl Plan<'_> {
             .enumerate()
             .map(|(rank, groups)| Row::new(groups.iter().map(|&flat| (self.first + rank, flat))))
             .collect();
-        let (mut tensors, mut at) = (Vec::new(), 0_usize);
+        let mut tensors = Vec::new();
+        let mut at = 0_usize;
         for (name, shape) in self.groups.iter().flatten() {
             self.budget.work(rows.len())?;
             let len = count(shape)?;
@@ -324,7 +328,8 @@ impl Plan<'_> {
     fn whole(&self, name: &str, shape: &[usize], pieces: Vec<Piece>) -> Result<WholeTensor> {
         self.budget.keep(name.len() + size_of::<WholeTensor>())?;
         self.budget.keep_all::<usize>(shape.len())?;
-        let (name, shape) = (name.to_owned(), shape.to_vec());
+        let name = name.to_owned();
+        let shape = shape.to_vec();
         Ok(WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces })
     }
 

@@ -113,7 +113,8 @@ fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<
     let positions: HashMap<_, _> = found.tensors.iter().cloned().collect();
     let builder = build(values, found, options, |storage| archive.place(storage))?;
     let mut others = item::at(builder, 0)?;
-    let (mut names, mut tensors) = (Vec::new(), HashMap::new());
+    let mut names = Vec::new();
+    let mut tensors = HashMap::new();
     for tensor in std::mem::take(&mut others.tensors) {
         let position = positions.get(&tensor.name);
         let division = match position.and_then(|it| Some((*it, divided.get(it)?))) {
@@ -232,46 +233,48 @@ fn join(name: &str, ranks: &mut [Parts]) -> Result<WholeTensor, (usize, Error)> 
         let part = of_rank.tensors.remove(name);
         parts.push(part.ok_or_else(|| bad(rank, "the rank does not have it".into()))?);
     }
-    let mut parts = parts.into_iter().enumerate();
-    let Some((_, (first, division))) = parts.next() else { return Err(bad(0, "no rank".into())) };
-    let shape = match &division {
+    let Some((first, division)) = parts.first() else { return Err(bad(0, "no rank".into())) };
+    let shape = match division {
         Division::Whole => first.shape.clone(),
         Division::Along { shape, .. } => shape.clone(),
     };
-    let region = |rank: usize| match &division {
-        Division::Whole => Region::whole(&shape),
-        Division::Along { dim, shape } => {
-            // As `torch.chunk` divides: the last parts are shorter, or empty.
-            let range = shape[*dim].div_ceil(count);
-            let first = range.saturating_mul(rank).min(shape[*dim]);
-            let (mut offsets, mut sizes) = (vec![0; shape.len()], shape.clone());
-            (offsets[*dim], sizes[*dim]) = (first, range.min(shape[*dim] - first));
-            Region::Box { offsets, sizes }
-        }
-    };
-    let (dtype, is_whole) = (first.dtype, division == Division::Whole);
-    let check = |rank: usize, part: &Tensor, of_rank: &Division| {
-        let Region::Box { sizes, .. } = region(rank) else { return Ok(()) };
-        if part.dtype == dtype && part.shape == sizes && *of_rank == division {
-            return Ok(());
-        }
-        Err(bad(
-            rank,
-            format!(
+    let dtype = first.dtype;
+    let division = division.clone();
+    let mut stored = None;
+    let mut pieces = Vec::new();
+    for (rank, (part, of_rank)) in parts.into_iter().enumerate() {
+        let region = division.region(&shape, rank, count);
+        if let Region::Box { sizes, .. } = &region
+            && (part.dtype != dtype || part.shape != *sizes || of_rank != division)
+        {
+            let problem = format!(
                 "it should have {dtype} of shape {sizes:?} of {shape:?}, found {} of shape {:?}; \
                  the ranks have not saved the same model",
                 part.dtype, part.shape
-            ),
-        ))
-    };
-    check(0, &first, &division)?;
-    let stored = first.stored;
-    let mut pieces = vec![(0, region(0), first.data)];
-    for (rank, (part, of_rank)) in parts {
-        check(rank, &part, &of_rank)?;
-        if !is_whole {
-            pieces.push((rank, region(rank), part.data));
+            );
+            return Err(bad(rank, problem));
+        }
+        if rank == 0 {
+            stored = part.stored;
+        }
+        if rank == 0 || division != Division::Whole {
+            pieces.push((rank, region, part.data));
         }
     }
-    Ok(WholeTensor { name: name.to_owned(), dtype, shape: shape.clone(), stored, pieces })
+    Ok(WholeTensor { name: name.to_owned(), dtype, shape, stored, pieces })
+}
+
+impl Division {
+    /// The part of a tensor of this shape that one of `count` ranks has.
+    fn region(&self, shape: &[usize], rank: usize, count: usize) -> Region {
+        let Self::Along { dim, .. } = self else { return Region::whole(shape) };
+        // As `torch.chunk` divides: the last parts are shorter, or empty.
+        let range = shape[*dim].div_ceil(count);
+        let first = range.saturating_mul(rank).min(shape[*dim]);
+        let mut offsets = vec![0; shape.len()];
+        let mut sizes = shape.to_vec();
+        offsets[*dim] = first;
+        sizes[*dim] = range.min(shape[*dim] - first);
+        Region::Box { offsets, sizes }
+    }
 }

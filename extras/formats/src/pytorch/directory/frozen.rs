@@ -61,7 +61,8 @@ pub(super) fn add_frozen<S>(
 fn frozen(name: &str, shape: &[usize], ranks: Vec<Fragment>) -> Result<WholeTensor> {
     let len = count(shape)?;
     let Some(&(_, _, _, dtype)) = ranks.first() else { return Err(bad("no rank has it")) };
-    let (range, mut pieces) = (len.div_ceil(ranks.len()), Vec::new());
+    let range = len.div_ceil(ranks.len());
+    let mut pieces = Vec::new();
     let is_whole = ranks.len() == 1 && ranks[0].2 == shape;
     for (rank, (file, data, found, of_rank)) in ranks.into_iter().enumerate() {
         if of_rank != dtype || !is_whole && found != [range] {
@@ -76,6 +77,7 @@ fn frozen(name: &str, shape: &[usize], ranks: Vec<Fragment>) -> Result<WholeTens
     if is_whole {
         pieces[0].1 = Region::whole(shape);
     }
-    let (name, shape) = (name.to_owned(), shape.to_vec());
+    let name = name.to_owned();
+    let shape = shape.to_vec();
     Ok(WholeTensor { name, dtype, shape, stored: None, pieces })
 }

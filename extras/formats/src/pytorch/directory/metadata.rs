@@ -9,7 +9,7 @@ use super::settings::Setting;
 use super::{MOST_FIELDS, bad};
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Quoted, Result};
-use crate::pytorch::bytes::Bytes;
+use crate::pytorch::bytes;
 use crate::pytorch::kinds;
 use crate::pytorch::pickle;
 use crate::pytorch::values::{Kind, Node, Value, Values};
@@ -71,7 +71,7 @@ pub(super) struct Item {
 /// [`ErrorKind::BadDirectory`]; those of pickles.
 pub(super) fn read(bytes: impl BufRead, budget: &Budget) -> Result<Metadata> {
     let mut values = Values::new(budget);
-    let mut bytes = Bytes::new(bytes, budget);
+    let mut bytes = bytes::counted(bytes, budget);
     let root = pickle::read(&mut bytes, &mut values)?;
     Reader { values: &values }.metadata(root)
 }
@@ -93,7 +93,8 @@ impl<'a> Reader<'a> {
         let paths = self.paths(state)?;
         let entries = self.field(state, "state_dict_metadata")?;
         let entries = self.values.dict(entries).ok_or_else(|| bad("it lists no tensors"))?;
-        let (mut metadata, mut names) = (Metadata::default(), HashSet::new());
+        let mut metadata = Metadata::default();
+        let mut names = HashSet::new();
         for &(key, entry) in entries {
             let name = self.values.text(key).ok_or_else(|| bad("a name is not a text"))?;
             let located = |error: Error| error.in_tensor(name);
@@ -121,7 +122,8 @@ impl<'a> Reader<'a> {
     /// Where the bytes of each value are.
     fn items(&self, data: Value) -> Result<Items<'a>> {
         let data = self.values.dict(data).ok_or_else(|| bad("it says nothing of the files"))?;
-        let (mut items, mut files) = (Items::new(), HashMap::new());
+        let mut items = Items::new();
+        let mut files = HashMap::new();
         for &(index, info) in data {
             let index =
                 self.state(index, |module, name| module == METADATA && name == "MetadataIndex")?;
@@ -165,7 +167,8 @@ impl<'a> Reader<'a> {
             Value::Int(number) => u64::try_from(number).map_err(|_| bad("a place is negative")),
             _ => Err(bad("a place is not a number")),
         };
-        let (start, len) = (number("offset")?, number("length")?);
+        let start = number("offset")?;
+        let len = number("length")?;
         Ok(Item { file: Arc::clone(files.entry(file).or_insert_with(|| file.into())), start, len })
     }
 

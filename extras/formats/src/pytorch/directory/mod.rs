@@ -101,7 +101,8 @@ impl<'a, T: Store> Folder<'a, T> {
     }
 
     fn list(store: &'a T, path: PathBuf, options: &'a Options) -> Result<Self> {
-        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        let mut files = Vec::new();
+        let mut directories = Vec::new();
         for entry in store.list(&path).map_err(|error| error.in_path(&path))? {
             match entry.kind {
                 FileKind::File => files.push(entry.name),

@@ -40,7 +40,8 @@ pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<Fi
         let file = format!("__{missing}{}", METADATA);
         return Err(folder.wrong(ErrorKind::MissingFile { file }));
     }
-    let (mut all, mut files) = (Metadata::default(), Vec::new());
+    let mut all = Metadata::default();
+    let mut files = Vec::new();
     let mut merge = Merge::default();
     for (_, name) in ranks {
         let (metadata, file) = read(name)?;

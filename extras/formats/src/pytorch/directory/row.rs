@@ -22,7 +22,8 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn new(ranges: impl Iterator<Item = (usize, Flat)>) -> Self {
-        let (ranges, mut len) = (ranges.collect::<Vec<_>>(), 0_usize);
+        let ranges = ranges.collect::<Vec<_>>();
+        let mut len = 0_usize;
         let end = |(_, flat): &(usize, Flat)| {
             len = len.saturating_add(flat.len);
             len
@@ -44,7 +45,8 @@ impl Row {
                 self.len()
             )));
         }
-        let (mut pieces, mut from) = (Vec::new(), at);
+        let mut pieces = Vec::new();
+        let mut from = at;
         let mut position = self.ends.partition_point(|&range_end| range_end <= at);
         while from < end {
             budget.keep_all::<Piece>(1)?;

@@ -71,7 +71,8 @@ pub(super) fn entries<'a>(
         owners.entry(owner).or_default().insert(name.clone(), value);
     }
     let entry = |(name, owners): (&str, BTreeMap<&Owner, Map<String, Json>>)| {
-        let (mut groups, mut of_settings) = (Vec::<Map<String, Json>>::new(), HashMap::new());
+        let mut groups = Vec::<Map<String, Json>>::new();
+        let mut of_settings = HashMap::new();
         for (owner, settings) in owners {
             let Owner::Parameter(parameter) = owner else {
                 groups.push(settings);

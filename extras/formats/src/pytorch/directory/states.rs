@@ -184,7 +184,8 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
     let of_groups = reader.states_of_groups(state, stage)?;
     let step = of_groups.first().and_then(|&group| values.get(group, "step"));
     let step = step.map(|step| archive.number(step)).transpose()?.flatten();
-    let (mut moments, mut settings) = (Vec::new(), None);
+    let mut moments = Vec::new();
+    let mut settings = None;
     if options.optimizer_state {
         moments = reader.moments(&of_groups)?;
         let groups = reader.optimizer(state, stage).and_then(|it| values.get(it, GROUPS));

@@ -4,7 +4,7 @@ use std::io::{Cursor, Write};
 use std::path::PathBuf;
 
 use safetensors_core::save::Sink;
-use safetensors_core::{Result, TensorSource};
+use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
 use safetensors_formats::npz::Archive;
 use safetensors_formats::{Limits, npy};
 use zip::CompressionMethod;
@@ -57,6 +57,13 @@ pub(crate) fn open(archive: Vec<u8>) -> safetensors_formats::Result<Archive<Vec<
 
 pub(crate) fn open_npy(file: Vec<u8>) -> safetensors_formats::Result<npy::Array<Vec<u8>>> {
     npy::Array::from_source(file, "a.npy", &Limits::default())
+}
+
+/// All that a tensor is.
+#[track_caller]
+pub(crate) fn parts(read: Result<TensorBuf>) -> (Dtype, Vec<usize>, Vec<u8>) {
+    let tensor = read.unwrap();
+    (tensor.dtype(), tensor.shape().to_vec(), tensor.bytes().to_vec())
 }
 
 /// What a source gives, and the largest piece.

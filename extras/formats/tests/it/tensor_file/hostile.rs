@@ -19,7 +19,7 @@ pub(super) fn read_all(bytes: Vec<u8>) {
     }
 }
 
-const SMALL: [&str; 10] = [
+const SMALL: [&str; 11] = [
     "npy/i4_big_fortran.npy",
     "stored.npz",
     "deflated.npz",
@@ -30,6 +30,7 @@ const SMALL: [&str; 10] = [
     "pytorch/arrays_legacy.pt",
     "pytorch/arrays_protocol_5.pt",
     "gguf/plain.gguf",
+    "burn/full.mpk",
 ];
 
 #[test]

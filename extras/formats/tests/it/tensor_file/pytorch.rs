@@ -380,17 +380,12 @@ fn a_hostile_pickle_is_bounded() {
         doubling.extend([b']', b'q', i + 1, b'(', b'h', i, b'h', i, b'e']);
     }
     doubling.push(b'.');
-    let many = [&b"("[..], &b")".repeat(200_000), b"l."].concat();
     let length = b"X\xff\xff\xff\xffabc.".to_vec();
     let long = b"\x8e\xff\xff\xff\xff\xff\xff\xff\xffabc.".to_vec();
-    let mut limits = safetensors_formats::Limits::default();
-    limits.objects = 150_000;
-    let options = Options::new().limits(limits);
     for (pickle, says) in [
         (nested, "deeper than the limit of 100"),
         (cycle, "deeper than the limit of 100"),
         (doubling, "bytes of memory"),
-        (many, "over the limit of 150000 objects"),
         (length, "over the limit of 67108864 bytes"),
         (long, "over the limit of 67108864 bytes"),
         (b"h\x05.".to_vec(), "value 5 of its memo"),
@@ -403,7 +398,7 @@ fn a_hostile_pickle_is_bounded() {
     ] {
         let has_storage = pickle.windows(STORAGE.len()).any(|part| part == STORAGE);
         let (keys, data) = if has_storage { (KEYS, DATA) } else { (&b"\x80\x02]."[..], &b""[..]) };
-        let error = refused(&legacy(&pickle, keys, data), &options);
+        let error = refused(&legacy(&pickle, keys, data), &Options::new());
         assert!(error.contains(says), "{error}");
     }
 }

@@ -10,8 +10,8 @@ use safetensors_core::{Checkpoint, ReadAt};
 use safetensors_formats::{ErrorKind, Format, Options, TensorFile, open_files};
 use serde_json::{Value, json};
 
-use super::fixture;
 use super::rebuilt::{archive, dictionary, tensor};
+use super::{assert_same, fixture};
 
 const DCP: [&str; 4] = ["grid_rows_columns", "strided", "values", "per_rank"];
 const ZERO: [&str; 2] = ["stage2", "stage3"];
@@ -85,20 +85,7 @@ pub(super) fn refused(store: &MemoryStore, says: &[&str]) {
 #[track_caller]
 fn assert_expected<S: ReadAt + 'static>(checkpoint: &Checkpoint<TensorFile<S>>, name: &str) {
     let expected = fixture(&format!("training/{name}.safetensors"));
-    let expected = Checkpoint::open(expected).unwrap();
-    let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
-    names.extend(checkpoint.aliases().map(|(alias, _)| alias));
-    names.sort_unstable();
-    let mut all: Vec<_> = expected.tensors().map(|tensor| tensor.name()).collect();
-    all.sort_unstable();
-    assert_eq!(names, all, "{name}");
-    for tensor in expected.tensors() {
-        let found = checkpoint.tensor(tensor.name()).unwrap();
-        assert_eq!(found.dtype(), tensor.dtype(), "{name}: {}", tensor.name());
-        assert_eq!(found.shape(), tensor.shape(), "{name}: {}", tensor.name());
-        let [found, expected] = [found.read().unwrap(), tensor.read().unwrap()];
-        assert_eq!(found.bytes(), expected.bytes(), "{name}: {}", tensor.name());
-    }
+    assert_same(checkpoint, &Checkpoint::open(expected).unwrap());
 }
 
 #[test]

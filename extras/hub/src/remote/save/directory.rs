@@ -141,35 +141,37 @@ impl Directory {
     /// All bytes of a small file, with what the store says of it; `None` if there is none.
     pub(super) fn get(&self, name: &str, most: u64) -> io::Result<Option<(ObjectMeta, Vec<u8>)>> {
         let key = self.file(name);
-        let got = self.service.ask(move |store| async move {
+        let store = Arc::clone(&self.service.store);
+        let got = self.service.ask(async move {
             let answer = match store.get(&key).await {
                 Err(Error::NotFound { .. }) => return Ok(None),
                 answer => answer?,
             };
             let meta = answer.meta.clone();
-            if meta.size > most {
-                Ok(Some((meta, None)))
-            } else {
-                Ok(Some((meta, Some(answer.bytes().await?.to_vec()))))
-            }
+            let bytes = if meta.size > most { None } else { Some(answer.bytes().await?) };
+            Ok(Some((meta, bytes)))
         })?;
-        let Some((meta, bytes)) = got else { return Ok(None) };
-        let too_large = || {
-            let message = format!("{name} has {} bytes, and at most {most} are read", meta.size);
-            io::Error::new(io::ErrorKind::InvalidData, message)
-        };
-        let bytes = bytes.ok_or_else(too_large)?;
-        Ok(Some((meta, bytes)))
+        match got {
+            None => Ok(None),
+            Some((meta, Some(bytes))) => Ok(Some((meta, bytes.to_vec()))),
+            Some((meta, None)) => {
+                let message =
+                    format!("{name} has {} bytes, and at most {most} are read", meta.size);
+                Err(io::Error::new(io::ErrorKind::InvalidData, message))
+            }
+        }
     }
 
     /// Copies a file of this many bytes within the store. A larger one than the store copies by one
     /// request is fetched and sent again: `object_store` cannot have it copied in parts.
     pub(super) fn copy(&self, from: &str, to: &str, byte_len: u64) -> io::Result<()> {
-        let (from, to) = (self.file(from), self.file(to));
+        let from = self.file(from);
+        let to = self.file(to);
         if byte_len > self.service.most_copied {
             return self.send_again(from, to);
         }
-        self.service.ask(|store| async move { store.copy(&from, &to).await })
+        let store = Arc::clone(&self.service.store);
+        self.service.ask(async move { store.copy(&from, &to).await })
     }
 
     fn send_again(&self, from: Key, to: Key) -> io::Result<()> {
@@ -190,7 +192,8 @@ impl Directory {
     /// Removes a file. One that is not there is removed already.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         let key = self.file(name);
-        found(self.service.ask(|store| async move { store.delete(&key).await })).map(drop)
+        let store = Arc::clone(&self.service.store);
+        found(self.service.ask(async move { store.delete(&key).await })).map(drop)
     }
 
     /// Writes a small file if it is still the version `before`, or still absent. A store that knows
@@ -220,9 +223,11 @@ impl Directory {
         bytes: &[u8],
         before: Option<&ObjectVersion>,
     ) -> io::Result<Put> {
-        let (key, payload) = (self.file(name), PutPayload::from(bytes.to_vec()));
+        let key = self.file(name);
+        let payload = PutPayload::from(bytes.to_vec());
         let before = before.cloned();
-        self.service.ask(|store| async move {
+        let store = Arc::clone(&self.service.store);
+        self.service.ask(async move {
             let mode = match &before {
                 None => PutMode::Create,
                 Some(before) => PutMode::Update(before.update.clone()),

@@ -60,8 +60,7 @@ impl RemoteOptions {
         if let Some(path) = local_path(address)? {
             return safetensors_core::save(path, tensors, options);
         }
-        let staged = stage(address, tensors, options, self)?;
-        staged.commit()
+        stage(address, tensors, options, self)?.commit()
     }
 
     /// Saves everything that a rewrite has to one file, as [`save`](Self::save) does. The sources
@@ -181,14 +180,7 @@ impl RemoteOptions {
         let place = RemotePlace::writable(address, self)?;
         rewrite.plan_sharded(options)?;
         let options = rewrite.complete_shard_options(options);
-        let save = || {
-            let mut directory = BucketDirectory::of(&place, options.pattern())?;
-            let mut staged = stage_sharded_to(&mut directory, rewrite.tensors(), &options)?;
-            staged.begin()?;
-            rewrite.check_unchanged()?;
-            staged.commit()
-        };
-        save().map_err(|error| error.in_file(&place.shown))
+        save_rewrite_to(&place, rewrite, &options).map_err(|error| error.in_file(&place.shown))
     }
 }
 
@@ -208,16 +200,14 @@ fn stage<N: AsRef<str>, S: TensorSource>(
 ) -> Result<StagedFile> {
     let place = RemotePlace::writable(address, remote)?;
     let overwrites = options.overwrites();
-    let stage = || {
-        if place.key.as_ref().is_empty() || address.ends_with('/') {
-            let message = "expected the address of a file, found that of a directory";
-            let error = io::Error::new(io::ErrorKind::InvalidInput, message);
-            return Err(ErrorKind::Io(error).into());
-        }
-        unless_refused(&place, overwrites)?;
-        send(&place.service, place.key.clone(), tensors, options)
-    };
-    let upload = stage().map_err(|error| error.in_file(&place.shown))?;
+    if place.key.as_ref().is_empty() || address.ends_with('/') {
+        let message = "expected the address of a file, found that of a directory";
+        let error = io::Error::new(io::ErrorKind::InvalidInput, message);
+        return Err(failed(error).in_file(&place.shown));
+    }
+    let upload = unless_refused(&place, overwrites)
+        .and_then(|()| send(&place.service, place.key.clone(), tensors, options))
+        .map_err(|error| error.in_file(&place.shown))?;
     Ok(StagedFile { upload, place, overwrites })
 }
 
@@ -268,6 +258,18 @@ fn save_to<N: AsRef<str>, S: TensorSource>(
     let saved = BucketDirectory::of(place, options.pattern())
         .and_then(|mut directory| save_sharded_to(&mut directory, tensors, options));
     saved.map_err(|error| error.in_file(&place.shown))
+}
+
+fn save_rewrite_to<S: ReadAt>(
+    place: &RemotePlace,
+    rewrite: &Rewrite<'_, S>,
+    options: &ShardOptions,
+) -> Result<SavedShards> {
+    let mut directory = BucketDirectory::of(place, options.pattern())?;
+    let mut staged = stage_sharded_to(&mut directory, rewrite.tensors(), options)?;
+    staged.begin()?;
+    rewrite.check_unchanged()?;
+    staged.commit()
 }
 
 /// The error of a store.

@@ -60,7 +60,8 @@ impl Begun {
     /// Begins an upload.
     pub(super) fn new(service: &Arc<Service>, key: Key) -> io::Result<Self> {
         let _step = Step::begin()?;
-        let upload = service.ask(|store| async move { store.put_multipart(&key).await })?;
+        let store = Arc::clone(&service.store);
+        let upload = service.ask(async move { store.put_multipart(&key).await })?;
         let parts = Parts { upload, under_way: Vec::new() };
         // Also if the process ends meanwhile: it waits for this step, and then aborts the upload.
         let mut uploads = lock(&UPLOADS);
@@ -90,7 +91,7 @@ impl Begun {
         // Also if the process ends meanwhile: it waits for this step.
         let parts = lock(&UPLOADS).parts.remove(&self.0);
         let mut parts = parts.ok_or_else(ended_early)?;
-        service.ask(|_| async move {
+        service.ask(async move {
             let completed = parts.upload.complete().await;
             if completed.is_err() {
                 parts.abort().await;

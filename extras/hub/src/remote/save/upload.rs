@@ -39,7 +39,8 @@ impl Upload {
     /// An upload of about `byte_len` bytes.
     pub(super) fn new(service: Arc<Service>, key: Key, byte_len: u64) -> Self {
         let part_len = byte_len.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART) as usize;
-        let (buffer, parts) = (Vec::new(), JoinSet::new());
+        let buffer = Vec::new();
+        let parts = JoinSet::new();
         Self { service, key, part_len, buffer, upload: None, parts }
     }
 
@@ -71,7 +72,8 @@ impl Upload {
             None => Begun::new(&self.service, self.key.clone())?,
         };
         let payload = PutPayload::from(std::mem::take(&mut self.buffer));
-        let (service, parts) = (Arc::clone(&self.service), &mut self.parts);
+        let service = Arc::clone(&self.service);
+        let parts = &mut self.parts;
         let spawn = |part: UploadPart| {
             let send = async move { part.await.map_err(|error| service.io(&error)) };
             Ok(parts.spawn_on(send, &handle()?))

@@ -4,26 +4,21 @@
 use std::ops::ControlFlow;
 
 use safetensors_core::slice::RankPart;
-use safetensors_core::{ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorBuf};
+use safetensors_core::{ErrorKind, LoadOptions, SaveOptions, ShardOptions};
 use safetensors_hub::remote::RemoteOptions;
 
-use super::{MIB, file, tensors};
+use super::{MIB, file, named, tensors};
 
 /// Options for the server that the environment names.
 fn server() -> RemoteOptions {
     let endpoint = std::env::var("SAFETENSORS_S3_ENDPOINT").unwrap();
     RemoteOptions::new()
-        .environment(false)
         .option("endpoint", endpoint)
         .option("allow_http", "true")
         .option("region", "us-east-1")
         .option("access_key_id", "AKIATESTING")
         .option("secret_access_key", "very-secret-key")
         .retries(2)
-}
-
-fn named(tensors: &[(String, TensorBuf)]) -> impl Iterator<Item = (&String, &TensorBuf)> {
-    tensors.iter().map(|(name, buf)| (name, buf))
 }
 
 #[test]

@@ -19,19 +19,15 @@ fn at(server: &Server, endpoint: &str) -> RemoteOptions {
 #[test]
 fn a_header_and_a_tensor_are_two_requests_in_each() {
     let tensors = tensors(&[("a", MIB), ("b", 2 * MIB)]);
-    // Google's client encodes all of a name.
-    let encoded = "bucket/gpt%2Fmodel%2Esafetensors";
-    for (address, endpoint, path) in [
-        ("s3://bucket/gpt/model.safetensors", "endpoint", "bucket/gpt/model.safetensors"),
-        ("gs://bucket/gpt/model.safetensors", "base_url", encoded),
-        ("az://bucket/gpt/model.safetensors", "endpoint", "bucket/gpt/model.safetensors"),
-    ] {
+    let path = "bucket/gpt/model.safetensors";
+    for (scheme, endpoint) in [("s3", "endpoint"), ("gs", "base_url"), ("az", "endpoint")] {
+        let address = &*format!("{scheme}://{path}");
         let server = Server::new().with(path, file(&tensors));
         let checkpoint = at(&server, endpoint).open(address).unwrap();
         let read = checkpoint.tensor("b").unwrap().read().unwrap();
         assert_eq!(read.bytes(), tensors[1].1.bytes(), "{address}");
         let log = server.take_log();
-        let ranges: Vec<_> = log.iter().map(|request| request.range.unwrap()).collect();
+        let ranges: Vec<_> = log.iter().map(|request| request.range().unwrap()).collect();
         let end = file(&tensors).len() as u64;
         assert_eq!(ranges, [(0, (512 << 10) - 1), (end - 2 * MIB as u64, end - 1)], "{address}");
         assert!(log[1].headers.contains_key("if-match"), "{address}");

@@ -39,12 +39,19 @@ pub(crate) fn tensors(lengths: &[(&str, usize)]) -> Vec<(String, TensorBuf)> {
     lengths.iter().enumerate().map(tensor).collect()
 }
 
-/// The bytes of a file with tensors.
-pub(crate) fn file(tensors: &[(String, TensorBuf)]) -> Vec<u8> {
-    serialize(tensors.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new()).unwrap()
+/// Tensors with their names, as a save takes them.
+pub(crate) fn named(
+    tensors: &[(String, TensorBuf)],
+) -> impl Iterator<Item = (&String, &TensorBuf)> {
+    tensors.iter().map(|(name, buf)| (name, buf))
 }
 
-/// Options that do not depend on the environment.
+/// The bytes of a file with tensors.
+pub(crate) fn file(tensors: &[(String, TensorBuf)]) -> Vec<u8> {
+    serialize(named(tensors), &SaveOptions::new()).unwrap()
+}
+
+/// Options that give up soon.
 pub(crate) fn options() -> RemoteOptions {
-    RemoteOptions::new().environment(false).retries(3)
+    RemoteOptions::new().retries(3)
 }

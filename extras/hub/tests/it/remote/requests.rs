@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use safetensors_core::checkpoint::Assembled;
 use safetensors_core::load::read_slices;
 use safetensors_core::slice::RankPart;
-use safetensors_core::{LoadOptions, TensorBuf};
+use safetensors_core::{Checkpoint, LoadOptions, TensorBuf};
+use safetensors_hub::remote::RemoteFile;
 
 use super::server::{Request, Server};
 use super::{MIB, file, options, pattern, tensors};
@@ -14,7 +16,7 @@ fn ranges(log: &[Request]) -> Vec<(u64, u64)> {
     log.iter()
         .map(|request| {
             assert_eq!(request.method, "GET");
-            let (first, last) = request.range.unwrap();
+            let (first, last) = request.range().unwrap();
             (first, last + 1 - first)
         })
         .collect()
@@ -93,18 +95,24 @@ fn many_small_tensors_come_together_and_large_ones_in_parts() {
     assert_eq!(server.take_log().len(), 3);
 }
 
-#[test]
-fn parts_of_ranks_fetch_their_bytes_only() {
-    // Rows of 64 KiB, of which each of four ranks has 16 KiB; and 24 rows, of which each has six.
-    let table = TensorBuf::from_vec(vec![24, 64 << 10], pattern(24 << 16, 1)).unwrap();
+/// A server of a table of this many rows of 64 KiB, behind another tensor.
+fn table(rows: usize) -> (Server, Checkpoint<Assembled<RemoteFile>>) {
+    let table = TensorBuf::from_vec(vec![rows, 64 << 10], pattern(rows << 16, 1)).unwrap();
     let before = TensorBuf::from_vec(vec![MIB], pattern(MIB, 2)).unwrap();
-    let all = [("a".to_owned(), before), ("table".to_owned(), table.clone())];
+    let all = [("a".to_owned(), before), ("table".to_owned(), table)];
     let server = Server::new().with("m.safetensors", file(&all));
     let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
+    server.take_log();
+    server.take_sent();
+    (server, checkpoint)
+}
+
+#[test]
+fn parts_of_ranks_fetch_their_bytes_only() {
+    // Of each row four ranks have 16 KiB each, or each has six of 24 rows.
+    let (server, checkpoint) = table(24);
     let table = checkpoint.tensor("table").unwrap();
     for (dim, requests) in [(0, 1), (1, 24)] {
-        server.take_log();
-        server.take_sent();
         let part = table.slice(RankPart::new(dim, 1, 4)).unwrap();
         let expected = part.byte_len() as usize;
         let read = read_slices(&[part], &LoadOptions::new()).unwrap();
@@ -120,26 +128,17 @@ fn parts_of_ranks_fetch_their_bytes_only() {
 
 #[test]
 fn rows_fetch_their_bytes_only_and_each_row_once() {
-    // Rows of 64 KiB.
+    let (server, checkpoint) = table(64);
     let bytes = pattern(64 << 16, 1);
-    let table = TensorBuf::from_vec(vec![64, 64 << 10], bytes.clone()).unwrap();
-    let before = TensorBuf::from_vec(vec![MIB], pattern(MIB, 2)).unwrap();
-    let all = [("a".to_owned(), before), ("table".to_owned(), table)];
-    let server = Server::new().with("m.safetensors", file(&all));
-    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
-    let table = checkpoint.tensor("table").unwrap();
     // Rows 20 to 22 come with one request.
     let numbers = [50, 21, 3, 22, 50, 20, 3];
     let expected: Vec<_> =
         numbers.iter().flat_map(|row| &bytes[row << 16..][..1 << 16]).copied().collect();
-    let rows = table.rows(&numbers).unwrap();
-    for by_loader in [false, true] {
-        server.take_log();
-        server.take_sent();
-        let read = if by_loader { rows.read_with(&LoadOptions::new()) } else { rows.read() };
+    let rows = checkpoint.tensor("table").unwrap().rows(&numbers).unwrap();
+    for read in [rows.read(), rows.read_with(&LoadOptions::new())] {
         assert!(read.unwrap().bytes() == expected);
-        assert_eq!((server.take_log().len(), server.take_sent()), (3, 5 << 16));
     }
+    assert_eq!((server.take_log().len(), server.take_sent()), (6, 10 << 16));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use safetensors_core::{
 use safetensors_hub::remote::{RemoteFile, RemoteOptions, RemoteStore, open};
 
 use super::server::Server;
-use super::{MIB, file, tensors};
+use super::{MIB, file, named, tensors};
 
 fn names(address: &str) -> Vec<String> {
     let store = RemoteStore::new(address, &RemoteOptions::new()).unwrap();
@@ -20,10 +20,6 @@ fn names(address: &str) -> Vec<String> {
         store.list(&store.path()).unwrap().into_iter().map(|entry| entry.name).collect();
     names.sort();
     names
-}
-
-fn named(tensors: &[(String, TensorBuf)]) -> impl Iterator<Item = (&String, &TensorBuf)> {
-    tensors.iter().map(|(name, buf)| (name, buf))
 }
 
 /// The stores that need no server: memory, and a directory of the disk.
@@ -149,6 +145,11 @@ fn names_are_saved_as_the_index_has_them() {
     assert_eq!(names("memory:///saving/lines"), [""; 0]);
 }
 
+/// The version of the first file.
+fn version(checkpoint: &Checkpoint<Assembled<RemoteFile>>) -> String {
+    checkpoint.files()[0].safetensors().source().sources().next().unwrap().version()
+}
+
 fn check_values(checkpoint: &Checkpoint<Assembled<RemoteFile>>, tensors: &[(String, TensorBuf)]) {
     assert_eq!(checkpoint.len(), tensors.len());
     for (name, buf) in tensors {
@@ -157,13 +158,25 @@ fn check_values(checkpoint: &Checkpoint<Assembled<RemoteFile>>, tensors: &[(Stri
 }
 
 #[test]
-fn what_an_address_would_cut_off_is_an_error() {
+fn where_nothing_can_be_saved() {
+    let server = Server::new();
     let tensors = tensors(&[("a", 6)]);
-    for address in ["memory:///run#1/m.safetensors", "file:///run?1", "s3://b/m?versionId=1"] {
-        let error =
-            RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
-        assert!(error.to_string().contains("write %"), "{error}");
+    for (address, words) in [
+        (&*server.address("m.safetensors"), "web servers"),
+        ("hf://owner/name/m.safetensors", "expected an address"),
+        ("memory:///", "the address of a file"),
+        ("memory:///directory/", "the address of a file"),
+        // What an address would cut off.
+        ("memory:///run#1/m.safetensors", "write %"),
+        ("file:///run?1", "write %"),
+        ("s3://b/m?versionId=1", "write %"),
+    ] {
+        let saved = RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new());
+        let error = saved.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
     }
+    assert!(server.take_log().is_empty());
     let address = "memory:///run%231/m.safetensors";
     RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new()).unwrap();
     assert_eq!(names("memory:///run%231"), ["m.safetensors"]);
@@ -227,15 +240,7 @@ fn an_address_of_the_disk_is_the_path() {
     assert_eq!(std::fs::read(&path).unwrap(), file(&tensors));
     let checkpoint = open(&address).unwrap();
     assert_eq!((checkpoint.len(), checkpoint.files()[0].path()), (2, &*path));
-    let source = checkpoint.files()[0].safetensors().source();
-    assert!(
-        source
-            .sources()
-            .next()
-            .unwrap()
-            .version()
-            .starts_with(&format!("{} bytes", file(&tensors).len()))
-    );
+    assert!(version(&checkpoint).starts_with(&format!("{} bytes", file(&tensors).len())));
 
     let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("x.{name}"));
     remote.save_rewrite(&format!("{root}/%C3%A4"), &rewrite, &SaveOptions::new()).unwrap();
@@ -268,27 +273,6 @@ fn an_address_of_the_disk_is_the_path() {
     }
 }
 
-#[test]
-fn where_nothing_can_be_saved() {
-    let server = Server::new();
-    let tensors = tensors(&[("a", 6)]);
-    for address in [&*server.address("m.safetensors"), "hf://owner/name/m.safetensors"] {
-        let error =
-            RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
-        let error = RemoteOptions::new()
-            .save_sharded(address, named(&tensors), &ShardOptions::new())
-            .unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
-    }
-    for address in ["memory:///", "memory:///directory/"] {
-        let error =
-            RemoteOptions::new().save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
-        assert!(error.to_string().contains("the address of a file"), "{error}");
-    }
-    assert!(server.take_log().is_empty());
-}
-
 /// A checkpoint on the disk, and options that replace its file while it is saved elsewhere.
 fn changing(dir: &tempfile::TempDir) -> (Checkpoint, SaveOptions) {
     let path: PathBuf = dir.path().join("model.safetensors");
@@ -317,19 +301,13 @@ fn a_rewrite_is_saved_only_if_its_sources_stay_as_they_are() {
     let error = remote.save_rewrite(one, &rewrite(), &changing_options).unwrap_err();
     assert!(error.to_string().contains("model.safetensors"), "{error}");
     assert!(open(one).is_err());
-    let before = open(several).unwrap().files()[0]
-        .safetensors()
-        .source()
-        .sources()
-        .next()
-        .unwrap()
-        .version();
+    let before = version(&open(several).unwrap());
     let (checkpoint, changing_options) = changing(&dir);
     let rewrite = Rewrite::of(&checkpoint);
     let error = remote.save_rewrite_sharded(several, &rewrite, &shards(changing_options));
     error.unwrap_err();
     let after = open(several).unwrap();
-    assert_eq!(after.files()[0].safetensors().source().sources().next().unwrap().version(), before);
+    assert_eq!(version(&after), before);
     assert!(after.get("x.a").is_some());
 }
 

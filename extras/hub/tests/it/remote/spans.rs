@@ -26,7 +26,7 @@ fn each_range_of_a_store_is_told() {
     checkpoint.tensor("b").unwrap().read().unwrap();
     checkpoint.read_all(&LoadOptions::new()).unwrap();
     let mut asked: Vec<u64> = (server.take_log().iter())
-        .map(|request| request.range.map(|(first, last)| last + 1 - first).unwrap())
+        .map(|request| request.range().map(|(first, last)| last + 1 - first).unwrap())
         .collect();
     let told = listener.named("request");
     let mut bytes: Vec<u64> = told.iter().map(|told| told.bytes).collect();

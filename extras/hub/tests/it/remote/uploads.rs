@@ -8,20 +8,19 @@ use safetensors_hub::remote::{RemoteOptions, abort_uploads};
 use safetensors_testing::process::is_alone;
 
 use super::bucket::Bucket;
-use super::{MIB, file, options, tensors};
+use super::{MIB, file, named, options, tensors};
 
 const ADDRESS: &str = "s3://bucket/model.safetensors";
 
 fn at(bucket: &Bucket) -> RemoteOptions {
-    let options = options().option("endpoint", bucket.endpoint()).option("allow_http", "true");
+    let options = options().option("endpoint", &bucket.endpoint).option("allow_http", "true");
     options.option("skip_signature", "true").retries(0)
 }
 
 #[test]
 fn an_upload_of_several_parts_is_complete() {
     let (bucket, tensors) = (Bucket::new(), tensors(&[("a", 20 * MIB), ("b", 3)]));
-    let named = tensors.iter().map(|(name, buf)| (name, buf));
-    at(&bucket).save(ADDRESS, named, &SaveOptions::new()).unwrap();
+    at(&bucket).save(ADDRESS, named(&tensors), &SaveOptions::new()).unwrap();
     assert!(bucket.object("bucket/model.safetensors").unwrap() == file(&tensors));
     assert!(bucket.unfinished().is_empty());
 }
@@ -29,7 +28,7 @@ fn an_upload_of_several_parts_is_complete() {
 #[test]
 fn nothing_is_left_of_a_save_that_does_not_end() {
     let tensors = tensors(&[("a", 20 * MIB), ("b", 20 * MIB)]);
-    let named = || tensors.iter().map(|(name, buf)| (name, buf));
+    let named = || named(&tensors);
     let after = |bytes: u64, end: fn() -> ControlFlow<()>| {
         SaveOptions::new().progress(move |progress| {
             if progress.bytes_done > bytes { end() } else { ControlFlow::Continue(()) }
@@ -79,8 +78,7 @@ fn aborted_uploads_and_later_ones_are_errors() {
         ControlFlow::Continue(())
     });
     for options in [aborting, SaveOptions::new()] {
-        let named = tensors.iter().map(|(name, buf)| (name, buf));
-        let error = at(&bucket).save(ADDRESS, named, &options).unwrap_err();
+        let error = at(&bucket).save(ADDRESS, named(&tensors), &options).unwrap_err();
         assert!(error.to_string().contains("all uploads of this process were aborted"), "{error}");
         assert_eq!((bucket.begun(), bucket.unfinished()), (1, vec![]));
     }

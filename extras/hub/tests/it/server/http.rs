@@ -14,13 +14,21 @@ pub struct Request {
     /// The path, decoded, without the query.
     pub path: String,
     pub query: String,
-    headers: HashMap<String, String>,
+    /// By their names in lower case.
+    pub headers: HashMap<String, String>,
+    pub body: Vec<u8>,
 }
 
 impl Request {
     /// A header by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
+    }
+
+    /// The first byte that is asked for, and the last one.
+    pub fn range(&self) -> Option<(u64, u64)> {
+        let (first, last) = self.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
+        Some((first.parse().ok()?, last.parse().ok()?))
     }
 
     /// Has the whole file be sent.
@@ -30,13 +38,12 @@ impl Request {
 
     /// Has a range of the same length be sent that begins one byte earlier or later.
     pub fn shift_range(&mut self) {
-        if let Some(range) = self.headers.get_mut("range") {
-            let (start, end) = range.trim_start_matches("bytes=").split_once('-').unwrap();
-            let (start, end): (u64, u64) = (start.parse().unwrap(), end.parse().unwrap());
-            *range = match start {
+        if let Some((start, end)) = self.range() {
+            let range = match start {
                 0 => format!("bytes=1-{}", end + 1),
                 _ => format!("bytes={}-{}", start - 1, end - 1),
             };
+            self.headers.insert("range".into(), range);
         }
     }
 }
@@ -83,8 +90,7 @@ impl Answer {
     }
 }
 
-/// Starts a server. `handle` answers each request, and is then told how many bytes of the body were
-/// sent.
+/// Starts a server. `handle` answers each request, and is told of each piece of the body.
 pub fn serve(handle: impl Fn(&Request) -> (Answer, Sent) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -98,8 +104,9 @@ pub fn serve(handle: impl Fn(&Request) -> (Answer, Sent) + Send + Sync + 'static
     address
 }
 
-/// Is told how many bytes of a body were sent.
-pub type Sent = Box<dyn FnOnce(usize)>;
+/// Is told the length of each piece of a body before it is sent: who has read an answer finds it
+/// counted. It may wait.
+pub type Sent = Box<dyn FnMut(usize)>;
 
 fn converse(stream: TcpStream, handle: &dyn Fn(&Request) -> (Answer, Sent)) -> Option<()> {
     stream.set_nodelay(true).ok()?;
@@ -107,7 +114,7 @@ fn converse(stream: TcpStream, handle: &dyn Fn(&Request) -> (Answer, Sent)) -> O
     let mut output = stream;
     loop {
         let request = read(&mut input)?;
-        let (answer, sent) = handle(&request);
+        let (answer, mut sent) = handle(&request);
         let is_head = request.method == "HEAD";
         let mut head = format!("HTTP/1.1 {} -\r\n", answer.status);
         if !matches!(answer.end, End::Close)
@@ -127,18 +134,14 @@ fn converse(stream: TcpStream, handle: &dyn Fn(&Request) -> (Answer, Sent)) -> O
             End::Short(less) => (body.len().saturating_sub(less), false),
         };
         // In pieces, so that a client that goes away is noticed.
-        let mut written = 0;
         for piece in body[..len].chunks(64 << 10) {
-            if output.write_all(piece).is_err() {
-                break;
-            }
-            written += piece.len();
+            sent(piece.len());
+            output.write_all(piece).ok()?;
         }
-        sent(written);
         if let End::Stall(_, time) = answer.end {
             thread::sleep(time);
         }
-        if !goes_on || written < len {
+        if !goes_on {
             return None;
         }
     }
@@ -148,10 +151,16 @@ fn read(input: &mut impl BufRead) -> Option<Request> {
     let mut line = String::new();
     input.read_line(&mut line).ok().filter(|len| *len > 0)?;
     let mut words = line.split_whitespace();
-    let (method, target) = (words.next()?.to_owned(), words.next()?);
+    let method = words.next()?.to_owned();
+    let target = words.next()?;
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut request =
-        Request { method, path: decoded(path), query: query.to_owned(), headers: HashMap::new() };
+    let mut request = Request {
+        method,
+        path: decoded(path),
+        query: query.to_owned(),
+        headers: HashMap::new(),
+        body: Vec::new(),
+    };
     loop {
         let mut line = String::new();
         input.read_line(&mut line).ok().filter(|len| *len > 0)?;
@@ -159,9 +168,13 @@ fn read(input: &mut impl BufRead) -> Option<Request> {
             Some((name, value)) => {
                 request.headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
             }
-            None => return Some(request),
+            None => break,
         }
     }
+    let len = request.header("content-length").map_or(0, |len| len.parse().unwrap());
+    request.body.resize(len, 0);
+    input.read_exact(&mut request.body).ok()?;
+    Some(request)
 }
 
 /// Decodes `%2F` and the like.

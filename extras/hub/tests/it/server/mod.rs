@@ -140,7 +140,7 @@ impl Server {
                     let log = &mut state.lock().unwrap().log;
                     // The log may have been cleared meanwhile.
                     if let Some(seen) = log.iter_mut().find(|seen| seen.number == number) {
-                        seen.bytes = bytes;
+                        seen.bytes += bytes;
                     }
                 };
                 (answer, Box::new(sent) as http::Sent)

@@ -37,6 +37,11 @@ pub(crate) fn single(len: usize) -> Repo {
     ])
 }
 
+/// A server of one repository, and an empty cache.
+pub(crate) fn served(repo: Repo) -> (Server, tempfile::TempDir) {
+    (Server::start([(REPO, repo)]), tempfile::tempdir().unwrap())
+}
+
 /// The files of a model in three shards of about this many bytes each.
 pub(crate) fn shards(len: usize) -> Vec<(&'static str, Vec<u8>)> {
     let index = r#"{"metadata": {}, "weight_map": {
@@ -53,14 +58,13 @@ pub(crate) fn shards(len: usize) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// How the tests talk to the server: without the environment, and impatiently.
+/// How the tests talk to the server: without a token, and impatiently.
 pub(crate) fn client(server: &Server) -> ClientOptions {
     ClientOptions::new()
         .token(None)
         .endpoint(&server.endpoint)
         .retries(3)
-        .retry_delay(Duration::from_millis(1))
-        .max_retry_delay(Duration::from_secs(2))
+        .pause(Duration::from_millis(1))
         .timeout(Duration::from_secs(10))
 }
 

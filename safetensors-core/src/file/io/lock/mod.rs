@@ -169,7 +169,8 @@ mod system {
 
     /// Creates and locks the file. `None` if somebody else has locked it and `wait` is false.
     pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<HeldLock>> {
-        let (mut attempts, mut denied) = (0, 0);
+        let mut attempts = 0;
+        let mut denied = 0;
         while attempts < ATTEMPTS {
             attempts += 1;
             // What is created is registered in the same steps. So nothing here may wait.

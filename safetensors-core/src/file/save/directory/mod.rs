@@ -97,6 +97,7 @@ impl AtomicDirectory {
     /// Replaces the hidden path of a file by its path after the commit, in an error about that
     /// file. Any other error is returned unchanged.
     #[must_use]
+    #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         error.moved_below(&self.new, &self.destination)
     }

@@ -40,6 +40,7 @@ use crate::format::error::{Error, Result};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct DirectoryPlace {
     path: PathBuf,
     lock: DirectoryLock,
@@ -51,6 +52,7 @@ impl DirectoryPlace {
     /// # Errors
     ///
     /// [`Io`](crate::ErrorKind::Io), for example if the path has no parent directory.
+    #[doc(hidden)]
     pub fn hold(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let lock = DirectoryLock::wait_for(directory(path));
@@ -70,6 +72,7 @@ impl DirectoryPlace {
     /// [`Io`](crate::ErrorKind::Io): the path still has the directory, or a part of one that
     /// cannot be renamed. [`NotDurable`](crate::ErrorKind::NotDurable): it is removed, but a power
     /// cut may bring it back.
+    #[doc(hidden)]
     pub fn remove(self) -> Result<bool> {
         let Self { path, lock } = self;
         let aside = || {
@@ -116,6 +119,7 @@ impl DirectoryPlace {
     /// [`Io`](crate::ErrorKind::Io): the path still has the old directory, or a part of it.
     /// [`NotDurable`](crate::ErrorKind::NotDurable): the new one is in place, but its name could
     /// not be written to the disk.
+    #[doc(hidden)]
     pub fn put(self, new: AtomicDirectory) -> Result<()> {
         let Self { path, lock } = self;
         let synced = new.sync_files().and_then(|()| complete(&path));
@@ -150,6 +154,7 @@ impl DirectoryPlace {
     /// Completes the replacement of a directory at a path if a process was killed in it, and
     /// removes the hidden directories that killed processes have left for this path. Hidden
     /// directories that a process is using stay. Errors are ignored.
+    #[doc(hidden)]
     pub fn clean(path: impl AsRef<Path>) {
         let path = path.as_ref();
         if hidden_of(path).any(|hidden| is_between(&hidden, path).unwrap_or(false)) {

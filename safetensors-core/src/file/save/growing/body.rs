@@ -9,10 +9,10 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::waiting::Waiting;
 use crate::file::io::reserve::insert_at_start;
 use crate::file::save::SaveOptions;
 use crate::file::save::atomic::AtomicFile;
+use crate::file::save::gather::Gathered;
 use crate::file::save::temporary::TempFile;
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
@@ -30,7 +30,7 @@ pub(super) struct Body {
     file: AtomicFile,
     /// The length of the room for the header. Only [`make_room`](Self::make_room) changes it.
     room: AtomicU64,
-    waiting: Waiting,
+    gathered: Mutex<Gathered>,
     state: Mutex<State>,
 }
 
@@ -56,7 +56,7 @@ struct Spill {
 #[derive(Debug)]
 pub(super) struct SpillFile {
     file: TempFile,
-    waiting: Waiting,
+    gathered: Mutex<Gathered>,
 }
 
 /// Where the bytes of a tensor lie. In the new file, `start` counts from the end of the room.
@@ -81,8 +81,12 @@ pub(super) enum Home {
 impl Body {
     /// Creates the hidden file.
     pub(super) fn create(path: &std::path::Path, options: &SaveOptions) -> Result<Self> {
-        let (file, room) = (AtomicFile::create(path, options)?, AtomicU64::new(ROOM));
-        Ok(Self { file, room, waiting: Waiting::default(), state: Mutex::default() })
+        Ok(Self {
+            file: AtomicFile::create(path, options)?,
+            room: AtomicU64::new(ROOM),
+            gathered: Mutex::default(),
+            state: Mutex::default(),
+        })
     }
 
     /// Reserves a place for a tensor of `len` bytes.
@@ -99,7 +103,7 @@ impl Body {
         let spill = match &mut state.spills[class] {
             Some(spill) => spill,
             none => {
-                let file = SpillFile { file: self.spill()?, waiting: Waiting::default() };
+                let file = SpillFile { file: self.spill()?, gathered: Mutex::default() };
                 none.insert(Spill { file: Arc::new(file), end: 0 })
             }
         };
@@ -125,23 +129,21 @@ impl Body {
     /// Writes bytes of a tensor at `start` of its file. Small ones can wait until
     /// [`flush`](Self::flush).
     pub(super) fn write(&self, home: &Home, bytes: &[u8], start: u64) -> io::Result<()> {
-        let waiting = match home {
-            Home::Spill(spill) => &spill.waiting,
-            _ => &self.waiting,
+        let gathered = match home {
+            Home::Spill(spill) => &spill.gathered,
+            _ => &self.gathered,
         };
         let (file, start) = self.locate(home, start)?;
-        waiting.write(file, bytes, start)
+        lock(gathered).add(file, bytes, start)
     }
 
     /// Writes all bytes that wait. They can be read then.
     pub(super) fn flush(&self) -> io::Result<()> {
-        self.waiting.flush(self.file())?;
-        let state = lock(&self.state);
-        state
-            .spills
-            .iter()
-            .flatten()
-            .try_for_each(|Spill { file, .. }| file.waiting.flush(file.file()))
+        lock(&self.gathered).flush(self.file())?;
+        for Spill { file, .. } in lock(&self.state).spills.iter().flatten() {
+            lock(&file.gathered).flush(file.file())?;
+        }
+        Ok(())
     }
 
     /// The open file of a place, and the offset in it.

@@ -15,13 +15,12 @@ mod synced;
 mod tensors;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, RwLock};
 
-use crate::format::parallel::lock;
+use crate::format::parallel::{lock, unpoisoned};
 use append::Before;
 use body::{Body, BodyPlace};
 use passes::Passes;
@@ -123,18 +122,15 @@ impl Writing {
         synced: Synced,
         before: Option<Before>,
     ) -> Result<Self> {
-        let create = || {
-            if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
-                return Err(ErrorKind::BadAlignment { found: options.align }.into());
-            }
-            Body::create(path, options)
-        };
-        let body = create().map_err(|error: Error| error.in_path(path))?;
+        if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
+            return Err(Error::from(ErrorKind::BadAlignment { found: options.align }).in_path(path));
+        }
+        let body = Body::create(path, options).map_err(|error| error.in_path(path))?;
         Ok(Self { body, before, synced: Mutex::new(synced) })
     }
 
     fn into_synced(self) -> Synced {
-        self.synced.into_inner().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.synced.into_inner())
     }
 }
 
@@ -204,7 +200,8 @@ impl GrowingWriter {
     }
 
     fn write(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
-        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        let dtype = tensor.dtype();
+        let shape = tensor.shape();
         let len = shape::byte_len(dtype, shape)?;
         check_ndim(shape.len())?;
         self.while_writing(|Writing { body, .. }| self.write_to(body, name, tensor, len))
@@ -217,7 +214,8 @@ impl GrowingWriter {
         tensor: &(impl TensorSource + ?Sized),
         len: u64,
     ) -> Result<()> {
-        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        let dtype = tensor.dtype();
+        let shape = tensor.shape();
         let entry = lock(&self.tensors).enter_whole(name, dtype, shape, || {
             body.place(dtype, len).map_err(|error| ErrorKind::Io(error).into())
         })?;
@@ -279,13 +277,15 @@ impl GrowingWriter {
         axis: usize,
         step_shape: &[usize],
     ) -> Result<GrowingTensor<'_>> {
-        let grow = || {
-            let series = Series::new(name, dtype, axis, step_shape)?;
+        let series = Series::new(name, dtype, axis, step_shape).map_err(Error::from);
+        let series = series.and_then(|series| {
             check_ndim(step_shape.len() + 1)?;
-            let series = self.while_writing(|_| self.grow_on(series))?;
-            Ok(GrowingTensor { writer: self, series })
-        };
-        grow().map_err(|error: Error| self.locate(error.in_tensor(name)))
+            self.while_writing(|_| self.grow_on(series))
+        });
+        match series {
+            Ok(series) => Ok(GrowingTensor { writer: self, series }),
+            Err(error) => Err(self.locate(error.in_tensor(name))),
+        }
     }
 
     /// Adds entries to the `__metadata__` of the file. An entry replaces an earlier one with the
@@ -346,7 +346,7 @@ impl GrowingWriter {
 
     /// Calls a function with the files that are written to, while the file cannot be finished.
     fn while_writing<T>(&self, work: impl FnOnce(&Writing) -> Result<T>) -> Result<T> {
-        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*unpoisoned(self.state.read()) {
             State::Writing(writing) => work(writing),
             State::Placed(_) | State::Finished => Err(ErrorKind::AlreadyFinished.into()),
         }

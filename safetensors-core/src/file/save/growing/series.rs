@@ -66,7 +66,8 @@ impl GrowingTensor<'_> {
         let series = &*self.series;
         let append = || {
             if source.dtype() != series.dtype {
-                let (expected, found) = (series.dtype, source.dtype());
+                let expected = series.dtype;
+                let found = source.dtype();
                 return Err(ErrorKind::WrongDtype { expected, found }.into());
             }
             let steps = count(&series.step_shape, source.shape()).map_err(|expected| {

@@ -36,7 +36,8 @@ pub(super) fn write_layers(
         let mut buffer = Vec::new();
         for step in 0..steps {
             for row in 0..outer {
-                let (from, to) = ((step * outer + row) * inner, (row * steps + step) * inner);
+                let from = (step * outer + row) * inner;
+                let to = (row * steps + step) * inner;
                 copy(Block { from, to, len: inner }, &mut buffer, read, write)?;
             }
         }

@@ -11,7 +11,6 @@ use tempfile::{TempDir, tempdir};
 use super::{Edit, Edited, is_torn as is_left_torn, restore_header};
 use crate::checkpoint::Checkpoint;
 use crate::file::io::failpoint::{Interrupted, interrupt_everywhere, without};
-use crate::file::io::hidden::header_backup;
 use crate::file::io::testing::{names_in, save_until_clean};
 use crate::file::save::SaveOptions;
 use crate::format::dtype::Dtype;
@@ -171,23 +170,6 @@ fn restored_after_a_kill(place: &Place, outcome: Edited, new: &[u8], at: &str) -
     let restored = place.found();
     assert!(restored == place.old || restored == new && !is_torn, "{at}");
     is_torn
-}
-
-/// Opening the file for the next edit restores it, too.
-#[test]
-fn the_next_edit_restores_what_a_kill_left() {
-    let (change, ..) = CHANGES[0];
-    let mut torn = 0;
-    let edit = |place: &Place| -> Result<Edited> { change(Edit::open(&place.path)?).apply() };
-    interrupt_everywhere(Place::new, edit, |place, interrupted, _| {
-        let is_torn = is_left_torn(&place.path).unwrap();
-        let restored = Edit::open(&place.path).unwrap().was_restored();
-        assert_eq!(restored, is_torn, "{interrupted:?}");
-        assert!(!is_torn || place.found() == place.old, "{interrupted:?}");
-        assert!(!header_backup(&place.path).exists(), "{interrupted:?}");
-        torn += usize::from(is_torn);
-    });
-    assert!(torn >= 1, "no step tears the header");
 }
 
 #[test]

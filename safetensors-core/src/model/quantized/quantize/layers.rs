@@ -63,6 +63,7 @@ impl LinearLayers {
     }
 
     /// Returns `true` if this is the weight of a linear layer, with whole groups in its rows.
+    #[doc(hidden)]
     pub fn suits(&self, how: Quantization, name: &str, shape: &[usize]) -> bool {
         let Some(module) = name.strip_suffix(".weight") else { return false };
         let last = module.rsplit('.').next().unwrap_or_default();

@@ -34,6 +34,7 @@ fn refuse_infinite(first: u64, numbers: &[f32], how: Quantization) -> Result<()>
         return Ok(());
     }
     let position = numbers.iter().position(|number| !number.is_finite()).unwrap_or(0);
-    let (index, value) = (first + position as u64, format!("{:?}", numbers[position]));
+    let index = first + position as u64;
+    let value = format!("{:?}", numbers[position]);
     Err(ErrorKind::DoesNotFit { index, value, to: how.code() }.into())
 }

@@ -79,7 +79,8 @@ pub(super) fn parts<S: TensorSource + Send>(
         let weight = Arc::clone(&weight);
         (format!("{name}{suffix}"), QuantizedPart { weight, kind, dtype, shape: shape.to_vec() })
     };
-    let (codes, scales) = (Kind::Codes, Kind::Scales);
+    let codes = Kind::Codes;
+    let scales = Kind::Scales;
     let whole = || part("", codes, how.code(), &[rows, columns]);
     let packed = || part("_packed", codes, Dtype::U8, &[rows, columns / 2]);
     match how {

@@ -25,8 +25,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`RankRules::plan_tensors`], of [`plan`](Rewrite::plan), and of
-    /// [`RankPlan::check_index`] for one file of each rank.
+    /// The errors of [`RankRules::plan_tensors`] and of [`plan`](Rewrite::plan), and those of an
+    /// index of one file of each rank, which may be too large.
     pub fn plan_ranks(
         &self,
         rules: &RankRules,
@@ -42,7 +42,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Saves everything to a directory as [ranks](crate::ranks) would that hold the parts of a
-    /// plan: each rank's parts in separate files. [`open_whole`](crate::Checkpoint::open_whole)
+    /// plan: each rank's parts in separate files. [`open`](crate::Checkpoint::open)
     /// makes whole tensors of them again.
     ///
     /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast
@@ -67,7 +67,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let to = dir.path().join("divided");
     /// rewrite.save_ranks(&to, &plan, "convert", &ShardOptions::new())?;
     ///
-    /// let divided = Checkpoint::open_whole(&to)?;
+    /// let divided = Checkpoint::open(&to)?;
     /// let right = plan.read(&divided, 1, &LoadOptions::new())?;
     /// assert_eq!(right[0].as_slice::<i32>()?, [2, 4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -147,13 +147,16 @@ impl<S: ReadAt> TensorSource for PartOf<'_, '_, S> {
         }
         // The whole tensor passes by, and what lies in the part is kept.
         let mut runs = self.selection.runs().peekable();
-        let (mut position, mut kept) = (0_u64, Vec::new());
+        let mut position = 0_u64;
+        let mut kept = Vec::new();
         self.tensor.write_to(&mut |bytes| {
-            let (start, end) = (position, position + bytes.len() as u64);
+            let start = position;
+            let end = position + bytes.len() as u64;
             position = end;
             kept.clear();
             while let Some(run) = runs.peek().filter(|run| run.start < end) {
-                let (from, to) = (run.start.max(start) - start, run.end.min(end) - start);
+                let from = run.start.max(start) - start;
+                let to = run.end.min(end) - start;
                 kept.extend_from_slice(&bytes[from as usize..to as usize]);
                 if run.end > end {
                     break;

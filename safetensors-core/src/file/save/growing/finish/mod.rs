@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fs::File;
 use std::path::Path;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 use std::{io, mem};
 
 use super::append::Before;
@@ -27,7 +27,7 @@ use crate::file::save::spec::Spec;
 use crate::file::save::{Order, SaveOptions};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{LENGTH_BYTES, Metadata, NameTable};
-use crate::format::parallel::lock;
+use crate::format::parallel::{lock, unpoisoned};
 
 /// The data of a smaller file is moved to the front, so that its header is not mostly spaces.
 const SMALL: u64 = 4 << 20;
@@ -86,7 +86,7 @@ impl GrowingWriter {
     /// finished before.
     pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
         let durable = self.options.durable;
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = unpoisoned(self.state.write());
         let placed = match &mut *state {
             State::Writing(writing) => self.put_in_place(writing),
             State::Placed(synced) => synced.sync_name(durable),
@@ -111,7 +111,7 @@ impl GrowingWriter {
 
     fn put_in_place(&self, writing: &mut Writing) -> Result<()> {
         let Writing { body, before, synced } = writing;
-        let synced = synced.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let synced = unpoisoned(synced.get_mut());
         body.flush().map_err(ErrorKind::Io)?;
         let mut metadata = match before {
             Some(before) => before.refresh(&self.path)?,
@@ -163,7 +163,8 @@ impl<'a> Assembly<'a> {
         let specs: Vec<_> = self.parts.iter().map(FinishedTensor::spec).collect();
         // The names were compared when the tensors were added.
         let layout = Layout::plan_named(&specs, options, NameTable::default())?;
-        let (mut prefix, needed) = (layout.prefix, layout.places);
+        let mut prefix = layout.prefix;
+        let needed = layout.places;
         let shortest = prefix.len() as u64;
         let data_len = needed.last().map_or(0, |(_, range)| range.end - shortest);
         let start = match data_len < SMALL {
@@ -244,7 +245,9 @@ impl<'a> Assembly<'a> {
         to: &File,
         offset: u64,
     ) -> Result<()> {
-        let (layers, kept, all) = (series.layers, series.kept_steps(), state.steps);
+        let layers = series.layers;
+        let kept = series.kept_steps();
+        let all = state.steps;
         if kept > 0 {
             let (from, start) = self.before_place(&series.name).map_err(ErrorKind::Io)?;
             let spread = Spread::new(layers, 0, kept, all);
@@ -277,7 +280,8 @@ impl<'a> FinishedTensor<'a> {
             }
             GrowingEntry::Growing(series) => {
                 let state = lock(&series.state);
-                let (shape, len) = (series.shape(state.steps).into(), series.byte_len(state.steps));
+                let shape = series.shape(state.steps).into();
+                let len = series.byte_len(state.steps);
                 Ok(Self { entry, state: Some(state), shape, len })
             }
         }
@@ -321,7 +325,8 @@ impl Whole {
         if self.written.load(Ordering::Acquire) {
             return Ok(());
         }
-        let (expected, end) = (self.place.len, self.place.len);
+        let expected = self.place.len;
+        let end = self.place.len;
         let kind = ErrorKind::Incomplete { expected, found: 0, begin: 0, end };
         Err(Error::from(kind).in_tensor(&self.name))
     }

@@ -1,0 +1,57 @@
+//! [`Counted`]: the bytes of a header or of a pickle, front to back, counted and limited.
+
+use std::io::{self, Read};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of which at most so many are read.
+pub(crate) struct Counted<R> {
+    pub(crate) inner: R,
+    at: u64,
+    limit: u64,
+    pub(crate) wording: Wording,
+}
+
+/// The errors of bytes that are wrong.
+#[derive(Clone, Copy)]
+pub(crate) struct Wording {
+    /// The kind of a problem at a position.
+    pub(crate) kind: fn(u64, String) -> ErrorKind,
+    /// The problem of bytes that end too early.
+    pub(crate) ended: &'static str,
+}
+
+impl<R: Read> Counted<R> {
+    pub(crate) fn of(inner: R, limit: u64, wording: Wording) -> Self {
+        Self { inner, at: 0, limit, wording }
+    }
+
+    /// The number of bytes that are read.
+    pub(crate) fn position(&self) -> u64 {
+        self.at
+    }
+
+    pub(crate) fn count(&mut self, bytes: u64) -> Result<()> {
+        self.at = self.at.saturating_add(bytes);
+        let limit = self.limit;
+        if self.at <= limit { Ok(()) } else { Err(ErrorKind::DirectoryTooLong { limit }.into()) }
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.count(N as u64)?;
+        let mut bytes = [0; N];
+        self.inner.read_exact(&mut bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.problem(self.wording.ended),
+            _ => error.into(),
+        })?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn problem(&self, problem: impl Into<String>) -> Error {
+        (self.wording.kind)(self.at, problem.into()).into()
+    }
+}

@@ -1,0 +1,80 @@
+//! Checkpoints of files that are open: one, several, or the shards of an index.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::index::Index;
+use super::store::Version;
+use super::{CatalogPlace, Checkpoint, CheckpointFile, dcp, divided};
+use crate::file::io::ReadAt;
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+
+impl<S: ReadAt> Checkpoint<S> {
+    /// A checkpoint of one file.
+    pub(super) fn from_single(file: CheckpointFile<S>) -> Result<Self> {
+        refuse_parts(&file)?;
+        Ok(Self::of_file(file))
+    }
+
+    /// A checkpoint of one file that may have parts of tensors.
+    pub(super) fn of_file(file: CheckpointFile<S>) -> Self {
+        let places = (0..file.archive.header().len())
+            .map(|position| CatalogPlace { file: 0, position })
+            .collect();
+        Self::assemble(vec![file], places, None)
+    }
+
+    /// A checkpoint of several files, none of which has a tensor of another. They are sorted by
+    /// their paths.
+    pub(super) fn from_files(files: Vec<CheckpointFile<S>>) -> Result<Self> {
+        let mut places = Vec::new();
+        let mut owners = HashMap::new();
+        for (number, file) in files.iter().enumerate() {
+            refuse_parts(file)?;
+            for (position, info) in file.archive.header().iter().enumerate() {
+                if let Some(other) = owners.insert(info.name(), number) {
+                    let other = files[other].path.display().to_string();
+                    let error = Error::from(ErrorKind::InTwoFiles { other });
+                    return Err(error.in_tensor(info.name()).in_path(&file.path));
+                }
+                places.push(CatalogPlace { file: number, position });
+            }
+        }
+        drop(owners);
+        Ok(Self::assemble(files, places, None))
+    }
+
+    /// A checkpoint of an index and its shards. Of each shard, it has only the tensors that the
+    /// index maps to that shard. So if two shards contain a tensor, the index decides.
+    pub(super) fn from_shards(
+        shards: Vec<CheckpointFile<S>>,
+        index: &Index,
+        path: &Path,
+        version: Option<Version>,
+    ) -> Result<Self> {
+        let mut places = Vec::new();
+        for (file, (shard, names)) in index.shards().enumerate() {
+            let header = shards[file].archive.header();
+            let start = places.len();
+            for name in names {
+                let Some(position) = header.position(name) else {
+                    let error = Error::from(ErrorKind::NotInShard { shard: shard.to_owned() });
+                    return Err(error.in_tensor(name).in_path(path));
+                };
+                places.push(CatalogPlace { file, position });
+            }
+            places[start..].sort_unstable_by_key(|place| place.position);
+        }
+        let mut checkpoint = Self::assemble(shards, places, Some((index, path.into())));
+        checkpoint.about.index_version = version;
+        Ok(checkpoint)
+    }
+}
+
+/// Fails if a file has parts of tensors: they must not be taken for whole ones.
+fn refuse_parts<S>(file: &CheckpointFile<S>) -> Result<()> {
+    if !dcp::has_parts(file) && !divided::has_parts(file) {
+        return Ok(());
+    }
+    Err(Error::from(RankProblem::PartsOfTensors).in_path(&file.path))
+}
