@@ -1,46 +1,61 @@
 //! Moves tensors between safetensors files and the library that uses them: ndarray, candle or burn.
 //!
-//! This crate is a facade. It re-exports all of `safetensors-core`, and each adapter behind a
-//! feature.
+//! With candle (feature `candle`):
 //!
-//! | feature | module | for |
-//! |---|---|---|
-//! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
-//! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
-//! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
-//! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
-//! | `sha256` | [`digest`] | the SHA-256 of a file's data |
-//! | `full` | | all of these |
-//! | `delta` | `delta` | what changed between two checkpoints, as a small one; training checkpoints of candle and, with `burn-train`, of burn that are kept so; it builds zstd, with a C compiler; not in `full` |
-//! | `sign` | `sign` | signatures of the files of a model, made and verified offline; not in `full` |
-//! | `gguf` | `candle::gguf` | quantised tensors of GGUF files; not in `full` |
-//! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; not in `full` |
-//! | `burn-train` | `burn::train` | checkpoints of burn's training loop; not in `full` |
-//! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
-//! | `remote` | `hub`, `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges; not in `full` |
-//! | `rayon` | [`ndarray`] | arrays that are not in C order are gathered by several threads; not in `full` |
-//! | `tracing` | [`framework::Span`] | spans of what is opened, read, converted, written and requested, for the crate `tracing`; not in `full` |
-//! | `cuda`, `metal` | | `candle`, with candle's GPU support: loads onto these devices in bounded memory |
+//! ```
+//! # #[cfg(feature = "candle")] {
+//! use candle_core::{DType, Device, Tensor};
+//! use safetensors_bridge::candle::{SaveOptions, load, save, var_builder};
 //!
-//! What a user of the format needs is here, at the root. The rest is in the module of its subject:
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.safetensors");
+//! let weight = Tensor::ones((32, 384), DType::BF16, &Device::Cpu)?;
+//! save(&path, [("head.weight", &weight)], &SaveOptions::new())?;
+//! // `path` is a file, a directory, or an index of shards.
+//! let tensors = load(&path, &Device::Cpu)?; // name -> tensor
+//! let weights = var_builder(&path, DType::F32, &Device::Cpu)?; // for models of candle
+//! # assert_eq!(tensors["head.weight"].dims(), [32, 384]);
+//! # assert!(weights.contains_tensor("head.weight"));
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
-//! | module | what for |
-//! |---|---|
-//! | [`checkpoint`] | checkpoints of several files: how they are found, divided and named |
-//! | [`load`], [`slice`](mod@slice) | many tensors, or parts of them, read at once; which parts |
-//! | [`save`](mod@save), [`tied`] | writing piece by piece, or any file whole or not at all; tensors that share storage |
-//! | [`ranks`], [`glob`] | which process of a job this is, what it holds of a model, and how all of them save; patterns of names |
-//! | [`rewrite`], [`edit`] | what a [`Rewrite`] will write; a file that exists, changed |
-//! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |
-//! | [`digest`], [`audit`] | data that has changed; what is odd about a file |
-//! | [`header`], [`io`], [`error`] | a file's header; where bytes come from; the parts of errors |
-//! | [`framework`] | for adapters of other tensor libraries, and tools |
+//! With burn (feature `burn`):
 //!
-//! The [`guide`](mod@guide) has four jobs from start to end: a server with candle, a training with
-//! burn, a simulation with ndarray, and looking after files with the command.
+//! ```
+//! # #[cfg(feature = "burn")] {
+//! use burn::{nn::LinearConfig, tensor::Device};
+//! use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
 //!
-//! Start with [`Checkpoint`] to open a file, a directory or an index of shards, with
-//! [`SafeTensors`] for a file that is in memory, or with the `load` and `save` of an adapter.
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.safetensors");
+//! let mut model = LinearConfig::new(4, 2).init(&Device::default());
+//! model.save_into(&mut CheckpointStore::from_file(&path))?;
+//! model.load_from(&mut CheckpointStore::from_file(&path))?;
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! With ndarray (feature `ndarray`, which is on by default):
+//!
+//! ```
+//! # #[cfg(feature = "ndarray")] {
+//! use ndarray::{Ix2, array, s};
+//! use safetensors_bridge::ndarray::{Reader, Writer};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("arrays.safetensors");
+//! let writer = Writer::create(&path)?;
+//! writer.add("weight", &array![[1.0_f32, 2.0], [3.0, 4.0]])?;
+//! writer.finish()?;
+//! let reader = Reader::open(&path)?;
+//! assert_eq!(reader.read::<f32, Ix2>("weight")?, array![[1.0, 2.0], [3.0, 4.0]]);
+//! assert_eq!(reader.slice::<f32, _>("weight", s![.., 1])?, array![2.0, 4.0]);
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Without any of them, by the types of this crate:
 //!
 //! ```
 //! use safetensors_bridge::{Checkpoint, SaveOptions, TensorView, save};
@@ -66,8 +81,51 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Start with [`Checkpoint`] to open a file, a directory or an index of shards, with
+//! [`SafeTensors`] for a file that is in memory, or with the `load` and `save` of an adapter.
+//!
 //! Your program also depends on the tensor library itself. A release works with one version of
 //! each, because other versions have other types: the README has the table.
+//!
+//! # Features
+//!
+//! `full` is `ndarray`, `candle`, `burn`, `derive` and `sha256`: the three libraries without
+//! network clients, zstd or GPUs. The other features are turned on by their names.
+//!
+//! | feature | module | for |
+//! |---|---|---|
+//! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
+//! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
+//! | `npz`, `rayon` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; arrays that are not in C order are gathered by several threads |
+//! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
+//! | `gguf` | `candle::gguf` | quantised tensors of GGUF files |
+//! | `cuda`, `metal` | `candle` | candle's GPU support: loads onto these devices in bounded memory |
+//! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
+//! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
+//! | `hub`, `remote` | `hub`, `remote` | downloads from the Hugging Face Hub; checkpoints in buckets, on web servers and on the Hub, read by ranges |
+//! | `delta` | `delta` | what changed between two checkpoints, as a small one; training checkpoints of candle and, with `burn-train`, of burn that are kept so; builds zstd, with a C compiler |
+//! | `sign` | `sign` | signatures of the files of a model, made and verified offline |
+//! | `sha256`, `tracing` | [`digest`], [`framework::Span`] | the SHA-256 of a file's data; spans of what is opened, read, converted, written and requested, for the crate `tracing` |
+//!
+//! # Modules
+//!
+//! This crate re-exports all of `safetensors-core`, and each adapter behind a feature. What a user
+//! of the format needs is at the root. The rest is in the module of its subject:
+//!
+//! | module | what for |
+//! |---|---|
+//! | [`checkpoint`] | checkpoints of several files: how they are found, divided and named |
+//! | [`load`], [`slice`](mod@slice) | many tensors, or parts of them, read at once; which parts |
+//! | [`save`](mod@save), [`tied`] | writing piece by piece, or any file whole or not at all; tensors that share storage |
+//! | [`ranks`], [`glob`] | which process of a job this is, what it holds of a model, and how all of them save; patterns of names |
+//! | [`rewrite`], [`edit`] | what a [`Rewrite`] will write; a file that exists, changed |
+//! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |
+//! | [`digest`], [`audit`] | data that has changed; what is odd about a file |
+//! | [`header`], [`io`], [`error`] | a file's header; where bytes come from; the parts of errors |
+//! | [`framework`] | for adapters of other tensor libraries, and tools |
+//!
+//! The [`guide`](mod@guide) has four jobs from start to end: a server with candle, a training with
+//! burn, a simulation with ndarray, and looking after files with the command.
 //!
 //! # What each library holds
 //!

@@ -143,7 +143,8 @@ fn files_of(index: &Path) -> Vec<PathBuf> {
         Err(error) => error,
     };
     // Files with parts of tensors are none by themselves.
-    let mut files: Vec<_> = listed().into_iter().filter(|file| has_parts(file)).collect();
+    let mut files: Vec<_> =
+        listed().into_iter().filter(|file| are_parts(file) == Some(true)).collect();
     let file = error.downcast_ref().and_then(Error::file).map(PathBuf::from);
     files.extend(file.filter(|file| file != index));
     files
@@ -241,20 +242,27 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
             path.parent().map(|directory| directories.remove(directory));
         }
     }
-    directories.retain(|directory| has_parts(directory));
+    // The first file that opens decides.
+    directories.retain(|directory| {
+        let mut files = paths.iter().filter(|path| path.parent() == Some(*directory));
+        files.find_map(|path| are_parts(path)) == Some(true)
+    });
     let divided: BTreeSet<PathBuf> = directories.into_iter().map(Path::to_owned).collect();
     let is_in_divided =
         |path: &Path| path.parent().is_some_and(|directory| divided.contains(directory));
-    paths.retain(|path| !(is_in_divided(path) && has_parts(path)));
+    paths.retain(|path| !(is_in_divided(path) && are_parts(path) == Some(true)));
     paths.extend(divided);
 }
 
-/// Whether a file or a directory has parts of tensors.
-fn has_parts(path: &Path) -> bool {
-    safetensors_core::Checkpoint::open(path).is_err_and(|error| is_of_parts(&error))
+/// Whether the tensors of a file are parts. `None` if it does not open for another reason.
+fn are_parts(file: &Path) -> Option<bool> {
+    match safetensors_core::Checkpoint::open(file) {
+        Ok(_) => Some(false),
+        Err(error) => is_of_parts(&error).then_some(true),
+    }
 }
 
-/// Whether a file or a directory did not open because its tensors are parts.
+/// Whether a file did not open because its tensors are parts.
 pub(crate) fn is_of_parts(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
 }

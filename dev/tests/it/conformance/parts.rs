@@ -132,7 +132,7 @@ fn check_refused(directory: &Path) {
         Reader::open_in_memory(&path).unwrap_err().to_string(),
         Reader::open_in_memory(directory).unwrap_err().to_string(),
         Reader::from_bytes(bytes).unwrap_err().to_string(),
-        Checkpoint::open(directory).unwrap_err().to_string(),
+        Checkpoint::open(&path).unwrap_err().to_string(),
     ];
     for error in errors {
         assert!(error.contains("parts that ranks have saved: open the directory"), "{error}");
