@@ -28,9 +28,12 @@ fn check(manifest: &str, files: &BTreeMap<String, Vec<u8>>) {
 fn references_have_the_addresses_of_files() {
     let dir = tempfile::tempdir().unwrap();
     // A web server, also with a name that is like a template, and is not a URL as it is.
-    for name in ["a/model.safetensors", "a%7B%7Bb/m%20n.safetensors"] {
+    for (name, in_url) in [
+        ("a/model.safetensors", "a/model.safetensors"),
+        ("a{{b/m n.safetensors", "a%7B%7Bb/m%20n.safetensors"),
+    ] {
         let server = Web::new().with(name, file());
-        let address = server.address(name);
+        let address = server.address(in_url);
         let shown = output(safetensors(dir.path(), &["manifest", &address]));
         check(&shown, &[(address, file())].into());
     }
