@@ -54,8 +54,9 @@ use crate::weights::{Source, Weights};
 /// - `CannotFindTensor` for a missing tensor, and `UnexpectedShape` for another shape, both as from
 ///   candle's own backends. They name the tensor and the file; the former also has similar names.
 /// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
-///   by [`IntoCandle`](crate::IntoCandle). For a part these are [`NoSuchDim`], [`NoSuchRank`], [`UnevenParts`]
-///   and [`IndexOutOfBounds`]; for a [quantised weight](crate#quantised-weights) [`Quantization`].
+///   by [`IntoCandle`](crate::IntoCandle). For a part these are [`NoSuchDim`], [`NoSuchRank`],
+///   [`UnevenParts`] and [`IndexOutOfBounds`]; for a
+///   [quantised weight](crate#quantised-weights) [`Quantization`].
 ///
 /// [`Quantization`]: safetensors_core::ErrorKind::Quantization
 /// [`NoSuchDim`]: safetensors_core::ErrorKind::NoSuchDim
