@@ -261,11 +261,6 @@ impl<'a> CheckpointBackend<'a> {
 }
 
 impl<'a> CheckpointBackend<'a> {
-    /// The checkpoint, with quantised weights as numbers if the options say so.
-    pub fn checkpoint(&self) -> &Checkpoint<Box<dyn ReadAt + 'a>> {
-        &self.weights.checkpoint
-    }
-
     /// The tensors that the model has not asked for yet, in the order of the files. Asking for one
     /// of the names of a tied tensor is enough, asking only whether it is there is not. Hidden
     /// tensors are skipped.
