@@ -31,7 +31,8 @@ pub struct Candle;
 /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's error as its
 /// source.
 ///
-/// If [`IntoCandle`] made the error, the original error is returned. So an error that passes through candle and back loses nothing but a backtrace.
+/// If [`IntoCandle`] made the error, the original error is returned. So an error that passes
+/// through candle and back loses nothing but a backtrace.
 ///
 /// ```
 /// use safetensors_candle::from_candle_error;

@@ -135,9 +135,8 @@ pub trait ReadTensorExt {
     /// # Errors
     ///
     /// The errors of [`load_with`] that concern one tensor, converted by
-    /// [`IntoCandle`]. Codes of a quantised weight are an error
-    /// also if the options ask for numbers: the tensor with the numbers is another one, which
-    /// [`Checkpoint::dequantized`] has.
+    /// [`IntoCandle`]. Codes of a quantised weight are an error also if the options ask for
+    /// numbers: the tensor with the numbers is another one, which [`Checkpoint::dequantized`] has.
     fn read_tensor_with(
         &self,
         device: &Device,

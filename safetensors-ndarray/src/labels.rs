@@ -100,8 +100,9 @@ struct Part {
 }
 
 impl Part {
-    /// Takes the labels of a coordinate that are in a range.
+    /// Takes the labels of a dimension's coordinate that are in a range.
     fn new<L: ArrayElement>(
+        name: &str,
         coordinate: &LazyTensor<'_, impl ReadAt>,
         labels: impl RangeBounds<L>,
     ) -> Result<Self> {
@@ -111,7 +112,7 @@ impl Part {
         let start = bound(labels.start_bound())?;
         let end = bound(labels.end_bound())?;
         let positions = found.positions(start, end);
-        Ok(Self { dimension: coordinate.name().into(), positions, len: found.len() })
+        Ok(Self { dimension: name.into(), positions, len: found.len() })
     }
 }
 
@@ -127,8 +128,8 @@ impl<S: ReadAt> Selection<'_, S> {
         labels: impl RangeBounds<L>,
     ) -> Result<Self> {
         let coordinate = self.reader.readable(dimension)?;
-        let part = Part::new(&coordinate, labels).map_err(|error| coordinate.locate(error))?;
-        self.parts.push(part);
+        let part = Part::new(dimension, &coordinate, labels);
+        self.parts.push(part.map_err(|error| coordinate.locate(error))?);
         Ok(self)
     }
 

@@ -405,14 +405,11 @@ impl<S> Reader<S> {
         self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
     }
 
-    /// The attributes of an array, such as its units, sorted by name. Empty if the array does not
-    /// exist.
-    pub fn attributes(&self, array: &str) -> impl Iterator<Item = (&str, &str)> {
-        attributes(self.checkpoint.metadata(), array)
-    }
-
-    /// An attribute of an array.
+    /// An attribute of an array, such as its units. [`header::attributes`] lists all.
+    ///
+    /// [`header::attributes`]: safetensors_core::header::attributes
     pub fn attribute(&self, array: &str, name: &str) -> Option<&str> {
-        self.attributes(array).find(|(found, _)| *found == name).map(|(_, value)| value)
+        let mut all = attributes(self.checkpoint.metadata(), array);
+        all.find(|(found, _)| *found == name).map(|(_, value)| value)
     }
 }

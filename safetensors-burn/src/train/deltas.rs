@@ -20,9 +20,9 @@ impl Epochs {
     /// depends on the training: weights that are frozen, or change little, take little; the moments
     /// of an optimizer that trains everything change completely. A file that would not be smaller
     /// is whole, and is then the base of the next one. So is one whose delta cannot be made, for
-    /// example because its base is damaged: that is no error, and
-    /// [`EpochFile::base`](super::EpochFile::base) shows it. The file of the scheduler is
-    /// always whole, and all files are where the file system has no hard links.
+    /// example because its base is damaged: that is no error. The file of the scheduler is always
+    /// whole, and all files are where the file system has no hard links. A delta is the directory
+    /// `model.delta` or `optimizer.delta`, with a link to the base below `epoch-N`.
     ///
     /// No epoch loses its base: the directory of each has a second name of the base's file. So
     /// epochs can be deleted at any time, in any order, by any program. The base takes its space

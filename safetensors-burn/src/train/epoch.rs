@@ -14,20 +14,6 @@ pub struct Epoch {
     manifest: Result<Manifest>,
 }
 
-/// A file of an epoch, as the manifest describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct EpochFile {
-    /// Its name, such as `model.safetensors`.
-    pub name: String,
-    /// Its length. For a delta, the length of the difference.
-    pub bytes: u64,
-    /// The number of its tensors.
-    pub tensors: usize,
-    /// The epoch that it is a delta of; `None` if it is whole.
-    pub base: Option<usize>,
-}
-
 impl Epoch {
     pub(super) fn new(number: usize, manifest: Result<Manifest>) -> Self {
         Self { number, manifest }
@@ -59,17 +45,6 @@ impl Epoch {
             Err(error) if !is_of_content(&error) => Err(error),
             manifest => Ok(Self { manifest, ..self }),
         }
-    }
-
-    /// The files of a complete epoch, sorted by name.
-    pub fn files(&self) -> impl Iterator<Item = EpochFile> {
-        let files = self.manifest.iter().flat_map(|manifest| &manifest.files);
-        files.map(|(name, file)| EpochFile {
-            name: name.clone(),
-            bytes: file.bytes(),
-            tensors: file.tensors,
-            base: file.delta.as_ref().map(|delta| delta.epoch),
-        })
     }
 }
 

@@ -276,13 +276,9 @@ impl Epochs {
     }
 
     /// Deletes an epoch. A process that is killed meanwhile leaves it complete, or leaves a hidden
-    /// directory. Returns `false` if there is no such epoch, or only a link.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Foreign`] if a directory is there that has no manifest of an epoch;
-    /// [`ErrorKind::Io`].
-    pub fn delete(&self, epoch: usize) -> Result<bool> {
+    /// directory. Returns `false` if there is no such epoch, or only a link. An error if a
+    /// directory is there that has no manifest of an epoch.
+    pub(super) fn delete(&self, epoch: usize) -> Result<bool> {
         // It may have only hidden names, and would come back.
         DirectoryPlace::clean(self.path(epoch));
         match self.hold(epoch)? {
@@ -291,7 +287,8 @@ impl Epochs {
         }
     }
 
-    /// Deletes all epochs after this one. A run that goes back to an older epoch, and is then
+    /// Deletes all epochs after this one. A process that is killed meanwhile leaves each complete,
+    /// or leaves a hidden directory. Links stay. A run that goes back to an older epoch, and is then
     /// killed before it reaches the newest one again, would otherwise resume what it has abandoned.
     /// Returns the numbers of the deleted epochs, the newest first.
     ///
@@ -306,8 +303,8 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// The errors of [`list`](Epochs::list) and [`delete`](Epochs::delete). Nothing is deleted if
-    /// one of the directories is no epoch.
+    /// The errors of [`list`](Epochs::list); [`EpochError::Foreign`] if one of the directories has
+    /// no manifest of an epoch. Nothing is deleted then.
     pub fn delete_after(&self, epoch: usize) -> Result<Vec<usize>> {
         let mut later = self.numbers()?;
         later.retain(|number| *number > epoch);
@@ -324,8 +321,8 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// The errors of [`list`](Epochs::list) and [`delete`](Epochs::delete); [`ErrorKind::Io`] if
-    /// the system fails to read an epoch. Nothing is deleted then.
+    /// The errors of [`list`](Epochs::list); [`ErrorKind::Io`] if the system fails to read an epoch.
+    /// Nothing is deleted then.
     pub fn keep(&self, last: usize, others: &[usize]) -> Result<Vec<usize>> {
         // Everything is read before anything is deleted: an epoch that cannot be read now may be
         // one of those to be kept.

@@ -85,11 +85,6 @@ pub(super) struct DeltaOf {
 }
 
 impl DeltaOf {
-    /// The length of the files of the delta. The base is not counted.
-    pub(super) fn bytes(&self) -> u64 {
-        self.files.values().map(|file| file.bytes).sum()
-    }
-
     /// Checks the lengths and headers of the delta and its base. `path` is that of the file that
     /// was saved.
     ///

@@ -124,11 +124,6 @@ impl EpochFile {
             None => self.stored.open(path).map(drop),
         }
     }
-
-    /// The length of what is there.
-    pub(super) fn bytes(&self) -> u64 {
-        self.delta.as_ref().map_or(self.stored.bytes, DeltaOf::bytes)
-    }
 }
 
 impl Manifest {

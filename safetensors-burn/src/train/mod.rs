@@ -56,9 +56,6 @@
 //! scheduler.save(1, LrSchedulerRecord::new())?;
 //! assert_eq!(epochs.newest()?, Some(1));
 //!
-//! for file in epochs.list()?[0].files() {
-//!     println!("{}: {} tensors in {} bytes", file.name, file.tensors, file.bytes);
-//! }
 //! let fresh = LinearConfig::new(4, 2).init(&device).load_record(model.restore(1)?);
 //! assert_eq!(fresh.weight.to_data(), linear.weight.to_data());
 //! assert_eq!(fresh.weight.id, linear.weight.id);
@@ -150,7 +147,7 @@ mod taker;
 mod unpacked;
 
 pub use checkpointer::SafetensorsCheckpointer;
-pub use epoch::{Epoch, EpochFile};
+pub use epoch::Epoch;
 pub use epochs::Epochs;
 pub use error::EpochError;
 pub use pytorch::{load_pytorch_optimizer, save_pytorch_optimizer};

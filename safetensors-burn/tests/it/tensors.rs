@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{
-    AllocationProperty, BoolStore, Bytes, DType, Device, Int, Shape, Tensor, TensorData, bf16, f16,
-    flex32,
+    AllocationProperty, BoolStore, Bytes, DType, Device, Int, Tensor, TensorData, flex32,
 };
 use safetensors_burn::{Burn, load, save, share_checkpoint, share_tensor};
 use safetensors_core::framework::Framework;
@@ -21,27 +20,6 @@ fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
         .iter()
         .map(|&(name, dtype, shape, data)| (name, TensorView::new(dtype, shape, data).unwrap()));
     serialize(views, &SaveOptions::new()).unwrap()
-}
-
-/// One tensor of each dtype that the format and burn share.
-fn exact() -> Vec<(&'static str, TensorData)> {
-    vec![
-        ("f64", TensorData::from([[1.5_f64, -0.0], [f64::INFINITY, f64::MIN_POSITIVE]])),
-        ("f32", TensorData::from([1.5_f32, f32::from_bits(0x7fc0_1234), f32::from_bits(1)])),
-        ("f16", TensorData::from([f16::from_f32(0.1), f16::MAX])),
-        ("bf16", TensorData::from([bf16::from_f32(0.1), bf16::NEG_INFINITY])),
-        ("i64", TensorData::from([i64::MIN, -1, i64::MAX])),
-        ("i32", TensorData::from([i32::MIN, i32::MAX])),
-        ("i16", TensorData::from([i16::MIN, i16::MAX, 0])),
-        ("i8", TensorData::from([i8::MIN, i8::MAX, 3])),
-        ("u64", TensorData::from([u64::MAX, 1 << 63])),
-        ("u32", TensorData::from([u32::MAX])),
-        ("u16", TensorData::from([u16::MAX, 1, 2])),
-        ("u8", TensorData::from([0_u8, 255, 7])),
-        ("bool", TensorData::from([[true, false, true]])),
-        ("scalar", TensorData::new(vec![4.0_f32], Shape::new([]))),
-        ("empty", TensorData::new(Vec::<f64>::new(), [2, 0, 3])),
-    ]
 }
 
 #[test]
@@ -181,73 +159,39 @@ fn a_shared_tensor_outlives_its_archive_and_is_copied_when_written_to() {
 }
 
 #[test]
-fn shared_booleans_are_checked() {
-    let archive = in_memory(file(&[("m", Dtype::BOOL, &[3], &[1, 0, 5])]));
-    let error = share_tensor(&archive, "m", Widening::Lossless).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2, found: 5 }), "{error}");
-    assert_eq!(error.tensor(), Some("m"));
-
-    let archive = in_memory(file(&[("m", Dtype::BOOL, &[2], &[1, 0])]));
-    assert_eq!(
-        share_tensor(&archive, "m", Widening::Lossless).unwrap(),
-        TensorData::from([true, false])
-    );
-}
-
-#[test]
-fn a_mapped_checkpoint_lends_its_tensors() {
+fn a_mapped_checkpoint_lends_each_tensor_from_its_file_and_stays_mapped() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
-    let tensors = exact();
-    save(&path, tensors.iter().map(|(name, data)| (name, data)), &SaveOptions::new()).unwrap();
-    // SAFETY: nothing changes this file while it is mapped.
-    let checkpoint = Arc::new(unsafe { Checkpoint::mmap(&path) }.unwrap());
-    let mapped = checkpoint.files()[0].safetensors().source().as_ptr_range();
-    let shared: Vec<_> = tensors
-        .iter()
-        .map(|(name, data)| {
-            let shared = share_tensor(&checkpoint, name, Widening::Refuse).unwrap();
-            assert_eq!(shared.dtype(), data.dtype(), "{name}");
-            assert_eq!(shared.as_bytes(), data.as_bytes(), "{name}");
-            assert_eq!(
-                mapped.contains(&shared.as_bytes().as_ptr()),
-                !data.as_bytes().is_empty(),
-                "{name}"
-            );
-            shared
-        })
-        .collect();
-    // The tensors keep the mapping alive.
-    drop(checkpoint);
-    for ((name, data), shared) in tensors.iter().zip(shared) {
-        assert_eq!(shared.as_bytes(), data.as_bytes(), "{name}");
-    }
-}
-
-#[test]
-fn a_mapped_checkpoint_of_shards_lends_from_the_right_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let (one, two) = (TensorData::from([1_i64]), TensorData::from([2_i64, 3]));
+    let one = TensorData::from([[1.5_f64, -0.0]]);
+    let two = TensorData::from([true, false, true]);
+    let empty = TensorData::new(Vec::<i64>::new(), [2, 0]);
     save(dir.path().join("a.safetensors"), [("one", &one)], &SaveOptions::new()).unwrap();
-    save(dir.path().join("b.safetensors"), [("two", &two)], &SaveOptions::new()).unwrap();
-    let index = r#"{"metadata":{},"weight_map":{"one":"a.safetensors","two":"b.safetensors"}}"#;
+    let others = [("two", &two), ("empty", &empty)];
+    save(dir.path().join("b.safetensors"), others, &SaveOptions::new()).unwrap();
+    let index =
+        r#"{"weight_map":{"one":"a.safetensors","two":"b.safetensors","empty":"b.safetensors"}}"#;
     std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
     // SAFETY: nothing changes these files while they are mapped.
     let checkpoint = Arc::new(unsafe { Checkpoint::mmap(dir.path()) }.unwrap());
-    assert_eq!(share_tensor(&checkpoint, "one", Widening::Refuse).unwrap(), one);
-    assert_eq!(share_tensor(&checkpoint, "two", Widening::Refuse).unwrap(), two);
-    let all = share_checkpoint(&checkpoint, Widening::Refuse).unwrap();
-    for ((name, data), (expected_name, expected, file)) in
-        all.iter().zip([("one", &one, 0), ("two", &two, 1)])
-    {
-        assert_eq!((*name, data), (expected_name, expected));
-        let mapped = checkpoint.files()[file].safetensors().source().as_ptr_range();
-        assert!(mapped.contains(&data.as_bytes().as_ptr()), "{name}");
-    }
-    assert_eq!(all.len(), 2);
     let error = share_tensor(&checkpoint, "three", Widening::Refuse).unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::TensorNotFound) && error.source().is_none(),
         "{error}"
     );
+    let expected = [("one", &one, 0), ("two", &two, 1), ("empty", &empty, 1)];
+    let shared = expected.map(|(name, expected, file)| {
+        let data = share_tensor(&checkpoint, name, Widening::Refuse).unwrap();
+        assert_eq!((data.dtype(), &data), (expected.dtype(), expected), "{name}");
+        let mapped = checkpoint.files()[file].safetensors().source().as_ptr_range();
+        assert_eq!(mapped.contains(&data.as_bytes().as_ptr()), name != "empty", "{name}");
+        data
+    });
+    let all = share_checkpoint(&checkpoint, Widening::Refuse).unwrap();
+    let all: Vec<_> = all.into_iter().map(|(name, data)| (name.to_owned(), data)).collect();
+    // The tensors keep the mapping alive.
+    drop(checkpoint);
+    assert_eq!(all.len(), 3);
+    for ((name, expected, _), shared) in expected.iter().zip(shared) {
+        assert_eq!(shared.as_bytes(), expected.as_bytes(), "{name}");
+        assert!(all.contains(&((*name).to_owned(), shared)), "{name}");
+    }
 }

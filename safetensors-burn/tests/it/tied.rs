@@ -1,11 +1,11 @@
-//! Tests parameters that a module has under several paths, tensors that share bytes, and shards.
+//! Tests parameters that a module has under several paths, and tensors that share bytes.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{BoolStore, Bytes, DType, Device, Distribution, Shape, Tensor, TensorData};
+use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use safetensors_burn::{
     BurnToPyTorchAdapter, CheckpointStore, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter, load,
     save, share_tensor,
@@ -197,64 +197,15 @@ fn other_names_of_a_tensor_are_neither_missing_nor_unused() {
 }
 
 #[test]
-fn a_module_is_saved_in_shards() {
-    let dir = tempfile::tempdir().unwrap();
-    let model = Language::new();
-    let directory = dir.path().join("new");
-    let mut store =
-        CheckpointStore::from_file(&directory).max_shard_size(64.into()).metadata("title", "Test");
-    model.save_into(&mut store).unwrap();
-    let checkpoint = Checkpoint::open(&directory).unwrap();
-    assert_eq!((checkpoint.files().len(), checkpoint.len()), (2, 3));
-    assert_eq!(
-        (&checkpoint.metadata()["title"], &checkpoint.metadata()["head"]),
-        (&"Test".into(), &"embed".into())
-    );
-    // Loads through the store that saved it, and through another store.
-    for mut store in [store, CheckpointStore::from_file(&directory)] {
-        let mut fresh = Language::new();
-        let result = fresh.load_from(&mut store).unwrap();
-        assert!(result.is_success() && result.unused.is_empty());
-        assert_eq!(fresh.state(), model.state());
-    }
-    // A larger limit leaves one file and no index.
-    let mut store = CheckpointStore::from_file(&directory)
-        .overwrite(true)
-        .max_shard_size("1MB".parse().unwrap());
-    model.save_into(&mut store).unwrap();
-    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
-
-    let file = directory.join("model.safetensors");
-    let error = model
-        .save_into(&mut CheckpointStore::from_file(&file).max_shard_size(64.into()))
-        .unwrap_err();
-    assert_eq!(error.file(), file.to_str(), "{error}");
-    assert_eq!(load(&directory).unwrap()["embed"], model.embed.to_data());
-}
-
-#[test]
-fn data_of_the_same_bytes_is_saved_once() {
+fn shared_data_of_the_same_bytes_is_saved_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    let options = SaveOptions::new().tied(Tied::new());
-    let file = bytes::Bytes::from(
-        serialize(
-            [("w", safetensors_core::TensorView::from_slice(&[2], &[1_i64, 2]).unwrap())],
-            &SaveOptions::new(),
-        )
-        .unwrap(),
-    );
+    let view = safetensors_core::TensorView::from_slice(&[2], &[1_i64, 2]).unwrap();
+    let file = bytes::Bytes::from(serialize([("w", view)], &SaveOptions::new()).unwrap());
     let archive = Arc::new(Checkpoint::from_source(file, "a file").unwrap());
     let [first, second] = [(); 2].map(|()| share_tensor(&archive, "w", Widening::Refuse).unwrap());
     let shared = first.as_bytes().as_ptr() == second.as_bytes().as_ptr();
+    let options = SaveOptions::new().tied(Tied::new());
     save(&path, [("a", &first), ("b", &second)], &options).unwrap();
     assert_eq!(written(&path).0.len(), if shared { 1 } else { 2 });
-
-    // Booleans of every width.
-    for (store, width) in [(BoolStore::Native, 1), (BoolStore::U8, 1), (BoolStore::U32, 4)] {
-        let bytes = Bytes::from_bytes_vec(vec![1; 2 * width]);
-        let mask = TensorData::try_from_bytes(bytes, Shape::new([2]), DType::Bool(store)).unwrap();
-        save(&path, [("a", &mask), ("b", &mask)], &options).unwrap();
-        assert_eq!(load(&path).unwrap()["b"], TensorData::from([true, true]), "{store:?}");
-    }
 }

@@ -54,8 +54,9 @@ use crate::weights::{Source, Weights};
 /// - `CannotFindTensor` for a missing tensor, and `UnexpectedShape` for another shape, both as from
 ///   candle's own backends. They name the tensor and the file; the former also has similar names.
 /// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
-///   by [`IntoCandle`](crate::IntoCandle). For a part these are [`NoSuchDim`], [`NoSuchRank`], [`UnevenParts`]
-///   and [`IndexOutOfBounds`]; for a [quantised weight](crate#quantised-weights) [`Quantization`].
+///   by [`IntoCandle`](crate::IntoCandle). For a part these are [`NoSuchDim`], [`NoSuchRank`],
+///   [`UnevenParts`] and [`IndexOutOfBounds`]; for a
+///   [quantised weight](crate#quantised-weights) [`Quantization`].
 ///
 /// [`Quantization`]: safetensors_core::ErrorKind::Quantization
 /// [`NoSuchDim`]: safetensors_core::ErrorKind::NoSuchDim
@@ -105,11 +106,6 @@ impl<'a, H> TensorParallelBackend<'a, H> {
             prefetched: self.prefetched,
             hints: PhantomData,
         }
-    }
-
-    /// The checkpoint, with quantised weights as numbers if the options say so.
-    pub fn checkpoint(&self) -> &Checkpoint<Box<dyn ReadAt + 'a>> {
-        &self.weights.checkpoint
     }
 
     /// The tensor for a model.
@@ -180,55 +176,7 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
         VarBuilderArgs::new_with_args(self.clone(), dtype, device)
     }
 
-    /// Reads many parts in one go, in parallel, and returns them in the order given.
-    ///
-    /// ```
-    /// use candle_core::{DType, Device};
-    /// use candle_nn::var_builder::Shard;
-    /// use safetensors_candle::TensorParallelBackend;
-    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
-    ///
-    /// let dir = tempfile::tempdir()?;
-    /// let path = dir.path().join("model.safetensors");
-    /// let values = [1_f32, 2., 3., 4.];
-    /// let tensors =
-    ///     ["up", "down"].map(|name| (name, TensorView::from_slice(&[2, 2], &values).unwrap()));
-    /// save(&path, tensors, &SaveOptions::new())?;
-    ///
-    /// let backend = TensorParallelBackend::new(Checkpoint::open(&path)?);
-    /// let part = |dim| Shard { dim, rank: 0, world_size: 2 };
-    /// let parts = [("up", part(0)), ("down", part(1))];
-    /// let tensors = backend.read_parts(parts, DType::F32, &Device::Cpu)?;
-    /// assert_eq!(tensors[1].to_vec2::<f32>()?, [[1.], [3.]]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Checkpoint::read_parts`]; [`ErrorKind::Framework`] if candle fails. They
-    /// name the tensor and the file.
-    ///
-    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
-    pub fn read_parts<N: AsRef<str>>(
-        &self,
-        parts: impl IntoIterator<Item = (N, H)>,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Vec<Tensor>> {
-        let parts: Vec<_> = parts.into_iter().map(|(name, hint)| (name, hint.part())).collect();
-        parts.iter().try_for_each(|(name, _)| self.tensor(name.as_ref()).map(drop))?;
-        let named = parts.iter().map(|(name, part)| (name, *part));
-        let bufs = self.weights.checkpoint.read_parts(named, &self.weights.options_for(dtype)?)?;
-        let tensors = parts.iter().zip(bufs).map(|((name, _), buf)| {
-            let tensor = self.weights.checkpoint.tensor(name.as_ref())?;
-            Candle::from_exact(buf, device).map_err(|error| tensor.locate(error))
-        });
-        tensors.collect()
-    }
-
-    /// Reads many parts in one go, in parallel, and keeps each until a model asks for it. So a
-    /// model that asks for one tensor after the other loads as fast as with
-    /// [`read_parts`](TensorParallelBackend::read_parts).
+    /// Reads many parts in one go, in parallel, and keeps each until a model asks for it.
     ///
     /// A part is found by its name, its positions, its dtype and its device, and is handed out
     /// once. Later requests read it again. Clones share the prefetched parts.
@@ -253,7 +201,10 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
     ///
     /// # Errors
     ///
-    /// The errors of [`read_parts`](TensorParallelBackend::read_parts). Nothing is kept then.
+    /// The errors of [`Checkpoint::read_parts`]; [`ErrorKind::Framework`] if candle fails. They
+    /// name the tensor and the file. Nothing is kept then.
+    ///
+    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
     pub fn prefetch<N: AsRef<str>>(
         &self,
         parts: impl IntoIterator<Item = (N, H)>,
@@ -262,16 +213,22 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
     ) -> Result<()> {
         let mut keys = Vec::new();
         let mut wanted = HashSet::new();
-        let mut hints = Vec::new();
+        let mut missing = Vec::new();
         for (name, hint) in parts {
             let tensor = self.tensor(name.as_ref())?;
-            let key = self.key(&tensor, hint.part(), dtype)?;
+            let part = hint.part();
+            let key = self.key(&tensor, part, dtype)?;
             if !self.prefetched.contains(&key, device) && wanted.insert(key.clone()) {
                 keys.push(key);
-                hints.push((name, hint));
+                missing.push((tensor, part));
             }
         }
-        let tensors = self.read_parts(hints, dtype, device)?;
+        let named = missing.iter().map(|(tensor, part)| (tensor.name(), *part));
+        let bufs = self.weights.checkpoint.read_parts(named, &self.weights.options_for(dtype)?)?;
+        let tensors = missing.iter().zip(bufs).map(|((tensor, _), buf)| {
+            Candle::from_exact(buf, device).map_err(|error| tensor.locate(error))
+        });
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
         self.prefetched.insert(keys.into_iter().zip(tensors));
         Ok(())
     }

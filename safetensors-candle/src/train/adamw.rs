@@ -8,7 +8,7 @@ use candle_nn::{Optimizer, ParamsAdamW, VarMap};
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::variables::{Variable, distinct, named};
-use crate::error::from_candle_error;
+use crate::error::{from_candle_error, into_candle_error};
 
 /// The AdamW optimizer, with a state that can be saved and loaded.
 ///
@@ -165,7 +165,7 @@ impl Optimizer for AdamW {
     fn new(vars: Vec<Var>, params: ParamsAdamW) -> candle_core::Result<Self> {
         // candle gives no names here. Such an optimizer trains, but is neither saved nor loaded.
         let nameless = vars.into_iter().map(|var| Variable { names: Vec::new(), var });
-        Self::with_variables(nameless.collect(), params).map_err(crate::error::into_candle_error)
+        Self::with_variables(nameless.collect(), params).map_err(into_candle_error)
     }
 
     /// Updates every variable that has a gradient. Each operation, and their order, is that of

@@ -110,8 +110,9 @@ const READ_AHEAD: u64 = 256 << 20;
 ///   name, then the file or index, and similar names.
 /// - `UnexpectedShape` for another shape, also as from candle's. It names the tensor and the file.
 /// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
-///   by [`IntoCandle`](crate::IntoCandle). A [quantised weight](crate#quantised-weights) is one, also if it is
-///   stored under another name (`fc.qweight` for `fc.weight`), for which `contains_tensor` is true.
+///   by [`IntoCandle`](crate::IntoCandle). A [quantised weight](crate#quantised-weights) is one,
+///   also if it is stored under another name (`fc.qweight` for `fc.weight`), for which
+///   `contains_tensor` is true.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -217,8 +218,8 @@ impl<'a> CheckpointBackend<'a> {
     ///
     /// The backend then keeps every tensor that it has handed out, until it and its builders are
     /// dropped. Tensors that the model itself drops, for example because it quantizes them, stay in
-    /// memory as long. What writes into a tensor in
-    /// place, such as `slice_set`, writes into all that share its memory.
+    /// memory as long. What writes into a tensor in place, such as `slice_set`, writes into all that
+    /// share its memory.
     #[must_use]
     pub fn cache_tensors(self, share: bool) -> Self {
         Self { cache_tensors: share, ..self }.anew()
@@ -260,11 +261,6 @@ impl<'a> CheckpointBackend<'a> {
 }
 
 impl<'a> CheckpointBackend<'a> {
-    /// The checkpoint, with quantised weights as numbers if the options say so.
-    pub fn checkpoint(&self) -> &Checkpoint<Box<dyn ReadAt + 'a>> {
-        &self.weights.checkpoint
-    }
-
     /// The tensors that the model has not asked for yet, in the order of the files. Asking for one
     /// of the names of a tied tensor is enough, asking only whether it is there is not. Hidden
     /// tensors are skipped.

@@ -66,7 +66,7 @@ impl Ask<'_> {
 
 type Way = fn(&Ask<'_>) -> Result<Tensor>;
 
-const WAYS: [(&str, Way); 12] = [
+const WAYS: [(&str, Way); 11] = [
     ("load_with", |ask| {
         let mut all = load_with(ask.fixture.model(), &Device::Cpu, &ask.of_all()?)?;
         Ok(all.remove(ask.name).unwrap())
@@ -95,10 +95,6 @@ const WAYS: [(&str, Way); 12] = [
         let builder = ask.parallel()?.var_builder(ask.dtype, &Device::Cpu);
         assert!(builder.contains_tensor(ask.name));
         builder.get(ask.shape, ask.name).map_err(from_candle_error)
-    }),
-    ("tensor parallelism, read_parts", |ask| {
-        let parts = [(ask.name, Shard::default())];
-        Ok(ask.parallel()?.read_parts(parts, ask.dtype, &Device::Cpu)?.remove(0))
     }),
     ("tensor parallelism, prefetched", |ask| {
         let backend = ask.parallel()?;

@@ -56,6 +56,7 @@ pub trait LoadField<'r>: Sized {
     label = "not a struct that derives `SafeTensors`, an array or a text",
     note = "use an `Array1` for numbers"
 )]
+#[doc(hidden)]
 pub trait InVec {}
 
 /// A type that an `Option` of a struct of arrays can have: every type that a field can have, except
@@ -64,6 +65,7 @@ pub trait InVec {}
     message = "an `Option` of `{Self}` cannot be a field of a struct of arrays",
     label = "not an array, a number, a text, a struct that derives `SafeTensors`, or a `Vec`"
 )]
+#[doc(hidden)]
 pub trait InOption {}
 
 impl<'r> Checking<'r> {

@@ -48,7 +48,9 @@ mod scalars;
 
 #[doc(hidden)]
 pub use checking::Checking;
-pub use field::{InOption, InVec, LoadField, SaveField};
+#[doc(hidden)]
+pub use field::{InOption, InVec};
+pub use field::{LoadField, SaveField};
 #[doc(hidden)]
 pub use loading::Loading;
 pub use named::NamedArrays;

@@ -139,7 +139,8 @@ pub trait NamedArrays: SaveField {
     /// The errors of [`Writer::add`];
     /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields have the
     /// same name, counting those in nested structs;
-    /// an error for fields that are nested more than 128 deep. The writer then has some of the arrays.
+    /// [`Framework`](safetensors_core::ErrorKind::Framework) if fields are nested more than 128
+    /// deep. The writer then has some of the arrays.
     fn write_to(&self, writer: &Writer) -> Result<()> {
         self.save_field("", &mut Saving::new(writer))
     }

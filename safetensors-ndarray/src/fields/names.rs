@@ -13,6 +13,7 @@ use crate::Reader;
 pub(super) const MAX_DEPTH: usize = 128;
 
 /// The name of a field below the name of its struct, which is empty for the outermost one.
+#[doc(hidden)]
 pub fn join(name: &str, field: &str) -> String {
     if name.is_empty() { field.into() } else { format!("{name}.{field}") }
 }

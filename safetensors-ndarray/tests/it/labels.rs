@@ -55,6 +55,19 @@ fn only_the_bytes_of_the_part_are_read() {
     assert_eq!(none.read::<f32, Ix3>("u").unwrap().dim(), (0, 40, 30));
 }
 
+#[test]
+fn a_dimension_has_its_name_also_where_its_coordinate_is_tied_to_another() {
+    let file = written(|w| {
+        w.add("x", &array![0.0, 1.0]).unwrap();
+        w.metadata([("y", "x")]);
+        w.add("u", &array![[1, 2], [3, 4]]).unwrap();
+        w.dimensions("u", &["y", "x"]).unwrap();
+    });
+    let r = Reader::from_bytes(file).unwrap();
+    let part = r.select("y", 1.0..).unwrap().read::<i32, Ix2>("u").unwrap();
+    assert_eq!(part, array![[3, 4]]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None, cases: 64, ..ProptestConfig::default()

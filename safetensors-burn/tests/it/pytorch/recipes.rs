@@ -37,12 +37,8 @@ const ENCODER_ON_SAVE: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn an_encoder_whose_norms_come_last() {
+fn encoders_whose_norms_come_last_or_first() {
     encoder("encoder", false, &[(r"\.norm(\d)\.", ".norm_$1.")], &[(r"\.norm_(\d)\.", ".norm$1.")]);
-}
-
-#[test]
-fn an_encoder_whose_norms_come_first() {
     // burn numbers these norms the other way round.
     encoder(
         "encoder_norm_first",
@@ -66,12 +62,8 @@ fn encoder(name: &str, norm_first: bool, on_load: &[(&str, &str)], on_save: &[(&
 }
 
 #[test]
-fn a_decoder_whose_norms_come_last() {
+fn decoders_whose_norms_come_last_or_first() {
     decoder("decoder", false, &[(r"\.norm(\d)\.", ".norm_$1.")], &[(r"\.norm_(\d)\.", ".norm$1.")]);
-}
-
-#[test]
-fn a_decoder_whose_norms_come_first() {
     decoder(
         "decoder_norm_first",
         true,

@@ -186,17 +186,6 @@ fn load_options_convert_and_cancel() {
         assert_eq!(tensor.dtype == DType::F64, is_float, "{name}");
         assert_eq!(data_of(tensor).bytes().len(), tensor.byte_len(), "{name}");
     }
-    let mut model = Model::new(3);
-    model.load_from(&mut store).unwrap();
-    for ((name, found), (_, expected)) in state(&model).iter().zip(&expected) {
-        let expected = if expected.dtype() == DType::F32 {
-            expected.clone().convert::<f64>()
-        } else {
-            expected.clone()
-        };
-        assert_eq!(*found, expected, "{name}");
-    }
-
     let cancelled = LoadOptions::new().progress(|_| ControlFlow::Break(()));
     let error = refused(&mut CheckpointStore::from_file(&path).load_options(cancelled));
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");

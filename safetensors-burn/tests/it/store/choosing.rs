@@ -53,19 +53,6 @@ fn names_are_remapped_on_both_ways() {
     let mut other = Model::new(7);
     other.load_from(&mut back).unwrap();
     assert_eq!(state(&model), state(&other));
-
-    let mut clash = CheckpointStore::from_file(&path).with_key_remapping(r"blocks\.\d", "blocks");
-    let error = clash.keys().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
-    assert_eq!(
-        (error.tensor(), error.file()),
-        (Some("transformer.blocks.inner.weight"), path.to_str())
-    );
-    let mut clash = CheckpointStore::from_file(&path)
-        .overwrite(true)
-        .with_key_remapping(r"^layers\.\d", "layers");
-    let error = model.save_into(&mut clash).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
 }
 
 #[test]
@@ -100,31 +87,6 @@ fn filters_on_saving_see_the_names_that_the_adapter_makes() {
     let mut other = Model::new(7);
     let mut store = whole.with_from_adapter(PyTorchToBurnAdapter).with_full_path("norm.gamma");
     assert_eq!(other.load_from(&mut store).unwrap().applied, ["norm.gamma"]);
-}
-
-#[test]
-fn filters_add_up_until_another_replaces_them() {
-    let model = Model::new(2);
-    let saved_names = |store: CheckpointStore| {
-        let mut store = store;
-        model.save_into(&mut store).unwrap();
-        store.keys().unwrap()
-    };
-    let store = || CheckpointStore::from_bytes(None);
-    let first: fn(&str, &str) -> bool = |path, _| path == "steps";
-    let second: fn(&str, &str) -> bool = |path, _| path.ends_with("running_var");
-    assert_eq!(
-        saved_names(
-            store()
-                .with_regexes([r"^norm\.b", r"^encoder\.b"])
-                .with_predicates([first, second])
-                .with_full_paths(["mask", "absent"])
-        ),
-        ["batch.running_var", "encoder.bias", "mask", "norm.beta", "steps"]
-    );
-    let replaced = store().with_regex("^norm").with_full_path("steps");
-    assert_eq!(saved_names(replaced.filter(PathFilter::from_paths(["mask"]))), ["mask"]);
-    assert_eq!(saved_names(store().with_regex("^norm").filter(PathFilter::new())), PATHS);
 }
 
 #[test]

@@ -81,6 +81,10 @@ fn of_linear(_: &str, within: &str) -> bool {
     within.ends_with("Struct:Linear")
 }
 
+fn mask_alone() -> PathFilter {
+    PathFilter::from_paths(["mask"])
+}
+
 fn is_mask(name: &str, _: &str) -> bool {
     name == "mask"
 }
@@ -101,7 +105,19 @@ const OPTIONS: &[(&str, Line)] = &[
             assert_eq!(state(&here), state(&files.model));
         }
     }),
-    ("`filter`", |files| same(files, options!(.filter(PathFilter::from_paths(["mask"]))))),
+    ("`filter`", |files| {
+        // It replaces those before it.
+        same(files, options!(.with_regex("^norm").with_full_path("steps").filter(mask_alone())));
+        same(files, options!(.with_regex("^norm").filter(PathFilter::new())));
+        // Others add up.
+        let added: Options = options!(
+            .with_regexes([r"^norm\.b", r"^encoder\.b"])
+            .with_predicates([is_mask as fn(&str, &str) -> bool])
+            .with_full_paths(["steps", "absent"])
+        );
+        same_save(files, added);
+        same(files, options!(.filter(mask_alone()).with_regex("^norm")));
+    }),
     ("`with_regex`, `with_regexes`", |files| {
         same(files, options!(.with_regex("^norm").with_regexes(["^steps", "bias$"])));
         let panics = catch_unwind(|| SafetensorsStore::from_file("none").with_regex("("));
@@ -189,7 +205,8 @@ const OPTIONS: &[(&str, Line)] = &[
         files.model.save_into(&mut CheckpointStore::from_file(files.path("meta"))).unwrap();
         let ours = Checkpoint::open(files.path("meta")).unwrap();
         assert_eq!(ours.metadata()["format"], "pt");
-        assert!(ours.metadata()["producer"].starts_with("safetensors-burn "));
+        let producer = concat!("safetensors-burn ", env!("CARGO_PKG_VERSION"));
+        assert_eq!(ours.metadata()["producer"], producer);
     }),
     ("`validate`, `allow_partial`, `skip_enum_variants`", |files| {
         same(files, options!(.validate(false).skip_enum_variants(true)));
@@ -291,7 +308,8 @@ const DIFFERENCES: &[(&str, Line)] = &[
             |path| CheckpointStore::from_file(path).with_key_remapping(r"^layers\.\d", "layer");
         let error = files.model.save_into(&mut theirs(&path)).unwrap_err();
         assert!(error.to_string().contains("index out of bounds"), "{error}");
-        assert!(files.model.save_into(&mut ours(&path)).is_err());
+        let error = files.model.save_into(&mut ours(&path)).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
         assert_eq!(theirs(&files.file).keys().unwrap().len(), PATHS.len() - 1);
         assert!(ours(&files.file).keys().is_err());
     }),

@@ -28,7 +28,10 @@ fn a_sharded_checkpoint_loads_from_its_directory_and_its_index() {
     let dir = dir();
     let model = Model::new(4);
     let store = || CheckpointStore::from_file(dir.path()).max_shard_size(64.into());
-    model.save_into(&mut store()).unwrap();
+    let mut out = store().metadata("title", "Test");
+    model.save_into(&mut out).unwrap();
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().metadata()["title"], "Test");
+    Model::new(9).load_from(&mut out).unwrap();
     let index = dir.path().join("model.safetensors.index.json");
     for path in [dir.path(), &index] {
         let mut other = Model::new(9);

@@ -35,21 +35,7 @@ fn an_epoch_appears_with_its_last_record() {
         ];
         assert_eq!(names_in(&epochs.path(12)), files);
         epochs.verify(12).unwrap();
-        assert!(epochs.delete(12).unwrap());
-        assert!(!epochs.delete(12).unwrap());
-    }
-}
-
-#[test]
-fn the_list_says_what_an_epoch_holds() {
-    let (_dir, epochs) = saved(3);
-    let list = epochs.list().unwrap();
-    assert_eq!(list[0].number(), 3);
-    let files: Vec<_> = list[0].files().map(|file| (file.name, file.tensors)).collect();
-    let expected = [("model", 3), ("optimizer", 6), ("scheduler", 0)];
-    assert_eq!(files, expected.map(|(name, count)| (format!("{name}.safetensors"), count)));
-    for file in list[0].files() {
-        assert_eq!(file.bytes, fs::metadata(epochs.path(3).join(file.name)).unwrap().len());
+        assert_eq!(epochs.delete_after(11).unwrap(), [12]);
     }
 }
 
@@ -136,14 +122,13 @@ fn an_epoch_that_is_a_link_is_passed_over_and_never_ends_a_training() {
         assert_eq!(epochs.newest().unwrap(), Some(2));
         // As `keep_last` and burn's strategies ask.
         assert!(epochs.keep(2, &[]).unwrap().is_empty());
-        assert!(!epochs.delete(3).unwrap());
         delete(&checkpointers, 3).unwrap();
         assert!(epochs.delete_after(2).unwrap().is_empty());
         // The training that is resumed repeats the epoch.
         second.save(&epochs.checkpointers(), 3);
         assert_eq!(listed(&epochs), [(1, true), (2, true), (3, true)]);
         epochs.verify(3).unwrap();
-        assert!(epochs.delete(3).unwrap());
+        assert_eq!(epochs.delete_after(2).unwrap(), [3]);
     }
     let names =
         ["manifest.json", "model.safetensors", "optimizer.safetensors", "scheduler.safetensors"];
@@ -249,7 +234,7 @@ fn an_epoch_that_has_a_hidden_name_is_listed_and_deleted() {
                 .unwrap();
         }
         if deletes {
-            assert!(epochs.delete(2).unwrap(), "{old}");
+            assert_eq!(epochs.delete_after(1).unwrap(), [2], "{old}");
         }
         assert_eq!(listed(&epochs), [(2, true)][usize::from(deletes)..], "{old}");
         assert_eq!(

@@ -151,6 +151,13 @@ fn save_records(
     scheduler.save(epoch, LrSchedulerRecord::new()).unwrap();
 }
 
+/// Saves this record as the model of epoch 1, beside records without a state.
+fn save_model((model, optimizer, scheduler): &Checkpointers, record: ModuleRecord) {
+    model.save(1, record).unwrap();
+    optimizer.save(1, OptimizerRecord::default()).unwrap();
+    scheduler.save(1, LrSchedulerRecord::new()).unwrap();
+}
+
 fn restored((model, optimizer, scheduler): &Checkpointers, epoch: usize) -> [Content; 3] {
     [
         content(model.restore(epoch).unwrap()),

@@ -47,14 +47,11 @@ fn names_are_those_of_the_parameters() {
 /// Saves a record of these tensors as that of a model, and returns what is restored.
 fn through_model(tensors: Vec<PackTensor>) -> (TempDir, Epochs, Content, Content) {
     let (dir, epochs) = empty();
-    let (model, optimizer, scheduler) = epochs.checkpointers();
     let bytes = Writer::new(tensors).into_bytes().unwrap();
     let record = ModuleRecord::from_bytes(bytes).unwrap();
     let expected = content(record.clone());
-    model.save(1, record).unwrap();
-    optimizer.save(1, OptimizerRecord::default()).unwrap();
-    scheduler.save(1, LrSchedulerRecord::new()).unwrap();
-    let found = content(model.restore(1).unwrap());
+    save_model(&epochs.checkpointers(), record);
+    let found = content(epochs.checkpointers().0.restore(1).unwrap());
     (dir, epochs, expected, found)
 }
 
@@ -98,9 +95,8 @@ fn every_dtype_comes_back() {
 /// reads.
 #[test]
 fn every_shape_comes_back() {
-    let (_dir, epochs, expected, found) = through_model(Vec::new());
+    let (_dir, _, expected, found) = through_model(Vec::new());
     assert_eq!(found, expected);
-    assert_eq!(epochs.list().unwrap()[0].files().next().unwrap().tensors, 0);
     let shapes: [&[usize]; 5] = [&[], &[0], &[3, 0, 2], &[1, 1, 1, 1, 1], &[3_000_001]];
     let tensors = shapes.iter().enumerate().map(|(i, shape)| {
         let count = shape.iter().product::<usize>();

@@ -24,11 +24,8 @@ fn every_tensor_is_the_same_and_nothing_stays_in_the_directory() {
         ])
     };
     let save = |epochs: &Epochs| {
-        let (model, optimizer, scheduler) = epochs.checkpointers();
         let record = ModuleRecord::from_bytes(pack().into_bytes().unwrap()).unwrap();
-        model.save(1, record).unwrap();
-        optimizer.save(1, OptimizerRecord::default()).unwrap();
-        scheduler.save(1, LrSchedulerRecord::new()).unwrap();
+        save_model(&epochs.checkpointers(), record);
     };
     let (_dir, plain) = empty();
     save(&plain);

@@ -60,8 +60,8 @@ fn every_dtype_of_candle_in_both_dimensions_for_every_rank() {
 /// tensor, others with that of the part, and others without one.
 #[test]
 fn a_part_is_asked_for_with_the_whole_shape_or_with_its_own_or_without_one() {
-    let (_dir, backend) = backend(&[("weight", crate::tensor_parallel::counting(&[4, 6]))]);
-    let path = backend.checkpoint().files()[0].path().to_path_buf();
+    let (dir, backend) = backend(&[("weight", crate::tensor_parallel::counting(&[4, 6]))]);
+    let path = dir.path().join("model.safetensors");
     // SAFETY: nothing changes the file while it is mapped.
     let theirs = unsafe { ShardedSafeTensors::var_builder(&[path], DType::F32, &Device::Cpu) };
     let (ours, theirs) = (builder(&backend, DType::F32), theirs.unwrap());

@@ -90,21 +90,19 @@ fn infinite_and_nan_gradients_give_the_same_bits() {
     }
 }
 
-/// candle's own optimizer refuses to set one.
+/// candle's own optimizer fails here.
 #[test]
 fn a_variable_without_elements_is_left_alone() {
     let variables = map([("empty", var(&[0, 2], 1)), ("w", var(&[2], 2))]);
     let mut optimizer = AdamW::from_var_map(&variables, ParamsAdamW::default()).unwrap();
     let before = values(&variables);
-    let loss = get(&variables, "empty").sum_all().unwrap();
-    let loss = (loss + get(&variables, "w").sum_all().unwrap()).unwrap();
-    optimizer.backward_step(&loss).unwrap();
+    for _ in 0..3 {
+        let loss = get(&variables, "empty").sum_all().unwrap();
+        let loss = (loss + get(&variables, "w").sum_all().unwrap()).unwrap();
+        optimizer.backward_step(&loss).unwrap();
+    }
     assert_eq!(values(&variables)["empty"], before["empty"]);
     assert_ne!(values(&variables)["w"], before["w"]);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
-    train::save(&path, &optimizer, &quick()).unwrap();
-    train::load(&path, &mut optimizer).unwrap();
 }
 
 #[test]

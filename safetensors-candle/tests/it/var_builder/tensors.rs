@@ -159,7 +159,6 @@ fn exact_loading_refuses_to_widen() {
     // A requested conversion does not count as widening.
     assert!(get("scales", DType::F32).is_ok());
     assert!(get("ids", DType::I64).is_ok());
-    assert_eq!(backend.checkpoint().len(), 8);
 }
 
 #[test]

@@ -144,10 +144,11 @@ fn a_struct_can_have_itself_as_items_to_a_depth() {
     assert_eq!(Tree::load_from(&path).unwrap(), deepest, "the old file stays");
 }
 
+/// An entry of the metadata and an array of one name.
 #[derive(SafeTensors, Debug)]
 struct Clash {
     #[safetensors(rename = "inner.value")]
-    outer: Array1<f32>,
+    outer: u32,
     inner: Inner,
 }
 
@@ -160,9 +161,12 @@ struct Inner {
 fn two_fields_of_one_name_are_refused() {
     let (_dir, path) = place();
     let inner = Inner { value: array![1.0] };
-    let saving = Clash { outer: array![2.0], inner }.save_to(&path).unwrap_err();
+    let saving = Clash { outer: 1, inner }.save_to(&path).unwrap_err();
     assert!(!path.exists());
-    let (_dir, path) = file(|writer| writer.add("inner.value", &array![1.0_f32]).unwrap());
+    let (_dir, path) = file(|writer| {
+        writer.add("inner.value", &array![1.0_f32]).unwrap();
+        writer.metadata([("inner.value", "1")]);
+    });
     for error in [saving, Clash::load_from(&path).unwrap_err()] {
         assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
         assert_eq!(error.tensor(), Some("inner.value"));
