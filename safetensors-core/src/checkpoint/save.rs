@@ -13,7 +13,7 @@ use crate::file::save::SaveOptions;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{FORMAT_KEY, Metadata};
 use crate::format::tensor::{TensorSource, shape};
-use crate::tied;
+use crate::format::tied;
 
 /// Saves tensors to a directory as a checkpoint of one file, or of several files with an index if
 /// they do not fit into one.

@@ -14,7 +14,7 @@ use crate::file::save::spec::Spec;
 use crate::file::save::{SaveOptions, atomic};
 use crate::format::error::Result;
 use crate::format::header::Metadata;
-use crate::tied;
+use crate::format::tied;
 
 /// The tensors that a [`Rewrite`] will write, each once, with the aliases that are recorded, and
 /// the files.
