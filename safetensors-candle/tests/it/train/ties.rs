@@ -4,6 +4,7 @@ use candle_core::Var;
 use candle_nn::{Optimizer, VarMap};
 use safetensors_candle::train;
 use safetensors_core::error::Mismatch;
+use safetensors_core::save::BackgroundSaver;
 use safetensors_core::tied::Tied;
 use safetensors_core::{Checkpoint, TensorBuf, save};
 
@@ -100,9 +101,14 @@ fn a_model_with_a_variable_named_like_the_state_of_another_is_refused() {
     let (_dir, path) = place("a.safetensors");
     let clash = map([("w", var(&[2], 1)), ("w.exp_avg", var(&[2], 2))]);
     let mut optimizer = optimizer(&clash);
-    let error = train::save(&path, (&clash, &optimizer), &quick()).unwrap_err();
-    assert!(matches!(error.kind(), safetensors_core::ErrorKind::DuplicateTensor), "{error}");
-    assert_eq!(error.tensor(), Some("w.exp_avg"));
+    let mut saver = BackgroundSaver::new();
+    for error in [
+        train::save(&path, (&clash, &optimizer), &quick()).unwrap_err(),
+        train::save_in_background(&mut saver, &path, (&clash, &optimizer), &quick()).unwrap_err(),
+    ] {
+        assert!(matches!(error.kind(), safetensors_core::ErrorKind::DuplicateTensor), "{error}");
+        assert_eq!(error.tensor(), Some("w.exp_avg"));
+    }
     train::save(&path, &clash, &quick()).unwrap();
     let error = train::load(&path, (&clash, &mut optimizer)).unwrap_err();
     assert!(matches!(error.kind(), safetensors_core::ErrorKind::DuplicateTensor), "{error}");
