@@ -10,6 +10,8 @@ use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Limits, SaveOptions, TensorView, Widening, serialize,
 };
 
+use crate::place;
+
 /// Lends a sound file for some calls. After that it lends another one, at an odd address and with a
 /// byte that is not a boolean.
 struct Fickle {
@@ -38,8 +40,7 @@ fn file(bools: [u8; 2]) -> Vec<u8> {
 }
 
 fn fickle() -> Arc<Checkpoint<Fickle>> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     std::fs::write(&path, file([1, 0])).unwrap();
     let open = |_: &Path| {
         let (sound, other) = (file([1, 0]), [vec![0], file([1, 7])].concat());

@@ -15,6 +15,8 @@ mod train;
 #[cfg(all(target_os = "linux", feature = "train"))]
 mod train_memory;
 
+use std::path::PathBuf;
+
 use burn::module::Module;
 use burn::tensor::TensorData;
 use safetensors_burn::{ModuleSnapshot, bridge, burn_pack};
@@ -33,6 +35,13 @@ fn data_of(tensor: &burn_pack::Tensor) -> TensorData {
 
 fn dir() -> TempDir {
     tempfile::tempdir().unwrap()
+}
+
+/// A directory, and a path in it.
+fn place(name: &str) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
+    (dir, path)
 }
 
 /// The typed error inside an [`ErrorKind::Framework`].

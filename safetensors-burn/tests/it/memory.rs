@@ -7,6 +7,8 @@ use safetensors_core::{SaveOptions, TensorView};
 use safetensors_testing::memory::{growth, peak, resident};
 use safetensors_testing::process::is_alone;
 
+use crate::place;
+
 const MIB: u64 = 1 << 20;
 
 /// As many parameters of a MiB.
@@ -35,8 +37,7 @@ fn an_initialised_module_takes_the_memory_that_is_allowed() {
     if !is_alone(an_initialised_module_takes_the_memory_that_is_allowed) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let mut model = Model::filled(1.0);
     model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     model.weights.iter_mut().for_each(|weight| {
@@ -64,8 +65,7 @@ fn a_module_on_a_device_takes_the_memory_of_one_step() {
     if !is_alone(a_module_on_a_device_takes_the_memory_of_one_step) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let values = vec![3.0_f32; 512 * 512];
     let weight = TensorView::from_slice(&[512, 512], &values).unwrap();
     let tensors = (0..COUNT).map(|i| (format!("weights.{i}"), weight));

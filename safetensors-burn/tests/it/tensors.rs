@@ -14,6 +14,8 @@ use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, SaveOptions, TensorBuf, TensorView, Widening, serialize,
 };
 
+use crate::place;
+
 /// A file of raw tensors.
 fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
     let views = tensors
@@ -47,8 +49,7 @@ fn shared_dtypes_that_burn_lacks_are_widened_or_refused() {
 
 #[test]
 fn booleans_are_saved_as_bool_however_they_are_stored() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("mask.safetensors");
+    let (_dir, path) = place("mask.safetensors");
     // These fill more than one buffer of the writer.
     let values: Vec<bool> = (0..10_000).map(|i| i % 3 == 0).collect();
     let native = TensorData::new(values.clone(), [10_000]);
@@ -69,8 +70,7 @@ fn booleans_are_saved_as_bool_however_they_are_stored() {
 
 #[test]
 fn flex32_is_saved_as_f32() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("flex.safetensors");
+    let (_dir, path) = place("flex.safetensors");
     let data = TensorData::from([flex32::from_f32(1.25), flex32::from_f32(-3.0)]);
     assert_eq!(data.dtype(), DType::Flex32);
     save(&path, [("t", &data)], &SaveOptions::new()).unwrap();
@@ -79,8 +79,7 @@ fn flex32_is_saved_as_f32() {
 
 #[test]
 fn what_could_not_be_read_back_is_not_saved() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     std::fs::write(&path, b"old").unwrap();
 
     let quantized =

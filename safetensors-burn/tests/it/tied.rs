@@ -13,6 +13,8 @@ use safetensors_burn::{
 use safetensors_core::tied::Tied;
 use safetensors_core::{Checkpoint, ErrorKind, Metadata, SaveOptions, Widening, serialize};
 
+use crate::place;
+
 #[derive(Module, Debug)]
 struct Language {
     embed: Param<Tensor<2>>,
@@ -54,8 +56,7 @@ fn entry(key: &str, value: &str) -> Metadata {
 
 #[test]
 fn a_tied_parameter_is_saved_once_and_loads_under_both_paths() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let trained = Language::new();
     trained.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     assert_eq!(
@@ -84,8 +85,7 @@ fn a_tied_parameter_is_saved_once_and_loads_under_both_paths() {
 
 #[test]
 fn the_options_say_what_is_tied() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let model = Language::new();
     let save = |store: CheckpointStore| {
         let mut store = store;
@@ -108,8 +108,7 @@ fn the_options_say_what_is_tied() {
 /// For example, an agent and the slow copy that it learns from have one id but two parameters.
 #[test]
 fn clones_with_the_same_ids_are_saved_apart_once_they_differ() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let mut model = Language::new();
     model.head = model.head.map(|head| head * 0.5);
     assert_eq!(model.head.id, model.embed.id);
@@ -128,8 +127,7 @@ fn clones_with_the_same_ids_are_saved_apart_once_they_differ() {
 /// The adapter transposes a linear layer's weight for PyTorch, but not a bare parameter.
 #[test]
 fn what_an_adapter_makes_different_is_saved_apart() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let mut model = Language::new();
     model.head = model.body.weight.clone();
     model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
@@ -162,8 +160,7 @@ fn what_an_adapter_makes_different_is_saved_apart() {
 
 #[test]
 fn other_names_of_a_tensor_are_neither_missing_nor_unused() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let trained = Language::new();
     let [embed, weight, bias, _] = trained.state();
     let tensors =
@@ -198,8 +195,7 @@ fn other_names_of_a_tensor_are_neither_missing_nor_unused() {
 
 #[test]
 fn shared_data_of_the_same_bytes_is_saved_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let view = safetensors_core::TensorView::from_slice(&[2], &[1_i64, 2]).unwrap();
     let file = bytes::Bytes::from(serialize([("w", view)], &SaveOptions::new()).unwrap());
     let archive = Arc::new(Checkpoint::from_source(file, "a file").unwrap());

@@ -7,6 +7,8 @@ use candle_core::Device;
 use safetensors_candle::load_with;
 use safetensors_core::{Dtype, LoadOptions};
 
+use crate::common::place;
+
 #[test]
 fn unsafe_code_is_allowed_in_one_file() {
     fn allowing(folder: &Path) -> Vec<String> {
@@ -39,8 +41,7 @@ mod without_cuda {
     #[test]
     fn a_device_that_takes_nothing_stops_the_load_after_a_batch() {
         const LEN: usize = 1 << 20;
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.safetensors");
+        let (_dir, path) = place("a.safetensors");
         // A file of 1 GiB, a hole but for its header. Converted, a tensor has 8 MiB.
         let entries: Vec<_> = (0..512)
             .map(|i| {

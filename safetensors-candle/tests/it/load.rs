@@ -1,6 +1,6 @@
 //! What widened values mean, and what becomes of elements that are loaded.
 
-use crate::common::{patterned, save_bufs};
+use crate::common::{patterned, place, save_bufs};
 use candle_core::Device;
 use half::f16;
 use safetensors_candle::Candle;
@@ -10,8 +10,7 @@ use safetensors_core::{Dtype, ErrorKind, TensorBuf};
 
 #[test]
 fn widened_values_are_what_they_mean() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     save_bufs(
         &path,
         &[
@@ -52,8 +51,7 @@ fn elements_are_moved_not_copied() {
 #[cfg(not(feature = "cuda"))]
 #[test]
 fn a_device_that_cannot_hold_a_dtype_is_an_error_that_names_the_tensor() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     save_bufs(&path, &[("scales", patterned(Dtype::F8_E8M0, &[4]))]);
     let error =
         safetensors_candle::load(&path, &Device::Cuda(candle_core::CudaDevice)).unwrap_err();

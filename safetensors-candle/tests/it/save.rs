@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{read_bufs, save_tensors, unchecked};
+use crate::common::{place, read_bufs, save_tensors, unchecked};
 use candle_core::{CpuStorage, DType, Device, Tensor, Var};
 use safetensors_candle::Candle;
 use safetensors_core::error::TieProblem;
@@ -34,8 +34,7 @@ fn iota(shape: &[usize]) -> Tensor {
 /// Checks, for elements of each width, that a layout is written as the values that candle itself
 /// reads from it.
 fn check(name: &str, layout: impl Fn(&Tensor) -> Tensor, shape: &[usize]) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     for dtype in [
         DType::U8,
         DType::F8E4M3,
@@ -136,8 +135,7 @@ fn raw_bytes_of_exponents_can_be_strided() {
 
 #[test]
 fn packed_tensors_are_written_whole_or_not_at_all() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let cases = [
         (CpuStorage::F4(vec![1, 2, 3, 4, 5, 6, 7, 8]), Dtype::F4, [2, 8]),
         (CpuStorage::F6E2M3(vec![1, 2, 3, 4, 5, 6]), Dtype::F6_E2M3, [2, 4]),
@@ -176,8 +174,7 @@ fn packed_tensors_are_written_whole_or_not_at_all() {
 
 #[test]
 fn a_storage_that_is_too_short_is_an_error() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let short = unchecked(CpuStorage::F32(vec![1.0, 2.0, 3.0]), &[2, 2]);
     for tensor in [&short, &short.t().unwrap()] {
         let error = save_tensors(&path, &[("short", tensor)]).unwrap_err();
@@ -195,8 +192,7 @@ fn save_tied(
     tensors: &[(&str, &Tensor)],
     tied: Tied,
 ) -> Result<(BTreeMap<String, TensorBuf>, Metadata)> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     safetensors_candle::save(
         &path,
         tensors.iter().copied(),
@@ -264,4 +260,9 @@ fn other_views_of_one_storage_are_refused_or_saved_apart() {
         save_tied(&[("whole", &square), ("rows", &views[0].1)], Tied::new().views(Views::Drop))
             .unwrap();
     assert_eq!((bufs.len(), metadata["rows"].as_str()), (1, "whole"));
+    // Halves of one length are two tensors.
+    let [first, second] = [0, 2].map(|at| square.narrow(0, at, 2).unwrap());
+    let halves = [("first", &first), ("second", &second)];
+    let (bufs, _) = save_tied(&halves, Tied::new().views(Views::Save)).unwrap();
+    assert_eq!(bufs["second"].as_slice::<i64>().unwrap(), (8..16).collect::<Vec<_>>());
 }

@@ -12,6 +12,8 @@ use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::{growth, resident};
 use safetensors_testing::process::is_alone;
 
+use crate::common::place;
+
 const MIB: u64 = 1 << 20;
 
 #[track_caller]
@@ -74,8 +76,7 @@ fn memory_stays_within_the_bounds() {
     if !is_alone(memory_stays_within_the_bounds) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     // 48 layers of a tensor of 4 MiB and one of 64 KiB.
     let names = (0..48).flat_map(|layer| ["large", "small"].map(|n| format!("h.{layer}.{n}")));
     let names: Vec<String> = names.collect();

@@ -11,6 +11,8 @@ use safetensors_core::Result;
 use safetensors_ndarray::{Reader, Writer};
 use safetensors_testing::process::command_of;
 
+use crate::common::place;
+
 /// The variable that tells this program to be the run that is killed, and where it writes.
 const RUN: &str = "SAFETENSORS_TEST_KILLED_RUN";
 
@@ -24,8 +26,7 @@ fn a_run_that_is_killed_at_random_times_loses_no_synced_step() {
         return run_for_ever(Path::new(&path)).unwrap();
     }
     let rounds = env::var(ROUNDS).map_or(10, |rounds| rounds.parse().unwrap());
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
+    let (dir, path) = place("run.safetensors");
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
     let mut random = u64::from(seed);
     let mut synced = 0;

@@ -9,11 +9,10 @@ use safetensors_core::{Checkpoint, ErrorKind, SaveOptions};
 use safetensors_ndarray::{ArrayElement, Reader, Writer, WrongNdim};
 use safetensors_testing::read_at::NotingSource;
 
-use crate::common::{assert_says, said};
+use crate::common::{assert_says, place, said};
 
 fn written(write: impl FnOnce(&Writer)) -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let w = Writer::create_with(&path, &SaveOptions::new().durable(false)).unwrap();
     write(&w);
     w.finish().unwrap();

@@ -12,6 +12,8 @@ use proptest::prelude::*;
 use safetensors_core::{ErrorKind, SafeTensors, SaveOptions, TensorSource};
 use safetensors_ndarray::{ArrayElement, array_source};
 
+use crate::common::place;
+
 /// The most bytes that the adapter gathers at once, of an array whose rows are not wide.
 const BUFFER: usize = 2 << 20;
 
@@ -223,8 +225,7 @@ fn an_error_of_writing_ends_a_large_save() {
 #[test]
 fn a_file_has_the_same_bytes_in_whichever_order_they_are_written() {
     let array = fortran(&counted(&[70, 200, 180]));
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("u.safetensors");
+    let (_dir, path) = place("u.safetensors");
     let expected = oracle(&array.view());
     // Digests are taken of the bytes in order.
     for options in [SaveOptions::new(), SaveOptions::new().digests(true)] {

@@ -12,6 +12,8 @@ use safetensors_core::{ConvertOptions, SaveOptions, save};
 use safetensors_ndarray::npz::{self, Archive, Compression, read_npy, write_npy};
 use safetensors_ndarray::{ArrayElement, DynArray, ReadArrayExt, Reader, array_source};
 
+use crate::common::place;
+
 /// Writes an array with ndarray-npy and reads it here, and the other way round.
 fn check<T>(shape: &[usize], fortran: bool, reversed: bool, of: impl Fn(usize) -> T)
 where
@@ -117,8 +119,7 @@ fn a_tied_array_keeps_its_names_in_an_archive() {
 
 #[test]
 fn errors_say_what_was_expected_and_what_was_found() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.npz");
+    let (dir, path) = place("a.npz");
     npz::save(&path, [("velocity", array_source(&array![[1.0, 2.0]]))], Compression::Stored)
         .unwrap();
     let archive = Archive::open(&path).unwrap();

@@ -12,6 +12,8 @@ use safetensors_ndarray::{DynArray, ReadArrayExt, Reader, ViewArrayExt, Writer, 
 use safetensors_testing::quantized::{Quantized, check_error};
 use tempfile::TempDir;
 
+use crate::common::place;
+
 /// Codes of `w`, which are selected along the dimension `x`.
 struct Labelled {
     _dir: TempDir,
@@ -20,8 +22,7 @@ struct Labelled {
 }
 
 fn labelled() -> Labelled {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("labelled.safetensors");
+    let (dir, path) = place("labelled.safetensors");
     let w = Writer::create(&path).unwrap();
     w.add("x", &array![0.0, 1.0]).unwrap();
     w.add("w", &array![[100_i8, -100]]).unwrap();

@@ -8,6 +8,8 @@ use ndarray::{Array2, Ix2, ShapeBuilder};
 use rayon::prelude::*;
 use safetensors_ndarray::{Reader, Writer};
 
+use crate::common::place;
+
 /// An array of 9 MB in Fortran order, which is gathered by several threads.
 fn array(seed: usize) -> Array2<f32> {
     Array2::from_shape_fn((1500, 1500).f(), |(i, j)| (i * 1500 + j + seed) as f32)
@@ -28,8 +30,7 @@ fn within_a_minute(work: impl FnOnce() + Send + 'static) {
 #[test]
 fn arrays_added_by_all_threads_of_rayon_at_once_are_written() {
     within_a_minute(|| {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("arrays.safetensors");
+        let (_dir, path) = place("arrays.safetensors");
         let writer = Writer::create(&path).unwrap();
         (0..8_usize).into_par_iter().for_each(|seed| {
             writer.add(&seed.to_string(), &array(seed)).unwrap();
@@ -44,8 +45,7 @@ fn arrays_added_by_all_threads_of_rayon_at_once_are_written() {
 #[test]
 fn steps_appended_by_all_threads_of_rayon_at_once_are_written() {
     within_a_minute(|| {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("steps.safetensors");
+        let (_dir, path) = place("steps.safetensors");
         let writer = Writer::create(&path).unwrap();
         let steps = writer.grow("steps", ndarray::Axis(0), &[1500, 1500]).unwrap();
         // Each step holds the lock of the array while it is gathered.

@@ -15,7 +15,7 @@ use safetensors_ndarray::{
 };
 use safetensors_testing::read_at::NotingSource;
 
-use crate::common::{assert_says, said};
+use crate::common::{assert_says, place, said};
 
 #[test]
 fn arrays_of_every_element_type_come_in_and_go_out() {
@@ -98,8 +98,7 @@ fn equality_is_that_of_dtype_shape_and_elements() {
 
 #[test]
 fn reading_one_tensor_names_it_and_its_file_in_errors() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let vast: &[usize] = &[1 << (usize::BITS - 24), 1 << 23, 0];
     let tensors = [
         ("w", TensorView::new(Dtype::U8, &[2, 2], &[1, 2, 3, 4]).unwrap()),

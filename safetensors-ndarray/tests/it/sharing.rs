@@ -13,7 +13,7 @@ use safetensors_core::{
 };
 use safetensors_ndarray::{DynArray, ReadArrayExt, WrongNdim, array_source, load_with};
 
-use crate::common::said;
+use crate::common::{place, said};
 
 /// Saves the tensors with [`SaveOptions::tied`] and returns the names of the tensors in the file.
 fn saved<S: TensorSource>(tensors: &[(&str, S)]) -> Vec<String> {
@@ -68,8 +68,7 @@ fn views_are_tied_only_where_they_are_the_same() {
 
 #[test]
 fn tensors_are_read_as_another_dtype() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let halves = array![[0.5_f32, -1.5], [3.0, 448.0]].mapv(bf16::from_f32);
     let ids = array![1_i64, 1000];
     let blocks = TensorBuf::from_vec(vec![4], vec![F4Packed(0x21), F4Packed(0xf7)]).unwrap();

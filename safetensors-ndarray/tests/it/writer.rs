@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use safetensors_core::{Dtype, Error, ErrorKind, SaveOptions, ShardOptions, serialize};
 use safetensors_ndarray::{ArrayElement, DynArray, Reader, Writer, array_source, save_sharded};
 
-use crate::common::shifted;
+use crate::common::{place, shifted};
 
 /// Another memory layout of an array with the same elements, and a view of some of them.
 fn view_of<'a, T: Clone>(
@@ -42,8 +42,7 @@ fn is_of_big_endian(error: &Error) -> bool {
 
 /// Writes an array whole, and step by step along each of its axes. Reads all of them back.
 fn check<T: ArrayElement + PartialEq + std::fmt::Debug>(array: &ArrayViewD<'_, T>) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let w = Writer::create(&path).unwrap();
     w.add("whole", array).unwrap();
     for axis in 0..array.ndim() {
@@ -94,8 +93,7 @@ proptest! {
 
 #[test]
 fn names_prefixes_attributes_and_metadata() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let w = Writer::create_with(&path, &SaveOptions::new().metadata([("title", "t")])).unwrap();
     w.add("u", &array![[1.0, 2.0]]).unwrap();
     w.attribute("u", "units", "m/s").unwrap();
@@ -177,8 +175,7 @@ fn from_shards_bytes_and_memory() {
 
 #[test]
 fn steps_of_another_shape_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let w = Writer::create(&path).unwrap();
     let u = w.grow("u", Axis(1), &[3]).unwrap();
     u.append(&array![1.0, 2.0, 3.0]).unwrap();
@@ -205,8 +202,7 @@ fn steps_of_another_shape_are_refused() {
 
 #[test]
 fn a_finished_file_is_appended_to() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
+    let (_dir, path) = place("run.safetensors");
     let rows = Array2::from_shape_fn((6, 3), |(row, column)| (10 * row + column) as f32);
     for part in [0..2, 2..3, 3..6] {
         let w = Writer::resume(&path).unwrap();

@@ -26,8 +26,7 @@ fn fused_projections_are_split_and_joined() {
 
 #[test]
 fn projections_may_be_separate_in_the_file() {
-    let dir = dir();
-    let path = dir.path().join("separate.safetensors");
+    let (_dir, path) = place("separate.safetensors");
     let net = Net { layer: loaded("attention", attention(true)) };
     let store = || CheckpointStore::from_file(&path).pytorch(true).fused_attention(false);
     net.save_into(&mut store()).unwrap();
@@ -86,8 +85,7 @@ fn one_fused_tensor_serves_tied_layers() {
         first: MultiHeadAttention,
         second: MultiHeadAttention,
     }
-    let dir = dir();
-    let path = dir.path().join("tied.safetensors");
+    let (_dir, path) = place("tied.safetensors");
     let store = || CheckpointStore::from_file(&path).pytorch(true).overwrite(true);
     let layer = loaded("attention", attention(true));
     let tied = Tied { first: layer.clone(), second: layer };
@@ -125,8 +123,7 @@ fn values_shared_by_whole_and_transposed_parameters_are_read_once() {
         embedding: burn::nn::EmbeddingConfig::new(5, 3).init(&device),
         linear: burn::nn::LinearConfig::new(3, 5).with_bias(false).init(&device),
     };
-    let dir = dir();
-    let path = dir.path().join("head.safetensors");
+    let (_dir, path) = place("head.safetensors");
     let table = TensorData::new((0..15).map(|i| i as f32).collect(), [5, 3]);
     save(
         &path,

@@ -158,8 +158,7 @@ fn a_field_of_another_name_than_in_the_file() {
     struct Block {
         self_attention: Linear,
     }
-    let dir = dir();
-    let path = dir.path().join("block.safetensors");
+    let (_dir, path) = place("block.safetensors");
     let device = Device::default();
     let block = || Block { self_attention: LinearConfig::new(2, 3).init(&device) };
     let (first, mut second) = (block(), block());

@@ -110,8 +110,7 @@ fn parts_that_the_module_lacks_are_not_dropped_silently() {
     assert_eq!(error.tensor(), Some("layer.in_proj_bias"));
 
     // PyTorch has no tensor for two biases, so saving is an error too.
-    let dir = dir();
-    let path = dir.path().join("saved.safetensors");
+    let (_dir, path) = place("saved.safetensors");
     std::fs::write(&path, "old").unwrap();
     let net = Net { layer: attention() };
     let store = || CheckpointStore::from_file(&path).pytorch(true).overwrite(true);
@@ -137,8 +136,7 @@ fn a_filter_chooses_parameters_on_loading_and_tensors_on_saving() {
     let after = net.layer.forget_gate.clone().unwrap().input_transform.weight.to_data();
     assert_eq!(before, after);
 
-    let dir = dir();
-    let path = dir.path().join("saved.safetensors");
+    let (_dir, path) = place("saved.safetensors");
     let store = |pattern| CheckpointStore::from_file(&path).pytorch(true).with_regex(pattern);
     let error = net.save_into(&mut store("input_gate|cell_gate")).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NothingSelected { found: 16 }), "{error}");
@@ -152,8 +150,7 @@ fn a_filter_chooses_parameters_on_loading_and_tensors_on_saving() {
 
 #[test]
 fn parts_of_unlike_dtypes_or_shapes_are_not_joined() {
-    let dir = dir();
-    let path = dir.path().join("saved.safetensors");
+    let (_dir, path) = place("saved.safetensors");
     let device = Device::default();
     let mut net = Net { layer: lstm() };
     net.layer.output_gate.input_transform = LinearConfig::new(3, 6).init(&device);
@@ -190,8 +187,7 @@ impl ModuleAdapter for OldNames {
 
 #[test]
 fn a_parameter_that_an_adapter_renames_is_saved_as_the_adapter_leaves_it() {
-    let dir = dir();
-    let path = dir.path().join("saved.safetensors");
+    let (_dir, path) = place("saved.safetensors");
     let net = Net { layer: burn::nn::LayerNormConfig::new(4).init(&Device::default()) };
     let mut store = CheckpointStore::from_file(&path).pytorch(true).with_to_adapter(OldNames);
     net.save_into(&mut store).unwrap();

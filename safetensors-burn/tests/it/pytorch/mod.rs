@@ -19,7 +19,7 @@ use burn::tensor::{Device, Tensor, TensorData, Tolerance};
 use safetensors_burn::{CheckpointStore, ModuleSnapshot, load};
 use tempfile::TempDir;
 
-use super::{dir, source, state};
+use super::{dir, place, source, state};
 
 /// A model whose only field has the name that the fixtures have.
 #[derive(Module, Debug)]
@@ -75,8 +75,7 @@ fn remapped<'a, L: Module + ModuleDisplay>(
     let expected_unused = ["input", "memory", "output"];
     assert!(result.unused.iter().all(|name| expected_unused.contains(&&**name)), "{result}");
 
-    let dir = dir();
-    let path = dir.path().join("saved.safetensors");
+    let (_dir, path) = place("saved.safetensors");
     net.save_into(&mut store(&path, &mut on_save.into_iter())).unwrap();
     let (saved, expected) = (layer_of(&path), layer_of(&fixture(name)));
     assert!(!expected.is_empty());

@@ -22,8 +22,7 @@ fn ids(lstm: &Lstm) -> Vec<ParamId> {
 
 #[test]
 fn each_part_of_a_tensor_keeps_its_id() {
-    let dir = dir();
-    let path = dir.path().join("saved.safetensors");
+    let (_dir, path) = place("saved.safetensors");
     let store = || CheckpointStore::from_file(&path).pytorch(true);
     let (saved, mut other) = (lstm(), lstm());
     saved.save_into(&mut store()).unwrap();
@@ -67,8 +66,7 @@ fn names_of_enum_variants_are_left_out() {
         norm: NormalizationConfig::Batch(burn::nn::BatchNormConfig::new(4)).init(&device),
         activation: ActivationConfig::PRelu(PReluConfig::new().with_alpha(0.5)).init(&device),
     };
-    let dir = dir();
-    let path = dir.path().join("saved.safetensors");
+    let (_dir, path) = place("saved.safetensors");
     block().save_into(&mut CheckpointStore::from_file(&path).pytorch(true)).unwrap();
     let mut names: Vec<_> = load(&path).unwrap().into_keys().collect();
     names.sort_unstable();

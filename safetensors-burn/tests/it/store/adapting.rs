@@ -28,8 +28,7 @@ impl ModuleAdapter for Scale {
 
 #[test]
 fn an_adapter_of_ones_own_is_chained() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let model = Model::new(2);
     let adapter: ChainAdapter =
         Scale(2.0).chain(IdentityAdapter).chain(FloatCastAdapter::to(DType::F64));
@@ -55,8 +54,7 @@ fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
     struct Vector {
         values: Param<Tensor<1>>,
     }
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let view = TensorView::new(Dtype::F8_E4M3, &[2], &[0x38, 0xb0]).unwrap();
     safetensors_core::save(&path, [("values", view)], &SaveOptions::new()).unwrap();
     let fresh = || Vector { values: Initializer::Zeros.init([2], &Device::default()) };
@@ -73,8 +71,7 @@ fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
 
 #[test]
 fn exact_loading_refuses_only_what_is_loaded() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let linear = LinearConfig::new(1, 1).init(&Device::default());
     let mut tensors = state(&linear);
     tensors.retain(|(name, _)| name == "weight");
@@ -150,8 +147,7 @@ fn enum_variants_may_be_left_out_of_names() {
     let net = || Net {
         block: Block::Plain(LinearConfig::new(2, 2).with_bias(false).init(&Device::default())),
     };
-    let dir = dir();
-    let path = dir.path().join("net.safetensors");
+    let (_dir, path) = place("net.safetensors");
     let first = net();
     first.save_into(&mut CheckpointStore::from_file(&path).skip_enum_variants(true)).unwrap();
     let mut store = CheckpointStore::from_file(&path).skip_enum_variants(true);
@@ -168,8 +164,7 @@ fn enum_variants_may_be_left_out_of_names() {
 
 #[test]
 fn load_options_convert_and_cancel() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let original = Model::new(7);
     original.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     let expected = state(&original);

@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn filters_choose_parameters_on_both_ways() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let (model, mut other) = (Model::new(2), Model::new(7));
     let mut store = saved(&dir, &model).with_regex(r"^layers\.\d\.").with_full_path("steps");
     let result = other.load_from(&mut store).unwrap();
@@ -37,8 +36,7 @@ fn filters_choose_parameters_on_both_ways() {
 
 #[test]
 fn names_are_remapped_on_both_ways() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let model = Model::new(2);
     let mut out = CheckpointStore::from_file(&path)
         .with_key_remapping(r"^layers\.(\d+)\.", "blocks.$1.inner.")

@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn a_wrong_shape_is_an_error_and_the_module_stays_as_it_was() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     changed(&path, "norm.gamma", Some(TensorData::from([1.0_f32, 2.0])));
     let error = refused(&mut CheckpointStore::from_file(&path));
     assert_eq!((error.tensor(), error.file()), (Some("norm.gamma"), path.to_str()));
@@ -34,8 +33,7 @@ fn a_wrong_shape_is_an_error_and_the_module_stays_as_it_was() {
 
 #[test]
 fn a_wrong_kind_is_an_error() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let bools = Model::new(1).mask.val().dtype();
     for (name, dtype, data) in [
         ("steps", DType::I64, TensorData::from([1.0_f32, 2.0])),
@@ -65,8 +63,7 @@ fn a_wrong_kind_is_an_error() {
 
 #[test]
 fn missing_and_unused_tensors() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     changed(&path, "encoder.bias", None);
     let error = refused(&mut CheckpointStore::from_file(&path));
     let StoreError::Missing { names } = source(&error) else { panic!("{error:?}") };
@@ -140,8 +137,7 @@ fn a_panic_of_the_backend_is_an_error_and_the_module_stays_as_it_was() {
 /// Fails in the last step, which is that of the mask.
 #[test]
 fn a_load_in_steps_says_what_was_loaded_before_it_failed() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     saved(&dir, &Model::new(2));
     let mut bytes = std::fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() = 2;
@@ -191,8 +187,7 @@ fn steps_of_any_size_load_the_same() {
 
 #[test]
 fn a_shape_that_fits_transposed_hints_at_the_adapter() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let model = Model::new(2);
     let mut out = CheckpointStore::from_file(&path).with_to_adapter(BurnToPyTorchAdapter);
     model.save_into(&mut out).unwrap();

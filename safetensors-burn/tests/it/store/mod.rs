@@ -29,7 +29,7 @@ use safetensors_core::{
 };
 use tempfile::TempDir;
 
-use super::{data_of, dir, source, state};
+use super::{data_of, dir, place, source, state};
 
 #[derive(Module, Debug)]
 struct Model {

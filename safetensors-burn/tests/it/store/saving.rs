@@ -25,8 +25,7 @@ impl<F: Fn() + Clone + Send + Sync + 'static> ModuleAdapter for Before<F> {
 
 #[test]
 fn a_file_is_replaced_only_where_that_is_asked_for() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let (first, second) = (Model::new(2), Model::new(3));
     first.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     let old = std::fs::read(&path).unwrap();
@@ -53,8 +52,7 @@ fn a_file_is_replaced_only_where_that_is_asked_for() {
 
 #[test]
 fn a_panic_of_an_adapter_is_an_error_and_nothing_is_saved_or_loaded() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let model = Model::new(2);
     let panicking = || Before(|| panic!("device readback panicked"));
     let mut store = CheckpointStore::from_file(&path).with_to_adapter(panicking());
@@ -70,8 +68,7 @@ fn a_panic_of_an_adapter_is_an_error_and_nothing_is_saved_or_loaded() {
 
 #[test]
 fn a_save_that_the_filters_leave_empty_is_an_error() {
-    let dir = dir();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let mut store = CheckpointStore::from_file(&path).with_regex("^encodr");
     let error = Model::new(2).save_into(&mut store).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NothingSelected { found: 12 }), "{error}");

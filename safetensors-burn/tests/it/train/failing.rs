@@ -78,8 +78,7 @@ impl Many {
 
 #[test]
 fn a_directory_that_cannot_be_created_is_an_error() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (_dir, path) = place("file");
     fs::write(&path, "").unwrap();
     let epochs = Epochs::new(path.join("checkpoints"));
     let (model, optimizer, scheduler) = epochs.checkpointers();

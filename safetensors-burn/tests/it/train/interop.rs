@@ -17,6 +17,8 @@ use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_core::{Checkpoint, ErrorKind, SaveOptions};
 use safetensors_testing::optimizer::{NAMES, fixture, interop_dir, largest_difference};
 
+use crate::place;
+
 const KINDS: [&str; 4] = ["adamw", "amsgrad", "sgd", "adafactor"];
 
 /// How far losses may be from PyTorch's, as a part of the largest one.
@@ -194,8 +196,7 @@ fn stepped(mixed: &Mixed, optimizer: &mut ModuleOptimizer, steps: usize) -> Mixe
 
 #[test]
 fn states_of_parts_and_of_tied_parameters_come_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("optimizer.safetensors");
+    let (_dir, path) = place("optimizer.safetensors");
     let mut optimizer = AdamWConfig::new().init();
     let mixed = stepped(&mixed(), &mut optimizer, 3);
     let options = SaveOptions::new();
@@ -240,8 +241,7 @@ fn refused(
     change: impl FnOnce(&mut Vec<(String, TensorData)>),
     names: &PyTorchTraining,
 ) -> ErrorKind {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("training.safetensors");
+    let (_dir, path) = place("training.safetensors");
     let mut tensors = load(fixture("adamw.safetensors")).unwrap().into_iter().collect();
     change(&mut tensors);
     let tensors = tensors.iter().map(|(name, tensor)| (name, tensor));

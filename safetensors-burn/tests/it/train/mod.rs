@@ -35,6 +35,8 @@ use safetensors_core::{Error, ErrorKind};
 use safetensors_testing::files::names_in;
 use tempfile::{TempDir, tempdir};
 
+use crate::place;
+
 #[derive(Module, Debug)]
 struct Model {
     first: Linear,

@@ -17,8 +17,7 @@ fn reloaded(filter: &str) -> Training {
 
 /// Loads the weights that a training has, under other ids.
 fn reload(training: &mut Training, filter: &str) {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("plain.safetensors");
+    let (dir, path) = place("plain.safetensors");
     training.model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     let weights = safetensors_burn::load(&path).unwrap();
     let other = Training::new().model;

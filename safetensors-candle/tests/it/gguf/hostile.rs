@@ -11,6 +11,8 @@ use safetensors_testing::read_at::NotingSource;
 
 use super::{assert_same, of_bytes, open, quantised, written};
 
+use crate::common::place;
+
 /// Two tensors, the second of which has another type in the file.
 fn with_type(id: u32) -> (Vec<u8>, candle_core::quantized::QTensor) {
     let (first, second) = (quantised(Q8_0, &[4, 256]), of_bytes(F32, &[64, 256]));
@@ -65,8 +67,7 @@ fn a_missing_tensor_is_named_with_similar_ones() {
 
 #[test]
 fn a_file_that_becomes_shorter_is_an_error() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.gguf");
+    let (_dir, path) = place("model.gguf");
     std::fs::write(&path, written(&[], &[("a", &of_bytes(Q8_0, &[64, 4096]))])).unwrap();
     let file = GgufFile::open(&path).unwrap();
     let content = file.content().unwrap();

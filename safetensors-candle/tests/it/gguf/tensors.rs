@@ -11,6 +11,8 @@ use safetensors_core::ReadAt;
 
 use super::{Far, assert_same, by_candle, of_bytes, open, quantised, written};
 
+use crate::common::place;
+
 /// The types that candle has and files have, with their names there.
 const TYPES: [(&str, GgmlDType); 14] = [
     ("F32", F32),
@@ -123,8 +125,7 @@ fn large_tensors_come_whole_from_any_source() {
     const NAMES: [&str; 4] = ["largest", "large", "small", "empty"];
     let named: Vec<_> = NAMES.into_iter().zip(&tensors).collect();
     let bytes = written(&[], &named);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.gguf");
+    let (_dir, path) = place("model.gguf");
     std::fs::write(&path, &bytes).unwrap();
     let check = |all: &dyn Fn() -> Vec<candle_core::quantized::QTensor>| {
         all().iter().zip(&tensors).for_each(|(found, expected)| assert_same(found, expected));

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 
 use crate::common;
 
+use crate::common::place;
+
 /// A backend over a checkpoint with these tensors.
 fn backend(tensors: &[(&str, TensorBuf)]) -> (TempDir, TensorParallelBackend<'static>) {
     backend_with(tensors, &LoadOptions::new())
@@ -21,8 +23,7 @@ fn backend_with(
     tensors: &[(&str, TensorBuf)],
     options: &LoadOptions,
 ) -> (TempDir, TensorParallelBackend<'static>) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     common::save_bufs(&path, tensors);
     let checkpoint = Checkpoint::open(&path).unwrap();
     (dir, TensorParallelBackend::new_with(checkpoint, options).unwrap())

@@ -7,7 +7,7 @@ use safetensors_candle::{from_candle_dtype, from_candle_error, to_candle_dtype};
 use safetensors_core::{Dtype, ErrorKind};
 
 use super::{backend, builder};
-use crate::common::{bytes, patterned, save_bufs, without_backtrace};
+use crate::common::{bytes, patterned, place, save_bufs, without_backtrace};
 
 /// What both load. candle's own loader takes no other dtypes.
 const DTYPES: [Dtype; 10] = [
@@ -25,8 +25,7 @@ const DTYPES: [Dtype; 10] = [
 
 #[test]
 fn every_dtype_of_candle_in_both_dimensions_for_every_rank() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let tensors = DTYPES.map(|dtype| (dtype.name(), patterned(dtype, &[12, 8, 3])));
     save_bufs(&path, &tensors);
     let ours =

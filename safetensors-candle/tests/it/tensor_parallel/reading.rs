@@ -11,13 +11,14 @@ use safetensors_testing::read_at::NotingSource;
 
 use super::{builder, counting, values};
 
+use crate::common::place;
+
 /// A backend over two tensors of 512 × 1024, and a way to ask how many bytes were read since the
 /// last time.
 fn counted() -> (TensorParallelBackend<'static>, impl Fn() -> u64) {
     let (up, down) = (counting(&[512, 1024]), counting(&[512, 1024]));
     let bytes = serialize([("up", &up), ("down", &down)], &SaveOptions::new()).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     std::fs::write(&path, b"only the name counts").unwrap();
     let source = NotingSource::new(bytes);
     let open = |_: &Path| Ok(source.clone());

@@ -7,6 +7,8 @@ use safetensors_core::{Error, ErrorKind};
 
 use super::support::{bits, get, map, quick, values, var};
 
+use crate::common::place;
+
 /// Variables of one dtype; one that has a gradient only in every third step, one that never has
 /// one, and one of integers.
 fn variables(dtype: DType) -> VarMap {
@@ -38,8 +40,7 @@ fn compare(dtype: DType, params: &ParamsAdamW) {
     let (ours_map, theirs_map) = (variables(dtype), variables(dtype));
     let mut ours = AdamW::from_var_map(&ours_map, params.clone()).unwrap();
     let mut theirs = candle_nn::AdamW::new(theirs_map.all_vars(), params.clone()).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("state.safetensors");
+    let (_dir, path) = place("state.safetensors");
     let begin = values(&ours_map);
     for step in 0..100 {
         if step == 40 {
@@ -110,8 +111,7 @@ fn pairs_of_names_and_variables() {
     let (a, b) = (var(&[2], 1), var(&[2], 2));
     let params = ParamsAdamW::default;
     let pairs = [("b", b.clone()), ("a", a.clone()), ("b", b.clone())];
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     train::save(&path, &AdamW::from_named(pairs, params()).unwrap(), &quick()).unwrap();
     let saved = safetensors_core::Checkpoint::open(&path).unwrap();
     let mut names: Vec<_> = saved.tensors().map(|tensor| tensor.name()).collect();
@@ -131,8 +131,7 @@ fn an_optimizer_without_names_trains_but_is_not_saved() {
     assert_ne!(bits(&weight), before);
     assert_eq!(nameless.step_count(), 1);
 
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let refused = |error: Error| {
         assert!(matches!(error.kind(), ErrorKind::Framework { .. }), "{error}");
         assert!(error.to_string().contains("AdamW::from_var_map"), "{error}");

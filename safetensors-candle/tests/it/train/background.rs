@@ -16,6 +16,8 @@ use safetensors_testing::files::names_in;
 
 use super::support::{get, map, model, optimizer, quick, train, var};
 
+use crate::common::place;
+
 /// Options of a save that stops at its first bytes. It says so, and goes on when it is told to.
 fn held() -> (SaveOptions, Receiver<()>, Sender<()>) {
     let ((says, hear), (tell, told)) = (channel(), channel());
@@ -75,8 +77,7 @@ fn the_file_has_the_state_of_the_call_whatever_the_training_does_meanwhile() {
 
 #[test]
 fn a_second_save_waits_for_the_first_so_that_the_last_call_wins() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let map = map([("w", var(&[1000], 1))]);
     let ends = Arc::new(Mutex::new(Vec::new()));
     let mut saver = BackgroundSaver::new();
@@ -103,8 +104,7 @@ fn a_second_save_waits_for_the_first_so_that_the_last_call_wins() {
 
 #[test]
 fn a_cancelled_save_leaves_the_earlier_file_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let earlier = saved(&path, &model(1));
     let map = map([("w", var(&[3 << 20], 1))]);
     let (options, hear, tell) = held();

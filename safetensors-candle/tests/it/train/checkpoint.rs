@@ -11,6 +11,8 @@ use super::support::{
     values, var,
 };
 
+use crate::common::place;
+
 #[test]
 fn a_resumed_run_ends_with_the_bits_of_one_that_was_never_stopped() {
     let dir = tempfile::tempdir().unwrap();
@@ -52,8 +54,7 @@ fn a_resumed_run_ends_with_the_bits_of_one_that_was_never_stopped() {
 
 #[test]
 fn the_checkpoint_of_another_model_is_refused_with_every_name() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let other = map([("scale", var(&[1], 1)), ("other", var(&[2], 2))]);
     train::save(&path, (&other, &optimizer(&other)), &quick()).unwrap();
     let ours = model(1);
@@ -80,8 +81,7 @@ fn the_checkpoint_of_another_model_is_refused_with_every_name() {
 
 #[test]
 fn a_model_without_its_optimizer_is_no_training_checkpoint_and_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let saved = model(1);
     train::save(&path, &saved, &quick()).unwrap();
     let fresh = model(50);
@@ -113,8 +113,7 @@ fn a_model_without_its_optimizer_is_no_training_checkpoint_and_back() {
 
 #[test]
 fn a_part_of_the_variables_can_be_trained() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let saved = model(1);
     let head = |map| [("b.weight", get(map, "b.weight"))];
     let mut trained = AdamW::from_named(head(&saved), ParamsAdamW::default()).unwrap();

@@ -12,6 +12,8 @@ use safetensors_core::{Checkpoint, ErrorKind, Limits, LoadOptions, ReadAt, Resul
 
 use super::support::{model, optimizer, quick, shards, state, train, values};
 
+use crate::common::place;
+
 /// Saves a model after some steps.
 fn save(path: &Path, steps: u32) {
     let map = model(1);
@@ -80,8 +82,7 @@ impl ReadAt for Failing<'_> {
 
 #[test]
 fn a_read_that_fails_midway() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("sharded");
+    let (_dir, path) = place("sharded");
     save(&path, 3);
     let left = AtomicUsize::new(usize::MAX);
     let open =
@@ -101,8 +102,7 @@ fn a_read_that_fails_midway() {
 
 #[test]
 fn a_load_that_is_cancelled() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     save(&path, 3);
     let map = model(50);
     let mut optimizer = optimizer(&map);
@@ -116,8 +116,7 @@ fn a_load_that_is_cancelled() {
 
 #[test]
 fn a_callback_may_use_the_map_while_it_is_loaded() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     save(&path, 3);
     let map = model(50);
     let seen = map.clone();

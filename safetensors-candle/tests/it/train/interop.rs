@@ -13,6 +13,8 @@ use safetensors_core::{Checkpoint, ErrorKind, Metadata, SaveOptions, TensorBuf, 
 use safetensors_testing::dcp::save_rows;
 use safetensors_testing::optimizer::{NAMES, fixture, interop_dir, largest_difference};
 
+use crate::common::place;
+
 /// How far losses and tensors may be from PyTorch's, as a part of the largest value. Both compute in
 /// F32, with factors in F64, and differ only in the order of sums: some units in the last place.
 const TOLERANCE: f64 = 16.0 * f32::EPSILON as f64;
@@ -90,8 +92,7 @@ fn a_training_of_pytorch_goes_on_with_its_losses() {
     assert!(off <= TOLERANCE, "{off:e}: {losses:?} {expected:?}");
 
     // What PyTorch would get back: the state that it has itself after these steps.
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("checkpoint.safetensors");
+    let (_dir, path) = place("checkpoint.safetensors");
     train::save(&path, (&training.var_map, &training.optimizer), &SaveOptions::new()).unwrap();
     let saved = load(&path, &Device::Cpu).unwrap();
     for name in NAMES {

@@ -13,14 +13,15 @@ use safetensors_core::{ConvertOptions, Dtype, ErrorKind, LoadOptions, TensorBuf}
 
 use super::support::{get, map, mismatches, quick, save_bufs, values, var};
 
+use crate::common::place;
+
 fn zeros(dtype: DType) -> Var {
     Var::zeros(2, dtype, &Device::Cpu).unwrap()
 }
 
 #[test]
 fn each_tensor_is_cast_to_the_dtype_of_its_variable() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let half = || TensorBuf::from_vec(vec![2], [1.5, -2.0].map(bf16::from_f32).to_vec()).unwrap();
     let wide = TensorBuf::from_vec(vec![2], vec![0.1_f64, 3.0]).unwrap();
     let ids = TensorBuf::from_vec(vec![2], vec![1_i64, 255]).unwrap();
@@ -46,8 +47,7 @@ fn each_tensor_is_cast_to_the_dtype_of_its_variable() {
 
 #[test]
 fn a_value_that_its_variable_cannot_hold_sets_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let large = TensorBuf::from_vec(vec![2], vec![1.0_f64, 1e300]).unwrap();
     let small = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     save_bufs(&path, &[("a", small), ("z", large)], &quick());
@@ -76,8 +76,7 @@ fn a_value_that_its_variable_cannot_hold_sets_nothing() {
 
 #[test]
 fn a_dtype_without_a_conversion_is_a_difference() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     // C64 converts to nothing but pairs of floats.
     let complex = safetensors_core::TensorView::new(Dtype::C64, &[2], &[0; 16]).unwrap();
     let complex = TensorBuf::from_view(&complex).unwrap();
@@ -94,8 +93,7 @@ fn a_dtype_without_a_conversion_is_a_difference() {
 
 #[test]
 fn missing_and_extra_tensors_are_reported_where_they_are_allowed() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let buf = || TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     save_bufs(&path, &[("b", buf()), ("y", buf()), ("x", buf())], &quick());
     let fresh = map([("c", var(&[2], 1)), ("b", var(&[2], 2)), ("a", var(&[2], 3))]);
@@ -111,8 +109,7 @@ fn missing_and_extra_tensors_are_reported_where_they_are_allowed() {
 
 #[test]
 fn only_what_is_needed_is_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let large = TensorBuf::from_vec(vec![1 << 20], vec![1_u8; 1 << 20]).unwrap();
     let small = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     save_bufs(&path, &[("a", small), ("large", large)], &quick());

@@ -10,6 +10,8 @@ use safetensors_core::{Checkpoint, Dtype, Metadata};
 
 use super::support::{mismatches, model, optimizer, quick, save_bufs, state, train};
 
+use crate::common::place;
+
 fn trained(steps: u32) -> (VarMap, AdamW) {
     let map = model(1);
     let mut optimizer = optimizer(&map);
@@ -19,8 +21,7 @@ fn trained(steps: u32) -> (VarMap, AdamW) {
 
 #[test]
 fn the_file_has_pytorchs_names_and_readable_settings() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let (_, mut saved) = trained(3);
     saved.set_params(ParamsAdamW {
         lr: 0.1,
@@ -60,8 +61,7 @@ fn the_file_has_pytorchs_names_and_readable_settings() {
 /// A training that is resumed saves with the metadata that the load has found.
 #[test]
 fn metadata_of_a_load_has_no_records_of_the_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     train::save(&path, &trained(3).1, &quick().metadata([("epoch", "2")])).unwrap();
     let sha256 = format!("0x{}", "0".repeat(64));
     let entries = [("safetensors_bridge.attempt", "step-3"), ("modelspec.hash_sha256", &sha256)];
@@ -75,16 +75,14 @@ fn metadata_of_a_load_has_no_records_of_the_file() {
 
 /// The metadata of a saved optimizer.
 fn fresh_settings(optimizer: &AdamW) -> Metadata {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     train::save(&path, optimizer, &quick()).unwrap();
     Checkpoint::open(&path).unwrap().metadata().clone()
 }
 
 #[test]
 fn settings_that_are_missing_or_malformed_are_listed_with_the_rest() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let (_, mut ours) = trained(2);
     let before = state(&ours);
     let key = |name: &str| format!("safetensors_bridge.adamw.{name}");
@@ -127,8 +125,7 @@ fn settings_that_are_missing_or_malformed_are_listed_with_the_rest() {
 
 #[test]
 fn state_of_another_dtype_is_cast_when_asked() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let of = |dtype| {
         let weight = Var::ones(2, dtype, &Device::Cpu).unwrap();
         let params = ParamsAdamW::default();

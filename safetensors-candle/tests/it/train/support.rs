@@ -9,6 +9,8 @@ use safetensors_candle::train::{self, AdamW};
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions, TensorBuf, TensorView};
 
+use crate::common::place;
+
 pub(crate) use crate::common::bytes as bits;
 
 /// Options of saves that need not survive a power cut.
@@ -78,8 +80,7 @@ pub(crate) fn values(map: &VarMap) -> BTreeMap<String, Vec<u8>> {
 
 /// The bytes of the file that the state of an optimizer is saved as.
 pub(crate) fn state(optimizer: &AdamW) -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("state.safetensors");
+    let (_dir, path) = place("state.safetensors");
     train::save(&path, optimizer, &quick()).unwrap();
     std::fs::read(path).unwrap()
 }

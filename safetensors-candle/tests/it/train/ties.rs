@@ -4,12 +4,15 @@ use candle_core::Var;
 use candle_nn::{Optimizer, VarMap};
 use safetensors_candle::train;
 use safetensors_core::error::Mismatch;
+use safetensors_core::save::BackgroundSaver;
 use safetensors_core::tied::Tied;
 use safetensors_core::{Checkpoint, TensorBuf, save};
 
 use super::support::{
     get, map, mismatches, missing, optimizer, pair, quick, save_bufs, state, values, var,
 };
+
+use crate::common::place;
 
 fn tied(seed: u32) -> VarMap {
     let weight = var(&[2], seed);
@@ -24,8 +27,7 @@ fn step(map: &VarMap, optimizer: &mut impl Optimizer) {
 
 #[test]
 fn a_tied_variable_is_saved_once_or_under_each_name_and_loads_from_both() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     for (options, tensors) in [(quick(), 3), (quick().tied(Tied::new()), 2)] {
         train::save(&path, &tied(1), &options).unwrap();
         assert_eq!(Checkpoint::open(&path).unwrap().len(), tensors);
@@ -41,8 +43,7 @@ fn a_tied_variable_is_saved_once_or_under_each_name_and_loads_from_both() {
 
 #[test]
 fn one_of_the_names_is_enough() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     save(&path, [("head", pair()), ("norm", pair())], &quick()).unwrap();
     let fresh = tied(9);
     let loaded = train::load(&path, &fresh).unwrap();
@@ -55,8 +56,7 @@ fn one_of_the_names_is_enough() {
 
 #[test]
 fn different_values_of_one_variable_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     // 0 and -0 are equal numbers, but not equal bits.
     let buf = |value: f32| TensorBuf::from_vec(vec![2], vec![1.0, value]).unwrap();
     save_bufs(&path, &[("embed", buf(0.0)), ("head", buf(-0.0)), ("norm", buf(1.0))], &quick());
@@ -69,8 +69,7 @@ fn different_values_of_one_variable_are_refused() {
 
 #[test]
 fn a_tied_variable_has_one_state_and_is_updated_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let variables = tied(1);
     let mut ours = optimizer(&variables);
     // candle's optimizer, given every variable once.
@@ -99,13 +98,17 @@ fn a_tied_variable_has_one_state_and_is_updated_once() {
 
 #[test]
 fn a_model_with_a_variable_named_like_the_state_of_another_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let clash = map([("w", var(&[2], 1)), ("w.exp_avg", var(&[2], 2))]);
     let mut optimizer = optimizer(&clash);
-    let error = train::save(&path, (&clash, &optimizer), &quick()).unwrap_err();
-    assert!(matches!(error.kind(), safetensors_core::ErrorKind::DuplicateTensor), "{error}");
-    assert_eq!(error.tensor(), Some("w.exp_avg"));
+    let mut saver = BackgroundSaver::new();
+    for error in [
+        train::save(&path, (&clash, &optimizer), &quick()).unwrap_err(),
+        train::save_in_background(&mut saver, &path, (&clash, &optimizer), &quick()).unwrap_err(),
+    ] {
+        assert!(matches!(error.kind(), safetensors_core::ErrorKind::DuplicateTensor), "{error}");
+        assert_eq!(error.tensor(), Some("w.exp_avg"));
+    }
     train::save(&path, &clash, &quick()).unwrap();
     let error = train::load(&path, (&clash, &mut optimizer)).unwrap_err();
     assert!(matches!(error.kind(), safetensors_core::ErrorKind::DuplicateTensor), "{error}");

@@ -10,6 +10,8 @@ use super::support::{
     bits, extra, get, map, mismatches, missing, model, quick, save_bufs, shards, values, var,
 };
 
+use crate::common::place;
+
 #[test]
 fn variables_come_back_bit_for_bit_from_a_file_and_from_shards() {
     let dir = tempfile::tempdir().unwrap();
@@ -56,8 +58,7 @@ fn the_same_variables_give_the_same_bytes_in_any_order() {
 
 #[test]
 fn every_difference_is_listed_at_once_and_nothing_is_set() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let other = map([
         ("a.weight", var(&[3, 4], 9)),
         ("b.weight", Var::zeros((2, 4), DType::F64, &Device::Cpu).unwrap()),
@@ -105,8 +106,7 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
 
 #[test]
 fn tensors_without_elements_and_every_dtype_of_variables() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let device = Device::Cpu;
     let dtypes = [
         ("u8", DType::U8),
@@ -136,8 +136,7 @@ fn tensors_without_elements_and_every_dtype_of_variables() {
 
 #[test]
 fn dtypes_that_candle_lacks_are_widened_into_variables_of_the_wider_dtype_only() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let mask = TensorBuf::from_vec(vec![2], vec![true, false]).unwrap();
     let rope = safetensors_core::TensorView::new(Dtype::C64, &[1], &[0; 8]).unwrap();
     let rope = TensorBuf::from_view(&rope).unwrap();

@@ -10,15 +10,14 @@ use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{Checkpoint, Dtype, TensorBuf};
 use tempfile::TempDir;
 
-use crate::common::{bytes, patterned, save_bufs};
+use crate::common::{bytes, patterned, place, save_bufs};
 
 /// Shapes that every dtype can have.
 const SHAPES: [&[usize]; 3] = [&[2, 3, 4], &[16], &[0, 3]];
 
 /// A file with a tensor of each shape and of each dtype that candle has, and their names.
 fn every_dtype() -> (TempDir, PathBuf, Vec<(String, Dtype)>) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let dtypes = Dtype::ALL.iter().filter(|&&dtype| Candle::support(dtype) == Support::Exact);
     let tensors: Vec<_> = dtypes
         .flat_map(|&dtype| SHAPES.map(|shape| (dtype, shape)))
@@ -77,8 +76,7 @@ fn floats() -> Vec<f64> {
 
 #[test]
 fn conversions_between_floats_give_the_bits_of_candles_own() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let wide = TensorBuf::from_vec(vec![2007], floats()).unwrap();
     let dtypes = [Dtype::F64, Dtype::F32, Dtype::BF16, Dtype::F16, Dtype::F8_E4M3];
     let options = |dtype| safetensors_core::LoadOptions::new().all_as(dtype);

@@ -7,7 +7,7 @@ use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Checkpoint, ShardOptions, TensorBuf, save_sharded};
 
 use super::spy::{backend, builder, sorted, weight};
-use crate::common::{save_bufs, without_backtrace};
+use crate::common::{place, save_bufs, without_backtrace};
 
 fn one() -> TensorBuf {
     TensorBuf::from_vec(vec![1], vec![1_f32]).unwrap()
@@ -24,8 +24,7 @@ fn missing(error: Error) -> String {
 
 #[test]
 fn the_error_names_the_file_and_what_may_have_been_meant() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let names =
         ["model.embed_tokens.weight", "model.layers.0.fc.weight", "model.layers.1.fc.weight"];
     save_bufs(&path, &names.map(|name| (name, one())));

@@ -65,6 +65,7 @@ fn the_names_of_a_tied_tensor_share_memory() {
     assert_eq!(address(&embed), address(&shared));
     let anew = builder.get(6, "embed").unwrap();
     assert_ne!(address(&embed), address(&anew));
+    assert_eq!(address(&anew), address(&builder.get(6, "head").unwrap()));
 
     let unused: Vec<_> = backend.unused().map(|tensor| tensor.name()).collect();
     assert_eq!(unused, ["other"]);

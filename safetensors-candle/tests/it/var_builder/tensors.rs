@@ -18,11 +18,10 @@ use safetensors_core::{
 };
 use tempfile::TempDir;
 
-use crate::common::{patterned, save_bufs, without_backtrace};
+use crate::common::{patterned, place, save_bufs, without_backtrace};
 
 fn checkpoint() -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     save_bufs(
         &path,
         &[
@@ -163,8 +162,7 @@ fn exact_loading_refuses_to_widen() {
 
 #[test]
 fn options_say_what_becomes_of_numbers_that_are_too_large_and_who_is_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let values = [1e9_f32, 1.0];
     let bytes = values.map(f32::to_le_bytes).concat();
     let complex =

@@ -7,6 +7,8 @@ use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, save};
 
 use super::spy::{assert_values, backend, builder, model, sorted};
 
+use crate::common::place;
+
 #[test]
 fn a_bad_tensor_fails_only_those_who_ask_for_it() {
     let model = model(12);
@@ -45,8 +47,7 @@ fn bad_tensors_that_nobody_asks_for_do_not_end_the_bound_on_reading() {
 
 #[test]
 fn a_file_that_changes_is_an_error_of_the_next_tensor_that_is_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let model = model(8);
     let tensors = sorted(&model);
     let options = SaveOptions::new().durable(false);
