@@ -1,5 +1,9 @@
 //! Moves tensors between safetensors files and the library that uses them: ndarray, candle or burn.
 //!
+//! ```toml
+//! safetensors-bridge = { version = "0.1", features = ["candle"] }
+//! ```
+//!
 //! With candle (feature `candle`):
 //!
 //! ```
@@ -31,7 +35,7 @@
 //! # let path = dir.path().join("model.safetensors");
 //! let mut model = LinearConfig::new(4, 2).init(&Device::default());
 //! model.save_into(&mut CheckpointStore::from_file(&path))?;
-//! model.load_from(&mut CheckpointStore::from_file(&path))?;
+//! model.load_from(&mut CheckpointStore::from_file(&path))?; // or the directory of a model
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -48,7 +52,7 @@
 //! let writer = Writer::create(&path)?;
 //! writer.add("weight", &array![[1.0_f32, 2.0], [3.0, 4.0]])?;
 //! writer.finish()?;
-//! let reader = Reader::open(&path)?;
+//! let reader = Reader::open(&path)?; // a file, a directory, or an index of shards
 //! assert_eq!(reader.read::<f32, Ix2>("weight")?, array![[1.0, 2.0], [3.0, 4.0]]);
 //! assert_eq!(reader.slice::<f32, _>("weight", s![.., 1])?, array![2.0, 4.0]);
 //! # }

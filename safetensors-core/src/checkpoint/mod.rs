@@ -13,7 +13,8 @@
 //! | files | are about |
 //! |---|---|
 //! | `locate.rs`, `names.rs`, `pattern.rs`, `index*.rs` | which files make a checkpoint |
-//! | `open.rs`, `opening.rs`, `siblings.rs`, `current.rs`, `mmap.rs` | opening them all |
+//! | `open.rs`, `mmap.rs` | the functions that open a checkpoint |
+//! | `opening.rs`, `siblings.rs`, `current.rs` | opening all shards, again if they change |
 //! | `split.rs`, `save.rs`, `staged.rs`, `commit*.rs`, `local_directory.rs` | saving |
 //! | `parts.rs`, `divided.rs`, `dcp.rs`, `assembled.rs`, `whole*.rs` | tensors in pieces, as wholes |
 //! | `computed*.rs` | tensors that are computed when they are read |

@@ -14,7 +14,7 @@
 //! | `io` | files: read, copied, locked, removed; hidden names; a file whose header is parsed |
 //! | `load` | tensors and parts of tensors, lazily and in parallel |
 //! | `hash` | digests as values; records of a file |
-//! | `save` | a file, written at once, as a stream, or growing; a new directory |
+//! | `save` | a file, written at once, as a stream, or growing; a directory that appears whole |
 
 pub mod io;
 

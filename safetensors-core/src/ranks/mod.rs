@@ -6,7 +6,8 @@
 //!
 //! This part knows no launcher's library, no MPI and no collective operation.
 //!
-//! Begin with `rules.rs` and `plan.rs`; `attempt.rs` is how a save becomes complete.
+//! Begin with `rules.rs` and `plan.rs`. `division.rs` cuts one tensor; `attempt.rs` is how a save
+//! becomes complete.
 //!
 //! | to | use |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! [`IndexProblem`]: what can be wrong with an index file.
+//! [`IndexProblem`]: what can be wrong with the text of an index file.
 
 use super::{Escaped, Quoted};
 

@@ -2,6 +2,9 @@
 //!
 //! [`TensorView::slice`](crate::TensorView::slice) slices a tensor in memory.
 //! [`LazyTensor::slice`](crate::LazyTensor::slice) slices a tensor in a file.
+//!
+//! `index.rs` and `part.rs` say which part, `rank_part.rs` the part of one rank. `selection.rs`
+//! checks it against a shape, `runs.rs` finds its bytes, and `tiles.rs` joins pieces to a tensor.
 
 mod index;
 mod part;

@@ -1,4 +1,4 @@
-//! [`Plan`]: which tensors of a checkpoint adapters change, and how.
+//! [`Plan`]: which tensors of a checkpoint adapters change, and which adapters are refused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
