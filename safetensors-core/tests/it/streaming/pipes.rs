@@ -1,12 +1,10 @@
 //! Files that are written front to back.
 
 use std::io::{self, Write};
-use std::sync::Mutex;
 
 use safetensors_core::save::{Sink, write_to};
-use safetensors_core::{
-    Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView, serialize,
-};
+
+use crate::support::*;
 
 /// A writer that accepts a limited number of bytes, and remembers whether it was flushed.
 struct Pipe {
