@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::save::Sink;
+use safetensors_testing::tensors::bytes_by;
 
 use crate::support::*;
 
@@ -16,34 +16,19 @@ const TENSORS: usize = 400;
 /// The length of a tensor, long enough that the saves use several threads.
 const LEN: usize = 64 << 10;
 
-/// A slow source that counts how often its bytes are asked for, and can be set to panic.
-struct Counted<'a> {
-    begun: &'a AtomicUsize,
-    panics: bool,
-}
-
-impl TensorSource for Counted<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[LEN]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        if self.panics {
-            resume_unwind(Box::new("of the source"));
-        }
-        thread::sleep(Duration::from_millis(2));
-        sink(&[1; LEN])
-    }
-}
-
-/// Tensors of which one panics, late in the first tenth.
-fn tensors(begun: &AtomicUsize) -> Vec<(String, Counted<'_>)> {
-    let tensor = |i| (format!("t{i:03}"), Counted { begun, panics: i == TENSORS / 10 });
+/// Slow tensors that count how often their bytes are asked for. One panics, late in the first tenth.
+fn tensors(begun: &AtomicUsize) -> Vec<(String, impl TensorSource)> {
+    let tensor = |i| {
+        let source = bytes_by(LEN, move |sink| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            if i == TENSORS / 10 {
+                resume_unwind(Box::new("of the source"));
+            }
+            thread::sleep(Duration::from_millis(2));
+            sink(&[1; LEN])
+        });
+        (format!("t{i:03}"), source)
+    };
     (0..TENSORS).map(tensor).collect()
 }
 
