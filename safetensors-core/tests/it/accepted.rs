@@ -1,8 +1,8 @@
 //! Valid files that look unusual.
 
-use crate::support::{self, file, file_with};
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, SafeTensors, TensorBuf};
-use safetensors_testing::tensors::file_bytes;
+use crate::support;
+
+use crate::support::*;
 
 /// The tokens of a header that the tests below write in different ways: `a` is I16 `[2]`, `b` is U8
 /// `[1]`, metadata is `k` → `v`.
@@ -192,7 +192,7 @@ fn no_tensors_at_all() {
         assert_eq!(archive.header().data_len(), 0);
         assert_eq!(archive.header().data_start(), bytes.len() as u64);
 
-        let directory = tempfile::tempdir().unwrap();
+        let directory = tempdir().unwrap();
         let path = support::write(directory.path(), "empty.safetensors", bytes);
         assert!(Checkpoint::open(path).unwrap().is_empty(), "{header:?}");
     }

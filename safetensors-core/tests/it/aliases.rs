@@ -1,16 +1,11 @@
 //! Metadata entries that are aliases of tensors, or only look like it, and how a rewrite treats
 //! them.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
+use safetensors_core::digest;
 use safetensors_core::error::TieProblem;
 use safetensors_core::tied::Tied;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource,
-    TensorView, digest, save,
-};
-use tempfile::TempDir;
+
+use crate::support::*;
 
 /// 1 and 2 in F32.
 const VALUES: [u8; 8] = [0, 0, 0x80, 0x3f, 0, 0, 0, 0x40];
@@ -32,7 +27,7 @@ fn saved(
 
 /// The tensors in the file with their dtypes, and its metadata.
 fn written(rewrite: Rewrite) -> (BTreeMap<String, Dtype>, BTreeMap<String, String>) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let path: PathBuf = dir.path().join("out.safetensors");
     let plan = rewrite.plan(&SaveOptions::new()).unwrap();
     let planned: BTreeMap<_, _> =
@@ -60,7 +55,7 @@ fn cast<'a>(rewrite: Rewrite<'a>, to: &[(&str, Dtype)]) -> Rewrite<'a> {
 
 #[test]
 fn keys_with_a_meaning_of_their_own_are_never_names() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     for key in ["format", "modelspec.architecture", digest::KEY] {
         let checkpoint = saved(&dir, &["pt"], 2, &[(key, "pt")]);
         assert_eq!(checkpoint.aliases().count(), 0, "{key}");
@@ -99,7 +94,7 @@ fn keys_with_a_meaning_of_their_own_are_never_names() {
 
 #[test]
 fn an_alias_goes_where_its_tensor_goes() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     // Also if the tensor has no bytes to share.
     for elements in [2, 0] {
         let checkpoint = saved(&dir, &["model", "w"], elements, &[("base", "model"), ("by", "me")]);
@@ -130,7 +125,7 @@ fn an_alias_goes_where_its_tensor_goes() {
 
 #[test]
 fn an_alias_that_is_selected_becomes_a_tensor() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let checkpoint = saved(&dir, &["embed", "w"], 2, &[("head", "embed"), ("tail", "embed")]);
     let of = || Rewrite::of(&checkpoint);
     let (f32, f16) = (Dtype::F32, Dtype::F16);

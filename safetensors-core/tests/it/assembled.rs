@@ -1,8 +1,6 @@
 //! Tensors that are made of pieces of other files.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicBool;
 use std::{fmt, io};
 
 use proptest::prelude::*;
@@ -11,11 +9,9 @@ use safetensors_core::error::RankProblem;
 use safetensors_core::header::Metadata;
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::slice::Index;
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, ReadAt, Result, TensorView,
-};
 use safetensors_testing::read_at::NotingSource;
-use safetensors_testing::tensors::file_bytes;
+
+use crate::support::*;
 
 /// The bytes of a box of a tensor.
 fn bytes_of(view: &TensorView<'_>, offsets: &[usize], sizes: &[usize]) -> Vec<u8> {

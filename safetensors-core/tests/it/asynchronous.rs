@@ -1,22 +1,16 @@
 //! Checkpoints whose files are read asynchronously: the same tensors, errors and conversions as of
 //! files in memory, with few requests.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Waker};
 
-use safetensors_core::checkpoint::store::{AsyncFile, AsyncStore, MemoryStore};
+use safetensors_core::checkpoint::store::{AsyncFile, AsyncStore};
 use safetensors_core::io::AsyncReadAt;
 use safetensors_core::load::QuantizedWeights;
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LazyTensor, Limits, LoadOptions, ReadAt, SaveOptions,
-    TensorBuf, TensorView, serialize,
-};
 use safetensors_testing::asynchronous::{RemoteFile, Server, block_on};
+
+use crate::support::*;
 
 /// All that a checkpoint has, in its order.
 fn all<S>(checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
@@ -165,9 +159,7 @@ fn errors_name_tensor_and_file_and_pass() {
     let open =
         |path: &'static str| block_on(Checkpoint::open_async(&store, path, &Limits::default()));
     let missing = open("nothing/model.safetensors").unwrap_err();
-    assert!(
-        matches!(missing.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
-    );
+    assert_eq!(io_kind(&missing), io::ErrorKind::NotFound, "{missing}");
     assert!(missing.to_string().contains("nothing/model.safetensors"), "{missing}");
     assert!(open("nothing").is_err());
 
@@ -196,9 +188,7 @@ fn errors_name_tensor_and_file_and_pass() {
 
     // Bytes that nobody has fetched.
     let error = c.read().unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
-    );
+    assert_eq!(io_kind(&error), io::ErrorKind::WouldBlock, "{error}");
     let mut byte = [0];
     let end = c.source().byte_len();
     let past = c.source().read_exact_at(&mut byte, end).unwrap_err();

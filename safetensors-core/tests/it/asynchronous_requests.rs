@@ -2,18 +2,14 @@
 //! and what becomes of files that fail or change meanwhile.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::Barrier;
 
-use safetensors_core::checkpoint::store::{AsyncFile, AsyncStore, MemoryStore};
+use safetensors_core::checkpoint::store::{AsyncFile, AsyncStore};
 use safetensors_core::io::AsyncReadAt;
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LazyTensor, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf,
-    TensorView, serialize,
-};
 use safetensors_testing::asynchronous::{Opening, RemoteFile, Server, block_on};
+
+use crate::support::*;
 
 const FILE: &str = "m.safetensors";
 
@@ -37,7 +33,7 @@ fn long_header(prefix: &str) -> Vec<u8> {
 fn open<O>(
     store: &AsyncStore<RemoteFile, O>,
     path: &str,
-) -> safetensors_core::Result<Checkpoint<AsyncFile<RemoteFile>>>
+) -> Result<Checkpoint<AsyncFile<RemoteFile>>>
 where
     O: Fn(PathBuf) -> Opening + Send + Sync + 'static,
 {
@@ -51,7 +47,7 @@ fn parts_of_long_rows_take_two_runs_and_few_requests() {
     let checkpoint = open(&store, FILE).unwrap();
     let tensor = checkpoint.tensor("w").unwrap();
     let runs = Cell::new(0);
-    let run = |read: &dyn Fn() -> safetensors_core::Result<Vec<u8>>| {
+    let run = |read: &dyn Fn() -> Result<Vec<u8>>| {
         runs.set(0);
         server.take_log();
         let read = |_: &_| {

@@ -1,12 +1,10 @@
 //! Oddities of files and checkpoints that break no rule.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use safetensors_core::audit::{Finding, Severity};
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorView, save};
+
+use crate::support::*;
 
 const F32: &str = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
 
@@ -27,8 +25,7 @@ fn shard(dir: &Path, name: &str, tensors: &[&str]) -> PathBuf {
 
 #[test]
 fn every_departure_of_a_file_from_the_text_of_the_format() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("w.safetensors");
+    let (_dir, path) = place("w.safetensors");
     assert_eq!(F32.len() % 8, 6);
     let many = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b\n":{"dtype":"U16","shape":[1],"data_offsets":[1,3]},"c":{"dtype":"U16","shape":[1],"data_offsets":[3,5]}}"#;
     let spaces = " ".repeat((8 - many.len() % 8) % 8);
@@ -70,7 +67,7 @@ fn every_departure_of_a_file_from_the_text_of_the_format() {
 
 #[test]
 fn an_index_with_missing_tensors_and_a_wrong_size() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let one = shard(dir.path(), "model-00001-of-00002.safetensors", &["a", "lost", "lost too"]);
     shard(dir.path(), "model-00002-of-00002.safetensors", &["b"]);
     let stray = shard(dir.path(), "stray.safetensors", &["c"]);
@@ -95,7 +92,7 @@ fn an_index_with_missing_tensors_and_a_wrong_size() {
 
 #[test]
 fn a_file_that_another_index_names_is_not_a_stray() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let index = |name: &str, file: &str| {
         let path = dir.path().join(name);
         fs::write(&path, format!(r#"{{"weight_map":{{"a":"{file}"}}}}"#)).unwrap();
@@ -123,8 +120,7 @@ fn a_file_that_another_index_names_is_not_a_stray() {
 /// Windows and macOS find it so, and list the name of the file. Elsewhere a second name is a link.
 #[test]
 fn a_shard_that_the_index_names_in_other_case_is_not_a_stray() {
-    let dir = tempfile::tempdir().unwrap();
-    let index = dir.path().join("model.safetensors.index.json");
+    let (dir, index) = place("model.safetensors.index.json");
     let shard_of = |name, tensor| shard(dir.path(), name, &[tensor]);
     let listed = shard_of("model-00001-of-00001.safetensors", "a");
     fs::write(&index, r#"{"weight_map":{"a":"Model-00001-of-00001.safetensors"}}"#).unwrap();
@@ -146,8 +142,7 @@ fn a_shard_that_the_index_names_in_other_case_is_not_a_stray() {
 
 #[test]
 fn bool_bytes_other_than_0_and_1() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("w.safetensors");
+    let (_dir, path) = place("w.safetensors");
     let header = concat!(
         r#"{"f":{"dtype":"BOOL","shape":[300000],"data_offsets":[0,300000]},"#,
         r#""g":{"dtype":"BOOL","shape":[3],"data_offsets":[300000,300003]},"#,
@@ -194,7 +189,7 @@ fn checkpoint_paths_are_found_by_name_and_in_directories() {
     for other in ["a.safetensors/..", "a.safetensors.tmp", "index.json", ""] {
         assert_eq!(CheckpointPath::from_name(other), None, "{other}");
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     // The contents of the files do not matter.
     fs::write(dir.path().join("broken.safetensors"), b"").unwrap();
     let found = CheckpointPath::find(dir.path()).unwrap();
@@ -207,7 +202,7 @@ fn checkpoint_paths_are_found_by_name_and_in_directories() {
 
 #[test]
 fn an_open_file_under_another_name() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let path = shard(dir.path(), "a.safetensors", &["a"]);
     let open = || {
         let file = FileSource::from_file(fs::File::open(&path)?, "standard input")?;
@@ -230,7 +225,7 @@ fn an_open_file_under_another_name() {
 
 #[test]
 fn an_index_that_the_directory_does_not_open_as() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let file = shard(dir.path(), "model.safetensors", &["a"]);
     shard(dir.path(), "model-00001-of-00001.safetensors", &["a"]);

@@ -1,17 +1,12 @@
 //! Tensors read onto a device in batches: the same tensors, with bounded memory in between.
 
 use std::cell::Cell;
-use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicU64;
 
 use safetensors_core::framework::{Framework, Support, load, read_in_batches};
 use safetensors_core::load::QuantizedWeights;
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorBuf, TensorSource,
-    save,
-};
+
+use crate::support::*;
 
 /// What has been moved onto the device so far, in bytes, and the tensor that does not fit.
 #[derive(Default)]
@@ -66,7 +61,7 @@ fn saved(path: &Path) -> Checkpoint {
 
 #[test]
 fn batches_are_the_tensors_in_order_and_hold_no_more_than_they_may() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let checkpoint = saved(&dir.path().join("a.safetensors"));
     let tensors: Vec<_> = checkpoint.tensors().collect();
     // The bytes of a batch, and the most that are ever read and not yet moved.
@@ -98,8 +93,7 @@ fn batches_are_the_tensors_in_order_and_hold_no_more_than_they_may() {
 
 #[test]
 fn everything_is_checked_before_the_first_batch() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let fine = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     let complex = TensorBuf::filled_by(Dtype::C64, vec![2], |_| Ok(())).unwrap();
     let small = TensorBuf::from_vec(vec![2], vec![1_i8, -1]).unwrap();
@@ -127,8 +121,7 @@ fn everything_is_checked_before_the_first_batch() {
 
 #[test]
 fn scales_are_applied_and_their_absence_is_known_before_the_first_batch() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let fine = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     // The codes of 1 and 2.
     let codes = TensorBuf::filled_by(Dtype::F8_E4M3, vec![1, 2], |bytes| {
@@ -160,8 +153,7 @@ fn scales_are_applied_and_their_absence_is_known_before_the_first_batch() {
 
 #[test]
 fn a_tensor_that_the_device_refuses_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let checkpoint = saved(&path);
     let tensors: Vec<_> = checkpoint.tensors().collect();
     for batch in [MIB, 4 * MIB, 100 * MIB] {

@@ -1,14 +1,12 @@
 //! Files in a cache of the Hub are changed and replaced only where that is asked for.
 
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::{ShardOptions, save_sharded};
 use safetensors_core::digest::DigestOptions;
-use safetensors_core::edit::{Edit, Edited};
-use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorBuf, TensorView, save};
-use tempfile::TempDir;
+use safetensors_core::edit::Edited;
+
+use crate::support::*;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -19,7 +17,7 @@ struct Cache {
 
 impl Cache {
     fn new() -> Self {
-        let cache = Self { directory: tempfile::tempdir().unwrap() };
+        let cache = Self { directory: tempdir().unwrap() };
         for directory in ["blobs", "refs"] {
             fs::create_dir_all(cache.repo().join(directory)).unwrap();
         }

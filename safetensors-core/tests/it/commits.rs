@@ -1,16 +1,14 @@
 //! The conformance suite of saves of several files, on the local disk and in memory.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use safetensors_core::checkpoint::LocalDirectory;
-use safetensors_core::checkpoint::store::{LocalStore, MemoryStore, Store};
-use safetensors_core::{Result, ShardOptions};
+use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_testing::saves::{
     Faults, Place, a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one, open_in,
     save_failing,
 };
-use tempfile::{TempDir, tempdir, tempdir_in};
+use tempfile::tempdir_in;
+
+use crate::support::*;
 
 type Content = std::collections::BTreeMap<String, Vec<u8>>;
 

@@ -1,22 +1,14 @@
 //! Parts of tensors that ranks of PyTorch have saved: the directory opens as whole tensors, and a
 //! part is never taken for one.
 
-use std::fs;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use safetensors_core::checkpoint::store::{FileKind, LocalStore, MemoryStore, Store, StoreEntry};
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
 use safetensors_core::checkpoint::{Assembled, save_sharded};
 use safetensors_core::digest::{self, DigestOptions};
-use safetensors_core::edit::Edit;
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::RankRules;
-use safetensors_core::{
-    Checkpoint, Error, ErrorKind, Limits, LoadOptions, Rewrite, SaveOptions, ShardOptions,
-    TensorView, save,
-};
 use safetensors_testing::dcp::{Divided, check, file_of, sample, save_parts, save_whole};
-use tempfile::tempdir;
+
+use crate::support::*;
 
 pub(crate) fn is_part(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
@@ -223,8 +215,7 @@ fn a_malformed_file_among_parts() {
 
 #[test]
 fn everything_else_opens_as_before() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     save_whole(&path, &sample());
     for path in [directory.path(), &path] {
         let checkpoint: Checkpoint<Assembled> = Checkpoint::open(path).unwrap();

@@ -1,19 +1,14 @@
 //! Parts of tensors as PyTorch's distributed checkpoints have them: what ranks save, and what opens
 //! if files are missing or of two saves.
 
-use std::fs;
-use std::path::Path;
-
 use safetensors_core::checkpoint::save_sharded;
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
-use safetensors_core::{
-    Checkpoint, ErrorKind, LoadOptions, Rewrite, SafeTensors, ShardOptions, TensorView,
-};
 use safetensors_testing::dcp::{Divided, check, file_of, sample, save_parts, save_whole};
-use tempfile::tempdir;
 
 use crate::dcp::{is_part, problem};
+
+use crate::support::*;
 
 /// A plan for two ranks of the [`sample`].
 fn plan(checkpoint: &Checkpoint, ranks: usize) -> RankPlan {
@@ -27,8 +22,7 @@ fn plan(checkpoint: &Checkpoint, ranks: usize) -> RankPlan {
 
 #[test]
 fn what_ranks_save_opens_as_whole_tensors() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("whole.safetensors");
+    let (directory, path) = place("whole.safetensors");
     save_whole(&path, &sample());
     let checkpoint = Checkpoint::open(&path).unwrap();
     for (ranks, size, count) in [(1, 1 << 20, 1), (2, 1 << 20, 2), (2, 50, 6)] {
@@ -124,8 +118,7 @@ fn is_incomplete(directory: &Path, text: &str) -> bool {
 /// Tensors that one rank saves have no gap if its file is missing.
 #[test]
 fn a_save_without_some_of_its_files_does_not_open() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("whole.safetensors");
+    let (directory, path) = place("whole.safetensors");
     save_whole(&path, &sample());
     let checkpoint = Checkpoint::open(&path).unwrap();
     for (ranks, size) in [(1, 50), (2, 50), (3, 1 << 20)] {
@@ -165,8 +158,7 @@ fn a_save_without_some_of_its_files_does_not_open() {
 
 #[test]
 fn parts_of_two_saves_are_not_mixed() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("whole.safetensors");
+    let (directory, path) = place("whole.safetensors");
     save_whole(&path, &sample());
     let checkpoint = Checkpoint::open(&path).unwrap();
     let to = |attempt| directory.path().join(attempt);

@@ -1,16 +1,10 @@
 //! Destinations of checkpoints: which ones a plan refuses beforehand, and what a failed save leaves
 //! behind.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use crate::support::names_in;
-use safetensors_core::edit::Edit;
 use safetensors_core::save::{AtomicDirectory, AtomicFile};
-use safetensors_core::{
-    Checkpoint, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save,
-};
 use safetensors_testing::tensors::{broken, bytes_by};
+
+use crate::support::*;
 
 fn rewrite() -> Rewrite<'static> {
     let view = |values: &'static [u8; 2]| TensorView::from_slice(&[2], values).unwrap();
@@ -19,7 +13,7 @@ fn rewrite() -> Rewrite<'static> {
 
 #[test]
 fn one_file_of_another_name_has_to_be_alone_in_its_directory() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let options = || ShardOptions::new().file_pattern("own{suffix}.safetensors".parse().unwrap());
     let (one, several) = (options(), options().max_shard_size(2.into()));
@@ -62,7 +56,7 @@ fn one_file_of_another_name_has_to_be_alone_in_its_directory() {
 
 #[test]
 fn a_plan_refuses_impossible_destinations() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("file"), "").unwrap();
     fs::create_dir(at("directory.safetensors")).unwrap();
@@ -97,7 +91,7 @@ fn a_plan_refuses_impossible_destinations() {
 
 #[test]
 fn a_failed_save_removes_the_directories_that_it_created() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     fs::create_dir(dir.path().join("here")).unwrap();
     let fails = |to: &str| {
         let rewrite = rewrite().add("c", bytes_by(2, |_| Err(broken("the end")))).unwrap();
@@ -116,8 +110,7 @@ fn a_failed_save_removes_the_directories_that_it_created() {
 
 #[test]
 fn errors_do_not_show_temporary_names() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("none/x.safetensors");
+    let (dir, path) = place("none/x.safetensors");
     let error = AtomicFile::create(&path, &SaveOptions::new()).unwrap_err();
     let system = fs::File::create(&path).unwrap_err();
     assert_eq!(error.to_string(), format!("{}: {system}", path.display()));
@@ -128,7 +121,7 @@ fn errors_do_not_show_temporary_names() {
 
 #[test]
 fn a_path_that_ends_in_a_separator_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     for name in ["new.safetensors/", "a/"] {
         fs::write(dir.path().join("a"), "old").unwrap();
         let path = dir.path().join(name);
@@ -148,7 +141,7 @@ fn a_path_that_ends_in_a_separator_is_refused() {
 /// Programs on Windows have to ask for paths of more than 260 characters.
 #[test]
 fn paths_may_be_long() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let deep: PathBuf = dir.path().join(["d"; 3].map(|name| name.repeat(120)).join("/"));
     rewrite().save_sharded(&deep, &ShardOptions::new()).unwrap();
     let edit = Edit::open(deep.join("model.safetensors")).unwrap();
@@ -181,7 +174,7 @@ fn a_link_to_a_pipe_is_a_special_file() {
 #[cfg(unix)]
 #[test]
 fn an_old_checkpoint_that_cannot_be_read_stops_a_save() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let several = ShardOptions::new().max_shard_size(2.into());
     rewrite().save_sharded(dir.path(), &several).unwrap();
@@ -207,7 +200,7 @@ fn an_old_checkpoint_that_cannot_be_read_stops_a_save() {
 
 #[test]
 fn a_selection_that_leaves_nothing_replaces_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let (file, sharded) = (dir.path().join("one.safetensors"), dir.path().join("sharded"));
     let nothing = |rewrite: Rewrite<'static>| rewrite.select(|name, _| name == "none");
     let (one, several) = (SaveOptions::new(), ShardOptions::new().max_shard_size(2.into()));
@@ -238,7 +231,7 @@ fn a_selection_that_leaves_nothing_replaces_nothing() {
 
 #[test]
 fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     let several = ShardOptions::new().max_shard_size(2.into());
     rewrite().save_sharded(&from, &several).unwrap();

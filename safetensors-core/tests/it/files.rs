@@ -1,13 +1,8 @@
 //! Checkpoints of several files without an index, and of one source; positions of tensors.
 
-use std::path::PathBuf;
-
 use safetensors_core::tied::Tied;
-use safetensors_core::{
-    Checkpoint, ErrorKind, Metadata, SaveOptions, ShardOptions, TensorView, save, save_sharded,
-    serialize,
-};
-use tempfile::TempDir;
+
+use crate::support::*;
 
 /// Saves a file of U8 tensors with the metadata `from: name`.
 fn file(dir: &TempDir, name: &str, tensors: &[&str]) -> PathBuf {
@@ -21,7 +16,7 @@ fn file(dir: &TempDir, name: &str, tensors: &[&str]) -> PathBuf {
 
 #[test]
 fn several_files_are_one_checkpoint() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let b = file(&dir, "b.safetensors", &["z", "a"]);
     let a = file(&dir, "a.safetensors", &["m"]);
     let empty = file(&dir, "c.safetensors", &[]);
@@ -50,7 +45,7 @@ fn several_files_are_one_checkpoint() {
 
 #[test]
 fn a_name_in_two_files_and_a_file_that_is_missing_are_errors() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let a = file(&dir, "a.safetensors", &["x", "y"]);
     let b = file(&dir, "b.safetensors", &["y"]);
     let error = Checkpoint::open_files([&b, &a]).unwrap_err();
@@ -77,7 +72,7 @@ fn a_source_has_the_name_that_it_is_given() {
 
 #[test]
 fn positions_are_those_of_the_iterator() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let values: Vec<u8> = (0..8).collect();
     let names = ["h.0.w", "h.1.w", "h.2.w", "embed", "head"];
     let view = |i: usize| TensorView::from_slice(&[2], &values[i..i + 2]).unwrap();

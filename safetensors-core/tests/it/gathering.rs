@@ -1,14 +1,12 @@
 //! Saves of many small tensors, which are written together.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use proptest::prelude::*;
 use safetensors_core::digest::{self, DigestOptions};
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorView, save, serialize};
 use safetensors_testing::tensors::bytes_by;
-use tempfile::tempdir;
+
+use crate::support::*;
 
 /// Lengths on both sides of the limits: 64 KiB for a tensor, 1 MiB for a run of them.
 fn len() -> impl Strategy<Value = usize> {
@@ -34,8 +32,7 @@ proptest! {
             (format!("{i}"), TensorView::new(Dtype::U8, shape, bytes).unwrap())
         });
         let options = SaveOptions::new().durable(false).digests(digests);
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("saved");
+        let (_dir, path) = place("saved");
         let told = Arc::new(AtomicU64::new(0));
         let counting = told.clone();
         let watched = options.clone().progress(move |progress| {
@@ -44,7 +41,7 @@ proptest! {
         });
         for options in [&options, &watched] {
             save(&path, tensors.clone(), options).unwrap();
-            let file = std::fs::read(&path).unwrap();
+            let file = fs::read(&path).unwrap();
             prop_assert!(file == serialize(tensors.clone(), options).unwrap());
             if digests {
                 let file = Checkpoint::from_source(file, "bytes").unwrap();
@@ -58,11 +55,10 @@ proptest! {
 
 #[test]
 fn a_cancelled_save_leaves_nothing() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("saved");
+    let (dir, path) = place("saved");
     let tensors = (0..1000).map(|i| (i.to_string(), bytes_by(10, |sink| sink(&[7; 10]))));
     let options = SaveOptions::new().progress(|_| ControlFlow::Break(()));
     let error = save(&path, tensors, &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -9,9 +9,9 @@
 //! The tests follow `use` and other paths to the file that defines what they name, through
 //! re-exports. Unit tests may import anything. Items of the module around a file may be used in it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
+use std::collections::BTreeSet;
+
+use crate::support::*;
 
 /// A path of modules from the root of a package.
 type Names = Vec<String>;

@@ -1,15 +1,9 @@
 //! Names that are as long as the file system takes, and longer ones.
 
-use std::fs;
-use std::path::Path;
-
-use safetensors_core::edit::Edit;
 use safetensors_core::ranks::{RankRules, RankSaver};
 use safetensors_core::save::{AtomicDirectory, AtomicFile, GrowingWriter, StreamWriter};
-use safetensors_core::{
-    Checkpoint, Dtype, Result, Rewrite, SaveOptions, ShardOptions, TensorView, save, save_sharded,
-};
-use tempfile::tempdir;
+
+use crate::support::*;
 
 const SUFFIX: &str = ".safetensors";
 
@@ -87,8 +81,7 @@ fn names(lens: std::ops::RangeInclusive<usize>) -> impl Iterator<Item = String> 
 
 /// Twice: the second time, something of this name is there already.
 fn write_twice(what: &str, write: Write, name: &str) -> bool {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model").join(name);
+    let (_directory, path) = place(Path::new("model").join(name));
     fs::create_dir(parent(&path)).unwrap();
     let results = [write(&path), write(&path)];
     let mut names: Vec<_> =

@@ -1,12 +1,12 @@
 //! Loading takes the memory of the tensors and little more.
 
+use safetensors_core::framework;
 use safetensors_core::framework::{Framework, Support};
-use safetensors_core::{
-    Checkpoint, Dtype, LoadOptions, Result, TensorBuf, TensorSource, framework,
-};
 use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::peak;
 use safetensors_testing::process::is_alone;
+
+use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
@@ -15,8 +15,7 @@ fn loading_takes_the_tensors_bytes_and_32_mib_at_most() {
     if !is_alone(loading_takes_the_tensors_bytes_and_32_mib_at_most) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     // 24 large tensors and 1,000 small ones. The file is a hole except for its header.
     let lens = (0..1024_u64).map(|i| if i < 24 { 8 * MIB } else { 16 * 1024 });
     let tensors = lens.enumerate().map(|(i, len)| (format!("t{i}"), Dtype::BF16, vec![len / 2]));

@@ -3,16 +3,11 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::path::Path;
 
 use safetensors_core::save::{AtomicFile, StreamWriter};
-use safetensors_core::{
-    Checkpoint, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorView, save,
-    save_sharded,
-};
-use tempfile::tempdir;
+use safetensors_testing::tensors::unread;
 
-use crate::support;
+use crate::support::*;
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
@@ -61,8 +56,7 @@ fn a_new_file_has_the_usual_mode() {
 
 #[test]
 fn a_file_that_is_replaced_keeps_its_mode() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     for way in WAYS {
         for expected in [0o600, 0o640, 0o664, 0o666, 0o700, 0o200] {
             fs::write(&path, "old").unwrap();
@@ -72,7 +66,7 @@ fn a_file_that_is_replaced_keeps_its_mode() {
             assert_ne!(fs::read(&path).unwrap(), b"old");
         }
     }
-    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    assert_eq!(names_in(directory.path()), ["model.safetensors"]);
 }
 
 /// Through a link, the file that the link leads to is replaced.
@@ -92,8 +86,7 @@ fn a_file_that_is_replaced_through_a_link_keeps_its_mode() {
 
 #[test]
 fn a_file_that_is_replaced_keeps_its_owner() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     fs::write(&path, "old").unwrap();
     if chown(&path, Some(12345), Some(54321)).is_err() {
         eprintln!("skipped: only an administrator can give files away");
@@ -109,8 +102,7 @@ fn a_file_that_is_replaced_keeps_its_owner() {
 
 #[test]
 fn a_read_only_file_is_replaced_only_on_request() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     for way in WAYS {
         for read_only in [0o444, 0o400, 0o555] {
             fs::write(&path, "old").unwrap();
@@ -119,7 +111,7 @@ fn a_read_only_file_is_replaced_only_on_request() {
             assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
             assert_eq!(error.file(), path.to_str());
             assert_eq!(fs::read(&path).unwrap(), b"old");
-            assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+            assert_eq!(names_in(directory.path()), ["model.safetensors"]);
             way(&path, &SaveOptions::new().replace_read_only(true)).unwrap();
             assert_eq!(mode(&path), read_only);
             assert_ne!(fs::read(&path).unwrap(), b"old");
@@ -136,7 +128,7 @@ fn the_files_of_a_sharded_save_keep_modes_like_single_files() {
         save_sharded(directory.path(), [("a", view(&[1; 4])), ("b", view(&[2; 4]))], &shards)
     };
     save_shards(SaveOptions::new()).unwrap();
-    let names = support::names_in(directory.path());
+    let names = names_in(directory.path());
     assert_eq!(names.len(), 3);
     for name in &names {
         assert_eq!(mode(&directory.path().join(name)), usual_mode(), "{name}");
@@ -152,7 +144,7 @@ fn the_files_of_a_sharded_save_keep_modes_like_single_files() {
         assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
         assert_eq!(error.file(), path.to_str());
         assert_eq!(fs::read(&path).unwrap(), before);
-        assert_eq!(support::names_in(directory.path()), names);
+        assert_eq!(names_in(directory.path()), names);
         set_mode(&path, 0o600);
     }
     set_mode(&directory.path().join(&names[0]), 0o400);
@@ -174,14 +166,14 @@ fn a_read_only_shard_is_not_removed_either() {
     for (before, after) in [(4, 8), (4, 12), (12, 4), (8, 12)] {
         let directory = tempdir().unwrap();
         save_in_shards(directory.path(), before, SaveOptions::new()).unwrap();
-        let names = support::names_in(directory.path());
+        let names = names_in(directory.path());
         for name in &names {
             let path = directory.path().join(name);
             set_mode(&path, 0o444);
             let error = save_in_shards(directory.path(), after, SaveOptions::new()).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
             assert_eq!(error.file(), path.to_str());
-            assert_eq!(support::names_in(directory.path()), names);
+            assert_eq!(names_in(directory.path()), names);
 
             let weights = Rewrite::new().add("w", view(&[1; 4])).unwrap();
             let options = ShardOptions::new().max_shard_size(after.into());
@@ -197,37 +189,21 @@ fn a_read_only_shard_is_not_removed_either() {
     }
 }
 
-/// A source that must not be asked for its bytes.
-struct Unread;
-
-impl safetensors_core::TensorSource for Unread {
-    fn dtype(&self) -> safetensors_core::Dtype {
-        safetensors_core::Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[1]
-    }
-
-    fn write_to(&self, _: &mut safetensors_core::save::Sink<'_>) -> Result<()> {
-        unreachable!("the data must not be written")
-    }
-}
-
 #[test]
 fn a_read_only_shard_is_found_before_data_is_written() {
     let directory = tempdir().unwrap();
     save_in_shards(directory.path(), 4, SaveOptions::new()).unwrap();
     set_mode(&directory.path().join("model-00002-of-00003.safetensors"), 0o444);
-    let error = save_sharded(directory.path(), [("w", Unread)], &ShardOptions::new()).unwrap_err();
+    let error =
+        save_sharded(directory.path(), [("w", unread(1))], &ShardOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
-    let names = support::names_in(directory.path());
+    let names = names_in(directory.path());
     let directory_in_the_way = directory.path().join("model.safetensors");
     fs::create_dir(&directory_in_the_way).unwrap();
     let force = ShardOptions::new().save_options(SaveOptions::new().replace_read_only(true));
-    let error = save_sharded(directory.path(), [("w", Unread)], &force).unwrap_err();
+    let error = save_sharded(directory.path(), [("w", unread(1))], &force).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
-    assert_eq!(support::names_in(directory.path()).len(), names.len() + 1);
+    assert_eq!(names_in(directory.path()).len(), names.len() + 1);
 }
 
 #[test]
@@ -235,21 +211,21 @@ fn a_private_checkpoint_stays_private_under_other_names() {
     for (before, after) in [(4, 8), (4, 12), (12, 4), (8, 4)] {
         let directory = tempdir().unwrap();
         save_in_shards(directory.path(), before, SaveOptions::new()).unwrap();
-        for name in support::names_in(directory.path()) {
+        for name in names_in(directory.path()) {
             set_mode(&directory.path().join(name), 0o600);
         }
         save_in_shards(directory.path(), after, SaveOptions::new()).unwrap();
-        for name in support::names_in(directory.path()) {
+        for name in names_in(directory.path()) {
             assert_eq!(mode(&directory.path().join(&name)), 0o600, "{before} {after}: {name}");
         }
         // One private file is enough.
-        let one = &support::names_in(directory.path())[0];
-        for name in support::names_in(directory.path()) {
+        let one = &names_in(directory.path())[0];
+        for name in names_in(directory.path()) {
             set_mode(&directory.path().join(&name), if name == *one { 0o600 } else { 0o644 });
         }
-        let old = support::names_in(directory.path());
+        let old = names_in(directory.path());
         save_in_shards(directory.path(), before, SaveOptions::new()).unwrap();
-        for name in support::names_in(directory.path()).iter().filter(|name| !old.contains(name)) {
+        for name in names_in(directory.path()).iter().filter(|name| !old.contains(name)) {
             assert_eq!(mode(&directory.path().join(name)), 0o600, "{before} {after}: {name}");
         }
     }

@@ -2,7 +2,8 @@
 
 use safetensors_core::error::{Mismatch, OptimizerProblem};
 use safetensors_core::optimizer::{OptimizerState, PyTorchTraining};
-use safetensors_core::{Checkpoint, ErrorKind, Result, SaveOptions, TensorBuf, serialize};
+
+use crate::support::*;
 
 const GROUPS: &str = "optimizer.param_groups";
 

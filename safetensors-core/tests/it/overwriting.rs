@@ -1,20 +1,14 @@
 //! Saves that must not replace a file.
 
-use std::fs;
 use std::io::Write;
-use std::path::Path;
 use std::thread;
 
-use crate::support::names_in;
 use safetensors_core::checkpoint::save_sharded_to;
-use safetensors_core::checkpoint::store::{MemoryStore, Store};
+use safetensors_core::checkpoint::store::Store;
 use safetensors_core::save::{AtomicDirectory, AtomicFile};
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorSource,
-    TensorView, save, save_sharded,
-};
 use safetensors_testing::tensors::bytes_by;
-use tempfile::tempdir;
+
+use crate::support::*;
 
 fn options() -> SaveOptions {
     SaveOptions::new().durable(false).overwrite(false)
@@ -41,8 +35,7 @@ fn planting(path: &Path) -> impl TensorSource {
 
 #[test]
 fn a_file_that_exists_stays() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     save(&path, tensors(), &options()).unwrap();
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 2);
     let old = fs::read(&path).unwrap();
@@ -72,8 +65,7 @@ fn a_link_counts_as_the_file_that_it_leads_to() {
 
 #[test]
 fn a_file_that_appears_during_the_save_stays() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     assert_exists(save(&path, [("a", planting(&path))], &options()), &path);
     assert_eq!(fs::read(&path).unwrap(), b"theirs");
     assert_eq!(names_in(dir.path()), ["model.safetensors"]);
@@ -88,8 +80,7 @@ fn a_file_that_appears_during_the_save_stays() {
 
 #[test]
 fn one_of_several_saves_at_the_same_time_succeeds() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let saved = thread::scope(|scope| {
         let threads: Vec<_> = (0..8_u8)
             .map(|value| {
@@ -133,8 +124,7 @@ fn a_checkpoint_of_several_files_stays_whole() {
 
 #[test]
 fn a_checkpoint_that_appears_during_a_sharded_save_stays() {
-    let dir = tempdir().unwrap();
-    let file = dir.path().join("model.safetensors");
+    let (dir, file) = place("model.safetensors");
     let options = ShardOptions::new().save_options(options());
     let error = save_sharded(dir.path(), [("a", planting(&file))], &options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
@@ -146,8 +136,7 @@ fn a_checkpoint_that_appears_during_a_sharded_save_stays() {
 #[test]
 fn a_file_beside_the_tensors_that_exists_stays() {
     let options = ShardOptions::new().save_options(options()).beside("config.json", "new");
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("config.json");
+    let (dir, path) = place("config.json");
     fs::write(&path, "old").unwrap();
     assert_exists(save_sharded(dir.path(), tensors(), &options), &path);
     assert_eq!(names_in(dir.path()), ["config.json"]);
@@ -178,8 +167,7 @@ fn a_file_beside_the_tensors_has_a_plain_name_of_its_own() {
         "model.safetensors.index.json",
     ] {
         let options = ShardOptions::new().beside(name, "x");
-        let dir = tempdir().unwrap();
-        let directory = dir.path().join("out");
+        let (dir, directory) = place("out");
         let mut store = MemoryStore::default();
         for error in [
             save_sharded(&directory, tensors(), &options).unwrap_err(),
@@ -194,8 +182,7 @@ fn a_file_beside_the_tensors_has_a_plain_name_of_its_own() {
 /// On every system: the attribute that forbids it is not one of Unix alone.
 #[test]
 fn a_read_only_file_is_replaced_on_request_on_every_system() {
-    let dir = tempdir().unwrap();
-    let one = dir.path().join("model.safetensors");
+    let (dir, one) = place("model.safetensors");
     let shards = dir.path().join("shards");
     let force = SaveOptions::new().durable(false).replace_read_only(true);
     let sharded = ShardOptions::new().save_options(force.clone());
@@ -219,8 +206,7 @@ fn a_read_only_file_is_replaced_on_request_on_every_system() {
 #[test]
 fn a_name_that_windows_cannot_have_is_refused_there() {
     for name in ["con.safetensors", "model.safetensors:hidden", "model.safetensors."] {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join(name);
+        let (dir, path) = place(name);
         let saved = save(&path, tensors(), &options());
         let sharded = save_sharded(path.join("shards"), tensors(), &ShardOptions::new());
         if cfg!(windows) {

@@ -1,11 +1,9 @@
 //! Reading a tensor piece by piece.
 
-use std::path::Path;
-
 use safetensors_core::checkpoint::Assembled;
 use safetensors_core::load::Piece;
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorView, save};
-use safetensors_testing::tensors::file_bytes;
+
+use crate::support::*;
 
 /// More elements than a piece has, and not a multiple of that number.
 const ELEMENTS: usize = (1 << 19) + 12;
@@ -24,7 +22,7 @@ fn read_bytes(piece: &Piece<'_, Assembled>) -> Result<Vec<u8>> {
 
 #[test]
 fn pieces_are_the_tensor_whatever_its_dtype() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     for dtype in [Dtype::U8, Dtype::F4, Dtype::F6_E2M3, Dtype::BF16, Dtype::F64, Dtype::C64] {
         let bytes = ELEMENTS * dtype.bits() as usize / 8;
         let data: Vec<u8> = (0..bytes).map(|i| ((i * 31 + i / 251) % 256) as u8).collect();
@@ -53,8 +51,7 @@ fn pieces_are_the_tensor_whatever_its_dtype() {
 
 #[test]
 fn an_empty_tensor_has_no_pieces_and_a_scalar_has_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let none = TensorView::new(Dtype::F32, &[3, 0], &[]).unwrap();
     let seven = 7_i64.to_le_bytes();
     let scalar = TensorView::new(Dtype::I64, &[], &seven).unwrap();
@@ -71,20 +68,20 @@ fn an_empty_tensor_has_no_pieces_and_a_scalar_has_one() {
 
 #[test]
 fn the_index_of_an_invalid_bool_counts_from_the_start_of_the_tensor() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let mut data = vec![1_u8; ELEMENTS];
     data[300_000] = 9;
     let path = dir.path().join("model.safetensors");
     let view = TensorView::new(Dtype::U8, &[ELEMENTS], &data).unwrap();
     save(&path, [("w", view)], &SaveOptions::new().durable(false)).unwrap();
-    let bytes = std::fs::read(&path).unwrap();
+    let bytes = fs::read(&path).unwrap();
     let at = bytes.windows(4).position(|text| text == br#""U8""#).unwrap();
     let mut file = bytes[..at].to_vec();
     file.extend(br#""BOOL""#);
     file.extend(&bytes[at + 4..]);
     let length = u64::from_le_bytes(*file.first_chunk().unwrap()) + 2;
     file[..8].copy_from_slice(&length.to_le_bytes());
-    std::fs::write(&path, file).unwrap();
+    fs::write(&path, file).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let mut pieces = checkpoint.tensor("w").unwrap().pieces();
     pieces.next().unwrap().read().unwrap();

@@ -1,18 +1,11 @@
 //! The progress that a save reports, and what a cancelled save leaves behind.
 
-use std::fs;
-use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
-
 use safetensors_core::checkpoint::save_sharded_to;
-use safetensors_core::checkpoint::store::{MemoryStore, Store};
+use safetensors_core::checkpoint::store::Store;
 use safetensors_core::save::{StreamWriter, write_to};
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
-    save, save_sharded,
-};
 use safetensors_testing::tensors::{broken, bytes_by};
+
+use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
@@ -66,8 +59,7 @@ fn list(dir: &Path) -> Vec<String> {
 
 #[test]
 fn a_large_tensor_is_reported_piece_by_piece() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let (options, seen) = noting();
     for _ in 0..2 {
         save(&path, [("large", bytes(9 * MIB))], &options).unwrap();
@@ -83,7 +75,7 @@ fn a_large_tensor_is_reported_piece_by_piece() {
 
 #[test]
 fn many_small_tensors_are_reported_together() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let (options, seen) = noting();
     let tensor = bytes(100);
     let tensors = || (0..20_000).map(|i| (format!("layer.{i}"), &tensor));
@@ -98,7 +90,7 @@ fn many_small_tensors_are_reported_together() {
 
 #[test]
 fn the_files_of_a_sharded_save_are_counted_together() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let (options, seen) = noting();
     let tensors = [("a", bytes(3 * MIB)), ("b", bytes(2 * MIB)), ("c", bytes(MIB))];
     let shards = ShardOptions::new().max_shard_size((3 * MIB).into()).save_options(options);
@@ -127,8 +119,7 @@ fn the_files_of_a_sharded_save_are_counted_together() {
 
 #[test]
 fn a_cancelled_save_leaves_the_old_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     save(&path, [("old", bytes(10))], &SaveOptions::new()).unwrap();
     let old = fs::read(&path).unwrap();
     let tensors = || [("a", bytes(6 * MIB)), ("b", bytes(2 * MIB))];
@@ -168,7 +159,7 @@ fn files_that_go_to_a_writer_are_reported_too() {
 
 #[test]
 fn bytes_that_are_written_again_count_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let (options, seen) = noting();
     let path = dir.path().join("a.safetensors");
     let writer = StreamWriter::create(&path, [("a", Dtype::U8, [2 << 20])], &options).unwrap();
@@ -187,8 +178,7 @@ fn bytes_that_are_written_again_count_once() {
 
 #[test]
 fn a_callback_that_panics_leaves_no_hole() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let options = SaveOptions::new()
         .durable(false)
         .progress(|_| std::panic::resume_unwind(Box::new("callback")));
@@ -207,8 +197,7 @@ fn a_callback_that_panics_leaves_no_hole() {
 
 #[test]
 fn a_callback_that_cancels_is_not_called_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let calls = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&calls);
     let options = SaveOptions::new().durable(false).progress(move |_| {

@@ -1,16 +1,13 @@
 //! Properties of every input: nothing panics, accepted files are consistent, and saved tensors are
 //! read back unchanged.
 
-use std::collections::BTreeMap;
-
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use safetensors_core::save::Order;
-use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorBuf, TensorView, serialize, shape};
-use safetensors_testing::tensors::file_bytes;
+use safetensors_core::shape;
 
-use crate::support;
+use crate::support::*;
 
 /// Failures belong in tests, so no files of failing seeds are written.
 fn config(cases: u32) -> ProptestConfig {
@@ -69,7 +66,7 @@ fn valid_file() -> Vec<u8> {
         "a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},
         "b\"":{"dtype":"U8","shape":[],"data_offsets":[16,17]}, "empty":{"dtype":"I64","shape":[0,3],"data_offsets":[17,17]},
         "":{"data_offsets":[17,20],"shape":[4],"dtype":"F6_E2M3"}}   "#;
-    support::file(header, 20)
+    file(header, 20)
 }
 
 #[derive(Clone, Debug)]
@@ -127,7 +124,7 @@ proptest! {
         let (header, data) = file[8..].split_at(file.len() - 8 - 20);
         let mut header = header.to_vec();
         mutations.into_iter().for_each(|mutation| apply(mutation, &mut header));
-        assert_consistent(&support::file_with(header, data));
+        assert_consistent(&file_with(header, data));
     }
 }
 

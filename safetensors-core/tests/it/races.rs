@@ -1,12 +1,9 @@
 //! Saves into one directory at the same time, and readers that open it all the while.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::thread;
 
-use safetensors_core::{
-    Checkpoint, ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorView, save, save_sharded,
-};
+use crate::support::*;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
@@ -69,7 +66,7 @@ fn race(directory: &Path, writers: &[&[usize]], opens: usize) {
     println!("{opens} opens, {given_up} given up, {saves} saves modulo 256, no mixture");
     assert!(given_up * 20 < opens, "{given_up} of {opens} opens were given up");
     read_version(directory).unwrap();
-    let names: Vec<_> = std::fs::read_dir(directory).unwrap().collect();
+    let names: Vec<_> = fs::read_dir(directory).unwrap().collect();
     let hidden = names
         .iter()
         .filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().starts_with('.'));
@@ -78,7 +75,7 @@ fn race(directory: &Path, writers: &[&[usize]], opens: usize) {
 
 fn directory() -> tempfile::TempDir {
     // The directory lies in memory if possible, because saves are faster there and meet more often.
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap()
 }
 
 #[cfg(unix)]

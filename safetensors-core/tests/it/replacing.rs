@@ -1,16 +1,9 @@
 //! How a save replaces a file: whole or not at all, with the usual mode for a new file, and through
 //! links.
 
-use std::fs;
-use std::path::Path;
-
-use safetensors_core::{
-    Checkpoint, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorSource, TensorView, save,
-};
 use safetensors_testing::tensors::{broken, bytes_by};
-use tempfile::tempdir;
 
-use crate::support;
+use crate::support::*;
 
 /// A tensor of `len` bytes `value`, in pieces, that fails after this many bytes.
 fn filled(value: u8, len: usize, fails_after: Option<usize>) -> impl TensorSource {
@@ -49,13 +42,12 @@ fn filled_with(path: &Path) -> u8 {
 
 #[test]
 fn a_new_file_and_one_in_its_place() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     // The long one first: nothing of it may be left at the end of the short one.
     for value in [200, 1] {
         save_filled(&path, value).unwrap();
         assert_eq!(filled_with(&path), value);
-        assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+        assert_eq!(names_in(directory.path()), ["model.safetensors"]);
     }
     save(&path, [("a", filled(7, 10, None))], &SaveOptions::new()).unwrap();
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 1, "durable");
@@ -64,8 +56,7 @@ fn a_new_file_and_one_in_its_place() {
 /// The source fails as if a disk broke or were full.
 #[test]
 fn a_source_that_fails_midway_leaves_the_old_file_and_no_litter() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     for old in [None, Some(5)] {
         if let Some(value) = old {
             save_filled(&path, value).unwrap();
@@ -89,11 +80,7 @@ fn a_source_that_fails_midway_leaves_the_old_file_and_no_litter() {
                 Some(value) => assert_eq!(filled_with(&path), value),
                 None => assert!(!path.exists()),
             }
-            assert_eq!(
-                support::names_in(directory.path()).len(),
-                usize::from(old.is_some()),
-                "litter"
-            );
+            assert_eq!(names_in(directory.path()).len(), usize::from(old.is_some()), "litter");
         }
     }
 }
@@ -102,19 +89,18 @@ fn a_source_that_fails_midway_leaves_the_old_file_and_no_litter() {
 /// nothing is left behind.
 #[test]
 fn a_file_that_no_disk_can_hold() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     let promise = filled(1, 1 << (usize::BITS - 2), Some(10));
     let error = save(&path, [("a", promise)], &SaveOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert_eq!(error.file(), path.to_str());
-    assert!(support::names_in(directory.path()).is_empty(), "litter");
+    assert!(names_in(directory.path()).is_empty(), "litter");
 }
 
 #[test]
 fn impossible_destinations() {
     let directory = tempdir().unwrap();
-    let file = support::write(directory.path(), "file", "");
+    let file = write(directory.path(), "file", "");
     for path in [directory.path().join("missing/model.safetensors"), file.join("model.safetensors")]
     {
         let error = save_filled(&path, 1).unwrap_err();
@@ -124,7 +110,7 @@ fn impossible_destinations() {
     let error = save_filled(directory.path(), 1).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { found: "a directory" }), "{error}");
     assert_eq!(error.file(), directory.path().to_str());
-    assert_eq!(support::names_in(directory.path()), ["file"]);
+    assert_eq!(names_in(directory.path()), ["file"]);
 }
 
 #[cfg(unix)]
@@ -157,8 +143,8 @@ mod unix {
             assert!(fs::symlink_metadata(at("files/abc")).unwrap().is_file());
             assert_eq!(filled_with(&at("files/abc")), value, "{link}");
         }
-        assert_eq!(support::names_in(&at("links")), ["absolute", "chain", "relative"]);
-        assert_eq!(support::names_in(&at("files")), ["abc", "folder", "through a folder"]);
+        assert_eq!(names_in(&at("links")), ["absolute", "chain", "relative"]);
+        assert_eq!(names_in(&at("files")), ["abc", "folder", "through a folder"]);
     }
 
     #[test]
@@ -172,12 +158,9 @@ mod unix {
 
         symlink("missing folder/target", at("lost")).unwrap();
         let error = save_filled(&at("lost"), 1).unwrap_err();
-        assert!(
-            matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound),
-            "{error}"
-        );
+        assert_eq!(io_kind(&error), io::ErrorKind::NotFound, "{error}");
         assert_eq!(error.file(), at("lost").to_str());
-        assert_eq!(support::names_in(directory.path()), ["link", "lost", "target"]);
+        assert_eq!(names_in(directory.path()), ["link", "lost", "target"]);
     }
 
     /// The longest chain is the one that the system follows for any other file.
@@ -199,7 +182,7 @@ mod unix {
                 assert_eq!(filled_with(&at(0)), i as u8);
             }
         }
-        assert_eq!(support::names_in(directory.path()).len(), 46);
+        assert_eq!(names_in(directory.path()).len(), 46);
     }
 
     #[test]
@@ -215,14 +198,14 @@ mod unix {
             assert_eq!(error.file(), at(link).to_str());
             assert!(error.to_string().contains("symbolic link"), "{error}");
         }
-        assert_eq!(support::names_in(directory.path()), ["a", "b", "itself"]);
+        assert_eq!(names_in(directory.path()), ["a", "b", "itself"]);
     }
 
     #[test]
     fn only_files_are_replaced() {
         let directory = tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        support::make_fifo(&at("fifo"));
+        make_fifo(&at("fifo"));
         fs::create_dir(at("folder")).unwrap();
         symlink("fifo", at("link to fifo")).unwrap();
         symlink("folder", at("link to folder")).unwrap();
@@ -235,14 +218,14 @@ mod unix {
             ("link to device", "a special file"),
         ] {
             let path = at(name);
-            let error = support::must_not_hang(move || save_filled(&path, 1)).unwrap_err();
+            let error = must_not_hang(move || save_filled(&path, 1)).unwrap_err();
             assert!(
                 matches!(error.kind(), ErrorKind::NotAFile { found } if *found == expected),
                 "{name}: {error}"
             );
             assert_eq!(error.file(), at(name).to_str());
         }
-        assert_eq!(support::names_in(directory.path()).len(), 5);
+        assert_eq!(names_in(directory.path()).len(), 5);
     }
 
     /// Other names of the old file keep the old file: a save makes a new one.
@@ -260,8 +243,7 @@ mod unix {
 
     #[test]
     fn a_directory_that_may_not_be_written_to() {
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (directory, path) = place("model.safetensors");
         save_filled(&path, 1).unwrap();
         let set_mode =
             |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
@@ -274,12 +256,9 @@ mod unix {
             Ok(()) => assert!(allowed && filled_with(&path) == 2),
             Err(error) => {
                 assert!(!allowed && filled_with(&path) == 1);
-                assert!(
-                    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::PermissionDenied),
-                    "{error}"
-                );
+                assert_eq!(io_kind(&error), io::ErrorKind::PermissionDenied, "{error}");
                 assert_eq!(error.file(), path.to_str());
-                assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+                assert_eq!(names_in(directory.path()), ["model.safetensors"]);
             }
         }
     }
@@ -287,8 +266,7 @@ mod unix {
 
 #[test]
 fn a_file_without_tensors() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("empty.safetensors");
+    let (directory, path) = place("empty.safetensors");
     save(&path, [] as [(&str, TensorView<'_>); 0], &SaveOptions::new()).unwrap();
     assert!(Checkpoint::open(directory.path()).unwrap().is_empty());
     assert_eq!(fs::metadata(&path).unwrap().len(), 16);

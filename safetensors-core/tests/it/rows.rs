@@ -3,22 +3,16 @@
 #![allow(unsafe_code, reason = "mapping a file is unsafe")]
 
 use std::io;
-use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use safetensors_core::checkpoint::{Assembled, TensorPiece, WholeTensor};
 use safetensors_core::convert::Converted;
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::load::read_slices;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, SaveOptions,
-    TensorBuf, TensorSource, TensorView, save, serialize,
-};
 use safetensors_testing::read_at::NotingSource;
-use safetensors_testing::tensors::file_bytes;
 
 use crate::staged::device::Wide;
+
+use crate::support::*;
 
 /// A source behind a network: it notes the number of calls, and takes many ranges at once.
 struct Far(Vec<u8>, AtomicUsize);
@@ -70,8 +64,7 @@ fn tensors() -> Vec<(String, TensorBuf)> {
 fn stores(tensors: &[(String, TensorBuf)]) -> Vec<(&'static str, Checkpoint<Box<dyn ReadAt>>)> {
     let named = || tensors.iter().map(|(name, buf)| (name, buf));
     let bytes = serialize(named(), &SaveOptions::new()).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     save(&path, named(), &SaveOptions::new().durable(false)).unwrap();
     let from = |source: Box<dyn ReadAt>| Checkpoint::from_source(source, "source").unwrap();
     vec![
@@ -274,8 +267,7 @@ fn errors_name_the_tensor_and_what_is_wrong_with_the_rows() {
         ("bools", TensorView::new(Dtype::BOOL, &[3, 2], &[0, 1, 0, 1, 7, 0]).unwrap()),
         ("ints", TensorView::new(Dtype::I32, &[3, 2], &ints).unwrap()),
     ];
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let refused = |name: &str, numbers: &[usize]| {

@@ -1,16 +1,9 @@
 //! The content of a saved file: the same bytes on every run, every tensor unchanged, and nothing
 //! that could not be read back.
 
-use std::fs;
-
 use safetensors_core::save::{Order, Sink};
-use safetensors_core::{
-    Dtype, Error, ErrorKind, Result, SafeTensors, SaveOptions, TensorBuf, TensorSource, TensorView,
-    save, serialize,
-};
-use tempfile::tempdir;
 
-use crate::support;
+use crate::support::*;
 
 /// A source whose bytes may differ from its description.
 struct Pieces {
@@ -58,10 +51,10 @@ fn refused<N: AsRef<str> + Clone, S: TensorSource>(
 ) -> Error {
     let given = || tensors.iter().map(|(name, source)| (name.clone(), source));
     let directory = tempdir().unwrap();
-    let path = support::write(directory.path(), "model.safetensors", "the old file");
+    let path = write(directory.path(), "model.safetensors", "the old file");
     let error = save(&path, given(), options).unwrap_err();
     assert_eq!(fs::read(&path).unwrap(), b"the old file");
-    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    assert_eq!(names_in(directory.path()), ["model.safetensors"]);
     assert_eq!(error.file(), path.to_str());
 
     let in_memory = serialize(given(), options).unwrap_err();
@@ -99,8 +92,7 @@ fn the_same_bytes_whatever_the_order_of_the_input() {
     for i in 0..tensors.len() {
         tensors.rotate_left(i);
         assert_eq!(serialize(tensors, &options(i % 2 == 1)).unwrap(), first);
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (_directory, path) = place("model.safetensors");
         save(&path, tensors, &options(true)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), first, "a saved file and serialized bytes");
     }
@@ -119,10 +111,7 @@ fn the_bytes_of_a_small_file() {
         r#"{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"#,
         r#""b\"\n":{"dtype":"U8","shape":[2],"data_offsets":[8,10]}}"#
     );
-    assert_eq!(
-        bytes,
-        support::file_with(format!("{header:144}"), &[0, 0, 128, 63, 0, 0, 0, 64, 0, 0])
-    );
+    assert_eq!(bytes, file_with(format!("{header:144}"), &[0, 0, 128, 63, 0, 0, 0, 64, 0, 0]));
 }
 
 #[test]

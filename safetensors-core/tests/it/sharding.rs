@@ -1,18 +1,10 @@
 //! Saving in shards: the rules of `huggingface_hub`, against its own outcomes.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-
-use crate::support::{names_in, write};
-use safetensors_core::checkpoint::store::{MemoryStore, Store};
+use safetensors_core::checkpoint::store::Store;
 use safetensors_core::checkpoint::{MaxShardSize, save_sharded_to};
-use safetensors_core::{
-    Checkpoint, ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorView, save, save_sharded,
-    serialize,
-};
 use serde_json::{Value, json};
-use tempfile::tempdir;
+
+use crate::support::*;
 
 fn fixture(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -61,8 +53,7 @@ fn read(directory: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn several_files_and_their_index() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("new/model");
+    let (directory, path) = place("new/model");
     let options = limit(10).save_options(
         SaveOptions::new().metadata([("license", "mit"), ("nöte", "a\"\\\n\u{7f}𝄞")]),
     );
@@ -300,8 +291,7 @@ fn links_are_replaced_and_not_followed() {
 /// pass for one.
 #[test]
 fn a_lone_shard_is_no_checkpoint() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model-00001-of-00002.safetensors");
+    let (directory, path) = place("model-00001-of-00002.safetensors");
     save(&path, [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap())], &SaveOptions::new())
         .unwrap();
     let error = Checkpoint::open(directory.path()).unwrap_err();

@@ -1,16 +1,11 @@
 //! Compares slices and parts of ranks with a naive model that goes element by element.
 
-use std::ops::ControlFlow;
-
 use proptest::prelude::*;
 use safetensors_core::load::read_slices;
 use safetensors_core::slice::{Index, RankPart, TensorPart};
-use safetensors_core::{
-    ConvertOptions, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, TensorBuf,
-    TensorSource, TensorView, serialize,
-};
 use safetensors_testing::read_at::NotingSource;
-use safetensors_testing::tensors::file_bytes;
+
+use crate::support::*;
 
 /// The positions that an index takes of a dimension, by Python's rules.
 fn positions(index: Index, len: usize) -> Option<Vec<usize>> {

@@ -1,15 +1,13 @@
 //! The spans of the feature `tracing`: which there are, with how many bytes, and how long they
 //! last.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use safetensors_core::framework::{Framework, Samples, Support};
-use safetensors_core::{
-    Checkpoint, Dtype, Error, LoadOptions, SaveOptions, TensorBuf, TensorSource, TensorView, save,
-};
 use safetensors_testing::process::is_alone;
 use safetensors_testing::spans::{Listener, Told};
+
+use crate::support::*;
 
 #[test]
 fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
@@ -18,8 +16,7 @@ fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
         return;
     }
     let listener = Listener::of_this_process();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let values = TensorBuf::from_vec(vec![1 << 20], vec![1_f32; 1 << 20]).unwrap();
     let tensors = ["a", "b"].map(|name| (name, &values));
     save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
@@ -30,7 +27,7 @@ fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
 
     let header = checkpoint.files()[0].safetensors().header();
     for (name, bytes) in [
-        ("write", std::fs::metadata(&path).unwrap().len()),
+        ("write", fs::metadata(&path).unwrap().len()),
         ("open", header.data_start()),
         ("read", 2 << 23),
     ] {
@@ -74,7 +71,7 @@ fn samples_are_told_as_other_files() {
     if !is_alone(samples_are_told_as_other_files) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     for i in 0..5_u8 {
         let (path, values) = (dir.path().join(format!("{i}.safetensors")), [i; 1000]);
         let tensors = [("x", TensorView::from_slice(&[1000], &values).unwrap())];

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use safetensors_core::framework::{StagedPart, Staging, StagingBuffers, read_staged};
-use safetensors_core::{Checkpoint, Dtype, LoadOptions, Result};
 use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::peak;
 use safetensors_testing::process::is_alone;
+
+use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
@@ -44,8 +45,7 @@ fn staging_takes_the_slots_and_16_mib_at_most() {
     if !is_alone(staging_takes_the_slots_and_16_mib_at_most) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     // One tensor of 256 MiB, and 1,000 small ones. The file is a hole except for its header.
     let lens = (0..1001_u64).map(|i| if i == 0 { 256 * MIB } else { 16 * 1024 });
     let tensors = lens.enumerate().map(|(i, len)| (format!("t{i}"), Dtype::BF16, vec![len / 2]));

@@ -1,15 +1,11 @@
 //! Checkpoints in other stores than the local disk: they are the same from every store.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::{fs, io};
+use std::io;
 
 use safetensors_core::audit::Finding;
-use safetensors_core::checkpoint::store::{FileKind, LocalStore, MemoryStore, Store, StoreEntry};
-use safetensors_core::{
-    Checkpoint, Error, ErrorKind, Limits, ReadAt, Result, SaveOptions, TensorView, serialize,
-};
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
+
+use crate::support::*;
 
 /// The files of a checkpoint, by name.
 type Files = BTreeMap<&'static str, Vec<u8>>;
@@ -57,7 +53,7 @@ fn memory(files: &Files) -> MemoryStore {
 }
 
 fn disk(files: &Files) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     for (name, bytes) in files {
         let path = directory.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -222,9 +218,7 @@ fn errors_name_the_path_in_the_store() {
     assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{error}");
     assert_eq!(error.file(), Some(INDEX));
     let missing = Checkpoint::open_in(memory(&files), "none/x.safetensors", &limits).unwrap_err();
-    assert!(
-        matches!(missing.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
-    );
+    assert_eq!(io_kind(&missing), io::ErrorKind::NotFound, "{missing}");
     assert_eq!(missing.file(), Some("none/x.safetensors"));
     let error = Checkpoint::open_in(MemoryStore::<Vec<u8>>::default(), "", &limits).unwrap_err();
     assert_eq!(error.file(), Some(""));
@@ -256,9 +250,7 @@ fn a_store_that_fails_is_not_an_empty_one() {
     }
 
     let error = Checkpoint::open_in(Broken, "m", &Limits::default()).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::TimedOut)
-    );
+    assert_eq!(io_kind(&error), io::ErrorKind::TimedOut, "{error}");
     assert_eq!(error.file(), Path::new("m").join("model.safetensors").to_str());
 }
 

@@ -1,7 +1,7 @@
 //! Tensors made in memory: the data of every view and buffer has the length that its dtype and
 //! shape need.
 
-use safetensors_core::{Dtype, ErrorKind, TensorBuf, TensorView};
+use crate::support::*;
 
 #[test]
 fn data_of_another_length_is_refused() {

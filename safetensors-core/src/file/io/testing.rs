@@ -1,10 +1,19 @@
 //! What unit tests ask of a directory.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::string::String;
 use std::time::Duration;
 use std::vec::Vec;
+
+use tempfile::{TempDir, tempdir};
+
+/// A new directory, and the path of a file in it.
+pub(crate) fn place(name: &str) -> (TempDir, PathBuf) {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join(name);
+    (directory, path)
+}
 
 /// The names in a directory, sorted.
 pub(crate) fn names_in(directory: &Path) -> Vec<String> {

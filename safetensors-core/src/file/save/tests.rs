@@ -9,7 +9,7 @@ use tempfile::{TempDir, tempdir};
 use super::AtomicFile;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::failpoint::{Interrupted, fail_at, interrupt_everywhere, without};
-use crate::file::io::testing::{names_in, save_until_clean};
+use crate::file::io::testing::{names_in, place, save_until_clean};
 use crate::file::save::{SaveOptions, StreamWriter, serialize};
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
@@ -161,8 +161,7 @@ fn a_directory_that_cannot_be_synchronised() {
 
 #[test]
 fn a_write_that_failed_can_be_repeated() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let writer =
         StreamWriter::create(&path, [("a", Dtype::U8, [64])], &SaveOptions::new()).unwrap();
     let a = writer.tensor("a").unwrap();
@@ -203,8 +202,7 @@ fn a_save_that_must_not_overwrite_fails_at_each_step_without_a_trace() {
                     assert_eq!(names.len(), usize::from(is_new), "{interrupted:?}: {names:?}");
                 },
             );
-            let directory = tempdir().unwrap();
-            let path = directory.path().join(NAME);
+            let (directory, path) = place(NAME);
             save(&path, tensors(), &options).unwrap();
             let old = fs::read(&path).unwrap();
             // The file appears when the check at the beginning is done.

@@ -1,13 +1,11 @@
 //! Which dtype a tensor gets in a framework: every way to load gives the same.
 
+use safetensors_core::Widening;
 use safetensors_core::convert::can_convert;
 use safetensors_core::framework::{Framework, Support};
 use safetensors_core::load::read_tensors;
-use safetensors_core::{
-    Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result, SafeTensors, SaveOptions, TensorBuf,
-    TensorSource, TensorView, Widening, serialize,
-};
-use safetensors_testing::tensors::file_bytes;
+
+use crate::support::*;
 
 /// A framework that holds some dtypes exactly and some as wider ones. It holds C64 as pairs or not
 /// at all.

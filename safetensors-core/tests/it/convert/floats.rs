@@ -3,13 +3,11 @@
 use half::{bf16, f16};
 use microfloat::{f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0fnu};
 use proptest::prelude::*;
-use safetensors_core::convert::Overflow;
 use safetensors_core::element::{F8E4M3Fnuz, F8E5M2Fnuz};
-use safetensors_core::{ConvertOptions, Dtype, TensorBuf};
-use safetensors_testing::tensors::file_bytes;
 
 use super::oracle::{Exact, Expected, Format, TARGETS, agrees};
 use super::{POLICIES, convert, converted, misfit};
+use crate::support::*;
 
 /// The codes of converted elements.
 fn codes(buf: &TensorBuf) -> Vec<u64> {

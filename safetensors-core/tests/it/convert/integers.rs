@@ -2,12 +2,10 @@
 
 use half::f16;
 use proptest::prelude::*;
-use safetensors_core::convert::Overflow;
-use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf, TensorView};
-use safetensors_testing::tensors::file_bytes;
 
 use super::oracle::{Exact, Expected, Format, TARGETS, agrees};
 use super::{POLICIES, convert, converted, misfit};
+use crate::support::*;
 
 /// Every integer dtype, with its range.
 const INTEGERS: [(Dtype, i128, i128); 9] = [

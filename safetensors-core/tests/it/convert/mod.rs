@@ -8,8 +8,7 @@ mod pairs;
 mod reading;
 mod saving;
 
-use safetensors_core::convert::Overflow;
-use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorBuf, TensorView};
+use crate::support::*;
 
 const POLICIES: [Overflow; 3] = [Overflow::Ieee, Overflow::Saturate, Overflow::Error];
 

@@ -2,8 +2,7 @@
 
 use std::cmp::Ordering;
 
-use safetensors_core::Dtype;
-use safetensors_core::convert::Overflow;
+use crate::support::*;
 
 /// The parameters of a format, from its specification.
 #[derive(Clone, Copy)]

@@ -1,10 +1,9 @@
 //! Which pairs of dtypes can be converted, and that the bytes may be misaligned.
 
-use safetensors_core::convert::{Overflow, can_convert};
-use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf, TensorView};
-use safetensors_testing::tensors::file_bytes;
+use safetensors_core::convert::can_convert;
 
 use super::{POLICIES, convert};
+use crate::support::*;
 
 /// Four elements that every dtype can hold: zeros, or 1.0 for the dtype that has no zero.
 fn four(dtype: Dtype) -> Vec<u8> {

@@ -2,22 +2,17 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::Condvar;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use half::bf16;
 use proptest::prelude::*;
-use safetensors_core::convert::{Overflow, can_convert};
+use safetensors_core::convert::can_convert;
 use safetensors_core::load::read_tensors;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SafeTensors,
-    SaveOptions, TensorBuf, TensorView, save, serialize,
-};
 use safetensors_testing::read_at::NotingSource;
-use safetensors_testing::tensors::file_bytes;
+
+use crate::support::*;
 
 /// Bytes that are valid elements of any dtype. None is NaN or out of the range of any dtype.
 fn small_numbers(dtype: Dtype, elements: usize) -> Vec<u8> {
@@ -160,8 +155,7 @@ fn only_the_chosen_dtypes_are_converted() {
 
 #[test]
 fn errors_name_file_tensor_and_element() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let mut weights = 1.0_f32.to_le_bytes().repeat(3_000_000);
     weights[4 * 2_999_999..].copy_from_slice(&1e9_f32.to_le_bytes());
     let tensors = [

@@ -1,15 +1,11 @@
 //! Conversion while tensors are saved.
 
 use proptest::prelude::*;
-use safetensors_core::convert::{Converted, Overflow, can_convert};
+use safetensors_core::convert::{Converted, can_convert};
 use safetensors_core::save::Sink;
-use safetensors_core::{
-    ConvertOptions, Dtype, ErrorKind, Result, SafeTensors, SaveOptions, TensorBuf, TensorSource,
-    TensorView, save, serialize,
-};
-use safetensors_testing::tensors::file_bytes;
 
 use super::misfit;
+use crate::support::*;
 
 /// A source that gives its bytes in pieces of the given sizes, which it repeats.
 struct Pieces<'a> {
@@ -157,8 +153,7 @@ fn a_pair_that_cannot_be_converted_is_refused_at_once_and_a_value_when_it_is_sav
     let error = serialize([("w", &narrow)], &SaveOptions::new()).unwrap_err();
     assert_eq!((misfit(&error), error.tensor()), (2, Some("w")));
 
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("w.safetensors");
+    let (_directory, path) = place("w.safetensors");
     let error = save(&path, [("w", &narrow)], &SaveOptions::new()).unwrap_err();
     assert_eq!((misfit(&error), error.tensor(), error.file()), (2, Some("w"), path.to_str()));
     assert!(!path.exists());

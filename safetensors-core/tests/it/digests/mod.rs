@@ -5,97 +5,50 @@ mod recording;
 mod values;
 mod verifying;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use safetensors_core::digest::{
     self, Digest, DigestOptions, Hasher, KEY, TensorDigests, VerifiedFile,
 };
-use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::edit::Edited;
 use safetensors_core::save::{StreamWriter, write_to};
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Metadata, Result, SafeTensors, SaveOptions, ShardOptions,
-    TensorBuf, TensorSource, save, save_sharded, serialize,
-};
-use tempfile::{TempDir, tempdir};
 
-use crate::support;
+use crate::support::*;
 
-/// A number of bytes of [`pattern`], their XXH3-128 by python-xxhash 4.1.0, and their SHA-256 by
-/// Python's hashlib. The XXH3-128 is `xxh3_128(..).hexdigest()`, which is what `xxhsum -H128`
-/// prints. The lengths are those at which XXH3 changes its algorithm, one byte less than a piece,
-/// and several pieces.
-const KNOWN: &[(usize, &str, &str)] = &[
-    (
-        0,
-        "99aa06d3014798d86001c324468d497f",
-        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-    ),
-    (
-        1,
-        "495b62073ef70ca44c5cca45d0f4811f",
-        "ca358758f6d27e6cf45272937977a748fd88391db679ceda7dc7bf1f005ee879",
-    ),
-    (
-        3,
-        "46f66cb93538156515f7093b173d005c",
-        "647674a296197442f518bcca323ec605dd8d098b2d4f22ee1fdcdd2bb753a189",
-    ),
-    (
-        8,
-        "803c675a846cc6c256bb836ceb6d4baa",
-        "4fb900ca3f5832fcc475b79bf07217bf0edfe9d39ea10f5cf624246ff68b47de",
-    ),
-    (
-        16,
-        "da917c385cc874c00d463cb04ceffbaf",
-        "99475c74958fe43140aefb9e700b493dafe19a8efd02d63770a415aeb14a2a43",
-    ),
-    (
-        17,
-        "d443578f2c4e2fb495c34448580e19c8",
-        "ab40fc588ad269c3e66b174f38b90af2257c31f62af9df7b4b678761f6d17e9e",
-    ),
-    (
-        128,
-        "22c34350373a38ae5b77925b2c683a12",
-        "43a42610c7b657d1ce21bf0255e86be7ea01aa9dddf0701f596e99a4c6f61001",
-    ),
-    (
-        129,
-        "c4a7d8f7893f2090d6d9e73553568be1",
-        "35b3c29046f207cfca0f9e23b9ed7f9fd19084699c413286eadbc80833f374b6",
-    ),
-    (
-        240,
-        "e29d70b8920fd24bc6ed4333f79384f8",
-        "ae35350e348015018df449ba88a0bb217aa15c463b368df1b1830dfa40f6b10f",
-    ),
-    (
-        241,
-        "f91b3cb8ed0fa91a07525dbc14902c7f",
-        "dfd2acfa4b2c7bf49c9ccb0184e4a3b613bdc3bc02d738828c1e5d5c2d6bb28c",
-    ),
-    (
-        1024,
-        "f53a1b1e9f1efedfe2898655db7bc9ee",
-        "8dcdcf24d5ee9e222bebf46f1b93b5b923970230faccd3ce268adfd31e3ef19f",
-    ),
-    (
-        1025,
-        "a906cca0f6e772a7134c652ba3d6fb9e",
-        "73245373598f9102701995d6fd6d5f0eea2f28407bccd99ed541d7d89a035f5c",
-    ),
-    (
-        1048575,
-        "474af7ec6efb22050c429e859f731088",
-        "14446dd49471dd263c478a8bd520ff2c4838ba97b15b4b53aaec61356f27b038",
-    ),
-    (
-        3158073,
-        "5763da81fcaadfa0ae193e841c381b16",
-        "cae1fc4fa88f9584ff5bbc1b0a59a0970515b10cb4517a979dacb35d2d2c1987",
-    ),
+/// Numbers of bytes of [`pattern`], and their XXH3-128 by python-xxhash 4.1.0. This is
+/// `xxh3_128(..).hexdigest()`, which is what `xxhsum -H128` prints. The lengths are those at which
+/// XXH3 changes its algorithm, one byte less than a piece, and several pieces.
+const KNOWN: [(usize, &str); 14] = [
+    (0, "99aa06d3014798d86001c324468d497f"),
+    (1, "495b62073ef70ca44c5cca45d0f4811f"),
+    (3, "46f66cb93538156515f7093b173d005c"),
+    (8, "803c675a846cc6c256bb836ceb6d4baa"),
+    (16, "da917c385cc874c00d463cb04ceffbaf"),
+    (17, "d443578f2c4e2fb495c34448580e19c8"),
+    (128, "22c34350373a38ae5b77925b2c683a12"),
+    (129, "c4a7d8f7893f2090d6d9e73553568be1"),
+    (240, "e29d70b8920fd24bc6ed4333f79384f8"),
+    (241, "f91b3cb8ed0fa91a07525dbc14902c7f"),
+    (1024, "f53a1b1e9f1efedfe2898655db7bc9ee"),
+    (1025, "a906cca0f6e772a7134c652ba3d6fb9e"),
+    (1048575, "474af7ec6efb22050c429e859f731088"),
+    (3158073, "5763da81fcaadfa0ae193e841c381b16"),
+];
+
+/// The SHA-256 of the same, by Python's hashlib.
+const SHA256: [&str; 14] = [
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "ca358758f6d27e6cf45272937977a748fd88391db679ceda7dc7bf1f005ee879",
+    "647674a296197442f518bcca323ec605dd8d098b2d4f22ee1fdcdd2bb753a189",
+    "4fb900ca3f5832fcc475b79bf07217bf0edfe9d39ea10f5cf624246ff68b47de",
+    "99475c74958fe43140aefb9e700b493dafe19a8efd02d63770a415aeb14a2a43",
+    "ab40fc588ad269c3e66b174f38b90af2257c31f62af9df7b4b678761f6d17e9e",
+    "43a42610c7b657d1ce21bf0255e86be7ea01aa9dddf0701f596e99a4c6f61001",
+    "35b3c29046f207cfca0f9e23b9ed7f9fd19084699c413286eadbc80833f374b6",
+    "ae35350e348015018df449ba88a0bb217aa15c463b368df1b1830dfa40f6b10f",
+    "dfd2acfa4b2c7bf49c9ccb0184e4a3b613bdc3bc02d738828c1e5d5c2d6bb28c",
+    "8dcdcf24d5ee9e222bebf46f1b93b5b923970230faccd3ce268adfd31e3ef19f",
+    "73245373598f9102701995d6fd6d5f0eea2f28407bccd99ed541d7d89a035f5c",
+    "14446dd49471dd263c478a8bd520ff2c4838ba97b15b4b53aaec61356f27b038",
+    "cae1fc4fa88f9584ff5bbc1b0a59a0970515b10cb4517a979dacb35d2d2c1987",
 ];
 
 /// The bytes of the digests in [`KNOWN`].
@@ -140,7 +93,7 @@ fn sharded() -> (TempDir, [PathBuf; 2]) {
         r#"{{"metadata":{{}},"weight_map":{{"a":"{0}","b":"{0}","c":"{1}","d":"{1}"}}}}"#,
         shards[0], shards[1]
     );
-    support::write(directory.path(), "model.safetensors.index.json", index);
+    write(directory.path(), "model.safetensors.index.json", index);
     (directory, paths)
 }
 
@@ -166,8 +119,7 @@ fn verify(path: &Path) -> Result<()> {
 
 /// Verifies a file with this record in `__metadata__`. Its only tensor is `w`, which is empty.
 fn verify_record(record: &str) -> Result<()> {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     save_with(&path, &[("w", b"")], [(KEY, record.to_owned())]);
     verify(&path)
 }

@@ -1,12 +1,9 @@
 //! Progress of computing digests, and cancelling it.
 
-use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-
 use safetensors_core::Progress;
 
 use super::*;
+use crate::support::*;
 
 /// Pairs of bytes done and bytes in all.
 type Seen = Arc<Mutex<Vec<(u64, u64)>>>;
@@ -34,67 +31,47 @@ fn check(seen: &Mutex<Vec<(u64, u64)>>, total: u64) {
 
 #[test]
 fn every_byte_counts_once_for_each_digest_of_it() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let data = pattern(3_000_000);
     save(&path, [("a", u8_tensor(&data)), ("b", u8_tensor(&data[..10]))], &SaveOptions::new())
         .unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let all: Vec<_> = checkpoint.tensors().collect();
 
-    let (seen, callback) = watch(usize::MAX);
-    digest::hash_tensors(&all, &DigestOptions::new().progress(callback)).unwrap();
-    check(&seen, 3_000_010);
-
-    let (seen, callback) = watch(usize::MAX);
-    let hashes = digest::hash_files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap();
-    check(&seen, 3_000_010);
-    assert_eq!(hashes, digest::hash_files(&checkpoint, &DigestOptions::new()).unwrap());
-
-    let (seen, callback) = watch(usize::MAX);
-    record(&path, &DigestOptions::new().sha256(true).progress(callback)).unwrap();
-    check(&seen, 6_000_020);
-
-    let (seen, callback) = watch(usize::MAX);
-    let files = Checkpoint::open(&path).unwrap();
-    digest::verify(&files, &DigestOptions::new().progress(callback)).unwrap();
-    check(&seen, 6_000_020);
+    let counted = |total: u64, run: &dyn Fn(DigestOptions)| {
+        let (seen, callback) = watch(usize::MAX);
+        run(DigestOptions::new().progress(callback));
+        check(&seen, total);
+    };
+    counted(3_000_010, &|options| drop(digest::hash_tensors(&all, &options).unwrap()));
+    counted(3_000_010, &|options| {
+        let hashes = digest::hash_files(&checkpoint, &options).unwrap();
+        assert_eq!(hashes, digest::hash_files(&checkpoint, &DigestOptions::new()).unwrap());
+    });
+    counted(6_000_020, &|options| _ = record(&path, &options.sha256(true)).unwrap());
+    let recorded = || Checkpoint::open(&path).unwrap();
+    counted(6_000_020, &|options| drop(digest::verify(&recorded(), &options).unwrap()));
 }
 
 #[test]
 fn a_callback_that_stops_ends_the_work_and_leaves_the_file() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     save(&path, [("a", u8_tensor(&pattern(8_000_000)))], &SaveOptions::new().digests(true))
         .unwrap();
     let before = fs::read(&path).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let all: Vec<_> = checkpoint.tensors().collect();
-    let calls = AtomicU64::new(0);
-    let expect = |seen: &Seen, error: Error| {
+    let cancelled = |run: &dyn Fn(DigestOptions) -> Error| {
+        let (seen, callback) = watch(2);
+        let error = run(DigestOptions::new().progress(callback));
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
         assert_eq!(seen.lock().unwrap().len(), 2);
-        calls.fetch_add(1, Ordering::Relaxed);
     };
-    let (seen, callback) = watch(2);
-    expect(
-        &seen,
-        digest::hash_tensors(&all, &DigestOptions::new().progress(callback)).unwrap_err(),
-    );
-    let (seen, callback) = watch(2);
-    expect(
-        &seen,
-        digest::hash_files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap_err(),
-    );
-    let (seen, callback) = watch(2);
-    expect(
-        &seen,
-        digest::verify(&checkpoint, &DigestOptions::new().progress(callback)).unwrap_err(),
-    );
-    let (seen, callback) = watch(2);
-    let options = DigestOptions::new().sha256(true).progress(callback);
-    expect(&seen, record(&path, &options).unwrap_err());
-    assert_eq!((calls.into_inner(), fs::read(&path).unwrap()), (4, before));
+    cancelled(&|options| digest::hash_tensors(&all, &options).unwrap_err());
+    cancelled(&|options| digest::hash_files(&checkpoint, &options).unwrap_err());
+    cancelled(&|options| digest::verify(&checkpoint, &options).unwrap_err());
+    cancelled(&|options| record(&path, &options.sha256(true)).unwrap_err());
+    assert_eq!(fs::read(&path).unwrap(), before);
 }
 
 #[test]

@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn what_was_checked_and_what_is_unrecorded() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     save_recorded(&path, &[("a", b"1"), ("b", b""), ("c", b"22"), ("d", b"")], &["b", "c"]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let files = digest::verify(&checkpoint, &DigestOptions::new()).unwrap();
@@ -33,8 +32,7 @@ fn a_file_without_digests_is_an_error_only_if_they_are_required() {
 
 #[test]
 fn every_flipped_byte_is_found_and_its_tensor_named() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let tensors: [(&str, &[u8]); 3] = [("a", b"0123"), ("b", b""), ("c", b"45")];
     save_recorded(&path, &tensors, &["a", "b", "c"]);
     for (name, bytes) in tensors {
@@ -68,8 +66,7 @@ fn every_flipped_byte_is_found_and_its_tensor_named() {
 
 #[test]
 fn a_changed_header_is_not_changed_data() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let options = SaveOptions::new().digests(true).metadata([("note", "old")]).align(512);
     save(&path, [("w", u8_tensor(b"data"))], &options).unwrap();
     let mut bytes = fs::read(&path).unwrap();
@@ -115,7 +112,7 @@ fn a_tensor_that_the_index_takes_from_elsewhere_is_verified_too() {
     save_recorded(&one, &[("x", b"one")], &["x"]);
     save_recorded(&two, &[("x", b"two"), ("y", b"y")], &["x", "y"]);
     let index = r#"{"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}"#;
-    support::write(directory.path(), "model.safetensors.index.json", index);
+    write(directory.path(), "model.safetensors.index.json", index);
     verify(directory.path()).unwrap();
     flip(&two, offset_of(&two, "x", 0));
     let error = verify(directory.path()).unwrap_err();
@@ -124,8 +121,7 @@ fn a_tensor_that_the_index_takes_from_elsewhere_is_verified_too() {
 
 #[test]
 fn a_file_that_has_become_shorter_is_an_error() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     save_recorded(&path, &[("w", &pattern(5000))], &["w"]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4000).unwrap();
@@ -136,8 +132,7 @@ fn a_file_that_has_become_shorter_is_an_error() {
 
 #[test]
 fn a_file_that_has_become_longer_is_an_error_though_all_digests_agree() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     save_recorded(&path, &[("w", &pattern(5000))], &["w"]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let len = fs::metadata(&path).unwrap().len();
@@ -149,8 +144,7 @@ fn a_file_that_has_become_longer_is_an_error_though_all_digests_agree() {
 
 #[test]
 fn a_record_of_a_tensor_that_is_not_there() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let record = record_of([("w", Digest::of(b"1")), ("gone", Digest::of(b"2"))]);
     save_with(&path, &[("w", b"1")], record);
     let error = verify(&path).unwrap_err();
@@ -231,8 +225,7 @@ fn names_of_any_kind_are_recorded() {
     let others: TensorDigests = names.iter().map(|name| (*name, Digest::from([0; 16]))).collect();
     assert_eq!(others.to_string().len(), digests.to_string().len());
 
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     save_with(&path, &names.map(|name| (name, name.as_bytes())), metadata);
     let file = Checkpoint::open(&path).unwrap();
     let verified = digest::verify(&file, &DigestOptions::new().require_digests(true)).unwrap();
@@ -241,8 +234,7 @@ fn names_of_any_kind_are_recorded() {
 
 #[test]
 fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     // sha256("abcdef"), by Python's hashlib.
     let sha256 = "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721";
     let entry = ("modelspec.hash_sha256", format!("0x{sha256}"));
@@ -267,8 +259,7 @@ fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
 #[test]
 fn a_sha256_in_another_form() {
     for text in ["", "0x", "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721"] {
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (_directory, path) = place("model.safetensors");
         save_with(&path, &[("a", b"abcdef")], [("modelspec.hash_sha256", text.to_owned())]);
         let error = verify(&path).unwrap_err();
         let ErrorKind::BadModelSpec { key, found, .. } = error.kind() else { panic!("{error}") };

@@ -1,15 +1,11 @@
 //! What an edit changes, what it leaves alone, and whether it makes a new file.
 
-use std::fs;
-
-use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::edit::Edited;
 use safetensors_core::save::Order;
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorView, save};
 use safetensors_testing::tensors::bytes_by;
-use tempfile::tempdir;
 
-use super::{DATA, bytes, file_with, names, parse, refused, roomy_file};
-use crate::support;
+use super::{DATA, bytes, file_of, names, parse, refused, roomy_file};
+use crate::support::*;
 
 /// The header is written in place if its text fits, exact to the byte.
 #[test]
@@ -42,7 +38,7 @@ fn in_place_as_long_as_it_fits() {
 fn a_header_that_fits_makes_the_same_file_in_place_and_anew() {
     for align in [8, 64, 4096] {
         let made = |in_place| {
-            let (_directory, path) = file_with(SaveOptions::new().align(align));
+            let (_directory, path) = file_of(SaveOptions::new().align(align));
             let edit = Edit::open(&path).unwrap().in_place(in_place);
             let edit = edit.clear_metadata().rename([("a", "b"), ("b", "a")]);
             (edit.apply().unwrap(), fs::read(&path).unwrap())
@@ -62,8 +58,7 @@ fn a_new_file_aligns_its_data() {
     for (in_place, expected) in
         [(true, 8 + json.len()), (false, 8 + json.len().next_multiple_of(8))]
     {
-        let path =
-            support::write(directory.path(), "m.safetensors", support::file_with(json, b"abc"));
+        let path = write(directory.path(), "m.safetensors", file_with(json, b"abc"));
         let edit = Edit::open(&path).unwrap().in_place(in_place).rename([("w", "v")]);
         let edited = edit.apply().unwrap();
         assert_eq!(edited == Edited::InPlace, in_place);
@@ -111,19 +106,18 @@ fn an_appended_tensor_that_fails_leaves_the_old_file() {
     assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 10, found: 9 }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("new"), path.to_str()));
     assert_eq!(fs::read(&path).unwrap(), before);
-    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    assert_eq!(names_in(directory.path()), ["model.safetensors"]);
 }
 
 #[test]
 fn nothing_to_do_is_not_done() {
-    let (_directory, path) = file_with(SaveOptions::new());
+    let (_directory, path) = file_of(SaveOptions::new());
     // A header with the same meaning and other text is not rewritten either.
     let archive = parse(&path);
     let json =
         std::str::from_utf8(&archive.source()[8..archive.header().data_start() as usize]).unwrap();
     let pretty = json.trim_end().replace(":{", " : {\n\t");
-    let whole =
-        support::file_with(&pretty, &archive.source()[archive.header().data_start() as usize..]);
+    let whole = file_with(&pretty, &archive.source()[archive.header().data_start() as usize..]);
     fs::write(&path, &whole).unwrap();
     for in_place in [true, false] {
         let edit = Edit::open(&path).unwrap().in_place(in_place);
@@ -168,7 +162,7 @@ fn tensors_without_bytes_change_only_the_header() {
 fn new_tensors_follow_or_everything_is_sorted() {
     let numbers = [1.0_f32, 2.0].map(f32::to_le_bytes).concat();
     let append = |order| {
-        let (_directory, path) = file_with(SaveOptions::new());
+        let (_directory, path) = file_of(SaveOptions::new());
         let floats = TensorView::new(Dtype::F32, &[2], &numbers).unwrap();
         let edit = Edit::open(&path).unwrap().order(order).remove(["c"]);
         edit.append([("z", floats), ("y", floats)]).append([("x", bytes(&1, 0))]).apply().unwrap();
@@ -189,7 +183,7 @@ fn new_tensors_follow_or_everything_is_sorted() {
 /// Neighbours in the old file are moved apart.
 #[test]
 fn a_new_tensor_between_two_old_ones() {
-    let (_directory, path) = file_with(SaveOptions::new());
+    let (_directory, path) = file_of(SaveOptions::new());
     Edit::open(&path)
         .unwrap()
         .order(Order::Alignment)
@@ -204,8 +198,7 @@ fn a_new_tensor_between_two_old_ones() {
 
 #[test]
 fn the_order_and_the_alignment_of_a_file_can_be_mended() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let numbers = [1.0_f32, 2.0].map(f32::to_le_bytes).concat();
     let floats = TensorView::new(Dtype::F32, &[2], &numbers).unwrap();
     save(
@@ -258,8 +251,7 @@ fn a_record_that_the_caller_sets_stays() {
 /// The tensors are larger than one piece, and each lies at an odd offset.
 #[test]
 fn large_tensors_move() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let big: Vec<Vec<u8>> = (1..=5_usize)
         .map(|i| (0..700_001 * i).map(|at| (at % (250 + i)) as u8).collect())
         .collect();
@@ -283,7 +275,7 @@ fn large_tensors_move() {
 fn attributes_follow_their_tensors() {
     let entry = |tensor: &str| (format!("attribute:{tensor}#units"), tensor.to_owned());
     let edited = |edit: fn(Edit<'static>) -> Edit<'static>| {
-        let (_directory, path) = file_with(SaveOptions::new().metadata(["a", "b", "x"].map(entry)));
+        let (_directory, path) = file_of(SaveOptions::new().metadata(["a", "b", "x"].map(entry)));
         edit(Edit::open(&path).unwrap()).apply().unwrap();
         let units = |name: &str| parse(&path).metadata().get(&entry(name).0).cloned();
         ["a", "b", "d", "x"].map(|name| units(name).unwrap_or_default())

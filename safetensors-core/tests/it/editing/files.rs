@@ -1,35 +1,32 @@
 //! The files that are edited: permissions, owners, links, locks, and files that cannot be edited.
 
-use std::{fs, io};
+use std::io;
 
-use safetensors_core::edit::{Edit, Edited, restore_header};
-use safetensors_core::{Dtype, ErrorKind, SaveOptions, TensorView, save};
-use tempfile::tempdir;
+use safetensors_core::edit::{Edited, restore_header};
 
 use super::names;
-use crate::support;
+use crate::support::*;
 
 /// A malformed file is not touched, and the error says why.
 #[test]
 fn malformed_files_are_not_edited() {
     let directory = tempdir().unwrap();
-    let path = support::write(directory.path(), "model.safetensors", support::file("{} x", 0));
+    let path = write(directory.path(), "model.safetensors", file("{} x", 0));
     let error = Edit::open(&path).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Json { .. }), "{error}");
     assert_eq!(error.file(), path.to_str());
     assert!(!restore_header(&path).unwrap());
-    fs::write(&path, support::file("{}", 1)).unwrap();
+    fs::write(&path, file("{}", 1)).unwrap();
     assert!(matches!(
         Edit::open(&path).unwrap_err().kind(),
         ErrorKind::TrailingData { expected: 0, found: 1 }
     ));
-    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    assert_eq!(names_in(directory.path()), ["model.safetensors"]);
 }
 
 #[test]
 fn only_files_are_edited() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("missing");
+    let (directory, path) = place("missing");
     for result in [Edit::open(&path).map(drop), restore_header(&path).map(drop)] {
         let error = result.unwrap_err();
         let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -38,15 +35,12 @@ fn only_files_are_edited() {
     }
     let error = Edit::open(directory.path()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { found: "a directory" }), "{error}");
-    assert!(support::names_in(directory.path()).is_empty());
+    assert!(names_in(directory.path()).is_empty());
 }
 
 #[cfg(unix)]
 mod unix {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-    use std::path::Path;
-
-    use safetensors_core::{Checkpoint, Error, SafeTensors};
 
     use super::super::{parse, roomy_file};
     use super::*;
@@ -85,8 +79,8 @@ mod unix {
         edit_twice(&folder.join("link"));
         assert!(fs::symlink_metadata(folder.join("link")).unwrap().is_symlink());
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
-        assert_eq!(support::names_in(&folder), ["link"]);
-        assert_eq!(support::names_in(directory.path()), ["model.safetensors", "snapshots"]);
+        assert_eq!(names_in(&folder), ["link"]);
+        assert_eq!(names_in(directory.path()), ["model.safetensors", "snapshots"]);
     }
 
     #[test]
@@ -116,13 +110,12 @@ mod unix {
 
     #[test]
     fn special_files_are_refused() {
-        let directory = tempdir().unwrap();
-        let fifo = directory.path().join("fifo");
-        support::make_fifo(&fifo);
+        let (directory, fifo) = place("fifo");
+        make_fifo(&fifo);
         symlink("/dev/null", directory.path().join("device")).unwrap();
         for name in ["fifo", "device"] {
             let path = directory.path().join(name);
-            let error = support::must_not_hang(move || Edit::open(path).map(drop)).unwrap_err();
+            let error = must_not_hang(move || Edit::open(path).map(drop)).unwrap_err();
             assert!(
                 matches!(error.kind(), ErrorKind::NotAFile { found: "a special file" }),
                 "{error}"
@@ -145,7 +138,7 @@ mod unix {
             assert_eq!(Edit::open_read_only(&path).unwrap().dry_run().unwrap(), Edited::Unchanged);
         }
         assert_eq!(fs::read(&path).unwrap(), before);
-        assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+        assert_eq!(names_in(directory.path()), ["model.safetensors"]);
     }
 
     /// An administrator may write everywhere, and then the edits must succeed.
@@ -169,14 +162,13 @@ mod unix {
             }
         }
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+        assert_eq!(names_in(directory.path()), ["model.safetensors"]);
     }
 }
 
 #[test]
 fn changes_of_the_file_since_it_was_opened_are_not_lost() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let data = [1_u8, 2, 3, 4];
     let old = TensorView::new(Dtype::U8, &[4], &data).unwrap();
     let changes: [fn(Edit<'static>) -> Edit<'static>; 3] = [

@@ -5,14 +5,7 @@ mod files;
 mod model;
 mod races;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use safetensors_core::edit::Edit;
-use safetensors_core::{Dtype, Error, SafeTensors, SaveOptions, TensorView, save};
-use tempfile::{TempDir, tempdir};
-
-use crate::support;
+use crate::support::*;
 
 pub(crate) static DATA: [u8; 8192] = {
     let mut data = [0; 8192];
@@ -30,9 +23,8 @@ pub(crate) fn bytes(len: &usize, seed: usize) -> TensorView<'_> {
 }
 
 /// A file of the tensors `a` (3 bytes), `b` (5) and `c` (none), in this order, with metadata.
-pub(crate) fn file_with(options: SaveOptions) -> (TempDir, PathBuf) {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+pub(crate) fn file_of(options: SaveOptions) -> (TempDir, PathBuf) {
+    let (directory, path) = place("model.safetensors");
     let tensors = [("a", bytes(&3, 0)), ("b", bytes(&5, 10)), ("c", bytes(&0, 0))];
     save(&path, tensors, &options.metadata([("k", "v")])).unwrap();
     (directory, path)
@@ -40,7 +32,7 @@ pub(crate) fn file_with(options: SaveOptions) -> (TempDir, PathBuf) {
 
 /// The same file with room in its header.
 pub(crate) fn roomy_file() -> (TempDir, PathBuf) {
-    file_with(SaveOptions::new().align(4096))
+    file_of(SaveOptions::new().align(4096))
 }
 
 pub(crate) fn parse(path: &Path) -> SafeTensors<Vec<u8>> {
@@ -61,6 +53,6 @@ pub(crate) fn refused(path: &Path, edit: impl Fn(Edit<'static>) -> Edit<'static>
     assert_eq!(dry.to_string(), error.to_string());
     assert_eq!(error.file(), path.to_str());
     assert_eq!(fs::read(path).unwrap(), before);
-    assert_eq!(support::names_in(path.parent().unwrap()), ["model.safetensors"]);
+    assert_eq!(names_in(path.parent().unwrap()), ["model.safetensors"]);
     error
 }

@@ -1,16 +1,11 @@
 //! Random edits of random files, compared with a model that keeps the tensors in a map.
 
-use std::collections::BTreeMap;
-use std::fs;
-
 use proptest::prelude::*;
-use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::edit::Edited;
 use safetensors_core::save::Order;
-use safetensors_core::{Dtype, Metadata, SaveOptions, TensorView, save};
-use tempfile::tempdir;
 
 use super::parse;
-use crate::support;
+use crate::support::*;
 
 #[derive(Clone, Debug)]
 struct Model {
@@ -44,8 +39,7 @@ proptest! {
         (set, unset, clear) in (some_metadata(), prop::collection::vec("[a-c]", 0..2), prop::bool::weighted(0.1)),
         (align, given, in_place) in (3..13_u32, any::<bool>(), prop::bool::weighted(0.8)),
     ) {
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (directory, path) = place("model.safetensors");
         let order = if given { Order::Given } else { Order::Alignment };
         let options = SaveOptions::new().order(order).align(1 << align).durable(false).metadata(old_metadata.clone());
         let views = old.iter().enumerate().map(|(i, (dtype, shape, bytes))| {
@@ -117,7 +111,7 @@ proptest! {
             }
             Edited::Rewritten => {}
         }
-        prop_assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+        prop_assert_eq!(names_in(directory.path()), ["model.safetensors"]);
         // The same edit once more has nothing to do.
         prop_assert_eq!(Edit::open(&path).unwrap().set_metadata(model.metadata).apply().unwrap(), Edited::Unchanged);
     }

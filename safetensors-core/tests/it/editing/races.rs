@@ -1,16 +1,12 @@
 //! Readers that open a file while its header is edited: each sees the header from before the edit
 //! or the one from after it. Of an edit in place it may also see an error.
 
-use std::fs;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use safetensors_core::edit::{Edit, Edited};
-use safetensors_core::{
-    Checkpoint, LoadOptions, Result, SafeTensors, SaveOptions, TensorView, save,
-};
-use tempfile::tempdir;
+use safetensors_core::edit::Edited;
+
+use crate::support::*;
 
 /// The length of the metadata. It is so long that readers open the file while it is written.
 const LEN: usize = 1 << 17;
@@ -59,8 +55,7 @@ impl Counts {
 
 /// What readers find in a file that is edited again and again.
 fn meet(readers: [Reader; 4], opens: usize, in_place: bool) -> Counts {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let value = |fill: &str| [("value", fill.repeat(LEN))];
     let view = TensorView::from_slice(&[1], &[7_u8]).unwrap();
     save(&path, [("w", view)], &SaveOptions::new().metadata(value("a"))).unwrap();
@@ -106,8 +101,7 @@ fn every_reader_finds_a_file_that_is_not_edited_in_place() {
 /// A checkpoint that was opened before the edit stays what it was.
 #[test]
 fn what_is_open_stays_the_old_file() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let view = TensorView::from_slice(&[3], &[7_u8, 8, 9]).unwrap();
     save(&path, [("w", view)], &SaveOptions::new().align(4096)).unwrap();
     let open = Checkpoint::open(&path).unwrap();

@@ -1,9 +1,8 @@
 //! The error about a file of another format says which format it looks like.
 
 use safetensors_core::header::Header;
-use safetensors_core::{Checkpoint, ErrorKind, Limits, SafeTensors};
 
-use crate::support::{file, write};
+use crate::support::*;
 
 /// The start of a ZIP archive whose first file has this name.
 fn zip(name: &str) -> Vec<u8> {
@@ -38,7 +37,7 @@ fn other_formats_through_every_way_to_open() {
         (b"\x82\xa6params\x81\xa5Dense".to_vec(), "MessagePack, as Flax"),
         (b"# xet version 0\nfilesize = 3\n".to_vec(), "an Xet pointer instead of the file itself"),
     ] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = tempdir().unwrap();
         let path = write(directory.path(), "model.safetensors", &bytes);
         let parsed = SafeTensors::parse(&bytes).unwrap_err();
         let opened = Checkpoint::open(&path).unwrap_err();
@@ -74,7 +73,7 @@ fn a_safetensors_file_does_not_look_like_another_format() {
 /// The header alone says how long a file is, so the format of what follows has to be named apart.
 #[test]
 fn what_follows_the_tensors_is_named() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     for (behind, says) in [
         (zip("archive/data.pkl"), "after them is a PyTorch checkpoint"),
         (b"\x80\x02}q\0.".to_vec(), "after them is a pickle"),

@@ -4,12 +4,8 @@ use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::error::IndexProblem;
 use safetensors_core::header::Header;
 use safetensors_core::save::StreamWriter;
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, SafeTensors, SaveOptions, TensorView,
-    serialize,
-};
 
-use crate::support::{file, write};
+use crate::support::*;
 
 fn header_of_ndim(ndim: usize) -> String {
     let dims = vec!["1"; ndim].join(",");
@@ -69,7 +65,7 @@ fn metadata_entries() {
 
 #[test]
 fn entries_and_bytes_of_an_index() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     write(directory.path(), "s.safetensors", file("{}", 0));
     let open = |index: String, limits: &Limits| {
         let path = write(directory.path(), "model.safetensors.index.json", index);
@@ -117,7 +113,7 @@ fn entries_and_bytes_of_an_index() {
 /// Invalid UTF-8 is found also in parts of the text that are skipped.
 #[test]
 fn an_index_that_is_not_utf_8() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     for (index, at) in [
         (&b"{\"weight_map\":{\"a\":\"s.safetensors\"},\"x\":\"\xff\"}"[..], 41),
         (b"{\"weight_map\":{\"\xc3\":\"s.safetensors\"}}", 16),
@@ -153,10 +149,9 @@ fn what_is_saved_can_be_read_again() {
         matches!(error.kind(), ErrorKind::TooManyMetadataEntries { limit: 100_000 }),
         "{error}"
     );
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     let tensors = [("a", Dtype::U8, vec![1; 1_025])];
     let error = StreamWriter::create(&path, tensors, &SaveOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TooManyDimensions { .. }), "{error}");
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }

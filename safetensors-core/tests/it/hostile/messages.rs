@@ -7,11 +7,8 @@ use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::digest::TensorDigests;
 use safetensors_core::error::{IndexProblem, TieProblem};
 use safetensors_core::header::Header;
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, SafeTensors, TensorView,
-};
 
-use crate::support::{file, write};
+use crate::support::*;
 
 /// The length in bytes of a long text in a header.
 const LONG: usize = 3_000_000;
@@ -161,7 +158,7 @@ fn suggestions_of_long_names() {
         let names = ["a", "b", "c", "d"].map(|start| format!("{start}.{long}"));
         let value = TensorView::from_slice(&[1], &[1_u8]).unwrap();
         let tensors = names.iter().map(|name| (name, value));
-        let bytes = safetensors_core::serialize(tensors, &Default::default()).unwrap();
+        let bytes = serialize(tensors, &Default::default()).unwrap();
         let file = SafeTensors::from_source(bytes).unwrap();
         let error = file.tensor(&format!("e.{long}")).unwrap_err();
         assert_eq!(error.similar().len(), 3);
@@ -171,7 +168,7 @@ fn suggestions_of_long_names() {
 
 #[test]
 fn an_index_with_long_names() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     for (worst, len) in WORST {
         let long = worst.repeat(len / worst.len());
         let (name, shard) = (json(&long), json(&format!("{long}.safetensors")));
@@ -227,7 +224,7 @@ fn an_unknown_word_is_not_kept_whole() {
 /// An error with everything: the file's path, the tensor and the kind.
 #[test]
 fn a_file_of_four_megabytes_is_refused_in_a_few_hundred_bytes() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     let dims = vec!["1"; 2_000_000].join(",");
     let header = format!(r#"{{"a":{{"dtype":"F32","shape":[{dims}],"data_offsets":[0,4]}}}}"#);
     let path = write(directory.path(), "model.safetensors", file(header, 3));

@@ -1,21 +1,14 @@
 //! A callback, a source or a closure of the caller panics. The other threads stop, the panic
 //! reaches the caller, and no destination is changed.
 
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::save::Sink;
-use safetensors_core::{
-    Checkpoint, Dtype, LoadOptions, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
-    save, save_sharded,
-};
+use safetensors_testing::tensors::bytes_by;
 
-use crate::support::names_in;
+use crate::support::*;
 
 /// The number of tensors. After a panic only few more may be begun.
 const TENSORS: usize = 400;
@@ -23,34 +16,19 @@ const TENSORS: usize = 400;
 /// The length of a tensor, long enough that the saves use several threads.
 const LEN: usize = 64 << 10;
 
-/// A slow source that counts how often its bytes are asked for, and can be set to panic.
-struct Counted<'a> {
-    begun: &'a AtomicUsize,
-    panics: bool,
-}
-
-impl TensorSource for Counted<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[LEN]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        if self.panics {
-            resume_unwind(Box::new("of the source"));
-        }
-        thread::sleep(Duration::from_millis(2));
-        sink(&[1; LEN])
-    }
-}
-
-/// Tensors of which one panics, late in the first tenth.
-fn tensors(begun: &AtomicUsize) -> Vec<(String, Counted<'_>)> {
-    let tensor = |i| (format!("t{i:03}"), Counted { begun, panics: i == TENSORS / 10 });
+/// Slow tensors that count how often their bytes are asked for. One panics, late in the first tenth.
+fn tensors(begun: &AtomicUsize) -> Vec<(String, impl TensorSource)> {
+    let tensor = |i| {
+        let source = bytes_by(LEN, move |sink| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            if i == TENSORS / 10 {
+                resume_unwind(Box::new("of the source"));
+            }
+            thread::sleep(Duration::from_millis(2));
+            sink(&[1; LEN])
+        });
+        (format!("t{i:03}"), source)
+    };
     (0..TENSORS).map(tensor).collect()
 }
 
@@ -75,7 +53,7 @@ fn assert_untouched(directory: &Path) {
 
 #[test]
 fn a_source_stops_the_other_threads_of_a_save() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     old_file(directory.path());
     let begun = AtomicUsize::new(0);
     assert_panics("of the source", || {
@@ -88,7 +66,7 @@ fn a_source_stops_the_other_threads_of_a_save() {
 
 #[test]
 fn a_source_in_a_late_shard_commits_no_shard() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     old_file(directory.path());
     let begun = AtomicUsize::new(0);
     let options = ShardOptions::new().max_shard_size(MaxShardSize(8 * LEN as u64));
@@ -99,8 +77,7 @@ fn a_source_in_a_late_shard_commits_no_shard() {
 
 #[test]
 fn a_progress_callback_stops_a_load_and_a_save() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     let tensor = |i: usize| TensorBuf::from_vec(vec![1 << 20], vec![i as u8; 1 << 20]).unwrap();
     let tensors: Vec<_> = (0..40).map(|i| (format!("t{i}"), tensor(i))).collect();
     save(&path, tensors_of(&tensors), &SaveOptions::new().durable(false)).unwrap();

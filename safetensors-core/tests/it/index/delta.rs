@@ -1,17 +1,10 @@
 //! The index of a delta, which only `open_delta_in` opens.
 
-use std::path::{Path, PathBuf};
-
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::LocalStore;
-use safetensors_core::{
-    Checkpoint, Error, ErrorKind, Limits, SaveOptions, ShardOptions, TensorBuf, TensorView,
-    serialize,
-};
-use tempfile::tempdir;
 
 use super::{write_index, write_shard};
-use crate::support::write;
+use crate::support::*;
 
 const SHARD: &str = "model-00000-of-00001.safetensors";
 
@@ -57,9 +50,8 @@ fn a_delta_opens_as_no_checkpoint() {
 /// Its other files, such as the state of a scheduler, are no model.
 #[test]
 fn an_epoch_whose_model_is_a_delta_opens_as_that() {
-    let epoch = tempdir().unwrap();
-    let delta = epoch.path().join("model.delta");
-    std::fs::create_dir(&delta).unwrap();
+    let (epoch, delta) = place("model.delta");
+    fs::create_dir(&delta).unwrap();
     write_difference(epoch.path(), "scheduler.safetensors");
     write(epoch.path(), "manifest.json", "{}");
     let index = delta.join("model.safetensors.index.json");
@@ -73,14 +65,14 @@ fn an_epoch_whose_model_is_a_delta_opens_as_that() {
     assert_eq!(error.file(), index.to_str());
     assert_eq!(open_delta(epoch.path()).unwrap(), 1);
     // Without the file of a scheduler, and with that of an optimizer.
-    std::fs::remove_file(epoch.path().join("scheduler.safetensors")).unwrap();
+    fs::remove_file(epoch.path().join("scheduler.safetensors")).unwrap();
     assert_eq!(open_delta(epoch.path()).unwrap(), 1);
     for name in ["scheduler.safetensors", "optimizer.safetensors"] {
         write_difference(epoch.path(), name);
     }
     assert_eq!(open_delta(epoch.path()).unwrap(), 1);
     // A damaged one, too, is not replaced by another file.
-    let text = std::fs::read_to_string(&index).unwrap();
+    let text = fs::read_to_string(&index).unwrap();
     write(&delta, "model.safetensors.index.json", &text[1..]);
     let error = Checkpoint::open(epoch.path()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{error}");
@@ -97,7 +89,7 @@ fn a_delta_takes_the_place_of_no_model() {
     let directory = tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let index = "model.delta/model.safetensors.index.json";
-    std::fs::create_dir(path("model.delta")).unwrap();
+    fs::create_dir(path("model.delta")).unwrap();
     let find = || CheckpointPath::find(directory.path());
     let no_checkpoint = || {
         let error = find().unwrap_err();
@@ -160,7 +152,7 @@ fn a_checkpoint_is_no_delta() {
         assert!(matches!(error.kind(), ErrorKind::NotADelta), "{error}");
         assert_eq!(error.file(), file.to_str());
     }
-    std::fs::rename(&file, directory.path().join(SHARD)).unwrap();
+    fs::rename(&file, directory.path().join(SHARD)).unwrap();
     let index = write_index(directory.path(), "model.safetensors.index.json", &[("a", SHARD)]);
     let error = open_delta(directory.path()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotADelta), "{error}");
@@ -173,7 +165,7 @@ fn a_checkpoint_may_be_saved_where_a_delta_lies() {
     write_delta(directory.path(), r#"{"delta_encoding":"xor"}"#);
     let options = ShardOptions::new().max_shard_size(1.into());
     let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[1], &[1_u8]).unwrap()));
-    safetensors_core::save_sharded(directory.path(), tensors, &options).unwrap();
+    save_sharded(directory.path(), tensors, &options).unwrap();
     assert_eq!(Checkpoint::open(directory.path()).unwrap().len(), 2);
 }
 
@@ -193,13 +185,13 @@ fn a_file_of_a_delta_is_refused_by_its_own_path() {
     assert_eq!(Checkpoint::open(other).unwrap().len(), 1);
     // Neither is one beside an index that cannot be read, nor one of numbers.
     let index = directory.path().join("model.safetensors.index.json");
-    let text = std::fs::read_to_string(&index).unwrap();
+    let text = fs::read_to_string(&index).unwrap();
     write(directory.path(), "model.safetensors.index.json", &text[1..]);
     assert_eq!(Checkpoint::open(&file).unwrap().len(), 1);
     write(directory.path(), "model.safetensors.index.json", &text);
     let numbers = TensorBuf::from_vec(vec![1], vec![1.0_f32]).unwrap();
     let options = SaveOptions::new().metadata([("a", "00620062")]);
-    safetensors_core::save(&file, [("a", numbers)], &options).unwrap();
+    save(&file, [("a", numbers)], &options).unwrap();
     assert_eq!(Checkpoint::open(&file).unwrap().len(), 1);
 }
 

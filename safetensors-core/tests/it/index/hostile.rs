@@ -3,11 +3,9 @@
 use std::fs::File;
 
 use safetensors_core::error::IndexProblem;
-use safetensors_core::{Checkpoint, Error, ErrorKind};
-use tempfile::tempdir;
 
 use super::{write_index, write_shard};
-use crate::support::{must_not_hang, write};
+use crate::support::*;
 
 /// Opens an index with this text, beside the shard `s.safetensors` that has the tensors `a` and
 /// `b`.
@@ -102,8 +100,7 @@ fn duplicate_keys_at_both_levels() {
 
 #[test]
 fn an_index_over_100_mb() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors.index.json");
+    let (_directory, path) = place("model.safetensors.index.json");
     for found in [100_000_001, 1 << 33] {
         File::create(&path).unwrap().set_len(found).unwrap();
         let error = Checkpoint::open(&path).unwrap_err();

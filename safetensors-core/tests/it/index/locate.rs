@@ -1,21 +1,19 @@
 //! Which file or index a path means.
 
-use std::{fs, io};
+use std::io;
 
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::{Checkpoint, ErrorKind};
-use tempfile::tempdir;
 
 use super::{write_index, write_shard};
-use crate::support::write;
+use crate::support::*;
 
 /// The value of the only tensor `a` of the checkpoint at a path.
-fn a(path: impl AsRef<std::path::Path>) -> u8 {
+fn a(path: impl AsRef<Path>) -> u8 {
     Checkpoint::open(path).unwrap().tensor("a").unwrap().read().unwrap().bytes()[0]
 }
 
 /// The names in the error for a directory with no checkpoint, or with several.
-fn found(directory: &std::path::Path) -> Vec<String> {
+fn found(directory: &Path) -> Vec<String> {
     let error = Checkpoint::open(directory).unwrap_err();
     assert_eq!(error.file(), directory.to_str());
     let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { unreachable!("{error}") };
@@ -212,10 +210,7 @@ fn a_path_that_does_not_exist() {
     for name in ["missing", "missing.safetensors", "missing.json", "missing/model.safetensors"] {
         let path = directory.path().join(name);
         let error = Checkpoint::open(&path).unwrap_err();
-        assert!(
-            matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound),
-            "{error}"
-        );
+        assert_eq!(io_kind(&error), io::ErrorKind::NotFound, "{error}");
         assert_eq!(error.file(), path.to_str());
     }
 }

@@ -1,14 +1,9 @@
 //! The shards that an index names: tensors and metadata that they have, lack, and share.
 
-use std::fs::{self};
 use std::io;
-use std::path::Path;
-
-use safetensors_core::{Checkpoint, ErrorKind, LoadOptions};
-use tempfile::{TempDir, tempdir};
 
 use super::{write_index, write_shard};
-use crate::support::write;
+use crate::support::*;
 
 /// A checkpoint of two shards: `a` and `c` in the first, `b` in the second.
 fn two_shards() -> TempDir {
@@ -75,10 +70,7 @@ fn a_missing_shard_names_the_shard_and_a_tensor() {
     let shard = directory.path().join("s2.safetensors");
     fs::remove_file(&shard).unwrap();
     let error = Checkpoint::open(directory.path()).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound),
-        "{error}"
-    );
+    assert_eq!(io_kind(&error), io::ErrorKind::NotFound, "{error}");
     assert_eq!((error.file(), error.tensor()), (shard.to_str(), Some("b")));
 }
 

@@ -1,14 +1,9 @@
 //! Links, which are followed, and FIFOs and devices, which are refused without waiting for them.
 
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-
-use safetensors_core::{Checkpoint, Error, ErrorKind};
-use tempfile::tempdir;
 
 use super::{write_index, write_shard};
-use crate::support::{make_fifo, must_not_hang};
+use crate::support::*;
 
 fn open(path: &Path) -> Result<Vec<u8>, Error> {
     let path = path.to_owned();
@@ -71,8 +66,7 @@ fn a_special_file_as_the_index() {
 /// `snapshots/COMMIT` has links to `../../blobs/HASH`, whose names have no extension.
 #[test]
 fn the_hubs_cache() {
-    let directory = tempdir().unwrap();
-    let snapshot = directory.path().join("snapshots/0123abcd");
+    let (directory, snapshot) = place("snapshots/0123abcd");
     fs::create_dir_all(&snapshot).unwrap();
     let link = |blob: &str, name: &str| {
         symlink(format!("../../blobs/{blob}"), snapshot.join(name)).unwrap()
@@ -104,8 +98,7 @@ fn the_hubs_cache() {
 
 #[test]
 fn dangling_links() {
-    let directory = tempdir().unwrap();
-    let dangling = directory.path().join("dangling.safetensors");
+    let (directory, dangling) = place("dangling.safetensors");
     symlink("nothing", &dangling).unwrap();
     let circle = directory.path().join("circle.safetensors");
     symlink("circle.safetensors", &circle).unwrap();

@@ -4,18 +4,12 @@ use std::fs::OpenOptions;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::time::SystemTime;
 
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, Rewrite, SafeTensors, SaveOptions, TensorBuf, save,
-};
-use tempfile::tempdir;
-
 use super::save_tensors;
-use crate::support;
+use crate::support::*;
 
 #[test]
 fn a_file_truncated_after_it_was_opened() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     save_tensors(&path, &[100, 5 << 20, 100]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let cut = checkpoint.tensor("t00001").unwrap().file_offset() + (4 << 20) + 1;
@@ -55,11 +49,7 @@ fn a_byte_that_is_not_a_bool() {
     for (data, index, found) in
         [([0, 1, 2, 1, 9], 2, 2), ([255, 1, 0, 1, 9], 0, 255), ([0, 0, 0, 3, 9], 3, 3)]
     {
-        let path = support::write(
-            directory.path(),
-            "model.safetensors",
-            support::file_with(header, &data),
-        );
+        let path = write(directory.path(), "model.safetensors", file_with(header, &data));
         let checkpoint = Checkpoint::open(&path).unwrap();
         let alone = checkpoint.tensor("mask").unwrap().read().unwrap_err();
         let together = checkpoint.read_all(&LoadOptions::new()).unwrap_err();
@@ -70,7 +60,7 @@ fn a_byte_that_is_not_a_bool() {
             assert!(error.to_string().contains("\"mask\""), "{error}");
         }
         // The bytes can still be viewed.
-        let archive = SafeTensors::parse(support::file_with(header, &data)).unwrap();
+        let archive = SafeTensors::parse(file_with(header, &data)).unwrap();
         let view = archive.view("mask").unwrap();
         assert_eq!(view.data(), &data[..4]);
         assert!(matches!(
@@ -83,8 +73,7 @@ fn a_byte_that_is_not_a_bool() {
 
 #[test]
 fn a_file_that_changes_while_it_is_open_is_an_error() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let buf = TensorBuf::from_vec(vec![4], vec![1_u8, 2, 3, 4]).unwrap();
     save(&path, [("w", &buf)], &SaveOptions::new()).unwrap();
     let mut file = OpenOptions::new().write(true).open(&path).unwrap();

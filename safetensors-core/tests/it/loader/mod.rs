@@ -6,9 +6,7 @@ mod reading;
 mod sources;
 mod waiting;
 
-use std::path::Path;
-
-use safetensors_core::{Dtype, SaveOptions, TensorView, save};
+use crate::support::*;
 
 /// `len` bytes that differ by position and seed.
 pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {

@@ -1,22 +1,16 @@
 //! Tensors read by any number of threads, in one call or in several, some or all of them.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{fs, io};
+use std::io;
 
 use safetensors_core::io::{FileSource, ReadRange};
 use safetensors_core::load::read_tensors;
-use safetensors_core::{
-    Checkpoint, ErrorKind, LazyTensor, LoadOptions, ReadAt, SaveOptions, TensorBuf, save, serialize,
-};
-use tempfile::tempdir;
 
 use super::save_tensors;
+use crate::support::*;
 
 #[test]
 fn any_number_of_threads_reads_what_one_reads() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     // Lengths around the size of the pieces that threads read, and of several pieces.
     let piece = 4 << 20;
     let data =
@@ -35,8 +29,7 @@ fn any_number_of_threads_reads_what_one_reads() {
 
 #[test]
 fn thousands_of_tiny_tensors() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let lengths: Vec<_> = (0..5000).map(|i| i % 9).collect();
     let data = save_tensors(&path, &lengths);
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -70,8 +63,7 @@ fn an_empty_checkpoint() {
 #[test]
 #[allow(unsafe_code, reason = "mapping a file is a promise that it stays as it is")]
 fn mapped_views_equal_what_is_read() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let data = save_tensors(&path, &[0, 1, 4096, 5 << 20, 0]);
     // SAFETY: the file lies in a temporary directory of this test, which does not change the file
     // while it is mapped.
@@ -146,11 +138,7 @@ fn small_neighbours_are_read_in_one_call_and_large_tensors_in_several() {
 
 #[test]
 fn progress_reaches_the_total_and_can_cancel() {
-    use std::ops::ControlFlow;
-    use std::sync::{Arc, Mutex};
-
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let large = TensorBuf::from_vec(vec![9 << 20], vec![1_u8; 9 << 20]).unwrap();
     let empty = TensorBuf::from_vec::<f32>(vec![0], vec![]).unwrap();
     save(&path, [("large", &large), ("empty", &empty)], &SaveOptions::new()).unwrap();
@@ -176,8 +164,7 @@ fn progress_reaches_the_total_and_can_cancel() {
 
 #[test]
 fn some_tensors_by_a_filter_or_by_name() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     let bufs = ["a.x", "a.y", "b.x"]
         .map(|name| (name, TensorBuf::from_vec(vec![3], name.as_bytes().to_vec()).unwrap()));
     save(&path, bufs.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new()).unwrap();

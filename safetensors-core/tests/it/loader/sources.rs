@@ -1,16 +1,12 @@
 //! Other sources than whole files: longer than memory, failing, changing, and read range by range.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::{fs, io};
+use std::io;
+use std::sync::atomic::AtomicBool;
 
 use safetensors_core::io::{FileSource, ReadRange};
-use safetensors_core::{
-    ErrorKind, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorBuf, serialize,
-};
-use tempfile::tempdir;
 
 use super::pattern;
-use crate::support;
+use crate::support::*;
 
 /// A source of any length: a header, and zeros after it that are not stored.
 #[derive(Debug)]
@@ -23,7 +19,7 @@ impl Sparse {
     fn of_one_tensor(bytes: u64) -> Self {
         let header =
             format!(r#"{{"huge":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
-        let start = support::file(header, 0);
+        let start = file(header, 0);
         Self { len: start.len() as u64 + bytes, start }
     }
 }
@@ -96,8 +92,7 @@ fn bytes_that_shrink() {
     }
 
     let header = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
-    let archive =
-        SafeTensors::parse(Shrinks(support::file(header, 4), AtomicBool::new(false))).unwrap();
+    let archive = SafeTensors::parse(Shrinks(file(header, 4), AtomicBool::new(false))).unwrap();
     assert!(archive.view("a").is_ok());
     archive.source().1.store(true, Ordering::Relaxed);
     let view = archive.view("a").unwrap_err();
@@ -135,8 +130,7 @@ fn a_source_that_changes_while_its_header_is_read() {
 
 #[test]
 fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("bytes");
+    let (_dir, path) = place("bytes");
     fs::write(&path, pattern(100, 0)).unwrap();
     let source = FileSource::open(&path).unwrap();
     let read = |places: [(u64, usize); 3]| {
@@ -195,7 +189,7 @@ fn the_header_of_a_young_file_is_read_twice() {
         let room = " ".repeat(3 << 19);
         let text =
             format!(r#"{{{room}"{name}":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}}}"#);
-        support::file(text, 2)
+        file(text, 2)
     };
     // Reads: the length, the text; then the length and two pieces of the text again.
     for (versions, reads, is_young, is_found) in [

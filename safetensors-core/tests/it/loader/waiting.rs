@@ -1,19 +1,15 @@
 //! A source whose calls wait, such as one behind a network: few calls, many at once.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use std::{io, ops, thread};
 
 use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::load::read_slices;
 use safetensors_core::slice::RankPart;
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, SaveOptions, TensorBuf, TensorView,
-    serialize,
-};
 
 use super::pattern;
+use crate::support::*;
 
 const MIB: usize = 1 << 20;
 

@@ -3,6 +3,7 @@
 use safetensors_core::lora::Adapter;
 
 use super::{adapter, base};
+use crate::support::*;
 
 const DOWN: &str = "base_model.model.layers.0.q.lora_A.weight";
 const UP: &str = "base_model.model.layers.0.q.lora_B.weight";
@@ -153,9 +154,7 @@ fn numbers_that_are_not_finite() {
 /// A checkpoint whose weight is not of floating-point numbers, or of more digits than F32.
 #[test]
 fn dtypes_that_cannot_be_merged() {
-    use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf, save};
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     for dtype in [Dtype::F64, Dtype::I32] {
         let zeros = TensorBuf::from_vec(vec![4, 3], vec![0.0_f32; 12]).unwrap();
         let zeros = zeros.convert(dtype, &Default::default()).unwrap();
@@ -169,16 +168,14 @@ fn dtypes_that_cannot_be_merged() {
 /// Tensors that an adapter has whole, next to their scales.
 #[test]
 fn codes_of_an_adapter_are_no_numbers() {
-    use safetensors_core::{Dtype, SaveOptions, TensorBuf, TensorView, save};
     let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40]).unwrap();
     let half = TensorBuf::from_vec(vec![1], vec![0.5_f32]).unwrap();
     let name = "base_model.model.head.weight";
     let codes = (name.to_owned(), TensorBuf::from_view(&codes).unwrap());
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("adapter_model.safetensors");
+    let (directory, path) = place("adapter_model.safetensors");
     save(path, [codes, (format!("{name}_scale"), half)], &SaveOptions::new()).unwrap();
     let settings = r#"{"peft_type": "LORA", "r": 1, "modules_to_save": ["head"]}"#;
-    std::fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
+    fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
     let adapter = Adapter::open(directory.path()).unwrap();
     let error = base(&[("head.weight", &[1, 2])]).merged([adapter]).unwrap_err().to_string();
     assert!(error.contains("8-bit with scales") && error.contains(name), "{error}");

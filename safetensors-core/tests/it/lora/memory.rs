@@ -1,12 +1,12 @@
 //! A merge takes the memory of a few pieces, whatever the size of the weight.
 
-use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions};
 use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::growth;
 use safetensors_testing::memory::resident;
 use safetensors_testing::process::is_alone;
 
 use super::adapter;
+use crate::support::*;
 
 #[test]
 fn a_weight_is_merged_in_less_memory_than_it_has() {
@@ -14,8 +14,7 @@ fn a_weight_is_merged_in_less_memory_than_it_has() {
         return;
     }
     const MIB: u64 = 1 << 20;
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     // 48 MiB of zeros, which are a hole in the file.
     let shape = vec![6144, 4096];
     write_hole(&path, [("q.weight".to_owned(), Dtype::BF16, shape)]);

@@ -6,10 +6,9 @@ mod memory;
 mod references;
 mod requests;
 
-use std::path::Path;
-
 use safetensors_core::lora::Adapter;
-use safetensors_core::{Checkpoint, Result, SaveOptions, TensorBuf, save};
+
+use crate::support::*;
 
 /// A file of F32 tensors with these names and shapes. Their values count up from 1.
 fn write(path: &Path, tensors: &[(&str, &[usize])]) {
@@ -22,11 +21,11 @@ fn write(path: &Path, tensors: &[(&str, &[usize])]) {
 
 /// An adapter of these tensors, with these settings beside it.
 fn adapter(settings: Option<&str>, tensors: &[(&str, &[usize])]) -> Result<Adapter> {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     write(&directory.path().join("adapter_model.safetensors"), tensors);
     if let Some(settings) = settings {
         let json = format!("{{\"peft_type\": \"LORA\"{settings}}}");
-        std::fs::write(directory.path().join("adapter_config.json"), json).unwrap();
+        fs::write(directory.path().join("adapter_config.json"), json).unwrap();
     }
     // On this system an open file can be read after its directory is gone.
     Adapter::open(directory.path())
@@ -34,8 +33,7 @@ fn adapter(settings: Option<&str>, tensors: &[(&str, &[usize])]) -> Result<Adapt
 
 /// A checkpoint of these tensors.
 fn base(tensors: &[(&str, &[usize])]) -> Checkpoint {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     write(&path, tensors);
     Checkpoint::open(&path).unwrap()
 }

@@ -4,15 +4,11 @@ use std::collections::BTreeSet;
 
 use safetensors_core::checkpoint::{Assembled, Computed};
 use safetensors_core::lora::Adapter;
-use safetensors_core::{
-    Checkpoint, Dtype, LoadOptions, Rewrite, SaveOptions, ShardOptions, TensorBuf, TensorView,
-    save, save_sharded,
-};
 use safetensors_testing::dcp::save_rows;
 use safetensors_testing::lora::Merge;
 
 use super::{adapter, base};
-use crate::support::check_parts;
+use crate::support::*;
 
 fn merged(fixture: &Merge) -> Checkpoint<Computed<Assembled>> {
     fixture.base().merged(fixture.adapters()).unwrap_or_else(|error| {
@@ -59,8 +55,7 @@ fn parts_are_parts_of_the_whole() {
 fn a_rewrite_writes_the_sums() {
     for fixture in Merge::all() {
         let merged = merged(&fixture);
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (_directory, path) = place("model.safetensors");
         Rewrite::of(&merged).save(&path, &SaveOptions::new().durable(false)).unwrap();
         let saved = Checkpoint::open(&path).unwrap();
         assert_eq!(saved.len(), merged.len());
@@ -112,7 +107,7 @@ fn a_scale_multiplies_the_product() {
 /// Shards, of which one has no weight that changes, and a tied weight.
 #[test]
 fn shards_and_other_names_of_a_weight() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     let values = [1.0_f32, 2.0, 3.0, 4.0];
     let weight = TensorBuf::from_vec(vec![2, 2], values.to_vec()).unwrap();
     let tensors = ["embed.weight", "norm", "q.weight"].map(|name| (name, &weight));
@@ -154,7 +149,7 @@ fn a_tensor_of_an_adapter_replaces_one_name_of_a_tied_weight() {
         adapter(&[(names[0], &[1, 2]), (names[1], &[2, 1])])
     };
     let (old, new, sum) = ([5.0, 6.0, 7.0, 8.0], [1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 5.0, 8.0]);
-    let (directory, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (directory, out) = (tempdir().unwrap(), tempfile::tempdir().unwrap());
     let weight = TensorBuf::from_vec(vec![2, 2], old.to_vec()).unwrap();
     let tensors = ["embed.weight", "norm", "q.weight"].map(|name| (name, &weight));
     for shard_size in [16, 1 << 20] {
@@ -190,8 +185,7 @@ fn a_tensor_of_an_adapter_replaces_one_name_of_a_tied_weight() {
 fn settings_of_diffusers() {
     let base = || base(&[("blocks.0.q.weight", &[2, 2])]);
     let ones = |shape: &[usize]| TensorBuf::from_vec(shape.to_vec(), vec![1.0_f32; 2]).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("lora.safetensors");
+    let (_directory, path) = place("lora.safetensors");
     let tensors = [
         ("transformer.blocks.0.q.lora_A.weight", ones(&[1, 2])),
         ("transformer.blocks.0.q.lora_B.weight", ones(&[2, 1])),
@@ -211,8 +205,7 @@ fn settings_of_diffusers() {
 /// Quantised weights are merged as numbers.
 #[test]
 fn a_quantised_base_is_dequantised_first() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let codes = TensorView::new(Dtype::F8_E4M3, &[2, 2], &[0x38; 4]).unwrap();
     let half = 0.5_f32.to_le_bytes();
     let scales = TensorView::new(Dtype::F32, &[1], &half).unwrap();
@@ -232,12 +225,12 @@ fn a_quantised_base_is_dequantised_first() {
 /// A directory to which ranks of PyTorch have saved opens as their adapter.
 #[test]
 fn an_adapter_in_parts() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     let names = ["head.lora_A.weight", "head.lora_B.weight"];
     let whole = base(&[(names[0], &[2, 3]), (names[1], &[4, 2])]);
     save_rows(directory.path(), &whole);
     let settings = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2}"#;
-    std::fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
+    fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
     let merged = base(&[("head.weight", &[4, 3])]);
     let merged = merged.merged([Adapter::open(directory.path()).unwrap()]).unwrap();
     // B and A count up from 1, and so does the base, to which their product is added.

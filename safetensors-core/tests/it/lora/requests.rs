@@ -2,16 +2,12 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
 
 use safetensors_core::io::Requests;
-use safetensors_core::{
-    Checkpoint, Dtype, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf, TensorView, save,
-    serialize,
-};
 use safetensors_testing::read_at::NotingSource;
 
 use super::adapter;
+use crate::support::*;
 
 /// Bytes, and what was announced and read of them.
 struct Remote {
@@ -81,10 +77,9 @@ fn a_merge_asks_for_the_ranges_that_a_load_would() {
 /// The codes of a weight that is stored transposed are read together, as they are without adapters.
 #[test]
 fn a_merge_reads_a_quantised_base_as_a_load_does() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     let config = r#"{"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32}}"#;
-    std::fs::write(directory.path().join("config.json"), config).unwrap();
+    fs::write(directory.path().join("config.json"), config).unwrap();
     let zeros = [0; 512 * 64 * 4];
     let stored = [
         ("q.qweight", Dtype::I32, [512, 64], 4),
@@ -96,7 +91,7 @@ fn a_merge_reads_a_quantised_base_as_a_load_does() {
     });
     save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
     let open = || {
-        let open = |path: &_| Ok(NotingSource::new(std::fs::read(path).unwrap()));
+        let open = |path: &_| Ok(NotingSource::new(fs::read(path).unwrap()));
         Checkpoint::open_by(&path, &Limits::default(), open).unwrap().dequantized().unwrap()
     };
     let (plain, base) = (open(), open());

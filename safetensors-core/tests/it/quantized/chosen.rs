@@ -1,17 +1,11 @@
 //! Only what other programs read as codes is quantised, and `config.json` says what was not.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_core::save::Sink;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Result, Rewrite, SaveOptions, TensorBuf,
-    TensorSource, save,
-};
 use serde_json::Value;
 
 use super::checkpoint;
+use crate::support::*;
 
 const NVFP4: Quantization = Quantization::Nvfp4;
 
@@ -123,8 +117,7 @@ fn the_output_of_an_attention_of_pytorch_is_not_quantised() {
 /// The tensor may have the name of the linear layer in its file, and the embedding be the alias.
 #[test]
 fn an_embedding_is_not_quantised_under_the_name_of_a_linear_layer() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     for (own, alias) in [("a.proj", "a.embed"), ("a.embed", "a.proj")] {
         let [own, alias] = [own, alias].map(|module| format!("{module}.weight"));
         let options = SaveOptions::new().metadata([(&alias, &own)]);
@@ -202,8 +195,7 @@ fn weights_of_one_matrix_share_their_global_scale() {
 /// A tied weight is in two matrices, which both share its scale.
 #[test]
 fn a_tied_weight_joins_the_matrices_of_its_names() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let options = SaveOptions::new().metadata([("b.k_proj.weight", "a.k_proj.weight")]);
     let tensors = [("a.q_proj.weight", 1.0), ("a.k_proj.weight", 2.0), ("b.q_proj.weight", 4.0)];
     let tensors = tensors.map(|(name, largest)| (name, floats(&[1, 16], largest)));
@@ -242,7 +234,7 @@ impl TensorSource for Counted {
 
 #[test]
 fn weights_of_one_matrix_are_read_three_times_each() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let names = ["q_proj", "k_proj", "v_proj", "o_proj"];
     let counts = names.map(|_| Arc::new(AtomicUsize::new(0)));
     let mut rewrite = Rewrite::new();

@@ -2,19 +2,15 @@
 //! before anything is read.
 
 use std::io;
-use std::path::Path;
 
-use safetensors_core::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Store, StoreEntry};
+use safetensors_core::checkpoint::store::{FileKind, MemoryFile, Store, StoreEntry};
 use safetensors_core::error::QuantizationProblem;
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, Limits, SaveOptions, TensorBuf, serialize};
+
+use Dtype::{C64, F8_E4M3, F16, F32, I8, I32, U8, U32};
+use safetensors_testing::quantized::raw;
 
 use super::checkpoint;
-
-fn buf(dtype: Dtype, shape: &[usize]) -> TensorBuf {
-    let len = shape.iter().product::<usize>() * dtype.bits() as usize / 8;
-    let view = vec![0; len];
-    TensorBuf::from_view(&safetensors_core::TensorView::new(dtype, shape, &view).unwrap()).unwrap()
-}
+use crate::support::*;
 
 /// The problem of opening these tensors as numbers, and the whole message.
 fn problem(
@@ -22,7 +18,7 @@ fn problem(
     tensors: &[(&str, Dtype, &[usize])],
 ) -> (QuantizationProblem, String) {
     let tensors: Vec<_> =
-        tensors.iter().map(|(name, dtype, shape)| (*name, buf(*dtype, shape))).collect();
+        tensors.iter().map(|(name, dtype, shape)| (*name, raw(*dtype, shape, &[0]))).collect();
     let (_directory, checkpoint) = checkpoint(config, &tensors);
     let error = checkpoint.dequantized().unwrap_err();
     let text = error.to_string();
@@ -38,24 +34,16 @@ const GPTQ: Option<&str> = Some(r#"{"quant_method": "gptq", "bits": 4, "group_si
 #[test]
 fn a_tensor_that_is_missing_is_named() {
     for (config, tensors, missing) in [
-        (GPTQ, vec![("a.qweight", Dtype::I32, &[4, 8][..])], "a.scales"),
-        (
-            GPTQ,
-            vec![("a.qweight", Dtype::I32, &[4, 8][..]), ("a.scales", Dtype::F16, &[4, 8])],
-            "a.qzeros",
-        ),
+        (GPTQ, vec![("a.qweight", I32, &[4, 8][..])], "a.scales"),
+        (GPTQ, vec![("a.qweight", I32, &[4, 8][..]), ("a.scales", F16, &[4, 8])], "a.qzeros"),
         (
             Some(r#"{"quant_method": "fp8"}"#),
-            vec![("a.weight", Dtype::F8_E4M3, &[4, 8][..])],
+            vec![("a.weight", F8_E4M3, &[4, 8][..])],
             "a.weight_scale",
         ),
-        (None, vec![("a.weight_packed", Dtype::U8, &[4, 8][..])], "a.weight_scale"),
-        (
-            Some(r#"{"quant_method": "mxfp4"}"#),
-            vec![("a_blocks", Dtype::U8, &[4, 1, 16][..])],
-            "a_scales",
-        ),
-        (None, vec![("a.W_q", Dtype::U8, &[4, 8][..]), ("a.zero", Dtype::F16, &[4, 1])], "a.scale"),
+        (None, vec![("a.weight_packed", U8, &[4, 8][..])], "a.weight_scale"),
+        (Some(r#"{"quant_method": "mxfp4"}"#), vec![("a_blocks", U8, &[4, 1, 16][..])], "a_scales"),
+        (None, vec![("a.W_q", U8, &[4, 8][..]), ("a.zero", F16, &[4, 1])], "a.scale"),
     ] {
         let (problem, text) = problem(config, &tensors);
         let is_right = matches!(
@@ -68,11 +56,7 @@ fn a_tensor_that_is_missing_is_named() {
 #[test]
 fn shapes_and_settings_that_contradict_each_other_are_refused() {
     let gptq = |scales: &'static [usize], zeros: &'static [usize]| {
-        vec![
-            ("a.qweight", Dtype::I32, &[4, 8][..]),
-            ("a.scales", Dtype::F16, scales),
-            ("a.qzeros", Dtype::I32, zeros),
-        ]
+        vec![("a.qweight", I32, &[4, 8][..]), ("a.scales", F16, scales), ("a.qzeros", I32, zeros)]
     };
     let three_bits = Some(r#"{"quant_method": "gptq", "bits": 3, "group_size": 8}"#);
     let groups_of_64 = Some(r#"{"quant_method": "gptq", "bits": 4, "group_size": 64}"#);
@@ -88,39 +72,36 @@ fn shapes_and_settings_that_contradict_each_other_are_refused() {
         (
             awq,
             vec![
-                ("a.qweight", Dtype::I32, &[32, 1][..]),
-                ("a.scales", Dtype::F16, &[4, 8]),
-                ("a.qzeros", Dtype::I32, &[4, 1]),
+                ("a.qweight", I32, &[32, 1][..]),
+                ("a.scales", F16, &[4, 8]),
+                ("a.qzeros", I32, &[4, 1]),
             ],
         ),
         (
             mlx,
             vec![
-                ("a.weight", Dtype::U32, &[4, 8][..]),
-                ("a.scales", Dtype::F16, &[4, 2]),
-                ("a.biases", Dtype::F16, &[4, 2]),
+                ("a.weight", U32, &[4, 8][..]),
+                ("a.scales", F16, &[4, 2]),
+                ("a.biases", F16, &[4, 2]),
             ],
         ),
         // The settings say other bits.
         (
             quanto,
             vec![
-                ("a.weight._data._data", Dtype::U8, &[4, 50][..]),
-                ("a.weight._scale", Dtype::F32, &[8, 1]),
-                ("a.weight._shift", Dtype::F32, &[8, 1]),
+                ("a.weight._data._data", U8, &[4, 50][..]),
+                ("a.weight._scale", F32, &[8, 1]),
+                ("a.weight._shift", F32, &[8, 1]),
             ],
         ),
-        (
-            gemma,
-            vec![("a.weight", Dtype::U8, &[4, 8][..]), ("a.weight_scale", Dtype::F32, &[4, 1])],
-        ),
+        (gemma, vec![("a.weight", U8, &[4, 8][..]), ("a.weight_scale", F32, &[4, 1])]),
         // Zero points that are fewer than scales, and packed for other bits.
         (
             None,
             vec![
-                ("a.weight", Dtype::I8, &[4, 8][..]),
-                ("a.weight_scale", Dtype::F32, &[4, 1]),
-                ("a.weight_zero_point", Dtype::I8, &[3, 1]),
+                ("a.weight", I8, &[4, 8][..]),
+                ("a.weight_scale", F32, &[4, 1]),
+                ("a.weight_zero_point", I8, &[3, 1]),
             ],
         ),
         // Zero points of another shape.
@@ -128,26 +109,14 @@ fn shapes_and_settings_that_contradict_each_other_are_refused() {
         // Scales that fit neither GPTQ nor AWQ.
         (GPTQ, gptq(&[4, 9], &[4, 1])),
         // Groups that do not divide the columns.
+        (None, vec![("a.weight", F8_E4M3, &[4, 9][..]), ("a.weight_scale", F32, &[4, 2])]),
+        (None, vec![("a.weight", F8_E4M3, &[4, 8][..]), ("a.weight_scale", C64, &[4, 1])]),
         (
             None,
             vec![
-                ("a.weight", Dtype::F8_E4M3, &[4, 9][..]),
-                ("a.weight_scale", Dtype::F32, &[4, 2]),
-            ],
-        ),
-        (
-            None,
-            vec![
-                ("a.weight", Dtype::F8_E4M3, &[4, 8][..]),
-                ("a.weight_scale", Dtype::C64, &[4, 1]),
-            ],
-        ),
-        (
-            None,
-            vec![
-                ("a.weight_packed", Dtype::U8, &[4, 16][..]),
-                ("a.weight_scale", Dtype::F8_E4M3, &[4, 1]),
-                ("a.weight_global_scale", Dtype::F32, &[1]),
+                ("a.weight_packed", U8, &[4, 16][..]),
+                ("a.weight_scale", F8_E4M3, &[4, 1]),
+                ("a.weight_global_scale", F32, &[1]),
             ],
         ),
     ] {
@@ -160,8 +129,8 @@ fn shapes_and_settings_that_contradict_each_other_are_refused() {
 #[test]
 fn settings_with_another_size_of_groups_are_refused() {
     let tensors = [
-        ("a.weight_packed", buf(Dtype::I32, &[4, 8])),
-        ("a.weight_scale", buf(Dtype::F16, &[4, 2])),
+        ("a.weight_packed", raw(I32, &[4, 8], &[0])),
+        ("a.weight_scale", raw(F16, &[4, 2], &[0])),
         ("a.weight_shape", TensorBuf::from_vec(vec![2], vec![4_i64, 64]).unwrap()),
     ];
     for (size, is_right) in [(32, true), (16, false), (64, false)] {
@@ -187,8 +156,8 @@ fn settings_may_have_whole_rows_beside_groups() {
         "c": {"weights": null}}}"#;
     for (groups, is_right) in [(1, true), (2, true), (4, false)] {
         let tensors = [
-            ("a.weight_packed", buf(Dtype::I32, &[4, 8])),
-            ("a.weight_scale", buf(Dtype::F16, &[4, groups])),
+            ("a.weight_packed", raw(I32, &[4, 8], &[0])),
+            ("a.weight_scale", raw(F16, &[4, groups], &[0])),
             ("a.weight_shape", TensorBuf::from_vec(vec![2], vec![4_i64, 64]).unwrap()),
         ];
         let (_directory, checkpoint) = checkpoint(Some(config), &tensors);
@@ -200,13 +169,13 @@ fn settings_may_have_whole_rows_beside_groups() {
 /// Groups of Quanto may be whole rows, or several make one: only more than the codes tells.
 #[test]
 fn the_shape_of_a_weight_is_not_guessed() {
-    let codes = ("a.q_proj.weight._data._data", Dtype::U8, &[4, 128][..]);
-    let scales = ("a.q_proj.weight._scale", Dtype::F32, &[8, 1][..]);
-    let shifts = ("a.q_proj.weight._shift", Dtype::F32, &[8, 1][..]);
+    let codes = ("a.q_proj.weight._data._data", U8, &[4, 128][..]);
+    let scales = ("a.q_proj.weight._scale", F32, &[8, 1][..]);
+    let shifts = ("a.q_proj.weight._shift", F32, &[8, 1][..]);
     let (unknown, text) = problem(None, &[codes, scales, shifts]);
     assert!(matches!(unknown, QuantizationProblem::Config { .. }), "{text}");
     assert!(text.contains("a.q_proj.weight") && text.contains("shape"), "{text}");
-    let bias = ("a.q_proj.bias", Dtype::F32, &[3][..]);
+    let bias = ("a.q_proj.bias", F32, &[3][..]);
     let (wrong, text) = problem(None, &[codes, scales, shifts, bias]);
     assert!(matches!(wrong, QuantizationProblem::Mismatch { .. }), "{text}");
     assert!(text.contains("3 rows") && text.contains("8 groups of 128"), "{text}");
@@ -216,8 +185,8 @@ fn the_shape_of_a_weight_is_not_guessed() {
 #[test]
 fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
     let tensors = [
-        ("layers.0.mlp.up.weight", Dtype::U8, &[4, 8][..]),
-        ("layers.0.mlp.up.weight_scale", Dtype::F32, &[4, 1]),
+        ("layers.0.mlp.up.weight", U8, &[4, 8][..]),
+        ("layers.0.mlp.up.weight_scale", F32, &[4, 1]),
     ];
     let config = |patterns: &str| {
         format!(
@@ -230,7 +199,7 @@ fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
         (r#"{"layers": {"num_bits": 4}, "mlp": {"num_bits": 2}}"#, 16),
         (r#"{"mlp": {}, "mlp.": {"num_bits": 2}, "^layers": {"num_bits": 2}}"#, 32),
     ] {
-        let bufs = tensors.map(|(name, dtype, shape)| (name, buf(dtype, shape)));
+        let bufs = tensors.map(|(name, dtype, shape)| (name, raw(dtype, shape, &[0])));
         let (_directory, checkpoint) = checkpoint(Some(&config(patterns)), &bufs);
         let weights = checkpoint.quantized_weights().unwrap();
         assert_eq!(weights[0].shape, [4, columns], "{patterns}");
@@ -258,11 +227,8 @@ fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
 /// The two versions of GPTQ have the same tensors and other numbers.
 #[test]
 fn gptq_is_not_guessed_without_its_settings() {
-    let tensors = [
-        ("a.qweight", Dtype::I32, &[4, 8][..]),
-        ("a.scales", Dtype::F16, &[4, 8]),
-        ("a.qzeros", Dtype::I32, &[4, 1]),
-    ];
+    let tensors =
+        [("a.qweight", I32, &[4, 8][..]), ("a.scales", F16, &[4, 8]), ("a.qzeros", I32, &[4, 1])];
     let (problem, text) = problem(None, &tensors);
     assert!(matches!(problem, QuantizationProblem::Config { .. }), "{text}");
     assert!(text.contains("a.qweight") && text.contains("config.json"), "{text}");
@@ -276,25 +242,25 @@ fn settings_that_a_store_refuses_are_absent() {
     impl Store for Refusing {
         type File = MemoryFile<Vec<u8>>;
 
-        fn open(&self, path: &Path) -> safetensors_core::Result<Self::File> {
+        fn open(&self, path: &Path) -> Result<Self::File> {
             self.0.open(path)
         }
 
-        fn kind(&self, path: &Path) -> safetensors_core::Result<Option<FileKind>> {
+        fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
             match path.extension() {
                 Some(end) if end == "json" => Err(ErrorKind::Io(self.1.into()).into()),
                 _ => self.0.kind(path),
             }
         }
 
-        fn list(&self, directory: &Path) -> safetensors_core::Result<Vec<StoreEntry>> {
+        fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
             self.0.list(directory)
         }
     }
     for (kind, is_absent) in
         [(io::ErrorKind::PermissionDenied, true), (io::ErrorKind::TimedOut, false)]
     {
-        let weight = buf(Dtype::F8_E4M3, &[2, 2]);
+        let weight = raw(F8_E4M3, &[2, 2], &[0]);
         let scale = TensorBuf::from_vec(vec![1], vec![0.5_f32]).unwrap();
         let tensors = [("a.weight", &weight), ("a.weight_scale", &scale)];
         let file = serialize(tensors, &SaveOptions::new()).unwrap();
@@ -308,7 +274,7 @@ fn settings_that_a_store_refuses_are_absent() {
 
 #[test]
 fn a_config_that_is_no_json_is_named() {
-    let (problem, text) = problem(Some("{"), &[("a", Dtype::U8, &[1])]);
+    let (problem, text) = problem(Some("{"), &[("a", U8, &[1])]);
     assert!(matches!(problem, QuantizationProblem::Config { .. }), "{text}");
     assert!(text.contains("config.json"), "{text}");
 }
@@ -317,9 +283,9 @@ fn a_config_that_is_no_json_is_named() {
 fn a_group_that_does_not_exist_is_an_error_when_it_is_read() {
     let index = TensorBuf::from_vec(vec![8], vec![0_i32, 1, 2, -1, 0, 0, 0, 0]).unwrap();
     let tensors = [
-        ("a.qweight", buf(Dtype::I32, &[1, 8])),
-        ("a.scales", buf(Dtype::F16, &[2, 8])),
-        ("a.qzeros", buf(Dtype::I32, &[2, 1])),
+        ("a.qweight", raw(I32, &[1, 8], &[0])),
+        ("a.scales", raw(F16, &[2, 8], &[0])),
+        ("a.qzeros", raw(I32, &[2, 1], &[0])),
         ("a.g_idx", index),
     ];
     let groups_of_four = Some(r#"{"quant_method": "gptq", "bits": 4, "group_size": 4}"#);

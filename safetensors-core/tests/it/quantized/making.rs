@@ -1,17 +1,13 @@
 //! Weights that are quantised are what compressed-tensors makes of them.
 
 use safetensors_core::quantized::{LinearLayers, Quantization, QuantizationError};
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
-    TensorView, save,
-};
 use safetensors_testing::quantized::made_by_reference;
-use tempfile::TempDir;
+
+use crate::support::*;
 
 /// A checkpoint with these tensors of F32.
 fn saved(tensors: &[(&str, &[usize], &[f32])]) -> (TempDir, Checkpoint) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let tensors = tensors.iter().map(|&(name, shape, values)| {
         (name, TensorBuf::from_vec(shape.to_vec(), values.to_vec()).unwrap())
     });
@@ -21,7 +17,7 @@ fn saved(tensors: &[(&str, &[usize], &[f32])]) -> (TempDir, Checkpoint) {
 
 #[test]
 fn codes_and_scales_are_those_of_the_reference() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let reference = made_by_reference();
     for how in Quantization::ALL {
         let out = dir.path().join(how.name());
@@ -79,7 +75,7 @@ fn what_is_quantised_is_read_back() {
         assert!(config.contains("\n  \"rope_theta\": 1e-05\n"), "{config}");
         for with_settings in [false, true] {
             if with_settings {
-                std::fs::write(out.join("config.json"), &config).unwrap();
+                fs::write(out.join("config.json"), &config).unwrap();
             }
             let quantised = Checkpoint::open(&out).unwrap();
             let weights = quantised.quantized_weights().unwrap();
@@ -205,8 +201,7 @@ fn empty_weights_have_empty_codes() {
 /// Tied weights stay tied, whichever of their names is quantised.
 #[test]
 fn tied_weights_share_codes_and_scales() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let weight = TensorBuf::from_vec(vec![2, 32], vec![1.0_f32; 64]).unwrap();
     let options = SaveOptions::new().metadata([("b.weight", "a.weight")]);
     save(&path, [("a.weight", weight)], &options).unwrap();
@@ -245,8 +240,7 @@ fn tied_weights_share_codes_and_scales() {
 /// what is gone.
 #[test]
 fn a_tied_weight_has_both_names_after_it_was_quantised() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let numbers: Vec<f32> = (0..64_u8).map(f32::from).collect();
     let weight = TensorBuf::from_vec(vec![2, 32], numbers).unwrap();
     let options = SaveOptions::new().metadata([("b.weight", "a.weight")]);
@@ -291,7 +285,7 @@ fn codes_are_neither_cast_nor_quantised_again() {
         .unwrap()
         .save(&out, &SaveOptions::new())
         .unwrap();
-    let dtypes = |out: &std::path::Path| {
+    let dtypes = |out: &Path| {
         let mut dtypes: Vec<_> = Checkpoint::open(out)
             .unwrap()
             .tensors()
@@ -319,8 +313,7 @@ fn codes_are_neither_cast_nor_quantised_again() {
 /// A weight that is quantised already is quantised anew from its numbers, and its scales go.
 #[test]
 fn quantised_weights_are_quantised_anew() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40]).unwrap();
     let half = 0.5_f32.to_le_bytes();
     let scales = TensorView::new(Dtype::F32, &[1, 1], &half).unwrap();

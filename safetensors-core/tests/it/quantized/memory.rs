@@ -1,11 +1,11 @@
 //! Loading quantised weights takes the memory of the numbers and little more.
 
-use safetensors_core::{Checkpoint, Dtype, LoadOptions};
 use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::{growth, resident};
 use safetensors_testing::process::is_alone;
 
 use super::write_config;
+use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
@@ -15,7 +15,7 @@ fn numbers_take_their_bytes_and_32_mib_at_most() {
     if !is_alone(numbers_take_their_bytes_and_32_mib_at_most) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     write_config(dir.path(), Some(r#"{"quant_method": "awq", "version": "gemm"}"#));
     let path = dir.path().join("model.safetensors");
     let (inputs, outputs) = (4096, 6144);

@@ -12,10 +12,7 @@ mod references;
 mod refusals;
 mod rows;
 
-use std::path::Path;
-
-use safetensors_core::{Checkpoint, SaveOptions, TensorBuf, save};
-use tempfile::TempDir;
+use crate::support::*;
 
 /// A checkpoint with these tensors, and perhaps a `config.json` beside it.
 fn checkpoint(config: Option<&str>, tensors: &[(&str, TensorBuf)]) -> (TempDir, Checkpoint) {
@@ -28,7 +25,7 @@ fn with_metadata(
     tensors: &[(&str, TensorBuf)],
     metadata: &[(&str, &str)],
 ) -> (TempDir, Checkpoint) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     write_config(directory.path(), config);
     let path = directory.path().join("model.safetensors");
     let tensors = tensors.iter().map(|(name, buf)| (*name, buf));
@@ -41,6 +38,6 @@ fn with_metadata(
 fn write_config(directory: &Path, config: Option<&str>) {
     if let Some(config) = config {
         let text = format!("{{\"quantization_config\": {config}}}");
-        std::fs::write(directory.join("config.json"), text).unwrap();
+        fs::write(directory.join("config.json"), text).unwrap();
     }
 }

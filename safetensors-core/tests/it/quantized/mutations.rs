@@ -1,11 +1,9 @@
 //! Every fixture with one companion added, dropped, renamed or reshaped: its numbers are the same, or
 //! it is refused.
 
-use std::collections::BTreeMap;
-
-use safetensors_core::checkpoint::store::MemoryStore;
-use safetensors_core::{Checkpoint, Dtype, Limits, SaveOptions, TensorBuf, TensorView, serialize};
 use safetensors_testing::quantized::Quantized;
+
+use crate::support::*;
 
 type Tensors = BTreeMap<String, TensorBuf>;
 
@@ -21,11 +19,11 @@ const UNKNOWN: &[&str] =
 fn numbers(fixture: &Quantized, tensors: &Tensors) -> Result<BTreeMap<String, Vec<f32>>, String> {
     let options = SaveOptions::new().metadata(fixture.open().metadata().clone());
     let file = serialize(tensors.iter(), &options).unwrap();
-    let beside = std::fs::read_dir(&fixture.directory).unwrap().map(|entry| entry.unwrap().path());
+    let beside = fs::read_dir(&fixture.directory).unwrap().map(|entry| entry.unwrap().path());
     let beside = beside.filter(|path| path.extension().is_some_and(|end| end == "json"));
     let beside = beside.map(|path| {
         let name = path.file_name().unwrap().to_str().unwrap();
-        (format!("m/{name}"), std::fs::read(&path).unwrap())
+        (format!("m/{name}"), fs::read(&path).unwrap())
     });
     let files = beside.chain([("m/model.safetensors".to_owned(), file)]);
     let store = MemoryStore::from_iter(files);
@@ -101,8 +99,7 @@ fn a_module_with_a_changed_companion_is_right_or_refused() {
                 for (what, instead) in changes(companion, &tensors[companion]) {
                     let mut changed = tensors.clone();
                     changed.remove(companion);
-                    let may_be_unknown = std::fs::read_dir(&fixture.directory).unwrap().count()
-                        == 2
+                    let may_be_unknown = fs::read_dir(&fixture.directory).unwrap().count() == 2
                         && weight.tensors.len() == 2;
                     changed.extend(instead);
                     let is_wide = |it: &TensorBuf| it.dtype().bits() >= 16 && it.dtype().is_float();

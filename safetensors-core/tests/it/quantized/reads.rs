@@ -2,17 +2,17 @@
 //! groups that it has elements of; nothing else.
 
 use std::collections::BTreeSet;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use safetensors_core::checkpoint::Computed;
 use safetensors_core::slice::{Index, RankPart, TensorPart};
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, TensorBuf, TensorSource, TensorView,
-};
+use safetensors_testing::quantized::raw;
 use safetensors_testing::read_at::NotingSource;
-use tempfile::TempDir;
+
+use Dtype::{F8_E4M3, F16, F32, I32, U8};
 
 use super::checkpoint;
+use crate::support::*;
 
 /// A stored tensor: its name, dtype and shape. All are zeros.
 type Stored = (&'static str, Dtype, &'static [usize]);
@@ -50,10 +50,7 @@ fn cases() -> Vec<Case> {
         // Blocks of 128 by 128: the cut goes through two.
         Case {
             config: r#"{"quant_method": "fp8"}"#,
-            tensors: &[
-                ("l.weight", Dtype::F8_E4M3, &[256, 512]),
-                ("l.weight_scale_inv", Dtype::F32, &[2, 4]),
-            ],
+            tensors: &[("l.weight", F8_E4M3, &[256, 512]), ("l.weight_scale_inv", F32, &[2, 4])],
             notes: vec![],
             rows: 130..140,
             columns: 200..300,
@@ -65,10 +62,7 @@ fn cases() -> Vec<Case> {
         // Groups of 32 columns.
         Case {
             config: r#"{"quant_method": "compressed-tensors"}"#,
-            tensors: &[
-                ("l.weight_packed", Dtype::I32, &[64, 64]),
-                ("l.weight_scale", Dtype::F32, &[64, 16]),
-            ],
+            tensors: &[("l.weight_packed", I32, &[64, 64]), ("l.weight_scale", F32, &[64, 16])],
             notes: vec![numbers("l.weight_shape", &[64_i64, 512])],
             rows: 3..5,
             columns: 40..72,
@@ -81,9 +75,9 @@ fn cases() -> Vec<Case> {
         Case {
             config: r#"{"quant_method": "gptq", "bits": 4, "group_size": 32}"#,
             tensors: &[
-                ("l.qweight", Dtype::I32, &[64, 64]),
-                ("l.scales", Dtype::F16, &[16, 64]),
-                ("l.qzeros", Dtype::I32, &[16, 8]),
+                ("l.qweight", I32, &[64, 64]),
+                ("l.scales", F16, &[16, 64]),
+                ("l.qzeros", I32, &[16, 8]),
             ],
             notes: vec![],
             rows: 8..16,
@@ -97,9 +91,9 @@ fn cases() -> Vec<Case> {
         Case {
             config: r#"{"quant_method": "awq", "bits": 4, "group_size": 32}"#,
             tensors: &[
-                ("l.qweight", Dtype::I32, &[512, 8]),
-                ("l.scales", Dtype::F16, &[16, 64]),
-                ("l.qzeros", Dtype::I32, &[16, 8]),
+                ("l.qweight", I32, &[512, 8]),
+                ("l.scales", F16, &[16, 64]),
+                ("l.qzeros", I32, &[16, 8]),
             ],
             notes: vec![],
             rows: 8..16,
@@ -113,10 +107,7 @@ fn cases() -> Vec<Case> {
         // Blocks of 64 elements of the flat weight.
         Case {
             config: r#"{"quant_method": "bitsandbytes"}"#,
-            tensors: &[
-                ("l.weight", Dtype::U8, &[64 * 256, 1]),
-                ("l.weight.absmax", Dtype::F32, &[512]),
-            ],
+            tensors: &[("l.weight", U8, &[64 * 256, 1]), ("l.weight.absmax", F32, &[512])],
             notes: vec![
                 numbers("l.weight.quant_map", &[0.0_f32; 16]),
                 text(
@@ -135,9 +126,9 @@ fn cases() -> Vec<Case> {
         Case {
             config: r#"{"quant_method": "hqq"}"#,
             tensors: &[
-                ("l.W_q", Dtype::U8, &[256, 64]),
-                ("l.scale", Dtype::F32, &[512, 1]),
-                ("l.zero", Dtype::F32, &[512, 1]),
+                ("l.W_q", U8, &[256, 64]),
+                ("l.scale", F32, &[512, 1]),
+                ("l.zero", F32, &[512, 1]),
             ],
             notes: vec![
                 numbers("l.nbits", &[4_i32]),
@@ -157,16 +148,11 @@ fn cases() -> Vec<Case> {
 
 /// The checkpoint of a case, without what was read to find the weight.
 fn open(case: &Case) -> (TempDir, Checkpoint<Computed<NotingSource>>, Checkpoint) {
-    let zeros = case.tensors.iter().map(|(name, dtype, shape)| {
-        let len = shape.iter().product::<usize>() * dtype.bits() as usize / 8;
-        let bytes = vec![0; len];
-        let view = TensorView::new(*dtype, shape, &bytes).unwrap();
-        (*name, TensorBuf::from_view(&view).unwrap())
-    });
+    let zeros = case.tensors.iter().map(|(name, dtype, shape)| (*name, raw(*dtype, shape, &[0])));
     let all: Vec<_> = zeros.chain(case.notes.iter().cloned()).collect();
     let (directory, stored) = checkpoint(Some(case.config), &all);
     let noting = Checkpoint::open_by(stored.files()[0].path(), &Limits::default(), |path| {
-        Ok(NotingSource::new(std::fs::read(path).unwrap()))
+        Ok(NotingSource::new(fs::read(path).unwrap()))
     });
     let numbers = noting.unwrap().dequantized().unwrap();
     reads(&numbers);
@@ -225,9 +211,9 @@ fn a_rank_reads_the_bytes_of_its_groups() {
 fn no_load_leaves_codes_in_memory() {
     let mut case = cases().remove(2);
     case.tensors = &[
-        ("l.qweight", Dtype::I32, &[64, 4096]),
-        ("l.scales", Dtype::F16, &[16, 4096]),
-        ("l.qzeros", Dtype::I32, &[16, 512]),
+        ("l.qweight", I32, &[64, 4096]),
+        ("l.scales", F16, &[16, 4096]),
+        ("l.qzeros", I32, &[16, 512]),
     ];
     let (_directory, numbers, _) = open(&case);
     let tensor = numbers.tensor("l.weight").unwrap();

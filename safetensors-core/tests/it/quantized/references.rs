@@ -1,10 +1,8 @@
 //! Every fixture is equal to what its reference implementation says, however it is read.
 
-use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, save};
 use safetensors_testing::quantized::Quantized;
-use safetensors_testing::tensors::file_bytes;
 
-use crate::support::check_parts;
+use crate::support::*;
 
 #[test]
 fn every_weight_is_what_the_reference_makes_of_it() {
@@ -70,8 +68,7 @@ fn parts_are_parts_of_the_whole() {
 fn what_is_saved_is_not_quantised() {
     for fixture in Quantized::all() {
         let checkpoint = fixture.open().dequantized().unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (_directory, path) = place("model.safetensors");
         let options = SaveOptions::new().durable(false).metadata(checkpoint.metadata().clone());
         save(&path, checkpoint.tensors().map(|tensor| (tensor.name(), tensor)), &options).unwrap();
         let saved = Checkpoint::open(&path).unwrap();
@@ -103,14 +100,13 @@ fn a_weight_that_stays_keeps_what_describes_it() {
         if let Some(json) = metadata.get("layer.weight").cloned() {
             metadata.insert("other.weight".into(), json);
         }
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (directory, path) = place("model.safetensors");
         let again = stored.tensors().filter(|tensor| tensor.name().contains("layer"));
         let again = again.map(|tensor| (twice(tensor.name()), tensor));
         let all = stored.tensors().map(|tensor| (tensor.name().to_owned(), tensor)).chain(again);
         save(&path, all, &SaveOptions::new().durable(false).metadata(metadata)).unwrap();
-        if let Ok(config) = std::fs::read(fixture.directory.join("config.json")) {
-            std::fs::write(directory.path().join("config.json"), config).unwrap();
+        if let Ok(config) = fs::read(fixture.directory.join("config.json")) {
+            fs::write(directory.path().join("config.json"), config).unwrap();
         }
         let open = || Checkpoint::open(&path).unwrap();
         assert_eq!(open().quantized_weights().unwrap().len(), 2, "{name}");

@@ -2,9 +2,9 @@
 //! settings. Each is an error that names the scheme; codes are never returned as numbers.
 
 use safetensors_core::error::QuantizationProblem;
-use safetensors_core::{Dtype, ErrorKind, TensorBuf, TensorView};
 
 use super::checkpoint;
+use crate::support::*;
 
 type Stored = (&'static str, Dtype, &'static [usize]);
 
@@ -157,43 +157,16 @@ fn schemes_that_are_not_read_are_named() {
 /// that may be codes.
 #[test]
 fn every_method_of_transformers_is_read_or_refused() {
-    for method in [
-        "bitsandbytes",
-        "gptq",
-        "awq",
-        "quanto",
-        "hqq",
-        "compressed-tensors",
-        "fbgemm_fp8",
-        "torchao",
-        "fp8",
-        "quark",
-        "auto-round",
-        "mxfp4",
-        "mxfp8",
-        "metal",
-        "gemma",
-        "mlx",
-        "modelopt",
-    ] {
+    let known = "bitsandbytes gptq awq quanto hqq compressed-tensors fbgemm_fp8 torchao fp8 \
+        quark auto-round mxfp4 mxfp8 metal gemma mlx modelopt";
+    for method in known.split(' ') {
         let config = format!("{{\"quant_method\": \"{method}\"}}");
         let (_directory, checkpoint) =
             checkpoint(Some(&config), &[("a", buf("a", Dtype::F32, &[1]))]);
         assert_eq!(checkpoint.quantized_weights().unwrap(), [], "{method}");
     }
-    for method in [
-        "aqlm",
-        "vptq",
-        "eetq",
-        "higgs",
-        "gguf",
-        "bitnet",
-        "spqr",
-        "fp_quant",
-        "nvfp4",
-        "fouroversix",
-        "sinq",
-    ] {
+    let named = "aqlm vptq eetq higgs gguf bitnet spqr fp_quant nvfp4 fouroversix sinq";
+    for method in named.split(' ') {
         let config = format!("{{\"quant_method\": \"{method}\"}}");
         let plain = [("a.weight", buf("a.weight", Dtype::F32, &[4, 8]))];
         let (_directory, plain) = checkpoint(Some(&config), &plain);

@@ -1,10 +1,11 @@
 //! Small checkpoints as public tools write them: each is read right, or refused by its name, or plain.
 
-use safetensors_core::{Checkpoint, Dtype, LoadOptions};
 use safetensors_testing::quantized::{Case, ONE, TWO, floats, raw};
 
 use super::{checkpoint, with_metadata};
 use Dtype::{BF16, BOOL, F8_E4M3, F8_E8M0, F16, F32, I8, I16, I32, I64, U8};
+
+use crate::support::*;
 
 /// The names of a file of numbers, and the values of one tensor.
 fn numbers(checkpoint: Checkpoint, name: &str) -> Result<(Vec<String>, Vec<f32>), String> {
@@ -20,7 +21,7 @@ fn numbers(checkpoint: Checkpoint, name: &str) -> Result<(Vec<String>, Vec<f32>)
 #[test]
 fn every_case_is_read_right_or_refused_by_name() {
     for case in Case::all() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = tempdir().unwrap();
         let checkpoint = case.write(directory.path()).open();
         let listed = checkpoint.quantized_weights().map(|_| ()).map_err(|error| error.to_string());
         let found = numbers(checkpoint, case.weight);
@@ -34,29 +35,12 @@ fn every_case_is_read_right_or_refused_by_name() {
 
 #[test]
 fn a_plain_tensor_is_plain_whatever_it_is_called() {
-    let names = [
-        "attn.W_q",
-        "net.num_blocks",
-        "rvq.codebooks",
-        "a.trellis",
-        "a._data",
-        "a.bitmask",
-        "a_blocks",
-        "a.blocks",
-        "a.qweight",
-        "a.weight_packed",
-        "a._weight_qdata",
-        "a.B",
-        "a.meta",
-        "a.codes",
-        "a.theta",
-        "a.svdquant_lora_a",
-        "a.embedding_quantized",
-        "w13_weight",
-        "a.weight_scale",
-        "a.scale",
-    ];
-    let all = |dtype: Dtype| names.map(|name| (name, raw(dtype, &[2, 2], &[1])));
+    let names = "attn.W_q net.num_blocks rvq.codebooks a.trellis a._data a.bitmask a_blocks \
+        a.blocks a.qweight a.weight_packed a._weight_qdata a.B a.meta a.codes a.theta \
+        a.svdquant_lora_a a.embedding_quantized w13_weight a.weight_scale a.scale";
+    let all = |dtype: Dtype| -> Vec<_> {
+        names.split(' ').map(|name| (name, raw(dtype, &[2, 2], &[1]))).collect()
+    };
     for dtype in [F32, F16, BF16, I64, BOOL] {
         for method in ["", "fp8", "gptq", "mlx", "bitnet", "compressed-tensors", "modelopt"] {
             let config = format!("{{\"quant_method\": \"{method}\", \"bits\": 4}}");
@@ -138,7 +122,7 @@ fn a_name_that_torchao_lists_is_there_unless_the_file_is_a_shard() {
         let (directory, checkpoint) = with_metadata(None, &tensors, &[("tensor_names", listed)]);
         assert_eq!(checkpoint.quantized_weights().is_ok(), is_right, "{listed}");
         let shard = directory.path().join("model-00001-of-00002.safetensors");
-        std::fs::rename(directory.path().join("model.safetensors"), &shard).unwrap();
+        fs::rename(directory.path().join("model.safetensors"), &shard).unwrap();
         assert_eq!(Checkpoint::open(&shard).unwrap().quantized_weights().unwrap().len(), 1);
     }
 }
@@ -149,7 +133,7 @@ fn one_shard_alone_has_no_plain_weight_of_codes() {
     let (directory, plain) = checkpoint(None, &[("a.weight", raw(F8_E4M3, &[2, 2], &[ONE]))]);
     assert_eq!(plain.quantized_weights().unwrap(), []);
     let shard = directory.path().join("model-00001-of-00002.safetensors");
-    std::fs::rename(directory.path().join("model.safetensors"), &shard).unwrap();
+    fs::rename(directory.path().join("model.safetensors"), &shard).unwrap();
     let read = |options: &LoadOptions| {
         Checkpoint::open(&shard).unwrap().tensor("a.weight").unwrap().read_with(options)
     };
@@ -190,7 +174,7 @@ fn the_settings_of_msmodelslim_name_it() {
     let (directory, checkpoint) = checkpoint(None, &tensors);
     assert_eq!(checkpoint.quantized_weights().unwrap(), []);
     let description = directory.path().join("quant_model_description.json");
-    std::fs::write(description, r#"{"a.weight": "W8A8"}"#).unwrap();
+    fs::write(description, r#"{"a.weight": "W8A8"}"#).unwrap();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let error = checkpoint.quantized_weights().unwrap_err().to_string();
     assert!(error.contains("msmodelslim") && error.contains("a.weight"), "{error}");

@@ -7,13 +7,10 @@ mod refused;
 mod saving;
 mod whole;
 
-use std::path::Path;
-
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions, TensorBuf,
-};
+
+use crate::support::*;
 
 /// A plan of two divided tensors and a replicated one.
 fn plan(world_size: usize) -> RankPlan {
@@ -61,7 +58,7 @@ fn fill_of(checkpoint: &Checkpoint<impl ReadAt>) -> u8 {
 }
 
 /// The problem with ranks that an error is about.
-fn problem(error: &safetensors_core::Error) -> &RankProblem {
+fn problem(error: &Error) -> &RankProblem {
     let ErrorKind::Ranks { problem } = error.kind() else { panic!("{error}") };
     problem
 }

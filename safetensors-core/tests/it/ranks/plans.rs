@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{Division, RankPlan, RankRules};
-use safetensors_core::{Dtype, Error, ErrorKind};
 
 use super::{plan, problem};
+use crate::support::*;
 
 fn refused(rule: &str, dtype: Dtype, shape: &[usize], world_size: usize) -> Error {
     let rules = RankRules::new().parse_rule(&format!("*={rule}")).unwrap();

@@ -1,18 +1,11 @@
 //! What a directory says of attempts that are complete, and what cannot be completed.
 
-use std::fs;
-use std::path::Path;
-
 use safetensors_core::error::{IndexProblem, RankProblem};
 use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorView,
-};
 use safetensors_testing::tensors::unread;
-use tempfile::tempdir;
 
 use super::{fill_of, problem, save_rank};
-use crate::support::names_in;
+use crate::support::*;
 
 fn is_complete(error: &Error) -> bool {
     matches!(problem(error), RankProblem::AttemptComplete { .. })
@@ -70,8 +63,7 @@ fn a_rank_that_is_repeated_after_one_file_was_published() {
 /// No attempt can have a greater number, so it counts as one that cannot be read.
 #[test]
 fn an_attempt_with_the_largest_number_stops_no_other() {
-    let directory = tempdir().unwrap();
-    let other = directory.path().join(".model.safetensors.index.json.other.ranks");
+    let (directory, other) = place(".model.safetensors.index.json.other.ranks");
     fs::create_dir(&other).unwrap();
     let manifest = format!(r#"{{"sequence":{},"digest":""}}"#, u64::MAX);
     fs::write(other.join("attempt.json"), manifest).unwrap();

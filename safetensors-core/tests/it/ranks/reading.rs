@@ -1,19 +1,12 @@
 //! What ranks read: their parts, no byte more, each from another file on.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 
 use safetensors_core::error::Mismatch;
 use safetensors_core::io::FileSource;
 use safetensors_core::ranks::RankRules;
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SaveOptions, ShardOptions,
-    TensorView, save, save_sharded,
-};
-use tempfile::tempdir;
 
-use crate::support;
+use crate::support::*;
 
 /// The reads of all files, in order: the file, and the number of bytes.
 type Log = Arc<Mutex<Vec<(PathBuf, u64)>>>;
@@ -172,8 +165,7 @@ fn small_tensors_are_read_from_another_file_on_too() {
 
 #[test]
 fn another_checkpoint_than_that_of_the_plan() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let values = [1_u8; 8];
     fn view<'a>(shape: &'a [usize], values: &'a [u8]) -> TensorView<'a> {
         TensorView::new(Dtype::U8, shape, &values[..shape.iter().product()]).unwrap()
@@ -201,7 +193,7 @@ fn another_checkpoint_than_that_of_the_plan() {
 #[test]
 fn a_checkpoint_without_tensors() {
     let directory = tempdir().unwrap();
-    let path = support::write(directory.path(), "model.safetensors", support::file("{}", 0));
+    let path = write(directory.path(), "model.safetensors", file("{}", 0));
     let checkpoint = Checkpoint::open(path).unwrap();
     let plan = RankRules::llama().plan(&checkpoint, 3).unwrap();
     assert!(plan.read(&checkpoint, 2, &LoadOptions::new()).unwrap().is_empty());

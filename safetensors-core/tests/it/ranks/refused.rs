@@ -1,17 +1,11 @@
 //! Saves from ranks that are refused: another plan, other options, other tensors, ambiguous names.
 
-use std::fs;
-
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankRules, RankSaver};
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, ShardOptions, TensorView};
-use tempfile::tempdir;
 
 use super::{fill_of, parts, plan, problem, save_rank};
-use crate::support::names_in;
+use crate::support::*;
 #[cfg(unix)]
-use crate::support::{make_fifo, must_not_hang};
-
 #[test]
 fn another_plan_or_other_options_are_refused() {
     let directory = tempdir().unwrap();
@@ -83,8 +77,7 @@ fn a_plan_whose_names_are_ambiguous() {
 /// A directory that looks like an attempt, and cannot be read, stops no other.
 #[test]
 fn another_attempt_that_is_malformed() {
-    let directory = tempdir().unwrap();
-    let other = directory.path().join(".model.safetensors.index.json.other.ranks");
+    let (directory, other) = place(".model.safetensors.index.json.other.ranks");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("attempt.json"), "{").unwrap();
     for rank in 0..2 {

@@ -1,21 +1,14 @@
 //! Saving from ranks: who completes it, what stays, what is refused.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use safetensors_core::checkpoint::Contention;
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankRules, RankSaved, RankSaver};
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, ShardOptions, TensorBuf,
-    TensorView,
-};
-use tempfile::tempdir;
 
 use super::{fill_of, parts, plan, problem, save_rank};
-use crate::support::names_in;
+use crate::support::*;
 
 fn complete(saved: &RankSaved) -> bool {
     matches!(saved, RankSaved::Complete(_))
@@ -232,7 +225,7 @@ struct Overtaken<'d> {
     runs: AtomicBool,
 }
 
-impl safetensors_core::TensorSource for Overtaken<'_> {
+impl TensorSource for Overtaken<'_> {
     fn dtype(&self) -> Dtype {
         Dtype::U8
     }
@@ -241,10 +234,7 @@ impl safetensors_core::TensorSource for Overtaken<'_> {
         &self.shape
     }
 
-    fn write_to(
-        &self,
-        sink: &mut safetensors_core::save::Sink<'_>,
-    ) -> safetensors_core::Result<()> {
+    fn write_to(&self, sink: &mut safetensors_core::save::Sink<'_>) -> Result<()> {
         if self.runs.swap(false, Ordering::SeqCst) {
             save_rank(self.directory, (0, 2), "second", 2)?;
             save_rank(self.directory, (1, 2), "second", 2)?;
@@ -309,7 +299,7 @@ fn unusual_numbers_of_files() {
         drop(checkpoint);
         let one = TensorView::from_slice(&[1], &[1_u8]).unwrap();
         let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
-        safetensors_core::save_sharded(directory.path(), [("one", one)], &options).unwrap();
+        save_sharded(directory.path(), [("one", one)], &options).unwrap();
         assert_eq!(names_in(directory.path()), ["model.safetensors"], "{context}");
     }
 }
@@ -352,7 +342,7 @@ fn a_read_only_file_and_a_full_disk_leave_the_old_checkpoint() {
 #[cfg_attr(not(unix), allow(dead_code, reason = "its test is for Unix"))]
 struct Full(Vec<usize>);
 
-impl safetensors_core::TensorSource for Full {
+impl TensorSource for Full {
     fn dtype(&self) -> Dtype {
         Dtype::U8
     }
@@ -361,7 +351,7 @@ impl safetensors_core::TensorSource for Full {
         &self.0
     }
 
-    fn write_to(&self, _: &mut safetensors_core::save::Sink<'_>) -> safetensors_core::Result<()> {
+    fn write_to(&self, _: &mut safetensors_core::save::Sink<'_>) -> Result<()> {
         Err(ErrorKind::Io(std::io::ErrorKind::StorageFull.into()).into())
     }
 }

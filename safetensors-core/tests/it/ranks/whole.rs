@@ -1,19 +1,12 @@
 //! Whole tensors of parts, and parts of whole tensors.
 
-use std::fs;
-use std::path::Path;
-
 use safetensors_core::checkpoint::Assembled;
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankRules, RankSaver};
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, ReadAt, Result, Rewrite,
-    SaveOptions, ShardOptions, TensorView, save as save_file,
-};
-use tempfile::tempdir;
+use safetensors_core::save as save_file;
 
 use super::problem;
-use crate::support;
+use crate::support::*;
 
 /// A file with tensors of many dtypes and shapes, whose bytes all differ from their neighbours.
 fn plain(path: &Path) {
@@ -165,9 +158,9 @@ fn recorded(directory: &Path, record: &str) -> Result<Checkpoint<Assembled>> {
     };
     let metadata = format!(r#""__metadata__":{{"safetensors_bridge.parts":"{record}"}}"#);
     let header = format!("{{{metadata},{},{}}}", tensor("a", 0), tensor("b", 2));
-    support::write(directory, "x.safetensors", support::file(header, 4));
+    write(directory, "x.safetensors", file(header, 4));
     let index = br#"{"metadata":{},"weight_map":{"a":"x.safetensors","b":"x.safetensors"}}"#;
-    Checkpoint::open(support::write(directory, "x.safetensors.index.json", index))
+    Checkpoint::open(write(directory, "x.safetensors.index.json", index))
 }
 
 #[test]
@@ -215,8 +208,7 @@ fn a_hostile_record_is_refused() {
 
 #[test]
 fn a_missing_part_is_found() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("a.safetensors");
+    let (directory, path) = place("a.safetensors");
     plain(&path);
     let to = directory.path().join("divided");
     divide(&Checkpoint::open(&path).unwrap(), &to, &rules("split"), 3);

@@ -1,21 +1,16 @@
 //! Where the manifest is that describes a file.
 
-use std::fs;
-use std::path::Path;
-
-use safetensors_core::edit::{Edit, Edited};
-use tempfile::tempdir;
+use safetensors_core::edit::Edited;
 
 use super::{assert_refused, create, describe};
-use crate::support;
+use crate::support::*;
 
 /// The base of an epoch that is kept as a delta is two directories below the manifest.
 #[test]
 fn a_manifest_is_found_above_the_file_and_where_a_link_is() {
     let set =
         |path: &Path| Edit::open(path).and_then(|edit| edit.set_metadata([("k", "w")]).apply());
-    let directory = tempdir().unwrap();
-    let epoch = directory.path().join("epoch-4");
+    let (directory, epoch) = place("epoch-4");
     for below in ["", "model.delta", "model.delta/epoch-1"] {
         let folder = epoch.join(below);
         fs::create_dir_all(&folder).unwrap();
@@ -37,7 +32,7 @@ fn a_manifest_is_found_above_the_file_and_where_a_link_is() {
     // A manifest of something else, one that is none, and one of a file that has changed since.
     let path = create(&epoch);
     for text in ["{}", "\u{0}", &"x".repeat(2 << 20)] {
-        support::write(&epoch, "manifest.json", text);
+        write(&epoch, "manifest.json", text);
         set(&path).unwrap();
         Edit::open(&path).unwrap().set_metadata([("k", "v")]).apply().unwrap();
     }
@@ -53,7 +48,7 @@ fn a_manifest_is_found_above_the_file_and_where_a_link_is() {
     #[cfg(unix)]
     {
         fs::remove_dir(epoch.join("manifest.json")).unwrap();
-        support::make_fifo(&epoch.join("manifest.json"));
-        support::must_not_hang(move || set(&path).unwrap());
+        make_fifo(&epoch.join("manifest.json"));
+        must_not_hang(move || set(&path).unwrap());
     }
 }

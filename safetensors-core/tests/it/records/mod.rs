@@ -5,20 +5,12 @@ mod manifests;
 mod notes;
 mod operations;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use safetensors_core::digest::{self, Digest, DigestOptions, KEY, Note};
-use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::edit::Edited;
 use safetensors_core::save::Order;
-use safetensors_core::{
-    Checkpoint, Error, ErrorKind, Metadata, Result, Rewrite, SaveOptions, TensorBuf, TensorView,
-    save,
-};
 use safetensors_testing::lora::Merge;
-use tempfile::tempdir;
 
-use crate::support;
+use crate::support::*;
 
 const SHA256: &str = "modelspec.hash_sha256";
 const ATTEMPT: &str = "safetensors_bridge.attempt";
@@ -85,8 +77,7 @@ fn digests(sha256: bool) -> DigestOptions {
 #[test]
 fn a_merged_checkpoint_has_no_records_of_its_base() {
     let fixture = Merge::named("exact-rank-1");
-    let directory = tempdir().unwrap();
-    let path = directory.path().join(NAME);
+    let (directory, path) = place(NAME);
     fs::copy(fixture.model(), &path).unwrap();
     record_everything(&path);
     let merged = Checkpoint::open(&path).unwrap().merged(fixture.adapters()).unwrap();
@@ -101,7 +92,7 @@ fn describe(path: &Path, directory: &Path) {
     let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let digest = Digest::of(&file[..header]);
     let json = format!(r#"{{"files": {{"{NAME}": {{"header_xxh3_128": "{digest}"}}}}}}"#);
-    support::write(directory, "manifest.json", json);
+    write(directory, "manifest.json", json);
 }
 
 fn assert_refused(name: &str, error: &Error) {

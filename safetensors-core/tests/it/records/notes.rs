@@ -1,14 +1,9 @@
 //! What an edit and a plan say about the records that change.
 
-use std::path::Path;
-
 use safetensors_core::digest::{KEY, Note};
-use safetensors_core::edit::Edit;
-use safetensors_core::{Checkpoint, Rewrite, SaveOptions, ShardOptions};
-use tempfile::tempdir;
 
 use super::{SHA256, assert_refused, create, describe, digests, taken};
-use crate::support;
+use crate::support::*;
 
 #[test]
 fn an_edit_says_what_it_does_besides() {
@@ -25,7 +20,7 @@ fn an_edit_says_what_it_does_besides() {
     assert_eq!(recorded.notes().unwrap(), []);
 
     for name in ["model.sig", "model.safetensors.asc", "config.json.sig", "config.json", "sig"] {
-        support::write(directory.path(), name, "");
+        write(directory.path(), name, "");
     }
     let signature = |name: &str| Note::Signature { path: directory.path().join(name) };
     let signatures = [signature("model.safetensors.asc"), signature("model.sig")];
@@ -41,7 +36,7 @@ fn an_edit_says_what_it_does_besides() {
 fn a_plan_says_what_a_rewrite_does_besides() {
     let directory = tempdir().unwrap();
     let path = create(directory.path());
-    support::write(directory.path(), "model.sig", "");
+    write(directory.path(), "model.sig", "");
     let checkpoint = Checkpoint::open(&path).unwrap();
     let rewrite = Rewrite::of(&checkpoint);
     let notes = |options: &SaveOptions, to: &Path| rewrite.plan(options).unwrap().notes(to);

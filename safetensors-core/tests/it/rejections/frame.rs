@@ -1,9 +1,9 @@
 //! The length field, and a file that does not match it.
 
 use safetensors_core::checkpoint::store::LocalStore;
-use safetensors_core::{Checkpoint, ErrorKind, Limits, SafeTensors};
 
-use super::{file, rejects, rejects_tensor};
+use super::{file, rejects, rejects_file};
+use crate::support::*;
 
 const ONE: &str = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
 
@@ -11,9 +11,10 @@ const ONE: &str = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
 fn fewer_than_eight_bytes() {
     for len in 0..8 {
         let kind = ErrorKind::TooShort { found: len as u64 };
-        rejects(
+        rejects_file(
             "fewer than 8 bytes",
-            vec![b'{'; len],
+            &vec![b'{'; len],
+            None,
             kind,
             &["expected at least 8", &format!("found {len}")],
         );
@@ -23,9 +24,10 @@ fn fewer_than_eight_bytes() {
 #[test]
 fn a_length_over_the_limit() {
     for length in [100_000_001, 1 << 40, u64::MAX - 8, u64::MAX] {
-        rejects(
+        rejects_file(
             "N over the limit",
-            length.to_le_bytes().into(),
+            &length.to_le_bytes(),
+            None,
             ErrorKind::HeaderTooLarge { limit: 100_000_000, found: length },
             &["limit of 100000000", &length.to_string()],
         );
@@ -50,7 +52,7 @@ fn the_caller_can_lower_the_limit() {
     limits.tensors = 1;
     let two = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
     assert!(SafeTensors::parse_with(&bytes, &limits).is_ok(), "at the limit");
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     let path = crate::support::write(directory.path(), "two.safetensors", file(two, 2));
     for error in [
         SafeTensors::parse_with(file(two, 2), &limits).unwrap_err(),
@@ -63,21 +65,24 @@ fn the_caller_can_lower_the_limit() {
 
 #[test]
 fn a_length_past_the_end() {
-    rejects(
+    rejects_file(
         "N past the end",
-        10_u64.to_le_bytes().into(),
+        &10_u64.to_le_bytes(),
+        None,
         ErrorKind::HeaderPastEnd { expected: 10, found: 0 },
         &["should have 10 bytes", "only 0 follow"],
     );
-    rejects(
+    rejects_file(
         "N past the end, at the limit",
-        [&100_000_000_u64.to_le_bytes()[..], b"{}"].concat(),
+        &[&100_000_000_u64.to_le_bytes()[..], b"{}"].concat(),
+        None,
         ErrorKind::HeaderPastEnd { expected: 100_000_000, found: 2 },
         &["should have 100000000 bytes", "only 2 follow"],
     );
-    rejects(
+    rejects_file(
         "N past the end by one",
-        [&3_u64.to_le_bytes()[..], b"{}"].concat(),
+        &[&3_u64.to_le_bytes()[..], b"{}"].concat(),
+        None,
         ErrorKind::HeaderPastEnd { expected: 3, found: 2 },
         &["should have 3 bytes", "only 2 follow"],
     );
@@ -85,18 +90,8 @@ fn a_length_past_the_end() {
 
 #[test]
 fn a_length_of_zero() {
-    rejects(
-        "N = 0",
-        file("", 0),
-        ErrorKind::NotAnObject { found: None },
-        &["not a JSON object", "nothing"],
-    );
-    rejects(
-        "N = 0, then an object",
-        file("", 2),
-        ErrorKind::NotAnObject { found: None },
-        &["nothing"],
-    );
+    rejects("", 0, None, ErrorKind::NotAnObject { found: None }, &["not a JSON object", "nothing"]);
+    rejects("", 2, None, ErrorKind::NotAnObject { found: None }, &["nothing"]);
 }
 
 #[test]
@@ -111,26 +106,23 @@ fn not_utf_8() {
         // A character that the end of the header cuts.
         (b"{}\xc3", 2),
     ] {
-        rejects(
-            "not UTF-8",
-            file(bad, 0),
-            ErrorKind::NotUtf8 { offset },
-            &["not UTF-8", &offset.to_string()],
-        );
+        rejects(bad, 0, None, ErrorKind::NotUtf8 { offset }, &["not UTF-8", &offset.to_string()]);
     }
 }
 
 #[test]
 fn bytes_after_the_last_tensor() {
     rejects(
-        "bytes after the last tensor",
-        file(ONE, 3),
+        ONE,
+        3,
+        None,
         ErrorKind::TrailingData { expected: 1, found: 3 },
         &["have 1 bytes", "but 3 follow"],
     );
     rejects(
-        "bytes after no tensor",
-        file("{}", 1),
+        "{}",
+        1,
+        None,
         ErrorKind::TrailingData { expected: 0, found: 1 },
         &["have 0 bytes", "but 1 follow"],
     );
@@ -141,18 +133,18 @@ fn missing_bytes() {
     let two = r#"{"whole":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},
                   "cut":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}"#;
     for data in 2..6 {
-        rejects_tensor(
-            "missing bytes",
-            "cut",
-            file(two, data),
+        rejects(
+            two,
+            data,
+            Some("cut"),
             ErrorKind::MissingData { expected: 6, found: data as u64 },
             &["have 6 bytes", &format!("only {data} follow")],
         );
     }
-    rejects_tensor(
-        "missing bytes, from the first tensor on",
-        "whole",
-        file(two, 1),
+    rejects(
+        two,
+        1,
+        Some("whole"),
         ErrorKind::MissingData { expected: 6, found: 1 },
         &["have 6 bytes", "only 1 follow"],
     );

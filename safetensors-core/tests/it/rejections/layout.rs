@@ -1,8 +1,7 @@
 //! The layout of the data: tensors lie one after another, without holes or overlaps.
 
-use safetensors_core::ErrorKind;
-
-use super::{file, rejects_tensor};
+use super::{file, rejects_file};
+use crate::support::*;
 
 /// A file with U8 tensors at these ranges, and data up to the last end.
 fn tensors(ranges: &[(&str, u64, u64)]) -> Vec<u8> {
@@ -27,7 +26,13 @@ fn hole() {
         ("in front, after a tensor without bytes", &[("z", 0, 0), ("b", 3, 4)], "b", 0, 3),
     ] {
         let says = ["a hole", &format!("begin at {expected}"), &format!("begins at {found}")];
-        rejects_tensor(rule, tensor, tensors(ranges), ErrorKind::Hole { expected, found }, &says);
+        rejects_file(
+            rule,
+            &tensors(ranges),
+            Some(tensor),
+            ErrorKind::Hole { expected, found },
+            &says,
+        );
     }
 }
 
@@ -44,7 +49,7 @@ fn overlap() {
     ] {
         let says = [&format!("{other:?} reaches to {expected}"), &format!("begins at {found}")];
         let kind = ErrorKind::Overlap { other: other.into(), expected, found };
-        rejects_tensor(rule, tensor, tensors(ranges), kind, &says.map(|part| part as &str));
+        rejects_file(rule, &tensors(ranges), Some(tensor), kind, &says.map(|part| part as &str));
     }
 }
 
@@ -56,7 +61,7 @@ fn two_tensors_on_one_range() {
     ] {
         let says = [&format!("[{begin}, {end}]"), &format!("the same as {other:?}")];
         let kind = ErrorKind::SameRange { other: other.into(), begin, end };
-        rejects_tensor(rule, tensor, tensors(ranges), kind, &says.map(|part| part as &str));
+        rejects_file(rule, &tensors(ranges), Some(tensor), kind, &says.map(|part| part as &str));
     }
 }
 
@@ -78,6 +83,6 @@ fn zero_size_tensor_off_a_boundary() {
         let says =
             ["without bytes", &format!("such as at {expected}"), &format!("begins at {found}")];
         let kind = ErrorKind::EmptyOffBoundary { expected, found };
-        rejects_tensor(rule, "z", file_ending_at(data, ranges), kind, &says);
+        rejects_file(rule, &file_ending_at(data, ranges), Some("z"), kind, &says);
     }
 }

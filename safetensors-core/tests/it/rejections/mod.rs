@@ -9,41 +9,41 @@ mod layout;
 mod names;
 mod text;
 
-use safetensors_core::{Checkpoint, Error, ErrorKind, SafeTensors};
+use crate::support::*;
 
-use crate::support;
 pub(crate) use crate::support::file;
 
-/// Asserts that `file` is refused with exactly `kind`. The error names no tensor, and its message
-/// contains all of `says`.
+/// Asserts that a file of this header and as many bytes of data is refused with exactly `kind`. The
+/// error names `tensor`, and its message contains all of `says`.
 #[track_caller]
-pub(crate) fn rejects(rule: &str, file: Vec<u8>, kind: ErrorKind, says: &[&str]) {
-    check(rule, &file, None, &kind, says);
-}
-
-/// Asserts that `file` is refused with exactly `kind`. The error names `tensor`, and its message
-/// contains all of `says`.
-#[track_caller]
-pub(crate) fn rejects_tensor(
-    rule: &str,
-    tensor: &str,
-    file: Vec<u8>,
+pub(crate) fn rejects(
+    header: impl AsRef<[u8]>,
+    data: usize,
+    tensor: Option<&str>,
     kind: ErrorKind,
     says: &[&str],
 ) {
-    check(rule, &file, Some(tensor), &kind, says);
+    let file = file(header, data);
+    let rule = String::from_utf8_lossy(&file[8..file.len().min(200)]);
+    rejects_file(&rule, &file, tensor, kind, says);
 }
 
 #[track_caller]
-fn check(rule: &str, file: &[u8], tensor: Option<&str>, kind: &ErrorKind, says: &[&str]) {
+pub(crate) fn rejects_file(
+    rule: &str,
+    file: &[u8],
+    tensor: Option<&str>,
+    kind: ErrorKind,
+    says: &[&str],
+) {
     let error = SafeTensors::parse(file).err();
-    let message = message(rule, error.as_ref(), tensor, kind, says);
+    let message = message(rule, error.as_ref(), tensor, &kind, says);
     assert_eq!(error.unwrap().file(), None, "{rule}");
 
-    let directory = tempfile::tempdir().unwrap();
-    let path = support::write(directory.path(), "hostile.safetensors", file);
+    let directory = tempdir().unwrap();
+    let path = write(directory.path(), "hostile.safetensors", file);
     let error = Checkpoint::open(&path).err();
-    let in_file = self::message(rule, error.as_ref(), tensor, kind, says);
+    let in_file = self::message(rule, error.as_ref(), tensor, &kind, says);
     assert_eq!(error.unwrap().file(), path.to_str(), "{rule}");
     assert_eq!(in_file, format!("{}: {message}", path.display()), "{rule}");
 }

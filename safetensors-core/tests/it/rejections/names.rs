@@ -1,54 +1,24 @@
 //! Duplicate keys, and metadata that is not a map of strings.
 
-use safetensors_core::ErrorKind;
-
-use super::{file, rejects, rejects_tensor};
+use super::rejects;
+use crate::support::*;
 
 #[test]
 fn duplicate_tensor_name() {
-    for (rule, second) in [
-        ("plain", "ab"),
-        ("one written with an escape", r"\u0061b"),
-        ("one written with another escape", r"a\u0062"),
-    ] {
-        let header = format!(
-            r#"{{"ab":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},
-                "{second}":{{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}}}"#
-        );
-        rejects_tensor(
-            rule,
-            "ab",
-            file(header, 2),
-            ErrorKind::DuplicateTensor,
-            &["duplicate tensor name"],
-        );
+    for (first, second) in
+        [("ab", "ab"), ("ab", r"\u0061b"), ("ab", r"a\u0062"), ("", ""), ("😀", r"\ud83d\ude00")]
+    {
+        let between = r#""x":{"dtype":"U8","shape":[0],"data_offsets":[1,1]},"#;
+        for (between, begin, end) in [("", 1, 2), (between, 0, 1), (between, 1, 1)] {
+            let len = end - begin;
+            let header = format!(
+                r#"{{"{first}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},{between}
+                    "{second}":{{"dtype":"U8","shape":[{len}],"data_offsets":[{begin},{end}]}}}}"#
+            );
+            let kind = ErrorKind::DuplicateTensor;
+            rejects(header, 2, Some(first), kind, &["duplicate tensor name"]);
+        }
     }
-    let same = r#"{"ab":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"x":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},
-                   "ab":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
-    rejects_tensor(
-        "the same entry twice",
-        "ab",
-        file(same, 2),
-        ErrorKind::DuplicateTensor,
-        &["duplicate"],
-    );
-    let empty = r#"{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
-    rejects_tensor(
-        "the empty name twice",
-        "",
-        file(empty, 0),
-        ErrorKind::DuplicateTensor,
-        &["duplicate"],
-    );
-    let pair = r#"{"😀":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},
-                   "\ud83d\ude00":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
-    rejects_tensor(
-        "one as a surrogate pair",
-        "😀",
-        file(pair, 0),
-        ErrorKind::DuplicateTensor,
-        &["duplicate"],
-    );
 }
 
 #[test]
@@ -65,7 +35,7 @@ fn duplicate_field_in_an_entry() {
                 r#"{{"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,1],"{second}":{value}}}}}"#
             );
             let kind = ErrorKind::DuplicateField { field };
-            rejects_tensor(second, "a", file(header, 1), kind, &[field, "duplicate field"]);
+            rejects(header, 1, Some("a"), kind, &[field, "duplicate field"]);
         }
     }
 }
@@ -75,7 +45,7 @@ fn duplicate_key_in_metadata() {
     for second in ["key", r"k\u0065y"] {
         let header = format!(r#"{{"__metadata__":{{"key":"1","other":"2","{second}":"1"}}}}"#);
         let kind = ErrorKind::DuplicateMetadataKey { key: "key".into() };
-        rejects(second, file(header, 0), kind, &[r#""key""#, "duplicate key", "__metadata__"]);
+        rejects(header, 0, None, kind, &[r#""key""#, "duplicate key", "__metadata__"]);
     }
 }
 
@@ -88,7 +58,7 @@ fn second_metadata() {
         (r"__metadat\u0061__", r"__metadata_\u005F"),
     ] {
         let header = format!(r#"{{"{first}":{{"k":"v"}},"{second}":{{}}}}"#);
-        rejects(second, file(header, 0), ErrorKind::DuplicateMetadata, &["duplicate __metadata__"]);
+        rejects(header, 0, None, ErrorKind::DuplicateMetadata, &["duplicate __metadata__"]);
     }
 }
 
@@ -105,7 +75,7 @@ fn metadata_is_not_a_map_of_strings() {
     ] {
         let header = format!(r#"{{"__metadata__":{value}}}"#);
         let kind = ErrorKind::MetadataNotAnObject { found };
-        rejects(value, file(header, 0), kind, &["should be an object", &format!("found {found}")]);
+        rejects(header, 0, None, kind, &["should be an object", &format!("found {found}")]);
     }
     for (value, found) in [
         ("{}", "an object"),
@@ -117,8 +87,9 @@ fn metadata_is_not_a_map_of_strings() {
         let header = format!(r#"{{"__metadata__":{{"good":"v","bad":{value}}}}}"#);
         let kind = ErrorKind::MetadataNotAString { key: "bad".into(), found };
         rejects(
-            value,
-            file(header, 0),
+            header,
+            0,
+            None,
             kind,
             &[r#""bad""#, "should be a string", &format!("found {found}")],
         );
@@ -130,10 +101,5 @@ fn metadata_is_not_a_map_of_strings() {
 fn a_tensor_called_metadata() {
     let header = r#"{"__metadata__":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
     let kind = ErrorKind::MetadataNotAString { key: "shape".into(), found: "an array" };
-    rejects(
-        "a tensor called __metadata__",
-        file(header, 1),
-        kind,
-        &[r#""shape""#, "found an array"],
-    );
+    rejects(header, 1, None, kind, &[r#""shape""#, "found an array"]);
 }

@@ -2,19 +2,15 @@
 
 use std::ops::Range;
 
-use safetensors_core::convert::Overflow;
 use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, Result, Rewrite, SaveOptions, TensorBuf, TensorSource,
-    TensorView,
-};
 
 use super::{content, floats, saved};
+use crate::support::*;
 
 #[test]
 fn tensors_from_elsewhere_are_merged_cast_and_tied() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let path = saved(&dir, "a.safetensors", &[("w", floats([1.0, 2.0]))], &[("format", "pt")]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let values = [3.0_f32, 4.0].map(f32::to_le_bytes).concat();
@@ -85,8 +81,7 @@ impl TensorSource for Part {
 
 #[test]
 fn an_added_tensor_that_fills_a_part_of_its_storage_is_not_tied() {
-    let dir = tempfile::tempdir().unwrap();
-    let to = dir.path().join("to.safetensors");
+    let (_dir, to) = place("to.safetensors");
     let (start, middle) = (Part(floats([1.0]), 0..4), Part(floats([2.0]), 2..6));
     let rewrite = Rewrite::new().add("a", start.clone()).unwrap().add("b", start).unwrap();
     rewrite.add("c", middle).unwrap().save(&to, &SaveOptions::new()).unwrap();

@@ -1,19 +1,12 @@
 //! What a rewrite writes: the same tensors in other files, and other tensors, names and dtypes.
 
-use std::fs;
-
-use safetensors_core::convert::Overflow;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
-    TensorSource, save_sharded,
-};
-
 use super::{content, floats, saved};
+use crate::support::*;
 
 /// Units and names of dimensions describe the tensor that they described before.
 #[test]
 fn attributes_follow_their_tensors() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let tensors = ["u", "v"].map(|name| (name, floats([1.0])));
     let saved = |name, metadata: &[_]| saved(&dir, name, &tensors, metadata);
     let a = saved("a.safetensors", &[("attribute:u#units", "m"), ("attribute:v#units", "K")]);
@@ -42,7 +35,7 @@ fn attributes_follow_their_tensors() {
 
 #[test]
 fn a_rewrite_that_changes_nothing_gives_the_same_file() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let path = saved(
         &dir,
         "a.safetensors",
@@ -60,7 +53,7 @@ fn a_rewrite_that_changes_nothing_gives_the_same_file() {
 
 #[test]
 fn shards_become_one_file_and_one_file_becomes_shards() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let tensors: Vec<_> =
         (0..20).map(|i| (format!("layer.{i}"), floats((0..i * 100).map(|j| j as f32)))).collect();
     let named = tensors.iter().map(|(name, buf)| (name, buf));
@@ -83,7 +76,7 @@ fn shards_become_one_file_and_one_file_becomes_shards() {
 
 #[test]
 fn merging_selecting_renaming_and_casting() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let base = saved(
         &dir,
         "base.safetensors",
@@ -140,7 +133,7 @@ fn merging_selecting_renaming_and_casting() {
 
 #[test]
 fn errors_name_the_tensor_and_its_file_and_nothing_is_left_behind() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let complex =
         TensorBuf::from_vec(vec![1], vec![num_complex::Complex::new(1.0_f32, 2.0)]).unwrap();
     let path = saved(&dir, "a.safetensors", &[("c", complex), ("w", floats([1e6]))], &[]);

@@ -1,9 +1,10 @@
 //! A checkpoint larger than memory, rewritten in little of it.
 
-use safetensors_core::{Checkpoint, ConvertOptions, Dtype, Rewrite, SaveOptions, ShardOptions};
 use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::peak;
 use safetensors_testing::process::is_alone;
+
+use crate::support::*;
 
 /// Re-shards and casts a checkpoint of 20 GiB, and measures the peak memory. Most of the checkpoint
 /// is a hole in a sparse file.
@@ -16,8 +17,7 @@ fn twenty_gibibytes_are_sharded_anew_in_little_memory() {
     if !is_alone(twenty_gibibytes_are_sharded_anew_in_little_memory) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.safetensors");
+    let (dir, path) = place("model.safetensors");
     let tensors = 20_u64;
     let each = 1_u64 << 30;
     let named = (0..tensors).map(|i| (format!("layer.{i:02}"), Dtype::F32, vec![each / 4]));

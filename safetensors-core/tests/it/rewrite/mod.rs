@@ -8,11 +8,7 @@ mod memory;
 mod planning;
 mod tied;
 
-use std::path::{Path, PathBuf};
-
-use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf, save};
-use safetensors_testing::tensors::file_bytes;
-use tempfile::TempDir;
+use crate::support::*;
 
 pub(crate) fn floats(values: impl IntoIterator<Item = f32>) -> TensorBuf {
     let values: Vec<f32> = values.into_iter().collect();

@@ -1,21 +1,15 @@
 //! Plans: they say what will be written, and refuse what a save refuses.
 
-use std::fs;
-
 use safetensors_core::checkpoint::save_sharded_to;
-use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::error::{IndexProblem, TieProblem};
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, Rewrite, SaveOptions, ShardOptions,
-    TensorSource, save_sharded,
-};
 use safetensors_testing::tensors::unread;
 
 use super::{content, floats, saved};
+use crate::support::*;
 
 #[test]
 fn a_plan_is_what_is_written() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let tensors =
         [("embed", floats([1.0, 2.0])), ("norm", floats([3.0])), ("up", floats([4.0, 5.0]))];
     let path = saved(&dir, "a.safetensors", &tensors, &[("a.head", "embed"), ("format", "pt")]);
@@ -73,7 +67,7 @@ fn a_plan_is_what_is_written() {
 fn a_plan_refuses_what_a_save_refuses() {
     type IsExpected = fn(&ErrorKind) -> bool;
 
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let path = saved(
         &dir,
         "a.safetensors",
@@ -112,8 +106,7 @@ fn a_plan_refuses_what_a_save_refuses() {
 /// An index that no reader accepts is found by the plan, and before a shard is written.
 #[test]
 fn an_index_over_the_limits() {
-    let dir = tempfile::tempdir().unwrap();
-    let to = dir.path().join("new");
+    let (_dir, to) = place("new");
     let many = (0..1_000_000).map(|i| (i.to_string(), ""));
     let options = ShardOptions::new().metadata(many).max_shard_size(1.into());
     let too_many = |error: &Error| {

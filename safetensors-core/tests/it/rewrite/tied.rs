@@ -1,16 +1,13 @@
 //! Tied weights stay tied, under the name that their file has.
 
-use std::fs;
-use std::path::Path;
-
 use safetensors_core::rewrite::PlannedTensor;
-use safetensors_core::{Checkpoint, ConvertOptions, Dtype, Rewrite, SaveOptions, ShardOptions};
 
 use super::{content, floats, saved};
+use crate::support::*;
 
 #[test]
 fn tied_weights_stay_tied_under_any_name() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let path = saved(
         &dir,
         "tied.safetensors",
@@ -63,7 +60,7 @@ fn tied_weights_stay_tied_under_any_name() {
 /// If aliases are kept without their tensor, the first takes its place.
 #[test]
 fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let path =
         saved(&dir, "tied.safetensors", &[("e", floats([1.0, 2.0]))], &[("a", "e"), ("b", "e")]);
     let tied = Checkpoint::open(&path).unwrap();
@@ -94,7 +91,7 @@ fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
 /// alias.
 #[test]
 fn a_tied_tensor_keeps_the_name_that_its_file_has() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let tied = [("embed", floats([1.0, 2.0])), ("norm", floats([3.0]))];
     // "a" sorts before "embed". So does "an alias by accident", a metadata entry that only looks
     // like an alias.

@@ -1,8 +1,7 @@
 //! Scales of weights that are saved once for several names.
 
-use safetensors_core::{Dtype, LoadOptions};
-
 use super::{codes, is_of_codes, scales, tied};
+use crate::support::*;
 
 #[test]
 fn scales_beside_an_alias_belong_to_the_weight() {

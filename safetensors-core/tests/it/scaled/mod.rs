@@ -7,14 +7,10 @@ mod parts;
 mod refusals;
 mod rewriting;
 
-use std::path::PathBuf;
-
-use safetensors_core::checkpoint::store::{MemoryFile, MemoryStore};
+use safetensors_core::checkpoint::store::MemoryFile;
 use safetensors_core::checkpoint::{Assembled, Computed};
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Limits, SaveOptions, TensorBuf, TensorView, save,
-};
-use tempfile::TempDir;
+
+use crate::support::*;
 
 /// The path of a file that `fixtures/scaled/generate.py` made.
 fn fixture(name: &str) -> PathBuf {
@@ -23,7 +19,7 @@ fn fixture(name: &str) -> PathBuf {
 
 /// The numbers of a fixture, whose settings say how many rows and columns share a scale.
 fn numbers(name: &str, [rows, columns]: [usize; 2]) -> Checkpoint<Computed<Assembled<MemoryFile>>> {
-    let file = std::fs::read(fixture(&format!("{name}.safetensors"))).unwrap();
+    let file = fs::read(fixture(&format!("{name}.safetensors"))).unwrap();
     let config =
         format!(r#"{{"quantization_config": {{"weight_block_size": [{rows}, {columns}]}}}}"#);
     let files = [("m/model.safetensors", file), ("m/config.json", config.into_bytes())];
@@ -47,8 +43,7 @@ fn scales(shape: &[usize]) -> TensorBuf {
 
 /// A checkpoint with these tensors, and these other names of them.
 fn tied(tensors: &[(&str, TensorBuf)], aliases: &[(&str, &str)]) -> (TempDir, Checkpoint) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     let tensors = tensors.iter().map(|(name, buf)| (*name, buf));
     let options = SaveOptions::new().durable(false).metadata(aliases.iter().copied());
     save(&path, tensors, &options).unwrap();

@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 use safetensors_core::element::Element;
-use safetensors_core::{Checkpoint, Dtype, LoadOptions, TensorBuf};
 
 use super::{fixture, numbers};
+use crate::support::*;
 
 /// Compares bits, unless both values are NaN.
 fn assert_same<T: Element + Copy + PartialEq>(

@@ -1,11 +1,9 @@
 //! Parts of quantised weights, cut on block boundaries and inside blocks.
 
 use safetensors_core::slice::{RankPart, TensorPart};
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, LoadOptions, ReadAt, ShardOptions, TensorBuf, save_sharded,
-};
 
 use super::{checkpoint, fp8, numbers};
+use crate::support::*;
 
 /// The elements of a part of a tensor of F32, one by one.
 fn part_of(whole: &TensorBuf, part: TensorPart) -> Vec<u32> {
@@ -112,7 +110,7 @@ fn a_large_weight_is_read_in_pieces_by_several_threads() {
 #[test]
 fn scales_may_lie_in_another_file() {
     let (weight, scales, expected) = large(200, 300);
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     let tensors = [("w", &weight), ("w_scale_inv", &scales)];
     let options = ShardOptions::new().max_shard_size("1KB".parse().unwrap());
     let saved = save_sharded(directory.path(), tensors, &options).unwrap();

@@ -3,11 +3,9 @@
 use safetensors_core::convert::Converted;
 use safetensors_core::load::QuantizedWeights;
 use safetensors_core::slice::TensorPart;
-use safetensors_core::{
-    ConvertOptions, Dtype, LoadOptions, SafeTensors, SaveOptions, TensorBuf, serialize,
-};
 
 use super::{checkpoint, codes, fp8, is_of_codes, scales};
+use crate::support::*;
 
 #[test]
 fn codes_become_numbers_only_if_they_are_asked_for() {

@@ -4,20 +4,15 @@ use safetensors_core::convert::Converted;
 use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_core::ranks::RankRules;
 use safetensors_core::slice::Index;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, LoadOptions, ReadAt, Result, Rewrite, SafeTensors,
-    SaveOptions, ShardOptions, TensorBuf, serialize,
-};
-use safetensors_testing::tensors::file_bytes;
 
 use super::{checkpoint, codes, fp8, is_of_codes, numbers, scales, tied};
+use crate::support::*;
 
 /// Saves a rewrite, and opens what was saved.
 fn rewritten(rewrite: Rewrite<'_, impl ReadAt>) -> Checkpoint<Vec<u8>> {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("new.safetensors");
+    let (_directory, path) = place("new.safetensors");
     rewrite.save(&path, &SaveOptions::new()).unwrap();
-    Checkpoint::from_source(std::fs::read(path).unwrap(), "new").unwrap()
+    Checkpoint::from_source(fs::read(path).unwrap(), "new").unwrap()
 }
 
 /// Casts floats to BF16.
@@ -112,7 +107,7 @@ fn scales_of_another_checkpoint_are_not_applied_and_not_lost() {
 
 /// Saves a checkpoint for ranks by these rules, opens it as a whole, and reads the numbers.
 fn divided(input: &Checkpoint, world_size: usize, rules: &[&str]) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     let rules_of = rules.iter().try_fold(RankRules::new(), |all, rule| all.parse_rule(rule));
     let rewrite = Rewrite::of(input);
     let plan = rewrite.plan_ranks(&rules_of.unwrap(), world_size, &SaveOptions::new()).unwrap();

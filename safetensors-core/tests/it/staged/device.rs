@@ -6,10 +6,8 @@ use safetensors_core::framework::{
     Framework, StagedPart, Staging, StagingBuffers, Support, read_staged,
 };
 use safetensors_core::load::read_tensors;
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
-    TensorSource,
-};
+
+use crate::support::*;
 
 /// A framework that widens what candle widens, and holds the rest.
 pub(crate) struct Wide;

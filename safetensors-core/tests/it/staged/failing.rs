@@ -2,22 +2,17 @@
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use safetensors_core::framework::{StagingBuffers, read_staged};
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, Result, SaveOptions, TensorBuf, TensorView, save,
-};
 
 use super::device::{Device, Fault, Wide};
 use super::{SMALL, saved, small_numbers};
+use crate::support::*;
 
 /// A load of 40 slots that this device takes part in.
 fn load(device: &mut Device, options: &LoadOptions) -> Result<()> {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let tensors = [("w".to_string(), small_numbers(Dtype::F32, &[40, 64]))];
     let checkpoint = saved(&dir.path().join("a.safetensors"), &tensors);
     let tensors: Vec<_> = checkpoint.tensors().collect();
@@ -63,7 +58,7 @@ fn a_panic_of_the_device_goes_on_in_the_caller() {
 
 /// Slots of 1 MiB, so that progress is told of each.
 fn load_mibs(options: &LoadOptions) -> (Result<()>, usize) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let bytes = TensorBuf::from_vec(vec![24 << 20], vec![7_u8; 24 << 20]).unwrap();
     let tensors = [("w".to_string(), bytes)];
     let checkpoint = saved(&dir.path().join("a.safetensors"), &tensors);
@@ -106,8 +101,7 @@ fn a_panic_of_a_thread_that_reads_goes_on_in_the_caller() {
 
 #[test]
 fn the_first_tensor_that_cannot_be_read_is_named_and_the_element_counted_over_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let mut flags = vec![0_u8; 5000];
     (flags[4321], flags[4999]) = (2, 3);
     let mut seeds = vec![1_u64; 5000];
@@ -138,7 +132,7 @@ fn the_first_tensor_that_cannot_be_read_is_named_and_the_element_counted_over_it
 
 #[test]
 fn what_cannot_be_converted_is_known_before_a_slot_is_made() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let tensors = [Dtype::F32, Dtype::C64].map(|d| (d.to_string(), small_numbers(d, &[100])));
     let checkpoint = saved(&dir.path().join("a.safetensors"), &tensors);
     let tensors: Vec<_> = checkpoint.tensors().collect();
@@ -151,8 +145,7 @@ fn what_cannot_be_converted_is_known_before_a_slot_is_made() {
 
 #[test]
 fn a_file_that_has_changed_or_ends_early_is_an_error() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let names = ["a", "b", "c"];
     let tensors = names.map(|name| (name.to_string(), small_numbers(Dtype::F32, &[64])));
     let load = |checkpoint: &Checkpoint| {

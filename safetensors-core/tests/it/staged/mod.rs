@@ -5,10 +5,7 @@ pub(crate) mod device;
 mod failing;
 
 use std::io;
-use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use device::{Device, Wide, check};
@@ -16,10 +13,8 @@ use safetensors_core::convert::can_convert;
 use safetensors_core::framework::{StagingBuffers, read_staged};
 use safetensors_core::io::ReadRange;
 use safetensors_core::load::QuantizedWeights;
-use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf, save,
-    serialize,
-};
+
+use crate::support::*;
 
 const SMALL: StagingBuffers = StagingBuffers { slots: 3, slot_bytes: 256 };
 
@@ -46,7 +41,7 @@ pub(crate) fn saved(path: &Path, tensors: &[(String, TensorBuf)]) -> Checkpoint 
 
 #[test]
 fn every_dtype_arrives_as_it_is_loaded() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let shapes: [&[usize]; 6] = [&[8], &[0, 4], &[1000], &[3, 8, 11], &[1, 1, 40], &[4, 0]];
     let mut tensors = Vec::new();
     for dtype in Dtype::ALL {
@@ -76,7 +71,7 @@ fn every_dtype_arrives_as_it_is_loaded() {
 
 #[test]
 fn one_dtype_for_all_arrives_complex_numbers_too() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let dtypes = Dtype::ALL.iter().filter(|dtype| can_convert(**dtype, Dtype::F64));
     let tensors: Vec<_> = dtypes
         .chain([&Dtype::C64])
@@ -112,7 +107,7 @@ fn quantised(path: &Path) -> Checkpoint {
 
 #[test]
 fn quantised_weights_arrive_with_their_scales_applied() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let numbers = quantised(&dir.path().join("a.safetensors")).dequantized().unwrap();
     for options in [LoadOptions::new(), LoadOptions::new().for_framework::<Wide>()] {
         for options in [options.clone(), options.floats_as(Dtype::BF16)] {
@@ -135,7 +130,7 @@ fn quantised_weights_arrive_with_their_scales_applied() {
 
 #[test]
 fn no_tensors_and_no_elements_need_no_slot() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let checkpoint = saved(&dir.path().join("a.safetensors"), &[]);
     assert_eq!(check(&checkpoint, &LoadOptions::new(), SMALL).slots, 0);
     let none = [("none".to_string(), small_numbers(Dtype::F32, &[0, 7]))];
@@ -151,7 +146,7 @@ fn no_tensors_and_no_elements_need_no_slot() {
 
 #[test]
 fn shards_arrive_together() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let mut entries = Vec::new();
     for shard in 0..3 {
         let name = format!("t{shard}");
@@ -160,14 +155,14 @@ fn shards_arrive_together() {
         entries.push(format!(r#""{name}":"{file}""#));
     }
     let index = format!(r#"{{"metadata":{{}},"weight_map":{{{}}}}}"#, entries.join(","));
-    std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+    fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     check(&checkpoint, &LoadOptions::new().floats_as(Dtype::F32), SMALL);
 }
 
 #[test]
 fn progress_counts_every_byte_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempdir().unwrap();
     let zeros = TensorBuf::filled_by(Dtype::BF16, vec![3 << 20], |_| Ok(())).unwrap();
     let tensors = [("w".to_string(), zeros)];
     let checkpoint = saved(&dir.path().join("a.safetensors"), &tensors);

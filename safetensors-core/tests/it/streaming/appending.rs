@@ -5,14 +5,12 @@ use std::io::Write;
 use half::{bf16, f16};
 use safetensors_core::element::{Element, F8E8M0};
 use safetensors_core::save::{StreamWriter, TensorWriter};
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions};
-use safetensors_testing::tensors::file_bytes;
-use tempfile::tempdir;
+
+use crate::support::*;
 
 #[test]
 fn values_of_another_dtype_are_refused_and_nothing_is_written() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let tensors = [("a", Dtype::F32, &[4][..]), ("mask", Dtype::BOOL, &[2])];
     let writer = StreamWriter::create(&path, tensors, &SaveOptions::new()).unwrap();
     let (a, mask) = (writer.tensor("a").unwrap(), writer.tensor("mask").unwrap());
@@ -55,8 +53,7 @@ fn values_of_another_dtype_are_refused_and_nothing_is_written() {
 
 #[test]
 fn values_of_every_width_become_little_endian_bytes() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let tensors = [
         ("u8", Dtype::U8, 3),
         ("e8", Dtype::F8_E8M0, 3),

@@ -1,14 +1,12 @@
 //! A disk without room for the file.
 
+use std::io;
 use std::process::Command;
-use std::{fs, io};
 
-use safetensors_core::{ErrorKind, SaveOptions, save};
 use safetensors_testing::process::command_of;
 use safetensors_testing::tensors::unread;
-use tempfile::tempdir;
 
-use crate::support;
+use crate::support::*;
 
 /// A full disk is found before the first tensor is asked for its bytes, and leaves the old file.
 ///
@@ -18,11 +16,11 @@ use crate::support;
 fn a_full_disk_is_found_before_any_work_is_done() {
     const MOUNTED: &str = "SAFETENSORS_TEST_SMALL_DISK";
     if let Some(disk) = std::env::var_os(MOUNTED) {
-        let path = support::write(disk.as_ref(), "model.safetensors", "the old file");
+        let path = write(disk.as_ref(), "model.safetensors", "the old file");
         let error = save(&path, [("a", unread(4 << 20))], &SaveOptions::new()).unwrap_err();
         let full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
         assert!(matches!(error.kind(), ErrorKind::Io(error) if full(error)), "{error}");
-        assert_eq!(support::names_in(disk.as_ref()), ["model.safetensors"]);
+        assert_eq!(names_in(disk.as_ref()), ["model.safetensors"]);
         assert_eq!(fs::read(&path).unwrap(), b"the old file");
         return;
     }

@@ -1,11 +1,11 @@
 //! The file is the same in whatever order it is written, and is laid out as requested.
 
-use std::{fs, thread};
+use std::thread;
 
 use proptest::prelude::*;
 use safetensors_core::save::{Order, StreamWriter, write_to};
-use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorView, serialize};
-use tempfile::tempdir;
+
+use crate::support::*;
 
 const DTYPES: [Dtype; 6] = [Dtype::F64, Dtype::F32, Dtype::BF16, Dtype::U8, Dtype::C64, Dtype::I16];
 
@@ -64,8 +64,7 @@ proptest! {
         }
         pieces.sort_by_key(|(i, range)| (*i as u64 * 7919 + range.start as u64 + 1).wrapping_mul(seed | 1).rotate_left(17));
 
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (_directory, path) = place("model.safetensors");
         let writer = StreamWriter::create(&path, declared(&tensors), &options).unwrap();
         thread::scope(|scope| {
             for share in pieces.chunks(pieces.len() / 3 + 1) {

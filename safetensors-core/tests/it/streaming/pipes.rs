@@ -1,12 +1,11 @@
 //! Files that are written front to back.
 
 use std::io::{self, Write};
-use std::sync::Mutex;
 
-use safetensors_core::save::{Sink, write_to};
-use safetensors_core::{
-    Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView, serialize,
-};
+use safetensors_core::save::write_to;
+use safetensors_testing::tensors::bytes_by;
+
+use crate::support::*;
 
 /// A writer that accepts a limited number of bytes, and remembers whether it was flushed.
 struct Pipe {
@@ -76,26 +75,18 @@ impl Write for Log<'_> {
     }
 }
 
-impl TensorSource for Log<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::U8
-    }
-
-    fn shape(&self) -> &[usize] {
-        &[5]
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        self.note("asked");
-        sink(&[0; 2])?;
-        sink(&[0; 3])
-    }
-}
-
 #[test]
 fn a_pipe_gets_each_piece_before_the_next_is_asked_for() {
     let log = Mutex::default();
-    let tensors = ["b", "a"].map(|name| (name, Log(&log, name)));
+    let tensors = ["b", "a"].map(|name| {
+        let log = Log(&log, name);
+        let source = bytes_by(5, move |sink| {
+            log.note("asked");
+            sink(&[0; 2])?;
+            sink(&[0; 3])
+        });
+        (name, source)
+    });
     write_to(Log(&log, "pipe"), tensors, &SaveOptions::new()).unwrap();
     let expected = ["a: asked", "pipe: 2", "pipe: 3", "b: asked", "pipe: 2", "pipe: 3"];
     assert_eq!(log.into_inner().unwrap(), expected);

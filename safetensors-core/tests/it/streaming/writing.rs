@@ -1,20 +1,16 @@
 //! Writing tensors: every byte once, by any thread, and each tensor whole.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{fs, io, thread};
+use std::{io, thread};
 
 use safetensors_core::save::StreamWriter;
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorSource, TensorView};
 use safetensors_testing::tensors::{broken, bytes_by};
-use tempfile::{TempDir, tempdir};
 
-use crate::support;
+use crate::support::*;
 
 /// A writer of `a`, 10 bytes, and `b`, an F32 scalar, in a new directory.
-fn started() -> (TempDir, std::path::PathBuf, StreamWriter) {
+fn started() -> (TempDir, PathBuf, StreamWriter) {
     let directory = tempdir().unwrap();
-    let path = support::write(directory.path(), "model.safetensors", "the old file");
+    let path = write(directory.path(), "model.safetensors", "the old file");
     let tensors = [("a", Dtype::U8, &[10][..]), ("b", Dtype::F32, &[])];
     let writer = StreamWriter::create(&path, tensors, &SaveOptions::new()).unwrap();
     (directory, path, writer)
@@ -22,7 +18,7 @@ fn started() -> (TempDir, std::path::PathBuf, StreamWriter) {
 
 #[track_caller]
 fn assert_untouched(directory: &TempDir) {
-    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    assert_eq!(names_in(directory.path()), ["model.safetensors"]);
     assert_eq!(fs::read(directory.path().join("model.safetensors")).unwrap(), b"the old file");
 }
 
@@ -101,7 +97,7 @@ fn no_byte_is_written_twice() {
     writer.finish().unwrap();
     let read = Checkpoint::open(&path).unwrap().tensor("a").unwrap().read().unwrap();
     assert_eq!(read.bytes(), [2, 2, 1, 1, 1, 1, 3, 3, 3, 3]);
-    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    assert_eq!(names_in(directory.path()), ["model.safetensors"]);
 }
 
 #[test]
@@ -127,8 +123,7 @@ fn no_byte_is_written_past_the_end() {
 
 #[test]
 fn of_many_threads_that_write_one_byte_one_does() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let writer =
         StreamWriter::create(&path, [("a", Dtype::U8, [200])], &SaveOptions::new().durable(false))
             .unwrap();
@@ -161,8 +156,7 @@ fn of_many_threads_that_write_one_byte_one_does() {
 
 #[test]
 fn appending_from_many_threads_loses_nothing() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let writer = StreamWriter::create(
         &path,
         [("a", Dtype::U8, [8 * 300])],
@@ -189,15 +183,14 @@ fn a_dropped_writer_leaves_nothing() {
     let (directory, _, writer) = started();
     writer.tensor("a").unwrap().append(&[1_u8; 10]).unwrap();
     // The file that is being written need not have a name.
-    assert!(support::names_in(directory.path()).len() <= 2);
+    assert!(names_in(directory.path()).len() <= 2);
     drop(writer);
     assert_untouched(&directory);
 }
 
 #[test]
 fn tensors_without_bytes_need_no_writing() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     StreamWriter::create(&path, [("empty", Dtype::F32, [3, 0])], &SaveOptions::new())
         .unwrap()
         .finish()
@@ -218,8 +211,7 @@ fn in_pieces(pieces: u8, fails: bool) -> impl TensorSource {
 
 #[test]
 fn a_source_is_written_whole_or_not_at_all() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let writer =
         StreamWriter::create(&path, [("a", Dtype::U8, [12])], &SaveOptions::new()).unwrap();
     let a = writer.tensor("a").unwrap();
@@ -261,8 +253,7 @@ fn a_source_is_written_whole_or_not_at_all() {
 #[test]
 fn a_reader_is_copied_into_a_tensor() {
     for (given, fits) in [(100_000, true), (99_999, false), (100_001, false)] {
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (_directory, path) = place("model.safetensors");
         let writer =
             StreamWriter::create(&path, [("a", Dtype::U8, [100_000])], &SaveOptions::new())
                 .unwrap();

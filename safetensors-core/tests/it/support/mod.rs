@@ -1,15 +1,43 @@
-//! Helpers of several test files: files built byte by byte, and the contents of directories.
+//! What most test files use: names of the core, files built byte by byte, and the contents of
+//! directories.
 
-use std::path::{Path, PathBuf};
+pub(crate) use std::collections::BTreeMap;
+pub(crate) use std::fs;
+pub(crate) use std::ops::ControlFlow;
+pub(crate) use std::path::{Path, PathBuf};
+pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+pub(crate) use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use std::{fs, thread};
+use std::{io, thread};
 
+pub(crate) use safetensors_core::checkpoint::store::MemoryStore;
+pub(crate) use safetensors_core::convert::Overflow;
+pub(crate) use safetensors_core::edit::Edit;
 use safetensors_core::io::ReadRange;
 use safetensors_core::slice::RankPart;
-use safetensors_core::{LazyTensor, LoadOptions, ReadAt};
+pub(crate) use safetensors_core::{
+    Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata,
+    ReadAt, Result, Rewrite, SafeTensors, SaveOptions, ShardOptions, TensorBuf, TensorSource,
+    TensorView, save, save_sharded, serialize,
+};
 pub(crate) use safetensors_testing::files::names_in;
-use safetensors_testing::tensors::file_bytes;
+pub(crate) use safetensors_testing::tensors::file_bytes;
+pub(crate) use tempfile::{TempDir, tempdir};
+
+/// A new directory, and the path of a file in it.
+pub(crate) fn place(name: impl AsRef<Path>) -> (TempDir, PathBuf) {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join(name);
+    (directory, path)
+}
+
+/// What the system said, of an error that it caused.
+#[track_caller]
+pub(crate) fn io_kind(error: &Error) -> io::ErrorKind {
+    let ErrorKind::Io(of_system) = error.kind() else { panic!("{error}") };
+    of_system.kind()
+}
 
 /// A file: the length of `header`, `header`, and `data` zero bytes.
 pub(crate) fn file(header: impl AsRef<[u8]>, data: usize) -> Vec<u8> {

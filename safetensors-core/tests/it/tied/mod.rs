@@ -1,64 +1,10 @@
 //! Tied weights: what is saved, what is recorded, and what is read back.
 
-#[cfg(feature = "std")]
 mod files;
-#[cfg(feature = "std")]
-use std::collections::BTreeMap;
-
 use safetensors_core::error::TieProblem;
-use safetensors_core::save::Sink;
-use safetensors_core::tied::{Storage, Tied};
-use safetensors_core::{
-    Dtype, ErrorKind, Result, SafeTensors, SaveOptions, TensorBuf, TensorSource, TensorView,
-    serialize,
-};
+use safetensors_core::tied::Tied;
 
-/// A tensor that is a slice of a storage.
-#[derive(Clone, Debug)]
-struct Slice {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    storage: Option<Storage>,
-}
-
-impl Slice {
-    /// The F32 elements `start..end` of a storage of `len` elements.
-    fn new(storage: u64, len: u64, start: u64, end: u64) -> Self {
-        Self {
-            dtype: Dtype::F32,
-            shape: vec![(end - start) as usize],
-            storage: Some(Storage {
-                id: storage,
-                byte_len: len * 4,
-                range: start * 4..end * 4,
-                contiguous: true,
-            }),
-        }
-    }
-
-    fn whole(storage: u64, len: u64) -> Self {
-        Self::new(storage, len, 0, len)
-    }
-}
-
-impl TensorSource for Slice {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let bytes = self.shape.iter().product::<usize>() * self.dtype.bits() as usize / 8;
-        sink(&vec![self.storage.as_ref().map_or(9, |storage| storage.id as u8); bytes])
-    }
-
-    fn storage(&self) -> Option<Storage> {
-        self.storage.clone()
-    }
-}
+use crate::support::*;
 
 fn aliases(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, kept)| ((*name).into(), (*kept).into())).collect()

@@ -6,7 +6,7 @@ use tempfile::{TempDir, tempdir};
 use super::{AtomicDirectory, DirectoryPlace};
 use crate::file::io::failpoint::{call_at, interrupt_everywhere, without};
 use crate::file::io::lock::DirectoryLock;
-use crate::file::io::testing::names_in;
+use crate::file::io::testing::{names_in, place};
 use crate::file::save::{SaveOptions, save};
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::TensorView;
@@ -42,8 +42,7 @@ fn content(path: &Path) -> Option<String> {
 
 /// A place with an old directory, and the path of that.
 fn with_old() -> (TempDir, PathBuf) {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("epoch");
+    let (dir, path) = place("epoch");
     put(&path, "old").unwrap();
     (dir, path)
 }
@@ -55,8 +54,7 @@ fn is_not_durable<T>(result: &Result<T>) -> bool {
 
 #[test]
 fn a_directory_appears_as_a_whole_and_is_not_replaced() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("run/checkpoints/epoch");
+    let (dir, path) = place("run/checkpoints/epoch");
     drop(new(&path, "one").unwrap());
     assert!(names_in(dir.path()).is_empty(), "new parents go, too");
     new(&path, "one").unwrap().commit().unwrap();
@@ -71,8 +69,7 @@ fn a_directory_appears_as_a_whole_and_is_not_replaced() {
 #[test]
 fn an_interruption_leaves_the_new_directory_or_none() {
     let setup = || {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("run/epoch");
+        let (dir, path) = place("run/epoch");
         (dir, path)
     };
     let act = |(_, path): &(TempDir, PathBuf)| new(path, "new")?.commit();
@@ -320,8 +317,7 @@ fn only_the_link_to_a_directory_goes() {
 #[cfg(unix)]
 #[test]
 fn what_a_killed_process_left_is_removed_and_nothing_else() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("epoch");
+    let (dir, path) = place("epoch");
     let used = AtomicDirectory::create(&path).unwrap();
     let others = [".epoch-1.aB3dE6.tmp", ".epoch.aB3dE.tmp", "epoch.aB3dE6.tmp"];
     for name in others.into_iter().chain([".epoch.aB3dE6.tmp"]) {
@@ -336,8 +332,7 @@ fn what_a_killed_process_left_is_removed_and_nothing_else() {
 
 #[test]
 fn errors_name_the_file_at_its_destination() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("epoch");
+    let (_dir, path) = place("epoch");
     let new = AtomicDirectory::create(&path).unwrap();
     fs::create_dir(new.path().join("w")).unwrap();
     let weight = TensorView::from_slice(&[1], &[1_u8]).unwrap();

@@ -3,18 +3,16 @@
 use std::fs;
 use std::path::Path;
 
-use proptest::prelude::*;
-use tempfile::tempdir;
-
 use super::GrowingWriter;
 use super::body::ROOM;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::SafeTensors;
-use crate::file::io::testing::names_in;
+use crate::file::io::testing::{names_in, place};
 use crate::file::save::SaveOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{TensorBuf, TensorView};
+use proptest::prelude::*;
 
 pub(super) fn create(path: &Path) -> GrowingWriter {
     GrowingWriter::create(path, &SaveOptions::new()).unwrap()
@@ -41,8 +39,7 @@ fn check_aligned(file: &[u8]) {
 
 #[test]
 fn tensors_of_all_dtypes_and_odd_lengths_are_aligned() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let writer = create(&path);
     let mut expected = Vec::new();
     let growing = writer.grow("growing", Dtype::U16, 0, &[3]).unwrap();
@@ -80,8 +77,7 @@ fn tensors_of_all_dtypes_and_odd_lengths_are_aligned() {
 
 #[test]
 fn the_header_finds_room_whatever_its_length() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     for (large, many, expected) in [
         (0, 0, 8..100),
         (0, 2000, ROOM..1 << 20),
@@ -221,8 +217,7 @@ proptest! {
         tensors in prop::collection::vec(grown(), 0..4),
         by in 1..3_usize,
     ) {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("a.safetensors");
+        let (_dir, path) = place("a.safetensors");
         let writer = create(&path);
         append_all(&writer, &tensors, by).unwrap();
         writer.finish().unwrap();
@@ -234,8 +229,7 @@ proptest! {
         tensors in prop::collection::vec(grown(), 1..4),
         every in 1..3_u64,
     ) {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("a.safetensors");
+        let (dir, path) = place("a.safetensors");
         let writer = create(&path).sync_every(every);
         append_all(&writer, &tensors, 1).unwrap();
         writer.sync().unwrap();
@@ -252,8 +246,7 @@ proptest! {
 
 #[test]
 fn what_is_refused_leaves_the_file_as_it_was() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     fs::write(&path, "old").unwrap();
     let writer = create(&path);
     let one = TensorBuf::from_vec(vec![1], vec![1.0_f64]).unwrap();
@@ -302,8 +295,7 @@ fn what_is_refused_leaves_the_file_as_it_was() {
 
 #[test]
 fn threads_append_to_their_own_tensors() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let writer = create(&path).sync_every(50);
     std::thread::scope(|scope| {
         for thread in 0..4_u32 {

@@ -11,7 +11,7 @@ use super::{TempDirectory, TempFile, create_new};
 use crate::checkpoint::{Checkpoint, LocalDirectory, ShardOptions, save_sharded, stage_sharded_to};
 use crate::file::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
 use crate::file::io::hidden::header_backup;
-use crate::file::io::testing::{names_in, save_until_clean};
+use crate::file::io::testing::{names_in, place, save_until_clean};
 use crate::file::save::{
     AtomicFile, GrowingWriter, SaveOptions, StreamWriter, remove_temporaries, save,
 };
@@ -35,8 +35,7 @@ fn named<T>(f: impl FnOnce() -> T) -> T {
 
 #[test]
 fn a_temporary_file_says_whose_it_is_and_is_left_alone_while_it_is_used() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join(NAME);
+    let (directory, path) = place(NAME);
     let mut file = named(|| AtomicFile::create(&path, &SaveOptions::new())).unwrap();
     file.write_all(b"new").unwrap();
     let names = names_in(directory.path());
@@ -55,8 +54,7 @@ fn a_temporary_file_says_whose_it_is_and_is_left_alone_while_it_is_used() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_has_no_name_until_it_is_complete() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join(NAME);
+    let (directory, path) = place(NAME);
     let mut file = AtomicFile::create(&path, &SaveOptions::new()).unwrap();
     file.write_all(b"new").unwrap();
     assert!(names_in(directory.path()).is_empty());
@@ -105,8 +103,7 @@ fn the_next_save_removes_what_nobody_holds_and_nothing_else() {
 #[cfg(unix)]
 #[test]
 fn a_temporary_file_that_was_removed_is_saved_nevertheless() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join(NAME);
+    let (directory, path) = place(NAME);
     let mut file = named(|| AtomicFile::create(&path, &SaveOptions::new())).unwrap();
     file.write_all(b"new").unwrap();
     fs::remove_file(directory.path().join(&names_in(directory.path())[0])).unwrap();
@@ -291,8 +288,7 @@ fn another_process_leaves_the_directory_of_a_save_that_is_under_way() {
 /// Another save may see a new directory before its lock is there, and takes it for a leftover.
 #[test]
 fn a_directory_that_is_removed_before_it_is_locked_is_made_again() {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join(NAME);
+    let (directory, path) = place(NAME);
     for n in 0.. {
         let other = path.clone();
         let make = || TempDirectory::create(&path);

@@ -10,7 +10,7 @@ use super::Backup;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::SafeTensors;
 use crate::file::io::failpoint::crash_at;
-use crate::file::io::testing::names_in;
+use crate::file::io::testing::{names_in, place};
 use crate::file::save::SaveOptions;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::header::{LENGTH_BYTES, mark};
@@ -302,8 +302,7 @@ fn the_file_of_another_user_is_not_edited_in_place() {
     use crate::model::edit::Edited;
 
     let setup = || {
-        let directory = tempdir().unwrap();
-        let path = directory.path().join(NAME);
+        let (directory, path) = place(NAME);
         create(&path);
         give_away(&path).then_some((directory, path))
     };

@@ -6,12 +6,12 @@ mod races;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 
 use super::{Edit, Edited, is_torn as is_left_torn, restore_header};
 use crate::checkpoint::Checkpoint;
 use crate::file::io::failpoint::{Interrupted, interrupt_everywhere, without};
-use crate::file::io::testing::{names_in, save_until_clean};
+use crate::file::io::testing::{names_in, place, save_until_clean};
 use crate::file::save::SaveOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
@@ -55,8 +55,7 @@ pub(super) fn create(path: &Path) -> Vec<u8> {
 
 /// The file after the change, and how it was made.
 fn changed(change: fn(Edit<'_>) -> Edit<'_>) -> (Vec<u8>, Edited) {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (directory, path) = place("model.safetensors");
     create(&path);
     let edit = change(Edit::open(&path).unwrap());
     let outcome = edit.dry_run().unwrap();
@@ -75,8 +74,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (directory, path) = place("model.safetensors");
         Self { old: create(&path), path, directory }
     }
 
@@ -175,8 +173,7 @@ fn restored_after_a_kill(place: &Place, outcome: Edited, new: &[u8], at: &str) -
 #[test]
 fn a_read_only_edit_plans_the_same_and_cannot_be_applied() {
     for (change, expected, name) in CHANGES {
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (directory, path) = place("model.safetensors");
         let old = create(&path);
         // Another edit has locked the file.
         let _locked = Edit::open(&path).unwrap();
@@ -194,8 +191,7 @@ fn a_read_only_edit_plans_the_same_and_cannot_be_applied() {
 fn where_times_are_coarse_a_new_file_is_written() {
     for (change, outcome, name) in CHANGES {
         let (new, _) = changed(change);
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("model.safetensors");
+        let (directory, path) = place("model.safetensors");
         create(&path);
         let edit = change(Edit::open(&path).unwrap());
         assert_eq!(edit.dry_run().unwrap(), outcome, "{name}");
@@ -214,8 +210,7 @@ fn opening_waits_for_an_edit_that_is_under_way() {
     use std::os::unix::fs::FileExt;
     use std::time::{Duration, Instant};
 
-    let directory = tempdir().unwrap();
-    let path = directory.path().join("model.safetensors");
+    let (_directory, path) = place("model.safetensors");
     let old = create(&path);
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(&crate::format::header::mark(1), 0).unwrap();

@@ -13,7 +13,7 @@ use super::GrowingWriter;
 use crate::checkpoint::Checkpoint;
 use crate::file::hash::{Digest, TensorDigests};
 use crate::file::io::failpoint::interrupt_everywhere;
-use crate::file::io::testing::names_in;
+use crate::file::io::testing::{names_in, place};
 use crate::file::save::{SaveOptions, save};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, Result};
@@ -59,8 +59,7 @@ proptest! {
         runs in prop::collection::vec(0..4_usize, 1..4),
         is_killed in any::<bool>(),
     ) {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("a.safetensors");
+        let (_dir, path) = place("a.safetensors");
         let mut begin = 0;
         for (run, count) in runs.into_iter().enumerate() {
             let end = begin + count;
@@ -145,8 +144,7 @@ fn the_old_file_or_the_new_one_wherever_a_run_is_interrupted() {
 
 #[test]
 fn appending_writes_the_new_steps_only() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let large = vec![1_u8; 8 << 20];
     let shape = [1 << 20, 8];
     let view = TensorView::new(Dtype::U8, &shape, &large).unwrap();
@@ -176,8 +174,7 @@ fn appending_writes_the_new_steps_only() {
 
 #[test]
 fn recorded_digests_are_made_anew() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let tensors = [("t", TensorBuf::from_vec(vec![2], vec![1.0_f64, 2.0]).unwrap())];
     let metadata = [("modelspec.hash_sha256", "0x00"), ("k", "old"), ("kept", "yes")];
     save(&path, tensors, &options().digests(true).metadata(metadata)).unwrap();
@@ -200,8 +197,7 @@ fn recorded_digests_are_made_anew() {
 
 #[test]
 fn what_does_not_fit_the_file_is_refused_and_the_file_stays() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     fs::write(&path, "no file of tensors").unwrap();
     let error = GrowingWriter::resume(&path, &options()).unwrap_err();
     assert_eq!(error.file(), path.to_str(), "{error}");
@@ -230,8 +226,7 @@ fn what_does_not_fit_the_file_is_refused_and_the_file_stays() {
 /// Another program edits the metadata, sets the time or an attribute, replaces or removes the file.
 #[test]
 fn what_another_program_does_meanwhile_stays() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let touch = || {
         let file = fs::File::options().append(true).open(&path).unwrap();
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
@@ -255,8 +250,7 @@ fn what_another_program_does_meanwhile_stays() {
 /// The new file would lose the tensors of another program. The synced steps are not lost, either.
 #[test]
 fn a_file_that_has_other_tensors_by_now_is_not_replaced() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     first_run(&path);
     let writer = resume(&path);
     append(&writer, &tensors(), 1..2).unwrap();
@@ -286,8 +280,7 @@ fn a_file_that_has_other_tensors_by_now_is_not_replaced() {
 /// Of two live writers of one path, the one that finishes first would lose its steps.
 #[test]
 fn a_second_writer_is_refused_before_it_loses_a_step() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let same = dir.path().join(".").join("a.safetensors");
     let refuse_all = || {
         for error in
@@ -322,8 +315,7 @@ fn a_second_writer_is_refused_before_it_loses_a_step() {
 /// Synced steps continue one file and no other.
 #[test]
 fn steps_are_not_appended_to_another_file() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     first_run(&path);
     let right = fs::read(&path).unwrap();
     let writer = resume(&path);
@@ -350,8 +342,7 @@ fn steps_are_not_appended_to_another_file() {
 
 #[test]
 fn aliases_are_names_that_no_other_tensor_gets() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let view = TensorView::from_slice(&[2], &[0_u8; 2]).unwrap();
     let metadata = [("b", "a"), ("attribute:b#units", "m"), ("c", "none")];
     save(&path, [("a", view)], &options().metadata(metadata)).unwrap();
@@ -376,8 +367,7 @@ fn aliases_are_names_that_no_other_tensor_gets() {
 #[cfg(unix)]
 #[test]
 fn a_run_goes_on_by_another_path() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     fs::create_dir(dir.path().join("below")).unwrap();
     let (same, link) = (dir.path().join("below/../a.safetensors"), dir.path().join("below/link"));
     std::os::unix::fs::symlink("../a.safetensors", &link).unwrap();

@@ -11,7 +11,7 @@ use super::super::tests::{Grown, append_all, bytes, check_grown, create, resume}
 use crate::checkpoint::Checkpoint;
 use crate::file::io::SafeTensors;
 use crate::file::io::failpoint::{interrupt_everywhere, without};
-use crate::file::io::testing::names_in;
+use crate::file::io::testing::{names_in, place};
 use crate::file::save::SaveOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
@@ -19,8 +19,7 @@ use crate::format::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
 #[test]
 fn finishing_removes_what_was_synced() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let tensors = [
         Grown { dtype: Dtype::F32, axis: 1, step_shape: vec![3, 2], steps: 7 },
         Grown { dtype: Dtype::F64, axis: 0, step_shape: vec![], steps: 7 },
@@ -150,8 +149,7 @@ fn a_run_that_is_interrupted_anywhere_loses_nothing() {
 /// A file that was there must stay, and what cannot be finished can still be synced.
 #[test]
 fn a_writer_that_cannot_finish_goes_on() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (dir, path) = place("a.safetensors");
     let writer = GrowingWriter::create(&path, &SaveOptions::new().overwrite(false)).unwrap();
     let time = writer.grow("time", Dtype::U8, 0, &[]).unwrap();
     let append = |step: u8| time.append(&TensorView::from_slice(&[], &[step]).unwrap()).unwrap();
@@ -191,8 +189,7 @@ fn a_tensor_that_could_not_be_added_is_added_again() {
             Err(ErrorKind::Io(std::io::ErrorKind::StorageFull.into()).into())
         }
     }
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("a.safetensors");
+    let (_dir, path) = place("a.safetensors");
     let writer = create(&path);
     writer.add("x", &Failing).unwrap_err();
     assert!(matches!(writer.finish().unwrap_err().kind(), ErrorKind::Incomplete { .. }));
@@ -212,8 +209,7 @@ fn a_tensor_that_could_not_be_added_is_added_again() {
 #[test]
 fn a_large_file_whose_header_outgrows_its_room_goes_on_after_a_failure() {
     for system in ["", "inserting"] {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("a.safetensors");
+        let (_dir, path) = place("a.safetensors");
         let writer = GrowingWriter::create(&path, &SaveOptions::new().overwrite(false)).unwrap();
         let data = bytes(3 << 20, 1);
         let view = TensorView::new(Dtype::U8, &[3 << 20], &data).unwrap();
@@ -249,8 +245,7 @@ fn a_copy_of_an_earlier_attempt_is_not_put_in_place() {
     let data = bytes(5 << 20, 1);
     let view = TensorView::new(Dtype::U8, &[5 << 20], &data).unwrap();
     let setup = || {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("a.safetensors");
+        let (dir, path) = place("a.safetensors");
         let options = SaveOptions::new().overwrite(false).durable(false);
         let writer = GrowingWriter::create(&path, &options).unwrap();
         let tail = writer.grow("tail", Dtype::U8, 0, &[5 << 20]).unwrap();

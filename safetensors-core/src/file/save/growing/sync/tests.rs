@@ -10,7 +10,7 @@ use tempfile::{TempDir, tempdir};
 use super::{MARK, file_name, synced_directory};
 use crate::checkpoint::Checkpoint;
 use crate::file::io::failpoint::{Interrupted, crash_at, interrupt_everywhere, without};
-use crate::file::io::testing::names_in;
+use crate::file::io::testing::{names_in, place};
 use crate::file::save::growing::GrowingWriter;
 use crate::file::save::{SaveOptions, save};
 use crate::format::dtype::Dtype;
@@ -78,8 +78,7 @@ fn content(directory: &Path) -> Vec<(String, Vec<u8>)> {
 fn killed(before: &[(Open, u8)], open: Open) -> Vec<(&'static str, TempDir)> {
     let (mut killed, mut seen) = (Vec::new(), HashSet::new());
     for n in 0.. {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("run.safetensors");
+        let (dir, path) = place("run.safetensors");
         before.iter().for_each(|&(open, fill)| run(&path, open, fill).unwrap());
         match crash_at(n, || run(&path, open, 1)) {
             (_, Some(step)) => {
@@ -222,8 +221,7 @@ fn the_finished_file_is_known_by_its_values() {
 /// Another program has written a file to the path of a killed run.
 #[test]
 fn a_file_that_is_newer_than_the_steps_is_not_replaced() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
+    let (_dir, path) = place("run.safetensors");
     let writer = resume(&path);
     writer.add("x", &TensorView::from_slice(&[1], &[7_u8]).unwrap()).unwrap();
     writer.sync().unwrap();
@@ -251,8 +249,7 @@ fn a_part_of_the_steps_never_makes_a_file_shorter_nor_a_start_fail_for_ever() {
     let (mut failed, mut whole) = (0, 0);
     for subset in 0..1_u32 << (FILES + 1) {
         for (is_finished, is_damaged) in [(false, false), (true, false), (false, true)] {
-            let dir = tempdir().unwrap();
-            let path = dir.path().join("run.safetensors");
+            let (dir, path) = place("run.safetensors");
             let directory = synced_directory(&path);
             let writer = resume(&path);
             let time = writer.grow("time", Dtype::U8, 0, &[]).unwrap();
@@ -309,8 +306,7 @@ fn a_part_of_the_steps_never_makes_a_file_shorter_nor_a_start_fail_for_ever() {
 /// A directory of synced steps may have files of others, which stay.
 #[test]
 fn files_of_others_stay() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
+    let (dir, path) = place("run.safetensors");
     let directory = synced_directory(&path);
     fs::create_dir(&directory).unwrap();
     let notes = directory.join("notes.txt");
@@ -356,8 +352,7 @@ fn names_of_255_bytes_are_synced_and_go_on() {
 #[test]
 fn steps_that_were_removed_are_synced_again() {
     for removes_directory in [true, false] {
-        let dir = tempdir().unwrap();
-        let path = dir.path().join("run.safetensors");
+        let (dir, path) = place("run.safetensors");
         let synced = synced_directory(&path);
         let writer = GrowingWriter::create(&path, &options()).unwrap().sync_every(1);
         writer.add("x", &TensorView::from_slice(&[1], &[7_u8]).unwrap()).unwrap();
@@ -393,8 +388,7 @@ fn steps_that_were_removed_are_synced_again() {
 
 #[test]
 fn a_tensor_without_a_step_comes_back() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
+    let (_dir, path) = place("run.safetensors");
     let writer = GrowingWriter::create(&path, &options()).unwrap();
     writer.grow("early", Dtype::F32, 1, &[3, 2]).unwrap();
     writer.attribute("early", "units", "m").unwrap();
@@ -416,8 +410,7 @@ fn a_tensor_without_a_step_comes_back() {
 /// Two synced files of one growing tensor whose steps are without number.
 #[test]
 fn more_steps_than_can_be_counted_are_refused() {
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
+    let (_dir, path) = place("run.safetensors");
     let directory = synced_directory(&path);
     fs::create_dir(&directory).unwrap();
     let options = options().metadata([("safetensors_bridge.axis.w", "0")]);
@@ -433,8 +426,7 @@ fn more_steps_than_can_be_counted_are_refused() {
 #[test]
 fn recovery_takes_a_time_in_proportion_to_the_names() {
     const NAMES: u32 = 40_000;
-    let dir = tempdir().unwrap();
-    let path = dir.path().join("run.safetensors");
+    let (_dir, path) = place("run.safetensors");
     let writer = GrowingWriter::create(&path, &options()).unwrap();
     for i in 0..NAMES {
         let name = format!("a tensor with a name that is not short {i}");
