@@ -106,9 +106,7 @@ fn most_tensors_take_five_times_the_header_at_most() {
     }
     let dir = tempdir().unwrap();
     let (path, header) = short(&dir);
-    for command in
-        ["verify", "verify --json", "inspect", "inspect --flat", "inspect --json --sort name"]
-    {
+    for command in ["verify --json", "inspect --flat", "inspect --json --sort name"] {
         assert_takes(5, command, &path, header);
     }
 }
@@ -191,7 +189,7 @@ fn statistics_take_five_times_the_header_at_most() {
     assert_takes(5, "stats --json", &path, header);
 }
 
-/// 64 MiB of weights, which are made numbers of, or quantised, in pieces. A copy of tensors takes
+/// 64 MiB of weights, or 32, which are made numbers of, or quantised, in pieces. A copy of tensors takes
 /// about as much.
 #[test]
 fn quantised_weights_take_no_memory_of_their_size() {
@@ -201,10 +199,10 @@ fn quantised_weights_take_no_memory_of_their_size() {
     /// For the pieces of the threads.
     const PIECES: u64 = 16 << 20;
     let dir = tempdir().unwrap();
-    let header = |parts: &[(&str, &str, &str, u64)]| {
+    let header = |layers: u64, parts: &[(&str, &str, &str, u64)]| {
         let mut begin = 0;
         let mut entries = Vec::new();
-        for layer in 0..8 {
+        for layer in 0..layers {
             for &(name, dtype, shape, len) in parts {
                 let end = begin + len;
                 entries.push(format!(
@@ -216,13 +214,14 @@ fn quantised_weights_take_no_memory_of_their_size() {
         ([format!("{{{}}}", entries.join(","))], begin)
     };
     let out = dir.path().join("out");
-    let (fp8, len) = header(&[
+    let fp8 = [
         ("up.weight", "F8_E4M3", "4096,2048", 8 << 20),
         ("up.weight_scale_inv", "F32", "32,16", 2 << 10),
-    ]);
+    ];
+    let (fp8, len) = header(8, &fp8);
     let (path, _) = file(&dir, "fp8", fp8, len);
     assert_takes(1, &format!("convert {} --dtype bf16", out.display()), &path, PIECES);
-    let (bf16, len) = header(&[("up.weight", "BF16", "2048,2048", 8 << 20)]);
+    let (bf16, len) = header(4, &[("up.weight", "BF16", "2048,2048", 8 << 20)]);
     let (path, _) = file(&dir, "bf16", bf16, len);
     for scheme in ["fp8-block128", "nvfp4"] {
         let args = format!("convert {} --quantize {scheme} --force", out.display());
