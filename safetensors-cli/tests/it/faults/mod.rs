@@ -112,12 +112,13 @@ fn faults<'a>(case: &Case, calls: &'a [Call]) -> Vec<(&'a Call, Fault)> {
     let always = if all || !is_like_others { &ALWAYS[..] } else { &[Fault::Killed] };
     let (mut faults, mut reads) = (Vec::new(), 0..);
     for (number, call) in calls.iter().enumerate() {
-        // Killed where it only reads, a process leaves what the calls before have left.
-        let is_killed = all || !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0);
+        // Where it only reads, a process that is killed leaves what the calls before have left, and
+        // one whose reads all fail from there leaves what one does of which a read fails.
+        let is_followed = all || !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0);
         let sampled = SAMPLED.iter().enumerate();
         let sampled = sampled.filter(|(i, _)| all || (number + i).is_multiple_of(4));
         let seldom = if all { &SELDOM[..] } else { &[] };
-        let always = always.iter().filter(|fault| is_killed || !matches!(fault, Fault::Killed));
+        let always = always.iter().filter(|fault| is_followed || matches!(fault, Fault::Error(_)));
         let here = always.chain(sampled.map(|(_, fault)| fault)).chain(seldom);
         faults.extend(here.map(|&fault| (call, fault)));
     }
