@@ -1,6 +1,6 @@
 //! Small files next to a checkpoint that are no small files, or are somewhere else.
 
-use fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::thread;

@@ -1,6 +1,5 @@
 //! `safetensors convert --quantize`, and the `config.json` of what is quantised or was.
 
-use contains;
 use safetensors_core::LoadOptions;
 use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_testing::quantized::Quantized;
