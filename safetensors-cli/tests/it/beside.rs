@@ -1,13 +1,10 @@
 //! Small files next to a checkpoint that are no small files, or are somewhere else.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
-
-use safetensors_core::{Dtype, TensorView, save};
 
 use crate::convert_gguf;
 use crate::delta_follow::versions;
@@ -58,19 +55,8 @@ enum Does {
 
 use Does::{Fails, Reads, Says, Skipped};
 
-impl Does {
-    fn reads(self) -> bool {
-        matches!(self, Reads)
-    }
-}
-
-/// A file, with the arguments of a command that looks at it. `nan` is its text with such a number.
-struct Case {
-    file: &'static str,
-    nan: &'static str,
-    args: &'static [&'static str],
-    does: [Does; KINDS.len()],
-}
+/// A file, a command that looks at it, its text with a number that is none, and what must happen.
+struct Case(&'static str, &'static str, &'static str, [Does; KINDS.len()]);
 
 const SPECIAL: &str = "expected a regular file, found a special file";
 const OUT: &str = "expected a regular file, found a link that leads out of its directory; put a \
@@ -81,16 +67,16 @@ const LARGE: &str = "bytes, found 1073741824";
 const NEEDED: [Does; KINDS.len()] =
     [Fails(1, SPECIAL), Fails(1, OUT), Fails(1, OUT), Reads, Fails(1, LARGE), Reads, Reads];
 
-/// The same, and they must be there.
-const REQUIRED: [Does; KINDS.len()] = [
-    Fails(1, SPECIAL),
-    Fails(1, OUT),
-    Fails(1, OUT),
-    Reads,
-    Fails(1, LARGE),
-    Reads,
-    Fails(1, "there is no such file"),
-];
+/// The same of a file with a form of its own, or one that must be there.
+const fn with(nan: Does, absent: &'static str) -> [Does; KINDS.len()] {
+    [NEEDED[0], NEEDED[1], NEEDED[2], Reads, NEEDED[4], nan, Fails(1, absent)]
+}
+
+const fn needed(nan: &'static str, absent: &'static str) -> [Does; KINDS.len()] {
+    with(Fails(1, nan), absent)
+}
+
+const REQUIRED: [Does; KINDS.len()] = with(Reads, "there is no such file");
 
 /// Settings that are looked at, and not needed: a warning says what is wrong with them.
 const COMPARED: [Does; KINDS.len()] =
@@ -117,106 +103,71 @@ const fn named(nan: &'static str) -> [Does; KINDS.len()] {
     [Reads, Fails(1, SPECIAL), Reads, Reads, Fails(1, LARGE), Fails(1, nan), absent]
 }
 
-const GGUF: &[&str] = &["convert", "model", "out.gguf", "--quantize", "f32"];
+const GGUF: &str = "convert model out.gguf --quantize f32";
 
 const CASES: &[Case] = &[
-    Case {
-        file: "fp8/config.json",
-        nan: r#"{"x": NaN, "y": [-Infinity]}"#,
-        args: &["convert", "fp8", "out", "--dtype", "bf16"],
-        does: NEEDED,
-    },
-    Case {
-        file: "plain/config.json",
-        nan: r#"{"x": NaN}"#,
-        args: &["convert", "plain", "out"],
-        does: COMPARED,
-    },
-    Case {
-        file: "lora/adapter_config.json",
-        nan: r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "lora_dropout": NaN}"#,
-        args: &["convert", "plain", "out", "--lora", "lora"],
-        does: NEEDED,
-    },
-    Case {
-        file: "model/config.json",
-        nan: r#"{
+    Case(
+        "fp8/config.json",
+        "convert fp8 out --dtype bf16",
+        r#"{"x": NaN, "y": [-Infinity]}"#,
+        NEEDED,
+    ),
+    Case("plain/config.json", "convert plain out", r#"{"x": NaN}"#, COMPARED),
+    Case(
+        "lora/adapter_config.json",
+        "convert plain out --lora lora",
+        r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "lora_dropout": NaN}"#,
+        NEEDED,
+    ),
+    Case(
+        "model/config.json",
+        GGUF,
+        r#"{
             "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 48,
             "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64,
             "vocab_size": 8, "rms_norm_eps": 1e-5, "initializer_range": NaN
         }"#,
-        args: GGUF,
-        does: REQUIRED,
-    },
-    Case {
-        file: "model/tokenizer.json",
-        nan: r#"{
+        REQUIRED,
+    ),
+    Case(
+        "model/tokenizer.json",
+        GGUF,
+        r#"{
             "decoder": {"type": "ByteLevel"}, "dropout": NaN,
             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
             "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
         }"#,
-        args: GGUF,
-        does: REQUIRED,
-    },
-    Case {
-        file: "model/tokenizer_config.json",
-        nan: "\u{feff}{\"model_max_length\": Infinity}",
-        args: GGUF,
-        does: NEEDED,
-    },
-    Case {
-        file: "model/generation_config.json",
-        nan: r#"{"temperature": NaN}"#,
-        args: GGUF,
-        does: NEEDED,
-    },
-    Case { file: "model/chat_template.jinja", nan: "NaN", args: GGUF, does: NEEDED },
-    Case {
-        file: "run/checkpoints/epoch-9/manifest.json",
-        nan: r#"{"x": NaN}"#,
-        args: &["inspect", "run"],
-        does: [
-            Fails(1, SPECIAL),
-            Fails(1, OUT),
-            Fails(1, OUT),
-            Reads,
-            Fails(1, LARGE),
-            Fails(1, "expected value"),
-            Fails(1, "there is no such file"),
-        ],
-    },
-    Case {
-        file: "run/train/epoch-9/Loss.log",
-        nan: "NaN\n",
-        args: &["inspect", "run"],
-        does: OPTIONAL,
-    },
-    Case {
-        file: "plan.json",
-        nan: r#"{"x": NaN}"#,
-        args: &["convert", "llama.safetensors", "out", "--plan", "plan.json"],
-        does: named("the plan of ranks is malformed"),
-    },
+        REQUIRED,
+    ),
+    Case("model/tokenizer_config.json", GGUF, "\u{feff}{\"model_max_length\": Infinity}", NEEDED),
+    Case("model/generation_config.json", GGUF, r#"{"temperature": NaN}"#, NEEDED),
+    Case("model/chat_template.jinja", GGUF, "NaN", NEEDED),
+    Case(
+        "run/checkpoints/epoch-9/manifest.json",
+        "inspect run",
+        r#"{"x": NaN}"#,
+        needed("expected value", "there is no such file"),
+    ),
+    Case("run/train/epoch-9/Loss.log", "inspect run", "NaN\n", OPTIONAL),
+    Case(
+        "plan.json",
+        "convert llama.safetensors out --plan plan.json",
+        r#"{"x": NaN}"#,
+        named("the plan of ranks is malformed"),
+    ),
     #[cfg(feature = "sign")]
-    Case {
-        file: "key.pem",
-        nan: "NaN",
-        args: &["sign", "plain/model.safetensors", "--key", "key.pem", "--signature", "out"],
-        does: named("not a usable key"),
-    },
+    Case(
+        "key.pem",
+        "sign plain/model.safetensors --key key.pem --signature out",
+        "NaN",
+        named("not a usable key"),
+    ),
     #[cfg(feature = "sign")]
-    Case {
-        file: "model.sig",
-        nan: r#"{"x": NaN}"#,
-        args: &[
-            "verify",
-            "plain/model.safetensors",
-            "--signature",
-            "model.sig",
-            "--key",
-            "key.pub",
-        ],
-        does: [
+    Case(
+        "model.sig",
+        "verify plain/model.safetensors --signature model.sig --key key.pub",
+        r#"{"x": NaN}"#,
+        [
             Fails(1, SPECIAL),
             Fails(1, SPECIAL),
             Reads,
@@ -225,85 +176,61 @@ const CASES: &[Case] = &[
             Fails(1, "not a signature"),
             Fails(1, "No such file or directory"),
         ],
-    },
-    Case {
-        file: "base/README.md",
-        nan: "NaN",
-        args: &["delta", "apply", "base", "delta", "out"],
-        does: COPIED,
-    },
-    Case {
-        file: "root/weight_v000000/notes.txt",
-        nan: "NaN",
-        args: &["delta", "follow", "root", "out", "--once"],
-        does: COPIED,
-    },
-    Case {
-        file: "served/.safetensors-follow.json",
-        nan: r#"{"x": NaN}"#,
-        args: &["delta", "follow", "root", "served", "--once"],
-        does: [
-            Fails(1, SPECIAL),
-            Fails(1, OUT),
-            Fails(1, OUT),
-            Reads,
-            Fails(1, LARGE),
-            Fails(1, "exists; --force replaces it"),
-            Fails(1, "the directory has files"),
-        ],
-    },
-    Case {
-        file: "saved/latest",
-        nan: "NaN",
-        args: &["convert", "plain", "saved", "--dry-run"],
-        does: [Reads, Reads, RANKS, RANKS, Reads, Reads, Reads],
-    },
-    Case {
-        file: "shards/a.safetensors.index.json",
-        nan: r#"{"x": NaN}"#,
-        args: &["convert", "plain", "shards/b.safetensors", "--dry-run"],
-        does: [Reads, Reads, SHARD, SHARD, Reads, Reads, Reads],
-    },
-    Case {
-        file: "manifest.json",
-        nan: r#"{"x": NaN}"#,
-        args: &["metadata", "set", "llama.safetensors", "a=b"],
-        does: OPTIONAL,
-    },
+    ),
+    Case("base/README.md", "delta apply base delta out", "NaN", COPIED),
+    Case("root/weight_v000000/notes.txt", "delta follow root out --once", "NaN", COPIED),
+    Case(
+        "served/.safetensors-follow.json",
+        "delta follow root served --once",
+        r#"{"x": NaN}"#,
+        needed("exists; --force replaces it", "the directory has files"),
+    ),
+    Case(
+        "saved/latest",
+        "convert plain saved --dry-run",
+        "NaN",
+        [Reads, Reads, RANKS, RANKS, Reads, Reads, Reads],
+    ),
+    Case(
+        "shards/a.safetensors.index.json",
+        "convert plain shards/b.safetensors --dry-run",
+        r#"{"x": NaN}"#,
+        [Reads, Reads, SHARD, SHARD, Reads, Reads, Reads],
+    ),
+    Case("manifest.json", "metadata set llama.safetensors a=b", r#"{"x": NaN}"#, OPTIONAL),
 ];
 
 fn fixtures(dir: &Path) {
     for name in ["fp8", "plain", "lora", "saved/iter", "shards"] {
-        fs::create_dir_all(dir.join(name)).unwrap();
+        fs::create_dir_all(dir.at(name)).unwrap();
     }
     let options = quick();
     let codes = TensorView::new(Dtype::F8_E4M3, &[2, 2], &[0x38, 0x38, 0x40, 0x40]).unwrap();
-    let scale = TensorView::from_slice(&[1, 1], &[0.5_f32]).unwrap();
+    let scale = array(&[1, 1], &[0.5_f32]);
     let tensors = [("l.weight", codes), ("l.weight_scale_inv", scale)];
-    save(dir.join("fp8/model.safetensors"), tensors, &options).unwrap();
-    small_file(&dir.join("plain"), "model.safetensors");
+    save(dir.at("fp8/model.safetensors"), tensors, &options).unwrap();
+    small_file(&dir.at("plain"), "model.safetensors");
     llama(dir, "llama.safetensors");
-    run_in(dir, "plan llama.safetensors -w 2 -o plan.json").success();
-    let lora = one_module(&dir.join("lora"), "embed", [2, 3], 1.0);
-    fs::rename(lora, dir.join("lora/adapter_model.safetensors")).unwrap();
+    dir.run("plan llama.safetensors -w 2 -o plan.json").success();
+    let lora = one_module(&dir.at("lora"), "embed", [2, 3], 1.0);
+    fs::rename(lora, dir.at("lora/adapter_model.safetensors")).unwrap();
     convert_gguf::save_model(dir, convert_gguf::tensors());
-    training_run(&dir.join("run"));
+    training_run(&dir.at("run"));
     let [from, to] =
-        [9, 10].map(|n| dir.join(format!("run/checkpoints/epoch-{n}/optimizer.safetensors")));
+        [9, 10].map(|n| dir.at(format!("run/checkpoints/epoch-{n}/optimizer.safetensors")));
     fs::copy(from, to).unwrap();
     #[cfg(feature = "sign")]
     {
         for (from, to) in [("p256.pem", "key.pem"), ("p256.pub", "key.pub")] {
-            fs::copy(crate::sign::fixture(from), dir.join(to)).unwrap();
+            fs::copy(crate::sign::fixture(from), dir.at(to)).unwrap();
         }
-        let sign =
-            ["sign", "plain/model.safetensors", "--key", "key.pem", "--signature", "model.sig"];
-        run_in(dir, &sign).success();
+        let sign = "sign plain/model.safetensors --key key.pem --signature model.sig";
+        dir.run(sign).success();
     }
     versions(dir);
-    fs::rename(dir.join("step-1"), dir.join("base")).unwrap();
-    fs::rename(dir.join("weight_v000002"), dir.join("delta")).unwrap();
-    run_in(dir, "delta follow root served --once").success();
+    fs::rename(dir.at("step-1"), dir.at("base")).unwrap();
+    fs::rename(dir.at("weight_v000002"), dir.at("delta")).unwrap();
+    dir.run("delta follow root served --once").success();
     for (name, text) in [
         ("fp8/config.json", r#"{"model_type": "llama"}"#),
         ("plain/config.json", r#"{"model_type": "llama"}"#),
@@ -318,7 +245,7 @@ fn fixtures(dir: &Path) {
         ("shards/a.safetensors.index.json", r#"{"weight_map": {"w": "b.safetensors"}}"#),
         ("manifest.json", "{}"),
     ] {
-        fs::write(dir.join(name), text).unwrap();
+        dir.write(name, text);
     }
 }
 
@@ -328,12 +255,12 @@ const TOKENIZER: &str = r#"{
     "post_processor": null, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
 }"#;
 
-fn put(kind: Kind, case: &Case, path: &Path, elsewhere: &Path) {
+fn put(kind: Kind, Case(_, _, nan, does): &Case, path: &Path, elsewhere: &Path) {
     let below = path.with_file_name("below");
     match kind {
         Kind::Fifo => {
             assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
-            if case.does[0].reads() {
+            if matches!(does[0], Reads) {
                 let (fifo, content) = (path.to_owned(), fs::read(elsewhere).unwrap());
                 // It waits for the command to open the FIFO.
                 thread::spawn(move || fs::write(fifo, content));
@@ -347,7 +274,7 @@ fn put(kind: Kind, case: &Case, path: &Path, elsewhere: &Path) {
             symlink("below/file", path).unwrap();
         }
         Kind::Sparse => File::create(path).unwrap().set_len(1 << 30).unwrap(),
-        Kind::Nan => fs::write(path, case.nan).unwrap(),
+        Kind::Nan => fs::write(path, nan).unwrap(),
         Kind::Absent => {}
     }
 }
@@ -355,24 +282,25 @@ fn put(kind: Kind, case: &Case, path: &Path, elsewhere: &Path) {
 #[test]
 fn no_file_beside_a_checkpoint_hangs_or_fills_memory_or_leads_out() {
     let dir = temp_dir();
-    let elsewhere = dir.path().join("elsewhere");
+    let elsewhere = dir.at("elsewhere");
     fixtures(dir.path());
     for case in CASES {
-        let path = dir.path().join(case.file);
+        let &Case(file, line, _, all) = case;
+        let path = dir.at(file);
         fs::rename(&path, &elsewhere).unwrap();
-        for (kind, does) in KINDS.into_iter().zip(case.does) {
+        for (kind, does) in KINDS.into_iter().zip(all) {
             if matches!(does, Skipped) {
                 continue;
             }
             put(kind, case, &path, &elsewhere);
             let mut command = safetensors();
-            command.current_dir(dir.path()).args(case.args).timeout(Duration::from_secs(60));
+            command.current_dir(dir.path()).args(line.words()).timeout(Duration::from_secs(60));
             let output = command.output().unwrap();
-            let what = format!("{} {kind:?}: {does:?}, {output:?}", case.file);
+            let what = format!("{file} {kind:?}: {does:?}, {output:?}");
             let said = text(&output.stderr).to_owned() + text(&output.stdout);
-            let outs = ["out", "out.gguf"].map(|name| dir.path().join(name));
+            let outs = ["out", "out.gguf"].map(|name| dir.at(name));
             let name = path.file_name().unwrap().to_str().unwrap();
-            let directory = case.file.split('/').next().unwrap();
+            let directory = file.split('/').next().unwrap();
             let (code, says) = match does {
                 Fails(code, says) => (code, Some(says)),
                 Says(says) => (0, Some(says)),

@@ -1,11 +1,6 @@
 //! `safetensors browse`, in a pseudo-terminal.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-
-use predicates::prelude::*;
-use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 use crate::pty::Session;
@@ -38,9 +33,9 @@ const SCREEN_1: &str = "\
 
 /// Two layers and an embedding; the values of a layer go from -1 to 1.
 fn model(dir: &Path) -> PathBuf {
-    let path = dir.join("m.safetensors");
+    let path = dir.at("m.safetensors");
     let values: Vec<f32> = (0..64).map(|i| (i as f32 - 31.5) / 31.5).collect();
-    let view = || TensorView::from_slice(&[8, 8], &values).unwrap();
+    let view = || array(&[8, 8], &values);
     let names = ["embed.weight", "layers.0.w", "layers.0.norm.w", "layers.1.w"];
     save(&path, names.map(|name| (name, view())), &quick().metadata([("format", "pt")])).unwrap();
     path
@@ -103,12 +98,7 @@ fn statistics_are_scrolled_to_when_they_are_asked_for() {
 fn statistics_of_a_file_that_changed_are_an_error() {
     let dir = temp_dir();
     let session = browse(dir.path(), (24, 100));
-    fs::OpenOptions::new()
-        .write(true)
-        .open(dir.path().join("m.safetensors"))
-        .unwrap()
-        .set_len(600)
-        .unwrap();
+    fs::OpenOptions::new().write(true).open(dir.at("m.safetensors")).unwrap().set_len(600).unwrap();
     session.send(DOWN);
     session.send("s");
     session.wait_for("expected 1344 bytes, found 600");
@@ -184,7 +174,7 @@ fn it_can_be_suspended_and_goes_on() {
 #[test]
 fn errors_come_before_the_terminal_is_taken() {
     let dir = temp_dir();
-    raw_file(&dir.path().join("bad.safetensors"), "{\"a\":", 0);
+    raw_file(&dir.at("bad.safetensors"), "{\"a\":", 0);
     let mut session = Session::start(dir.path(), &["browse", "bad.safetensors"], (24, 80));
     assert_eq!(session.end().code(), Some(1));
     session.wait_for("error: bad.safetensors: ");
@@ -195,9 +185,9 @@ fn errors_come_before_the_terminal_is_taken() {
 fn a_pipe_or_a_file_is_no_place_for_it() {
     let dir = temp_dir();
     model(dir.path());
-    let other = predicate::str::contains("standard output is not a terminal")
-        .and(predicate::str::contains("`safetensors inspect`"));
-    run_in(dir.path(), "browse m.safetensors").code(2).stdout("").stderr(other);
+    let other =
+        contains("standard output is not a terminal").and(contains("`safetensors inspect`"));
+    dir.run("browse m.safetensors").code(2).stdout("").stderr(other);
 }
 
 #[test]

@@ -1,14 +1,11 @@
 //! `safetensors completions`: each shell gets a script.
 
-use predicates::prelude::*;
-
 use crate::fixtures::*;
 
 #[test]
 fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script =
-            predicate::str::contains("inspect").and(predicate::str::contains("safetensors"));
+        let script = contains("inspect").and(contains("safetensors"));
         safetensors().args(["completions", shell]).assert().success().stdout(script).stderr("");
     }
     let bash = safetensors().args(["completions", "bash"]).output().unwrap();

@@ -1,12 +1,6 @@
 //! `safetensors convert`: the output.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use assert_cmd::assert::Assert;
 use half::bf16;
-use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype, TensorView, save};
 
 use crate::fixtures::*;
 
@@ -16,10 +10,8 @@ fn options_that_concern_no_tensor_are_warned_of() {
     let dir = temp_dir();
     small_file(dir.path(), "in.safetensors");
     let convert = |args: &[&str]| {
-        let run = run_in(
-            dir.path(),
-            &[&["convert", "in.safetensors", "out.safetensors", "--force"], args].concat(),
-        );
+        let run =
+            dir.run(&[&["convert", "in.safetensors", "out.safetensors", "--force"], args].concat());
         text(&run.success().get_output().stderr).to_owned()
     };
     let warning = |option: &str| {
@@ -34,12 +26,6 @@ fn options_that_concern_no_tensor_are_warned_of() {
     assert_eq!(convert(&["--dequantize", "f32", "--dry-run"]), quantised);
     // A tensor that is left out anyway is one that matches.
     assert_eq!(convert(&["-f", "mask", "--drop", "embed.*", "--cast", "*.weight=f16"]), "");
-}
-
-pub(crate) fn convert(dir: &Path, args: impl Words) -> Assert {
-    let mut command = safetensors();
-    command.current_dir(dir).arg("convert").args(args.words());
-    command.assert()
 }
 
 /// Names with dtypes, sorted by name.
@@ -71,11 +57,11 @@ pub(crate) fn model(dir: &Path, name: &str) -> PathBuf {
     let ids = [1_i64, 2];
     let mut tensors = Vec::new();
     for i in 0..3 {
-        tensors.push((format!("m.{i}.weight"), TensorView::from_slice(&[3, 4], &weight).unwrap()));
-        tensors.push((format!("m.{i}.norm"), TensorView::from_slice(&[12], &weight).unwrap()));
+        tensors.push((format!("m.{i}.weight"), array(&[3, 4], &weight)));
+        tensors.push((format!("m.{i}.norm"), array(&[12], &weight)));
     }
-    tensors.push(("ids".to_owned(), TensorView::from_slice(&[2], &ids).unwrap()));
-    let path = dir.join(name);
+    tensors.push(("ids".to_owned(), array(&[2], &ids)));
+    let path = dir.at(name);
     save(&path, tensors, &quick().metadata([("format", "pt"), ("by", "me")])).unwrap();
     path
 }
@@ -84,12 +70,11 @@ pub(crate) fn model(dir: &Path, name: &str) -> PathBuf {
 fn floats_are_cast_and_everything_else_stays() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
-    let done = convert(
-        dir.path(),
+    let done = dir.convert(
         "a.safetensors b.safetensors --dtype bf16 --cast '*.norm=keep' --cast 'm.2.*=f16'",
     );
     done.success().stdout("b.safetensors: 7 tensors, 232 B\n").stderr("");
-    let dtypes = content(dir.path().join("b.safetensors"));
+    let dtypes = content(dir.at("b.safetensors"));
     let expected = [
         ("ids", Dtype::I64),
         ("m.0.norm", Dtype::F32),
@@ -100,7 +85,7 @@ fn floats_are_cast_and_everything_else_stays() {
         ("m.2.weight", Dtype::F16),
     ];
     assert_eq!(dtypes, expected.map(|(name, dtype)| (name.to_owned(), dtype)));
-    let checkpoint = Checkpoint::open(dir.path().join("b.safetensors")).unwrap();
+    let checkpoint = dir.open("b.safetensors");
     assert_eq!(checkpoint.metadata()["by"], "me");
     let weight =
         checkpoint.tensor("m.0.weight").unwrap().read().unwrap().into_vec::<bf16>().unwrap();
@@ -112,25 +97,24 @@ fn floats_are_cast_and_everything_else_stays() {
 fn shards_are_made_and_merged_again() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
-    convert(dir.path(), "a.safetensors shards --max-shard-size 100").success();
-    let files = list(&dir.path().join("shards"));
+    dir.convert("a.safetensors shards --max-shard-size 100").success();
+    let files = list(&dir.at("shards"));
     assert!(
         files.len() > 3 && files.contains(&"model.safetensors.index.json".to_owned()),
         "{files:?}"
     );
-    run_in(dir.path(), "diff --ignore-metadata a.safetensors shards").success();
-    convert(dir.path(), "shards one.safetensors").success();
-    run_in(dir.path(), "diff --ignore-metadata a.safetensors one.safetensors").success();
+    dir.run("diff --ignore-metadata a.safetensors shards").success();
+    dir.convert("shards one.safetensors").success();
+    dir.run("diff --ignore-metadata a.safetensors one.safetensors").success();
     // Over its own input, with fewer files than before.
-    convert(dir.path(), "shards shards --max-shard-size 1GB").success();
-    assert_eq!(list(&dir.path().join("shards")), ["model.safetensors"]);
+    dir.convert("shards shards --max-shard-size 1GB").success();
+    assert_eq!(list(&dir.at("shards")), ["model.safetensors"]);
     for wrong in ["0", "0KB", "0.0001 kb", "1KiB", "1e3", "x", "-5"] {
         let refused =
-            convert(dir.path(), &["a.safetensors", "shards", &format!("--max-shard-size={wrong}")])
-                .code(2);
+            dir.convert(&["a.safetensors", "shards", &format!("--max-shard-size={wrong}")]).code(2);
         let next =
             if wrong.starts_with('0') { "at least 1 byte" } else { "or a plain number of bytes" };
-        refused.stderr(predicate::str::contains(next));
+        refused.stderr(contains(next));
     }
 }
 
@@ -139,24 +123,10 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
     small_file(dir.path(), "b.safetensors");
-    let choose = [
-        "a.safetensors",
-        "b.safetensors",
-        "c.safetensors",
-        "-f",
-        "m.*",
-        "-f",
-        "mask",
-        "--drop",
-        "*.norm",
-    ];
-    convert(
-        dir.path(),
-        &[&choose[..], &["--rename", r"^m\.(\d)", "layer$1", "--prefix", "x."]].concat(),
-    )
-    .success();
+    let choose = r"a.safetensors b.safetensors c.safetensors -f 'm.*' -f mask --drop '*.norm' --rename '^m\.(\d)' 'layer$1' --prefix x.";
+    dir.convert(choose).success();
     assert_eq!(
-        names(dir.path().join("c.safetensors")),
+        names(dir.at("c.safetensors")),
         ["x.layer0.weight", "x.layer1.weight", "x.layer2.weight", "x.mask"]
     );
     // Two tensors of one name fail for every kind of output, and also in a dry run.
@@ -168,16 +138,15 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
                  itself first, with --prefix\n"
             );
             let args = [&["a.safetensors", output, "--rename", ".*norm", "same"], dry_run].concat();
-            let result = convert(dir.path(), &args).code(1).stdout("").get_output().clone();
+            let result = dir.convert(&args).code(1).stdout("").get_output().clone();
             let warned = text(&result.stderr)
                 .split_inclusive('\n')
                 .filter(|line| !line.starts_with("warning"));
             assert_eq!(warned.collect::<String>(), error);
         }
     }
-    let none = predicate::str::contains("no tensor is left");
-    convert(dir.path(), "a.safetensors d.safetensors -f nothing").code(1).stderr(none);
-    assert!(!dir.path().join("d.safetensors").exists());
+    dir.convert("a.safetensors d.safetensors -f nothing").fails(1, "no tensor is left");
+    assert!(!dir.at("d.safetensors").exists());
 }
 
 #[test]
@@ -192,18 +161,8 @@ x.mask          mask          I64         [2]     16 B
 
 would write out (2 tensors, 28 B, in 2 files): model-00001-of-00002.safetensors, model-00002-of-00002.safetensors
 ";
-    let run = [
-        "a.safetensors",
-        "out",
-        "--dtype",
-        "BF16",
-        "--prefix",
-        "x.",
-        "--max-shard-size",
-        "16",
-        "-n",
-    ];
-    convert(dir.path(), &run).success().stdout(plan).stderr("");
+    let run = "a.safetensors out --dtype BF16 --prefix x. --max-shard-size 16 -n";
+    dir.convert(run).success().stdout(plan).stderr("");
     // If no name changes, the old names are not shown.
     let plan = "\
 name          dtype     shape   size
@@ -213,7 +172,7 @@ mask          I64 → U8  [2]      2 B
 
 would write out.safetensors (2 tensors, 26 B)
 ";
-    convert(dir.path(), "a.safetensors out.safetensors --cast mask=u8 -n").success().stdout(plan);
+    dir.convert("a.safetensors out.safetensors --cast mask=u8 -n").success().stdout(plan);
     assert_eq!(list(dir.path()), ["a.safetensors"]);
 }
 
@@ -222,12 +181,11 @@ fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     let dir = temp_dir();
     // The middle of both names is left out.
     let name = |middle: &str| format!("{}{middle}{}", "a".repeat(100), "b".repeat(100));
-    let tensors = [(name("x"), TensorView::from_slice(&[1], &[1_u8]).unwrap())];
-    save(dir.path().join("a.safetensors"), tensors, &quick()).unwrap();
+    let tensors = [(name("x"), array(&[1], &[1_u8]))];
+    save(dir.at("a.safetensors"), tensors, &quick()).unwrap();
     let from = |args: &[&str]| {
         let output =
-            convert(dir.path(), &[&["a.safetensors", "b.safetensors", "-n"], args].concat())
-                .success();
+            dir.convert(&[&["a.safetensors", "b.safetensors", "-n"], args].concat()).success();
         let shown = text(&output.get_output().stdout).lines().nth(2).unwrap().to_owned();
         shown.matches('…').count()
     };
@@ -239,33 +197,22 @@ fn a_plan_compares_names_and_not_what_is_shown_of_them() {
 fn what_does_not_fit_is_the_choice_of_the_user() {
     let dir = temp_dir();
     let large = [1e30_f32, 1.0];
-    let tensors = [("w", TensorView::from_slice(&[2], &large).unwrap())];
-    save(dir.path().join("a.safetensors"), tensors, &quick()).unwrap();
+    let tensors = [("w", array(&[2], &large))];
+    save(dir.at("a.safetensors"), tensors, &quick()).unwrap();
     let to = |overflow: &str| {
-        convert(
-            dir.path(),
-            &[
-                "a.safetensors",
-                "b.safetensors",
-                "--force",
-                "--dtype",
-                "f16",
-                "--overflow",
-                overflow,
-            ],
-        )
+        dir.convert(&format!(
+            "a.safetensors b.safetensors --force --dtype f16 --overflow {overflow}"
+        ))
     };
     let first = || {
-        let checkpoint = Checkpoint::open(dir.path().join("b.safetensors")).unwrap();
+        let checkpoint = dir.open("b.safetensors");
         checkpoint.tensor("w").unwrap().read().unwrap().into_vec::<half::f16>().unwrap()[0]
     };
     to("ieee").success();
     assert_eq!(first(), half::f16::INFINITY);
     to("saturate").success();
     assert_eq!(first(), half::f16::MAX);
-    to("error").code(1).stderr(
-        predicate::str::contains("tensor \"w\"").and(predicate::str::contains("does not fit F16")),
-    );
+    to("error").code(1).stderr(contains("tensor \"w\"").and(contains("does not fit F16")));
     assert_eq!(first(), half::f16::MAX, "the output is as it was");
     assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
 }
@@ -276,14 +223,14 @@ fn an_input_may_be_a_pipe_or_a_link_and_an_output_a_link() {
     let path = small_file(dir.path(), "a.safetensors");
     let mut piped = safetensors();
     piped.current_dir(dir.path()).args(["convert", "-", "b.safetensors", "--dtype", "f64"]);
-    piped.write_stdin(fs::read(&path).unwrap()).assert().success().stderr("");
-    assert_eq!(content(dir.path().join("b.safetensors"))[0].1, Dtype::F64);
+    piped.write_stdin(fs::read(&path).unwrap()).assert().quiet();
+    assert_eq!(content(dir.at("b.safetensors"))[0].1, Dtype::F64);
     #[cfg(unix)]
     {
-        std::os::unix::fs::symlink("b.safetensors", dir.path().join("link.safetensors")).unwrap();
-        convert(dir.path(), "link.safetensors link.safetensors --dtype f16 --force").success();
-        assert!(fs::symlink_metadata(dir.path().join("link.safetensors")).unwrap().is_symlink());
-        assert_eq!(content(dir.path().join("b.safetensors"))[0].1, Dtype::F16);
+        std::os::unix::fs::symlink("b.safetensors", dir.at("link.safetensors")).unwrap();
+        dir.convert("link.safetensors link.safetensors --dtype f16 --force").success();
+        assert!(fs::symlink_metadata(dir.at("link.safetensors")).unwrap().is_symlink());
+        assert_eq!(content(dir.at("b.safetensors"))[0].1, Dtype::F16);
     }
 }
 
@@ -312,15 +259,13 @@ fn wrong_kinds_and_wrong_usage() {
             "--max-shard-size, --no-wait, --ranks and --plan are for a directory",
         ),
     ] {
-        convert(dir.path(), line).fails(2, says);
+        dir.convert(line).fails(2, says);
     }
     for missing in ["none.npy", "none.npz", "none.safetensors", "none.gguf", "none.bin"] {
-        let once = predicate::str::contains(missing)
-            .count(1)
-            .and(predicate::str::starts_with(format!("error: {missing}: ")));
-        convert(dir.path(), &[missing, "b.safetensors"]).code(1).stderr(once);
+        let once = contains(missing).count(1).and(starts_with(format!("error: {missing}: ")));
+        dir.convert(&[missing, "b.safetensors"]).code(1).stderr(once);
     }
     // Options may stand anywhere.
-    convert(dir.path(), "a.safetensors --dtype BF16 -n b.safetensors").success();
-    convert(dir.path(), "a.safetensors b.safetensors --cast mask=f4").fails(1, "\"mask\"");
+    dir.convert("a.safetensors --dtype BF16 -n b.safetensors").success();
+    dir.convert("a.safetensors b.safetensors --cast mask=f4").fails(1, "\"mask\"");
 }

@@ -1,14 +1,8 @@
 //! `safetensors convert` with an output of GGUF. `safetensors-formats` tests what the file holds.
 
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
-use predicates::str::{contains, starts_with};
-use safetensors_core::{Checkpoint, Dtype, TensorBuf, save};
+use safetensors_core::TensorBuf;
 use safetensors_formats::{Options, TensorFile};
 
-use crate::convert::convert;
 use crate::fixtures::*;
 use crate::lora::one_module;
 
@@ -43,7 +37,7 @@ pub(crate) fn tensors() -> Vec<(&'static str, TensorBuf)> {
 }
 
 pub(crate) fn save_model(dir: &Path, tensors: Vec<(&str, TensorBuf)>) {
-    let model = dir.join("model");
+    let model = dir.at("model");
     fs::create_dir_all(&model).unwrap();
     fs::write(model.join("config.json"), CONFIG).unwrap();
     let options = quick();
@@ -58,22 +52,21 @@ fn model() -> tempfile::TempDir {
 }
 
 fn opened(dir: &Path, name: &str) -> Checkpoint<TensorFile> {
-    safetensors_formats::open(dir.join(name), &Options::new().dequantize(true)).unwrap()
+    safetensors_formats::open(dir.at(name), &Options::new().dequantize(true)).unwrap()
 }
 
 #[test]
 fn a_model_becomes_a_file_of_gguf() {
     let dir = model();
     let args = ["model", "out.gguf", "--quantize", "q8_0", "--no-tokenizer"];
-    let planned =
-        convert(dir.path(), &[&args[..], &["--dry-run"]].concat()).success().stderr("").out();
+    let planned = dir.convert(&[&args[..], &["--dry-run"]].concat()).quiet().out();
     assert!(planned.contains("\nblk.0.attn_q.weight       Q8_0  [32, 32]  1.1 kB\n"), "{planned}");
     assert!(planned.contains("\nblk.0.ffn_down.weight     F16   [32, 48]  3.1 kB\n"), "{planned}");
     let summary = "12 tensors, 11.6 kB; 1 of them F16, because their rows are not whole blocks: \
                    blk.0.ffn_down.weight";
     assert!(planned.ends_with(&format!("\nwould write out.gguf ({summary})\n")), "{planned}");
-    assert!(!dir.path().join("out.gguf").exists());
-    convert(dir.path(), &args).success().stdout(format!("out.gguf: {summary}\n")).stderr("");
+    assert!(!dir.at("out.gguf").exists());
+    dir.convert(&args).success().stdout(format!("out.gguf: {summary}\n")).stderr("");
 
     let read = opened(dir.path(), "out.gguf");
     assert_eq!(read.metadata()["general.architecture"], "llama");
@@ -81,11 +74,11 @@ fn a_model_becomes_a_file_of_gguf() {
     let back = read.tensor("token_embd.weight").unwrap().read().unwrap().into_vec::<f32>().unwrap();
     let given = tensors().swap_remove(0).1.into_vec::<f32>().unwrap();
     assert!(back.iter().zip(&given).all(|(a, b)| (a - b).abs() < 0.003), "{back:?}");
-    run_in(dir.path(), "verify out.gguf").success();
+    dir.run("verify out.gguf").success();
 
     // The file beside its settings.
     let args = ["model/model.safetensors", "two.gguf", "--quantize", "q4_0", "--no-tokenizer"];
-    convert(dir.path(), &args).success().stderr("");
+    dir.convert(&args).quiet();
     let file = opened(dir.path(), "two.gguf");
     let stored = file.files()[0].safetensors().source().stored("token_embd.weight").unwrap();
     assert_eq!(stored.type_name, "Q4_0");
@@ -95,36 +88,36 @@ fn a_model_becomes_a_file_of_gguf() {
 fn numbers_that_no_block_holds_leave_the_old_file() {
     let dir = model();
     let args = ["model", "out.gguf", "--quantize", "q8_0", "--no-tokenizer"];
-    convert(dir.path(), &args).success();
-    let before = fs::read(dir.path().join("out.gguf")).unwrap();
+    dir.convert(&args).success();
+    let before = dir.read("out.gguf");
     let mut wrong = tensors();
     let mut values = vec![0.5_f32; 32 * 32];
     values[70] = f32::NAN;
     wrong[6].1 = TensorBuf::from_vec(vec![32, 32], values).unwrap();
     save_model(dir.path(), wrong);
-    convert(dir.path(), &[&args[..], &["--force"]].concat()).code(1).stderr(
+    dir.convert(&[&args[..], &["--force"]].concat()).code(1).stderr(
         starts_with("error: out.gguf: ")
             .or(starts_with("error: tensor "))
             .and(contains("\"model.layers.0.self_attn.v_proj.weight\""))
             .and(contains("element 70 is NaN, which does not fit Q8_0")),
     );
-    assert!(before == fs::read(dir.path().join("out.gguf")).unwrap(), "the old file is not there");
+    assert!(before == dir.read("out.gguf"), "the old file is not there");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "a temporary file is left");
 }
 
 #[test]
 fn quantised_weights_become_numbers_first() {
     let dir = model();
-    convert(dir.path(), "model fp8 --dtype f8_e4m3").success();
-    fs::copy(dir.path().join("model/config.json"), dir.path().join("fp8/config.json")).unwrap();
-    let path = dir.path().join("fp8/model.safetensors");
+    dir.convert("model fp8 --dtype f8_e4m3").success();
+    fs::copy(dir.at("model/config.json"), dir.at("fp8/config.json")).unwrap();
+    let path = dir.at("fp8/model.safetensors");
     let scaled = Checkpoint::open(&path).unwrap();
     let mut tensors: Vec<_> =
         scaled.tensors().map(|tensor| (tensor.name().to_owned(), tensor.read().unwrap())).collect();
     let name = "model.layers.0.self_attn.q_proj.weight_scale";
     tensors.push((name.into(), TensorBuf::from_vec(vec![32, 1], vec![2.0_f32; 32]).unwrap()));
     save(&path, tensors, &quick()).unwrap();
-    convert(dir.path(), "fp8 out.gguf --quantize f32 --no-tokenizer").success();
+    dir.convert("fp8 out.gguf --quantize f32 --no-tokenizer").success();
     let read = opened(dir.path(), "out.gguf");
     let values = |name: &str| read.tensor(name).unwrap().read().unwrap().into_vec::<f32>().unwrap();
     let (scaled, plain) = (values("blk.0.attn_q.weight"), values("blk.0.attn_k.weight"));
@@ -136,7 +129,7 @@ fn what_does_not_belong_is_an_error_with_a_remedy() {
     let dir = model();
     let args = ["model", "out.gguf", "--quantize", "bf16"];
     let path = Path::new("model").join("tokenizer.json");
-    convert(dir.path(), &args).code(1).stderr(format!(
+    dir.convert(&args).code(1).stderr(format!(
         "error: {}: there is no such file; --no-tokenizer leaves the tokenizer out\n",
         path.display()
     ));
@@ -144,13 +137,13 @@ fn what_does_not_belong_is_an_error_with_a_remedy() {
     more.push(("visual.proj", TensorBuf::from_vec(vec![1], vec![1.0_f32]).unwrap()));
     save_model(dir.path(), more);
     let args = [&args[..], &["--no-tokenizer"]].concat();
-    convert(dir.path(), &args).code(1).stderr(
+    dir.convert(&args).code(1).stderr(
         "error: tensor \"visual.proj\": it is no tensor of the architecture llama that GGUF has a \
          name for; --drop leaves it out, --rename names it otherwise\n",
     );
-    convert(dir.path(), &[&args[..], &["--drop", "visual.*"]].concat()).success();
+    dir.convert(&[&args[..], &["--drop", "visual.*"]].concat()).success();
     let drop = ["--drop", "visual.*", "--drop", "lm_head.*", "--force"];
-    convert(dir.path(), &[&args[..], &drop].concat())
+    dir.convert(&[&args[..], &drop].concat())
         .code(1)
         .stderr("error: the model lacks \"lm_head.weight\"\n");
 }
@@ -158,41 +151,29 @@ fn what_does_not_belong_is_an_error_with_a_remedy() {
 #[test]
 fn options_of_other_outputs_are_wrong_usage() {
     let dir = model();
-    let quantize = ["--quantize", "q8_0"];
-    for (args, expected) in [
-        (
-            &["model", "out.gguf"][..],
-            "say how weights are stored: --quantize with q8_0, q4_0, bf16, f16, f32",
-        ),
-        (&["model", "out.gguf", "--dtype", "f16"], "--quantize says what a GGUF file holds"),
-        (
-            &["model", "out.gguf", "--overflow", "saturate"],
-            "--quantize says what a GGUF file holds",
-        ),
-        (&["model", "out.gguf", "--max-shard-size", "1GB"], "are for a directory as output"),
-        (
-            &["model", "out.gguf", "--quantize", "nvfp4"],
-            "say how weights are stored: --quantize with q8_0",
-        ),
-        (&["model", "out.gguf", "--quantize", "f16", "--report"], "--report is for other outputs"),
-        (&["model", "out.gguf", "--ranks", "2"], "are for a directory as output"),
-        (&["model", "model", "out.gguf", "--quantize", "f16"], "one model: name one IN"),
-        (&["-", "out.gguf", "--quantize", "f16"], "which must be on the disk"),
-        (&["model", "out.safetensors", "--no-tokenizer"], "--no-tokenizer is for a .gguf file"),
-        (
-            &["model", "s3://bucket/out.gguf", "--quantize", "q8_0"],
-            "GGUF and NumPy's files are written",
-        ),
-        (&["model", "out", "--quantize", "q8_0"], "--quantize q8_0 is for a .gguf file as output"),
-        (&["model", "out.gguf", "--quantize", "q5_k"], "q8_0, q4_0, bf16, f16, f32]"),
-    ] {
-        convert(dir.path(), args).fails(2, expected);
-    }
     let fixture = crate::other_formats::fixture("gguf/plain.gguf");
-    fs::copy(fixture, dir.path().join("plain.gguf")).unwrap();
-    convert(dir.path(), &[&["plain.gguf", "out.gguf"][..], &quantize].concat())
-        .fails(2, "it is a GGUF file already");
-    assert!(!dir.path().join("out.gguf").exists());
+    fs::copy(fixture, dir.at("plain.gguf")).unwrap();
+    let how = "say how weights are stored: --quantize with q8_0, q4_0, bf16, f16, f32";
+    let holds = "--quantize says what a GGUF file holds";
+    for (line, expected) in [
+        ("model out.gguf", how),
+        ("model out.gguf --dtype f16", holds),
+        ("model out.gguf --overflow saturate", holds),
+        ("model out.gguf --max-shard-size 1GB", "are for a directory as output"),
+        ("model out.gguf --quantize nvfp4", how),
+        ("model out.gguf --quantize f16 --report", "--report is for other outputs"),
+        ("model out.gguf --ranks 2", "are for a directory as output"),
+        ("model model out.gguf --quantize f16", "one model: name one IN"),
+        ("- out.gguf --quantize f16", "which must be on the disk"),
+        ("model out.safetensors --no-tokenizer", "--no-tokenizer is for a .gguf file"),
+        ("model s3://bucket/out.gguf --quantize q8_0", "GGUF and NumPy's files are written"),
+        ("model out --quantize q8_0", "--quantize q8_0 is for a .gguf file as output"),
+        ("model out.gguf --quantize q5_k", "q8_0, q4_0, bf16, f16, f32]"),
+        ("plain.gguf out.gguf --quantize q8_0", "it is a GGUF file already"),
+    ] {
+        dir.convert(line).fails(2, expected);
+    }
+    assert!(!dir.at("out.gguf").exists());
 }
 
 /// The sum is computed as F32, from a base of any dtype, and what is stored is made of that.
@@ -212,7 +193,7 @@ fn adapters_are_merged_into_both_ends() {
     let module = "model.layers.0.mlp.up_proj";
     let adapter = one_module(dir.path(), module, [48, 32], 0.37);
     let args = ["model", "out.gguf", "--quantize", "f32", "--no-tokenizer", "--lora", &adapter];
-    convert(dir.path(), &args).success().stderr("");
+    dir.convert(&args).quiet();
     let base = tensors().into_iter().find(|(name, _)| name.starts_with(module)).unwrap().1;
     let read = opened(dir.path(), "out.gguf");
     let read = values(read.tensor("blk.0.ffn_up.weight").unwrap().read().unwrap());
@@ -220,14 +201,14 @@ fn adapters_are_merged_into_both_ends() {
 
     // From quantised weights: all of them become what --dequantize says.
     let args = ["model", "q8.gguf", "--quantize", "q8_0", "--no-tokenizer"];
-    convert(dir.path(), &args).success();
+    dir.convert(&args).success();
     let adapter = one_module(dir.path(), "blk.0.ffn_up", [48, 32], 0.37);
     let args = ["q8.gguf", "out.safetensors", "--lora", &adapter];
-    convert(dir.path(), &args).fails(1, "is quantised as Q8_0; --dequantize");
-    assert!(!dir.path().join("out.safetensors").exists());
+    dir.convert(&args).fails(1, "is quantised as Q8_0; --dequantize");
+    assert!(!dir.at("out.safetensors").exists());
     let args = [&args[..], &["--dequantize", "bf16"]].concat();
-    convert(dir.path(), &args).success().stderr("");
-    let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    dir.convert(&args).quiet();
+    let out = dir.open("out.safetensors");
     let dtype = |name: &str| out.tensor(name).unwrap().dtype();
     assert_eq!(dtype("output_norm.weight"), Dtype::F32);
     for name in ["blk.0.ffn_up.weight", "blk.0.attn_q.weight"] {

@@ -1,24 +1,20 @@
 //! `safetensors convert`: metadata that gives tensors other names or only seems to, and duplicate
 //! names.
 
-use std::path::Path;
+use safetensors_core::SafeTensors;
 
-use predicates::prelude::*;
-use safetensors_core::{SafeTensors, TensorView, save};
-
-use crate::convert::convert;
 use crate::fixtures::*;
 
 /// A file of these tensors, each of 2 numbers.
 fn file(dir: &Path, name: &str, tensors: &[&str], metadata: &[(&str, &str)]) {
-    let view = TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap();
+    let view = array(&[2], &[1.0_f32, 2.0]);
     let options = quick().metadata(metadata.iter().copied());
-    save(dir.join(name), tensors.iter().map(|name| (name, view)), &options).unwrap();
+    save(dir.at(name), tensors.iter().map(|name| (name, view)), &options).unwrap();
 }
 
 /// The content of `out.safetensors`: tensors with their dtypes, and metadata.
 fn said(dir: &Path) -> (Vec<String>, Vec<String>) {
-    let file = SafeTensors::parse(std::fs::read(dir.join("out.safetensors")).unwrap()).unwrap();
+    let file = SafeTensors::parse(dir.read("out.safetensors")).unwrap();
     let mut tensors: Vec<_> =
         file.tensors().map(|tensor| format!("{} {}", tensor.name(), tensor.dtype())).collect();
     tensors.sort();
@@ -26,7 +22,7 @@ fn said(dir: &Path) -> (Vec<String>, Vec<String>) {
 }
 
 fn check(dir: &Path, args: &[&str], tensors: &[&str], metadata: &[&str]) {
-    convert(dir, &[&["in.safetensors", "out.safetensors", "--force"], args].concat()).success();
+    dir.convert(&[&["in.safetensors", "out.safetensors", "--force"], args].concat()).success();
     let expected = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
     assert_eq!(said(dir), (expected(tensors), expected(metadata)), "{args:?}");
 }
@@ -71,12 +67,12 @@ fn other_names_follow_their_tensor() {
     check(&["--cast", "base=f64"], &["base F64", "model F32", "w F32"], &[]);
 
     let warning = "warning: out.npz: NumPy's files hold no metadata; this is left out: base\n";
-    let done = convert(dir.path(), "in.safetensors out.npz").success().stderr(warning);
+    let done = dir.convert("in.safetensors out.npz").success().stderr(warning);
     done.stdout("out.npz: 2 tensors, 16 B\n");
-    let done = convert(dir.path(), "in.safetensors out.npz -n --force").success();
-    done.stdout(predicate::str::contains("base").not());
-    convert(dir.path(), "in.safetensors out.npy -f model").success();
-    convert(dir.path(), "in.safetensors out.npz --drop model --force")
+    let done = dir.convert("in.safetensors out.npz -n --force").success();
+    done.stdout(contains("base").not());
+    dir.convert("in.safetensors out.npy -f model").success();
+    dir.convert("in.safetensors out.npz --drop model --force")
         .success()
         .stdout("out.npz: 1 tensor, 8 B\n");
 }
@@ -89,9 +85,8 @@ fn a_name_that_stands_twice_is_told_with_its_inputs() {
     for output in ["out.safetensors", "out", "out.npz"] {
         let twice = |args: &[&str], from: &str| {
             let args = [&["in.safetensors", "more.safetensors", output], args].concat();
-            let next =
-                predicate::str::contains("--rename").and(predicate::str::contains("--prefix"));
-            convert(dir.path(), &args).code(1).stderr(predicate::str::contains(from).and(next));
+            let next = contains("--rename").and(contains("--prefix"));
+            dir.convert(&args).code(1).stderr(contains(from).and(next));
         };
         twice(
             &["--drop", "head"],
@@ -102,7 +97,7 @@ fn a_name_that_stands_twice_is_told_with_its_inputs() {
             ": w of in.safetensors and w of more.safetensors; ",
         );
     }
-    convert(dir.path(), "more.safetensors b.safetensors --prefix b.").success();
-    convert(dir.path(), "in.safetensors b.safetensors out.safetensors").success();
+    dir.convert("more.safetensors b.safetensors --prefix b.").success();
+    dir.convert("in.safetensors b.safetensors out.safetensors").success();
     assert_eq!(said(dir.path()).0, ["b.head F32", "b.w F32", "w F32"]);
 }

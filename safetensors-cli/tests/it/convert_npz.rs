@@ -1,14 +1,10 @@
 //! `safetensors convert`: NumPy's files, archives with unreadable members, and hostile archives.
 
-use std::fs;
 use std::io::Write;
-use std::path::Path;
 
-use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype};
 use zip::write::SimpleFileOptions;
 
-use crate::convert::{content, convert, list, model};
+use crate::convert::{content, list, model};
 use crate::fixtures::*;
 
 /// A `.npy` header for an array of this type and shape.
@@ -44,14 +40,12 @@ fn members_that_are_not_taken_need_not_be_arrays() {
         ("readme.txt", b"hello".to_vec()),
         ("folder/", Vec::new()),
     ];
-    archive(&dir.path().join("in.npz"), &members);
-    convert(dir.path(), "in.npz out.safetensors -f a").success().stderr("");
+    archive(&dir.at("in.npz"), &members);
+    dir.convert("in.npz out.safetensors -f a").quiet();
     let others =
         ["--force", "--drop", "objects", "--drop", "texts", "--drop", "*.txt", "--drop", "short"];
-    convert(dir.path(), &[&["in.npz", "out.safetensors"], &others[..]].concat())
-        .success()
-        .stderr("");
-    assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 1);
+    dir.convert(&[&["in.npz", "out.safetensors"], &others[..]].concat()).quiet();
+    assert_eq!(dir.open("out.safetensors").len(), 1);
     for (member, problem) in [
         ("objects", "the NumPy type \"|O\" has no dtype in the format"),
         ("texts", "the NumPy type \"<U3\" has no dtype in the format"),
@@ -59,17 +53,16 @@ fn members_that_are_not_taken_need_not_be_arrays() {
         ("readme.txt", "not a .npy file"),
     ] {
         let error = format!("error: in.npz: member {member}: {problem}; --drop leaves it out\n");
-        convert(dir.path(), &["in.npz", "x.npz", "-f", member]).code(1).stderr(error);
+        dir.convert(&["in.npz", "x.npz", "-f", member]).code(1).stderr(error);
     }
-    let none = predicate::str::contains("no tensor is left");
-    convert(dir.path(), "in.npz x.npz -f b").code(1).stderr(none);
+    dir.convert("in.npz x.npz -f b").fails(1, "no tensor is left");
     assert_eq!(list(dir.path()), ["in.npz", "out.safetensors"]);
 }
 
 #[test]
 fn an_archive_with_a_name_twice_is_refused() {
     let dir = temp_dir();
-    let path = dir.path().join("in.npz");
+    let path = dir.at("in.npz");
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("b.npy", array("|u1", "(1,)", &[2]))]);
     // Python's zipfile writes such an archive, with a warning.
     let bytes: Vec<u8> = fs::read(&path).unwrap();
@@ -82,19 +75,17 @@ fn an_archive_with_a_name_twice_is_refused() {
     fs::write(&path, same).unwrap();
     let error = "error: in.npz: two members of the archive have the same name; \
         write it anew with one of them\n";
-    convert(dir.path(), "in.npz out.safetensors").code(1).stderr(error);
+    dir.convert("in.npz out.safetensors").code(1).stderr(error);
     // Two members of different names hold arrays of the same name.
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("a", array("|u1", "(1,)", &[2]))]);
-    let twice = predicate::str::contains(
-        "tensor \"a\": duplicate tensor name: a of in.npz and a of in.npz; ",
-    );
-    convert(dir.path(), "in.npz out.npz").code(1).stderr(twice);
+    dir.convert("in.npz out.npz")
+        .fails(1, "tensor \"a\": duplicate tensor name: a of in.npz and a of in.npz; ");
 }
 
 #[test]
 fn a_plan_refuses_a_name_that_cannot_be_read_back() {
     let dir = temp_dir();
-    archive(&dir.path().join("in.npz"), &[("__metadata__.npy", array("|u1", "(1,)", &[1]))]);
+    archive(&dir.at("in.npz"), &[("__metadata__.npy", array("|u1", "(1,)", &[1]))]);
     small_file(dir.path(), "in.safetensors");
     for output in ["out.safetensors", "out", "out.npz", "out.npy"] {
         for input in
@@ -102,10 +93,8 @@ fn a_plan_refuses_a_name_that_cannot_be_read_back() {
         {
             for dry_run in [&[][..], &["-n"]] {
                 let args = [&input[..1], &[output], &input[1..], dry_run].concat();
-                let refused = convert(dir.path(), &args).code(1).stdout("");
-                refused.stderr(predicate::str::contains(
-                    "the name __metadata__ is reserved by the format",
-                ));
+                let refused = dir.convert(&args).code(1).stdout("");
+                refused.stderr(contains("the name __metadata__ is reserved by the format"));
             }
         }
     }
@@ -114,16 +103,16 @@ fn a_plan_refuses_a_name_that_cannot_be_read_back() {
 #[test]
 fn an_archive_that_claims_too_much_is_refused_before_anything_is_written() {
     let dir = temp_dir();
-    let path = dir.path().join("in.npz");
+    let path = dir.at("in.npz");
     archive(&path, &[("a.npy", array("|u1", "(4000000000,)", &[0; 9]))]);
     let mut bytes = fs::read(&path).unwrap();
     let entry = bytes.windows(4).position(|four| four == b"PK\x01\x02").unwrap();
     bytes[entry + 24..entry + 28].copy_from_slice(&4_000_000_128_u32.to_le_bytes());
     fs::write(&path, bytes).unwrap();
     for dry_run in [&[][..], &["-n"]] {
-        let refused = convert(dir.path(), &[&["in.npz", "out.safetensors"], dry_run].concat());
+        let refused = dir.convert(&[&["in.npz", "out.safetensors"], dry_run].concat());
         let problem = "error: in.npz: member a: the member claims 4000000128 bytes, but its ";
-        refused.code(1).stdout("").stderr(predicate::str::starts_with(problem));
+        refused.code(1).stdout("").stderr(starts_with(problem));
     }
     assert_eq!(list(dir.path()), ["in.npz"]);
 }
@@ -135,25 +124,25 @@ fn numpy_files_without_metadata_say_so() {
     let warning = |name: &str| {
         format!("warning: {name}: NumPy's files hold no metadata; this is left out: by, format\n")
     };
-    convert(dir.path(), "a.safetensors a.npz").success().stderr(warning("a.npz"));
-    convert(dir.path(), "a.safetensors ids.npy -f ids -n").success().stderr(warning("ids.npy"));
-    convert(dir.path(), "a.npz b.npz").success().stderr("");
-    convert(dir.path(), "a.npz b.safetensors").success().stderr("");
+    dir.convert("a.safetensors a.npz").success().stderr(warning("a.npz"));
+    dir.convert("a.safetensors ids.npy -f ids -n").success().stderr(warning("ids.npy"));
+    dir.convert("a.npz b.npz").quiet();
+    dir.convert("a.npz b.safetensors").quiet();
 }
 
 #[test]
 fn numpy_files_there_and_back() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
-    convert(dir.path(), "a.safetensors a.npz").success();
-    convert(dir.path(), "a.npz b.safetensors").success();
-    run_in(dir.path(), "diff --ignore-metadata a.safetensors b.safetensors").success();
-    convert(dir.path(), "a.safetensors ids.npy -f ids").success();
-    convert(dir.path(), "ids.npy a.npz c.safetensors --drop 'm.[01].*' -f 'm.*' -f ids").code(1);
-    convert(dir.path(), "ids.npy a.npz c.safetensors -f 'm.2.*' --cast 'm.*=f64'").success();
-    assert_eq!(content(dir.path().join("c.safetensors"))[1], ("m.2.weight".to_owned(), Dtype::F64));
-    convert(dir.path(), "a.safetensors all.npy").fails(1, "holds one tensor, not 7");
-    let no_type = predicate::str::contains("NumPy has no type for BF16; add --dtype f32");
-    convert(dir.path(), "a.safetensors x.npz --dtype bf16").code(1).stderr(no_type);
-    assert!(!dir.path().join("x.npz").exists() && !dir.path().join("all.npy").exists());
+    dir.convert("a.safetensors a.npz").success();
+    dir.convert("a.npz b.safetensors").success();
+    dir.run("diff --ignore-metadata a.safetensors b.safetensors").success();
+    dir.convert("a.safetensors ids.npy -f ids").success();
+    dir.convert("ids.npy a.npz c.safetensors --drop 'm.[01].*' -f 'm.*' -f ids").code(1);
+    dir.convert("ids.npy a.npz c.safetensors -f 'm.2.*' --cast 'm.*=f64'").success();
+    assert_eq!(content(dir.at("c.safetensors"))[1], ("m.2.weight".to_owned(), Dtype::F64));
+    dir.convert("a.safetensors all.npy").fails(1, "holds one tensor, not 7");
+    dir.convert("a.safetensors x.npz --dtype bf16")
+        .fails(1, "NumPy has no type for BF16; add --dtype f32");
+    assert!(!dir.at("x.npz").exists() && !dir.at("all.npy").exists());
 }

@@ -1,32 +1,27 @@
 //! `safetensors convert`: outputs that cannot be written, and what a failure leaves there.
 
-use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype};
-use std::fs;
-use std::path::Path;
-
-use crate::convert::{convert, list};
+use crate::convert::list;
 use crate::fixtures::*;
 
 /// Runs with `-n` and without. Both have to fail in the same way.
 fn refused(dir: &Path, line: &str, error: &str) {
     for line in [line, &format!("{line} -n")] {
-        let stderr = predicate::str::starts_with(format!("error: {error}"));
-        convert(dir, line).code(1).stdout("").stderr(stderr);
+        let stderr = starts_with(format!("error: {error}"));
+        dir.convert(line).code(1).stdout("").stderr(stderr);
     }
 }
 
 #[test]
 fn an_output_beside_other_files_is_what_the_directory_opens_as() {
     let dir = temp_dir();
-    fs::create_dir(dir.path().join("d")).unwrap();
-    small_file(&dir.path().join("d"), "weights.safetensors");
-    convert(dir.path(), "d d --dtype bf16").success();
-    assert_eq!(list(&dir.path().join("d")), ["model.safetensors", "weights.safetensors"]);
-    let opened = Checkpoint::open(dir.path().join("d")).unwrap();
+    fs::create_dir(dir.at("d")).unwrap();
+    small_file(&dir.at("d"), "weights.safetensors");
+    dir.convert("d d --dtype bf16").success();
+    assert_eq!(list(&dir.at("d")), ["model.safetensors", "weights.safetensors"]);
+    let opened = dir.open("d");
     assert_eq!(opened.tensor("embed.weight").unwrap().dtype(), Dtype::BF16);
-    convert(dir.path(), "d d --max-shard-size 16").success();
-    assert_eq!(Checkpoint::open(dir.path().join("d")).unwrap().files().len(), 2);
+    dir.convert("d d --max-shard-size 16").success();
+    assert_eq!(dir.open("d").files().len(), 2);
 }
 
 /// A pattern that matches nothing must not cost the checkpoint that lies at OUT.
@@ -35,11 +30,11 @@ fn a_filter_that_matches_nothing_replaces_nothing() {
     let dir = temp_dir();
     small_file(dir.path(), "in.safetensors");
     small_file(dir.path(), "out.safetensors");
-    fs::create_dir(dir.path().join("d")).unwrap();
-    sharded(&dir.path().join("d"));
+    fs::create_dir(dir.at("d")).unwrap();
+    sharded(&dir.at("d"));
     let content = || {
-        let all = list(dir.path()).into_iter().chain(list(&dir.path().join("d")));
-        all.map(|name| (fs::read(dir.path().join(&name)).ok(), name)).collect::<Vec<_>>()
+        let all = list(dir.path()).into_iter().chain(list(&dir.at("d")));
+        all.map(|name| (fs::read(dir.at(&name)).ok(), name)).collect::<Vec<_>>()
     };
     let before = content();
     for filter in ["-f 'none.*'", "--drop '*'"] {
@@ -50,18 +45,18 @@ fn a_filter_that_matches_nothing_replaces_nothing() {
     }
     assert_eq!(content(), before);
     // What has no tensors is not what a filter left.
-    raw_file(&dir.path().join("empty.safetensors"), "{}", 0);
-    convert(dir.path(), "empty.safetensors d --force").success();
-    assert!(Checkpoint::open(dir.path().join("d")).unwrap().is_empty());
+    raw_file(&dir.at("empty.safetensors"), "{}", 0);
+    dir.convert("empty.safetensors d --force").success();
+    assert!(dir.open("d").is_empty());
 }
 
 #[test]
 fn a_dry_run_refuses_places_where_nothing_can_be() {
     let dir = temp_dir();
     small_file(dir.path(), "in.safetensors");
-    fs::create_dir_all(dir.path().join("d/model.safetensors")).unwrap();
-    fs::create_dir_all(dir.path().join("taken.npz/x")).unwrap();
-    let missing = fs::metadata(dir.path().join("none")).unwrap_err();
+    fs::create_dir_all(dir.at("d/model.safetensors")).unwrap();
+    fs::create_dir_all(dir.at("taken.npz/x")).unwrap();
+    let missing = fs::metadata(dir.at("none")).unwrap_err();
     for output in ["none/x.safetensors", "none/x.npz"] {
         let problem = format!("{output}: {missing}; make the directory first, or choose");
         refused(dir.path(), &format!("in.safetensors {output}"), &problem);
@@ -84,27 +79,27 @@ fn a_summary_that_cannot_be_printed_does_not_hide_that_the_output_is_written() {
     let done =
         "error: out.safetensors is written, but this could not be printed: standard output: ";
     run_full(dir.path(), "convert in.safetensors out.safetensors").fails(1, done);
-    assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 2);
+    assert_eq!(dir.open("out.safetensors").len(), 2);
 }
 
 #[test]
 fn the_summary_names_the_older_shards_that_are_removed() {
     let dir = temp_dir();
     small_file(dir.path(), "a.safetensors");
-    let shards = dir.path().join("out");
+    let shards = dir.at("out");
     fs::create_dir(&shards).unwrap();
     // No index names this one, so nothing but its name says that it is a shard.
     small_file(&shards, "model-00001-of-00009.safetensors");
     small_file(&shards, "other-00001-of-00009.safetensors");
     let names = "model-00001-of-00009.safetensors\n";
     let planned = format!("model.safetensors; 1 older file would be removed: {names}");
-    let run = convert(dir.path(), "a.safetensors out -n --force").success();
-    run.stdout(predicate::str::ends_with(planned));
+    let run = dir.convert("a.safetensors out -n --force").success();
+    run.stdout(ends_with(planned));
     assert!(shards.join("model-00001-of-00009.safetensors").exists());
 
     let done = format!("in 1 file; 1 older file removed: {names}");
-    let run = convert(dir.path(), "a.safetensors out --force").success();
-    run.stdout(predicate::str::ends_with(done));
+    let run = dir.convert("a.safetensors out --force").success();
+    run.stdout(ends_with(done));
     assert_eq!(list(&shards), ["model.safetensors", "other-00001-of-00009.safetensors"]);
 }
 
@@ -118,7 +113,7 @@ fn the_longest_names_of_outputs() {
         for (len, is_taken) in [(255, true), (256, false)] {
             let name = "x".repeat(len - suffix.len()) + suffix;
             let before = list(dir.path());
-            let assert = convert(dir.path(), &["a.safetensors", &name]);
+            let assert = dir.convert(&["a.safetensors", &name]);
             if is_taken {
                 assert.success();
                 assert_eq!(list(dir.path()).len(), before.len() + 1);

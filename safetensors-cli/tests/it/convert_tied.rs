@@ -1,34 +1,28 @@
 //! `safetensors convert`: tied weights, which are one tensor under several names.
 
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
-
-use crate::convert::{content, convert, list};
+use crate::convert::{content, list};
 use crate::fixtures::*;
 
 /// A tensor with two names. The name that is only in the metadata sorts first.
 fn tied(dir: &Path) {
-    let tensors = [("model.embed.weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
+    let tensors = [("model.embed.weight", array(&[2], &[1.0_f32, 2.0]))];
     let options =
         SaveOptions::new().metadata([("aaa.weight", "model.embed.weight"), ("format", "pt")]);
-    save(dir.join("tied.safetensors"), tensors, &options.durable(false)).unwrap();
+    save(dir.at("tied.safetensors"), tensors, &options.durable(false)).unwrap();
 }
 
 #[test]
 fn tied_weights_keep_their_name_and_are_counted_once() {
     let dir = temp_dir();
     tied(dir.path());
-    let done = convert(dir.path(), "tied.safetensors out.safetensors").success().stderr("");
+    let done = dir.convert("tied.safetensors out.safetensors").quiet();
     done.stdout("out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights\n");
-    let (before, after) = (dir.path().join("tied.safetensors"), dir.path().join("out.safetensors"));
+    let (before, after) = (dir.at("tied.safetensors"), dir.at("out.safetensors"));
     assert_eq!(fs::read(before).unwrap(), fs::read(after).unwrap());
 
-    let done = convert(dir.path(), "tied.safetensors dir --dtype f64 --prefix x.").success();
+    let done = dir.convert("tied.safetensors dir --dtype f64 --prefix x.").success();
     done.stdout("dir: 1 tensor, 16 B, in 1 file, and 1 more name of tied weights\n");
-    let checkpoint = Checkpoint::open(dir.path().join("dir")).unwrap();
+    let checkpoint = dir.open("dir");
     let aliases: Vec<_> =
         checkpoint.aliases().map(|(alias, tensor)| (alias, tensor.name())).collect();
     assert_eq!(aliases, [("x.aaa.weight", "x.model.embed.weight")]);
@@ -41,11 +35,9 @@ x.aaa.weight          aaa.weight          = x.model.embed.weight
 
 would replace out.safetensors (1 tensor, 8 B) with 1 tensor, 8 B, and 1 more name of tied weights
 ";
-    convert(dir.path(), "tied.safetensors out.safetensors --prefix x. -n --force")
-        .success()
-        .stdout(plan);
+    dir.convert("tied.safetensors out.safetensors --prefix x. -n --force").success().stdout(plan);
     // NumPy's files have no other names for a tensor.
-    let done = convert(dir.path(), "tied.safetensors out.npz").success();
+    let done = dir.convert("tied.safetensors out.npz").success();
     let done = done.stdout("out.npz: 1 tensor, 8 B\n");
     done.stderr(
         "warning: out.npz: NumPy's files hold no metadata; this is left out: aaa.weight, format\n",
@@ -58,16 +50,13 @@ fn a_tied_name_that_is_taken_by_itself_gets_the_dtype() {
     tied(dir.path());
     let taken = |out: &str, args: &[&str]| {
         let args = [&["tied.safetensors", out, "--force", "-f", "aaa.*", "--dtype"], args].concat();
-        convert(dir.path(), &args).success()
+        dir.convert(&args).success()
     };
     for args in [&["bf16"][..], &["bf16", "--all"]] {
         taken("head.safetensors", args);
-        assert_eq!(
-            content(dir.path().join("head.safetensors")),
-            [("aaa.weight".to_owned(), Dtype::BF16)]
-        );
+        assert_eq!(content(dir.at("head.safetensors")), [("aaa.weight".to_owned(), Dtype::BF16)]);
     }
-    taken("head.safetensors", &["bf16", "-n"]).stdout(predicate::str::contains("F32 → BF16"));
+    taken("head.safetensors", &["bf16", "-n"]).stdout(contains("F32 → BF16"));
     taken("head.npz", &["f64"]).stdout("head.npz: 1 tensor, 16 B\n");
 }
 
@@ -75,21 +64,21 @@ fn a_tied_name_that_is_taken_by_itself_gets_the_dtype() {
 fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
     let dir = temp_dir();
     for (file, tensor, title) in [("a.safetensors", "x", "x"), ("b.safetensors", "y", "My model")] {
-        let tensors = [(tensor, TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
-        save(dir.path().join(file), tensors, &quick().metadata([("title", title)])).unwrap();
+        let tensors = [(tensor, array(&[2], &[1.0_f32, 2.0]))];
+        save(dir.at(file), tensors, &quick().metadata([("title", title)])).unwrap();
     }
     let merge = |out: &str, args: &[&str]| {
-        convert(dir.path(), &[&["a.safetensors", "b.safetensors", out, "--force"], args].concat())
+        dir.convert(&[&["a.safetensors", "b.safetensors", out, "--force"], args].concat())
     };
     for out in ["out.safetensors", "out"] {
         let advice =
             "\"My model\"; leave it out with --drop, or give it another name with --rename\n";
-        merge(out, &[]).code(1).stderr(predicate::str::ends_with(advice));
+        merge(out, &[]).code(1).stderr(ends_with(advice));
     }
     assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
     for args in [&["--drop", "title"][..], &["--rename", "^title$", "head"]] {
         merge("out.safetensors", args).success();
-        let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+        let out = dir.open("out.safetensors");
         assert_eq!((out.len(), out.metadata()["title"].as_str()), (2, "My model"));
     }
     // NumPy's files have no metadata with which the name could collide.

@@ -1,10 +1,5 @@
 //! `safetensors delta`, and what the other commands say of a delta.
 
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
-use safetensors_core::{Checkpoint, TensorView, save};
 use serde_json::Value;
 
 use crate::fixtures::*;
@@ -14,10 +9,7 @@ const INDEX: &str = "model.safetensors.index.json";
 fn checkpoint(path: &Path, w: [f32; 3], format: &str) {
     fs::create_dir_all(path).unwrap();
     let bias = [1_i64, 2];
-    let tensors = [
-        ("w", TensorView::from_slice(&[3], &w).unwrap()),
-        ("bias", TensorView::from_slice(&[2], &bias).unwrap()),
-    ];
+    let tensors = [("w", array(&[3], &w)), ("bias", array(&[2], &bias))];
     let options = quick().metadata([("format", format)]);
     save(path.join("model.safetensors"), tensors, &options).unwrap();
     fs::write(path.join("config.json"), "{}").unwrap();
@@ -26,11 +18,11 @@ fn checkpoint(path: &Path, w: [f32; 3], format: &str) {
 /// Two deltas from 000000 to 000001, of `old` and `new`: `delta` and, as another program would
 /// write it, `theirs`.
 pub(crate) fn make_deltas(dir: &Path) {
-    checkpoint(&dir.join("old"), [1.0, 2.0, 3.0], "pt");
-    checkpoint(&dir.join("new"), [1.0, 2.5, 3.0], "pt");
-    run_in(dir, "delta make old new delta").success().stderr("");
-    run_in(dir, "delta make old new theirs --for modelexpress").success();
-    let index = dir.join("theirs").join(INDEX);
+    checkpoint(&dir.at("old"), [1.0, 2.0, 3.0], "pt");
+    checkpoint(&dir.at("new"), [1.0, 2.5, 3.0], "pt");
+    dir.run("delta make old new delta").quiet();
+    dir.run("delta make old new theirs --for modelexpress").success();
+    let index = dir.at("theirs").join(INDEX);
     let mut json: Value = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
     let metadata = json["metadata"].as_object_mut().unwrap();
     metadata.retain(|key, _| !key.starts_with("safetensors_bridge."));
@@ -46,7 +38,7 @@ fn values(path: &Path) -> Vec<f32> {
 fn a_delta_is_made_shown_verified_and_applied() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    let run = |line: &str| run_in(dir.path(), line);
+    let run = |line: &str| dir.run(line);
     let summary = "a delta from 000000 to 000001: 1 tensor, 21 B as xor and zstd\n";
     run("delta make old new delta --force").success().stdout(format!("delta: {summary}"));
     let shown = run("delta inspect delta").success().out();
@@ -63,17 +55,17 @@ fn a_delta_is_made_shown_verified_and_applied() {
         .stdout("out: version 000001, 2 tensors, 28 B\n")
         .stderr("");
     run("diff out new").success().stdout("2 tensors equal\n");
-    assert_eq!(fs::read(dir.path().join("out/config.json")).unwrap(), b"{}");
+    assert_eq!(dir.read("out/config.json"), b"{}");
     // So may a delta.
     run("delta make old new delta")
         .code(1)
-        .stderr(predicate::str::starts_with("error: delta exists: it has 2 files ("));
+        .stderr(starts_with("error: delta exists: it has 2 files ("));
     // A checkpoint takes the place of its base.
     run("delta apply old delta old").code(1).stderr(
         "error: old is an input, and the deltas change model.safetensors; --force replaces it\n",
     );
     run("delta apply old delta old --force").success();
-    assert_eq!(values(&dir.path().join("old")), [1.0, 2.5, 3.0]);
+    assert_eq!(values(&dir.at("old")), [1.0, 2.5, 3.0]);
     run("delta verify delta --base old")
         .fails(1, "tensor \"w\": its blake3 after the delta \"000001\" should be ");
 }
@@ -99,7 +91,7 @@ fn every_other_command_refuses_a_delta() {
         &["show", "delta", "w"],
         &["stats", "delta"],
     ] {
-        run_in(dir.path(), args).fails(
+        dir.run(args).fails(
             1,
             "it is a delta, which has no more than what changed since the checkpoint \"000000\"",
         );
@@ -108,7 +100,7 @@ fn every_other_command_refuses_a_delta() {
     assert_eq!(left.len(), 4, "{left:?}");
     // And what is a checkpoint is no delta.
     for args in [&["delta", "inspect", "new"][..], &["delta", "apply", "old", "new", "out"]] {
-        run_in(dir.path(), args).fails(1, "expected a delta");
+        dir.run(args).fails(1, "expected a delta");
     }
 }
 
@@ -116,14 +108,14 @@ fn every_other_command_refuses_a_delta() {
 fn verify_and_inspect_say_what_a_delta_is() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    let run = |args: &[&str]| run_in(dir.path(), args);
+    let run = |args: &[&str]| dir.run(args);
     let summary = "a delta from 000000 to 000001: 1 tensor, 21 B as xor and zstd";
     for path in ["delta", &format!("delta/{INDEX}")] {
         run(&["verify", path, "--digests", "--strict"])
             .success()
             .stdout(
-                predicate::str::contains(format!("{INDEX}: ok, {summary}"))
-                    .or(predicate::str::contains(format!("{path}: ok, {summary}"))),
+                contains(format!("{INDEX}: ok, {summary}"))
+                    .or(contains(format!("{path}: ok, {summary}"))),
             )
             .stderr("");
     }
@@ -137,7 +129,7 @@ fn verify_and_inspect_say_what_a_delta_is() {
     assert_eq!(json["delta"]["base_version"], "000000");
 
     // A damaged frame shows when it is read.
-    let shard = dir.path().join("delta/model-00000-of-00001.safetensors");
+    let shard = dir.at("delta/model-00000-of-00001.safetensors");
     let mut bytes = fs::read(&shard).unwrap();
     *bytes.last_mut().unwrap() ^= 0xff;
     bytes.push(0);
@@ -153,8 +145,8 @@ fn verify_and_inspect_say_what_a_delta_is() {
 
     // The files of a delta that does not open are no checkpoints.
     fs::remove_file(&shard).unwrap();
-    fs::copy(dir.path().join("theirs/model-00000-of-00001.safetensors"), &shard).unwrap();
-    run(&["verify", "delta"]).code(1).stdout(predicate::str::contains("ok").not());
+    fs::copy(dir.at("theirs/model-00000-of-00001.safetensors"), &shard).unwrap();
+    run(&["verify", "delta"]).code(1).stdout(contains("ok").not());
     let shard = shard.to_str().unwrap();
     run(&["verify", shard]).fails(1, "it is a delta");
     run(&["convert", shard, "out.safetensors"]).fails(1, "it is a delta");
@@ -164,12 +156,12 @@ fn verify_and_inspect_say_what_a_delta_is() {
 fn of_several_deltas_all_that_are_damaged_are_named() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    let run = |line: &str| run_in(dir.path(), line);
+    let run = |line: &str| dir.run(line);
     run("delta make new old weight_v000002").success();
     run("delta verify weight_v000002 delta").success();
     run("delta verify delta theirs").fails(1, "two deltas lead to the version \"000001\"");
     for name in ["delta", "weight_v000002"] {
-        let file = dir.path().join(name).join("model-00000-of-00001.safetensors");
+        let file = dir.at(name).join("model-00000-of-00001.safetensors");
         let mut bytes = fs::read(&file).unwrap();
         bytes.pop();
         fs::write(file, bytes).unwrap();
@@ -188,7 +180,7 @@ fn versions_come_from_the_name_of_the_directory() {
     make_deltas(dir.path());
     let made = |args: &[&str]| {
         let args = [&["delta", "make", "old", "new"], args, &["--force"]].concat();
-        let made = run_in(dir.path(), &args).success().out();
+        let made = dir.run(&args).success().out();
         made.split_once("from ").unwrap().1.split_once(':').unwrap().0.to_owned()
     };
     assert_eq!(made(&["weight_v000042"]), "000041 to 000042");
@@ -197,10 +189,10 @@ fn versions_come_from_the_name_of_the_directory() {
     assert_eq!(made(&["weight_v000042", "--base-version", "seed"]), "seed to 000042");
     assert_eq!(made(&["delta", "--base-version", "a", "--to-version", "b"]), "a to b");
     for version in ["latest", "0"] {
-        run_in(dir.path(), &["delta", "make", "old", "new", "d", "--to-version", version])
+        dir.run(&["delta", "make", "old", "new", "d", "--to-version", version])
             .fails(2, "name the base with --base-version");
     }
-    run_in(dir.path(), "delta make old new d --for slime --to-version b --base-version a")
+    dir.run("delta make old new d --for slime --to-version b --base-version a")
         .fails(1, "slime needs decimal versions");
 }
 
@@ -208,53 +200,49 @@ fn versions_come_from_the_name_of_the_directory() {
 fn what_a_delta_does_not_have_is_warned_of() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    checkpoint(&dir.path().join("other"), [1.0, 2.5, 3.0], "np");
-    fs::write(dir.path().join("other/config.json"), "{ }").unwrap();
+    checkpoint(&dir.at("other"), [1.0, 2.5, 3.0], "np");
+    dir.write("other/config.json", "{ }");
     let config = "warning: other: config.json differs from that of OLD; no delta has it\n";
-    run_in(dir.path(), "delta make old other made")
+    dir.run("delta make old other made")
         .success()
-        .stdout(predicate::str::ends_with("as xor and zstd; other metadata\n"))
+        .stdout(ends_with("as xor and zstd; other metadata\n"))
         .stderr(config);
     let metadata = "warning: other: the metadata differs from that of OLD; no delta with --for has \
                     it\n";
-    run_in(dir.path(), "delta make old other slime --for slime")
+    dir.run("delta make old other slime --for slime")
         .success()
-        .stdout(predicate::str::ends_with("as xor and zstd\n"))
+        .stdout(ends_with("as xor and zstd\n"))
         .stderr(config.to_owned() + metadata);
     // Without the digest of the base, tensors that do not change are not known to be right.
-    let unchecked = predicate::str::contains(
-        "names no digest of its base, so tensors that it does not change are not checked",
-    );
-    run_in(dir.path(), "delta verify theirs --base old").success().stderr(unchecked);
+    let unchecked =
+        contains("names no digest of its base, so tensors that it does not change are not checked");
+    dir.run("delta verify theirs --base old").success().stderr(unchecked);
     // They are, if another delta of the chain names one.
-    run_in(dir.path(), "delta make new old weight_v000002").success();
-    run_in(dir.path(), "delta verify theirs weight_v000002 --base old").success().stderr("");
+    dir.run("delta make new old weight_v000002").success();
+    dir.run("delta verify theirs weight_v000002 --base old").quiet();
 }
 
 #[test]
 fn tensors_are_added_replaced_and_removed() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    let run = |args: &[&str]| run_in(dir.path(), args);
+    let run = |args: &[&str]| dir.run(args);
     let (w, added) = ([1.0_f32, 2.0, 3.5], [7_u8; 5]);
-    let tensors = [
-        ("w", TensorView::from_slice(&[3, 1], &w).unwrap()),
-        ("added", TensorView::from_slice(&[5], &added).unwrap()),
-    ];
+    let tensors = [("w", array(&[3, 1], &w)), ("added", array(&[5], &added))];
     let options = quick().metadata([("format", "np")]);
-    save(dir.path().join("other.safetensors"), tensors, &options).unwrap();
+    save(dir.at("other.safetensors"), tensors, &options).unwrap();
     let summary = "a delta from 000000 to 000001: 2 tensors, ";
     let extra = " as xor and zstd; 1 added, 1 replaced, 1 removed, other metadata\n";
     run(&["delta", "make", "old", "other.safetensors", "d"])
         .success()
-        .stdout(predicate::str::starts_with(format!("d: {summary}")))
-        .stdout(predicate::str::ends_with(extra))
+        .stdout(starts_with(format!("d: {summary}")))
+        .stdout(ends_with(extra))
         .stderr("");
     for reader in ["slime", "modelexpress"] {
         run(&["delta", "make", "old", "other.safetensors", "no", "--for", reader]).code(1).stderr(
-            predicate::str::contains("not needed: \"added\"")
-                .and(predicate::str::contains("missing: \"bias\""))
-                .and(predicate::str::contains("\"w\" should have shape [3], found [3, 1]")),
+            contains("not needed: \"added\"")
+                .and(contains("missing: \"bias\""))
+                .and(contains("\"w\" should have shape [3], found [3, 1]")),
         );
     }
     let shown = run(&["delta", "inspect", "d"]).success().out();
@@ -280,13 +268,13 @@ fn what_is_not_copied_is_named() {
     let dir = temp_dir();
     make_deltas(dir.path());
     for name in ["pytorch_model.bin", "model.sig", "notes.txt"] {
-        fs::write(dir.path().join("old").join(name), "x").unwrap();
+        fs::write(dir.at("old").join(name), "x").unwrap();
     }
-    run_in(dir.path(), "delta apply old delta out").success().stderr(
+    dir.run("delta apply old delta out").success().stderr(
         "warning: model.sig, pytorch_model.bin are not copied to out: it has files of these names, \
          or they hold or sign other tensors, are hidden, or lead out of their directory\n",
     );
-    assert!(dir.path().join("out/notes.txt").exists());
+    assert!(dir.at("out/notes.txt").exists());
 }
 
 /// The name of a pipe is none that a directory is opened by.
@@ -295,11 +283,11 @@ fn what_is_not_copied_is_named() {
 fn a_base_may_be_standard_input() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    let base = fs::read(dir.path().join("old/model.safetensors")).unwrap();
+    let base = dir.read("old/model.safetensors");
     let mut command = safetensors();
     command.current_dir(dir.path()).args(["delta", "apply", "-", "delta", "out"]);
     command.write_stdin(base).assert().success();
-    assert_eq!(values(&dir.path().join("out")), [1.0, 2.5, 3.0]);
+    assert_eq!(values(&dir.at("out")), [1.0, 2.5, 3.0]);
 }
 
 #[test]
@@ -314,9 +302,8 @@ fn wrong_usage() {
         &["delta", "inspect", "-"],
         &["delta", "make", "old", "new", "out", "--for", "vllm"],
     ] {
-        run_in(dir.path(), args).code(2);
+        dir.run(args).code(2);
     }
-    let message = predicate::str::contains("`safetensors delta inspect DELTA`");
-    run_in(dir.path(), "delta delta").code(2).stderr(message);
-    run_in(dir.path(), "delta make old shards out").code(1);
+    dir.run("delta delta").fails(2, "`safetensors delta inspect DELTA`");
+    dir.run("delta make old shards out").code(1);
 }

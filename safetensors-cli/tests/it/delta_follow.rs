@@ -1,11 +1,7 @@
 //! `safetensors delta follow`.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::Stdio;
-
-use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 
@@ -13,7 +9,7 @@ use crate::fixtures::*;
 fn write(path: &Path, value: f32) {
     fs::create_dir_all(path).unwrap();
     let values = [1.0, value, 3.0];
-    let tensors = [("w", TensorView::from_slice(&[3], &values).unwrap())];
+    let tensors = [("w", array(&[3], &values))];
     let options = quick();
     save(path.join("model.safetensors"), tensors, &options).unwrap();
 }
@@ -21,29 +17,26 @@ fn write(path: &Path, value: f32) {
 /// The versions from 0 to 3 of a run, of which only the first is published.
 pub(crate) fn versions(dir: &Path) {
     for number in 0..=3_u8 {
-        write(&dir.join(format!("step-{number}")), number.into());
+        write(&dir.at(format!("step-{number}")), number.into());
         if let Some(before) = number.checked_sub(1) {
             let [old, new] = [before, number].map(|number| format!("step-{number}"));
-            run_in(dir, &["delta", "make", &old, &new, &format!("weight_v00000{number}")])
-                .success();
+            dir.run(&["delta", "make", &old, &new, &format!("weight_v00000{number}")]).success();
         }
     }
-    fs::create_dir(dir.join("root")).unwrap();
-    fs::rename(dir.join("step-0"), dir.join("root/weight_v000000")).unwrap();
+    fs::create_dir(dir.at("root")).unwrap();
+    fs::rename(dir.at("step-0"), dir.at("root/weight_v000000")).unwrap();
 }
 
 fn publish(dir: &Path, number: u8) {
     let name = format!("weight_v00000{number}");
-    fs::rename(dir.join(&name), dir.join("root").join(name)).unwrap();
+    fs::rename(dir.at(&name), dir.at("root").join(name)).unwrap();
 }
 
 #[test]
 fn a_follower_says_what_it_applies() {
     let dir = temp_dir();
     versions(dir.path());
-    let follow = |more: &[&str]| {
-        run_in(dir.path(), &[&["delta", "follow", "root", "served"], more].concat())
-    };
+    let follow = |more: &[&str]| dir.run(&[&["delta", "follow", "root", "served"], more].concat());
     let said = |line: &str| format!("served: version {line}\n");
     follow(&["--once"]).success().stdout(said("000000, a full version")).stderr("");
     follow(&["--once"]).success().stdout("").stderr("");
@@ -51,7 +44,7 @@ fn a_follower_says_what_it_applies() {
     publish(dir.path(), 2);
     publish(dir.path(), 3);
     follow(&["--until", "2"]).success().stdout(said("000002, of version 000000 and 2 deltas"));
-    run_in(dir.path(), "diff served step-2").success();
+    dir.run("diff served step-2").success();
     follow(&["--until", "2", "--timeout", "0"]).success().stdout("");
     let late = "error: root: no version after 000003 came within 0 seconds\n";
     follow(&["--timeout", "0"])
@@ -59,17 +52,17 @@ fn a_follower_says_what_it_applies() {
         .stdout(said("000003, of version 000002 and 1 delta"))
         .stderr(late);
     // The trainer begins anew.
-    fs::remove_dir_all(dir.path().join("root/weight_v000003")).unwrap();
+    fs::remove_dir_all(dir.at("root/weight_v000003")).unwrap();
     let anew = "000002, of the full version 000000 and 2 deltas, in place of version 000003";
     follow(&["--once"]).success().stdout(said(anew));
-    run_in(dir.path(), "diff served step-2").success();
+    dir.run("diff served step-2").success();
 }
 
 #[test]
 fn what_a_follower_refuses() {
     let dir = temp_dir();
     versions(dir.path());
-    let follow = |more: &[&str]| run_in(dir.path(), &[&["delta", "follow"], more].concat());
+    let follow = |more: &[&str]| dir.run(&[&["delta", "follow"], more].concat());
     follow(&["nothing", "served", "--once"])
         .code(1)
         .stderr("error: nothing: there is no complete version\n");
@@ -81,7 +74,7 @@ fn what_a_follower_refuses() {
     publish(dir.path(), 3);
     let gap = "no delta leads from \"000000\" to \"000002\", which the delta \"000003\" changes";
     follow(&["root", "served", "--once"]).fails(1, gap);
-    fs::remove_dir_all(dir.path().join("root/weight_v000000")).unwrap();
+    fs::remove_dir_all(dir.at("root/weight_v000000")).unwrap();
     let base = ["root", "served", "--once", "--base", "step-2"];
     follow(&base[..3]).fails(1, "neither here nor published");
     follow(&base).success().stdout("served: version 000003, of BASE and 1 delta\n");
@@ -96,9 +89,9 @@ fn what_a_follower_refuses() {
     }
     // Tensors that no delta changes are not known to be right.
     crate::delta::make_deltas(dir.path());
-    fs::remove_dir_all(dir.path().join("root")).unwrap();
-    fs::create_dir(dir.path().join("root")).unwrap();
-    fs::rename(dir.path().join("theirs"), dir.path().join("root/weight_v000001")).unwrap();
+    fs::remove_dir_all(dir.at("root")).unwrap();
+    fs::create_dir(dir.at("root")).unwrap();
+    fs::rename(dir.at("theirs"), dir.at("root/weight_v000001")).unwrap();
     follow(&["root", "other", "--once", "--base", "old"])
         .warns("they do not change are not checked");
 }
@@ -123,5 +116,5 @@ fn a_follower_waits_for_what_is_published() {
     }
     assert!(lines.next().unwrap().unwrap().starts_with("served: version 000003"));
     assert!(follower.wait().unwrap().success());
-    run_in(dir.path(), "diff served step-3").success();
+    dir.run("diff served step-3").success();
 }

@@ -1,11 +1,5 @@
 //! Where `safetensors delta` writes: what else is in the directory stays, whichever way it is named.
 
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
-use safetensors_core::Checkpoint;
-
 use super::delta::make_deltas;
 use crate::fixtures::*;
 
@@ -16,10 +10,10 @@ const OTHERS: [&str; 5] =
 /// A base `run` with other files in it, and a delta.
 fn training(dir: &Path) {
     make_deltas(dir);
-    fs::rename(dir.join("old"), dir.join("run")).unwrap();
+    fs::rename(dir.at("old"), dir.at("run")).unwrap();
     for name in OTHERS {
-        fs::create_dir_all(dir.join("run").join(name).parent().unwrap()).unwrap();
-        fs::write(dir.join("run").join(name), name).unwrap();
+        fs::create_dir_all(dir.at("run").join(name).parent().unwrap()).unwrap();
+        fs::write(dir.at("run").join(name), name).unwrap();
     }
 }
 
@@ -46,21 +40,21 @@ fn a_base_is_replaced_in_a_directory_of_any_name() {
         for follows in [false, true] {
             let dir = temp_dir();
             training(dir.path());
-            std::os::unix::fs::symlink("run", dir.path().join("link")).unwrap();
-            let root = dir.path().join("root");
+            std::os::unix::fs::symlink("run", dir.at("link")).unwrap();
+            let root = dir.at("root");
             let delta = root.join("weight_v000001");
             fs::create_dir(&root).unwrap();
-            fs::rename(dir.path().join("delta"), &delta).unwrap();
+            fs::rename(dir.at("delta"), &delta).unwrap();
             let line = if follows {
-                let base = dir.path().join("run");
+                let base = dir.at("run");
                 let (root, base) = (root.display(), base.display());
                 format!("delta follow {root} {out} --base {base} --once --force")
             } else {
                 format!("delta apply {out} {} {out} --force", delta.display())
             };
-            run_in(&dir.path().join(home), &line).success().stderr("");
-            assert_applied(&dir.path().join("run"));
-            assert!(dir.path().join("link").is_symlink());
+            run_in(&dir.at(home), &line).quiet();
+            assert_applied(&dir.at("run"));
+            assert!(dir.at("link").is_symlink());
         }
     }
 }
@@ -71,7 +65,7 @@ fn a_base_is_replaced_in_a_directory_of_any_name() {
 fn a_mount_point_is_written_to() {
     let dir = temp_dir();
     training(dir.path());
-    fs::create_dir(dir.path().join("mnt")).unwrap();
+    fs::create_dir(dir.at("mnt")).unwrap();
     let script = r#"mount -t tmpfs tmpfs mnt || exit 77
         cp -r run/. mnt && "$0" delta apply mnt delta mnt --force && "$0" diff mnt new &&
         cat mnt/.git/HEAD mnt/optimizer.pt && ls -A mnt | wc -l"#;
@@ -96,7 +90,7 @@ fn a_directory_that_cannot_be_written_is_refused_and_stays() {
 
     let dir = temp_dir();
     training(dir.path());
-    let out = dir.path().join("run");
+    let out = dir.at("run");
     fs::set_permissions(&out, fs::Permissions::from_mode(0o555)).unwrap();
     let apply = ["delta", "apply", "run", "delta", "run", "--force"];
     let output = as_a_user(dir.path()).args(apply).output().unwrap();
@@ -105,7 +99,7 @@ fn a_directory_that_cannot_be_written_is_refused_and_stays() {
                     directory, so it has to be writable\n";
     assert_eq!((output.status.code(), stderr), (Some(1), expected));
     fs::set_permissions(&out, fs::Permissions::from_mode(0o755)).unwrap();
-    run_in(dir.path(), &apply).success();
+    dir.run(&apply).success();
     assert_applied(&out);
 }
 
@@ -114,16 +108,16 @@ fn a_directory_that_cannot_be_written_is_refused_and_stays() {
 fn what_an_applied_delta_replaces_is_named() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    let apply = |args: &[&str]| run_in(dir.path(), &[&["delta", "apply", "old"], args].concat());
+    let apply = |args: &[&str]| dir.run(&[&["delta", "apply", "old"], args].concat());
     apply(&["delta", "out", "-n"]).success().stdout("would write out (version 000001)\n");
-    assert!(!dir.path().join("out").exists());
+    assert!(!dir.at("out").exists());
     // Its other files are copied, but replace nothing that is of no checkpoint.
-    fs::create_dir(dir.path().join("out")).unwrap();
-    fs::write(dir.path().join("out/config.json"), "mine").unwrap();
-    fs::write(dir.path().join("old/config.json"), "{}").unwrap();
+    fs::create_dir(dir.at("out")).unwrap();
+    dir.write("out/config.json", "mine");
+    dir.write("old/config.json", "{}");
     let kept = "warning: config.json are not copied to out: it has files of these names";
-    apply(&["delta", "out"]).success().stderr(predicates::str::starts_with(kept));
-    assert_eq!(fs::read_to_string(dir.path().join("out/config.json")).unwrap(), "mine");
+    apply(&["delta", "out"]).success().stderr(starts_with(kept));
+    assert_eq!(dir.text("out/config.json"), "mine");
     let exists = "error: out exists: it has 2 tensors, 28 B, and would be replaced; --force \
                   replaces it\n";
     apply(&["delta", "out", "-n"]).code(1).stdout("").stderr(exists);
@@ -131,50 +125,22 @@ fn what_an_applied_delta_replaces_is_named() {
     apply(&["delta", "old", "-n", "--force"])
         .success()
         .stdout("would replace old (2 tensors, 28 B) with version 000001\n");
-    run_in(dir.path(), "delta verify delta --base old").success();
+    dir.run("delta verify delta --base old").success();
     // A dry run fails where the deltas do not fit.
-    run_in(dir.path(), "delta apply new delta other -n")
+    dir.run("delta apply new delta other -n")
         .fails(1, "its blake3 after the delta \"000001\" should be ");
-}
-
-#[cfg(unix)]
-#[test]
-fn a_terminal_is_asked_about_a_base_that_is_replaced() {
-    let dir = temp_dir();
-    make_deltas(dir.path());
-    fs::create_dir(dir.path().join("out")).unwrap();
-    fs::copy(dir.path().join("new/model.safetensors"), dir.path().join("out/a.safetensors"))
-        .unwrap();
-    for (out, question) in [
-        ("old", "old is an input, and the deltas change model.safetensors; replace it? [y/N]"),
-        ("out", "out would hide a.safetensors, which out opens as; write it? [y/N]"),
-    ] {
-        for (answer, code) in [("n\n", 1), ("y\n", 0)] {
-            let args = ["delta", "apply", "old", "delta", out];
-            let mut session = crate::pty::Session::start(dir.path(), &args, (24, 200));
-            session.wait_for(question);
-            session.send(answer);
-            assert_eq!(session.end().code(), Some(code), "{out} {answer:?}");
-        }
-        let base = dir.path().join("old");
-        fs::remove_dir_all(&base).unwrap();
-        fs::remove_dir_all(dir.path().join("delta")).unwrap();
-        fs::remove_dir_all(dir.path().join("theirs")).unwrap();
-        make_deltas(dir.path());
-    }
 }
 
 #[test]
 fn a_result_that_the_directory_would_not_open_as_is_refused() {
     let dir = temp_dir();
     make_deltas(dir.path());
-    let run = |args: &[&str]| run_in(dir.path(), args);
-    fs::rename(dir.path().join("old/model.safetensors"), dir.path().join("old/a.safetensors"))
-        .unwrap();
+    let run = |args: &[&str]| dir.run(args);
+    fs::rename(dir.at("old/model.safetensors"), dir.at("old/a.safetensors")).unwrap();
     for options in [&["--force"][..], &["--force", "-n"], &["-n"]] {
         run(&[&["delta", "apply", "old", "delta", "new"], options].concat())
             .code(1)
-            .stderr(predicate::str::contains("a.safetensors").and(predicate::str::contains("new")));
+            .stderr(contains("a.safetensors").and(contains("new")));
     }
     run(&["delta", "apply", "old", "delta", "absent", "-n"]).success();
     run(&["delta", "apply", "old", "delta", "absent"]).success();

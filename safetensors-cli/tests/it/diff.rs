@@ -1,33 +1,28 @@
 //! `safetensors diff`: what counts as a difference, and how it is shown.
 
-use std::fs;
-use std::path::Path;
-
 use assert_cmd::assert::Assert;
 use half::bf16;
-use predicates::prelude::*;
 use safetensors_core::element::Element;
-use safetensors_core::{Dtype, TensorView, save};
 use serde_json::json;
 
 use crate::fixtures::*;
 
 /// A file of `w` and of another tensor.
 fn file(dir: &Path, name: &str, w: TensorView<'_>, extra: &str, format: &str) {
-    let tensors = [("w", w), (extra, TensorView::from_slice(&[1], &[1_u8]).unwrap())];
-    save(dir.join(name), tensors, &quick().metadata([("format", format)])).unwrap();
+    let tensors = [("w", w), (extra, array(&[1], &[1_u8]))];
+    save(dir.at(name), tensors, &quick().metadata([("format", format)])).unwrap();
 }
 
 /// The files `a` and `b`, which differ in these values of `w` at most.
 fn two<A: Element, B: Element>(a: &[A], b: &[B]) -> tempfile::TempDir {
     let dir = temp_dir();
-    file(dir.path(), "a", TensorView::from_slice(&[a.len()], a).unwrap(), "x", "pt");
-    file(dir.path(), "b", TensorView::from_slice(&[b.len()], b).unwrap(), "x", "pt");
+    file(dir.path(), "a", array(&[a.len()], a), "x", "pt");
+    file(dir.path(), "b", array(&[b.len()], b), "x", "pt");
     dir
 }
 
 fn diff(dir: &tempfile::TempDir, options: &str) -> Assert {
-    run_in(dir.path(), &format!("diff a b {options}"))
+    dir.run(&format!("diff a b {options}"))
 }
 
 /// The files differ, and the row of `w` has this.
@@ -39,8 +34,8 @@ fn differs(dir: &tempfile::TempDir, options: &str, row: &str) {
 fn a_checkpoint_equals_itself_however_it_is_split() {
     let dir = temp_dir();
     sharded(dir.path());
-    run_in(dir.path(), "convert . one.safetensors").success();
-    run_in(dir.path(), "diff model.safetensors.index.json one.safetensors")
+    dir.run("convert . one.safetensors").success();
+    dir.run("diff model.safetensors.index.json one.safetensors")
         .success()
         .stdout("2 tensors equal\n")
         .stderr("");
@@ -50,8 +45,8 @@ fn a_checkpoint_equals_itself_however_it_is_split() {
 fn every_kind_of_difference() {
     let dir = temp_dir();
     let (one, two) = ([1.0_f32, 2.0, 4.0], [1.0_f32, 2.5, f32::NAN]);
-    file(dir.path(), "a", TensorView::from_slice(&[3], &one).unwrap(), "old", "pt");
-    file(dir.path(), "b", TensorView::from_slice(&[3], &two).unwrap(), "new", "np");
+    file(dir.path(), "a", array(&[3], &one), "old", "pt");
+    file(dir.path(), "b", array(&[3], &two), "new", "np");
     let expected = "   name  A        B        values  max abs  max rel
 ───────────────────────────────────────────────────
 +  new            U8 [1]
@@ -72,9 +67,9 @@ fn every_kind_of_difference() {
     );
     // JSON has no infinity.
     assert_eq!(shown["tensors"][2]["values"]["max_absolute"], json!(null));
-    run_in(dir.path(), "diff a a").success();
+    dir.run("diff a a").success();
     // A filter may match on one side only.
-    diff(&dir, "-f new").code(1).stdout(predicate::str::contains("0 tensors equal, 1 only in B"));
+    diff(&dir, "-f new").code(1).stdout(contains("0 tensors equal, 1 only in B"));
     diff(&dir, "-f none").fails(1, "no tensor matches --filter").stdout("");
 }
 
@@ -102,12 +97,12 @@ fn a_complex_number_is_compared_with_a_real_one() {
         let view = TensorView::new(Dtype::C64, &[2], &bytes).unwrap();
         file(dir.path(), name, view, "x", "pt");
     }
-    file(dir.path(), "b", TensorView::from_slice(&[2], &[1.0_f32, 5.0]).unwrap(), "x", "pt");
+    file(dir.path(), "b", array(&[2], &[1.0_f32, 5.0]), "x", "pt");
     differs(&dir, "--ignore-dtype", "w .* 3 of 4 +7 +1\n");
     let row = matches("w .* 3 of 4 +7 +1\n");
-    run_in(dir.path(), "diff b a --ignore-dtype").code(1).stdout(row);
-    run_in(dir.path(), "diff pure b --ignore-dtype").success();
-    run_in(dir.path(), "diff pure b").code(1).stdout(predicate::str::contains(" 0 of 4 "));
+    dir.run("diff b a --ignore-dtype").code(1).stdout(row);
+    dir.run("diff pure b --ignore-dtype").success();
+    dir.run("diff pure b").code(1).stdout(contains(" 0 of 4 "));
 }
 
 #[test]
@@ -126,20 +121,20 @@ fn equal_means_the_same_bits_unless_there_is_a_tolerance() {
     assert_eq!([differ, bits, of], [json!(0), json!(2), json!(3)]);
     diff(&dir, "--tolerance 0").success().stdout("2 tensors equal\n");
     diff(&dir, "--relative-tolerance 0").success();
-    run_in(dir.path(), "diff a a").success();
+    dir.run("diff a a").success();
 }
 
 #[test]
 fn bytes_that_are_no_booleans_are_compared_all_the_same() {
     let dir = temp_dir();
     for (name, byte) in [("a", 2), ("again", 2), ("b", 1)] {
-        let path = dir.path().join(name);
+        let path = dir.at(name);
         raw_file(&path, r#"{"f":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}"#, 3);
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() = byte;
         fs::write(&path, bytes).unwrap();
     }
-    run_in(dir.path(), "diff a again").success().stdout("1 tensor equal\n");
+    dir.run("diff a again").success().stdout("1 tensor equal\n");
     differs(&dir, "", "1 of 3");
 }
 
@@ -156,8 +151,8 @@ fn pieces_add_up() {
 #[test]
 fn another_shape_is_not_compared() {
     let dir = temp_dir();
-    file(dir.path(), "a", TensorView::from_slice(&[2], &[1_u8, 2]).unwrap(), "x", "pt");
-    file(dir.path(), "b", TensorView::from_slice(&[1, 2], &[1_u8, 2]).unwrap(), "x", "pt");
+    file(dir.path(), "a", array(&[2], &[1_u8, 2]), "x", "pt");
+    file(dir.path(), "b", array(&[1, 2], &[1_u8, 2]), "x", "pt");
     differs(&dir, "", r"~  w     U8 \[2\]  U8 \[1, 2\]\n");
     diff(&dir, "-f x").success().stdout("1 tensor equal\n");
 }

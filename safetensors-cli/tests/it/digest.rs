@@ -1,10 +1,5 @@
 //! `safetensors digest`: its output, and the data that it must not read.
 
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
-
 use crate::fixtures::*;
 
 fn digest(dir: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
@@ -17,7 +12,7 @@ fn digest(dir: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
 fn the_same_data_gives_the_same_lines_whatever_the_file_is_called() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "a.safetensors");
-    fs::copy(path, dir.path().join("b.safetensors")).unwrap();
+    fs::copy(path, dir.at("b.safetensors")).unwrap();
     let expected = "\
 2d0408b485dd77b108c27fcd95d1fea5  embed.weight
 137ec3075546cf034a4fe11e9c4a1079  mask
@@ -49,7 +44,7 @@ fn a_filter_leaves_files_out_and_their_other_tensors_unread() {
         r#"{"small":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"#,
         r#""large":{"dtype":"U8","shape":[1099511627776],"data_offsets":[8,1099511627784]}}"#
     );
-    let path = dir.path().join("a.safetensors");
+    let path = dir.at("a.safetensors");
     raw_file(&path, header, 8);
     // A sparse terabyte, which would take minutes to read.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -78,8 +73,8 @@ fn each_file_of_a_checkpoint_is_recorded() {
 ./model-00002-of-00002.safetensors: 1 digest recorded
 ";
     digest(dir.path(), &["--record", "."]).success().stdout(native(lines)).stderr("");
-    let right = predicate::str::contains(", 2 digests right");
-    run_in(dir.path(), "verify --digests .").success().stdout(right).stderr("");
+    let right = contains(", 2 digests right");
+    dir.run("verify --digests .").success().stdout(right).stderr("");
 }
 
 #[test]

@@ -1,28 +1,23 @@
 //! `safetensors extract`: what it writes, and what it refuses.
 
-use std::fs;
-
-use predicates::prelude::*;
-use safetensors_core::{Dtype, SaveOptions, TensorView, save};
-
 use crate::fixtures::*;
 
 #[test]
 fn a_tensor_becomes_an_array_of_numpy() {
     let dir = temp_dir();
     small_file(dir.path(), "model.safetensors");
-    run_in(dir.path(), "extract model.safetensors mask -o mask.npy")
+    dir.run("extract model.safetensors mask -o mask.npy")
         .success()
         .stdout("mask.npy: I64 [2], 144 B\n")
         .stderr("");
-    let bytes = fs::read(dir.path().join("mask.npy")).unwrap();
+    let bytes = dir.read("mask.npy");
     assert!(bytes.starts_with(
         b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }"
     ));
     assert_eq!(bytes[128..], [1_i64.to_le_bytes(), 0_i64.to_le_bytes()].concat());
     // No other file is left.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-    run_in(dir.path(), "extract model.safetensors mask -o -").success().stdout(bytes);
+    dir.run("extract model.safetensors mask -o -").success().stdout(bytes);
 }
 
 #[test]
@@ -31,11 +26,11 @@ fn a_slice_becomes_an_array_of_its_own_shape() {
     small_file(dir.path(), "model.safetensors");
     let extract = |slice: &str, more: &[&str]| {
         let args = ["extract", "model.safetensors", "embed.weight", slice, "-o"];
-        run_in(dir.path(), &args.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+        dir.run(&args.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
     };
     let part = "part.npy: F32 [2, 2], 144 B\n";
     extract("[:, ::2]", &["part.npy"]).success().stdout(part).stderr("");
-    let bytes = fs::read(dir.path().join("part.npy")).unwrap();
+    let bytes = dir.read("part.npy");
     let header =
         b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }";
     assert!(bytes.starts_with(header));
@@ -44,21 +39,21 @@ fn a_slice_becomes_an_array_of_its_own_shape() {
     let expected = [4.0_f32, 5.0].map(f32::to_le_bytes).concat();
     extract("-1, 1:", &["-", "--raw"]).success().stdout(expected).stderr("");
     extract("[5:]", &["none", "--raw"]).success().stdout("none: F32 [0, 3], 0 B\n");
-    assert_eq!(fs::read(dir.path().join("none")).unwrap(), b"");
+    assert_eq!(dir.read("none"), b"");
     extract("[2]", &["x"]).fails(1, "character 2: position 2 is");
     extract("[x]", &["x"]).fails(2, "found `x` at character 2");
-    assert!(!dir.path().join("x").exists());
+    assert!(!dir.at("x").exists());
 }
 
 #[test]
 fn a_slice_of_packed_elements_is_of_whole_bytes() {
     let dir = temp_dir();
-    let path = dir.path().join("model.safetensors");
-    let view = TensorView::new(safetensors_core::Dtype::F4, &[8], &[1, 2, 3, 4]).unwrap();
+    let path = dir.at("model.safetensors");
+    let view = TensorView::new(Dtype::F4, &[8], &[1, 2, 3, 4]).unwrap();
     save(&path, [("w", view)], &quick()).unwrap();
     let extract = |slice| {
         let args = ["extract", "model.safetensors", "w", slice, "--raw", "-o", "-"];
-        run_in(dir.path(), &args)
+        dir.run(&args)
     };
     extract("2:6").success().stdout(&[2_u8, 3][..]);
     extract("1:3").fails(1, "tensor \"w\": ");
@@ -68,13 +63,13 @@ fn a_slice_of_packed_elements_is_of_whole_bytes() {
 fn a_dtype_without_a_numpy_type_is_refused_or_raw() {
     let dir = temp_dir();
     let values = [half::bf16::ONE; 3];
-    let view = TensorView::from_slice(&[3], &values).unwrap();
-    save(dir.path().join("model.safetensors"), [("w", view)], &quick()).unwrap();
+    let view = array(&[3], &values);
+    save(dir.at("model.safetensors"), [("w", view)], &quick()).unwrap();
     let error = "tensor \"w\": NumPy has no type for BF16; name a .safetensors";
-    run_in(dir.path(), "extract model.safetensors w -o w.npy").fails(1, error);
-    assert!(!dir.path().join("w.npy").exists());
-    run_in(dir.path(), "extract model.safetensors w --raw -o w.npy").success();
-    let bytes = fs::read(dir.path().join("w.npy")).unwrap();
+    dir.run("extract model.safetensors w -o w.npy").fails(1, error);
+    assert!(!dir.at("w.npy").exists());
+    dir.run("extract model.safetensors w --raw -o w.npy").success();
+    let bytes = dir.read("w.npy");
     assert_eq!(bytes, [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]);
 }
 
@@ -85,22 +80,22 @@ fn a_name_of_a_safetensors_file_gets_one() {
     small_file(dir.path(), "model.safetensors");
     let extract = |more: &[&str]| {
         let args = ["extract", "model.safetensors", "embed.weight", "-o", "part.safetensors"];
-        run_in(dir.path(), &[&args, more, &["--force"]].concat()).success().stderr("");
-        fs::read(dir.path().join("part.safetensors")).unwrap()
+        dir.run(&[&args, more, &["--force"]].concat()).quiet();
+        dir.read("part.safetensors")
     };
     let file = extract(&["[:, 1]"]);
-    let part = safetensors_core::Checkpoint::open(dir.path().join("part.safetensors")).unwrap();
+    let part = dir.open("part.safetensors");
     let tensor = part.tensor("embed.weight").unwrap();
     assert_eq!((part.len(), tensor.shape()), (1, &[2][..]));
     assert_eq!(tensor.read().unwrap().as_slice::<f32>().unwrap(), [1.0, 4.0]);
     let said = format!("again.safetensors: F32 [2], {} B\n", file.len());
     let args =
         ["extract", "model.safetensors", "embed.weight", "[:, 1]", "-o", "again.safetensors"];
-    run_in(dir.path(), &args).success().stdout(said);
+    dir.run(&args).success().stdout(said);
     // Case does not matter, as for `convert`.
     let args = ["extract", "model.safetensors", "embed.weight", "[:, 1]", "-o", "x.SafeTensors"];
-    run_in(dir.path(), &args).success();
-    assert_eq!(fs::read(dir.path().join("x.SafeTensors")).unwrap(), file);
+    dir.run(&args).success();
+    assert_eq!(dir.read("x.SafeTensors"), file);
     // Unless only the bytes are asked for.
     assert_eq!(extract(&["[0, :1]", "--raw"]), 0_f32.to_le_bytes());
 }
@@ -128,8 +123,8 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
     let names =
         ["a.norm.weight", "a.layers.0.pre_norm.weight", "a.layers.10.norm.weight", "norm.bias"];
     let one = [1_u8];
-    let tensors = names.map(|name| (name, TensorView::from_slice(&[1], &one).unwrap()));
-    save(dir.path().join("norms.safetensors"), tensors, &quick()).unwrap();
+    let tensors = names.map(|name| (name, array(&[1], &one)));
+    save(dir.at("norms.safetensors"), tensors, &quick()).unwrap();
     for (line, says) in [
         (
             "model.safetensors embed -o x",
@@ -144,7 +139,7 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
         ("model.safetensors mask -o .", "error: .: "),
         ("model.safetensors mask -o no/such/x", "error: no/such/x: "),
     ] {
-        run_in(dir.path(), &format!("extract {line}")).fails(1, says);
+        dir.run(&format!("extract {line}")).fails(1, says);
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
@@ -156,18 +151,18 @@ fn what_is_no_regular_file_is_left_alone_and_links_are_followed() {
 
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    let at = |name: &str| dir.path().join(name);
+    let at = |name: &str| dir.at(name);
     assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
     symlink("fifo", at("to the fifo")).unwrap();
     symlink("target.npy", at("dangling.npy")).unwrap();
-    let extract = |output: &std::path::Path| {
+    let extract = |output: &Path| {
         let mut command = safetensors();
         command.arg("extract").arg(&path).args(["mask", "-o"]).arg(output);
         command.assert()
     };
     let refused = || {
-        let problem = predicate::str::contains(": expected a regular file, found a special file");
-        problem.and(predicate::str::contains("`-o - > FILE` can write to such a file"))
+        let problem = contains(": expected a regular file, found a special file");
+        problem.and(contains("`-o - > FILE` can write to such a file"))
     };
     for special in [at("fifo"), at("to the fifo"), "/dev/null".into()] {
         extract(&special).code(1).stderr(refused());
@@ -187,7 +182,7 @@ fn no_file_of_the_checkpoint_is_replaced_by_the_output() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
     #[cfg(unix)]
-    std::os::unix::fs::symlink("model.safetensors", dir.path().join("link.html")).unwrap();
+    std::os::unix::fs::symlink("model.safetensors", dir.at("link.html")).unwrap();
     let before = fs::read(&path).unwrap();
     let other = if cfg!(unix) { "link.html" } else { "./model.safetensors" };
     for output in ["model.safetensors", other] {
@@ -200,10 +195,10 @@ fn no_file_of_the_checkpoint_is_replaced_by_the_output() {
                 continue;
             }
             let expected = format!("error: {output} is a file of the checkpoint that is read");
-            run_in(dir.path(), &[args, &["-o", output]].concat())
+            dir.run(&[args, &["-o", output]].concat())
                 .code(2)
                 .stdout("")
-                .stderr(predicate::str::starts_with(expected));
+                .stderr(starts_with(expected));
             assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         }
     }
@@ -213,18 +208,18 @@ fn no_file_of_the_checkpoint_is_replaced_by_the_output() {
 fn codes_that_cannot_be_read_are_written_only_if_asked_for() {
     let dir = temp_dir();
     let codes = TensorView::new(Dtype::I8, &[2, 2], &[1, 2, 3, 4]).unwrap();
-    let scales = TensorView::from_slice(&[2, 1], &[0.5_f32, 1.0]).unwrap();
-    let norm = TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap();
+    let scales = array(&[2, 1], &[0.5_f32, 1.0]);
+    let norm = array(&[2], &[1.0_f32, 2.0]);
     let tensors = [("w", codes), ("w_zero", scales), ("norm", norm)];
-    save(dir.path().join("in.safetensors"), tensors, &SaveOptions::new()).unwrap();
+    save(dir.at("in.safetensors"), tensors, &SaveOptions::new()).unwrap();
     let extract = |name: &str, more: &[&str]| {
         let args = ["extract", "in.safetensors", name, "-o", "out.npy"];
-        run_in(dir.path(), &[&args, more].concat())
+        dir.run(&[&args, more].concat())
     };
-    let refused = predicate::str::contains("\"w_zero\"").and(predicate::str::contains("--raw"));
+    let refused = contains("\"w_zero\"").and(contains("--raw"));
     extract("w", &[]).failure().stderr(refused);
-    assert!(!dir.path().join("out.npy").exists());
+    assert!(!dir.at("out.npy").exists());
     extract("norm", &[]).success();
     extract("w", &["--raw", "--force"]).success();
-    assert_eq!(fs::read(dir.path().join("out.npy")).unwrap(), [1, 2, 3, 4]);
+    assert_eq!(dir.read("out.npy"), [1, 2, 3, 4]);
 }

@@ -1,13 +1,16 @@
 //! Code that all tests share: the command, and checkpoints to run it on.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+pub(crate) use std::fs;
+pub(crate) use std::path::{Path, PathBuf};
 
-use assert_cmd::Command;
-use assert_cmd::assert::Assert;
+pub(crate) use assert_cmd::Command;
+pub(crate) use assert_cmd::assert::Assert;
+pub(crate) use predicates::prelude::*;
+pub(crate) use predicates::str::{contains, ends_with, starts_with};
+use safetensors_core::element::Element;
 use safetensors_core::save::Order;
-use safetensors_core::{SaveOptions, TensorView, save};
-use tempfile::TempDir;
+pub(crate) use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+pub(crate) use tempfile::TempDir;
 
 /// The command under test, without the environment's settings of colours.
 pub(crate) fn safetensors() -> Command {
@@ -220,6 +223,48 @@ pub(crate) fn run_in(dir: &Path, args: impl Words) -> Assert {
     command.assert()
 }
 
+/// A directory with the files of a test.
+pub(crate) trait Dir: AsRef<Path> {
+    /// The path of what is in it.
+    fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.as_ref().join(name)
+    }
+
+    /// Runs a command in it.
+    fn run(&self, args: impl Words) -> Assert {
+        run_in(self.as_ref(), args)
+    }
+
+    /// Runs `safetensors convert` in it.
+    fn convert(&self, args: impl Words) -> Assert {
+        let mut command = safetensors();
+        command.current_dir(self).arg("convert").args(args.words()).assert()
+    }
+
+    fn open(&self, name: impl AsRef<Path>) -> Checkpoint {
+        Checkpoint::open(self.at(name)).unwrap()
+    }
+
+    fn read(&self, name: impl AsRef<Path>) -> Vec<u8> {
+        fs::read(self.at(name)).unwrap()
+    }
+
+    fn text(&self, name: impl AsRef<Path>) -> String {
+        fs::read_to_string(self.at(name)).unwrap()
+    }
+
+    fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+        fs::write(self.at(name), content).unwrap();
+    }
+}
+
+impl<T: AsRef<Path> + ?Sized> Dir for T {}
+
+/// A tensor of these values.
+pub(crate) fn array<'a, T: Element>(shape: &'a [usize], values: &'a [T]) -> TensorView<'a> {
+    TensorView::from_slice(shape, values).unwrap()
+}
+
 /// Runs a command in a directory whose standard output is a full disk.
 #[cfg(target_os = "linux")]
 pub(crate) fn run_full(dir: &Path, args: impl Words) -> Assert {
@@ -235,22 +280,32 @@ pub(crate) trait Ended: Sized {
 
     /// It has failed with this code, and said this.
     fn fails(self, code: i32, says: impl Into<String>) -> Assert {
-        self.assert().code(code).stderr(predicates::str::contains(says))
+        self.assert().code(code).stderr(contains(says))
     }
 
     /// It has succeeded, and shown this.
     fn shows(self, shown: impl Into<String>) -> Assert {
-        self.assert().success().stdout(predicates::str::contains(shown))
+        self.assert().success().stdout(contains(shown))
     }
 
     /// It has succeeded, and warned of this.
     fn warns(self, warning: impl Into<String>) -> Assert {
-        self.assert().success().stderr(predicates::str::contains(warning))
+        self.assert().success().stderr(contains(warning))
+    }
+
+    /// It has succeeded without a warning.
+    fn quiet(self) -> Assert {
+        self.assert().success().stderr("")
     }
 
     /// Its output.
     fn out(self) -> String {
         text(&self.assert().get_output().stdout).to_owned()
+    }
+
+    /// What it said.
+    fn err(self) -> String {
+        text(&self.assert().get_output().stderr).to_owned()
     }
 
     /// Its output as JSON.

@@ -1,11 +1,6 @@
 //! Files of GGUF, wherever a command reads a checkpoint. The fixtures are those of
 //! `safetensors-formats`.
 
-use std::fs;
-
-use predicates::prelude::*;
-use safetensors_core::{Checkpoint, Dtype};
-
 use crate::fixtures::*;
 use crate::other_formats::{assert_tensors_equal, fixture, output, with};
 
@@ -20,8 +15,7 @@ fn quantised_tensors_are_listed_with_their_types_and_sizes() {
     ] {
         assert!(shown.contains(row), "{row}{shown}");
     }
-    let shown = output(dir.path(), "inspect --json -f '*Q4_K' quantised.gguf");
-    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let json = dir.run("inspect --json -f '*Q4_K' quantised.gguf").quiet().json();
     assert_eq!(json["tensors"][0]["dtype"], "Q4_K");
     assert_eq!(json["tensors"][0]["bytes"], 144);
     assert_eq!(json["dtypes"]["Q4_K"]["parameters"], 256);
@@ -32,12 +26,12 @@ fn quantised_tensors_are_listed_with_their_types_and_sizes() {
         &["diff", "quantised.gguf", "quantised.gguf"],
         &["extract", "quantised.gguf", "of.Q4_0", "-o", "x.npy"],
     ] {
-        run_in(dir.path(), args).failure().code(1).stderr(
-            predicate::str::contains("quantised.gguf: tensor \"of.")
-                .and(predicate::str::contains("convert IN OUT --dequantize f32")),
+        dir.run(args).failure().code(1).stderr(
+            contains("quantised.gguf: tensor \"of.")
+                .and(contains("convert IN OUT --dequantize f32")),
         );
     }
-    assert!(!dir.path().join("x.npy").exists());
+    assert!(!dir.at("x.npy").exists());
 }
 
 #[test]
@@ -86,12 +80,11 @@ fn types_that_are_not_known_are_listed_and_hinder_no_other_tensor() {
     let dir = temp_dir();
     let ones = 1_f32.to_le_bytes();
     let file = gguf(&[("a", &[3, 2], 142, &[7; 64]), ("b", &[1], 0, &ones)]);
-    fs::write(dir.path().join("m.gguf"), file).unwrap();
+    dir.write("m.gguf", file);
     let shown = output(dir.path(), "inspect m.gguf");
     assert!(shown.contains("a       type 142  [3, 2]        1           6  64 B\n"), "{shown}");
     assert!(shown.contains("type 142        1           6  64 B\n"), "{shown}");
-    let shown = output(dir.path(), "inspect --json -f a m.gguf");
-    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let json = dir.run("inspect --json -f a m.gguf").quiet().json();
     assert_eq!(
         (&json["tensors"][0]["dtype"], &json["tensors"][0]["bytes"]),
         (&"type 142".into(), &64.into())
@@ -106,12 +99,12 @@ fn types_that_are_not_known_are_listed_and_hinder_no_other_tensor() {
         &["show", "m.gguf", "a"],
         &["extract", "m.gguf", "a", "-o", "a.npy"],
     ] {
-        run_in(dir.path(), args).fails(1, says);
+        dir.run(args).fails(1, says);
     }
-    assert!(!dir.path().join("out.safetensors").exists());
-    run_in(dir.path(), &[&convert[..], &["--drop", "a"]].concat()).success();
-    assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 1);
-    run_in(dir.path(), "verify m.gguf").warns("tensor \"a\" is type 142, which cannot be read");
+    assert!(!dir.at("out.safetensors").exists());
+    dir.run(&[&convert[..], &["--drop", "a"]].concat()).success();
+    assert_eq!(dir.open("out.safetensors").len(), 1);
+    dir.run("verify m.gguf").warns("tensor \"a\" is type 142, which cannot be read");
 }
 
 #[test]
@@ -127,14 +120,14 @@ fn a_weight_of_nvfp4_is_multiplied_by_its_scale() {
         ])
     };
     let convert = ["convert", "m.gguf", "out.safetensors", "--dequantize", "f32"];
-    fs::write(dir.path().join("m.gguf"), tensors(0)).unwrap();
-    run_in(dir.path(), &convert).success();
-    let converted = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    dir.write("m.gguf", tensors(0));
+    dir.run(&convert).success();
+    let converted = dir.open("out.safetensors");
     let numbers = converted.tensor("up.weight").unwrap().read().unwrap().into_vec::<f32>();
     assert_eq!((converted.len(), numbers.unwrap()), (1, vec![0.25; 64]));
 
-    fs::write(dir.path().join("m.gguf"), tensors(26)).unwrap();
-    run_in(dir.path(), &[&convert[..], &["--force"]].concat()).fails(
+    dir.write("m.gguf", tensors(26));
+    dir.run(&[&convert[..], &["--force"]].concat()).fails(
         1,
         "m.gguf: tensor \"up.weight\": \"up.scale\" should be F32 [1], found I32 [1], so the \
          numbers of this tensor are not known; --drop leaves it out",
@@ -172,10 +165,7 @@ fn browse_shows_quantised_tensors_with_their_types_and_sizes() {
 fn convert_dequantises_when_it_is_asked_to() {
     let dir = with(&["gguf/quantised.gguf"]);
     let convert = |args: &[&str]| {
-        run_in(
-            dir.path(),
-            &[&["convert", "quantised.gguf", "out.safetensors", "--force"], args].concat(),
-        )
+        dir.run(&[&["convert", "quantised.gguf", "out.safetensors", "--force"], args].concat())
     };
     let unknown = ["--drop", "of.Q8_[1K]"];
     convert(&unknown).fails(
@@ -187,11 +177,11 @@ fn convert_dequantises_when_it_is_asked_to() {
         "quantised.gguf: tensor \"of.Q8_1\": the tensor is quantised as Q8_1, which cannot be \
          dequantised here; --drop leaves it out",
     );
-    assert!(!dir.path().join("out.safetensors").exists());
+    assert!(!dir.at("out.safetensors").exists());
 
     let expected = Checkpoint::open(fixture("gguf/quantised.safetensors")).unwrap();
-    convert(&[&unknown[..], &["--dequantize", "f32"]].concat()).success().stderr("");
-    let converted = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    convert(&[&unknown[..], &["--dequantize", "f32"]].concat()).quiet();
+    let converted = dir.open("out.safetensors");
     assert_eq!(converted.len(), 24);
     for tensor in converted.tensors() {
         let same = expected.tensor(tensor.name()).unwrap().read().unwrap();
@@ -200,8 +190,8 @@ fn convert_dequantises_when_it_is_asked_to() {
     assert_eq!(converted.metadata()["general.architecture"], "llama");
 
     let args = ["--dequantize", "bf16", "--cast", "*Q4_K=f16"];
-    convert(&[&unknown[..], &args].concat()).success().stderr("");
-    let converted = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    convert(&[&unknown[..], &args].concat()).quiet();
+    let converted = dir.open("out.safetensors");
     let dtype = |name: &str| converted.tensor(name).unwrap().dtype();
     assert_eq!((dtype("of.Q4_K"), dtype("of.Q6_K")), (Dtype::F16, Dtype::BF16));
 }
@@ -209,10 +199,10 @@ fn convert_dequantises_when_it_is_asked_to() {
 #[test]
 fn plain_tensors_of_gguf_need_no_option() {
     let dir = with(&["gguf/plain.gguf", "gguf/plain.safetensors"]);
-    run_in(dir.path(), "convert plain.gguf out.safetensors").success().stderr("");
+    dir.run("convert plain.gguf out.safetensors").quiet();
     for file in ["plain.gguf", "out.safetensors"] {
-        let equal = predicate::str::contains("8 tensors equal");
-        run_in(dir.path(), &["diff", file, "plain.safetensors"]).stdout(equal);
+        let equal = contains("8 tensors equal");
+        dir.run(&["diff", file, "plain.safetensors"]).stdout(equal);
     }
 }
 
@@ -221,9 +211,9 @@ fn the_parts_of_a_split_gguf_file_are_one_input() {
     let parts = ["00001", "00002", "00003"].map(|part| format!("gguf/split-{part}-of-00003.gguf"));
     let dir = with(&[&parts[0], &parts[1], &parts[2], "gguf/plain.gguf"]);
     // Only by its name.
-    let alone = dir.path().join("plain-00001-of-00002.gguf");
-    fs::rename(dir.path().join("plain.gguf"), &alone).unwrap();
-    fs::copy(&alone, dir.path().join("plain-00002-of-00002.gguf")).unwrap();
+    let alone = dir.at("plain-00001-of-00002.gguf");
+    fs::rename(dir.at("plain.gguf"), &alone).unwrap();
+    fs::copy(&alone, dir.at("plain-00002-of-00002.gguf")).unwrap();
     let names = ["00003", "00001", "00002"].map(|part| format!("split-{part}-of-00003.gguf"));
     let others = ["plain-00001-of-00002.gguf", "plain-00002-of-00002.gguf"];
     let names = names.iter().map(String::as_str).chain(others);
@@ -239,7 +229,7 @@ fn a_part_of_a_split_gguf_file_stands_for_all_parts() {
     let parts = ["00001", "00002", "00003"].map(|part| format!("gguf/split-{part}-of-00003.gguf"));
     let dir = with(&parts.each_ref().map(String::as_str));
     let part = "split-00002-of-00003.gguf";
-    run_in(dir.path(), &["convert", part, "all.safetensors"]).success().stderr("");
+    dir.run(&["convert", part, "all.safetensors"]).quiet();
     assert_tensors_equal(
         dir.path(),
         "all.safetensors",
@@ -252,14 +242,14 @@ fn a_part_of_a_split_gguf_file_stands_for_all_parts() {
         "{shown}"
     );
 
-    fs::remove_file(dir.path().join("split-00003-of-00003.gguf")).unwrap();
+    fs::remove_file(dir.at("split-00003-of-00003.gguf")).unwrap();
     for args in [&["inspect", part][..], &["verify", part], &["convert", part, "part.safetensors"]]
     {
-        run_in(dir.path(), args).fails(
+        dir.run(args).fails(
             1,
             "split-00002-of-00003.gguf: the split GGUF file: of 3 parts, \
              split-00003-of-00003.gguf is missing",
         );
     }
-    assert!(!dir.path().join("part.safetensors").exists());
+    assert!(!dir.at("part.safetensors").exists());
 }

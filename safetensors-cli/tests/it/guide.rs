@@ -1,10 +1,6 @@
 //! The guide's chapter for operators: each of its commands prints what the chapter says.
 
-use std::fs;
-use std::path::Path;
 use std::process::Command;
-
-use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 
@@ -29,10 +25,10 @@ fn the_chapter_for_operators_shows_what_the_commands_print() {
     let dir = temp_dir();
     let values: Vec<f32> = (0..32_u8).map(|i| f32::from(i) / 8.0).collect();
     let options = quick().metadata([("format", "pt")]);
-    let embed = TensorView::from_slice(&[8, 4], &values).unwrap();
-    let head = TensorView::from_slice(&[4, 4], &values[..16]).unwrap();
+    let embed = array(&[8, 4], &values);
+    let head = array(&[4, 4], &values[..16]);
     let tensors = [("embed.weight", embed), ("head.weight", head)];
-    save(dir.path().join("model.safetensors"), tensors, &options).unwrap();
+    save(dir.at("model.safetensors"), tensors, &options).unwrap();
 
     let chapter = fs::read_to_string(CHAPTER).unwrap();
     let mut printed = String::new();

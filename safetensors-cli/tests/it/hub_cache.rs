@@ -1,10 +1,7 @@
 //! Files in a cache of the Hub, which other programs read: changed only with `--force`.
 #![cfg(unix)]
 
-use std::fs;
 use std::os::unix::fs::symlink;
-
-use predicates::prelude::*;
 
 use crate::fixtures::*;
 
@@ -12,12 +9,12 @@ use crate::fixtures::*;
 fn nothing_changes_a_blob_without_force() {
     let dir = temp_dir();
     let snapshot = "hub/models--o--n/snapshots/0123456789abcdef0123456789abcdef01234567";
-    let (blobs, snapshot) = (dir.path().join("hub/models--o--n/blobs"), dir.path().join(snapshot));
+    let (blobs, snapshot) = (dir.at("hub/models--o--n/blobs"), dir.at(snapshot));
     fs::create_dir_all(&blobs).unwrap();
     fs::create_dir_all(&snapshot).unwrap();
     fs::rename(small_file(dir.path(), "x"), blobs.join("etag")).unwrap();
     symlink("../../blobs/etag", snapshot.join("model.safetensors")).unwrap();
-    symlink(&snapshot, dir.path().join("model")).unwrap();
+    symlink(&snapshot, dir.at("model")).unwrap();
     let before = fs::read(blobs.join("etag")).unwrap();
     let copy = "; change a copy, made by `cp -L` or `convert`, or give --force\n";
     let other = "; choose another OUT; --force replaces it\n";
@@ -33,15 +30,15 @@ fn nothing_changes_a_blob_without_force() {
         (&["convert", "model", "model", "--dtype", "f16"], other),
         (&["convert", "model", file, "--dry-run"], other),
     ] {
-        let told = predicate::str::contains(format!("error: {file}: the file lies in a cache"))
-            .and(predicate::str::ends_with(remedy));
-        run_in(dir.path(), args).code(1).stderr(told);
+        let told =
+            contains(format!("error: {file}: the file lies in a cache")).and(ends_with(remedy));
+        dir.run(args).code(1).stderr(told);
         assert_eq!(fs::read(blobs.join("etag")).unwrap(), before, "{args:?}");
     }
-    run_in(dir.path(), "convert model out.safetensors").success();
-    run_in(dir.path(), &["metadata", "set", "--force", file, "a=b"]).success();
-    run_in(dir.path(), "digest --record --force model").success();
-    run_in(dir.path(), &["convert", file, file, "--dtype", "f16", "--force"]).success();
+    dir.run("convert model out.safetensors").success();
+    dir.run(&["metadata", "set", "--force", file, "a=b"]).success();
+    dir.run("digest --record --force model").success();
+    dir.run(&["convert", file, file, "--dtype", "f16", "--force"]).success();
     assert!(fs::symlink_metadata(snapshot.join("model.safetensors")).unwrap().is_symlink());
-    run_in(dir.path(), &["digest", "--force", file]).code(2);
+    dir.run(&["digest", "--force", file]).code(2);
 }

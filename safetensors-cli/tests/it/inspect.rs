@@ -1,10 +1,5 @@
 //! `safetensors inspect`: its output.
 
-use std::fs;
-
-use predicates::prelude::*;
-use safetensors_core::{SaveOptions, TensorView, save};
-
 use crate::fixtures::*;
 
 #[test]
@@ -54,11 +49,11 @@ mask          I64    [2]     16 B
 }
 
 /// A head and twelve layers. Only the last layer differs from the others.
-fn layers(dir: &std::path::Path) -> std::path::PathBuf {
-    let path = dir.join("layers.safetensors");
+fn layers(dir: &Path) -> PathBuf {
+    let path = dir.at("layers.safetensors");
     let (small, large) = ([0_u16; 4], [0_u16; 6]);
-    let small = TensorView::from_slice(&[2, 2], &small).unwrap();
-    let large = TensorView::from_slice(&[2, 3], &large).unwrap();
+    let small = array(&[2, 2], &small);
+    let large = array(&[2, 3], &large);
     let mut tensors = vec![("head".to_owned(), large)];
     for i in 0..12 {
         tensors
@@ -74,8 +69,8 @@ fn a_tree_of_some_depth_counts_what_is_deeper() {
     let dir = temp_dir();
     layers(dir.path());
     let shown = |depth: &str| {
-        let output = run_in(dir.path(), &["inspect", "layers.safetensors", "--depth", depth]);
-        let output = output.success().stderr("").get_output().stdout.clone();
+        let output = dir.run(&["inspect", "layers.safetensors", "--depth", depth]);
+        let output = output.quiet().get_output().stdout.clone();
         let tree = text(&output).split("\n\n").next().unwrap();
         tree.lines().skip(2).map(str::to_owned).collect::<Vec<_>>()
     };
@@ -91,7 +86,7 @@ fn a_tree_of_some_depth_counts_what_is_deeper() {
     assert_eq!(shown("3"), shown("99"));
     for wrong in [["--depth", "0"], ["--depth", "x"], ["-d1", "--flat"], ["-d1", "--json"]] {
         let args = [&["inspect", "layers.safetensors"][..], &wrong].concat();
-        run_in(dir.path(), &args).code(2).stdout("");
+        dir.run(&args).code(2).stdout("");
     }
 }
 
@@ -101,7 +96,7 @@ fn filter_and_sort() {
     layers(dir.path());
     let names = |options: &str| {
         let line = format!("inspect layers.safetensors --flat --filter '*.1*.mlp.*' {options}");
-        let shown = run_in(dir.path(), &line).shows("\n3 of 25 tensors shown\n").out();
+        let shown = dir.run(&line).shows("\n3 of 25 tensors shown\n").out();
         let numbers = shown.lines().filter_map(|line| line.strip_prefix("model.layers."));
         numbers.map(|line| line.split('.').next().unwrap().to_owned()).collect::<Vec<_>>()
     };
@@ -109,18 +104,18 @@ fn filter_and_sort() {
         assert_eq!(names(order), ["1", "10", "11"]);
     }
     assert_eq!(names("--sort size"), ["11", "1", "10"]);
-    run_in(dir.path(), "inspect layers.safetensors -f '*.weights'")
+    dir.run("inspect layers.safetensors -f '*.weights'")
         .fails(1, "no tensor matches --filter; `safetensors inspect --flat`")
         .stdout("");
-    run_in(dir.path(), "inspect layers.safetensors -f [").code(2);
+    dir.run("inspect layers.safetensors -f [").code(2);
 }
 
 #[test]
 fn flat_and_tree_have_one_order() {
     let dir = temp_dir();
-    let path = dir.path().join("slashes.safetensors");
+    let path = dir.at("slashes.safetensors");
     let one = [1_u8];
-    let one = TensorView::from_slice(&[1], &one).unwrap();
+    let one = array(&[1], &one);
     let names = ["l/9/w.x", "l/10/w", "l/9/w-x", "l/9/w", "a.b"];
     save(&path, names.map(|name| (name, one)), &quick()).unwrap();
     let firsts = |args: &[&str]| {
@@ -162,18 +157,18 @@ fn json_has_everything_and_is_printable() {
 #[test]
 fn names_of_dimensions_and_units_are_shown() {
     let dir = temp_dir();
-    let u = TensorView::from_slice(&[2, 1], &[1.0_f32, 2.0]).unwrap();
+    let u = array(&[2, 1], &[1.0_f32, 2.0]);
     let options = SaveOptions::new().metadata([
         ("attribute:u#dimensions", r#"["t", "x"]"#),
         ("attribute:u#units", "m/s"),
         ("attribute:v#dimensions", "not a list"),
     ]);
-    save(dir.path().join("a.safetensors"), [("u", u), ("v", u)], &options).unwrap();
-    let shown = predicate::str::contains("\nlabelled  dimensions  units\n")
-        .and(predicate::str::contains("\nu         t 2 × x 1   m/s\n"));
-    run_in(dir.path(), "inspect a.safetensors").success().stdout(shown).stderr("");
-    let output = run_in(dir.path(), "inspect --json a.safetensors").success();
-    let json: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    save(dir.at("a.safetensors"), [("u", u), ("v", u)], &options).unwrap();
+    let shown =
+        contains("\nlabelled  dimensions  units\n").and(contains("\nu         t 2 × x 1   m/s\n"));
+    dir.run("inspect a.safetensors").success().stdout(shown).stderr("");
+    let output = dir.run("inspect --json a.safetensors").success();
+    let json = output.json();
     let dimensions = [0, 1].map(|i| json["tensors"][i]["dimensions"].clone());
     assert_eq!(dimensions, [serde_json::json!(["t", "x"]), serde_json::Value::Null]);
 }
@@ -181,8 +176,8 @@ fn names_of_dimensions_and_units_are_shown() {
 #[test]
 fn two_shards_by_directory_or_index() {
     let dir = temp_dir();
-    fs::create_dir(dir.path().join("model")).unwrap();
-    sharded(&dir.path().join("model"));
+    fs::create_dir(dir.at("model")).unwrap();
+    sharded(&dir.at("model"));
     let expected = "\
 name  dtype  shape   size  file
 ───────────────────────────────────────────────────────────
@@ -207,7 +202,7 @@ model/model-00002-of-00002.safetensors        1  102 B    88 B      1 B       96
 index: model/model.safetensors.index.json
 ";
     for path in ["model", "model/model.safetensors.index.json"] {
-        let run = run_in(dir.path(), &["inspect", "--flat", &native(path)]);
+        let run = dir.run(&["inspect", "--flat", &native(path)]);
         run.success().stdout(native(expected)).stderr("");
     }
 }
@@ -215,7 +210,7 @@ index: model/model.safetensors.index.json
 #[test]
 fn no_tensors_and_no_metadata() {
     let dir = temp_dir();
-    raw_file(&dir.path().join("none.safetensors"), "{}", 0);
+    raw_file(&dir.at("none.safetensors"), "{}", 0);
     let expected = "\
 no tensors
 
@@ -229,13 +224,13 @@ file              tensors  size  header  padding  data at  aligned to
 ─────────────────────────────────────────────────────────────────────
 none.safetensors        0  10 B     2 B      0 B       10         2 B
 ";
-    run_in(dir.path(), "inspect none.safetensors").success().stdout(expected).stderr("");
+    dir.run("inspect none.safetensors").success().stdout(expected).stderr("");
 }
 
 #[test]
 fn scalars_empty_and_sub_byte_tensors() {
     let dir = temp_dir();
-    let path = dir.path().join("odd.safetensors");
+    let path = dir.at("odd.safetensors");
     let header = concat!(
         r#"{"scalar":{"dtype":"F64","shape":[],"data_offsets":[0,8]},"#,
         r#""empty":{"dtype":"F32","shape":[0,7],"data_offsets":[8,8]},"#,
@@ -262,7 +257,7 @@ file             tensors   size  header  padding  data at  aligned to  misaligne
 ─────────────────────────────────────────────────────────────────────────────────
 odd.safetensors        3  200 B   181 B      0 B      189         1 B    1 tensor
 ";
-    run_in(dir.path(), "inspect --flat odd.safetensors").success().stdout(expected).stderr("");
+    dir.run("inspect --flat odd.safetensors").success().stdout(expected).stderr("");
 }
 
 #[test]
@@ -286,13 +281,11 @@ fn hostile_names_are_escaped_and_stay_on_their_lines() {
 #[test]
 fn what_cannot_be_shown_is_an_error_and_nothing_else() {
     let dir = temp_dir();
-    fs::write(dir.path().join("bad.safetensors"), b"not a safetensors file").unwrap();
+    dir.write("bad.safetensors", b"not a safetensors file");
     for name in ["bad.safetensors", "missing.safetensors"] {
         let error = format!("error: {name}: ");
-        run_in(dir.path(), &["inspect", "--flat", name]).fails(1, error).stdout("");
+        dir.run(&["inspect", "--flat", name]).fails(1, error).stdout("");
     }
     small_file(dir.path(), "second.safetensors");
-    run_in(dir.path(), "inspect .")
-        .fails(1, "\"bad.safetensors\", \"second.safetensors\"")
-        .stdout("");
+    dir.run("inspect .").fails(1, "\"bad.safetensors\", \"second.safetensors\"").stdout("");
 }

@@ -2,23 +2,18 @@
 //! is left behind.
 #![cfg(unix)]
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
-
-use predicates::prelude::*;
-use safetensors_core::{Checkpoint, TensorView, save};
 
 use crate::convert::{list, model};
 use crate::fixtures::*;
 
 /// A sparse file, which is quick to make but takes a while to convert.
 fn large(dir: &Path) {
-    let path = dir.join("large.safetensors");
+    let path = dir.at("large.safetensors");
     raw_file(
         &path,
         r#"{"w":{"dtype":"F32","shape":[33554432],"data_offsets":[0,134217728]}}   "#,
@@ -52,7 +47,7 @@ fn begin(mut command: Command, dir: &Path, output: &str) -> Child {
 fn has_begun(child: &Child, dir: &Path) -> bool {
     let hidden = |name: &String| name.starts_with('.') && name.ends_with(".tmp");
     let in_output =
-        || dir.join("out/model").is_dir() && list(&dir.join("out/model")).iter().any(hidden);
+        || dir.at("out/model").is_dir() && list(&dir.at("out/model")).iter().any(hidden);
     let open = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten();
     let mut open = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     list(dir).iter().any(hidden)
@@ -126,8 +121,8 @@ fn no_space_leaves_the_output_as_it_was_and_no_litter() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
     let weight = vec![0.5_f32; 100_000];
-    let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
-    save(dir.path().join("large.safetensors"), tensors, &quick()).unwrap();
+    let tensors = [("w", array(&[100_000], &weight))];
+    save(dir.at("large.safetensors"), tensors, &quick()).unwrap();
     let limited = |trap: &str, args: &str| {
         let command = env!("CARGO_BIN_EXE_safetensors");
         let script = format!("{trap} ulimit -f 100; exec '{command}' {args}");
@@ -151,13 +146,13 @@ fn no_space_leaves_the_output_as_it_was_and_no_litter() {
             let remedy = " kB are needed there: free as much, or choose another OUT\n";
             assert!(said.ends_with(remedy), "{result:?}");
             assert_eq!(list(dir.path()), before);
-            assert_eq!(dir.path().join(output).exists(), !is_new);
+            assert_eq!(dir.at(output).exists(), !is_new);
         }
         let result = limited(trap, "extract large.safetensors w --raw -o - > out");
         assert_eq!(result.status.code(), Some(1), "{result:?}");
-        fs::remove_file(dir.path().join("out")).unwrap();
+        fs::remove_file(dir.at("out")).unwrap();
     }
-    assert_eq!(Checkpoint::open(dir.path().join("a.safetensors")).unwrap().len(), 7);
+    assert_eq!(dir.open("a.safetensors").len(), 7);
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -179,30 +174,30 @@ fn a_read_only_output_is_replaced_only_with_force() {
         (&["extract", "in.safetensors", "mask", "-o", "out.npy"], "out.npy"),
         (&["map", "in.safetensors", "-o", "out.html"], "out.html"),
     ] {
-        let path = dir.path().join(name);
+        let path = dir.at(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, "old").unwrap();
         set_mode(&path, 0o444);
-        let told = predicate::str::starts_with(format!("error: {name}: the file is read-only"))
-            .and(predicate::str::ends_with("; --force replaces it\n"));
-        run_in(dir.path(), args).code(1).stderr(told);
+        let told = starts_with(format!("error: {name}: the file is read-only"))
+            .and(ends_with("; --force replaces it\n"));
+        dir.run(args).code(1).stderr(told);
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        run_in(dir.path(), &[args, &["--force"]].concat()).success();
+        dir.run(&[args, &["--force"]].concat()).success();
         assert!(fs::read(&path).unwrap() != b"old" && mode(&path) == 0o444, "{name}");
         set_mode(&path, 0o600);
-        run_in(dir.path(), &[args, &["--force"]].concat()).success();
+        dir.run(&[args, &["--force"]].concat()).success();
         assert_eq!(mode(&path), 0o600, "{name}");
     }
-    let path = dir.path().join("in.safetensors");
+    let path = dir.at("in.safetensors");
     set_mode(&path, 0o444);
-    let told = predicate::str::ends_with("; make it writable first, as `chmod u+w` does\n");
+    let told = ends_with("; make it writable first, as `chmod u+w` does\n");
     for args in [
         &["metadata", "set", "in.safetensors", "a=b"][..],
         &["digest", "--record", "in.safetensors"],
     ] {
-        run_in(dir.path(), args).code(1).stderr(told.clone());
+        dir.run(args).code(1).stderr(told.clone());
     }
     set_mode(&path, 0o600);
-    run_in(dir.path(), "metadata set in.safetensors a=b").success();
+    dir.run("metadata set in.safetensors a=b").success();
     assert_eq!(mode(&path), 0o600);
 }

@@ -1,19 +1,15 @@
 //! LoRA adapters that are merged while a checkpoint is converted.
 
-use std::path::Path;
-
-use predicates::prelude::*;
 use safetensors_core::quantized::{LinearLayers, Quantization};
-use safetensors_core::{Checkpoint, ConvertOptions, Dtype, LoadOptions, Rewrite, TensorBuf, save};
+use safetensors_core::{ConvertOptions, LoadOptions, Rewrite, TensorBuf};
 use safetensors_testing::lora::Merge;
 use safetensors_testing::quantized::Quantized;
 
-use crate::convert::convert;
 use crate::fixtures::*;
 
 /// The options that merge the adapters of a fixture.
 fn loras(fixture: &Merge) -> Vec<String> {
-    let option = |path: &std::path::PathBuf| ["--lora".to_owned(), text(path)];
+    let option = |path: &PathBuf| ["--lora".to_owned(), text(path)];
     fixture.paths().iter().flat_map(option).collect()
 }
 
@@ -26,7 +22,7 @@ fn merge(dir: &Path, fixture: &Merge, more: &[&str]) -> assert_cmd::assert::Asse
     let (model, loras) = (text(&fixture.model()), loras(fixture));
     let mut args = vec![&*model, "out.safetensors"];
     args.extend(loras.iter().map(String::as_str).chain(more.iter().copied()));
-    convert(dir, &args)
+    dir.convert(&args)
 }
 
 #[test]
@@ -38,10 +34,9 @@ fn every_kind_is_what_the_reference_makes_of_it() {
             more => format!("{more} adapters"),
         };
         merge(dir.path(), &fixture, &[])
-            .success()
-            .stderr("")
-            .stdout(predicate::str::ends_with(format!(" of {adapters} merged\n")));
-        let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+            .quiet()
+            .stdout(ends_with(format!(" of {adapters} merged\n")));
+        let out = dir.open("out.safetensors");
         let merged = fixture.base().merged(fixture.adapters()).unwrap();
         assert_eq!(out.len(), merged.len());
         for tensor in out.tensors() {
@@ -58,11 +53,11 @@ fn a_scale_and_parts_of_ranks() {
     let adapter = format!("{}:0.5", text(&fixture.paths()[0]));
     let model = text(&fixture.model());
     let ranks = ["--ranks", "2", "--rule", "*q_proj.weight=split:0", "--rule", "*=replicate"];
-    convert(dir.path(), &[&[&*model, "parts", "--lora", &adapter], &ranks[..]].concat()).success();
-    convert(dir.path(), "parts out.safetensors").success();
+    dir.convert(&[&[&*model, "parts", "--lora", &adapter], &ranks[..]].concat()).success();
+    dir.convert("parts out.safetensors").success();
     let adapters = fixture.adapters().into_iter().map(|adapter| adapter.scale(0.5));
     let expected = fixture.base().merged(adapters.collect::<Vec<_>>()).unwrap();
-    let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    let out = dir.open("out.safetensors");
     for tensor in expected.tensors() {
         let found = out.tensor(tensor.name()).unwrap().read().unwrap();
         assert_eq!(found.bytes(), tensor.read().unwrap().bytes(), "{}", tensor.name());
@@ -73,22 +68,20 @@ fn a_scale_and_parts_of_ranks() {
 #[test]
 fn a_directory_gets_the_config_of_the_base() {
     let (dir, fixture) = (temp_dir(), Merge::named("linear"));
-    let model = dir.path().join("model");
-    std::fs::create_dir(&model).unwrap();
-    std::fs::copy(fixture.model(), model.join("model.safetensors")).unwrap();
+    let model = dir.at("model");
+    fs::create_dir(&model).unwrap();
+    fs::copy(fixture.model(), model.join("model.safetensors")).unwrap();
     // Byte for byte, also what it says of quantised weights, which stay as they are.
     let config =
         "{\"model_type\":\"llama\",  \"quantization_config\": {\"quant_method\": \"fp8\"}}\n";
-    std::fs::write(model.join("config.json"), config).unwrap();
+    fs::write(model.join("config.json"), config).unwrap();
     let adapter = text(&fixture.paths()[0]);
     let merge = |more: &[&str]| {
-        convert(dir.path(), &[&["model", "out", "--lora", &*adapter], more].concat())
-            .success()
-            .stderr("")
+        dir.convert(&[&["model", "out", "--lora", &*adapter], more].concat()).quiet()
     };
-    merge(&["--dry-run"]).stdout(predicate::str::contains(", with config.json"));
-    merge(&[]).stdout(predicate::str::contains(", with config.json"));
-    let found = std::fs::read_to_string(dir.path().join("out/config.json")).unwrap();
+    merge(&["--dry-run"]).stdout(contains(", with config.json"));
+    merge(&[]).stdout(contains(", with config.json"));
+    let found = dir.text("out/config.json");
     assert_eq!(found, config);
 }
 
@@ -107,7 +100,7 @@ pub(crate) fn one_module(
         (format!("{module}.lora_A.weight"), count([1, columns], scale)),
         (format!("{module}.lora_B.weight"), count([rows, 1], 1.0)),
     ];
-    let path = dir.join("lora.safetensors");
+    let path = dir.at("lora.safetensors");
     save(&path, tensors, &quick()).unwrap();
     text(&path)
 }
@@ -119,7 +112,7 @@ fn filled(dir: &Path, name: &str, tensors: &[(&str, [usize; 2], Dtype)], value: 
         (name, values.unwrap().convert(dtype, &ConvertOptions::new()).unwrap())
     });
     let options = quick().metadata([("head.weight", "w.weight")]);
-    let path = dir.join(name);
+    let path = dir.at(name);
     save(&path, tensors.collect::<Vec<_>>(), &options).unwrap();
     text(&path)
 }
@@ -139,9 +132,9 @@ fn a_sum_is_quantised_without_being_rounded_before() {
     for how in [Quantization::Int8Channel, Quantization::Fp8Tensor] {
         let dir = temp_dir();
         merge(dir.path(), &fixture, &["--quantize", how.name()]).success();
-        let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+        let out = dir.open("out.safetensors");
         let expected = |dtype| {
-            let path = dir.path().join("expected.safetensors");
+            let path = dir.at("expected.safetensors");
             let merged = fixture.base().merged_as(fixture.adapters(), |_, _| dtype).unwrap();
             Rewrite::of(&merged)
                 .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), |_, _| None)
@@ -168,11 +161,10 @@ fn a_kept_name_of_a_tied_weight_has_the_dtype_of_the_base() {
     let adapter = one_module(dir.path(), "w", [2, 2], 1.0);
     let model = filled(dir.path(), "model.safetensors", &[("w.weight", [2, 2], Dtype::BF16)], 1.0);
     let args = [&*model, "out.safetensors", "--lora", &*adapter, "--dtype", "f16"];
-    convert(dir.path(), &[&args[..], &["--cast", "head.*=keep"]].concat())
-        .success()
-        .stderr("")
-        .stdout(predicate::str::ends_with(", 1 module of 1 adapter merged\n"));
-    let out = dir.path().join("out.safetensors");
+    dir.convert(&[&args[..], &["--cast", "head.*=keep"]].concat())
+        .quiet()
+        .stdout(ends_with(", 1 module of 1 adapter merged\n"));
+    let out = dir.at("out.safetensors");
     let sums = vec![2.0, 3.0, 3.0, 5.0];
     assert_eq!(stored(&out, "w.weight"), (Dtype::F16, sums.clone()));
     assert_eq!(stored(&out, "head.weight"), (Dtype::BF16, sums));
@@ -181,14 +173,14 @@ fn a_kept_name_of_a_tied_weight_has_the_dtype_of_the_base() {
 #[test]
 fn a_sum_that_is_too_large_is_what_overflow_says() {
     let dir = temp_dir();
-    let out = dir.path().join("out.safetensors");
+    let out = dir.at("out.safetensors");
     for (dtype, largest) in [(Dtype::F8_E4M3, 448.0), (Dtype::F16, 65504.0)] {
         let tensors = [("w.weight", [2, 2], dtype)];
         let model = filled(dir.path(), "model.safetensors", &tensors, largest);
         let adapter = one_module(dir.path(), "w", [2, 2], largest);
         let convert = |how| {
             let args = [&*model, "out.safetensors", "--force", "--lora", &*adapter];
-            convert(dir.path(), &[&args[..], &["--overflow", how]].concat())
+            dir.convert(&[&args[..], &["--overflow", how]].concat())
         };
         convert("error").fails(1, "w.weight");
         assert!(!out.exists());
@@ -196,7 +188,7 @@ fn a_sum_that_is_too_large_is_what_overflow_says() {
         assert_eq!(stored(&out, "w.weight"), (dtype, vec![largest; 4]));
         convert("ieee").success();
         assert!(stored(&out, "w.weight").1.iter().all(|value| !value.is_finite()));
-        std::fs::remove_file(&out).unwrap();
+        fs::remove_file(&out).unwrap();
     }
 }
 
@@ -206,9 +198,9 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
     let (model, adapter) = (text(&fixture.model()), text(&fixture.paths()[0]));
     let other = Quantized::named("gptq-v1-4bits");
     let quantised = text(&other.model());
-    let missing = dir.path().join("missing");
-    let codes = text(&dir.path().join("codes"));
-    convert(dir.path(), &[&*model, &*codes, "--quantize", "int8-channel"]).success();
+    let missing = dir.at("missing");
+    let codes = text(&dir.at("codes"));
+    dir.convert(&[&*model, &*codes, "--quantize", "int8-channel"]).success();
     let cases: [(&[&str], &str); 7] = [
         (&[&*codes, "out.safetensors"], " as 8-bit with scales; --dequantize f32 does that\n"),
         (&[&*quantised, "out.safetensors"], "which the checkpoint does not have"),
@@ -218,18 +210,16 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
         (&["a.npy", "out.safetensors"], "--lora is for a checkpoint"),
         (&[&*model, "out.safetensors", "--dry-run"], ""),
     ];
-    std::fs::write(dir.path().join("a.npy"), npy()).unwrap();
+    dir.write("a.npy", npy());
     for (args, expected) in cases {
-        let done = convert(dir.path(), &[args, &["--lora", &*adapter]].concat());
+        let done = dir.convert(&[args, &["--lora", &*adapter]].concat());
         if expected.is_empty() {
-            done.success().stdout(
-                predicate::str::contains("would write out.safetensors (")
-                    .and(predicate::str::ends_with("merged)\n")),
-            );
+            done.success()
+                .stdout(contains("would write out.safetensors (").and(ends_with("merged)\n")));
         } else {
-            done.failure().stderr(predicate::str::contains(expected));
+            done.failure().stderr(contains(expected));
         }
-        assert!(!dir.path().join("out.safetensors").exists());
+        assert!(!dir.at("out.safetensors").exists());
     }
 }
 

@@ -1,10 +1,5 @@
 //! `safetensors manifest`: where it says that bytes lie, and what it refuses.
 
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
-use safetensors_core::{Dtype, SaveOptions, TensorView, save};
 use serde_json::{Value, json};
 
 use crate::fixtures::*;
@@ -12,7 +7,7 @@ use crate::fixtures::*;
 /// The references of a manifest, those that are JSON in a text parsed.
 fn refs(dir: &Path, args: &[&str]) -> Value {
     let args: Vec<_> = ["manifest"].iter().chain(args).copied().collect();
-    let output = run_in(dir, &args).success().stderr("").get_output().stdout.clone();
+    let output = dir.run(&args).quiet().get_output().stdout.clone();
     let mut manifest: Value = serde_json::from_slice(&output).unwrap();
     assert_eq!(manifest["version"], 1);
     let mut refs = manifest["refs"].take();
@@ -35,16 +30,16 @@ fn bytes(reference: &Value) -> Vec<u8> {
 fn references_point_to_the_bytes_of_tensors() {
     let dir = temp_dir();
     let values: Vec<f32> = (0..24).map(|i| i as f32).collect();
-    let u = TensorView::from_slice(&[4, 2, 3], &values).unwrap();
-    let scalar = TensorView::from_slice(&[], &[7_i64]).unwrap();
-    let empty = TensorView::from_slice(&[0, 3], &[0_u16; 0]).unwrap();
+    let u = array(&[4, 2, 3], &values);
+    let scalar = array(&[], &[7_i64]);
+    let empty = array(&[0, 3], &[0_u16; 0]);
     let options = SaveOptions::new().metadata([
         ("title", "wind"),
         ("attribute:grid/u#dimensions", r#"["t", "y", "x"]"#),
         ("attribute:grid/u#units", "m/s"),
     ]);
     let tensors = [("grid/u", u), ("step", scalar), ("none", empty)];
-    save(dir.path().join("a.safetensors"), tensors, &options).unwrap();
+    save(dir.at("a.safetensors"), tensors, &options).unwrap();
     let refs = refs(dir.path(), &["a.safetensors", "--chunk", "50"]);
     assert_eq!(
         (&refs[".zgroup"], &refs["grid/.zgroup"]),
@@ -81,7 +76,7 @@ fn dtypes_that_numpy_lacks_are_integers_or_bytes() {
         ("f8", view(Dtype::F8_E5M2, &[4])),
         ("f4", view(Dtype::F4, &[2, 4])),
     ];
-    save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new()).unwrap();
+    save(dir.at("a.safetensors"), tensors, &SaveOptions::new()).unwrap();
     let refs = refs(dir.path(), &["a.safetensors"]);
     for (name, dtype, shape, of) in [
         ("bf16", "<u2", json!([1, 2]), "BF16"),
@@ -100,15 +95,15 @@ fn dtypes_that_numpy_lacks_are_integers_or_bytes() {
 #[test]
 fn coordinates_name_their_dimension_and_tied_names_have_the_same_bytes() {
     let dir = temp_dir();
-    let u = TensorView::from_slice(&[2, 3], &[1_u8, 2, 3, 4, 5, 6]).unwrap();
-    let t = TensorView::from_slice(&[2], &[7_u8, 8]).unwrap();
+    let u = array(&[2, 3], &[1_u8, 2, 3, 4, 5, 6]);
+    let t = array(&[2], &[7_u8, 8]);
     let options = SaveOptions::new().metadata([
         ("attribute:u#dimensions", r#"["t", "v"]"#),
         ("attribute:t#units", "s"),
         ("tied", "u"),
     ]);
     // The tensor `v` has another length than the dimension.
-    save(dir.path().join("a.safetensors"), [("u", u), ("t", t), ("v", t)], &options).unwrap();
+    save(dir.at("a.safetensors"), [("u", u), ("t", t), ("v", t)], &options).unwrap();
     let refs = refs(dir.path(), &["a.safetensors"]);
     assert_eq!(refs["t/.zattrs"], json!({"units": "s", "_ARRAY_DIMENSIONS": ["t"]}));
     assert_eq!(refs["v/.zattrs"], json!({"_ARRAY_DIMENSIONS": ["v.dim0"]}));
@@ -122,25 +117,21 @@ fn shards_and_a_file_that_is_replaced_whole() {
     let dir = temp_dir();
     let index = sharded(dir.path());
     let found = refs(dir.path(), &["model.safetensors.index.json"]);
-    let ends = |name: &str| predicate::str::ends_with(name.to_owned());
+    let ends = |name: &str| ends_with(name.to_owned());
     for (key, shard) in [("a/0", "00001"), ("b/0.0", "00002")] {
         let file = found[key][0].as_str().unwrap();
         assert!(Path::new(file).is_absolute());
         assert!(ends(&format!("model-{shard}-of-00002.safetensors")).eval(file), "{file}");
     }
     assert_eq!(bytes(&found["b/0.0"]), [1_u16, 2, 3].map(u16::to_le_bytes).concat());
-    fs::write(dir.path().join("out.json"), "old").unwrap();
+    dir.write("out.json", "old");
     let index = index.to_str().unwrap();
-    let done = predicate::str::starts_with("out.json: 2 tensors, ");
-    run_in(dir.path(), &["manifest", index, "-o", "out.json", "--force"])
-        .success()
-        .stdout(done)
-        .stderr("");
-    let written: Value =
-        serde_json::from_slice(&fs::read(dir.path().join("out.json")).unwrap()).unwrap();
+    let done = starts_with("out.json: 2 tensors, ");
+    dir.run(&["manifest", index, "-o", "out.json", "--force"]).success().stdout(done).stderr("");
+    let written: Value = serde_json::from_slice(&dir.read("out.json")).unwrap();
     assert_eq!(written["refs"]["a/0"], found["a/0"]);
     // The index is not replaced by the manifest of its files.
-    run_in(dir.path(), &["manifest", index, "-o", index]).code(2);
+    dir.run(&["manifest", index, "-o", index]).code(2);
 }
 
 /// Only a manifest with `templates` has texts in double braces replaced.
@@ -148,7 +139,7 @@ fn shards_and_a_file_that_is_replaced_whole() {
 fn a_path_may_look_like_a_template() {
     let dir = temp_dir();
     let name = "{{a}} b%20.safetensors";
-    let below = dir.path().join("{{u}}");
+    let below = dir.at("{{u}}");
     fs::create_dir(&below).unwrap();
     small_file(&below, name);
     let path = native(&format!("{{{{u}}}}/{name}"));
@@ -157,16 +148,15 @@ fn a_path_may_look_like_a_template() {
     assert!(file.ends_with(&path), "{file}");
     assert_eq!(bytes(&found["mask/0"]), [1_i64, 0].map(i64::to_le_bytes).concat());
     let args = ["manifest", &path, "-o", "out.json"];
-    run_in(dir.path(), &args).success();
-    let written: Value =
-        serde_json::from_slice(&fs::read(dir.path().join("out.json")).unwrap()).unwrap();
+    dir.run(&args).success();
+    let written: Value = serde_json::from_slice(&dir.read("out.json")).unwrap();
     assert_eq!(written.as_object().unwrap().keys().collect::<Vec<_>>(), ["refs", "version"]);
 }
 
 #[test]
 fn what_zarr_cannot_have_is_refused() {
     let dir = temp_dir();
-    let one = TensorView::from_slice(&[1], &[1_u8]).unwrap();
+    let one = array(&[1], &[1_u8]);
     for (names, expected) in [
         (&["a", "a/b"][..], "tensor \"a/b\": Zarr does not allow the name: it is below another"),
         (&["a//b"], "a part of it is empty"),
@@ -175,18 +165,15 @@ fn what_zarr_cannot_have_is_refused() {
         (&["a/.zarray"], "begins with .z"),
     ] {
         let tensors = names.iter().map(|name| (*name, one));
-        save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new()).unwrap();
-        let error = predicate::str::contains(expected);
-        run_in(dir.path(), "manifest a.safetensors").code(1).stdout("").stderr(error);
+        save(dir.at("a.safetensors"), tensors, &SaveOptions::new()).unwrap();
+        dir.run("manifest a.safetensors").fails(1, expected).stdout("");
     }
     let wrong = SaveOptions::new().metadata([("attribute:a#dimensions", "t")]);
-    save(dir.path().join("a.safetensors"), [("a", one)], &wrong).unwrap();
-    let error =
-        predicate::str::contains("the attribute \"dimensions\" should be a JSON array of 1");
-    run_in(dir.path(), "manifest a.safetensors").code(1).stderr(error);
-    run_in(dir.path(), "manifest -").code(2);
+    save(dir.at("a.safetensors"), [("a", one)], &wrong).unwrap();
+    dir.run("manifest a.safetensors")
+        .fails(1, "the attribute \"dimensions\" should be a JSON array of 1");
+    dir.run("manifest -").code(2);
     small_file(dir.path(), "model.safetensors");
-    run_in(dir.path(), "extract model.safetensors mask -o a.npy").success();
-    let error = predicate::str::contains("`safetensors convert` makes such files");
-    run_in(dir.path(), "manifest a.npy").code(1).stderr(error);
+    dir.run("extract model.safetensors mask -o a.npy").success();
+    dir.run("manifest a.npy").fails(1, "`safetensors convert` makes such files");
 }

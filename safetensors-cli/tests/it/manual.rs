@@ -1,10 +1,6 @@
 //! `safetensors manual`: the manual pages.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
 
 use crate::fixtures::*;
 
@@ -22,10 +18,9 @@ fn pages(dir: &Path) -> BTreeMap<String, String> {
 #[test]
 fn every_command_has_a_page() {
     let dir = temp_dir();
-    let written =
-        predicate::str::starts_with("share/man1: ").and(predicate::str::ends_with(" pages\n"));
-    run_in(dir.path(), "manual share/man1").success().stdout(written).stderr("");
-    let first = pages(&dir.path().join("share/man1"));
+    let written = starts_with("share/man1: ").and(ends_with(" pages\n"));
+    dir.run("manual share/man1").success().stdout(written).stderr("");
+    let first = pages(&dir.at("share/man1"));
     for name in ["safetensors", "safetensors-inspect", "safetensors-metadata-set"] {
         assert!(first.contains_key(&format!("{name}.1")), "{name}");
     }
@@ -51,23 +46,22 @@ fn every_command_has_a_page() {
     assert!(first["safetensors-verify.1"].contains("\\-\\-strict"));
 
     // The same pages come again, and replace the old ones.
-    fs::write(dir.path().join("share/man1/safetensors.1"), "old").unwrap();
+    dir.write("share/man1/safetensors.1", "old");
     let error = "error: share/man1 exists: it has ";
     for dry_run in [&[][..], &["-n"]] {
-        let run = run_in(dir.path(), &[&["manual", "share/man1"], dry_run].concat()).code(1);
-        run.stdout("").stderr(predicate::str::starts_with(error));
+        let run = dir.run(&[&["manual", "share/man1"], dry_run].concat()).code(1);
+        run.stdout("").stderr(starts_with(error));
     }
-    run_in(dir.path(), "manual share/man1 --force").success();
-    assert_eq!(pages(&dir.path().join("share/man1")), first);
+    dir.run("manual share/man1 --force").success();
+    assert_eq!(pages(&dir.at("share/man1")), first);
 }
 
 #[test]
 fn a_place_that_cannot_have_pages_is_named() {
     let dir = temp_dir();
-    fs::write(dir.path().join("file"), "").unwrap();
-    let error =
-        predicate::str::starts_with("error: file").and(predicate::str::contains("\n").count(1));
-    run_in(dir.path(), "manual file").code(1).stdout("").stderr(error);
-    run_in(dir.path(), "manual").fails(2, "<DIR>");
-    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"");
+    dir.write("file", "");
+    let error = starts_with("error: file").and(contains("\n").count(1));
+    dir.run("manual file").code(1).stdout("").stderr(error);
+    dir.run("manual").fails(2, "<DIR>");
+    assert_eq!(dir.read("file"), b"");
 }

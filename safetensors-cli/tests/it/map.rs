@@ -1,10 +1,5 @@
 //! `safetensors map`: what goes on the page, and what cannot be drawn.
 
-use std::fs;
-use std::path::Path;
-
-use safetensors_core::{Dtype, TensorView, save};
-
 use crate::fixtures::*;
 use crate::page::data;
 
@@ -14,12 +9,12 @@ fn what_cannot_be_drawn_is_an_error() {
     small_file(dir.path(), "model.safetensors");
     for name in ["map.svg", "map.PNG", "map"] {
         let line = format!("map model.safetensors -o {name}");
-        run_in(dir.path(), &line).fails(2, "name a file that ends in .html");
-        assert!(!dir.path().join(name).exists());
+        dir.run(&line).fails(2, "name a file that ends in .html");
+        assert!(!dir.at(name).exists());
     }
-    raw_file(&dir.path().join("none.safetensors"), "{}", 0);
-    run_in(dir.path(), "map none.safetensors -o map.html").fails(1, "nothing to draw");
-    assert!(!dir.path().join("map.html").exists());
+    raw_file(&dir.at("none.safetensors"), "{}", 0);
+    dir.run("map none.safetensors -o map.html").fails(1, "nothing to draw");
+    assert!(!dir.at("map.html").exists());
 }
 
 #[test]
@@ -28,12 +23,12 @@ fn the_same_file_gives_the_same_page_on_standard_output_too() {
     small_file(dir.path(), "model.safetensors");
     let map = |output: &str| {
         let args = ["map", "model.safetensors", "-o", output];
-        run_in(dir.path(), &args).success().stderr("").get_output().stdout.clone()
+        dir.run(&args).quiet().get_output().stdout.clone()
     };
     let page = map("-");
     for name in ["map.html", "map.HTM"] {
         assert!(text(&map(name)).starts_with(&format!("{name}: a page of 2 tensors, ")));
-        assert_eq!(fs::read(dir.path().join(name)).unwrap(), page);
+        assert_eq!(dir.read(name), page);
     }
 }
 
@@ -45,7 +40,7 @@ fn checkpoint<N: AsRef<str>>(dir: &Path, tensors: impl IntoIterator<Item = (N, [
         let bytes = &data[..shape.iter().product::<usize>() * 2];
         (name, TensorView::new(Dtype::BF16, shape, bytes).unwrap())
     });
-    save(dir.join("m.safetensors"), views, &quick()).unwrap();
+    save(dir.at("m.safetensors"), views, &quick()).unwrap();
 }
 
 #[test]
@@ -76,7 +71,7 @@ fn one_dtype_is_coloured_by_module_and_layers_share_a_colour() {
         let view = |i: usize| TensorView::new(dtypes[i], &shapes[i], &[0; 50][..shapes[i][0]]);
         let tensors = ["few", "a", "b"].into_iter().enumerate();
         let tensors = tensors.map(|(i, name)| (name, view(i).unwrap()));
-        save(dir.path().join("m.safetensors"), tensors, &quick()).unwrap();
+        save(dir.at("m.safetensors"), tensors, &quick()).unwrap();
         assert_eq!(data(dir.path(), &["m.safetensors"])["by_module"], by_module, "{others}");
     }
 }

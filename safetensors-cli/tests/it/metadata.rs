@@ -1,10 +1,5 @@
 //! `safetensors metadata`: what it shows and changes.
 
-use std::fs;
-
-use predicates::prelude::*;
-use safetensors_core::Checkpoint;
-
 use crate::fixtures::*;
 
 #[test]
@@ -37,7 +32,7 @@ fn entries_are_shown_set_removed_and_cleared() {
         ("get m.safetensors", "", ""),
         ("clear m.safetensors", "m.safetensors: unchanged\n", ""),
     ] {
-        let done = run_in(dir.path(), &format!("metadata {line}"));
+        let done = dir.run(&format!("metadata {line}"));
         done.code(i32::from(!stderr.is_empty()))
             .stdout(stdout.to_owned())
             .stderr(stderr.to_owned());
@@ -45,7 +40,7 @@ fn entries_are_shown_set_removed_and_cleared() {
     let values = Checkpoint::open(&path).unwrap().tensor("mask").unwrap().read().unwrap();
     assert_eq!(values.as_slice::<i64>().unwrap(), [1, 0]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    run_in(dir.path(), "metadata set m.safetensors novalue").code(2);
+    dir.run("metadata set m.safetensors novalue").code(2);
 }
 
 #[test]
@@ -64,7 +59,7 @@ fn hostile_values_are_escaped_unless_raw() {
 #[test]
 fn a_backslash_and_a_line_end_do_not_look_alike() {
     let dir = temp_dir();
-    let path = dir.path().join("m.safetensors");
+    let path = dir.at("m.safetensors");
     raw_file(&path, r#"{"__metadata__":{"a":"x\ny","b":"x\\ny","k\\":"\"it's\""}}"#, 0);
     run("metadata get", &path, &[]).success().stdout("a=x\\ny\nb=x\\\\ny\nk\\\\=\"it's\"\n");
     run("metadata get", &path, &["b"]).success().stdout("x\\\\ny\n");
@@ -78,9 +73,8 @@ fn a_dry_run_fails_where_the_change_would() {
 
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    let mode = |path: &std::path::Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
-    };
+    let mode =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     for (of_file, of_directory) in [(0o444, 0o755), (0o644, 0o555)] {
         mode(&path, of_file);
         for args in [&["metadata", "set"][..], &["metadata", "set", "-n"]] {
@@ -101,19 +95,17 @@ fn several_files_are_not_changed_by_one_name() {
     let dir = temp_dir();
     sharded(dir.path());
     run("metadata get", dir.path(), &["format"]).success().stdout("pt\n");
-    let error = predicate::str::contains("has 2 files; name the one to change");
+    let error = contains("has 2 files; name the one to change");
     run("metadata set", dir.path(), &["a=b"]).code(1).stderr(error);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn where_there_is_no_room_for_a_copy_a_change_in_place_is_made() {
-    use safetensors_core::{TensorView, save};
-
     let dir = temp_dir();
-    let path = dir.path().join("m.safetensors");
+    let path = dir.at("m.safetensors");
     let weight = vec![0.5_f32; 100_000];
-    let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
+    let tensors = [("w", array(&[100_000], &weight))];
     save(&path, tensors, &quick().align(4096)).unwrap();
     let before = fs::read(&path).unwrap();
     // A limit on the size of files stands in for a full disk; without the trap the system would
@@ -172,30 +164,30 @@ fn records_of_a_file_are_kept_right_or_the_change_is_refused() {
     let path = small_file(dir.path(), "m.safetensors");
     let init = ["modelspec", "init", "m.safetensors", "--architecture", "gpt-neo-x"];
     let rest = ["--implementation", "x", "--title", "t", "--set", "data_format=fp16", "--hash"];
-    run_in(dir.path(), &[&init[..], &rest].concat()).success();
-    run_in(dir.path(), "digest --record m.safetensors").success();
-    run_in(dir.path(), "verify --digests m.safetensors").success();
+    dir.run(&[&init[..], &rest].concat()).success();
+    dir.run("digest --record m.safetensors").success();
+    dir.run("verify --digests m.safetensors").success();
 
     let removed = "modelspec.hash_sha256 is removed: it is a digest of data that changes\n";
     let tensors = "safetensors_bridge.xxh3_128 is removed: it is a digest of data that changes\n";
     let said = format!("warning: new.safetensors: {removed}warning: new.safetensors: {tensors}");
     for dry_run in [&["--dry-run"][..], &[]] {
         let args = [&["convert", "m.safetensors", "new.safetensors"], dry_run].concat();
-        run_in(dir.path(), &args).warns(&*said);
+        dir.run(&args).warns(&*said);
     }
-    run_in(dir.path(), "verify --digests new.safetensors").success();
+    dir.run("verify --digests new.safetensors").success();
 
-    fs::write(dir.path().join("m.safetensors.sig"), "").unwrap();
+    dir.write("m.safetensors.sig", "");
     let said = "warning: m.safetensors: the signature m.safetensors.sig no longer holds if it \
                 covers this file: sign again\n";
-    run_in(dir.path(), "metadata set m.safetensors a=1").success().stderr(said);
-    fs::remove_file(dir.path().join("m.safetensors.sig")).unwrap();
+    dir.run("metadata set m.safetensors a=1").success().stderr(said);
+    fs::remove_file(dir.at("m.safetensors.sig")).unwrap();
 
-    let (file, manifest) = (fs::read(&path).unwrap(), dir.path().join("manifest.json"));
+    let (file, manifest) = (fs::read(&path).unwrap(), dir.at("manifest.json"));
     let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let digest = safetensors_core::digest::Digest::of(&file[..header]);
     fs::write(&manifest, format!(r#"{{"header": "{digest}"}}"#)).unwrap();
-    let refused = predicate::str::contains(
+    let refused = contains(
         "manifest.json records a digest of this file's header, which would not match any more: \
          change a copy in another directory",
     );
@@ -210,7 +202,7 @@ fn records_of_a_file_are_kept_right_or_the_change_is_refused() {
         &["convert", "m.safetensors", "m.safetensors", "--force", "--dry-run"],
         &["convert", "new.safetensors", "m.safetensors", "--force"],
     ] {
-        run_in(dir.path(), args).code(1).stderr(refused.clone());
+        dir.run(args).code(1).stderr(refused.clone());
     }
     assert!(fs::read(&path).unwrap() == file);
     fs::remove_file(manifest).unwrap();
@@ -219,24 +211,24 @@ fn records_of_a_file_are_kept_right_or_the_change_is_refused() {
         return;
     }
     for name in ["one", "two"] {
-        fs::hard_link(&path, dir.path().join(name)).unwrap();
+        fs::hard_link(&path, dir.at(name)).unwrap();
     }
     let said = "warning: m.safetensors: has 3 names; it is written as a new file, and the others \
                 keep the old one\n";
-    run_in(dir.path(), "metadata remove m.safetensors a --in-place")
+    dir.run("metadata remove m.safetensors a --in-place")
         .success()
         .stdout("m.safetensors: rewritten\n")
         .stderr(said);
-    assert!(fs::read(dir.path().join("two")).unwrap() == file);
+    assert!(dir.read("two") == file);
     // It has one name again, and may get another.
     let args = ["digest", "--record", "m.safetensors", "--in-place"];
     let digests = "safetensors_bridge.xxh3_128";
-    run_in(dir.path(), &["metadata", "remove", "m.safetensors", digests, "--in-place"])
+    dir.run(&["metadata", "remove", "m.safetensors", digests, "--in-place"])
         .success()
         .stdout("m.safetensors: changed in place\n")
         .stderr("");
-    fs::hard_link(&path, dir.path().join("three")).unwrap();
-    let said = predicate::str::contains("has 2 names; it is written as a new file");
-    run_in(dir.path(), &args).success().stderr(said);
-    assert!(!Checkpoint::open(dir.path().join("three")).unwrap().metadata().contains_key(digests));
+    fs::hard_link(&path, dir.at("three")).unwrap();
+    let said = contains("has 2 names; it is written as a new file");
+    dir.run(&args).success().stderr(said);
+    assert!(!dir.open("three").metadata().contains_key(digests));
 }

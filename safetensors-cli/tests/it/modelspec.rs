@@ -1,9 +1,5 @@
 //! `safetensors modelspec`: what it writes and what it finds.
 
-use std::fs;
-
-use predicates::prelude::*;
-
 use crate::fixtures::*;
 
 #[test]
@@ -14,9 +10,7 @@ fn modelspec_is_written_and_checked() {
     let required =
         ["--architecture", "gpt-neo-x", "--implementation", "transformers", "--title", "My model"];
     let init = |more: &[&str]| run("modelspec init", &path, &[&required, more].concat());
-    init(&[]).code(1).stderr(
-        predicate::str::contains("modelspec.data_format").and(predicate::str::contains("--set")),
-    );
+    init(&[]).code(1).stderr(contains("modelspec.data_format").and(contains("--set")));
     init(&["--set", "data_format=fp32", "--set", "date=soon"]).fails(1, "modelspec.date");
     init(&["--set", "data_format=fp32", "--hash"]).success();
     run("metadata get", &path, &["modelspec.title"]).success().stdout("My model\n");
@@ -26,17 +20,14 @@ fn modelspec_is_written_and_checked() {
     init(&["--set", "data_format=fp32", "--title", " "]).code(2);
     init(&["--set", "data_format=fp32", "--set", "tags=a,,b"])
         .code(1)
-        .stderr(predicate::str::starts_with("error: \"modelspec.tags\" should be "));
+        .stderr(starts_with("error: \"modelspec.tags\" should be "));
     assert_eq!(fs::read(&path).unwrap(), before);
     // The recorded hash is that of the data.
     run("verify --digests", &path, &[]).shows(", 1 digest right");
     // A later change that breaks the standard gives a warning.
-    let warning =
-        predicate::str::starts_with("warning: ").and(predicate::str::contains("modelspec.date"));
+    let warning = starts_with("warning: ").and(contains("modelspec.date"));
     run("metadata set", &path, &["modelspec.date=soon"]).success().stderr(warning);
-    run("modelspec validate", &path, &[])
-        .code(1)
-        .stdout(predicate::str::contains("error: \"modelspec.date\""));
+    run("modelspec validate", &path, &[]).code(1).stdout(contains("error: \"modelspec.date\""));
 }
 
 #[test]
@@ -46,16 +37,14 @@ fn modelspec_is_checked_together_with_what_the_file_has() {
     let required =
         ["--architecture", "stable-diffusion-v1", "--implementation", "diffusers", "--title"];
     let init = |more: &[&str]| run("modelspec init", &path, &[&required, more].concat());
-    let missing = predicate::str::contains("\"modelspec.resolution\" is missing")
-        .and(predicate::str::contains("--set"));
+    let missing = contains("\"modelspec.resolution\" is missing").and(contains("--set"));
     init(&["one"]).code(1).stderr(missing);
     init(&["one", "--set", "resolution=512x512"]).success();
     init(&["two"]).success();
     run("metadata get", &path, &["modelspec.title"]).success().stdout("two\n");
     run("metadata get", &path, &["modelspec.resolution"]).success().stdout("512x512\n");
     // The title has an option of its own, so the error does not suggest --set.
-    let empty = predicate::str::contains("\"modelspec.title\" should be")
-        .and(predicate::str::contains("--set").not());
+    let empty = contains("\"modelspec.title\" should be").and(contains("--set").not());
     init(&[""]).code(1).stderr(empty);
     // The line has only one label: `warning:`.
     let date = run("metadata set", &path, &["modelspec.date=soon"]).success();

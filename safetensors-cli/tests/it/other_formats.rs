@@ -1,12 +1,6 @@
 //! Files of PyTorch and NumPy, wherever a command reads a checkpoint. The fixtures are those
 //! of `safetensors-formats`: PyTorch and the package `gguf` wrote them.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use predicates::prelude::*;
-use safetensors_core::Checkpoint;
-
 use crate::fixtures::*;
 
 /// A directory with these fixtures.
@@ -14,7 +8,7 @@ pub(crate) fn with(names: &[&str]) -> tempfile::TempDir {
     let dir = temp_dir();
     for name in names {
         let path = fixture(name);
-        fs::copy(&path, dir.path().join(path.file_name().unwrap())).unwrap();
+        fs::copy(&path, dir.at(path.file_name().unwrap())).unwrap();
     }
     dir
 }
@@ -25,7 +19,7 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
 }
 
 pub(crate) fn output(dir: &Path, args: impl Words) -> String {
-    run_in(dir, args).success().stderr("").out()
+    dir.run(args).quiet().out()
 }
 
 #[test]
@@ -40,8 +34,7 @@ fn inspect_shows_what_is_in_a_file() {
     let shown = output(dir.path(), "inspect --flat complex128.pt");
     assert!(shown.contains("wide  complex128  [2]    32 B\n"), "{shown}");
 
-    let shown = output(dir.path(), "inspect --json tied.pt");
-    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let json = dir.run("inspect --json tied.pt").quiet().json();
     assert_eq!(json["files"][0]["format"], "PyTorch");
     assert_eq!(json["tensors"][0]["offset"], serde_json::Value::Null);
     assert_eq!(json["total"]["bytes"], 176);
@@ -50,10 +43,9 @@ fn inspect_shows_what_is_in_a_file() {
 #[test]
 fn every_command_reads_pytorch() {
     let dir = with(&["pytorch/strided.pt", "pytorch/strided.safetensors", "pytorch/tied.pt"]);
-    run_in(dir.path(), "convert strided.pt out.safetensors").success().stderr("");
+    dir.run("convert strided.pt out.safetensors").quiet();
     for file in ["strided.pt", "out.safetensors"] {
-        run_in(dir.path(), &["diff", file, "strided.safetensors"])
-            .stdout(predicate::str::contains("9 tensors equal"));
+        dir.run(&["diff", file, "strided.safetensors"]).stdout(contains("9 tensors equal"));
     }
     let stats = output(dir.path(), "stats --bins 0 strided.pt");
     let expected = output(dir.path(), "stats --bins 0 strided.safetensors");
@@ -63,9 +55,9 @@ fn every_command_reads_pytorch() {
         rows
     };
     assert_eq!(sorted(&stats), sorted(&expected));
-    run_in(dir.path(), "extract strided.pt transposed -o t.npy").success();
-    run_in(dir.path(), "extract strided.safetensors transposed -o e.npy").success();
-    let read = |name: &str| fs::read(dir.path().join(name)).unwrap();
+    dir.run("extract strided.pt transposed -o t.npy").success();
+    dir.run("extract strided.safetensors transposed -o e.npy").success();
+    let read = |name: &str| dir.read(name);
     assert_eq!(read("t.npy"), read("e.npy"));
 
     // The digests of tensors are those of their values, whatever the format.
@@ -81,7 +73,7 @@ fn every_command_reads_pytorch() {
     assert!(expected.contains("sha256") && !digests.contains("sha256"));
 
     // Tied names remain names of one tensor.
-    run_in(dir.path(), "convert tied.pt tied.safetensors")
+    dir.run("convert tied.pt tied.safetensors")
         .shows("5 tensors, 176 B, and 2 more names of tied weights");
 }
 
@@ -94,21 +86,21 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
         let shown = output(dir.path(), &["inspect", input]);
         assert!(shown.contains("total        3           6  24 B"), "{shown}");
     }
-    run_in(dir.path(), "convert . out").success().stderr("");
-    assert_eq!(Checkpoint::open(dir.path().join("out")).unwrap().len(), 3);
+    dir.run("convert . out").quiet();
+    assert_eq!(dir.open("out").len(), 3);
     // A checkpoint that would hide them is not written unasked.
-    run_in(dir.path(), "convert out .")
+    dir.run("convert out .")
         .fails(1, "would hide pytorch_model-00001-of-00002.bin, pytorch_model-00002-of-00002.bin");
-    assert!(!dir.path().join("model.safetensors").exists());
+    assert!(!dir.at("model.safetensors").exists());
 
     // Also where the directory is searched.
     let found = output(dir.path(), "verify --strict .");
     assert!(found.starts_with(".: ok, 2 shards, 3 tensors, 6 parameters, 24 B"), "{found}");
 
     // As for safetensors files, the index decides, and what it leaves out is a warning.
-    let index = dir.path().join("pytorch_model.bin.index.json");
+    let index = dir.at("pytorch_model.bin.index.json");
     let file = "pytorch_model.bin.index.json";
-    run_in(dir.path(), &["verify", "--strict", file]).success().stderr("");
+    dir.run(&["verify", "--strict", file]).quiet();
     let text = fs::read_to_string(&index).unwrap();
     let second = r#""b": "pytorch_model-00002-of-00002.bin""#;
     let first = r#""a": "pytorch_model-00001-of-00002.bin""#;
@@ -116,86 +108,81 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
     assert_ne!(text, map);
     fs::write(&index, map).unwrap();
     let says = "pytorch_model-00001-of-00002.bin: the index leaves out tensor \"tied\"";
-    run_in(dir.path(), &["verify", file]).warns(says);
-    run_in(dir.path(), &["verify", "--strict", file]).fails(1, says);
+    dir.run(&["verify", file]).warns(says);
+    dir.run(&["verify", "--strict", file]).fails(1, says);
     fs::write(&index, text).unwrap();
-    fs::remove_file(dir.path().join("pytorch_model-00002-of-00002.bin")).unwrap();
-    run_in(dir.path(), "inspect .").fails(1, "pytorch_model-00002-of-00002.bin: ");
+    fs::remove_file(dir.at("pytorch_model-00002-of-00002.bin")).unwrap();
+    dir.run("inspect .").fails(1, "pytorch_model-00002-of-00002.bin: ");
 }
 
 #[test]
 fn a_file_of_pytorch_does_not_stand_in_for_shards_without_an_index() {
     let dir = with(&["pytorch/tied.pt"]);
     let hint = "expected a checkpoint, found \"tied.pt\"; name a file";
-    run_in(dir.path(), "inspect .").fails(1, hint);
-    fs::rename(dir.path().join("tied.pt"), dir.path().join("pytorch_model.bin")).unwrap();
-    run_in(dir.path(), "inspect .").success();
-    run_in(dir.path(), "verify .").shows("5 tensors");
-    fs::write(dir.path().join("model-00001-of-00002.safetensors"), b"").unwrap();
-    run_in(dir.path(), "inspect .").fails(1, "model-00001-of-00002.safetensors");
+    dir.run("inspect .").fails(1, hint);
+    fs::rename(dir.at("tied.pt"), dir.at("pytorch_model.bin")).unwrap();
+    dir.run("inspect .").success();
+    dir.run("verify .").shows("5 tensors");
+    dir.write("model-00001-of-00002.safetensors", b"");
+    dir.run("inspect .").fails(1, "model-00001-of-00002.safetensors");
 }
 
 #[test]
 fn verify_says_what_it_checked() {
     let dir = with(&["pytorch/tied.pt", "gguf/plain.gguf", "stored.npz"]);
-    run_in(dir.path(), "verify tied.pt").success().stdout(
+    dir.run("verify tied.pt").success().stdout(
         "tied.pt: ok, 5 tensors, 44 parameters, 176 B; PyTorch: its structure and the places of \
          all tensors, not their values\n",
     );
-    run_in(dir.path(), "verify --digests tied.pt")
-        .shows("the places of all tensors, and 8 checksums\n");
-    let path = dir.path().join("stored.npz");
+    dir.run("verify --digests tied.pt").shows("the places of all tensors, and 8 checksums\n");
+    let path = dir.at("stored.npz");
     let mut bytes = fs::read(&path).unwrap();
     let at = bytes.windows(6).position(|part| part == b"\x93NUMPY").unwrap() + 128;
     bytes[at] ^= 1;
     fs::write(&path, &bytes).unwrap();
-    run_in(dir.path(), "verify stored.npz").success();
-    run_in(dir.path(), "verify --digests stored.npz")
+    dir.run("verify stored.npz").success();
+    dir.run("verify --digests stored.npz")
         .failure()
         .code(1)
-        .stderr(predicate::str::starts_with("error: stored.npz: tensor \"layer.0/f4_c.npy\": "));
-    let path = dir.path().join("plain.gguf");
+        .stderr(starts_with("error: stored.npz: tensor \"layer.0/f4_c.npy\": "));
+    let path = dir.at("plain.gguf");
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 40]).unwrap();
-    run_in(dir.path(), "verify --json plain.gguf")
-        .failure()
-        .stdout(predicate::str::contains("its data ends at byte "));
+    dir.run("verify --json plain.gguf").failure().stdout(contains("its data ends at byte "));
 }
 
 #[test]
 fn errors_name_the_file_and_the_tensor() {
     let dir =
         with(&["pytorch/refused/exported.pt2", "pytorch/refused/plain.pkl", "pytorch/tied.pt"]);
-    run_in(dir.path(), "inspect exported.pt2").failure().code(1).stderr(
+    dir.run("inspect exported.pt2").failure().code(1).stderr(
         "error: exported.pt2: an archive of torch.export, which is not read; save the module's \
          state_dict() instead\n",
     );
-    run_in(dir.path(), "inspect plain.pkl")
+    dir.run("inspect plain.pkl")
         .failure()
         .stderr("error: plain.pkl: a pickle, but not one that PyTorch's save has written\n");
     // A name tells nothing: content does.
-    fs::write(dir.path().join("text.pt"), "hello").unwrap();
-    run_in(dir.path(), "inspect text.pt")
-        .failure()
-        .stderr(predicate::str::starts_with("error: text.pt: "));
-    fs::copy(dir.path().join("tied.pt"), dir.path().join("renamed.safetensors")).unwrap();
-    run_in(dir.path(), "inspect renamed.safetensors").success().stderr(
+    dir.write("text.pt", "hello");
+    dir.run("inspect text.pt").failure().stderr(starts_with("error: text.pt: "));
+    fs::copy(dir.at("tied.pt"), dir.at("renamed.safetensors")).unwrap();
+    dir.run("inspect renamed.safetensors").success().stderr(
         "warning: renamed.safetensors: a file of PyTorch under the name of a safetensors file\n",
     );
 
     // What is changed in place must be a safetensors file.
-    let before = fs::read(dir.path().join("tied.pt")).unwrap();
+    let before = dir.read("tied.pt");
     for args in [
         &["metadata", "set", "tied.pt", "a=b"][..],
         &["metadata", "set", "--dry-run", "tied.pt", "a=b"],
         &["digest", "--record", "tied.pt"],
     ] {
-        run_in(dir.path(), args).failure().code(1).stderr(
+        dir.run(args).failure().code(1).stderr(
             "error: tied.pt: a file of PyTorch is not changed in place; convert it first: \
              `safetensors convert` makes a safetensors file of it, which can be changed\n",
         );
     }
-    assert_eq!(fs::read(dir.path().join("tied.pt")).unwrap(), before);
+    assert_eq!(dir.read("tied.pt"), before);
 }
 
 #[test]
@@ -208,23 +195,23 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
         assert!(shown.contains(row), "{shown}");
     }
     let says = "tensor \"typed\" is array.array, which cannot be read";
-    let warns = predicate::str::contains(says);
-    run_in(dir.path(), "verify arrays.pt").success().stderr(warns.clone());
-    run_in(dir.path(), "verify --strict arrays.pt").failure().code(1).stderr(warns);
+    let warns = contains(says);
+    dir.run("verify arrays.pt").success().stderr(warns.clone());
+    dir.run("verify --strict arrays.pt").failure().code(1).stderr(warns);
 
     // An object is no tensor of one element. What can be read is shown, compared and hashed.
     assert!(shown.contains("  unread   0 B\n"), "{shown}");
     let all = |args: &[&str], shows: &str| {
-        let is_named = predicate::str::contains("tensor \"typed\": a tensor inside")
-            .and(predicate::str::contains("tensor \"wide\": the elements are complex128"));
-        let shows = predicate::str::contains(shows);
-        run_in(dir.path(), args).code(1).stdout(shows).stderr(is_named);
+        let is_named = contains("tensor \"typed\": a tensor inside")
+            .and(contains("tensor \"wide\": the elements are complex128"));
+        let shows = contains(shows);
+        dir.run(args).code(1).stdout(shows).stderr(is_named);
     };
     all(&["stats", "--bins", "0", "arrays.pt"], "fine     F32");
     all(&["digest", "arrays.pt"], "  fine\n");
     all(&["diff", "arrays.pt", "arrays.pt"], "\n1 tensor equal, 5 unread\n");
     let json = |args: &[&str]| {
-        let shown = run_in(dir.path(), args).code(1).get_output().stdout.clone();
+        let shown = dir.run(args).code(1).get_output().stdout.clone();
         serde_json::from_slice::<serde_json::Value>(&shown).unwrap()
     };
     let tensors = json(&["stats", "--json", "arrays.pt"])["tensors"].clone();
@@ -235,12 +222,12 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     let total: serde_json::Value = serde_json::from_str(&total).unwrap();
     assert_eq!((&total["total"]["parameters"], &total["total"]["tensors"]), (&0.into(), &1.into()));
 
-    run_in(dir.path(), "convert arrays.pt out.safetensors").fails(1, "; --drop leaves it out");
-    assert!(!dir.path().join("out.safetensors").exists());
+    dir.run("convert arrays.pt out.safetensors").fails(1, "; --drop leaves it out");
+    assert!(!dir.at("out.safetensors").exists());
     let drop = ["objects", "dates", "typed", "masked", "wide"].map(|name| ["--drop", name]);
     let args = [&["convert", "arrays.pt", "out.safetensors"][..], drop.as_flattened()].concat();
-    run_in(dir.path(), &args).success();
-    let saved = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    dir.run(&args).success();
+    let saved = dir.open("out.safetensors");
     assert_eq!(saved.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(), ["fine"]);
 }
 
@@ -248,8 +235,8 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
 #[track_caller]
 pub(crate) fn assert_tensors_equal(dir: &Path, file: &str, expected: &str, says: &str) {
     let expected = fixture(expected);
-    let diff = run_in(dir, &["diff", file, expected.to_str().unwrap()]);
-    diff.failure().code(1).stdout(predicate::str::contains(format!("\n{says}")));
+    let diff = dir.run(&["diff", file, expected.to_str().unwrap()]);
+    diff.failure().code(1).stdout(contains(format!("\n{says}")));
 }
 
 #[test]
@@ -257,7 +244,7 @@ fn torchscript_is_converted_and_what_is_left_out_is_counted() {
     let dir = with(&["pytorch/script.pt", "pytorch/frozen.pt", "pytorch/training.pt"]);
     for (file, says) in [("script", "19 tensors equal, "), ("frozen", "4 tensors equal, ")] {
         let out = format!("{file}.safetensors");
-        run_in(dir.path(), &["convert", &format!("{file}.pt"), &out]).success().stderr("");
+        dir.run(&["convert", &format!("{file}.pt"), &out]).quiet();
         assert_tensors_equal(dir.path(), &out, &format!("pytorch/{out}"), says);
     }
     let shown = output(dir.path(), "inspect frozen.pt");
@@ -270,24 +257,22 @@ fn torchscript_is_converted_and_what_is_left_out_is_counted() {
 fn a_record_of_an_old_burn_is_read_and_converted() {
     let (dir, path) = (temp_dir(), fixture("burn/half.mpk"));
     let path = path.to_str().unwrap();
-    let shown = run_in(dir.path(), &["inspect", path]).success().stderr("");
+    let shown = dir.run(&["inspect", path]).quiet();
     assert!(text(&shown.get_output().stdout).contains("head.Linear.weight"));
-    run_in(dir.path(), &["convert", path, "model.safetensors"]).success();
-    run_in(dir.path(), &["diff", path, "model.safetensors"]).success();
-    run_in(dir.path(), &["verify", path]).success().stderr("");
+    dir.run(&["convert", path, "model.safetensors"]).success();
+    dir.run(&["diff", path, "model.safetensors"]).success();
+    dir.run(&["verify", path]).quiet();
     // Nothing writes such a file, but the format of later versions is written.
-    let refused = run_in(dir.path(), "convert model.safetensors model.mpk").code(2);
+    let refused = dir.run("convert model.safetensors model.mpk").code(2);
     assert!(text(&refused.get_output().stderr).contains(".bpk"));
 
-    run_in(dir.path(), &["convert", path, "model.bpk"])
-        .success()
-        .stdout("model.bpk: 13 tensors, 81 B\n");
+    dir.run(&["convert", path, "model.bpk"]).success().stdout("model.bpk: 13 tensors, 81 B\n");
     for (name, other) in [("model.bpk", path), ("model.bpk", "model.safetensors")] {
-        run_in(dir.path(), &["diff", name, other]).success();
+        dir.run(&["diff", name, other]).success();
     }
-    run_in(dir.path(), "verify model.bpk").success().stderr("");
-    run_in(dir.path(), "convert model.bpk back.safetensors").success();
-    let file = |name: &str| fs::read(dir.path().join(name)).unwrap();
+    dir.run("verify model.bpk").quiet();
+    dir.run("convert model.bpk back.safetensors").success();
+    let file = |name: &str| dir.read(name);
     assert!(file("back.safetensors") == file("model.safetensors"));
 }
 
@@ -295,21 +280,21 @@ fn a_record_of_an_old_burn_is_read_and_converted() {
 fn a_file_of_burn_may_be_made_of_itself() {
     let (dir, path) = (temp_dir(), fixture("burn/full.mpk"));
     let path = path.to_str().unwrap();
-    let file = || fs::read(dir.path().join("model.bpk")).unwrap();
-    run_in(dir.path(), &["convert", path, "model.bpk"]).success();
+    let file = || dir.read("model.bpk");
+    dir.run(&["convert", path, "model.bpk"]).success();
     let before = file();
     let fewer = ["convert", path, "model.bpk", "--drop", "steps"];
     let fp8 = ["convert", path, "model.bpk", "--dtype", "f8_e4m3", "--dry-run"];
-    let refused = run_in(dir.path(), &fp8).code(1);
+    let refused = dir.run(&fp8).code(1);
     let says = "its elements are F8_E4M3, so a burnpack file of burn cannot have it; --cast";
     assert!(text(&refused.get_output().stderr).contains(says));
     assert!(file() == before);
-    run_in(dir.path(), &[&fewer[..], &["--force"]].concat()).success();
+    dir.run(&[&fewer[..], &["--force"]].concat()).success();
     assert!(file() != before);
     let half = ["convert", "model.bpk", "model.bpk", "--dtype", "f16"];
-    let refused = run_in(dir.path(), &half).code(1);
+    let refused = dir.run(&half).code(1);
     assert!(text(&refused.get_output().stderr).contains("would lose precision: "));
-    run_in(dir.path(), &[&half[..], &["--force"]].concat()).success();
+    dir.run(&[&half[..], &["--force"]].concat()).success();
     let shown = output(dir.path(), "inspect --flat model.bpk");
     assert!(shown.contains("F16") && !shown.contains("F32"), "{shown}");
 }

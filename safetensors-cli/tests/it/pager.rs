@@ -1,9 +1,6 @@
 //! The pager, which shows output that is longer than the screen.
 
-use std::path::Path;
 use std::process::Command;
-
-use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 use crate::terminal::{Screen, Terminal};
@@ -104,12 +101,12 @@ fn a_pager_that_is_left_early_is_no_error() {
 #[test]
 fn once_the_pager_is_left_no_more_inputs_are_read() {
     let dir = temp_dir();
-    let tensor = TensorView::from_slice(&[1], &[1_u8]).unwrap();
+    let tensor = array(&[1], &[1_u8]);
     // Their document is longer than a pipe holds, so that the end of the pager shows.
     let tensors = (0..5_000).map(|i| (format!("model.layers.{i}.weight"), tensor));
-    save(dir.path().join("many.safetensors"), tensors, &quick()).unwrap();
+    save(dir.at("many.safetensors"), tensors, &quick()).unwrap();
     // Whoever reads this waits for ever.
-    let fifo = dir.path().join("fifo");
+    let fifo = dir.at("fifo");
     assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());
     let args = ["inspect", "--flat", "many.safetensors", "fifo"];
     let screen = run_with(dir.path(), &[("PAGER", "head -n 1")], &args);

@@ -1,28 +1,21 @@
 //! `safetensors convert --quantize`, and the `config.json` of what is quantised or was.
 
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
-use predicates::str::contains;
+use safetensors_core::LoadOptions;
 use safetensors_core::quantized::{LinearLayers, Quantization};
-use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
 use safetensors_testing::quantized::Quantized;
 
-use crate::convert::{convert, list};
+use crate::convert::list;
 use crate::fixtures::*;
 
 const CONFIG: &str = "{\n  \"model_type\": \"llama\",\n  \"rms_norm_eps\": 1e-05\n}\n";
 
 /// A directory with a model: matrices of 2 by 64 and 2 by 24, an embedding, and a norm.
 fn model(dir: &Path, name: &str) {
-    let path = dir.join(name);
+    let path = dir.at(name);
     fs::create_dir(&path).unwrap();
     fs::write(path.join("config.json"), CONFIG).unwrap();
     let numbers: Vec<f32> = (0..128).map(|i| (i as f32 / 20.0).sin()).collect();
-    let tensor = |shape: &'static [usize]| {
-        TensorView::from_slice(shape, &numbers[..shape.iter().product()]).unwrap()
-    };
+    let tensor = |shape: &'static [usize]| array(shape, &numbers[..shape.iter().product()]);
     let tensors = [
         ("model.embed_tokens.weight", tensor(&[2, 64])),
         ("model.up.weight", tensor(&[2, 64])),
@@ -55,17 +48,16 @@ fn text(path: impl AsRef<Path>) -> String {
 fn weights_are_quantised_and_described() {
     let dir = temp_dir();
     model(dir.path(), "model");
-    let numbers = values(&dir.path().join("model"), "model.up.weight");
+    let numbers = values(&dir.at("model"), "model.up.weight");
     for how in Quantization::ALL {
-        let out = dir.path().join(how.name());
+        let out = dir.at(how.name());
         let args = ["model", how.name(), "--quantize", how.name(), "--dtype", "bf16"];
         let planned = format!("would write {how} (");
-        convert(dir.path(), &[&args[..], &["--dry-run"]].concat())
-            .success()
-            .stderr("")
+        dir.convert(&[&args[..], &["--dry-run"]].concat())
+            .quiet()
             .stdout(contains(planned).and(contains(", with config.json, ")));
         assert!(!out.exists());
-        let report = convert(dir.path(), &[&args[..], &["--report"]].concat()).success().stderr("");
+        let report = dir.convert(&[&args[..], &["--report"]].concat()).quiet();
         let report = String::from_utf8(report.get_output().stdout.clone()).unwrap();
         assert!(
             report.contains("\nmodel.up.weight ") && report.contains(&format!("{how}: ")),
@@ -98,9 +90,9 @@ fn weights_are_quantised_and_described() {
 
         // Numbers again.
         let plain = format!("{how}-plain");
-        convert(dir.path(), &[how.name(), &plain, "--dtype", "f32"]).success().stderr("");
-        assert_eq!(text(dir.path().join(&plain).join("config.json")), CONFIG);
-        let again = values(&dir.path().join(plain), "model.up.weight");
+        dir.convert(&[how.name(), &plain, "--dtype", "f32"]).quiet();
+        assert_eq!(text(dir.at(&plain).join("config.json")), CONFIG);
+        let again = values(&dir.at(plain), "model.up.weight");
         assert_eq!(again, values(&out, "model.up.weight"));
     }
 }
@@ -111,7 +103,7 @@ fn patterns_say_what_is_quantised() {
     model(dir.path(), "model");
     let casts = ["--cast", "*.up.*=keep", "--cast", "*embed*=quantize", "--cast", "*.odd.*=f16"];
     let args = ["model", "out", "--quantize", "int8-channel"];
-    convert(dir.path(), &[&args[..], &casts].concat()).success().stderr("");
+    dir.convert(&[&args[..], &casts].concat()).quiet();
     let expected = [
         ("model.embed_tokens.weight", Dtype::I8),
         ("model.embed_tokens.weight_scale", Dtype::F32),
@@ -119,10 +111,10 @@ fn patterns_say_what_is_quantised() {
         ("model.odd.weight", Dtype::F16),
         ("model.up.weight", Dtype::F32),
     ];
-    assert_eq!(content(&dir.path().join("out")), expected.map(|(name, it)| (name.into(), it)));
-    convert(dir.path(), "model none --quantize nvfp4 --cast '*=keep'")
+    assert_eq!(content(&dir.at("out")), expected.map(|(name, it)| (name.into(), it)));
+    dir.convert("model none --quantize nvfp4 --cast '*=keep'")
         .warns("--quantize: no weight is quantised");
-    assert_eq!(list(&dir.path().join("none")), ["model.safetensors"]);
+    assert_eq!(list(&dir.at("none")), ["model.safetensors"]);
 }
 
 /// Programs read the codes of linear layers only.
@@ -130,11 +122,9 @@ fn patterns_say_what_is_quantised() {
 fn what_is_no_linear_layer_stays() {
     let dir = temp_dir();
     let numbers = vec![1.0_f32; 2048];
-    let tensor = |shape: &'static [usize]| {
-        TensorView::from_slice(shape, &numbers[..shape.iter().product()]).unwrap()
-    };
+    let tensor = |shape: &'static [usize]| array(shape, &numbers[..shape.iter().product()]);
     let save = |name: &str, config: Option<&str>| {
-        let path = dir.path().join(name);
+        let path = dir.at(name);
         fs::create_dir(&path).unwrap();
         if let Some(config) = config {
             fs::write(path.join("config.json"), config).unwrap();
@@ -154,19 +144,19 @@ fn what_is_no_linear_layer_stays() {
     {
         save(name, config);
         let out = format!("{name}-out");
-        convert(dir.path(), &[name, &out, "--quantize", "int8-channel"]).warns(
+        dir.convert(&[name, &out, "--quantize", "int8-channel"]).warns(
             "--quantize: stacked experts stay as they are, 1 tensor with 32.7 % of the bytes: \
              h.0.experts.up_proj\n",
         );
         let is_codes = |name: &str| {
-            let tensors = content(&dir.path().join(&out));
+            let tensors = content(&dir.at(&out));
             tensors.iter().find(|(it, _)| it == name).unwrap().1 == Dtype::I8
         };
         assert!(is_codes("h.0.SelfAttention.q.weight"), "{name}");
         assert!(!is_codes("h.0.SelfAttention.relative_attention_bias.weight"), "{name}");
         assert_eq!(is_codes("h.0.attn.c_attn.weight"), is_linear, "{name}");
         let Some(_) = config else { continue };
-        let written = text(dir.path().join(&out).join("config.json"));
+        let written = text(dir.at(&out).join("config.json"));
         for module in ["h.0.SelfAttention.relative_attention_bias", "h.0.experts", "lm_head"] {
             assert!(written.contains(&format!("\"{module}\"")), "{written}");
         }
@@ -183,19 +173,19 @@ fn a_config_follows_the_dtype() {
         "{\n  \"model_type\": \"llama\",\n  \"text_config\": {\n    \"dtype\": \"float32\"\n  },\n",
         "  \"time_step_limit\": [0.0, Infinity],\n  \"torch_dtype\": \"float32\"\n}\n"
     );
-    fs::write(dir.path().join("model/config.json"), config).unwrap();
-    let written = |out: &str| text(dir.path().join(out).join("config.json"));
-    convert(dir.path(), "model fp8 --quantize fp8-channel").success().stderr("");
+    dir.write("model/config.json", config);
+    let written = |out: &str| text(dir.at(out).join("config.json"));
+    dir.convert("model fp8 --quantize fp8-channel").quiet();
     assert!(written("fp8").contains("\"torch_dtype\": \"float32\""));
     let cast = ["--quantize", "fp8-channel", "--dtype", "bf16"];
-    convert(dir.path(), &[&["model", "half"], &cast[..]].concat()).success().stderr("");
+    dir.convert(&[&["model", "half"], &cast[..]].concat()).quiet();
     let half = written("half");
     assert!(half.contains("\"torch_dtype\": \"bfloat16\"") && half.contains("[0.0, Infinity]"));
     for (from, dtype, expected) in
         [("half", "f32", "float32"), ("half", "f16", "float16"), ("fp8", "bf16", "bfloat16")]
     {
         let out = format!("{from}-{dtype}");
-        convert(dir.path(), &[from, &out, "--dtype", dtype]).success().stderr("");
+        dir.convert(&[from, &out, "--dtype", dtype]).quiet();
         assert_eq!(written(&out), config.replace("float32", expected), "{out}");
     }
 }
@@ -205,15 +195,15 @@ fn a_config_follows_the_dtype() {
 fn a_name_of_a_tied_weight_may_be_kept() {
     let dir = temp_dir();
     let numbers = [1.0_f32; 128];
-    let head = TensorView::from_slice(&[2, 64], &numbers).unwrap();
+    let head = array(&[2, 64], &numbers);
     let options = SaveOptions::new().metadata([("model.embed_tokens.weight", "lm_head.weight")]);
-    save(dir.path().join("in.safetensors"), [("lm_head.weight", head)], &options).unwrap();
+    save(dir.at("in.safetensors"), [("lm_head.weight", head)], &options).unwrap();
     for (quantised, kept) in [("lm_head", "model.embed_tokens"), ("model.embed_tokens", "lm_head")]
     {
         let casts = [format!("{quantised}*=quantize"), format!("{kept}*=keep")];
         let args = ["in.safetensors", "out.safetensors", "--force", "--report"];
         let casts = ["--quantize", "fp8-channel", "--cast", &casts[0], "--cast", &casts[1]];
-        let report = convert(dir.path(), &[&args[..], &casts].concat()).success();
+        let report = dir.convert(&[&args[..], &casts].concat()).success();
         report.stdout(contains(format!("\n{quantised}.weight ")));
         let mut expected = vec![
             (format!("{quantised}.weight"), Dtype::F8_E4M3),
@@ -221,7 +211,7 @@ fn a_name_of_a_tied_weight_may_be_kept() {
             (format!("{kept}.weight"), Dtype::F32),
         ];
         expected.sort();
-        assert_eq!(content(&dir.path().join("out.safetensors")), expected);
+        assert_eq!(content(&dir.at("out.safetensors")), expected);
     }
 }
 
@@ -233,7 +223,7 @@ fn what_is_refused() {
     let gptq = gptq.to_str().unwrap();
     let fails = |args: &[&str], code, message: &str| {
         let files = list(dir.path());
-        convert(dir.path(), args).fails(code, message.to_owned());
+        dir.convert(args).fails(code, message.to_owned());
         assert_eq!(list(dir.path()), files);
     };
     let fp8 = |out| ["model", out, "--quantize", "fp8-tensor"];
@@ -247,7 +237,7 @@ fn what_is_refused() {
     fails(&[&fp8("out")[..], &norm].concat(), 1, "two dimensions, found shape [64]");
     let kept = [gptq, "out", "--quantize", "fp8-tensor", "--cast", "*=keep"];
     fails(&kept, 1, "is stored as GPTQ and would not be quantised as fp8-tensor");
-    fs::write(dir.path().join("model/config.json"), "[NaN]").unwrap();
+    dir.write("model/config.json", "[NaN]");
     fails(
         &fp8("out"),
         1,
@@ -264,8 +254,8 @@ fn quantised_weights_are_quantised_anew() {
         let fixture = Quantized::named(name);
         let input = fixture.directory.to_str().unwrap();
         let weights = fixture.open().quantized_weights().unwrap();
-        convert(dir.path(), &[input, name, "--quantize", how.name()]).success().stderr("");
-        let out = dir.path().join(name);
+        dir.convert(&[input, name, "--quantize", how.name()]).quiet();
+        let out = dir.at(name);
         let made = Checkpoint::open(&out).unwrap().quantized_weights().unwrap();
         let layers = LinearLayers::new();
         let expected = weights.iter().filter(|it| layers.suits(how, &it.name, &it.shape)).count();
@@ -286,11 +276,10 @@ fn a_config_is_written_where_it_holds() {
     let dir = temp_dir();
     model(dir.path(), "model");
     model(dir.path(), "other");
-    let at = |name: &str| dir.path().join(name);
-    let quantize =
-        |args: &[&str]| convert(dir.path(), &[args, &["--quantize", "fp8-tensor"]].concat());
+    let at = |name: &str| dir.at(name);
+    let quantize = |args: &[&str]| dir.convert(&[args, &["--quantize", "fp8-tensor"]].concat());
     // What is not quantised, and was not, gets none.
-    convert(dir.path(), "model bf16 --dtype bf16").success().stderr("");
+    dir.convert("model bf16 --dtype bf16").quiet();
     assert_eq!(list(&at("bf16")), ["model.safetensors"]);
     // Nor does one file.
     quantize(&["model", "out.safetensors"]).warns("a directory as OUT");
@@ -304,7 +293,7 @@ fn a_config_is_written_where_it_holds() {
     assert!(text(at("out/config.json")).contains("compressed-tensors"));
     // Inputs with different ones have none in common.
     fs::write(at("other/config.json"), &other).unwrap();
-    convert(dir.path(), "other renamed --prefix other.").success();
+    dir.convert("other renamed --prefix other.").success();
     fs::copy(at("other/config.json"), at("renamed/config.json")).unwrap();
     quantize(&["model", "renamed", "both"]).warns("different ones");
     assert_eq!(list(&at("both")), ["model.safetensors"]);
@@ -312,9 +301,9 @@ fn a_config_is_written_where_it_holds() {
     quantize(&["renamed", "bare"]).warns("there is no config.json");
     // In place, the precise numbers are lost.
     quantize(&["model", "model"]).fails(1, "--force replaces it");
-    quantize(&["model", "model", "--force"]).success().stderr("");
+    quantize(&["model", "model", "--force"]).quiet();
     assert_eq!(list(&at("model")), ["config.json", "model.safetensors"]);
     assert!(text(at("model/config.json")).contains("compressed-tensors"));
-    convert(dir.path(), "model model --dtype f32 --force").success().stderr("");
+    dir.convert("model model --dtype f32 --force").quiet();
     assert_eq!(text(at("model/config.json")), CONFIG);
 }

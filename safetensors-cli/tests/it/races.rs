@@ -8,7 +8,7 @@ use std::{fs, thread};
 
 use safetensors_core::{Checkpoint, LoadOptions, TensorView, save};
 
-use crate::fixtures::{quick, run_in, temp_dir};
+use crate::fixtures::{Dir, quick, temp_dir};
 
 /// Twelve tensors of one byte each.
 const TENSORS: u8 = 12;
@@ -84,7 +84,7 @@ fn a_save_waits_for_another_or_fails_as_it_is_told() {
     fs::create_dir(&d).unwrap();
     let held = lock(&d);
     let args = ["convert", &from, "d", "--no-wait", "--force"];
-    let error = run_in(dir.path(), &args).code(1).get_output().stderr.clone();
+    let error = dir.run(&args).code(1).get_output().stderr.clone();
     let error = crate::fixtures::text(&error);
     assert!(error.starts_with("error: d: ") && error.lines().count() == 1);
     let mut waiting = convert(dir.path(), &[], &from, 2);
@@ -92,10 +92,10 @@ fn a_save_waits_for_another_or_fails_as_it_is_told() {
     assert!(waiting.try_wait().unwrap().is_none(), "it waits");
     drop(held);
     assert!(finish(waiting));
-    run_in(dir.path(), &args).success();
+    dir.run(&args).success();
     assert_eq!((read_version(&d), hidden(&d)), (1, vec![]));
     // One file is renamed in a moment, so there is nothing to choose.
-    run_in(dir.path(), &["convert", &from, "one.safetensors", "--no-wait"]).code(2);
+    dir.run(&["convert", &from, "one.safetensors", "--no-wait"]).code(2);
 }
 
 /// A save of shards over a single file ends while `verify` looks for what the shards belong to.
@@ -115,7 +115,7 @@ fn verify_finds_the_index_that_takes_the_place_of_a_file_meanwhile() {
         fs::rename(&index, &saved).unwrap();
         let looked_at = ["-P", slow.to_str().unwrap()];
         let Some(mut command) =
-            strace(&[&looked_at[..], &["-e", "inject=statx:delay_exit=400000"]].concat())
+            strace(&[&looked_at[..], &["-e", "inject=statx:delay_exit=200000"]].concat())
         else {
             return;
         };
@@ -123,7 +123,7 @@ fn verify_finds_the_index_that_takes_the_place_of_a_file_meanwhile() {
         let mut verify = Command::new(&command[0]);
         verify.args(&command[1..]).arg(&d).stdout(Stdio::null()).stderr(Stdio::piped());
         let verify = verify.spawn().unwrap();
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(100));
         fs::rename(&saved, &index).unwrap();
         fs::remove_file(&file).unwrap();
         let output = verify.wait_with_output().unwrap();

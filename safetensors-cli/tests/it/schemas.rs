@@ -3,11 +3,7 @@
 //! The schemas allow more properties, because later versions may add some. Here they are closed, so
 //! that a property without a description fails.
 
-use std::fs;
-use std::path::Path;
-
 use boon::{Compiler, Schemas};
-use safetensors_core::{TensorView, save};
 use serde_json::Value;
 
 use crate::fixtures::*;
@@ -74,34 +70,34 @@ const CASES: &[(&str, &[&str], i32)] = &[
 fn make_files(dir: &Path) {
     // A blob that has not the content that its name says, and one whose name says nothing.
     for (repo, blob) in [("name", "0".repeat(40)), ("odd", "odd".to_owned())] {
-        let blobs = dir.join(format!("hub/models--owner--{repo}/blobs"));
+        let blobs = dir.at(format!("hub/models--owner--{repo}/blobs"));
         fs::create_dir_all(&blobs).unwrap();
         fs::write(blobs.join(blob), "x").unwrap();
     }
     small_file(dir, "small.safetensors");
-    fs::copy(fixture("pytorch/refused/arrays.pt"), dir.join("arrays.pt")).unwrap();
-    training_run(&dir.join("run"));
-    fs::create_dir(dir.join("shards")).unwrap();
-    sharded(&dir.join("shards"));
+    fs::copy(fixture("pytorch/refused/arrays.pt"), dir.at("arrays.pt")).unwrap();
+    training_run(&dir.at("run"));
+    fs::create_dir(dir.at("shards")).unwrap();
+    sharded(&dir.at("shards"));
     crate::delta::make_deltas(dir);
     #[cfg(feature = "sign")]
     signed_models(dir);
     hostile_file(dir);
     llama(dir, "llama.safetensors");
-    raw_file(&dir.join("empty.safetensors"), "{}", 0);
+    raw_file(&dir.at("empty.safetensors"), "{}", 0);
     let header = r#"{"__metadata__":{"attribute:t#dimensions":"[\"x\"]"},
         "t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
-    raw_file(&dir.join("labelled.safetensors"), header, 2);
+    raw_file(&dir.at("labelled.safetensors"), header, 2);
     let header = r#"{"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
-    raw_file(&dir.join("cut.safetensors"), header, 1);
+    raw_file(&dir.at("cut.safetensors"), header, 1);
     let header = r#"{"b":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}"#;
-    raw_file(&dir.join("bool.safetensors"), header, 1);
-    let mut bytes = fs::read(dir.join("bool.safetensors")).unwrap();
+    raw_file(&dir.at("bool.safetensors"), header, 1);
+    let mut bytes = dir.read("bool.safetensors");
     *bytes.last_mut().unwrap() = 7;
-    fs::write(dir.join("bool.safetensors"), bytes).unwrap();
+    dir.write("bool.safetensors", bytes);
     let dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }";
     let array = format!("\u{1}\0\u{76}\0{dict:<117}\n\0\0\0\0");
-    fs::write(dir.join("array.npy"), [b"\x93NUMPY", array.as_bytes()].concat()).unwrap();
+    dir.write("array.npy", [b"\x93NUMPY", array.as_bytes()].concat());
     // NaN and infinity against numbers, another shape, another dtype, and no elements.
     let odd = [
         (
@@ -112,27 +108,27 @@ fn make_files(dir: &Path) {
         ("none", TensorView::from_slice(&[0], &[0.0_f64; 0])),
     ];
     let odd = odd.map(|(name, view)| (name, view.unwrap()));
-    save(dir.join("odd.safetensors"), odd, &quick()).unwrap();
+    save(dir.at("odd.safetensors"), odd, &quick()).unwrap();
 }
 
 /// A model that is as it was signed, and one of which every file differs.
 #[cfg(feature = "sign")]
 fn signed_models(dir: &Path) {
     for (model, signature) in [("signed", "sig"), ("odd", "odd.sig")] {
-        let at = |name: &str| dir.join(model).join(name);
-        fs::create_dir(dir.join(model)).unwrap();
+        let at = |name: &str| dir.at(model).join(name);
+        fs::create_dir(dir.at(model)).unwrap();
         for name in ["a", "b", "c", "left out"] {
             fs::write(at(name), name).unwrap();
         }
         let key = crate::sign::fixture("p256.pem");
         let sign = ["sign", model, "--key", &key, "--signature", signature, "--ignore", "left out"];
-        run_in(dir, &sign).success();
+        dir.run(&sign).success();
     }
-    fs::copy(crate::sign::fixture("p256.pub"), dir.join("pub")).unwrap();
-    fs::write(dir.join("odd/a"), "changed").unwrap();
-    fs::rename(dir.join("odd/b"), dir.join("odd/renamed")).unwrap();
-    fs::remove_file(dir.join("odd/c")).unwrap();
-    fs::write(dir.join("odd/new"), "new").unwrap();
+    fs::copy(crate::sign::fixture("p256.pub"), dir.at("pub")).unwrap();
+    dir.write("odd/a", "changed");
+    fs::rename(dir.at("odd/b"), dir.at("odd/renamed")).unwrap();
+    fs::remove_file(dir.at("odd/c")).unwrap();
+    dir.write("odd/new", "new");
 }
 
 fn schema(name: &str) -> Value {
@@ -168,7 +164,7 @@ fn documents_follow_their_schemas() {
     let dir = temp_dir();
     make_files(dir.path());
     for &(name, args, code) in CASES {
-        let output = run_in(dir.path(), args).code(code);
+        let output = dir.run(args).code(code);
         let document: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
         let open = schema(name);
         let mut closed = open.clone();

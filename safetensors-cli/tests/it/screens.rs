@@ -1,19 +1,16 @@
 //! What the command shows on terminals of several sizes.
 
-use std::path::Path;
-
 use safetensors_core::save::Order;
-use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 use crate::terminal::{Screen, Terminal};
 
 /// A file with a name of 10 kB and a metadata value of 5 kB.
 fn long(dir: &Path) {
-    let tensor = TensorView::from_slice(&[2, 3], &[0.0_f32; 6]).unwrap();
+    let tensor = array(&[2, 3], &[0.0_f32; 6]);
     let tensors = [("w".to_owned(), tensor), (format!("{}.weight", "x".repeat(10_000)), tensor)];
     let options = quick().metadata([("log", "v".repeat(5000))]);
-    save(dir.join("long.safetensors"), tensors, &options).unwrap();
+    save(dir.at("long.safetensors"), tensors, &options).unwrap();
 }
 
 fn on(rows: u16, columns: u16, dir: &Path, args: &[&str]) -> Screen {
@@ -69,10 +66,9 @@ fn statistics_at_80_by_24_keep_nan_and_tell_layers_apart() {
     let layer = |i: usize| format!("model.layers.{i}.self_attention.query_projection.weight");
     let (sound, broken) = ([1.5_f32, -0.25], [f32::NAN, 1234.5]);
     let save_as = |name: &str, last: &[f32; 2]| {
-        let tensors = [(0, &sound), (1, last)]
-            .map(|(i, values)| (layer(i), TensorView::from_slice(&[2], values).unwrap()));
+        let tensors = [(0, &sound), (1, last)].map(|(i, values)| (layer(i), array(&[2], values)));
         let options = quick().order(Order::Given);
-        save(dir.path().join(name), tensors, &options).unwrap();
+        save(dir.at(name), tensors, &options).unwrap();
     };
     save_as("sound.safetensors", &sound);
     let expected = "\

@@ -1,9 +1,5 @@
 //! `safetensors show`: which values are shown, and how.
 
-use std::path::Path;
-
-use predicates::prelude::*;
-use safetensors_core::{Dtype, TensorView, save};
 use serde_json::json;
 
 use crate::fixtures::*;
@@ -11,7 +7,7 @@ use crate::fixtures::*;
 fn show(dir: &Path, args: &[&str]) -> String {
     let args: Vec<_> =
         ["show", "model.safetensors"].into_iter().chain(args.iter().copied()).collect();
-    let shown = run_in(dir, &args).success().stderr("");
+    let shown = dir.run(&args).quiet();
     text(&shown.get_output().stdout).to_owned()
 }
 
@@ -58,7 +54,7 @@ fn json_and_csv_have_all_values() {
 #[test]
 fn every_dtype_is_shown() {
     let dir = temp_dir();
-    let path = dir.path().join("model.safetensors");
+    let path = dir.at("model.safetensors");
     // 24 bytes, which are whole elements of each dtype, and are not NaN in any.
     let bytes: Vec<u8> = (0..24).map(|i| if i % 8 == 7 { 0x40 } else { i % 2 }).collect();
     let tensors = Dtype::ALL.iter().map(|&dtype| {
@@ -77,7 +73,7 @@ fn every_dtype_is_shown() {
     for (name, _, dtype) in &tensors {
         let shown: serde_json::Value =
             serde_json::from_str(&show(dir.path(), &[name, "--json"])).unwrap();
-        let checkpoint = safetensors_core::Checkpoint::open(&path).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
         let tensor = checkpoint.tensor(name).unwrap();
         let values = shown["values"].as_array().unwrap();
         assert_eq!(values.len() as u64, tensor.element_count(), "{name}");
@@ -107,8 +103,8 @@ fn every_dtype_is_shown() {
 fn of_many_values_only_the_ends_are_shown_unless_all_are_asked_for() {
     let dir = temp_dir();
     let values: Vec<u16> = (0..2000).collect();
-    let view = TensorView::from_slice(&[40, 50], &values).unwrap();
-    save(dir.path().join("model.safetensors"), [("w", view)], &quick()).unwrap();
+    let view = array(&[40, 50], &values);
+    save(dir.at("model.safetensors"), [("w", view)], &quick()).unwrap();
     let ends = show(dir.path(), &["w"]);
     assert!(ends.contains("\n ...\n [1850 1851 1852 ... 1897 1898 1899]\n"), "{ends}");
     assert_eq!(ends.lines().count(), 8, "{ends}");
@@ -124,7 +120,7 @@ fn of_many_values_only_the_ends_are_shown_unless_all_are_asked_for() {
 #[test]
 fn a_huge_tensor_is_shown_at_once() {
     let dir = temp_dir();
-    let path = dir.path().join("model.safetensors");
+    let path = dir.at("model.safetensors");
     let header = concat!(
         r#"{"w":{"dtype":"U8","shape":[1048576,1048576],"data_offsets":[0,1099511627776]},"#,
         r#""many":{"dtype":"F4","shape":[2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2],"#,
@@ -132,7 +128,7 @@ fn a_huge_tensor_is_shown_at_once() {
     );
     raw_file(&path, header, 0);
     let data = 8 + header.len() as u64;
-    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
     file.set_len(data + (1 << 40) + (1 << 21)).unwrap();
     let write =
         |bytes: &[u8], at| std::os::unix::fs::FileExt::write_all_at(&file, bytes, data + at);
@@ -152,7 +148,7 @@ w  U8  [1048576, 1048576]
     assert_eq!(show(dir.path(), &["w", "[-1, -4:]", "--csv"]), "0\n7\n8\n9\n");
     assert_eq!(show(dir.path(), &["w", "[::500000, ::500000]", "--csv"]).lines().count(), 3);
     // The ends of very many dimensions are too many values as well.
-    run_in(dir.path(), "show model.safetensors many")
+    dir.run("show model.safetensors many")
         .fails(1, "tensor \"many\" has too many dimensions to be shown");
     assert!(show(dir.path(), &["many", &"0,".repeat(13)]).ends_with("]]]]]]]]]\n"));
 }
@@ -164,11 +160,11 @@ fn what_is_wrong_with_a_slice_is_shown_at_its_place() {
     let show = |args: &[&str]| {
         let args: Vec<_> =
             ["show", "model.safetensors"].into_iter().chain(args.iter().copied()).collect();
-        run_in(dir.path(), &args).stdout("")
+        dir.run(&args).stdout("")
     };
     let expected = "error: invalid value '[0:2, x]' for '[SLICE]': expected a position, a range such \
                     as `2:5`, or `...`, found `x` at character 7\n\n    [0:2, x]\n          ^\n";
-    show(&["embed.weight", "[0:2, x]"]).code(2).stderr(predicate::str::starts_with(expected));
+    show(&["embed.weight", "[0:2, x]"]).code(2).stderr(starts_with(expected));
     show(&["embed.weight", "[::-1]"])
         .fails(2, "a step should be at least 1, found -1 at character 4");
     show(&["embed.weight", "[0, 3]"]).code(1).stderr(
@@ -188,14 +184,14 @@ fn what_is_wrong_with_a_slice_is_shown_at_its_place() {
 #[test]
 fn a_byte_that_is_no_boolean_is_an_error_that_names_it() {
     let dir = temp_dir();
-    let path = dir.path().join("model.safetensors");
+    let path = dir.at("model.safetensors");
     let header = r#"{"flag":{"dtype":"BOOL","shape":[2,2],"data_offsets":[0,4]}}"#;
     raw_file(&path, header, 4);
-    let mut bytes = std::fs::read(&path).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() = 7;
-    std::fs::write(&path, bytes).unwrap();
+    fs::write(&path, bytes).unwrap();
     let error = "error: model.safetensors: tensor \"flag\": element 3 of a BOOL tensor should be 0 \
                  or 1, found 7\n";
-    run_in(dir.path(), "show model.safetensors flag '[1]'").code(1).stderr(error);
+    dir.run("show model.safetensors flag '[1]'").code(1).stderr(error);
     assert_eq!(show(dir.path(), &["flag", "[0]", "--csv"]), "false\nfalse\n");
 }

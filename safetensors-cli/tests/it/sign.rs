@@ -1,10 +1,5 @@
 //! `safetensors sign` and `safetensors verify --signature`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use predicates::prelude::*;
-
 use crate::fixtures::*;
 
 /// A key, a certificate or a signature of the tests of `safetensors-sign`.
@@ -16,7 +11,7 @@ pub(crate) fn fixture(name: &str) -> String {
 /// A directory with a model of two files in `model`.
 fn model() -> (tempfile::TempDir, PathBuf) {
     let dir = temp_dir();
-    let model = dir.path().join("model");
+    let model = dir.at("model");
     fs::create_dir_all(model.join("sub")).unwrap();
     small_file(&model, "model.safetensors");
     fs::write(model.join("sub/config.json"), "{}").unwrap();
@@ -28,35 +23,31 @@ fn what_was_signed_verifies() {
     let (dir, _) = model();
     let (key, public) = (fixture("p256.pem"), fixture("p256.pub"));
     let signed = "2 files, ";
-    run_in(dir.path(), &["sign", "model", "--key", &key])
+    dir.run(&["sign", "model", "--key", &key])
         .success()
-        .stdout(predicate::str::starts_with(native("model/model.sig: 2 files, ")))
-        .stdout(predicate::str::contains("signed by key "))
+        .stdout(starts_with(native("model/model.sig: 2 files, ")))
+        .stdout(contains("signed by key "))
         .stderr("");
     let verify = ["verify", "model", "--signature", "model/model.sig", "--key", &public];
-    run_in(dir.path(), &verify)
-        .success()
-        .stdout(predicate::str::starts_with(format!("model: ok, {signed}")))
-        .stderr("");
-    run_in(dir.path(), &[&verify[..], &["--quiet"]].concat()).success().stdout("");
+    dir.run(&verify).success().stdout(starts_with(format!("model: ok, {signed}"))).stderr("");
+    dir.run(&[&verify[..], &["--quiet"]].concat()).success().stdout("");
 
     // A signature is replaced only if that is asked for.
     let again = ["sign", "model", "--key", &key, "--hash", "blake3"];
-    let there = predicate::str::contains(native("model/model.sig exists: it has "));
-    run_in(dir.path(), &again).code(1).stderr(there);
-    run_in(dir.path(), &[&again[..], &["--force"]].concat()).success();
-    run_in(dir.path(), &verify).success();
+    dir.run(&again).fails(1, native("model/model.sig exists: it has "));
+    dir.run(&[&again[..], &["--force"]].concat()).success();
+    dir.run(&verify).success();
 
     // One file has its signature beside it.
-    run_in(dir.path(), &["sign", "model/model.safetensors", "--key", &key]).success();
+    dir.run(&["sign", "model/model.safetensors", "--key", &key]).success();
     let file = "model/model.safetensors";
     let signature = "model/model.safetensors.sig";
-    run_in(dir.path(), &["verify", file, "--signature", signature, "--key", &public]).success();
+    dir.run(&["verify", file, "--signature", signature, "--key", &public]).success();
 
     // The directory has it, too, and its own signature does not.
-    run_in(dir.path(), &verify).code(1);
+    dir.run(&verify).code(1);
     let lenient = [&verify[..], &["--ignore-unsigned-files"]].concat();
-    run_in(dir.path(), &lenient).success().stdout(predicate::str::contains("; 1 other file not"));
+    dir.run(&lenient).success().stdout(contains("; 1 other file not"));
 }
 
 #[test]
@@ -64,7 +55,7 @@ fn every_difference_is_a_line() {
     let (dir, model) = model();
     fs::write(model.join("a"), "a").unwrap();
     fs::write(model.join("b"), "b").unwrap();
-    run_in(dir.path(), &["sign", "model", "--key", &fixture("p384.pem")]).success();
+    dir.run(&["sign", "model", "--key", &fixture("p384.pem")]).success();
     let public = fixture("p384.pub");
     let verify = ["verify", "model", "--signature", "model/model.sig", "--key", &public];
     fs::write(model.join("sub/config.json"), "[]").unwrap();
@@ -77,9 +68,9 @@ fn every_difference_is_a_line() {
                  error: model: \"b\" is missing\n\
                  error: model: \"a\" has another name: \"c\"\n";
     let unsigned = format!("error: model: \"new{}\" is not signed\n", hostile.escape_unicode());
-    run_in(dir.path(), &verify).code(1).stdout("").stderr(format!("{lines}{unsigned}"));
+    dir.run(&verify).code(1).stdout("").stderr(format!("{lines}{unsigned}"));
     let lenient = [&verify[..], &["--ignore-unsigned-files"]].concat();
-    run_in(dir.path(), &lenient).code(1).stderr(lines);
+    dir.run(&lenient).code(1).stderr(lines);
 }
 
 #[test]
@@ -89,11 +80,11 @@ fn the_document_has_every_difference() {
     for name in ["a", "b", "gone"] {
         fs::write(model.join(name), name).unwrap();
     }
-    run_in(dir.path(), &["sign", "model", "--key", &key, "--ignore", "later"]).success();
+    dir.run(&["sign", "model", "--key", &key, "--ignore", "later"]).success();
     let verify = |key: &str, code: i32| {
         let signature = "model/model.sig";
         let verify = ["verify", "model", "--signature", signature, "--key", key, "--json"];
-        let run = run_in(dir.path(), &verify).code(code).stderr("");
+        let run = dir.run(&verify).code(code).stderr("");
         serde_json::from_slice::<serde_json::Value>(&run.get_output().stdout).unwrap()
     };
     let document = verify(&public, 0);
@@ -131,19 +122,18 @@ fn the_document_has_every_difference() {
 fn certificates_lead_to_a_root() {
     let (dir, _) = model();
     let [key, chain, root] = ["p256.pem", "digital.chain.pem", "root.pem"].map(fixture);
-    run_in(dir.path(), &["sign", "model", "--key", &key, "--certificate", &chain])
+    dir.run(&["sign", "model", "--key", &key, "--certificate", &chain])
         .shows("signed by certificate CN=signer");
     let verify = ["verify", "model", "--signature", "model/model.sig", "--certificate-chain"];
-    run_in(dir.path(), &[&verify[..], &[&root]].concat()).shows("signed by certificate CN=signer");
-    run_in(dir.path(), &[&verify[..], &[&fixture("rsa-root.pem")]].concat())
+    dir.run(&[&verify[..], &[&root]].concat()).shows("signed by certificate CN=signer");
+    dir.run(&[&verify[..], &[&fixture("rsa-root.pem")]].concat())
         .fails(1, "no root that was given has issued it");
 
     let [chain, root] = ["old.chain.pem", "old-root.pem"].map(fixture);
-    run_in(dir.path(), &["sign", "model", "--key", &key, "--certificate", &chain, "--force"])
-        .success();
+    dir.run(&["sign", "model", "--key", &key, "--certificate", &chain, "--force"]).success();
     let verify = [&verify[..], &[&root]].concat();
-    run_in(dir.path(), &verify).fails(1, "it has expired");
-    run_in(dir.path(), &[&verify[..], &["--allow-expired-certificates"]].concat()).success();
+    dir.run(&verify).fails(1, "it has expired");
+    dir.run(&[&verify[..], &["--allow-expired-certificates"]].concat()).success();
 }
 
 #[test]
@@ -152,17 +142,16 @@ fn no_private_key_is_published_or_shown() {
     fs::copy(fixture("p256.pem"), model.join("key.pem")).unwrap();
     let secret = fs::read_to_string(model.join("key.pem")).unwrap();
     let secret = secret.lines().nth(1).unwrap();
-    run_in(dir.path(), "sign model --key model/key.pem").fails(1, "the private key lies in model");
+    dir.run("sign model --key model/key.pem").fails(1, "the private key lies in model");
     assert!(!model.join("model.sig").exists());
-    let missing = fs::metadata(dir.path().join("absent.pem")).unwrap_err();
+    let missing = fs::metadata(dir.at("absent.pem")).unwrap_err();
     for (key, problem) in [
         (fixture("encrypted.pem"), "is encrypted"),
         (fixture("p256.pub"), "expected a private key"),
         (fixture("k1.pem"), "expected the curve P-256"),
         ("absent.pem".to_owned(), &*format!("absent.pem: {missing}")),
     ] {
-        let run = run_in(dir.path(), &["sign", "model", "--key", &key]).code(1);
-        let said = text(&run.get_output().stderr);
+        let said = dir.run(&["sign", "model", "--key", &key]).code(1).err();
         assert!(said.contains(problem) && said.contains(&key), "{said}");
         assert!(!said.contains(secret), "{said}");
     }
@@ -174,13 +163,12 @@ fn no_private_key_is_published_or_shown() {
         for command in ["sign", "verify"] {
             let spaced = [&[command, "model", option][..], &words].concat();
             for args in [&[command, "model", option, &pem][..], &[command, &joined], &spaced] {
-                let run = run_in(dir.path(), args).code(2).stdout("");
-                let said = text(&run.get_output().stderr);
+                let said = dir.run(args).code(2).stdout("").err();
                 assert!(!said.contains(&secret[..16]), "{args:?}: {said}");
             }
         }
     }
-    run_in(dir.path(), &["sign", "model", "--key", &pem])
+    dir.run(&["sign", "model", "--key", &pem])
         .fails(2, "--key <FILE> takes the path of a file, not its text");
     assert!(!model.join("model.sig").exists());
 }
@@ -190,7 +178,7 @@ fn only_a_signature_is_replaced() {
     let (dir, model) = model();
     let weights = fs::read(model.join("model.safetensors")).unwrap();
     let sign = ["sign", "model", "--key", &fixture("p256.pem"), "--force", "--signature"];
-    run_in(dir.path(), &[&sign[..], &["model/model.safetensors"]].concat())
+    dir.run(&[&sign[..], &["model/model.safetensors"]].concat())
         .fails(1, "model/model.safetensors: exists, and is not a signature");
     assert_eq!(fs::read(model.join("model.safetensors")).unwrap(), weights);
 }
@@ -200,13 +188,11 @@ fn what_the_signature_leaves_out_is_said() {
     let (dir, model) = model();
     let [key, public] = ["p256.pem", "p256.pub"].map(fixture);
     let sign = ["sign", "model", "--key", &key, "--ignore", "sub", "--ignore", "later"];
-    run_in(dir.path(), &sign).success();
+    dir.run(&sign).success();
     fs::write(model.join("sub/new"), "").unwrap();
-    run_in(dir.path(), &["verify", "model", "--signature", "model/model.sig", "--key", &public])
+    dir.run(&["verify", "model", "--signature", "model/model.sig", "--key", &public])
         .success()
-        .stdout(predicate::str::ends_with(
-            "; the signature leaves out \"later\", \"sub\", 2 files\n",
-        ));
+        .stdout(ends_with("; the signature leaves out \"later\", \"sub\", 2 files\n"));
 }
 
 #[test]
@@ -222,8 +208,7 @@ fn wrong_usage() {
         (&["sign", "-", "--key", &public], "standard input"),
         (&["sign", "model"], "--key"),
     ] {
-        let run = run_in(dir.path(), arguments).code(2);
-        let said = text(&run.get_output().stderr);
+        let said = dir.run(arguments).code(2).err();
         assert!(said.contains(problem), "{arguments:?}: {said}");
     }
 }

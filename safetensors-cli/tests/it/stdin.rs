@@ -1,7 +1,5 @@
 //! Standard input as a path: `-`.
 
-use std::fs;
-use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::fixtures::*;
@@ -20,42 +18,25 @@ fn piped(args: &[&str], file: &Path) -> Output {
 fn it_has_a_name_in_tables_and_errors() {
     let dir = temp_dir();
     let good = small_file(dir.path(), "good.safetensors");
-    let bad = dir.path().join("bad.safetensors");
+    let bad = dir.at("bad.safetensors");
     fs::write(&bad, b"bad").unwrap();
     for run in [redirected, piped] {
         let shown = run(&["inspect", "-"], &good);
-        assert!(
-            shown.status.success() && text(&shown.stdout).contains("\nstandard input        2 "),
-            "{shown:?}"
-        );
+        assert!(text(&shown.stdout).contains("\nstandard input        2 "), "{shown:?}");
         let shown = run(&["verify", "-"], &good);
         assert_eq!(text(&shown.stdout), "standard input: ok, 2 tensors, 8 parameters, 40 B\n");
         let json = run(&["inspect", "-", "--json"], &good);
         let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
         assert_eq!(json["files"][0]["path"], "standard input");
-        for args in [
-            &["inspect", "-"][..],
-            &["verify", "-"],
-            &["stats", "-"],
-            &["metadata", "get", "-"],
-            &["digest", "-"],
-        ] {
-            let failed = run(args, &bad);
-            assert_eq!(failed.status.code(), Some(1), "{args:?}");
-            assert!(
-                text(&failed.stderr)
-                    .starts_with("error: standard input: expected at least 8 bytes"),
-                "{failed:?}"
-            );
+        let says = "error: standard input: expected at least 8 bytes";
+        for command in ["inspect", "verify", "stats", "metadata get", "digest"] {
+            let args: Vec<_> = command.split(' ').chain(["-"]).collect();
+            Assert::new(run(&args, &bad)).code(1).stderr(starts_with(says));
         }
         let failed = run(&["metadata", "get", "-", "nope"], &good);
         let expected = "error: standard input: there is no metadata nope; `safetensors metadata get PATH` lists the keys\n";
         assert_eq!((failed.status.code(), text(&failed.stderr)), (Some(1), expected));
-        let digests = run(&["digest", "-"], &good);
-        assert!(
-            digests.status.success() && text(&digests.stdout).contains("  mask\n"),
-            "{digests:?}"
-        );
+        Assert::new(run(&["digest", "-"], &good)).shows("  mask\n");
     }
 }
 
@@ -91,9 +72,9 @@ fn it_is_never_changed() {
 fn a_fifo_that_is_named_is_read_like_standard_input() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    let fifo = dir.path().join("pipe");
+    let fifo = dir.at("pipe");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    let out = dir.path().join("out.safetensors");
+    let out = dir.at("out.safetensors");
     let (pipe, out_path) = (fifo.to_str().unwrap(), out.to_str().unwrap());
     for args in [
         &["inspect", pipe][..],
@@ -125,16 +106,13 @@ fn a_fifo_that_is_named_is_read_like_standard_input() {
     assert!(text(&failed.stderr).contains("expected a regular file"), "{failed:?}");
 }
 
-/// The header is looked at before a temporary file is made: there is no directory for one.
-#[cfg(unix)]
 /// As `<(command)` of a shell, which gives `/dev/fd/N`.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_pipe_that_is_named_is_converted_to_a_new_file() {
     let dir = temp_dir();
     let input = small_file(dir.path(), "in.safetensors");
-    let [by_name, by_pipe] =
-        ["name.safetensors", "pipe.safetensors"].map(|name| dir.path().join(name));
+    let [by_name, by_pipe] = ["name.safetensors", "pipe.safetensors"].map(|name| dir.at(name));
     for (from, out) in [(input.to_str().unwrap(), &by_name), ("/dev/stdin", &by_pipe)] {
         let converted = piped(&["convert", from, out.to_str().unwrap()], &input);
         assert!(converted.status.success(), "{converted:?}");
@@ -146,7 +124,7 @@ fn a_pipe_that_is_named_is_converted_to_a_new_file() {
 fn what_cannot_be_copied_says_why() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    let nowhere = dir.path().join("nowhere");
+    let nowhere = dir.at("nowhere");
     let mut command = safetensors();
     let output = command
         .args(["verify", "-"])

@@ -1,18 +1,13 @@
 //! How every command deals with closed pipes, a full disk and read-only directories.
 
-use std::fs;
-use std::io::Read;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-
-use safetensors_core::{TensorView, save};
 
 use crate::fixtures::*;
 
 /// So many tensors that their table does not fit a pipe (64 KiB) or a buffer.
 fn many_tensors(dir: &Path) -> PathBuf {
-    let path = dir.join("many.safetensors");
-    let tensor = TensorView::from_slice(&[1], &[1_u8]).unwrap();
+    let path = dir.at("many.safetensors");
+    let tensor = array(&[1], &[1_u8]);
     let tensors = (0..5_000).map(|i| (format!("model.l{i}.mlp.gate_proj.weight"), tensor));
     save(&path, tensors, &quick()).unwrap();
     path
@@ -80,29 +75,10 @@ fn a_pipe_that_is_closed_from_the_start_is_quiet() {
 }
 
 #[test]
-fn a_pipe_that_is_closed_after_one_line_is_quiet() {
-    let dir = temp_dir();
-    let path = many_tensors(dir.path());
-    let mut child = command()
-        .arg("inspect")
-        .arg(&path)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut start = [0; 4];
-    let mut pipe = child.stdout.take().unwrap();
-    pipe.read_exact(&mut start).unwrap();
-    drop(pipe);
-    let output = child.wait_with_output().unwrap();
-    assert_eq!((&start, output.status.code(), text(&output.stderr)), (b"modu", Some(0), ""));
-}
-
-#[test]
 fn verify_into_a_closed_pipe_still_tells_by_its_exit_code() {
     let dir = temp_dir();
     let good = small_file(dir.path(), "good.safetensors");
-    let bad = dir.path().join("bad.safetensors");
+    let bad = dir.at("bad.safetensors");
     fs::write(&bad, b"bad").unwrap();
     let output = run_with_closed(command().arg("verify").args([&good, &bad]), true);
     assert_eq!(output.status.code(), Some(1));
@@ -115,7 +91,7 @@ fn verify_into_a_closed_pipe_still_tells_by_its_exit_code() {
 #[test]
 fn a_closed_standard_error_is_no_panic() {
     let dir = temp_dir();
-    let bad = dir.path().join("bad.safetensors");
+    let bad = dir.at("bad.safetensors");
     fs::write(&bad, b"bad").unwrap();
     for mut command in readers(&bad, "w") {
         let output = run_with_closed(&mut command, false);
@@ -130,30 +106,11 @@ fn a_full_disk_is_an_error() {
     let path = small_file(dir.path(), "model.safetensors");
     for mut command in readers(&path, "mask") {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let output = command
-            .stdout(full)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
-            .wait_with_output()
-            .unwrap();
+        let output = command.stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}");
         let said = text(&output.stderr);
         assert!(said.starts_with("error: standard output: "), "{output:?}");
         assert_eq!(said.matches("standard output").count(), 1, "{output:?}");
-    }
-}
-
-#[test]
-fn no_colours_in_a_pipe() {
-    let dir = temp_dir();
-    let path = small_file(dir.path(), "model.safetensors");
-    for mut command in readers(&path, "mask") {
-        let output = command.output().unwrap();
-        assert!(
-            output.status.success() && !output.stdout.contains(&0x1b),
-            "{command:?} {output:?}"
-        );
     }
 }
 
@@ -164,7 +121,7 @@ fn a_path_that_is_not_utf8() {
 
     let dir = temp_dir();
     let sound = small_file(dir.path(), "model.safetensors");
-    let path = dir.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9.safetensors"));
+    let path = dir.at(std::ffi::OsStr::from_bytes(b"caf\xe9.safetensors"));
     fs::rename(sound, &path).unwrap();
     for name in ["inspect", "verify"] {
         let output = safetensors().arg(name).arg(&path).output().unwrap();

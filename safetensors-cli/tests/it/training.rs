@@ -1,14 +1,12 @@
 //! Directories of PyTorch's trainers, wherever a command reads a checkpoint. The fixtures are those
 //! of `safetensors-formats`.
 
-use safetensors_core::Checkpoint;
-
 use crate::fixtures::*;
 use crate::other_formats::fixture;
 
 fn output(args: &[&str]) -> String {
     let dir = temp_dir();
-    text(&run_in(dir.path(), args).success().stderr("").get_output().stdout).to_owned()
+    text(&dir.run(args).quiet().get_output().stdout).to_owned()
 }
 
 #[test]
@@ -29,16 +27,16 @@ fn a_directory_is_shown_as_whole_tensors_and_its_other_values_by_name() {
 fn every_command_reads_a_directory() {
     let (dir, path) = (temp_dir(), fixture("training/grid_rows_columns"));
     let path = path.to_str().unwrap();
-    run_in(dir.path(), &["convert", path, "model", "--max-shard-size", "100"]).success();
+    dir.run(&["convert", path, "model", "--max-shard-size", "100"]).success();
     let expected = Checkpoint::open(fixture("training/grid_rows_columns.safetensors")).unwrap();
-    let converted = Checkpoint::open(dir.path().join("model")).unwrap();
+    let converted = dir.open("model");
     assert!(converted.files().len() == 2 && converted.len() == expected.len());
-    run_in(dir.path(), &["diff", path, "model"]).success();
+    dir.run(&["diff", path, "model"]).success();
     let verified = output(&["verify", "--digests", path]);
     assert!(verified.contains("PyTorch DCP: its structure") && verified.contains("checksums"));
     for args in [&["stats", path][..], &["show", path, "w"], &["extract", path, "w", "-o", "w.npy"]]
     {
-        run_in(dir.path(), args).success();
+        dir.run(args).success();
     }
 }
 
@@ -49,9 +47,9 @@ fn the_settings_of_an_optimizer_travel() {
     let args = ["convert", path.to_str().unwrap(), "out.safetensors"];
     let drops = "tensor \"holder\": a tensor inside \"argparse.Namespace\", which is not read; save \
                  its state_dict() instead; --drop leaves it out";
-    run_in(dir.path(), &args).fails(1, drops);
-    run_in(dir.path(), &[&args[..], &["--drop", "holder"]].concat()).success();
-    let saved = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    dir.run(&args).fails(1, drops);
+    dir.run(&[&args[..], &["--drop", "holder"]].concat()).success();
+    let saved = dir.open("out.safetensors");
     assert!(saved.metadata()["optim.param_groups"].starts_with(r#"[{"betas":[0.9,0.999],"#));
 }
 
@@ -61,67 +59,65 @@ fn what_a_conversion_leaves_out_is_a_warning() {
     let warning = format!("warning: {}: left out: 7 values: \"big\", ", path.display());
     for options in [&["-n"][..], &[]] {
         let args = [&["convert", path.to_str().unwrap(), "out.safetensors"], options].concat();
-        run_in(dir.path(), &args).warns(warning.as_str());
+        dir.run(&args).warns(warning.as_str());
     }
 }
 
 #[test]
 fn an_output_above_the_steps_of_a_trainer_is_refused() {
     let dir = temp_dir();
-    std::fs::create_dir_all(dir.path().join("run/global_step2")).unwrap();
-    std::fs::write(dir.path().join("run/latest"), "global_step2").unwrap();
+    fs::create_dir_all(dir.at("run/global_step2")).unwrap();
+    dir.write("run/latest", "global_step2");
     small_file(dir.path(), "in.safetensors");
-    run_in(dir.path(), "convert in.safetensors run --force")
-        .fails(1, "which the output would hide");
-    std::fs::create_dir(dir.path().join("megatron")).unwrap();
-    std::fs::write(dir.path().join("megatron/latest_checkpointed_iteration.txt"), "12\n").unwrap();
-    run_in(dir.path(), "convert in.safetensors megatron").code(1);
+    dir.run("convert in.safetensors run --force").fails(1, "which the output would hide");
+    fs::create_dir(dir.at("megatron")).unwrap();
+    dir.write("megatron/latest_checkpointed_iteration.txt", "12\n");
+    dir.run("convert in.safetensors megatron").code(1);
     // Other files, links and directories of the name say nothing.
-    std::fs::create_dir_all(dir.path().join("a/latest")).unwrap();
-    std::fs::create_dir_all(dir.path().join("b/run-12")).unwrap();
+    fs::create_dir_all(dir.at("a/latest")).unwrap();
+    fs::create_dir_all(dir.at("b/run-12")).unwrap();
     #[cfg(unix)]
-    std::os::unix::fs::symlink("run-12", dir.path().join("b/latest")).unwrap();
-    std::fs::create_dir(dir.path().join("c")).unwrap();
+    std::os::unix::fs::symlink("run-12", dir.at("b/latest")).unwrap();
+    fs::create_dir(dir.at("c")).unwrap();
     for text in ["", ".", "..", "12", "/", "2026-11-26: loss 1.5"] {
-        std::fs::write(dir.path().join("c/latest"), text).unwrap();
-        run_in(dir.path(), "convert in.safetensors c").success();
-        std::fs::remove_file(dir.path().join("c/model.safetensors")).unwrap();
+        dir.write("c/latest", text);
+        dir.run("convert in.safetensors c").success();
+        fs::remove_file(dir.at("c/model.safetensors")).unwrap();
     }
     for out in ["a", "b"] {
-        run_in(dir.path(), &["convert", "in.safetensors", out]).success();
+        dir.run(&["convert", "in.safetensors", out]).success();
     }
 }
 
 #[test]
 fn a_directory_that_is_not_complete_is_refused_before_anything_is_written() {
     let dir = temp_dir();
-    let broken = dir.path().join("broken");
-    std::fs::create_dir(&broken).unwrap();
-    for entry in std::fs::read_dir(fixture("training/grid_rows_columns")).unwrap() {
+    let broken = dir.at("broken");
+    fs::create_dir(&broken).unwrap();
+    for entry in fs::read_dir(fixture("training/grid_rows_columns")).unwrap() {
         let entry = entry.unwrap();
-        std::fs::copy(entry.path(), broken.join(entry.file_name())).unwrap();
+        fs::copy(entry.path(), broken.join(entry.file_name())).unwrap();
     }
     // A model beside the files would be what the directory opens as.
     small_file(dir.path(), "in.safetensors");
-    run_in(dir.path(), "convert in.safetensors broken --force")
-        .fails(1, "which the output would hide");
+    dir.run("convert in.safetensors broken --force").fails(1, "which the output would hide");
     assert!(!broken.join("model.safetensors").exists());
     // A file that nothing lists is warned of. The directory is found by the one above it.
-    std::fs::copy(broken.join("__1_0.distcp"), broken.join("__9_0.distcp")).unwrap();
+    fs::copy(broken.join("__1_0.distcp"), broken.join("__9_0.distcp")).unwrap();
     let stray = "__9_0.distcp: lies beside the index, which does not name it";
-    run_in(dir.path(), "verify broken").warns(stray);
-    run_in(dir.path(), "verify --strict broken").code(1);
-    std::fs::remove_file(dir.path().join("in.safetensors")).unwrap();
+    dir.run("verify broken").warns(stray);
+    dir.run("verify --strict broken").code(1);
+    fs::remove_file(dir.at("in.safetensors")).unwrap();
     let hint = "expected one checkpoint, found it one level down: \"broken\"";
-    run_in(dir.path(), "inspect .").fails(1, hint);
-    std::fs::remove_file(broken.join("__2_0.distcp")).unwrap();
+    dir.run("inspect .").fails(1, hint);
+    fs::remove_file(broken.join("__2_0.distcp")).unwrap();
     let missing = "the checkpoint is not complete: \"__2_0.distcp\" is missing";
     for args in [&["convert", "broken", "model"][..], &["verify", "broken"], &["inspect", "broken"]]
     {
-        run_in(dir.path(), args).fails(1, missing);
+        dir.run(args).fails(1, missing);
     }
-    assert!(!dir.path().join("model").exists());
+    assert!(!dir.at("model").exists());
     let part = "broken/__0_0.distcp";
     let says = "a part of a checkpoint that is divided among files; open the directory";
-    run_in(dir.path(), &["inspect", part]).fails(1, says);
+    dir.run(&["inspect", part]).fails(1, says);
 }

@@ -1,11 +1,6 @@
 //! The epochs of a training of burn, with their metrics.
 
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
 use safetensors_core::digest::Digest;
-use safetensors_core::{SaveOptions, TensorView, save};
 use safetensors_delta::{Options, make_linked};
 
 use crate::fixtures::*;
@@ -49,10 +44,10 @@ fn stored(path: &Path) -> String {
 #[test]
 fn epochs_have_their_sizes_and_metrics() {
     let dir = temp_dir();
-    training_run(&dir.path().join("run"));
+    training_run(&dir.at("run"));
     // The directory of the epochs itself shows the same.
     for path in ["run", "run/checkpoints"].map(native) {
-        let shown = run_in(dir.path(), &["inspect", &path]).code(1).stderr("").out();
+        let shown = dir.run(&["inspect", &path]).code(1).stderr("").out();
         let lines: Vec<_> = shown.lines().collect();
         let words = |line: usize| lines[line].split("  ").map(str::trim).filter(|w| !w.is_empty());
         let titles: Vec<_> = words(0).collect();
@@ -76,8 +71,7 @@ fn epochs_have_their_sizes_and_metrics() {
         let incomplete = native("epoch 10 is not complete: run/checkpoints/epoch-10/");
         assert!(shown.contains(&incomplete), "{shown}");
     }
-    let shown = run_in(dir.path(), "inspect --json run").code(1);
-    let json: serde_json::Value = serde_json::from_str(text(&shown.get_output().stdout)).unwrap();
+    let json = dir.run("inspect --json run").code(1).json();
     let epoch = &json["trainings"][0]["epochs"][0];
     assert_eq!((&epoch["epoch"], &epoch["metrics"]["train"]["Loss"]), (&9.into(), &0.75.into()));
     assert_eq!(epoch["files"][1]["name"], "optimizer.safetensors");
@@ -87,13 +81,13 @@ fn epochs_have_their_sizes_and_metrics() {
 #[test]
 fn a_run_that_burn_has_written_is_complete() {
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    let shown = run_in(&run, "inspect burn_run").success().stderr("").out();
+    let shown = run_in(&run, "inspect burn_run").quiet().out();
     let row: Vec<_> = shown.lines().nth(2).unwrap().split("  ").map(str::trim).collect();
     let row: Vec<_> = row.into_iter().filter(|cell| !cell.is_empty()).collect();
     assert_eq!(row, ["14", "97", "1.2 kB", "4.0 kB", "0.1705", "0.1455"], "{shown}");
     assert!(shown.contains(&native("1 epoch in burn_run/checkpoints: 4.0 kB")), "{shown}");
     // The file of the scheduler has no tensors, and so no digests.
-    run_in(&run, "verify --digests --strict burn_run").success().stderr("");
+    run_in(&run, "verify --digests --strict burn_run").quiet();
 }
 
 /// Two epochs, of which the second one has a delta of the first one's model, as safetensors-burn
@@ -105,10 +99,7 @@ fn run_with_a_delta(run: &Path) {
         fs::create_dir_all(file(epoch).parent().unwrap()).unwrap();
         values[epoch] = 0.5;
         let extra = [values[0]];
-        let tensors = [
-            ("w", TensorView::from_slice(&[50, 40], &values).unwrap()),
-            ("extra", TensorView::from_slice(&[1], &extra).unwrap()),
-        ];
+        let tensors = [("w", array(&[50, 40], &values)), ("extra", array(&[1], &extra))];
         save(file(epoch), tensors.into_iter().take(epoch), &SaveOptions::new()).unwrap();
     }
     let directory = run.join("epoch-2/model.delta");
@@ -134,17 +125,16 @@ fn run_with_a_delta(run: &Path) {
 #[test]
 fn an_epoch_that_is_a_delta_is_shown_verified_and_applied() {
     let dir = temp_dir();
-    run_with_a_delta(&dir.path().join("run"));
-    let run = |args: &[&str]| run_in(dir.path(), args);
-    let shown = run(&["inspect", "run"]).success().stderr("").out();
+    run_with_a_delta(&dir.at("run"));
+    let run = |args: &[&str]| dir.run(args);
+    let shown = run(&["inspect", "run"]).quiet().out();
     let words = |line: &str| line.split("  ").map(|it| it.trim().to_owned()).collect::<Vec<_>>();
     let rows: Vec<_> = shown.lines().map(words).collect();
     let cells = |row: usize| rows[row].iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>();
     assert_eq!(cells(0)[..3], ["epoch", "delta of", "parameters"], "{shown}");
     assert_eq!(cells(2)[..2], ["1", "2,000"], "{shown}");
     assert_eq!(cells(3)[..3], ["2", "1", "2,001"], "{shown}");
-    let shown = run(&["inspect", "--json", "run"]).success();
-    let json: serde_json::Value = serde_json::from_str(text(&shown.get_output().stdout)).unwrap();
+    let json = run(&["inspect", "--json", "run"]).success().json();
     let epochs = &json["trainings"][0]["epochs"];
     assert_eq!(epochs[0]["files"][0].get("base"), None);
     let file = &epochs[1]["files"][0];
@@ -152,21 +142,20 @@ fn an_epoch_that_is_a_delta_is_shown_verified_and_applied() {
     assert!(file["bytes"].as_u64() < epochs[0]["files"][0]["bytes"].as_u64(), "{json}");
 
     // The epoch itself is a delta, and refused as a model.
-    let is_delta = predicate::str::contains("a delta from epoch-1 to epoch-2: 2 tensors");
+    let is_delta = contains("a delta from epoch-1 to epoch-2: 2 tensors");
     run(&["inspect", "run/epoch-2"]).success().stdout(is_delta.clone());
     run(&["verify", "run/epoch-2"]).success().stdout(is_delta);
-    let refused = predicate::str::contains("it is a delta, which has no more than what changed");
+    let refused = contains("it is a delta, which has no more than what changed");
     run(&["stats", "run/epoch-2"]).code(1).stderr(refused);
     let base = "run/epoch-2/model.delta/epoch-1";
     run(&["delta", "apply", base, "run/epoch-2/model.delta", "whole"]).success();
     run(&["diff", "whole", "whole.safetensors"]).success();
-    let complete = predicate::str::contains(native("run/epoch-2: ok, complete, 1 file"));
+    let complete = contains(native("run/epoch-2: ok, complete, 1 file"));
     run(&["verify", "run"]).success().stdout(complete);
 
-    fs::write(dir.path().join("run/epoch-2/model.delta/model-00000-of-00001.safetensors"), "")
-        .unwrap();
+    dir.write("run/epoch-2/model.delta/model-00000-of-00001.safetensors", "");
     let damaged = native("epoch 2 is not complete: run/epoch-2/model.delta/");
-    run(&["inspect", "run"]).code(1).stdout(predicate::str::contains(damaged));
+    run(&["inspect", "run"]).code(1).stdout(contains(damaged));
 }
 
 /// Each part of an epoch that differs from the manifest, with what `verify` says of it.
@@ -174,13 +163,13 @@ fn an_epoch_that_is_a_delta_is_shown_verified_and_applied() {
 fn verify_says_which_epochs_are_not_complete_and_why() {
     let dir = temp_dir();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/burn_run");
-    let epoch = dir.path().join("run/checkpoints/epoch-14");
+    let epoch = dir.at("run/checkpoints/epoch-14");
     let model = epoch.join("model.safetensors");
     let set_metadata = || {
         // As a program does that knows of no manifests.
-        let other = dir.path().join("other.safetensors");
+        let other = dir.at("other.safetensors");
         fs::rename(&model, &other).unwrap();
-        run_in(dir.path(), "metadata set other.safetensors license=mit").success();
+        dir.run("metadata set other.safetensors license=mit").success();
         fs::rename(&other, &model).unwrap();
     };
     let changes: [(&dyn Fn(), &str); 7] = [
@@ -197,8 +186,8 @@ fn verify_says_which_epochs_are_not_complete_and_why() {
         (&|| fs::rename(&epoch, epoch.with_file_name("epoch-15")).unwrap(), "epoch 15, found 14"),
     ];
     for (change, why) in changes {
-        let _ = fs::remove_dir_all(dir.path().join("run"));
-        copy_all(&fixture, &dir.path().join("run"));
+        let _ = fs::remove_dir_all(dir.at("run"));
+        copy_all(&fixture, &dir.at("run"));
         // Another one, by which the run is one of epochs.
         copy_all(&epoch, &epoch.with_file_name("epoch-13"));
         let other = epoch.with_file_name("epoch-13").join("manifest.json");
@@ -206,7 +195,7 @@ fn verify_says_which_epochs_are_not_complete_and_why() {
         fs::write(&other, manifest.replace("\"epoch\": 14", "\"epoch\": 13")).unwrap();
         change();
         for path in ["run", "run/checkpoints"].map(native) {
-            let verified = run_in(dir.path(), &["verify", &path]);
+            let verified = dir.run(&["verify", &path]);
             let verified = verified.code(i32::from(!why.is_empty()));
             let (out, errors) =
                 (text(&verified.get_output().stdout), text(&verified.get_output().stderr));
@@ -217,7 +206,7 @@ fn verify_says_which_epochs_are_not_complete_and_why() {
         }
         // One epoch alone.
         let one = native("run/checkpoints/epoch-13");
-        run_in(dir.path(), &["verify", &one]).success().stderr("");
+        dir.run(&["verify", &one]).quiet();
     }
 }
 
@@ -246,23 +235,22 @@ fn copy_all(from: &Path, to: &Path) {
 fn an_epoch_that_is_a_link_is_a_warning() {
     let dir = temp_dir();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/burn_run");
-    copy_all(&fixture, &dir.path().join("run"));
-    std::os::unix::fs::symlink("epoch-14", dir.path().join("run/checkpoints/epoch-15")).unwrap();
+    copy_all(&fixture, &dir.at("run"));
+    std::os::unix::fs::symlink("epoch-14", dir.at("run/checkpoints/epoch-15")).unwrap();
     let warned = "epoch-15: a link, which training passes over";
-    run_in(dir.path(), "verify run").warns(warned);
-    run_in(dir.path(), "verify --strict run").code(1);
+    dir.run("verify run").warns(warned);
+    dir.run("verify --strict run").code(1);
 }
 
 #[test]
 fn a_directory_without_epochs_is_an_error_as_before() {
     let dir = temp_dir();
-    let run = dir.path().join("run");
+    let run = dir.at("run");
     training_run(&run);
     // burn's logs alone, and manifests that lead elsewhere or are of something else.
-    fs::rename(run.join("checkpoints"), dir.path().join("away")).unwrap();
-    let none = predicate::str::contains("run: expected model.safetensors");
-    run_in(dir.path(), "inspect run").code(1).stdout("").stderr(none);
-    let epoch = dir.path().join("away/epoch-9");
+    fs::rename(run.join("checkpoints"), dir.at("away")).unwrap();
+    dir.run("inspect run").fails(1, "run: expected model.safetensors").stdout("");
+    let epoch = dir.at("away/epoch-9");
     for (manifest, is_epoch) in [
         (r#"{"format":"safetensors-bridge epoch","files":{"../x":{"bytes":1}}}"#, true),
         (r#"{"format":"other","files":{}}"#, false),
@@ -270,7 +258,7 @@ fn a_directory_without_epochs_is_an_error_as_before() {
     ] {
         fs::write(epoch.join("manifest.json"), manifest).unwrap();
         fs::write(epoch.with_file_name("epoch-10").join("manifest.json"), "").unwrap();
-        let shown = run_in(dir.path(), "inspect away").code(1).out();
+        let shown = dir.run("inspect away").code(1).out();
         assert_eq!(shown.contains("it names a file elsewhere"), is_epoch, "{shown}");
     }
 }

@@ -1,9 +1,5 @@
 //! `safetensors verify`: exit codes, and the content of both streams.
 
-use std::fs;
-
-use predicates::prelude::*;
-
 use crate::fixtures::*;
 
 #[test]
@@ -27,11 +23,11 @@ fn a_directory_an_index_and_several_paths() {
 #[test]
 fn directories_are_searched_and_shards_checked_once() {
     let dir = temp_dir();
-    fs::create_dir_all(dir.path().join("b/deep/er")).unwrap();
-    fs::create_dir(dir.path().join("c")).unwrap();
-    sharded(&dir.path().join("b/deep"));
-    small_file(&dir.path().join("b/deep/er"), "x.safetensors");
-    fs::write(dir.path().join("c/broken.safetensors"), b"short").unwrap();
+    fs::create_dir_all(dir.at("b/deep/er")).unwrap();
+    fs::create_dir(dir.at("c")).unwrap();
+    sharded(&dir.at("b/deep"));
+    small_file(&dir.at("b/deep/er"), "x.safetensors");
+    dir.write("c/broken.safetensors", b"short");
     small_file(dir.path(), "a.safetensors");
     let expected = "\
 ./a.safetensors: ok, 2 tensors, 8 parameters, 40 B
@@ -40,10 +36,17 @@ fn directories_are_searched_and_shards_checked_once() {
 
 4 checked: 3 sound, 1 not; 94 B
 ";
-    run_in(dir.path(), "verify .")
+    dir.run("verify .")
         .code(1)
         .stdout(native(expected))
-        .stderr(predicate::str::starts_with(native("error: ./c/broken.safetensors: ")));
+        .stderr(starts_with(native("error: ./c/broken.safetensors: ")));
+    // No tensor, and one.
+    raw_file(&dir.at("none.safetensors"), "{}", 0);
+    let one = r#"{"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#;
+    raw_file(&dir.at("one.safetensors"), one, 4);
+    let expected = "none.safetensors: ok, 0 tensors, 0 parameters, 0 B\n\
+                    one.safetensors: ok, 1 tensor, 1 parameter, 4 B\n\n2 checked: 2 sound; 4 B\n";
+    dir.run("verify none.safetensors one.safetensors").quiet().stdout(expected);
 }
 
 #[test]
@@ -65,13 +68,9 @@ warning: model.safetensors.index.json: total_size is 7, but the tensors have 22 
 warning: stray.safetensors: lies beside the index, which does not name it
 ";
     let shown = "model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 22 B\n";
-    run_in(dir.path(), "verify model.safetensors.index.json")
-        .success()
-        .stderr(warnings)
-        .stdout(shown);
+    dir.run("verify model.safetensors.index.json").success().stderr(warnings).stdout(shown);
     // With `--strict`, each warning is an error of its own.
-    let strict =
-        run_in(dir.path(), "verify --strict model.safetensors.index.json").code(1).stdout("");
+    let strict = dir.run("verify --strict model.safetensors.index.json").code(1).stdout("");
     strict.stderr(warnings.replace("warning: ", "error: "));
     let json = run("verify --strict --json", &index, "").json();
     let result = &json["results"][0];
@@ -84,7 +83,7 @@ fn strict_holds_files_to_the_text() {
     let dir = temp_dir();
     let tensor = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     assert_eq!(tensor.len() % 8, 6);
-    let path = dir.path().join("w.safetensors");
+    let path = dir.at("w.safetensors");
     for (header, departure) in [
         (format!("  {tensor}"), "the header starts with 2 bytes of white space"),
         (format!("{tensor}\n "), "the header is padded with white space other than spaces"),
@@ -92,12 +91,12 @@ fn strict_holds_files_to_the_text() {
         (format!("{tensor} "), "tensor \"w\" lies at byte 63, not at a multiple of 4"),
     ] {
         raw_file(&path, &header, 4);
-        run("verify", &path, "").success().stderr("");
+        run("verify", &path, "").quiet();
         run("verify --strict", &path, "").fails(1, departure).stdout("");
     }
     for spaces in [2, 10_002] {
         raw_file(&path, &format!("{tensor}{}", " ".repeat(spaces)), 4);
-        run("verify --strict", &path, "").success().stderr("");
+        run("verify --strict", &path, "").quiet();
     }
 }
 
@@ -105,8 +104,8 @@ fn strict_holds_files_to_the_text() {
 fn json_tells_all_outcomes() {
     let dir = temp_dir();
     small_file(dir.path(), "good.safetensors");
-    fs::write(dir.path().join("bad.safetensors"), b"bad").unwrap();
-    let json = run_in(dir.path(), "verify --json . missing").code(1).stderr("").json();
+    dir.write("bad.safetensors", b"bad");
+    let json = dir.run("verify --json . missing").code(1).stderr("").json();
     assert_eq!((json["checked"].as_u64(), json["sound"].as_u64()), (Some(3), Some(1)));
     let [bad, good, missing] = [0, 1, 2].map(|i| &json["results"][i]);
     assert_eq!((&bad["path"], &bad["sound"]), (&native("./bad.safetensors").into(), &false.into()));
@@ -118,27 +117,9 @@ fn json_tells_all_outcomes() {
 }
 
 #[test]
-fn no_tensors_and_one_scalar() {
-    let dir = temp_dir();
-    raw_file(&dir.path().join("none.safetensors"), "{}", 0);
-    let scalar = r#"{"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#;
-    raw_file(&dir.path().join("one.safetensors"), scalar, 4);
-    let expected = "\
-none.safetensors: ok, 0 tensors, 0 parameters, 0 B
-one.safetensors: ok, 1 tensor, 1 parameter, 4 B
-
-2 checked: 2 sound; 4 B
-";
-    run_in(dir.path(), "verify none.safetensors one.safetensors")
-        .success()
-        .stdout(expected)
-        .stderr("");
-}
-
-#[test]
 fn every_kind_of_unsound_path_fails_with_its_name() {
     let dir = temp_dir();
-    let path = |name: &str| dir.path().join(name);
+    let path = |name: &str| dir.at(name);
     fs::write(path("short.safetensors"), [1, 2, 3]).unwrap();
     fs::write(path("empty.safetensors"), []).unwrap();
     raw_file(&path("json.safetensors"), "{,}", 0);
@@ -148,16 +129,8 @@ fn every_kind_of_unsound_path_fails_with_its_name() {
         .unwrap();
     fs::write(path("escape.safetensors.index.json"), r#"{"weight_map":{"a":"../x.safetensors"}}"#)
         .unwrap();
-    let names = [
-        "short.safetensors",
-        "empty.safetensors",
-        "json.safetensors",
-        "trailing.safetensors",
-        "folder",
-        "missing.safetensors",
-        "model.safetensors.index.json",
-        "escape.safetensors.index.json",
-    ];
+    let names = "short.safetensors empty.safetensors json.safetensors trailing.safetensors folder \
+                 missing.safetensors model.safetensors.index.json escape.safetensors.index.json";
     let not_found = fs::read(path("gone")).unwrap_err();
     let expected = format!(
         "\
@@ -171,55 +144,51 @@ error: gone.safetensors: tensor \"a\": {not_found}
 error: escape.safetensors.index.json: the index is malformed: \"../x.safetensors\" is not a file name below the index's folder that ends in .safetensors
 "
     );
-    let all = run_in(dir.path(), &[&["verify"][..], &names].concat()).code(1);
+    let all = dir.run(&format!("verify {names}")).code(1);
     all.stdout("\n8 checked: 0 sound, 8 not; 0 B\n").stderr(expected.clone());
-    for (name, line) in names.iter().zip(expected.lines()) {
-        run_in(dir.path(), &["verify", name]).code(1).stdout("").stderr(format!("{line}\n"));
+    for (name, line) in names.split(' ').zip(expected.lines()) {
+        dir.run(&["verify", name]).code(1).stdout("").stderr(format!("{line}\n"));
     }
 }
 
 #[test]
 fn numbered_shards_without_an_index_are_not_sound() {
     let dir = temp_dir();
-    fs::create_dir(dir.path().join("m")).unwrap();
-    let index = sharded(&dir.path().join("m"));
-    run_in(dir.path(), "verify m").success().stderr("");
+    fs::create_dir(dir.at("m")).unwrap();
+    let index = sharded(&dir.at("m"));
+    dir.run("verify m").quiet();
     fs::remove_file(&index).unwrap();
     let error = "error: m/model.safetensors.index.json: missing: model-00001-of-00002.safetensors and \
                  the other numbered shards are no checkpoint without an index; 2 of 2 are there\n";
-    run_in(dir.path(), "verify m").code(1).stderr(native(error)).stdout(native(
+    dir.run("verify m").code(1).stderr(native(error)).stdout(native(
         "m/model-00001-of-00002.safetensors: ok, 1 tensor, 2 parameters, 8 B\n\
          m/model-00002-of-00002.safetensors: ok, 1 tensor, 3 parameters, 6 B\n\n\
          3 checked: 2 sound, 1 not; 14 B\n",
     ));
-    run_in(dir.path(), "inspect m").code(1);
+    dir.run("inspect m").code(1);
     // One that is named is checked for what it is.
-    run_in(dir.path(), "verify m/model-00001-of-00002.safetensors").success();
+    dir.run("verify m/model-00001-of-00002.safetensors").success();
     // One shard alone is no better, and another index may name it.
-    fs::remove_file(dir.path().join("m/model-00002-of-00002.safetensors")).unwrap();
-    let error = predicate::str::ends_with("; 1 of 2 are there\n");
-    run_in(dir.path(), "verify m").code(1).stderr(error);
+    fs::remove_file(dir.at("m/model-00002-of-00002.safetensors")).unwrap();
+    let error = ends_with("; 1 of 2 are there\n");
+    dir.run("verify m").code(1).stderr(error);
     let map = r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#;
-    fs::write(dir.path().join("m/other.safetensors.index.json"), map).unwrap();
-    run_in(dir.path(), "verify m").success().stderr("");
+    dir.write("m/other.safetensors.index.json", map);
+    dir.run("verify m").quiet();
 }
 
 #[test]
 fn a_broken_shard_is_reported_once() {
     let dir = temp_dir();
     sharded(dir.path());
-    let shard = dir.path().join("model-00002-of-00002.safetensors");
+    let shard = dir.at("model-00002-of-00002.safetensors");
     let bytes = fs::read(&shard).unwrap();
     for broken in [&bytes[..bytes.len() - 1], &bytes[..20], b"", b"\x02\0\0\0\0\0\0\0[]"] {
         fs::write(&shard, broken).unwrap();
         let name = "model-00002-of-00002.safetensors: ";
-        run_in(dir.path(), "verify .")
-            .code(1)
-            .stdout(predicate::str::contains("2 checked: 1 sound, 1 not"))
-            .stderr(
-                predicate::str::contains(name)
-                    .and(predicate::function(|text: &str| text.lines().count() == 1)),
-            );
+        dir.run("verify .").code(1).stdout(contains("2 checked: 1 sound, 1 not")).stderr(
+            contains(name).and(predicate::function(|text: &str| text.lines().count() == 1)),
+        );
     }
 }
 
@@ -230,8 +199,8 @@ fn an_index_that_the_directory_does_not_open_as_is_a_warning() {
     small_file(dir.path(), "model.safetensors");
     let warning = "warning: ./model.safetensors: the directory opens as this file and not as \
                    model.safetensors.index.json beside it, which does not name it\n";
-    run_in(dir.path(), "verify .").success().stderr(native(warning));
-    run_in(dir.path(), "verify --strict .").code(1);
+    dir.run("verify .").success().stderr(native(warning));
+    dir.run("verify --strict .").code(1);
 }
 
 #[cfg(unix)]
@@ -239,7 +208,7 @@ fn an_index_that_the_directory_does_not_open_as_is_a_warning() {
 fn errors_escape_hostile_names() {
     let dir = temp_dir();
     let header = r#"{"\u001b[2J\u202e":{"dtype":"\u001b[31m","shape":[1],"data_offsets":[0,1]}}"#;
-    raw_file(&dir.path().join("bad\u{1b}\n.safetensors"), header, 1);
+    raw_file(&dir.at("bad\u{1b}\n.safetensors"), header, 1);
     let output = safetensors().arg("verify").arg(dir.path()).output().unwrap();
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
@@ -253,18 +222,15 @@ fn errors_escape_hostile_names() {
 #[test]
 fn booleans_that_are_none_are_found_where_data_are_read() {
     let dir = temp_dir();
-    let path = dir.path().join("f.safetensors");
+    let path = dir.at("f.safetensors");
     let header = format!("{:<64}", r#"{"f":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}"#);
     raw_file(&path, &header, 3);
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() = 2;
     fs::write(&path, bytes).unwrap();
-    run("verify --strict", &path, "").success().stderr("");
-    let finding = predicate::str::contains(
-        "f.safetensors: element 2 of the BOOL tensor \"f\" should be 0 or 1, found 2\n",
-    );
-    run("verify --digests", &path, "")
-        .success()
-        .stderr(predicate::str::contains("warning: ").and(finding.clone()));
+    run("verify --strict", &path, "").quiet();
+    let finding =
+        contains("f.safetensors: element 2 of the BOOL tensor \"f\" should be 0 or 1, found 2\n");
+    run("verify --digests", &path, "").success().stderr(contains("warning: ").and(finding.clone()));
     run("verify --digests --strict", &path, "").code(1).stdout("").stderr(finding);
 }

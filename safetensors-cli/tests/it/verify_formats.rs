@@ -1,10 +1,6 @@
 //! `safetensors verify` of files that are none of safetensors, or that are something else, too.
 
-use std::fs;
-use std::path::Path;
-
-use predicates::prelude::*;
-use safetensors_core::{SaveOptions, TensorView, serialize};
+use safetensors_core::serialize;
 
 use crate::fixtures::*;
 use crate::other_formats::{fixture, with};
@@ -28,7 +24,7 @@ fn a_file_of_another_format_is_not_sound_under_the_name_of_a_safetensors_file() 
     for (name, format, option) in OTHERS {
         let dir = temp_dir();
         for named in ["model.safetensors", "blob", "model.SafeTensors", "model.pkl"] {
-            fs::copy(fixture(name), dir.path().join(named)).unwrap();
+            fs::copy(fixture(name), dir.at(named)).unwrap();
             let error = format!(
                 "error: {named}: expected a safetensors file, found a file of {format}; \
                  --format {option} checks it as one\n"
@@ -36,21 +32,18 @@ fn a_file_of_another_format_is_not_sound_under_the_name_of_a_safetensors_file() 
             verify(dir.path(), &[named]).code(1).stdout("").stderr(error);
             verify(dir.path(), &["--format", "safetensors", named]).code(1);
             verify(dir.path(), &["--format", option, named])
-                .success()
-                .stderr("")
-                .stdout(predicate::str::contains(format!("; {format}: its structure")));
+                .quiet()
+                .stdout(contains(format!("; {format}: its structure")));
         }
         // Also where it is found and not named.
         let found = native("./model.safetensors: expected a safetensors file");
         verify(dir.path(), ".").fails(1, found);
         let wrong = if option == "gguf" { "model.pt" } else { "model.gguf" };
-        fs::copy(fixture(name), dir.path().join(wrong)).unwrap();
+        fs::copy(fixture(name), dir.at(wrong)).unwrap();
         let found = format!("found a file of {format}");
         verify(dir.path(), &[wrong]).fails(1, found);
         let warning = format!("warning: {wrong}: a file of {format} under the name of a file of");
-        run_in(dir.path(), &["inspect", wrong])
-            .success()
-            .stderr(predicate::str::starts_with(warning));
+        dir.run(&["inspect", wrong]).success().stderr(starts_with(warning));
     }
 }
 
@@ -71,7 +64,7 @@ fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_f
             format!("{name}: a safetensors file under the name of a file of {format}\n")
         });
         let warning = warning.unwrap_or_default();
-        let says = predicate::str::ends_with(warning.clone());
+        let says = ends_with(warning.clone());
         verify(dir.path(), &[name]).success().stderr(says);
         verify(dir.path(), &["--strict", name]).code(i32::from(format.is_some()));
         if format == Some("GGUF") {
@@ -85,8 +78,7 @@ fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_f
         verify(dir.path(), &["--format", "gguf", name]).code(1).stderr(error);
     }
     let missing = verify(dir.path(), "--format onnx model").code(2);
-    missing
-        .stderr(predicate::str::contains("safetensors, pytorch, gguf, burn, burnpack, npy, npz"));
+    missing.stderr(contains("safetensors, pytorch, gguf, burn, burnpack, npy, npz"));
 }
 
 /// The first bytes say it, whatever the name.
@@ -112,18 +104,17 @@ fn a_file_of_a_format_that_is_not_read_is_named_for_what_it_is() {
         ("page.gguf", b"<!doctype html><title>Sign in</title>", "an HTML page"),
     ] {
         for named in [named, "model.safetensors"] {
-            fs::write(dir.path().join(named), start).unwrap();
+            dir.write(named, start);
             for command in ["inspect", "verify"] {
-                let error = predicate::str::contains(says);
-                run_in(dir.path(), &[command, named]).code(1).stdout("").stderr(error);
+                dir.run(&[command, named]).fails(1, says).stdout("");
             }
         }
     }
     // Also in a directory, and behind an index.
-    let model = dir.path().join("model");
+    let model = dir.at("model");
     fs::create_dir(&model).unwrap();
     small_file(dir.path(), "small");
-    let safetensors = fs::read(dir.path().join("small")).unwrap();
+    let safetensors = dir.read("small");
     for (start, says) in [
         (&b"version https://git-lfs.github.com/spec/v1\n"[..], "a Git LFS pointer instead"),
         (&safetensors, "a safetensors file under another name"),
@@ -138,8 +129,8 @@ fn a_file_of_a_format_that_is_not_read_is_named_for_what_it_is() {
                 fs::write(model.join(index), json).unwrap();
             }
             for command in ["inspect", "verify"] {
-                let error = predicate::str::contains(says).and(predicate::str::contains(file));
-                run_in(dir.path(), &[command, "model"]).code(1).stderr(error);
+                let error = contains(says).and(contains(file));
+                dir.run(&[command, "model"]).code(1).stderr(error);
             }
             fs::remove_file(model.join(file)).unwrap();
         }
@@ -150,11 +141,11 @@ fn a_file_of_a_format_that_is_not_read_is_named_for_what_it_is() {
         ("cut.pt", "pytorch/tied.pt", "a PyTorch checkpoint"),
     ] {
         let whole = fs::read(fixture(from)).unwrap();
-        fs::write(dir.path().join(named), &whole[..whole.len() - 9]).unwrap();
+        dir.write(named, &whole[..whole.len() - 9]);
         for command in ["inspect", "verify"] {
-            let begin = predicate::str::starts_with(format!("error: {named}: truncated after "));
-            let error = begin.and(predicate::str::contains(format!(" at the end of {kind}")));
-            run_in(dir.path(), &[command, named]).code(1).stderr(error);
+            let begin = starts_with(format!("error: {named}: truncated after "));
+            let error = begin.and(contains(format!(" at the end of {kind}")));
+            dir.run(&[command, named]).code(1).stderr(error);
         }
     }
 }
@@ -164,11 +155,11 @@ fn the_shards_of_an_index_are_judged_by_their_names() {
     let names = ["00001-of-00002.bin", "00002-of-00002.bin"]
         .map(|name| format!("pytorch/sharded/pytorch_model-{name}"));
     let dir = with(&[&names[0], &names[1], "pytorch/sharded/pytorch_model.bin.index.json"]);
-    verify(dir.path(), "pytorch_model.bin.index.json").success().stderr("");
-    let index = dir.path().join("pytorch_model.bin.index.json");
+    verify(dir.path(), "pytorch_model.bin.index.json").quiet();
+    let index = dir.at("pytorch_model.bin.index.json");
     let text = fs::read_to_string(&index).unwrap();
     fs::write(&index, text.replace("00002-of-00002.bin", "00002-of-00002.gguf")).unwrap();
-    let shard = dir.path().join("pytorch_model-00002-of-00002.bin");
+    let shard = dir.at("pytorch_model-00002-of-00002.bin");
     fs::rename(&shard, shard.with_extension("gguf")).unwrap();
     verify(dir.path(), "pytorch_model.bin.index.json")
         .fails(1, "00002-of-00002.gguf: expected a file of GGUF, found a file of");
@@ -177,12 +168,12 @@ fn the_shards_of_an_index_are_judged_by_their_names() {
 #[test]
 fn a_file_of_two_formats_is_refused_by_name() {
     let dir = temp_dir();
-    let path = |name: &str| dir.path().join(name);
+    let path = |name: &str| dir.at(name);
     let zip = fs::read(fixture("stored.npz")).unwrap();
     let small = fs::read(small_file(dir.path(), "small.safetensors")).unwrap();
     let refused = |args: &[&str], says: &str| {
         let error = verify(dir.path(), args).code(1);
-        error.stderr(predicate::str::contains(says));
+        error.stderr(contains(says));
     };
     let both = "x.safetensors: it is a safetensors file, and also a ZIP archive, from byte ";
     for file in [[&small[..], &zip].concat(), [&zip[..], &small].concat()] {
@@ -194,11 +185,11 @@ fn a_file_of_two_formats_is_refused_by_name() {
     }
     // Every value is allowed, so this one keeps all rules of the format.
     let shape = [zip.len()];
-    let data = TensorView::from_slice(&shape, &zip).unwrap();
+    let data = array(&shape, &zip);
     let hidden = serialize([("data", data)], &SaveOptions::new()).unwrap();
     fs::write(path("x.safetensors"), hidden).unwrap();
     refused(&["x.safetensors"], both);
-    run_in(dir.path(), "inspect x.safetensors").success().stderr("");
+    dir.run("inspect x.safetensors").quiet();
 
     for (name, other) in [("gguf/plain.gguf", "a GGUF file"), ("pytorch/tied.pt", "a PyTorch")] {
         let file = fs::read(fixture(name)).unwrap();
@@ -210,6 +201,6 @@ fn a_file_of_two_formats_is_refused_by_name() {
     fs::write(path("x.npz"), [&[0; 20][..], &zip].concat()).unwrap();
     let other = "x.npz: it is other bytes, and also a ZIP archive, from byte 20 to ";
     for command in ["verify", "inspect", "stats"] {
-        run_in(dir.path(), &[command, "x.npz"]).fails(1, other);
+        dir.run(&[command, "x.npz"]).fails(1, other);
     }
 }

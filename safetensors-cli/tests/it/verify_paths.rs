@@ -1,9 +1,5 @@
 //! `safetensors verify`: how files are named, found and passed over.
 
-use std::fs;
-
-use predicates::prelude::*;
-
 use crate::fixtures::*;
 
 #[test]
@@ -11,7 +7,7 @@ fn other_ways_to_name_a_file_are_the_same_file() {
     let dir = temp_dir();
     small_file(dir.path(), "a.safetensors");
     let mut command = safetensors();
-    let absolute = dir.path().join("a.safetensors");
+    let absolute = dir.at("a.safetensors");
     command
         .current_dir(dir.path())
         .args(["verify", "a.safetensors", "./a.safetensors", "."])
@@ -30,13 +26,13 @@ fn a_shard_that_the_index_names_in_other_case_is_checked_once() {
     let index = sharded(dir.path());
     let named = fs::read_to_string(&index).unwrap();
     fs::write(&index, named.replace("model-00002", "Model-00002")).unwrap();
-    let run = run_in(dir.path(), "verify --strict .");
-    if dir.path().join("Model-00002-of-00002.safetensors").exists() {
+    let run = dir.run("verify --strict .");
+    if dir.at("Model-00002-of-00002.safetensors").exists() {
         let expected =
             "./model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 14 B\n";
         run.success().stdout(native(expected)).stderr("");
     } else {
-        run.code(1).stdout(predicate::str::contains("3 checked: 2 sound, 1 not"));
+        run.code(1).stdout(contains("3 checked: 2 sound, 1 not"));
     }
 }
 
@@ -45,20 +41,16 @@ fn two_variants_in_one_directory_are_no_strays() {
     let dir = temp_dir();
     sharded(dir.path());
     for i in 1..=2 {
-        let name =
-            |variant| dir.path().join(format!("model{variant}-0000{i}-of-00002.safetensors"));
+        let name = |variant| dir.at(format!("model{variant}-0000{i}-of-00002.safetensors"));
         fs::copy(name(""), name(".fp16")).unwrap();
     }
-    let index = fs::read_to_string(dir.path().join("model.safetensors.index.json")).unwrap();
-    fs::write(
-        dir.path().join("model.fp16.safetensors.index.json"),
-        index.replace("model-", "model.fp16-"),
-    )
-    .unwrap();
-    safetensors().args(["verify", "--strict"]).arg(dir.path()).assert().success().stderr("");
+    let index = dir.text("model.safetensors.index.json");
+    fs::write(dir.at("model.fp16.safetensors.index.json"), index.replace("model-", "model.fp16-"))
+        .unwrap();
+    safetensors().args(["verify", "--strict"]).arg(dir.path()).assert().quiet();
     safetensors()
         .args(["verify", "--strict"])
-        .arg(dir.path().join("model.safetensors.index.json"))
+        .arg(dir.at("model.safetensors.index.json"))
         .assert()
         .success();
 }
@@ -68,13 +60,13 @@ fn two_variants_in_one_directory_are_no_strays() {
 fn a_link_that_leads_nowhere_is_not_passed_over() {
     let dir = temp_dir();
     small_file(dir.path(), "good.safetensors");
-    std::os::unix::fs::symlink("../blobs/gone", dir.path().join("model.safetensors")).unwrap();
+    std::os::unix::fs::symlink("../blobs/gone", dir.at("model.safetensors")).unwrap();
     // A link to a directory is not followed, and does not count as a file.
-    std::os::unix::fs::symlink(".", dir.path().join("loop.safetensors")).unwrap();
+    std::os::unix::fs::symlink(".", dir.at("loop.safetensors")).unwrap();
     let mut command = safetensors();
     let error = matches("^error: ./model.safetensors: No such file[^\n]*\n$");
     let command = command.current_dir(dir.path()).args(["verify", "."]).assert();
-    command.code(1).stdout(predicate::str::contains("2 checked: 1 sound, 1 not")).stderr(error);
+    command.code(1).stdout(contains("2 checked: 1 sound, 1 not")).stderr(error);
 }
 
 #[cfg(unix)]
@@ -84,11 +76,10 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
 
     let dir = temp_dir();
     small_file(dir.path(), "good.safetensors");
-    fs::create_dir(dir.path().join("secret")).unwrap();
-    sharded(&dir.path().join("secret"));
-    let lock = |mode| {
-        fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(mode)).unwrap()
-    };
+    fs::create_dir(dir.at("secret")).unwrap();
+    sharded(&dir.at("secret"));
+    let lock =
+        |mode| fs::set_permissions(dir.at("secret"), fs::Permissions::from_mode(mode)).unwrap();
     lock(0o000);
     let verify = |path: &str| as_a_user(dir.path()).args(["verify", path]).output();
     // Other users may have no access to root's build directory.
@@ -115,7 +106,7 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
 #[test]
 fn a_fifo_that_is_found_is_refused_and_not_waited_for() {
     let dir = temp_dir();
-    let fifo = dir.path().join("fifo.safetensors");
+    let fifo = dir.at("fifo.safetensors");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let mut command = safetensors();
     command.timeout(std::time::Duration::from_secs(20)).arg("verify").arg(dir.path());
@@ -126,11 +117,11 @@ fn a_fifo_that_is_found_is_refused_and_not_waited_for() {
 fn names_in_upper_case_are_found() {
     let dir = temp_dir();
     small_file(dir.path(), "X.SAFETENSORS");
-    fs::write(dir.path().join("bad.SafeTensors"), "no header").unwrap();
+    dir.write("bad.SafeTensors", "no header");
     let verify = safetensors().current_dir(dir.path()).args(["verify", "."]).assert();
     let sound = native("./X.SAFETENSORS: ok, 2 tensors, 8 parameters, 40 B\n");
     verify
         .code(1)
         .stdout(format!("{sound}\n2 checked: 1 sound, 1 not; 40 B\n"))
-        .stderr(predicate::str::contains("bad.SafeTensors"));
+        .stderr(contains("bad.SafeTensors"));
 }

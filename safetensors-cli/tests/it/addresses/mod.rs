@@ -24,26 +24,15 @@ use std::path::Path;
 use assert_cmd::Command;
 use safetensors_core::{SaveOptions, ShardOptions, TensorBuf, save_sharded, serialize};
 
-/// The variables that would change what the command does with an address.
-const VARIABLES: [&str; 12] = [
-    "HF_TOKEN",
-    "HF_TOKEN_PATH",
-    "HF_HOME",
-    "HF_HUB_CACHE",
-    "HF_ENDPOINT",
-    "HF_HUB_OFFLINE",
-    "TRANSFORMERS_OFFLINE",
-    "HTTP_PROXY",
-    "http_proxy",
-    "ALL_PROXY",
-    "all_proxy",
-    "AWS_PROFILE",
-];
+/// The variables that would change what the command does with an address, or its colours.
+const VARIABLES: &str = "HF_TOKEN HF_TOKEN_PATH HF_HOME HF_HUB_CACHE HF_ENDPOINT HF_HUB_OFFLINE \
+     TRANSFORMERS_OFFLINE HTTP_PROXY http_proxy ALL_PROXY all_proxy AWS_PROFILE NO_COLOR \
+     CLICOLOR_FORCE CLICOLOR";
 
 /// The command under test, in a directory that it may write to.
 pub(crate) fn safetensors(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
-    for variable in VARIABLES.into_iter().chain(["NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR"]) {
+    for variable in VARIABLES.split(' ') {
         command.env_remove(variable);
     }
     command.current_dir(dir).env("HF_HOME", dir.join("hf")).args(args);

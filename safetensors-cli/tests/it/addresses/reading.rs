@@ -256,21 +256,12 @@ fn nothing_is_changed_in_place() {
     let dir = tempfile::tempdir().unwrap();
     let server = Web::new().with("model.safetensors", file());
     let address = server.address("model.safetensors");
+    let init = ["--architecture", "a", "--implementation", "i", "--title", "t"];
     for args in [
         &["metadata", "set", &address, "a=b"][..],
         &["metadata", "remove", &address, "format"],
         &["metadata", "clear", &address],
-        &[
-            "modelspec",
-            "init",
-            &address,
-            "--architecture",
-            "a",
-            "--implementation",
-            "i",
-            "--title",
-            "t",
-        ],
+        &[&["modelspec", "init", &address], &init[..]].concat(),
         &["digest", "--record", &address],
     ] {
         let refused = error(safetensors(dir.path(), args), 2);

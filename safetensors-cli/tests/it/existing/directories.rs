@@ -1,7 +1,5 @@
 //! What an output in a directory replaces.
 
-use std::fs;
-
 use safetensors_delta::Encoding;
 
 use super::{Make, Must, check, delta, file, inputs, writers};
@@ -66,22 +64,23 @@ fn a_directory_is_replaced_as_the_rule_says() {
         for (name, make, must) in &states {
             let dir = temp_dir();
             inputs(dir.path());
-            make(&dir.path().join("o"));
-            let command = &writer.args.0[..writer.args.0.len().min(2)];
-            let must = match (command, *name, *must) {
+            make(&dir.at("o"));
+            let must = match (*name, *must) {
                 // The pages are files of other names.
-                (["manual"], _, Must::Force) => Must::Write,
-                (["manual"], _, Must::Refuse(code, _)) => Must::Refuse(code, "o: "),
+                (_, Must::Force) if writer.is("manual") => Must::Write,
+                (_, Must::Refuse(code, _)) if writer.is("manual") => Must::Refuse(code, "o: "),
                 // A delta takes the place of a delta, and a checkpoint that of a checkpoint.
-                (["delta", "apply"], "a delta", _) => Must::Refuse(1, "is a delta"),
-                (["delta", "make" | "squash"], it, Must::Force) if it != "a delta" => {
+                ("a delta", _) if writer.is("delta apply") => Must::Refuse(1, "is a delta"),
+                (it, Must::Force)
+                    if it != "a delta" && writer.is("delta") && !writer.is("delta apply") =>
+                {
                     Must::Refuse(1, "o: ")
                 }
-                (_, _, must) => must,
+                (_, must) => must,
             };
             check(writer, dir.path(), "o", must, true);
             if matches!(*name, "files that stay" | "a delta") {
-                assert_eq!(fs::read(dir.path().join("o/notes.txt")).unwrap(), b"a text");
+                assert_eq!(dir.read("o/notes.txt"), b"a text");
             }
         }
     }
@@ -94,13 +93,13 @@ fn a_dry_run_fails_in_a_directory_that_cannot_be_written() {
 
     let dir = temp_dir();
     inputs(dir.path());
-    fs::create_dir(dir.path().join("locked")).unwrap();
+    fs::create_dir(dir.at("locked")).unwrap();
     let mode = |mode| {
         let permissions = fs::Permissions::from_mode(mode);
-        fs::set_permissions(dir.path().join("locked"), permissions).unwrap();
+        fs::set_permissions(dir.at("locked"), permissions).unwrap();
     };
     mode(0o555);
-    fs::set_permissions(dir.path().join("key.pem"), fs::Permissions::from_mode(0o644)).ok();
+    fs::set_permissions(dir.at("key.pem"), fs::Permissions::from_mode(0o644)).ok();
     for writer in writers() {
         let out = format!("locked/{}", writer.name.unwrap_or("o"));
         check(&writer, dir.path(), &out, Must::Refuse(1, "ermission denied"), false);

@@ -1,14 +1,10 @@
 //! What a file replaces or hides.
 
-use std::fs;
 #[cfg(unix)]
 use std::process::Command;
 
-use predicates::prelude::*;
-use safetensors_core::Checkpoint;
-
 use super::{Make, Must, check, file, inputs, writers};
-use crate::convert::{convert, list};
+use crate::convert::list;
 use crate::fixtures::*;
 
 #[test]
@@ -40,10 +36,10 @@ fn a_file_is_replaced_as_the_rule_says() {
         for (_, make, must) in &states {
             let dir = temp_dir();
             inputs(dir.path());
-            make(&dir.path().join(name));
+            make(&dir.at(name));
             let must = match must {
                 // Nothing but a signature is replaced by one.
-                Must::Force if writer.args.0[0] == "sign" => Must::Refuse(1, "exists"),
+                Must::Force if writer.is("sign") => Must::Refuse(1, "exists"),
                 must => *must,
             };
             check(&writer, dir.path(), name, must, true);
@@ -51,8 +47,8 @@ fn a_file_is_replaced_as_the_rule_says() {
         let dir = temp_dir();
         inputs(dir.path());
         // A directory that is named like a file is a directory for `convert`.
-        if writer.args.0[0] != "convert" {
-            fs::create_dir(dir.path().join(name)).unwrap();
+        if !writer.is("convert") {
+            fs::create_dir(dir.at(name)).unwrap();
             check(&writer, dir.path(), name, Must::Refuse(1, "found a directory"), true);
         }
     }
@@ -64,28 +60,29 @@ fn a_shard_is_replaced_only_by_itself() {
     let shard = "sh/model-00001-of-00002.safetensors";
     let dir = temp_dir();
     inputs(dir.path());
-    fs::create_dir(dir.path().join("sh")).unwrap();
-    sharded(&dir.path().join("sh"));
+    fs::create_dir(dir.at("sh")).unwrap();
+    sharded(&dir.at("sh"));
     #[cfg(unix)]
-    std::os::unix::fs::symlink(shard, dir.path().join("link.safetensors")).unwrap();
+    std::os::unix::fs::symlink(shard, dir.at("link.safetensors")).unwrap();
     for writer in writers().iter().filter(|it| it.name.is_some()) {
-        if matches!(writer.args.0[0], "convert" | "map") && writer.name != Some("o.safetensors") {
+        let is_of_names = writer.is("convert") || writer.is("map");
+        if is_of_names && writer.name != Some("o.safetensors") {
             continue;
         }
         check(writer, dir.path(), shard, never, true);
     }
-    let again = |args: &[&str]| convert(dir.path(), &[&[shard, shard], args].concat());
+    let again = |args: &[&str]| dir.convert(&[&[shard, shard], args].concat());
     again(&["--prefix", "p.", "--force"]).fails(1, "is a shard of");
     again(&["--dtype", "bf16"]).fails(1, "would lose precision: a");
     again(&["--dtype", "f64"]).success();
     again(&["--dtype", "bf16", "--force"]).success();
     #[cfg(unix)]
-    convert(dir.path(), "in.safetensors link.safetensors --force").fails(1, "is a shard of");
+    dir.convert("in.safetensors link.safetensors --force").fails(1, "is a shard of");
     // One that is gone may come back, from wherever.
-    fs::rename(dir.path().join(shard), dir.path().join("saved.safetensors")).unwrap();
-    convert(dir.path(), &["in.safetensors", shard]).code(1);
-    convert(dir.path(), &["saved.safetensors", shard]).success();
-    assert_eq!(Checkpoint::open(dir.path().join("sh")).unwrap().len(), 2);
+    fs::rename(dir.at(shard), dir.at("saved.safetensors")).unwrap();
+    dir.convert(&["in.safetensors", shard]).code(1);
+    dir.convert(&["saved.safetensors", shard]).success();
+    assert_eq!(dir.open("sh").len(), 2);
 }
 
 #[test]
@@ -93,23 +90,23 @@ fn what_a_file_would_hide_is_named() {
     for before in ["model.safetensors.index.json", "weights.safetensors"] {
         let dir = temp_dir();
         inputs(dir.path());
-        fs::create_dir(dir.path().join("sh")).unwrap();
+        fs::create_dir(dir.at("sh")).unwrap();
         if before == "weights.safetensors" {
-            file(&dir.path().join("sh"), before, &["c"], 2.0);
+            file(&dir.at("sh"), before, &["c"], 2.0);
         } else {
-            sharded(&dir.path().join("sh"));
+            sharded(&dir.at("sh"));
         }
         let out = "sh/model.safetensors";
         for writer in writers().iter().filter(|it| it.name == Some("o.safetensors")) {
             check(writer, dir.path(), out, Must::Force, true);
-            fs::remove_file(dir.path().join(out)).unwrap();
+            fs::remove_file(dir.at(out)).unwrap();
         }
         let error =
             format!("error: {out} would hide {before}, which sh opens as; --force writes it\n");
-        convert(dir.path(), &["in.safetensors", out]).code(1).stderr(native(&error));
+        dir.convert(&["in.safetensors", out]).code(1).stderr(native(&error));
         // What is made of it hides nothing else.
         let told = format!("; the directory opens as it, and no longer as {before}\n");
-        convert(dir.path(), &["sh", out]).success().stdout(predicate::str::ends_with(told));
+        dir.convert(&["sh", out]).success().stdout(ends_with(told));
     }
 }
 
@@ -121,7 +118,7 @@ fn a_file_that_appears_in_the_meantime_is_not_replaced() {
     inputs(dir.path());
     // It is copied, because a save would wait, too.
     file(dir.path(), "other.safetensors", &["other"], 1.0);
-    let d = dir.path().join("d");
+    let d = dir.at("d");
     for out in ["d", "d/model.safetensors"] {
         fs::create_dir(&d).unwrap();
         let held = crate::races::lock(&d);
@@ -129,7 +126,7 @@ fn a_file_that_appears_in_the_meantime_is_not_replaced() {
         command.current_dir(dir.path()).args(["convert", "in.safetensors", out]);
         let waiting = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(500));
-        fs::copy(dir.path().join("other.safetensors"), d.join("model.safetensors")).unwrap();
+        fs::copy(dir.at("other.safetensors"), d.join("model.safetensors")).unwrap();
         drop(held);
         let output = waiting.wait_with_output().unwrap();
         let error =

@@ -1,7 +1,7 @@
 //! Inputs that are their own outputs.
 
 use super::{content, file};
-use crate::convert::{convert, list};
+use crate::convert::list;
 use crate::fixtures::*;
 
 #[test]
@@ -25,35 +25,35 @@ fn an_input_is_replaced_where_nothing_is_lost() {
         (&[file, file, "-f", "x"], Some("2 of its 3 tensors would be lost: w.weight, y")),
     ] {
         let before = content(dir.path());
-        let run = convert(dir.path(), &[args, &["-n"]].concat());
+        let run = dir.convert(&[args, &["-n"]].concat());
         match problem {
             None => run.success(),
             Some(problem) => run.code(1).stdout("").stderr(lost(problem)),
         };
         assert_eq!(content(dir.path()), before);
         if let Some(problem) = problem {
-            convert(dir.path(), args).code(1).stdout("").stderr(lost(problem));
+            dir.convert(args).code(1).stdout("").stderr(lost(problem));
             assert_eq!(content(dir.path()), before);
         }
     }
     // Digests are metadata that is not kept, and of two values for one key the first is.
-    run_in(dir.path(), &["digest", "--record", file]).success();
+    dir.run(&["digest", "--record", file]).success();
     let digests = lost("1 of its 3 metadata keys would be lost: safetensors_bridge.xxh3_128");
-    convert(dir.path(), &[file, file]).code(1).stderr(digests);
-    run_in(dir.path(), &["metadata", "remove", file, "safetensors_bridge.xxh3_128"]).success();
-    run_in(dir.path(), &["metadata", "set", file, "a=2"]).success();
+    dir.convert(&[file, file]).code(1).stderr(digests);
+    dir.run(&["metadata", "remove", file, "safetensors_bridge.xxh3_128"]).success();
+    dir.run(&["metadata", "set", file, "a=2"]).success();
     let other = lost("1 of its 2 metadata keys would be lost: a");
-    convert(dir.path(), &["b.safetensors", file, file]).code(1).stderr(other);
-    convert(dir.path(), &[file, file, "--dtype", "f64"]).success();
+    dir.convert(&["b.safetensors", file, file]).code(1).stderr(other);
+    dir.convert(&[file, file, "--dtype", "f64"]).success();
 
     let shards = temp_dir();
     sharded(shards.path());
-    convert(shards.path(), ". . --prefix p.").success();
+    shards.convert(". . --prefix p.").success();
     let error =
         "error: . is an input, and 1 of its 2 tensors would be lost: p.b; --force replaces it\n";
-    convert(shards.path(), ". . -f p.a").code(1).stderr(error);
+    shards.convert(". . -f p.a").code(1).stderr(error);
     let parts = ["--ranks", "2", "--rule", "*=uneven:0"];
-    convert(shards.path(), &[&[".", "parts"], &parts[..]].concat()).success();
-    convert(shards.path(), "parts parts").success();
+    shards.convert(&[&[".", "parts"], &parts[..]].concat()).success();
+    shards.convert("parts parts").success();
     assert_eq!(list(&shards.path().join("parts")), ["model.safetensors"]);
 }

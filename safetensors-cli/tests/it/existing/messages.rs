@@ -1,11 +1,6 @@
 //! What is said of an output that exists: the error, the dry run, the question on a terminal.
 
-use std::fs;
-
-use predicates::prelude::*;
-
 use super::{content, file, inputs};
-use crate::convert::convert;
 use crate::fixtures::*;
 
 #[test]
@@ -13,11 +8,9 @@ fn the_error_says_what_is_there_and_what_to_do() {
     let dir = temp_dir();
     inputs(dir.path());
     file(dir.path(), "c.safetensors", &["z", "y\u{202e}"], 1.0);
-    fs::create_dir(dir.path().join("d")).unwrap();
-    (1..6).for_each(|i| {
-        fs::write(dir.path().join(format!("d/model-0000{i}-of-00009.safetensors")), "x").unwrap()
-    });
-    fs::write(dir.path().join("notes.npz"), "12345").unwrap();
+    fs::create_dir(dir.at("d")).unwrap();
+    (1..6).for_each(|i| dir.write(format!("d/model-0000{i}-of-00009.safetensors"), "x"));
+    dir.write("notes.npz", "12345");
     for (out, held) in [
         ("c.safetensors", "2 tensors, 16 B"),
         ("notes.npz", "5 B"),
@@ -30,10 +23,10 @@ fn the_error_says_what_is_there_and_what_to_do() {
         let error = format!(
             "error: {out} exists: it has {held}, and would be replaced; --force replaces it\n"
         );
-        convert(dir.path(), &["in.safetensors", "same.safetensors", out, "--prefix", "p."]).code(1);
-        convert(dir.path(), &["in.safetensors", out]).code(1).stdout("").stderr(error);
+        dir.convert(&["in.safetensors", "same.safetensors", out, "--prefix", "p."]).code(1);
+        dir.convert(&["in.safetensors", out]).code(1).stdout("").stderr(error);
         let would = format!("\nwould replace {out} ({held}) with 2 tensors, 16 B");
-        convert(dir.path(), &["in.safetensors", out, "-n", "--force"]).shows(would);
+        dir.convert(&["in.safetensors", out, "-n", "--force"]).shows(would);
     }
 }
 
@@ -52,9 +45,7 @@ fn a_dry_run_of_a_change_names_the_keys() {
         (&["digest", "--record", "in.safetensors"], "set safetensors_bridge.xxh3_128"),
     ] {
         let would = format!("would replace in.safetensors (2 tensors, 16 B): {keys}");
-        run_in(dir.path(), &[args, &["-n"]].concat())
-            .success()
-            .stdout(predicate::str::starts_with(would));
+        dir.run(&[args, &["-n"]].concat()).success().stdout(starts_with(would));
         assert_eq!(content(dir.path()), before);
     }
 }
@@ -65,10 +56,12 @@ fn a_terminal_is_asked() {
     use crate::pty::Session;
     let dir = temp_dir();
     inputs(dir.path());
-    fs::create_dir(dir.path().join("sh")).unwrap();
-    sharded(&dir.path().join("sh"));
-    fs::write(dir.path().join("map.html"), "old").unwrap();
-    let questions: [(&[&str], &str); 4] = [
+    fs::create_dir(dir.at("sh")).unwrap();
+    sharded(&dir.at("sh"));
+    dir.write("map.html", "old");
+    fs::create_dir(dir.at("d")).unwrap();
+    file(&dir.at("d"), "a.safetensors", &["w", "b"], 3.0);
+    let questions: [(&[&str], &str); 6] = [
         (
             &["convert", "in.safetensors", "same.safetensors", "--prefix", "p."],
             "same.safetensors exists: it has 2 tensors, 16 B, and would be replaced; replace it? [y/N]",
@@ -85,6 +78,14 @@ fn a_terminal_is_asked() {
             &["map", "same.safetensors", "-o", "map.html"],
             "map.html exists: it has 3 B, and would be replaced; replace it? [y/N]",
         ),
+        (
+            &["delta", "apply", "base", "weight_v000001", "d"],
+            "d would hide a.safetensors, which d opens as; write it? [y/N]",
+        ),
+        (
+            &["delta", "apply", "base", "weight_v000001", "base"],
+            "base is an input, and the deltas change model.safetensors; replace it? [y/N]",
+        ),
     ];
     for (args, question) in questions {
         let before = content(dir.path());
@@ -100,7 +101,7 @@ fn a_terminal_is_asked() {
     let before = content(dir.path());
     let mut command = safetensors();
     command.current_dir(dir.path()).args(["convert", "-", "same.safetensors", "--prefix", "p."]);
-    let from = fs::read(dir.path().join("in.safetensors")).unwrap();
+    let from = dir.read("in.safetensors");
     command.write_stdin(from).assert().fails(1, "--force");
     assert_eq!(content(dir.path()), before);
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use regex::bytes::Regex;
 use safetensors_core::edit::{is_torn, restore_header};
 use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 use tempfile::TempDir;
@@ -205,6 +206,31 @@ impl Case {
         copy(self.template.path(), directory.path());
         directory
     }
+}
+
+/// Every file and directory of a run, with its bytes.
+pub(crate) type State = Vec<(String, Vec<u8>)>;
+
+/// What a run has left. The names of temporary files and of saves for ranks are chosen by chance.
+pub(crate) fn state(root: &Path) -> State {
+    let hidden = Regex::new(r"(^|/)\.[^/]*\.tmp").unwrap();
+    let attempt = Regex::new(r"convert-\d+-\d+").unwrap();
+    let plain = |bytes: &[u8]| attempt.replace_all(bytes, &b"convert"[..]).into_owned();
+    let (mut all, mut below) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(directory) = below.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = plain(path.strip_prefix(root).unwrap().as_os_str().as_encoded_bytes());
+            let name = hidden.replace_all(&name, &b"$1.tmp"[..]).into_owned();
+            let bytes = if path.is_dir() { Vec::new() } else { plain(&fs::read(&path).unwrap()) };
+            all.push((String::from_utf8(name).unwrap(), bytes));
+            if path.is_dir() {
+                below.push(path);
+            }
+        }
+    }
+    all.sort();
+    all
 }
 
 /// A file, or those of a directory that are not hidden.

@@ -14,6 +14,7 @@
 mod cases;
 mod strace;
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -21,7 +22,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use cases::{Case, FILE, FOLDER, change_last_byte, make_delta, old_file, old_folder, run};
+use cases::{
+    Case, FILE, FOLDER, State, change_last_byte, make_delta, old_file, old_folder, run, state,
+};
 use safetensors_core::SaveOptions;
 use strace::{Call, Fault, Outcome};
 
@@ -35,7 +38,7 @@ const SAMPLED: [Fault; 2] = [Fault::Error("ENOSPC"), Fault::Error("EACCES")];
 const SELDOM: [Fault; 2] = [Fault::ErrorsFromHere("ENOSPC"), Fault::ErrorsFromHere("EACCES")];
 
 /// What came out of all runs of a case.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Tally {
     old: usize,
     new: usize,
@@ -44,8 +47,8 @@ struct Tally {
     killed: usize,
     /// Left with half a header or half the data, which was refused and could be restored.
     restored: usize,
-    /// Runs of which a hidden file stayed behind, mostly because removing it failed.
-    leftovers: usize,
+    /// What was left by each run, and whether it succeeded.
+    states: HashSet<(State, bool)>,
 }
 
 impl Tally {
@@ -87,10 +90,17 @@ fn check(case: &Case) {
     });
     let (tally, problems) = (tally.into_inner().unwrap(), problems.into_inner().unwrap());
     assert!(problems.is_empty(), "{}:\n{}", case.name, problems.join("\n"));
-    assert!(calls.len() >= 20 && tally.old > 0 && tally.new > 0, "{tally:?}");
+    assert!(calls.len() >= 20 && tally.old > 0 && tally.new > 0, "{}", case.name);
     let kills = faults.iter().filter(|(_, fault)| matches!(fault, Fault::Killed)).count();
     assert_eq!(tally.killed, kills);
-    say(&format!("{}: {} system calls, {tally:?}", case.name, calls.len()));
+    let Tally { old, new, late, killed, restored, states } = tally;
+    say(&format!(
+        "{}: {} system calls; {old} old, {new} new, {late} late, {killed} killed, {restored} \
+         restored, {} states",
+        case.name,
+        calls.len(),
+        states.len()
+    ));
 }
 
 /// What is tried, and at which calls.
@@ -102,12 +112,13 @@ fn faults<'a>(case: &Case, calls: &'a [Call]) -> Vec<(&'a Call, Fault)> {
     let always = if all || !is_like_others { &ALWAYS[..] } else { &[Fault::Killed] };
     let (mut faults, mut reads) = (Vec::new(), 0..);
     for (number, call) in calls.iter().enumerate() {
-        // Killed where it only reads, a process leaves what the calls before have left.
-        let is_killed = all || !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0);
+        // Where it only reads, a process that is killed leaves what the calls before have left, and
+        // one whose reads all fail from there leaves what one does of which a read fails.
+        let is_followed = all || !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0);
         let sampled = SAMPLED.iter().enumerate();
         let sampled = sampled.filter(|(i, _)| all || (number + i).is_multiple_of(4));
         let seldom = if all { &SELDOM[..] } else { &[] };
-        let always = always.iter().filter(|fault| is_killed || !matches!(fault, Fault::Killed));
+        let always = always.iter().filter(|fault| is_followed || matches!(fault, Fault::Error(_)));
         let here = always.chain(sampled.map(|(_, fault)| fault)).chain(seldom);
         faults.extend(here.map(|&fault| (call, fault)));
     }
@@ -138,10 +149,14 @@ fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &Mutex<Tally>) -> Re
         return Err("exit code 0, and nothing done".into());
     }
     tally.lock().unwrap().count(run.outcome, is_new);
-    if case.is_checkpoint && matches!(fault, Fault::Killed) {
+    let state = (state(directory), run.outcome == Outcome::Exit(0));
+    if !tally.lock().unwrap().states.insert(state) {
+        // From here on, all is as it was after an earlier fault.
+        return Ok(());
+    }
+    if case.is_checkpoint {
         case.verifies(directory)?;
     }
-
     if run.outcome != Outcome::Exit(0) {
         case.run_again(directory).map_err(|error| format!("run again: {error}"))?;
         if case.found(directory).as_ref() != Ok(&case.new) {
@@ -152,7 +167,6 @@ fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &Mutex<Tally>) -> Re
             return Err(format!("run again: {left:?} stay behind"));
         }
     }
-    tally.lock().unwrap().leftovers += usize::from(!case.hidden_files(directory).is_empty());
     Ok(())
 }
 
