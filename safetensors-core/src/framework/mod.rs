@@ -22,6 +22,8 @@ mod files;
 #[cfg(feature = "std")]
 mod samples;
 #[cfg(feature = "std")]
+mod scalar;
+#[cfg(feature = "std")]
 mod staged;
 
 use alloc::boxed::Box;
@@ -35,6 +37,8 @@ use files::read_into_host;
 pub use files::{load, load_path, prepare, read_in_batches, save, save_sharded, synced_later};
 #[cfg(feature = "std")]
 pub use samples::{Sample, SampleBatch, Samples};
+#[cfg(feature = "std")]
+pub use scalar::RecordScalar;
 
 #[cfg(feature = "std")]
 pub use crate::file::hash::signed_name;
@@ -54,7 +58,7 @@ pub use crate::format::error::similar_names;
 pub use crate::format::error::text::{NameList, Quoted};
 use crate::format::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
-pub use crate::format::header::{PARAM_IDS_KEY, RecordScalar, SCALARS_KEY};
+pub use crate::format::header::{PARAM_IDS_KEY, SCALARS_KEY};
 pub use crate::format::other_format::OtherFormat;
 #[cfg(feature = "std")]
 pub use crate::format::parallel::{default_threads, in_order, in_parallel};
