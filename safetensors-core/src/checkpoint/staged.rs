@@ -257,7 +257,8 @@ pub(super) fn unless_refused<D: WritableDirectory>(
     if options.overwrites() {
         return Ok(());
     }
-    let (pattern, index) = (options.pattern(), options.pattern().index_name());
+    let pattern = options.pattern();
+    let index = pattern.index_name();
     let exists =
         |name: &str| Err(Error::from(ErrorKind::FileExists).in_path(directory.path().join(name)));
     if let Some(name) = found.keys().find(|name| pattern.matches(name) || **name == index) {

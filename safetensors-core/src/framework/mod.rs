@@ -10,10 +10,12 @@
 //!
 //! | for | there are |
 //! |---|---|
-//! | adapters that read or write by themselves | [`read_in_batches`]; without a page of their own: `check_bools`, `write_native`, `write_exactly`, `write_in_pieces`, `synced_later`, `in_parallel` |
+//! | adapters that read by themselves | [`read_in_batches`], [`in_parallel`] |
 //! | memory of a device | [`read_staged`] |
 //! | batches of a training | [`Samples`] |
-//! | tools | [`OtherFormat`], [`default_threads`]; `NameList`, `Quoted`, `Span` |
+//! | tools | [`OtherFormat`], [`default_threads`] |
+//!
+//! What has no page here is shared by the packages of this repository alone.
 
 #[cfg(feature = "std")]
 mod expanded;
