@@ -15,7 +15,6 @@ mod names;
 mod parse;
 #[cfg(feature = "std")]
 mod read;
-#[cfg(feature = "std")]
 mod scan;
 #[cfg(test)]
 mod tests;
