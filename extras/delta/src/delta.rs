@@ -67,7 +67,7 @@ impl Delta {
     /// # Errors
     ///
     /// [`ErrorKind::NotADelta`](safetensors_core::ErrorKind::NotADelta) for a checkpoint; the
-    /// errors of [`Checkpoint::open_delta_in`]; the [kinds](ErrorKind) of this crate for an index
+    /// errors of [`Checkpoint::open_foreign_in`]; the [kinds](ErrorKind) of this crate for an index
     /// and files that do not agree, or that are of a kind that is not known here.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
@@ -86,7 +86,7 @@ impl<S: ReadAt> Delta<S> {
         limits: &Limits,
     ) -> Result<Self> {
         let store = Arc::new(store);
-        let (files, index) = Checkpoint::open_delta_in(Arc::clone(&store), path, limits)?;
+        let (files, index) = Checkpoint::open_foreign_in(Arc::clone(&store), path, limits)?;
         let path = files.index_path().unwrap_or(Path::new("")).to_owned();
         let delta = Self::read(files, &index, limits).map_err(|error| error.in_path(path))?;
         let home = delta.path().parent().unwrap_or(Path::new(""));

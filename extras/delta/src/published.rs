@@ -124,7 +124,7 @@ impl<T: Store + 'static> Root<T> {
         }
         let full = full()?;
         // A delta whose index is not there yet is none.
-        let is_full = !full.files().iter().all(CheckpointFile::looks_like_delta);
+        let is_full = !full.files().iter().all(CheckpointFile::looks_foreign);
         Ok(is_full.then_some(Published::Full(full)))
     }
 

@@ -53,10 +53,9 @@ pub(crate) fn check_alone(directory: &Path, files: &[String], attempt: &str) -> 
     }
     let mut others = LocalStore.list(directory).map_err(|error| error.in_path(directory))?;
     others.retain(|entry| {
-        let is_own = || files.contains(&entry.name) && is_of(directory, &entry.name, attempt);
         entry.kind == FileKind::File
             && CheckpointPath::from_name(&entry.name).is_some()
-            && !is_own()
+            && !(files.contains(&entry.name) && is_of(directory, &entry.name, attempt))
     });
     let (Some(file), false) = (files.first(), others.is_empty()) else { return Ok(()) };
     refuse_to_hide(directory)?;

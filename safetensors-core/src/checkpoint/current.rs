@@ -31,7 +31,7 @@ pub(super) fn current<T: Store>(
 ) -> Result<Option<Index>> {
     failpoint::hit("read the old checkpoint").map_err(|error| Error::io(error, directory))?;
     let found = match index {
-        // A delta that another one replaces stays whole, too.
+        // A foreign one that another replaces stays whole, too.
         Some(index) => Index::read_any(store, index, &highest_limits()).map(Some),
         None => of_one_file(store, directory),
     };
@@ -81,7 +81,7 @@ pub(super) fn old_files<T: Store>(
 fn opened_files<T: Store>(store: &T, directory: &Path) -> Result<BTreeSet<String>> {
     let Ok(found) = locate(store, directory) else { return Ok(BTreeSet::new()) };
     let name = found.path().strip_prefix(directory).ok().and_then(Path::to_str);
-    // Such as the index of a delta further below, which belongs to an epoch.
+    // Such as a foreign index further below, which belongs to an epoch.
     let Some(name) = name.filter(|name| Path::new(name).parent() == Some(Path::new(""))) else {
         return Ok(BTreeSet::new());
     };

@@ -10,7 +10,8 @@ use super::names::is_safe;
 use super::store::{Store, read_to_vec};
 use crate::file::io::ReadAt;
 use crate::format::error::{Error, ErrorKind, IndexProblem, Result};
-use crate::format::header::{DELTA_BASE_KEY, Limits, Metadata};
+use crate::format::header::{Limits, Metadata};
+use crate::format::other_format::FOREIGN_BASE_KEY;
 
 /// The content of an index file. A `weight_map` maps tensors to shards. Here it is inverted: each
 /// shard has the names of its tensors, and the shards are sorted by name.
@@ -21,34 +22,34 @@ pub(crate) struct Index {
     pub(crate) total_size: Option<u64>,
     /// The strings in the index's metadata.
     pub(crate) metadata: Metadata,
-    /// Whether the shards hold a delta, whose tensors are none of a model.
-    pub(crate) is_delta: bool,
+    /// Whether only the package that has written the shards knows what their tensors mean.
+    pub(crate) is_foreign: bool,
 }
 
 impl Index {
-    /// Reads and checks an index file. The index of a delta is refused.
+    /// Reads and checks an index file. A foreign one is refused.
     pub(crate) fn read<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let index = Self::read_any(store, path, limits)?;
-        if index.is_delta { Err(index.refused().in_path(path)) } else { Ok(index) }
+        if index.is_foreign { Err(index.refused().in_path(path)) } else { Ok(index) }
     }
 
-    /// Reads and checks the index of a delta.
-    pub(super) fn read_delta<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
+    /// Reads and checks a foreign index.
+    pub(super) fn read_foreign<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let index = Self::read_any(store, path, limits)?;
-        if index.is_delta {
+        if index.is_foreign {
             Ok(index)
         } else {
             Err(Error::from(ErrorKind::NotADelta).in_path(path))
         }
     }
 
-    /// The error for a delta: read as numbers, compressed differences would be a model of nonsense.
+    /// The error for a foreign index: read as numbers, its tensors would be a model of nonsense.
     pub(super) fn refused(&self) -> Error {
-        let base = self.metadata.get(DELTA_BASE_KEY).cloned().unwrap_or_default();
+        let base = self.metadata.get(FOREIGN_BASE_KEY).cloned().unwrap_or_default();
         ErrorKind::IsDelta { base }.into()
     }
 
-    /// Reads and checks an index file, also that of a delta.
+    /// Reads and checks an index file, also a foreign one.
     pub(super) fn read_any<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
         let limit = limits.index_bytes;
@@ -65,14 +66,14 @@ impl Index {
     pub(crate) fn parse(json: &[u8], limits: &Limits) -> Result<Self, IndexProblem> {
         let text = std::str::from_utf8(json)
             .map_err(|error| IndexProblem::NotUtf8 { offset: error.valid_up_to() })?;
-        let IndexFile { shards, total_size, strings, is_delta } = IndexFile::parse(text, limits)?;
-        // A delta may change nothing.
-        if shards.is_empty() && !is_delta {
+        let IndexFile { shards, total_size, strings, is_foreign } = IndexFile::parse(text, limits)?;
+        // A foreign one may need no tensors.
+        if shards.is_empty() && !is_foreign {
             return Err(IndexProblem::Empty);
         }
         match shards.keys().find(|name| !is_safe(name)) {
             Some(name) => Err(IndexProblem::UnsafeName { name: name.clone() }),
-            None => Ok(Self { shards, total_size, metadata: strings, is_delta }),
+            None => Ok(Self { shards, total_size, metadata: strings, is_foreign }),
         }
     }
 

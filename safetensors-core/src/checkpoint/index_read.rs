@@ -10,7 +10,8 @@ use serde::de::{self, DeserializeSeed, Deserializer, Error as _, IgnoredAny, Map
 use serde_json::value::RawValue;
 
 use crate::format::error::{Escaped, IndexProblem};
-use crate::format::header::{DELTA_KEY, Limits, Metadata, duplicate_key};
+use crate::format::header::{Limits, Metadata, duplicate_key};
+use crate::format::other_format::FOREIGN_KEY;
 
 /// The parts of an index file that are used. Everything else in it is skipped.
 #[derive(Debug, Default)]
@@ -20,8 +21,8 @@ pub(super) struct IndexFile {
     pub(super) total_size: Option<u64>,
     /// The strings in the index's `metadata`.
     pub(super) strings: Metadata,
-    /// Whether `metadata` has the key that only the index of a delta has.
-    pub(super) is_delta: bool,
+    /// Whether `metadata` has the key of a foreign index.
+    pub(super) is_foreign: bool,
 }
 
 impl IndexFile {
@@ -158,7 +159,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
         let mut seen = BTreeSet::new();
         while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
             self.most.check(seen.len())?;
-            self.file.is_delta |= key == DELTA_KEY && value.get() != "null";
+            self.file.is_foreign |= key == FOREIGN_KEY && value.get() != "null";
             if let Ok(text) = serde_json::from_str(value.get()) {
                 self.file.strings.insert(key.clone(), text);
             } else if key == "total_size" {

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::index::Index;
 use super::names::{
-    FILE_SUFFIX, INDEX_SUFFIX, STANDARD_DELTA, STANDARD_FILE, STANDARD_INDEX, UQFF_SUFFIX,
-    is_shard_of_several,
+    FILE_SUFFIX, INDEX_SUFFIX, STANDARD_FILE, STANDARD_INDEX, UQFF_SUFFIX, is_shard_of_several,
 };
 use super::store::{FileKind, LocalStore, Store, StoreEntry};
 use crate::file::hash::MANIFEST;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
+use crate::format::other_format::FOREIGN_FOLDER;
 
 /// The most subdirectories that are searched for an error message. The error for a directory
 /// without a checkpoint lists the files of tensors one level down.
@@ -28,8 +28,8 @@ pub enum CheckpointPath {
 impl CheckpointPath {
     /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json`
     /// file is an index, every other file contains tensors, and a directory is searched for either.
-    /// No file is read but one: the index in `model.delta`, where the directory may be an epoch of
-    /// a training whose model is a delta.
+    /// No file is read but one: a foreign index in a folder of the directory, where that may be an
+    /// epoch of a training.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl CheckpointPath {
     }
 
     /// [`files`](Self::files) for a copy or a list, which does not need to understand them: also
-    /// those of a delta, which `files` refuses.
+    /// those of a foreign index, which `files` refuses.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
 /// other index, then the only file. A single file that is one of several shards by its name is no
 /// checkpoint: the other shards and the index are missing. So is a file next to `.uqff` files.
 ///
-/// The index of a delta in `model.delta`, which readers refuse, comes before the only file if
+/// A foreign index in the [`FOREIGN_FOLDER`], which readers refuse, comes before the only file if
 /// `manifest.json` says that this is an epoch of a training: the file is then the state of a
 /// scheduler, say, and not the model. It also comes where there is neither index nor file.
 fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
@@ -188,14 +188,14 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     let is_uqff =
         |entry: &&StoreEntry| entry.kind == FileKind::File && entry.name.ends_with(UQFF_SUFFIX);
     files.extend(entries.iter().filter(is_uqff).map(|entry| entry.name.as_str()));
-    let index = directory.join(STANDARD_DELTA).join(STANDARD_INDEX);
+    let index = directory.join(FOREIGN_FOLDER).join(STANDARD_INDEX);
     let has = |kind, name| entries.iter().any(|entry| entry.kind == kind && entry.name == name);
     let is_epoch = has(FileKind::File, MANIFEST);
     if indexes.is_empty()
         && (files.is_empty() || is_epoch)
-        && has(FileKind::Directory, STANDARD_DELTA)
+        && has(FileKind::Directory, FOREIGN_FOLDER)
         && is_file(&index)?
-        && is_delta(store, &index, is_epoch)?
+        && is_foreign(store, &index, is_epoch)?
     {
         return Ok(CheckpointPath::Index(index));
     }
@@ -212,12 +212,12 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     }
 }
 
-/// Whether an index is that of a delta. One that cannot be understood, or whose name alone is
+/// Whether an index is foreign. One that cannot be understood, or whose name alone is
 /// known, is so in the directory of an epoch: opening it says what is wrong, and another file of
 /// the epoch does not take its place.
-fn is_delta<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool> {
+fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool> {
     match Index::read_any(store, index, &Limits::default()) {
-        Ok(index) => Ok(index.is_delta),
+        Ok(index) => Ok(index.is_foreign),
         Err(error) if matches!(error.kind(), ErrorKind::BadIndex { .. }) => Ok(is_epoch),
         Err(error) => Err(error),
     }

@@ -18,11 +18,6 @@ pub(crate) const STANDARD_FILE: &str = "model.safetensors";
 /// A directory that contains this index, and not the [`STANDARD_FILE`], opens as it.
 pub(crate) const STANDARD_INDEX: &str = "model.safetensors.index.json";
 
-/// A directory that contains no index, and a delta in a directory of this name, is an epoch of a
-/// training whose model is a delta, if the manifest of an epoch or no other file of tensors is
-/// there.
-pub(super) const STANDARD_DELTA: &str = "model.delta";
-
 /// Marks the second name of a shard that is about to be replaced, for example
 /// `model.replaced-1.safetensors`.
 const REPLACED: &str = ".replaced-";

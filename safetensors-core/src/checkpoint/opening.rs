@@ -116,7 +116,7 @@ impl<T: Store> Opener<'_, T> {
     /// have parts of tensors: then the others are there as well.
     fn open_file(&self, path: &Path, directory: Option<&Path>) -> Opened<T> {
         let file = self.file(path)?;
-        self.refuse_delta(&file)?;
+        self.refuse_foreign(&file)?;
         match directory {
             Some(_) if divided::has_parts(&file) => {
                 whole::join(path, Checkpoint::of_file(file), None, self.limits).map(Some)
@@ -179,7 +179,7 @@ impl<T: Store> Opener<'_, T> {
     /// Opens one file as a checkpoint.
     pub(crate) fn alone(&self, path: &Path) -> Result<Checkpoint<T::File>> {
         let file = self.file(path)?;
-        self.refuse_delta(&file)?;
+        self.refuse_foreign(&file)?;
         Checkpoint::from_single(file)
     }
 
@@ -187,7 +187,7 @@ impl<T: Store> Opener<'_, T> {
     /// sorted.
     pub(super) fn each(&self, paths: &[PathBuf]) -> Result<Checkpoint<T::File>> {
         let files = self.files(paths)?;
-        files.iter().try_for_each(|file| self.refuse_delta(file))?;
+        files.iter().try_for_each(|file| self.refuse_foreign(file))?;
         Checkpoint::from_files(files)
     }
 
@@ -271,27 +271,27 @@ impl<T: Store> Opener<'_, T> {
         Ok(())
     }
 
-    /// Fails for a file of a delta that is opened alone. Nothing is looked up for one that cannot
-    /// be that.
-    fn refuse_delta(&self, file: &CheckpointFile<T::File>) -> Result<()> {
-        if !file.looks_like_delta() {
+    /// Fails for a file of a foreign index that is opened alone. Nothing is looked up for one that
+    /// cannot be that.
+    fn refuse_foreign(&self, file: &CheckpointFile<T::File>) -> Result<()> {
+        if !file.looks_foreign() {
             return Ok(());
         }
-        match self.delta_index(&file.path) {
+        match self.foreign_index(&file.path) {
             Some((_, index)) => Err(index.refused().in_path(&file.path)),
             None => Ok(()),
         }
     }
 
-    /// The index of the delta that names a file, if it is in the same directory.
-    pub(super) fn delta_index(&self, file: &Path) -> Option<(PathBuf, Index)> {
+    /// The foreign index that names a file, if it is in the same directory.
+    pub(super) fn foreign_index(&self, file: &Path) -> Option<(PathBuf, Index)> {
         let path = file.with_file_name(STANDARD_INDEX);
         if !matches!(self.store.kind(&path), Ok(Some(FileKind::File))) {
             return None;
         }
         let index = Index::read_any(self.store, &path, self.limits).ok()?;
         let names_it =
-            index.is_delta && index.files_beside(&path).iter().any(|named| named == file);
+            index.is_foreign && index.files_beside(&path).iter().any(|named| named == file);
         names_it.then_some((path, index))
     }
 }

@@ -102,7 +102,8 @@ impl FilePattern {
         let stem = name.strip_suffix(FILE_SUFFIX).filter(|whole| stem(name) == Some(whole))?;
         let found = |(at, _)| shard_numbers(&stem[at..]).map(|numbers| (&stem[..at], numbers));
         let (prefix, (shard, shards, rest)) = stem.match_indices('-').find_map(found)?;
-        let (shard, shards) = (shard.parse::<usize>().ok()?, shards.parse().ok()?);
+        let shard = shard.parse::<usize>().ok()?;
+        let shards = shards.parse().ok()?;
         let pattern = Self { prefix: prefix.into(), rest: rest.into() };
         // A pattern has more than an ending.
         let is_named = pattern.file_name(0, 1) != FILE_SUFFIX;

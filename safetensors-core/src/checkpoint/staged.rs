@@ -171,7 +171,7 @@ impl LocalDirectory {
         error.moved_below(self.staging(), &self.directory)
     }
 
-    /// A checkpoint, or a delta, with names of its own. Its files are written to the
+    /// A checkpoint, or files of a foreign index, with names of its own. Its files are written to the
     /// [`staging`](Self::staging) directory: `main`, which is its single file or its index, the
     /// files that this index names, and those that go `beside` them, as paths relative to that
     /// directory.
@@ -257,7 +257,8 @@ pub(super) fn unless_refused<D: WritableDirectory>(
     if options.overwrites() {
         return Ok(());
     }
-    let (pattern, index) = (options.pattern(), options.pattern().index_name());
+    let pattern = options.pattern();
+    let index = pattern.index_name();
     let exists =
         |name: &str| Err(Error::from(ErrorKind::FileExists).in_path(directory.path().join(name)));
     if let Some(name) = found.keys().find(|name| pattern.matches(name) || **name == index) {

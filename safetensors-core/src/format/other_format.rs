@@ -8,6 +8,19 @@ const LENGTH_BYTES: usize = 8;
 /// A length that no header has: more than twice the default limit.
 const IMPOSSIBLE: u64 = 1 << 28;
 
+/// The key, in the metadata of an index, that makes it foreign: only the package that writes such
+/// files knows what their tensors mean. It is that of a delta.
+#[cfg(feature = "std")]
+pub(crate) const FOREIGN_KEY: &str = "delta_encoding";
+
+/// The key there of the checkpoint without which the files mean nothing.
+#[cfg(feature = "std")]
+pub(crate) const FOREIGN_BASE_KEY: &str = "base_version";
+
+/// The folder, in that of an epoch of a training, of the files of a foreign index.
+#[cfg(feature = "std")]
+pub(crate) const FOREIGN_FOLDER: &str = "model.delta";
+
 /// A format other than safetensors that a file looks like, by its first bytes. It is displayed as
 /// in an error.
 ///

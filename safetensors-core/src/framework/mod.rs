@@ -10,10 +10,12 @@
 //!
 //! | for | there are |
 //! |---|---|
-//! | adapters that read or write by themselves | [`read_in_batches`]; without a page of their own: `check_bools`, `write_native`, `write_exactly`, `write_in_pieces`, `synced_later`, `in_parallel` |
+//! | adapters that read by themselves | [`read_in_batches`], [`in_parallel`] |
 //! | memory of a device | [`read_staged`] |
 //! | batches of a training | [`Samples`] |
-//! | tools | [`OtherFormat`], [`default_threads`]; `NameList`, `Quoted`, `Span` |
+//! | tools | [`OtherFormat`], [`default_threads`] |
+//!
+//! What has no page here is shared by the packages of this repository alone.
 
 #[cfg(feature = "std")]
 mod expanded;
@@ -21,6 +23,8 @@ mod expanded;
 mod files;
 #[cfg(feature = "std")]
 mod samples;
+#[cfg(feature = "std")]
+mod scalar;
 #[cfg(feature = "std")]
 mod staged;
 
@@ -35,6 +39,8 @@ use files::read_into_host;
 pub use files::{load, load_path, prepare, read_in_batches, save, save_sharded, synced_later};
 #[cfg(feature = "std")]
 pub use samples::{Sample, SampleBatch, Samples};
+#[cfg(feature = "std")]
+pub use scalar::RecordScalar;
 
 #[cfg(feature = "std")]
 pub use crate::file::hash::signed_name;
@@ -54,7 +60,7 @@ pub use crate::format::error::similar_names;
 pub use crate::format::error::text::{NameList, Quoted};
 use crate::format::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
-pub use crate::format::header::{PARAM_IDS_KEY, RecordScalar, SCALARS_KEY};
+pub use crate::format::header::{PARAM_IDS_KEY, SCALARS_KEY};
 pub use crate::format::other_format::OtherFormat;
 #[cfg(feature = "std")]
 pub use crate::format::parallel::{default_threads, in_order, in_parallel};

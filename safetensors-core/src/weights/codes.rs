@@ -79,7 +79,8 @@ fn integer(code: u32, mask: u32, turn: u32, first: i32) -> f32 {
 /// count. It is compiled for each rule.
 macro_rules! by_rule {
     ($codes:expr, $number:ident => $work:expr) => {{
-        let (values, mask) = (&$codes.values[..], $codes.values.len() as u32 - 1);
+        let values = &$codes.values[..];
+        let mask = values.len() as u32 - 1;
         match $codes.rule {
             Rule::Integer { turn, first } => {
                 let $number = |code: u32| integer(code, mask, turn, first);

@@ -212,8 +212,8 @@ where
     }
 
     /// Fetches tensors, and keeps their bytes in memory until the result is dropped. Everything
-    /// that reads these tensors finds them there, also what cannot wait: candle's `VarBuilder`,
-    /// burn's `CheckpointStore`. For quantised weights that are read as numbers, fetch all tensors
+    /// that reads these tensors finds them there, also what cannot wait, such as candle's
+    /// `VarBuilder`. For quantised weights that are read as numbers, fetch all tensors
     /// that are stored, and before that [list](crate::Checkpoint::quantized_weights) the weights by
     /// [`run`](Self::run), which fetches the settings beside the files.
     ///

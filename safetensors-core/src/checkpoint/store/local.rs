@@ -34,22 +34,7 @@ impl Store for LocalStore {
     /// Names that are not UTF-8 are left out.
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        let list = || {
-            let mut entries = Vec::new();
-            for entry in fs::read_dir(directory)? {
-                let entry = entry?;
-                let Ok(name) = entry.file_name().into_string() else { continue };
-                let kind = match entry.file_type() {
-                    // The listing has the type. Of 100,000 files, none is looked up.
-                    Ok(found) if !found.is_symlink() => kind(found.is_dir()),
-                    // A dangling link, or a file that was removed meanwhile, counts as a file.
-                    _ => kind(fs::metadata(entry.path()).is_ok_and(|found| found.is_dir())),
-                };
-                entries.push(StoreEntry { name, kind });
-            }
-            Ok(entries)
-        };
-        list().map_err(|error| Error::io(error, directory))
+        list(directory).map_err(|error| Error::io(error, directory))
     }
 
     /// The version consists of the file's identity, its length and the time of the last write.
@@ -127,4 +112,21 @@ impl Store for PerhapsLocal {
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         LocalStore.version(path)
     }
+}
+
+/// The entries of a directory.
+fn list(directory: &Path) -> io::Result<Vec<StoreEntry>> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let kind = match entry.file_type() {
+            // The listing has the type. Of 100,000 files, none is looked up.
+            Ok(found) if !found.is_symlink() => kind(found.is_dir()),
+            // A dangling link, or a file that was removed meanwhile, counts as a file.
+            _ => kind(fs::metadata(entry.path()).is_ok_and(|found| found.is_dir())),
+        };
+        entries.push(StoreEntry { name, kind });
+    }
+    Ok(entries)
 }

@@ -37,8 +37,8 @@ pub(crate) enum Place {
     Manifest,
     /// In a signature in the directory of the file.
     Signature,
-    /// In a delta, which has a digest of its base and can be anywhere.
-    Delta,
+    /// In a checkpoint that depends on this one, and can be anywhere.
+    Dependent,
 }
 
 /// What becomes of a record.
@@ -66,9 +66,9 @@ pub(crate) struct Record(pub(crate) Place, [Fate; 4]);
 
 use Fate::{Doubtful, Follows, Forgotten, Refused, Removed, Stays, Unseen};
 
-/// All records. The digests of tensors and the base of a delta depend on names and data, the SHA-256
-/// on the data, and the attempt on the save that has made the file. A manifest depends on every byte
-/// of the header, and a signature on every byte of the file.
+/// All records. The digests of tensors, and those that a dependent checkpoint has of them, depend on
+/// names and data, the SHA-256 on the data, and the attempt on the save that has made the file. A
+/// manifest depends on every byte of the header, and a signature on every byte of the file.
 #[rustfmt::skip]
 pub(crate) const RECORDS: [Record; 6] = [
     //                                header    names     data      file
@@ -77,7 +77,7 @@ pub(crate) const RECORDS: [Record; 6] = [
     Record(Place::Entry(ATTEMPT_KEY), [Stays,    Stays,    Stays,    Forgotten]),
     Record(Place::Manifest,           [Refused,  Refused,  Refused,  Refused]),
     Record(Place::Signature,          [Doubtful, Doubtful, Doubtful, Doubtful]),
-    Record(Place::Delta,              [Stays,    Unseen,   Unseen,   Unseen]),
+    Record(Place::Dependent,          [Stays,    Unseen,   Unseen,   Unseen]),
 ];
 
 impl Record {
@@ -88,7 +88,7 @@ impl Record {
     fn key(&self) -> Option<&'static str> {
         match self.0 {
             Place::Entry(key) => Some(key),
-            Place::Manifest | Place::Signature | Place::Delta => None,
+            Place::Manifest | Place::Signature | Place::Dependent => None,
         }
     }
 }

@@ -84,14 +84,12 @@ pub(crate) fn header_backup(path: &Path) -> PathBuf {
 /// Whether the file at this path is a backup of a header, by its first bytes. Links are not
 /// followed, and special files are not opened.
 pub(crate) fn is_header_backup(path: &Path) -> bool {
-    let magic = || {
-        let mut found = [0; BACKUP_MAGIC.len()];
-        let is_file = fs::symlink_metadata(path).ok()?.is_file();
-        is_file.then_some(())?;
-        FileSource::open_now(path).ok()?.read_exact_at(&mut found, 0).ok()?;
-        Some(found)
-    };
-    magic() == Some(BACKUP_MAGIC)
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        return false;
+    }
+    let Ok(source) = FileSource::open_now(path) else { return false };
+    let mut found = [0; BACKUP_MAGIC.len()];
+    source.read_exact_at(&mut found, 0).is_ok() && found == BACKUP_MAGIC
 }
 
 /// The beginning of the names of all temporary files of a file. [`ID_LEN`] characters and

@@ -10,6 +10,7 @@ use std::path::Path;
 /// file may get the identity of a removed one. Where that matters, hold the file open, or compare
 /// its times as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct Identity {
     /// The device or, on Windows, the serial number of the volume.
     #[cfg(any(unix, windows, target_os = "wasi"))]

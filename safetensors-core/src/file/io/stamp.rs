@@ -98,9 +98,9 @@ impl Inode {
     /// atomic save, and its bytes are the same.
     ///
     /// So do several names, now or at opening, because names come and go where files are kept under
-    /// several: with the deltas of a training, each save adds one and each deletion removes one.
-    /// The price is that a write into a file with several names is not seen if its length stays and
-    /// its time of writing is set back.
+    /// several: with checkpoints of a training that share files, each save adds one and each
+    /// deletion removes one. The price is that a write into a file with several names is not seen
+    /// if its length stays and its time of writing is set back.
     fn may_have_been_written(&self, now: &Self, path: &Path) -> bool {
         let other_cause =
             |now: &Self| (now.links, now.mode, now.owner) != (self.links, self.mode, self.owner);

@@ -39,10 +39,10 @@ impl<S> CheckpointFile<S> {
         &self.archive
     }
 
-    /// Whether the file may be one of a delta: it has nothing but rows of bytes, with a checksum
-    /// under the name of each. For the package `safetensors-delta`.
+    /// Whether the file may be one of a foreign index, which only the package that has written it
+    /// understands: it has nothing but rows of bytes, with an entry of metadata for each.
     #[doc(hidden)]
-    pub fn looks_like_delta(&self) -> bool {
+    pub fn looks_foreign(&self) -> bool {
         let header = self.archive.header();
         !header.is_empty()
             && header.iter().all(|info| {

@@ -123,8 +123,8 @@ impl LoadOptions {
 
     /// Sets whether [`framework::load`](crate::framework::load) also returns a clone of each tensor
     /// for every [alias](crate::Checkpoint::aliases): a name that was dropped when the tensor was
-    /// saved. On by default. A clone shares the elements in candle; it is a copy in ndarray and
-    /// burn.
+    /// saved. On by default. A clone shares the elements in candle; it is a copy in
+    /// other libraries.
     #[must_use]
     pub fn aliases(mut self, aliases: bool) -> Self {
         self.aliases = aliases;

@@ -163,10 +163,11 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
         buf: &'b mut TensorBuf,
         conversion: Option<ReadConversion<'t>>,
     ) {
-        let (tensor, base) = (wanted.tensor, wanted.tensor.file_offset());
+        let tensor = wanted.tensor;
+        let base = tensor.file_offset();
         let longest = longest(tensor.source());
-        let (file_bits, memory_bits) =
-            (u64::from(tensor.dtype().bits()), u64::from(buf.dtype().bits()));
+        let file_bits = u64::from(tensor.dtype().bits());
+        let memory_bits = u64::from(buf.dtype().bits());
         let elements = longest as u64 * 8 / memory_bits;
         let step = longest as u64 * file_bits / memory_bits;
         let part = |offset, first, bytes: &'b mut [u8]| ReadPart {

@@ -63,12 +63,13 @@ impl<'t, S> TensorRead<'t, '_, S> {
 
     /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
     pub(crate) fn reserve(&self, options: &LoadOptions) -> Result<Reserved<'_>> {
-        let reserve = || {
-            let conversion = self.conversion(options)?;
-            let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
-            Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
-        };
-        reserve().map_err(|error| self.tensor.locate(error))
+        self.try_to_reserve(options).map_err(|error| self.tensor.locate(error))
+    }
+
+    fn try_to_reserve(&self, options: &LoadOptions) -> Result<Reserved<'_>> {
+        let conversion = self.conversion(options)?;
+        let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
+        Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
     }
 
     /// Moves rows to their places after they are read.

@@ -76,7 +76,8 @@ impl Format {
     /// Whether each value of `other` is also a value of this format: numbers, zeros with their
     /// sign, infinities and NaN.
     pub(crate) fn holds(self, other: Self) -> bool {
-        let (special, others) = (self.special, other.special);
+        let special = self.special;
+        let others = other.special;
         let (exponent, mantissa) = self.largest_parts();
         let (other_exponent, other_mantissa) = other.largest_parts();
         special.has_sign() >= others.has_sign()

@@ -315,7 +315,7 @@ pub enum ErrorKind {
     InManifest { manifest: std::path::PathBuf },
     /// A file exists that [`SaveOptions::overwrite`](crate::SaveOptions::overwrite) keeps.
     #[cfg(feature = "std")]
-    // burn-store's words, which programs that come from there may look for.
+    // The words of a library's own store, which programs that come from there may look for.
     #[error("File already exists; overwrite(true) replaces it")]
     FileExists,
     /// The path leads to something other than a regular file: a directory or a special file.

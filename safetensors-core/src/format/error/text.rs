@@ -27,7 +27,8 @@ pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (text, (start, end)) = (self.0, ESCAPED);
+        let text = self.0;
+        let (start, end) = ESCAPED;
         let (head, tail) = if fitting(text.chars(), start + end) == text.len() {
             (text, "")
         } else {
@@ -89,7 +90,8 @@ pub(crate) struct Shape<'a>(pub(crate) &'a [usize]);
 
 impl fmt::Display for Shape<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (dims, (most, ends)) = (self.0, DIMS);
+        let dims = self.0;
+        let (most, ends) = DIMS;
         if dims.len() <= most {
             return write!(f, "{dims:?}");
         }

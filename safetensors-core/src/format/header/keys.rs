@@ -28,15 +28,15 @@ pub(crate) const CONTINUES_KEY: &str = "safetensors_bridge.continues";
 /// The prefix of every key of this project.
 const OWN_PREFIX: &str = "safetensors_bridge.";
 
-/// The metadata key of the ids that burn gives parameters: a JSON object with a number for each
-/// name of a tensor. Of a tensor that holds several parameters, it has their paths in the module.
+/// The metadata key of the ids that a library gives parameters: a JSON object with a number for
+/// each name of a tensor. Of a tensor that holds several parameters, it has their paths in the module.
 /// The ids follow a tensor that is renamed or left out, as attributes do.
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub const PARAM_IDS_KEY: &str = "safetensors_bridge.param_ids";
 
-/// The metadata key of the numbers that a record of burn has beside its tensors, such as the steps
-/// of an optimizer: a JSON object with a [`RecordScalar`](super::RecordScalar) for each name.
+/// The metadata key of the numbers that a training has beside its tensors, such as the steps of an
+/// optimizer: a JSON object with a [`RecordScalar`](crate::framework::RecordScalar) for each name.
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub const SCALARS_KEY: &str = "safetensors_bridge.scalars";
@@ -59,14 +59,6 @@ pub(crate) const FILES_KEY: &str = "safetensors_bridge.files";
 /// checkpoints has.
 #[cfg(feature = "std")]
 pub(crate) const DCP_KEY: &str = "DCP_SHARDING_INFO";
-
-/// The key, in the metadata of an index, that makes it the index of a delta.
-#[cfg(feature = "std")]
-pub(crate) const DELTA_KEY: &str = "delta_encoding";
-
-/// The key there of the checkpoint that the delta changes.
-#[cfg(feature = "std")]
-pub(crate) const DELTA_BASE_KEY: &str = "base_version";
 
 /// The key of the version of [`DCP_KEY`].
 #[cfg(feature = "std")]

@@ -15,8 +15,6 @@ mod names;
 mod parse;
 #[cfg(feature = "std")]
 mod read;
-#[cfg(feature = "std")]
-mod scalar;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -35,8 +33,7 @@ pub(crate) use encode::{HeaderEntry, encode};
 pub(crate) use keys::{ATTEMPT_KEY, DIGESTS_KEY, METADATA_KEY, SHA256_KEY, is_reserved};
 #[cfg(feature = "std")]
 pub(crate) use keys::{
-    AXIS_PREFIX, CONTINUES_KEY, DCP_KEY, DCP_VERSION_KEY, DELTA_BASE_KEY, DELTA_KEY, FILES_KEY,
-    FORMAT_KEY, PARTS_KEY,
+    AXIS_PREFIX, CONTINUES_KEY, DCP_KEY, DCP_VERSION_KEY, FILES_KEY, FORMAT_KEY, PARTS_KEY,
 };
 #[cfg(feature = "std")]
 pub use keys::{PARAM_IDS_KEY, SCALARS_KEY};
@@ -48,8 +45,6 @@ pub(crate) use mark::is_marked;
 pub(crate) use mark::mark;
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
-#[cfg(feature = "std")]
-pub use scalar::RecordScalar;
 #[cfg(feature = "std")]
 pub(crate) use unique_map::{UniqueMap, duplicate_key};
 

@@ -106,8 +106,10 @@ pub fn in_parallel<I, T: Send, B: Default>(
 pub fn default_threads() -> usize {
     // The result is kept, because asking the system takes as long as reading a megabyte.
     static CORES: OnceLock<usize> = OnceLock::new();
-    let cores = || *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
-    threads_of_environment().unwrap_or_else(|| cores().min(MAX_DEFAULT_THREADS))
+    threads_of_environment().unwrap_or_else(|| {
+        let cores = CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
+        MAX_DEFAULT_THREADS.min(*cores)
+    })
 }
 
 /// The number of threads that the environment variable sets, if it sets one.

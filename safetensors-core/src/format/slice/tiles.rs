@@ -129,7 +129,8 @@ impl Tiles {
     /// that grows with the dimensions.
     fn check_cover(&self, shape: &[usize], boxes: &[Tile]) -> Result<(), BadTiles> {
         let tiles = || self.tiles.iter().map(|tile| &boxes[tile.number]);
-        let (covered, all) = (tiles().map(Tile::volume).sum::<u128>(), volume(shape));
+        let covered = tiles().map(Tile::volume).sum::<u128>();
+        let all = volume(shape);
         if covered < all {
             let problem = format!("they have {covered} of the {all} elements of shape {shape:?}");
             return Err(BadTiles { tile: None, kind: bad(problem) });

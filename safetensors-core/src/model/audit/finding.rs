@@ -161,13 +161,14 @@ impl fmt::Display for Finding {
                 write!(f, "the data starts at byte {offset}, not at a multiple of 8")
             }
             Self::MisalignedTensors { tensor, offset, alignment, others, .. } => {
-                let (tensor, others) = (Quoted(tensor), Others(*others, "tensor", " too"));
+                let tensor = Quoted(tensor);
+                let others = Others(*others, "tensor", " too");
                 let should = format_args!("not at a multiple of {alignment}{others}");
                 write!(f, "tensor {tensor} lies at byte {offset}, {should}")
             }
             Self::UnindexedTensors { tensor, others, .. } => {
-                let (tensor, others) = (Quoted(tensor), Others(*others, "tensor", ""));
-                write!(f, "the index leaves out tensor {tensor}{others}")
+                let others = Others(*others, "tensor", "");
+                write!(f, "the index leaves out tensor {}{others}", Quoted(tensor))
             }
             Self::WrongTotalSize { expected, found, .. } => {
                 write!(f, "total_size is {found}, but the tensors have {expected} bytes")

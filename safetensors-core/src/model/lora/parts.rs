@@ -99,7 +99,8 @@ impl Parts {
     /// Tells what the tensors are for. `config` is that of a directory of PEFT.
     pub(super) fn of(source: &Source, config: Option<&Config>) -> Result<Self> {
         let mut parts = Self { modules: Vec::new(), whole: Vec::new() };
-        let (mut order, mut found) = (Vec::<&str>::new(), HashMap::<&str, Found>::new());
+        let mut order = Vec::<&str>::new();
+        let mut found = HashMap::<&str, Found>::new();
         for (position, tensor) in source.tensors().enumerate() {
             let name = tensor.name();
             if config.is_none() && name.starts_with(PEFT) {

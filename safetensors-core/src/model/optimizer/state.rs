@@ -23,7 +23,8 @@ pub(super) struct Owners(BTreeMap<String, BTreeSet<String>>);
 impl Owners {
     /// Sorts the tensors below `prefix` by their owners.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, prefix: &str) -> Result<Self> {
-        let (mut owners, mut mismatches) = (BTreeMap::<_, BTreeSet<_>>::new(), Vec::new());
+        let mut owners = BTreeMap::<_, BTreeSet<_>>::new();
+        let mut mismatches = Vec::new();
         let names = checkpoint.tensors().map(|tensor| tensor.name());
         for name in names.chain(checkpoint.aliases().map(|(alias, _)| alias)) {
             let Some(rest) = name.strip_prefix(prefix) else { continue };

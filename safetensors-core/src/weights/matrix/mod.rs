@@ -401,7 +401,8 @@ fn word_of(bytes: &[u8]) -> u64 {
 
 /// Widens numbers in the byte order of files.
 fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
-    let (pairs, words) = (bytes.as_chunks::<2>().0, bytes.as_chunks::<4>().0);
+    let (pairs, _) = bytes.as_chunks::<2>();
+    let (words, _) = bytes.as_chunks::<4>();
     match dtype {
         Dtype::F32 => out.iter_mut().zip(words).for_each(|(v, b)| *v = f32::from_le_bytes(*b)),
         Dtype::BF16 => {

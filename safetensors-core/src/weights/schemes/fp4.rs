@@ -191,7 +191,9 @@ fn experts(tensor: &Stored, scales: &Stored, name: &str, is_transposed: bool) ->
         return Err(mismatch(NAME, tensor, "shape [.., rows, groups, 16]", found));
     };
     check_shape(NAME, scales, &tensor.shape[..tensor.shape.len() - 1])?;
-    let (rows, groups, columns) = (*rows, *groups, groups * 32);
+    let rows = *rows;
+    let groups = *groups;
+    let columns = groups * 32;
     let lies = Lies::Rows { bits: columns as u64 * 4 };
     let codes = Matrix::new(tensor, Dtype::F4, lies, columns);
     let exponents = Matrix::rows(scales, numbers_of(NAME, scales)?, groups);

@@ -72,7 +72,8 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
     let aliases = model.aliases(&tensor.name).into_iter();
     let aliases = aliases.map(|name| Stored { name, ..tensor.clone() });
     let names: Vec<_> = [tensor.clone()].into_iter().chain(aliases).collect();
-    let (mut found, mut failed) = (None::<(&Stored, Weight)>, None);
+    let mut found = None::<(&Stored, Weight)>;
+    let mut failed = None;
     for named in &names {
         match (by_schemes(model, named), &found) {
             (Ok(Some(weight)), None) => found = Some((named, weight)),

@@ -1,4 +1,4 @@
-//! The index of a delta, which only `open_delta_in` opens.
+//! The index of a delta, which only `open_foreign_in` opens.
 
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::LocalStore;
@@ -23,7 +23,7 @@ fn write_delta(directory: &Path, metadata: &str) {
 }
 
 fn open_delta(path: &Path) -> Result<usize, Error> {
-    let (files, metadata) = Checkpoint::open_delta_in(LocalStore, path, &Limits::default())?;
+    let (files, metadata) = Checkpoint::open_foreign_in(LocalStore, path, &Limits::default())?;
     assert!(metadata.contains_key("delta_encoding"));
     files.check_unchanged().map(|()| files.len())
 }

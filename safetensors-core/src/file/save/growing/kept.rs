@@ -39,7 +39,8 @@ pub(super) fn put_kept(
     (from, start): (&File, u64),
     (to, offset): (&File, u64),
 ) -> io::Result<()> {
-    let (row, len) = (spread.row, spread.row * layers.outer);
+    let row = spread.row;
+    let len = row * layers.outer;
     if layers.outer <= 1 || row == spread.whole {
         return copy_range(from, start, to, offset, len);
     }

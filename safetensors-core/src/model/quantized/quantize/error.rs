@@ -3,6 +3,7 @@
 /// How far the numbers that a quantised weight stands for are from those that it was made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
+#[doc(hidden)]
 pub struct QuantizationError {
     /// The largest difference.
     pub max: f64,

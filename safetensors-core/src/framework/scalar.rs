@@ -5,8 +5,8 @@ use std::string::{String, ToString};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number or a boolean that a record of burn has beside its tensors. Its JSON, which the entry
-/// [`SCALARS_KEY`](super::SCALARS_KEY) has by name, keeps the type and all bits.
+/// A number or a boolean that a training has beside its tensors. Its JSON, which the entry
+/// [`SCALARS_KEY`](crate::framework::SCALARS_KEY) has by name, keeps the type and all bits.
 ///
 /// ```
 /// use safetensors_core::framework::RecordScalar;

@@ -1,5 +1,5 @@
-//! Opening the files of a delta, for the package that applies it. They look like those of a
-//! checkpoint, but their tensors are compressed differences, so no other way opens them.
+//! Opening the files of a foreign index, for the package that knows what they mean. They look like
+//! those of a checkpoint, but their tensors are no numbers of a model, so no other way opens them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,19 +14,18 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Limits, Metadata};
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Opens the files of a delta, which every other way to open a checkpoint refuses with
-    /// [`ErrorKind::IsDelta`]. Its tensors are the compressed differences, as U8. Besides them it
-    /// returns the strings in the metadata of the index alone, because the metadata of the files
-    /// has the names of tensors as its keys.
+    /// Opens the files of a foreign index, which every other way to open a checkpoint refuses with
+    /// [`ErrorKind::IsDelta`]. Besides them it returns the strings in the metadata of the index
+    /// alone, because the metadata of the files has the names of tensors as its keys.
     ///
-    /// It is for the package `safetensors-delta`, which says what the differences mean. The `path`
-    /// and the store are those of [`open_in`](Checkpoint::open_in).
+    /// It is for the package that says what the tensors mean. The `path` and the store are those of
+    /// [`open_in`](Checkpoint::open_in).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotADelta`]; the errors of [`open_in`](Checkpoint::open_in).
     #[doc(hidden)]
-    pub fn open_delta_in(
+    pub fn open_foreign_in(
         store: impl Store<File = S> + 'static,
         path: impl AsRef<Path>,
         limits: &Limits,
@@ -37,13 +36,13 @@ impl<S: ReadAt> Checkpoint<S> {
         until_settled(path, || {
             let index = match locate(&*store, path)? {
                 CheckpointPath::Index(index) => index,
-                // A directory opens as its `model.safetensors`, which a delta may have, too.
-                CheckpointPath::File(file) => match opener.delta_index(&file) {
+                // A directory opens as its `model.safetensors`, which a foreign index may name, too.
+                CheckpointPath::File(file) => match opener.foreign_index(&file) {
                     Some((index, _)) if file != path => index,
                     _ => return Err(Error::from(ErrorKind::NotADelta).in_path(file)),
                 },
             };
-            let opened = opener.open_indexed(&index, Index::read_delta)?;
+            let opened = opener.open_indexed(&index, Index::read_foreign)?;
             let Some(Indexed { index: read, shards, version }) = opened else { return Ok(None) };
             let files = Self::from_shards(shards, &read, &index, version)?;
             let files = files.in_store(Arc::clone(&store), false);
