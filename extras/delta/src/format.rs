@@ -48,7 +48,7 @@ impl Encoding {
     const ALL: [Self; 2] = [Self::Xor, Self::Overwrite];
 
     /// The word in the index of a delta that other programs read.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xor => "xor",
             Self::Overwrite => "overwrite",
@@ -105,7 +105,7 @@ impl ChecksumFormat {
     const ALL: [Self; 3] = [Self::Blake3, Self::Xxh3, Self::Adler32];
 
     /// The word in the index.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Blake3 => "blake3",
             Self::Xxh3 => "xxh3-128",

@@ -18,7 +18,7 @@
 //! Signer::parse(PRIVATE)?.sign(model, model.join("model.sig"))?;
 //!
 //! let verifier = Verifier::with_key(PUBLIC)?;
-//! assert_eq!(verifier.verify(model, model.join("model.sig"))?.files(), 1);
+//! assert_eq!(verifier.verify(model, model.join("model.sig"))?.files, 1);
 //!
 //! std::fs::write(model.join("config.json"), "[]")?;
 //! let error = verifier.verify(model, model.join("model.sig")).unwrap_err();

@@ -78,7 +78,7 @@ fn check(encoding: Encoding, base: &[u8], frame: &[u8]) {
     let checksum = Digest::of(expected.as_deref().unwrap_or_default()).to_string();
     let index = json!({
         "metadata": {
-            "version": "1", "base_version": "0", "delta_encoding": encoding.name(),
+            "version": "1", "base_version": "0", "delta_encoding": encoding.to_string(),
             "compression_format": "zstd", "checksum_format": "xxh3-128",
         },
         "weight_map": { "w": SHARD },

@@ -36,7 +36,7 @@ fn a_tensor_larger_than_the_memory_is_compared_and_applied() {
     drop((file, noise));
     let [old, new] = [old, new].map(|path| Checkpoint::open(path).unwrap());
     for encoding in [Encoding::Xor, Encoding::Overwrite] {
-        let path = directory.path().join(encoding.name());
+        let path = directory.path().join(encoding.to_string());
         let options = quick().encoding(encoding);
         let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
         let (delta, grown) = growth(resident(), || make(&old, tensors, &path, &options).unwrap());

@@ -44,14 +44,14 @@ fn every_dtype_and_size_comes_back() {
     new.get_mut("long").unwrap().2[300_000..400_000].fill(9);
     let scratch = Scratch::new(&old);
     for encoding in ENCODINGS {
-        let name = encoding.name();
-        let delta = scratch.make(name, &new, &quick().encoding(encoding)).unwrap();
+        let name = encoding.to_string();
+        let delta = scratch.make(&name, &new, &quick().encoding(encoding)).unwrap();
         delta.verify().unwrap();
         let changed: Vec<_> = delta.tensors().map(|tensor| tensor.name().to_owned()).collect();
         assert_eq!(changed.len(), old.len() - 2, "{changed:?}");
         assert!(!changed.contains(&"empty".into()) && !changed.contains(&"U8".into()));
         Chain::new([delta]).unwrap().verify(&scratch.base, &quick()).unwrap();
-        assert_eq!(scratch.apply(&[name]).unwrap(), new);
+        assert_eq!(scratch.apply(&[&name]).unwrap(), new);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::tensor_file::Blocks;
 ///
 /// let kind = Type::from_id(12).unwrap();
 /// assert_eq!(kind.to_string(), "Q4_K");
-/// assert_eq!((kind.block_len(), kind.block_bytes()), (256, 144));
+/// assert_eq!(kind.byte_len(&[2, 256]), Some(2 * 144));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type(&'static Row);
@@ -149,23 +149,23 @@ impl Type {
     }
 
     /// The name, as ggml writes it.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         self.0.name
     }
 
     /// The number of elements of a block; 1 for a plain type.
-    pub fn block_len(self) -> usize {
+    pub(super) fn block_len(self) -> usize {
         self.0.len
     }
 
     /// The number of bytes of a block, or of an element of a plain type.
-    pub fn block_bytes(self) -> usize {
+    pub(super) fn block_bytes(self) -> usize {
         self.0.bytes
     }
 
     /// The bytes of a tensor of this shape. `None` if its rows are not whole blocks, or if its size
     /// does not fit 64 bits.
-    pub(super) fn byte_len(self, shape: &[usize]) -> Option<u64> {
+    pub fn byte_len(self, shape: &[usize]) -> Option<u64> {
         let is_whole = shape.last().unwrap_or(&1).is_multiple_of(self.0.len);
         let elements = shape::element_count(shape).ok().filter(|_| is_whole)?;
         (elements / self.0.len as u64).checked_mul(self.0.bytes as u64)

@@ -102,6 +102,7 @@ impl ClientOptions {
     /// all attempts together: the host is not found, the connection is refused, or nothing answers.
     /// A connection that is interrupted later is not given up by this time, only by
     /// [`retries`](Self::retries).
+    #[doc(hidden)]
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.patience.connect_timeout = timeout;

@@ -128,21 +128,7 @@ impl RemoteFile {
 
     /// The version of the file that was opened: its ETag without quotes or, if the store has none,
     /// its length and the time of its last change. It is the same for a file of the disk.
-    ///
-    /// ```
-    /// # use safetensors_core::{SaveOptions, TensorView};
-    /// use safetensors_hub::remote::{self, RemoteOptions};
-    ///
-    /// # let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
-    /// # let options = RemoteOptions::new();
-    /// # options.save("memory:///version.safetensors", [("bias", bias)], &SaveOptions::new())?;
-    /// let checkpoint = remote::open("memory:///version.safetensors")?;
-    /// for file in checkpoint.files()[0].safetensors().source().sources() {
-    ///     println!("{}", file.version());
-    /// }
-    /// # Ok::<(), safetensors_core::Error>(())
-    /// ```
-    pub fn version(&self) -> String {
+    pub(super) fn version(&self) -> String {
         match &self.0 {
             Source::Disk(file) => {
                 let changed = file.file().metadata().and_then(|metadata| metadata.modified());

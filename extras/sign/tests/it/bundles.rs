@@ -57,7 +57,7 @@ fn a_signature_over_other_bytes_is_wrong() {
     }
     // Without a hint, only the signature tells that the key is another.
     let error = changed(|bundle| bundle["verificationMaterial"]["publicKey"] = json!({}));
-    assert_eq!(error.unwrap().files(), MODEL.len());
+    assert_eq!(error.unwrap().files, MODEL.len());
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.sig");
     let mut bundle: Value = serde_json::from_str(&text("p256.sig")).unwrap();
@@ -74,7 +74,7 @@ fn older_and_other_writers_are_read() {
     let key = BASE64.encode(text("p256.pub").as_bytes());
     let old = json!({"rawBytes": key, "keyDetails": "PKIX_ECDSA_P256_SHA_256"});
     let report = changed(|bundle| bundle["verificationMaterial"]["publicKey"] = old);
-    assert_eq!(report.unwrap().files(), MODEL.len());
+    assert_eq!(report.unwrap().files, MODEL.len());
     let key = BASE64.encode(text("other.pub").as_bytes());
     let error = changed(|it| it["verificationMaterial"]["publicKey"] = json!({"rawBytes": key}));
     assert!(matches!(kind(&error.unwrap_err()), ErrorKind::OtherKey { .. }));

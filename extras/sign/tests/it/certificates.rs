@@ -17,7 +17,7 @@ fn signatures_of_the_reference_verify() {
         ("rsa-root.pem", "rsa.sig", "certificate CN=rsa root"),
     ] {
         let report = verify(roots, signature).unwrap();
-        assert_eq!((report.files(), report.signer()), (MODEL.len(), subject), "{signature}");
+        assert_eq!((report.files, &*report.signer), (MODEL.len(), subject), "{signature}");
     }
 }
 
@@ -71,7 +71,7 @@ fn expired_certificates_can_be_allowed() {
     for (roots, signature) in [("root.pem", "expired.sig"), ("old-root.pem", "old.sig")] {
         let roots = Verifier::with_roots(&text(roots)).unwrap().allow_expired_certificates(true);
         let report = roots.verify(model().path(), fixture(signature)).unwrap();
-        assert_eq!(report.signer(), "certificate CN=signer");
+        assert_eq!(report.signer, "certificate CN=signer");
         // Nothing else is allowed by that.
         let error = roots.verify(model().path(), fixture("usage.sig")).unwrap_err();
         assert!(matches!(kind(&error), ErrorKind::BadCertificate { .. }), "{error}");

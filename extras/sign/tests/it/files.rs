@@ -41,16 +41,16 @@ fn what_differs_is_named() {
         r#"the files are not those that were signed; changed: "a/c"; missing: "config.json"; unsigned: "new.bin"; renamed: "a.b" to "moved""#
     ), "{message}");
     let report = differences(Err(error));
-    assert_eq!(report.changed(), ["a/c"]);
-    assert_eq!(report.missing(), ["config.json"]);
-    assert_eq!(report.unsigned(), ["new.bin"]);
-    assert_eq!(report.renamed(), [("a.b".to_owned(), "moved".to_owned())]);
+    assert_eq!(report.changed, ["a/c"]);
+    assert_eq!(report.missing, ["config.json"]);
+    assert_eq!(report.unsigned, ["new.bin"]);
+    assert_eq!(report.renamed, [("a.b".to_owned(), "moved".to_owned())]);
 
     // Unsigned files can be allowed; the other differences cannot.
     let lenient = verifier().ignore_unsigned_files(true).ignore("a").ignore("config.json");
     let report = differences(lenient.verify(dir.path(), fixture("p256.sig")));
-    assert_eq!(report.changed(), ["a/c"]);
-    assert_eq!(report.missing(), ["config.json"]);
+    assert_eq!(report.changed, ["a/c"]);
+    assert_eq!(report.missing, ["config.json"]);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn two_files_that_changed_places_are_changed() {
     let dir = model();
     fs::write(dir.path().join("a.b"), MODEL[1].1).unwrap();
     fs::write(dir.path().join("a/c"), MODEL[0].1).unwrap();
-    assert_eq!(differences(verify(dir.path())).changed(), ["a.b", "a/c"]);
+    assert_eq!(differences(verify(dir.path())).changed, ["a.b", "a/c"]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn letters_of_another_case_are_another_name() {
     fs::remove_file(dir.path().join("a.b")).unwrap();
     fs::write(dir.path().join("A.b"), "dot").unwrap();
     let renamed = [("a.b".to_owned(), "A.b".to_owned())];
-    assert_eq!(differences(verify(dir.path())).renamed(), renamed);
+    assert_eq!(differences(verify(dir.path())).renamed, renamed);
 }
 
 #[test]
@@ -80,21 +80,21 @@ fn unsigned_files_are_allowed_where_that_is_said() {
         fs::write(path, "").unwrap();
     }
     let unsigned = |verifier: Verifier, signature: &str| {
-        differences(verifier.verify(dir.path(), fixture(signature))).unsigned().to_vec()
+        differences(verifier.verify(dir.path(), fixture(signature))).unsigned.to_vec()
     };
     assert_eq!(unsigned(verifier(), "p256.sig"), ["a/d", "later/x"]);
     assert_eq!(unsigned(verifier().ignore("later/"), "p256.sig"), ["a/d"]);
     let both = verifier().ignore("later").ignore("a").verify(dir.path(), fixture("p256.sig"));
-    assert_eq!(both.unwrap().files(), MODEL.len());
+    assert_eq!(both.unwrap().files, MODEL.len());
     let all = verifier().ignore_unsigned_files(true).verify(dir.path(), fixture("p256.sig"));
-    assert_eq!(all.unwrap().unsigned(), ["a/d", "later/x"]);
+    assert_eq!(all.unwrap().unsigned, ["a/d", "later/x"]);
     // The signer has left out `a` and `later`, and the report says so.
     let report = verifier().verify(dir.path(), fixture("ignoring.sig")).unwrap();
-    assert_eq!(report.files(), MODEL.len() - 1);
-    assert_eq!(report.left_out(), [("a".to_owned(), 2), ("later".to_owned(), 1)]);
-    assert!(report.unsigned().is_empty());
+    assert_eq!(report.files, MODEL.len() - 1);
+    assert_eq!(report.left_out, [("a".to_owned(), 2), ("later".to_owned(), 1)]);
+    assert!(report.unsigned.is_empty());
     let less = verifier().ignore("a").verify(dir.path(), fixture("ignoring.sig")).unwrap();
-    assert_eq!(less.left_out(), [("later".to_owned(), 1)]);
+    assert_eq!(less.left_out, [("later".to_owned(), 1)]);
     // Only at the top.
     fs::create_dir(dir.path().join("later/.git")).unwrap();
     fs::write(dir.path().join("later/.git/x"), "").unwrap();
@@ -106,15 +106,15 @@ fn one_file_is_a_model_too() {
     let dir = model();
     let file = dir.path().join("model.safetensors");
     let report = verifier().verify(&file, fixture("single.sig")).unwrap();
-    assert_eq!(report.files(), 1);
+    assert_eq!(report.files, 1);
     let own = dir.path().join("own.sig");
     signer().sign(&file, &own).unwrap();
     verifier().verify(&file, &own).unwrap();
     fs::write(&file, "other").unwrap();
-    assert_eq!(differences(verifier().verify(&file, &own)).changed(), ["."]);
+    assert_eq!(differences(verifier().verify(&file, &own)).changed, ["."]);
     // The signature of a directory is none of a file.
     let report = differences(verifier().verify(&file, fixture("p256.sig")));
-    assert_eq!(report.missing().len(), MODEL.len());
+    assert_eq!(report.missing.len(), MODEL.len());
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_signature_appears_whole_and_replaces_nothing() {
     assert!(matches!(error.kind(), CoreKind::FileExists), "{error}");
     assert_eq!(fs::read(&signature).unwrap(), first);
     let report = signer().overwrite(true).sign(dir.path(), &signature).unwrap();
-    assert_eq!(report.files(), MODEL.len() + 1);
+    assert_eq!(report.files, MODEL.len() + 1);
     verifier().verify(dir.path(), &signature).unwrap();
     let mut names: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
@@ -165,7 +165,7 @@ fn only_a_signature_is_replaced() {
     // A signature that is the model itself.
     refused(&at("signed.sig"), &at("signed.sig"));
     signer().overwrite(true).sign(dir.path(), &own).unwrap();
-    assert_eq!(verifier().verify(dir.path(), &own).unwrap().files(), MODEL.len() + 1);
+    assert_eq!(verifier().verify(dir.path(), &own).unwrap().files, MODEL.len() + 1);
 }
 
 #[test]
@@ -268,10 +268,10 @@ fn links_are_followed_only_if_allowed() {
         assert_eq!(error.file(), at("a.b").to_str());
     }
     let report = verifier().allow_symlinks(true).verify(dir.path(), fixture("p256.sig")).unwrap();
-    assert_eq!(report.links_outside(), ["a.b"]);
+    assert_eq!(report.links_outside, ["a.b"]);
     assert!(signer().sign(dir.path(), at("model.sig")).is_err());
     let signed = signer().allow_symlinks(true).sign(dir.path(), at("model.sig")).unwrap();
-    assert_eq!(signed.links_outside(), ["a.b"]);
+    assert_eq!(signed.links_outside, ["a.b"]);
     fs::remove_file(at("model.sig")).unwrap();
 
     symlink("a", at("linked")).unwrap();
@@ -338,7 +338,7 @@ fn a_blob_of_the_hub_is_not_replaced() {
     assert_eq!(fs::read(blobs.join("1")).unwrap(), b"old");
     // A new file may be there, as for every command.
     let signed = signer.sign(&snapshot, snapshot.join("new.sig")).unwrap();
-    assert_eq!(signed.files(), 2);
+    assert_eq!(signed.files, 2);
     let verifier = verifier().allow_symlinks(true);
-    assert_eq!(verifier.verify(&snapshot, snapshot.join("new.sig")).unwrap().files(), 2);
+    assert_eq!(verifier.verify(&snapshot, snapshot.join("new.sig")).unwrap().files, 2);
 }

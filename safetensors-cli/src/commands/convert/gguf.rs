@@ -101,8 +101,7 @@ fn show(writer: &Writer<'_>, out: &mut impl Write) -> anyhow::Result<()> {
     ];
     Ok(table::write(&columns, out, |rows| {
         for (name, kind, shape) in writer.tensors() {
-            let elements = shape.iter().map(|&dim| dim as u64).product::<u64>();
-            let bytes = elements / kind.block_len() as u64 * kind.block_bytes() as u64;
+            let bytes = kind.byte_len(shape).unwrap_or(u64::MAX);
             rows.row([text::name(name), kind.to_string(), text::shape(shape), text::size(bytes)]);
         }
     })?)

@@ -19,8 +19,8 @@ pub(crate) struct Document<'a> {
     path: String,
     version: &'a str,
     base_version: &'a str,
-    encoding: &'a str,
-    checksum_format: &'a str,
+    encoding: String,
+    checksum_format: String,
     base_digest: Option<String>,
     result_digest: Option<String>,
     /// The compressed bytes of all tensors.
@@ -62,8 +62,8 @@ impl<'a> Document<'a> {
             path: input::name(path),
             version: delta.version(),
             base_version: delta.base_version(),
-            encoding: delta.encoding().name(),
-            checksum_format: delta.checksum_format().name(),
+            encoding: delta.encoding().to_string(),
+            checksum_format: delta.checksum_format().to_string(),
             base_digest: delta.base_digest(),
             result_digest: delta.result_digest(),
             bytes: bytes(delta),
@@ -122,11 +122,11 @@ pub(crate) fn write(delta: &Delta, mut out: &mut dyn Write) -> anyhow::Result<()
     writeln!(out)?;
     let changes: HashMap<_, _> = delta.changes().collect();
     let is_plain = changes.values().all(|change| *change == Change::Changed);
-    let checksum = delta.checksum_format().name();
+    let checksum = delta.checksum_format().to_string();
     let mut columns = vec![
         Column::name("name").rank(0).distinct(),
         Column::number("size").rank(1),
-        Column::word(checksum).rank(2),
+        Column::word(&checksum).rank(2),
     ];
     if !is_plain {
         columns.insert(1, Column::word("change").rank(1));

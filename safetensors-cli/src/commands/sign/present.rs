@@ -129,7 +129,7 @@ pub(in crate::commands) fn verify(
     warn_of_links(&verified);
     if shown == Shown::Line {
         let ok = paint("ok", Colour::Green, &std::io::stdout());
-        let unsigned = match verified.unsigned().len() as u64 {
+        let unsigned = match verified.unsigned.len() as u64 {
             0 => String::new(),
             some => format!("; {} not", text::counted(some, "other file")),
         };
@@ -183,18 +183,18 @@ impl<'a> Document<'a> {
         let document = Self { path, signature, verified: verified.is_ok(), ..Self::default() };
         let document = Self { error: error.map(ToString::to_string), ..document };
         let Some(found) = found else { return document };
-        let renamed = found.renamed().iter().map(|(from, to)| Renamed { from, to });
-        let left_out = found.left_out().iter().map(|(path, files)| LeftOut { path, files: *files });
+        let renamed = found.renamed.iter().map(|(from, to)| Renamed { from, to });
+        let left_out = found.left_out.iter().map(|(path, files)| LeftOut { path, files: *files });
         Self {
-            signer: Some(found.signer()),
-            files: found.files(),
-            bytes: found.bytes(),
-            changed: found.changed(),
-            missing: found.missing(),
+            signer: Some(&found.signer),
+            files: found.files,
+            bytes: found.bytes,
+            changed: &found.changed,
+            missing: &found.missing,
             renamed: renamed.collect(),
-            unsigned: found.unsigned(),
+            unsigned: &found.unsigned,
             left_out: left_out.collect(),
-            links_outside: found.links_outside(),
+            links_outside: &found.links_outside,
             ..document
         }
     }
@@ -204,29 +204,29 @@ impl<'a> Document<'a> {
 fn show_differences(model: &Path, found: &Report, ignore_unsigned: bool) {
     let model = text::path(model);
     let tell = |name: &str, what: &str| report(format!("{model}: {} {what}", Quoted(name)));
-    found.changed().iter().for_each(|name| tell(name, "has changed since it was signed"));
-    found.missing().iter().for_each(|name| tell(name, "is missing"));
-    for (from, to) in found.renamed() {
+    found.changed.iter().for_each(|name| tell(name, "has changed since it was signed"));
+    found.missing.iter().for_each(|name| tell(name, "is missing"));
+    for (from, to) in &found.renamed {
         tell(from, &format!("has another name: {}", Quoted(to)));
     }
     if !ignore_unsigned {
-        found.unsigned().iter().for_each(|name| tell(name, "is not signed"));
+        found.unsigned.iter().for_each(|name| tell(name, "is not signed"));
     }
 }
 
 fn warn_of_links(found: &Report) {
-    for name in found.links_outside() {
+    for name in &found.links_outside {
         warn(format!("{} is a link that leads out of the model", Quoted(name)));
     }
 }
 
 fn files(report: &Report) -> String {
-    format!("{}, {}", text::counted(report.files() as u64, "file"), text::size(report.bytes()))
+    format!("{}, {}", text::counted(report.files as u64, "file"), text::size(report.bytes))
 }
 
 /// What the signature itself leaves out, which nobody may have looked for.
 fn left_out(report: &Report) -> String {
-    let (paths, files): (Vec<_>, Vec<_>) = report.left_out().iter().cloned().unzip();
+    let (paths, files): (Vec<_>, Vec<_>) = report.left_out.iter().cloned().unzip();
     if paths.is_empty() {
         return String::new();
     }
@@ -235,7 +235,7 @@ fn left_out(report: &Report) -> String {
 }
 
 fn signer_of(report: &Report) -> String {
-    text::printable(report.signer()).to_string()
+    text::printable(&report.signer).to_string()
 }
 
 fn default_signature(model: &Path) -> PathBuf {
