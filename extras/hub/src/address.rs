@@ -27,20 +27,16 @@ pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
 /// use safetensors_hub::HubAddress;
 ///
 /// let address: HubAddress = "hf://owner/name@refs/pr/1/unet/model.safetensors".parse()?;
-/// assert_eq!(address.repo.to_string(), "owner/name");
-/// assert_eq!(address.revision.to_string(), "refs/pr/1");
-/// assert_eq!(address.path, "unet/model.safetensors");
+/// assert_eq!(address.repo().to_string(), "owner/name");
+/// assert_eq!(address.revision().to_string(), "refs/pr/1");
+/// assert_eq!(address.path(), "unet/model.safetensors");
 /// # Ok::<(), safetensors_hub::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub struct HubAddress {
-    /// The repository.
-    pub repo: RepoId,
-    /// The revision; `main` if the address has none.
-    pub revision: Revision,
-    /// The path in the repository; empty for the repository itself.
-    pub path: String,
+    repo: RepoId,
+    revision: Revision,
+    path: String,
 }
 
 impl HubAddress {
@@ -77,6 +73,21 @@ impl HubAddress {
             check_file_name(&path)?;
         }
         Ok(Self { repo, revision, path })
+    }
+
+    /// The repository.
+    pub fn repo(&self) -> &RepoId {
+        &self.repo
+    }
+
+    /// The revision; `main` if the address has none.
+    pub fn revision(&self) -> &Revision {
+        &self.revision
+    }
+
+    /// The path in the repository; empty for the repository itself.
+    pub fn path(&self) -> &str {
+        &self.path
     }
 }
 
@@ -142,7 +153,7 @@ mod tests {
             ("hf://o/n/a@b.safetensors", "main", "a@b.safetensors"),
         ] {
             let address = HubAddress::parse(text).unwrap();
-            assert_eq!((address.revision.as_str(), &*address.path), (revision, path));
+            assert_eq!((address.revision().as_str(), address.path()), (revision, path));
             assert_eq!(address.to_string(), text);
             assert_eq!(HubAddress::parse(&format!("{text}/")).unwrap(), address);
             assert_eq!(HubAddress::parse(&text.replace("hf:", "HF:")).unwrap(), address);
@@ -168,9 +179,9 @@ mod tests {
             ("hf://buckets/o/n/d/f@1", "buckets/o/n", "main", "d/f@1", "hf://buckets/o/n/d/f@1"),
         ] {
             let address = HubAddress::parse(text).unwrap();
-            assert_eq!(address.repo.to_string(), repo, "{text}");
-            assert_eq!(address.revision.as_str(), revision, "{text}");
-            assert_eq!(address.path, path, "{text}");
+            assert_eq!(address.repo().to_string(), repo, "{text}");
+            assert_eq!(address.revision().as_str(), revision, "{text}");
+            assert_eq!(address.path(), path, "{text}");
             assert_eq!(address.to_string(), shown);
             assert_eq!(HubAddress::parse(shown).unwrap(), address);
         }

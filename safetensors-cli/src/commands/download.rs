@@ -144,9 +144,9 @@ mod what {
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
             let (repo, revision, path) = if args.repo.starts_with("hf://") {
                 let address: HubAddress = args.repo.parse().map_err(wrong)?;
-                let revision = Some(&address.revision).filter(|it| **it != Revision::default());
-                let path = Some(address.path.clone()).filter(|path| !path.is_empty());
-                (address.repo.to_string(), revision.map(ToString::to_string), path)
+                let revision = Some(address.revision()).filter(|it| **it != Revision::default());
+                let path = Some(address.path().to_owned()).filter(|path| !path.is_empty());
+                (address.repo().to_string(), revision.map(ToString::to_string), path)
             } else {
                 let (repo, revision) = match args.repo.split_once('@') {
                     Some((repo, revision)) => (repo, Some(revision.to_owned())),

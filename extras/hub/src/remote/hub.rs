@@ -41,7 +41,7 @@ struct State {
 impl HubFiles {
     /// The repository of an address. No request is made.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
-        let repo = address.repo.clone();
+        let repo = address.repo().clone();
         let cached = match Cache::from_environment() {
             Ok(cache) if !repo.is_bucket() => Some(cache.repo(&repo)),
             _ => None,
@@ -49,7 +49,7 @@ impl HubFiles {
         let (client, revision) = if Environment::PROCESS.is_offline() {
             (None, find_offline(&Cache::from_environment()?, address)?)
         } else {
-            (Some(client(options)?), address.revision.clone())
+            (Some(client(options)?), address.revision().clone())
         };
         Ok(Self {
             client,
@@ -153,8 +153,8 @@ fn find_offline(cache: &Cache, address: &HubAddress) -> Result<Revision> {
         let error = ErrorKind::NotInCache { what, cache: cache.dir().into(), reason };
         safetensors_core::Error::from(error).in_file(address)
     };
-    let repo = &address.repo;
-    let revision = &address.revision;
+    let repo = address.repo();
+    let revision = address.revision();
     if repo.is_bucket() {
         return Err(missing(repo.to_string()));
     }
@@ -162,10 +162,10 @@ fn find_offline(cache: &Cache, address: &HubAddress) -> Result<Revision> {
     let commit = cached.commit(revision)?;
     let commit = commit.filter(|commit| cached.snapshot_dir(commit).is_dir());
     let commit = commit.ok_or_else(|| missing(format!("revision {revision}")))?;
-    if cached.pointer(&commit, &address.path).exists() {
+    if cached.pointer(&commit, address.path()).exists() {
         Ok(commit)
     } else {
-        Err(missing(address.path.clone()))
+        Err(missing(address.path().to_owned()))
     }
 }
 

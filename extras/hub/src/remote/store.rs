@@ -78,7 +78,7 @@ impl RemoteStore {
             return Ok(Self::of(&RemotePlace::of(address, options)?));
         }
         let address = HubAddress::parse(address)?;
-        let root = match &*address.path {
+        let root = match address.path() {
             "" => address.to_string(),
             path => address.to_string().trim_end_matches(path).to_owned(),
         };
