@@ -12,7 +12,7 @@ use crate::file::io::failpoint::interrupt_everywhere;
 use crate::file::save::SaveOptions;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::TensorView;
-use crate::save;
+use crate::{save, serialize};
 
 /// The index, or the single file, and the files that the index names.
 type Names = (&'static str, &'static [&'static str]);
@@ -154,11 +154,20 @@ fn the_old_version_or_the_new_one_is_whole_and_nothing_else_is_touched() {
 
 #[test]
 fn a_file_of_tensors_that_is_of_no_version_is_not_replaced() {
-    let directory = prepare(Some(SINGLE));
-    fs::write(directory.path().join("a.safetensors"), "mine").unwrap();
-    let error = replace(directory.path(), FOLDERS).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
-    assert_eq!(error.file(), directory.path().join("a.safetensors").to_str());
-    assert_eq!(fs::read(directory.path().join("a.safetensors")).unwrap(), b"mine");
-    assert_eq!(version(directory.path()), Some(1));
+    let of = |names: &[&str]| {
+        let views =
+            names.iter().map(|name| (*name, TensorView::from_slice(&[1], &[7_u8]).unwrap()));
+        serialize(views, &SaveOptions::new()).unwrap()
+    };
+    // No safetensors file, another tensor than the new file has, and one more.
+    for mine in [b"mine".to_vec(), of(&["b"]), of(&["a.safetensors", "b"])] {
+        let directory = prepare(Some(SINGLE));
+        let path = directory.path().join("a.safetensors");
+        fs::write(&path, &mine).unwrap();
+        let error = replace(directory.path(), FOLDERS).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
+        assert_eq!(error.file(), path.to_str());
+        assert_eq!(fs::read(path).unwrap(), mine);
+        assert_eq!(version(directory.path()), Some(1));
+    }
 }
