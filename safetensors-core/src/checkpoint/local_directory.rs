@@ -443,7 +443,6 @@ mod tests {
         fs::write(at("new"), "new").unwrap();
         fs::rename(at("new"), at("model-00001-of-00002.safetensors")).unwrap();
         found.iter().for_each(|(name, version)| directory.remove(name, version).unwrap());
-        drop(directory);
         let left = files_of(dir.path(), &FilePattern::default()).unwrap();
         assert_eq!(left, ["model-00001-of-00002.safetensors"]);
         assert_eq!(fs::read_to_string(at(&left[0])).unwrap(), "new");
