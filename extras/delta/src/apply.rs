@@ -195,7 +195,7 @@ impl<S: ReadAt> Chain<S> {
 
 /// The names that the files of the base get in the directory of the result.
 fn names_below<B: ReadAt>(base: &Checkpoint<B>) -> Result<Vec<String>> {
-    base.files().iter().map(|file| name_below(base, file.path())).collect()
+    base.stored_files()?.iter().map(|file| name_below(base, file.path())).collect()
 }
 
 /// The name that a file of the base gets in the directory of the result.

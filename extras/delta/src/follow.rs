@@ -186,8 +186,7 @@ impl Follower {
             if root.has_changed(&plan.read) {
                 return Ok(None);
             }
-            let is_unusable =
-                || is_about_base(&error) || Checkpoint::open(&self.directory).is_err();
+            let is_unusable = || is_about_base(&error) || !is_base(&self.directory);
             if !matches!(plan.start, Start::Here) || !is_unusable() {
                 return Err(error);
             }
@@ -247,6 +246,11 @@ impl Follower {
             left_out,
         })
     }
+}
+
+/// Whether deltas can be applied to what is in a directory.
+fn is_base(directory: &Path) -> bool {
+    Checkpoint::open(directory).is_ok_and(|here| here.stored_files().is_ok())
 }
 
 /// Whether an error may come of another base than the deltas were made of.

@@ -95,9 +95,14 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         self.blocks.check_unchanged()
     }
 
-    /// The number of bytes of the content, if the header says.
-    pub(crate) fn content(&self) -> Option<u64> {
-        self.content
+    /// The number of bytes of the content, which the header has to say. Fails with what is wrong
+    /// with a header that is damaged.
+    pub(crate) fn content(&mut self) -> Result<u64> {
+        if let Some(content) = self.content {
+            return Ok(content);
+        }
+        self.read(&mut [0])?;
+        Err(self.error(ErrorKind::UnknownContentSize))
     }
 
     /// The number of bytes of the content so far.
@@ -118,11 +123,9 @@ pub(crate) fn whole<'a, S: ReadAt>(
     (dtype, shape): Form<'_>,
 ) -> Result<(Frame<'a, S>, u64)> {
     let len = shape::byte_len(dtype, shape).map_err(|kind| tensor.locate(kind.into()))?;
-    let frame = Frame::open(tensor, Some(len))?;
-    match frame.content {
-        Some(_) => Ok((frame, len)),
-        None => Err(frame.error(ErrorKind::UnknownContentSize)),
-    }
+    let mut frame = Frame::open(tensor, Some(len))?;
+    frame.content()?;
+    Ok((frame, len))
 }
 
 /// Passes the content of the frame of a tensor, whole, to a sink.

@@ -139,7 +139,7 @@ impl<'a> Base<'a> {
             return not_a_file("a directory");
         }
         let checkpoint = Checkpoint::open(path)?;
-        match checkpoint.files() {
+        match checkpoint.stored_files()? {
             [only] if only.path() == path => Ok(Self { checkpoint, path, file }),
             _ => not_a_file("the index of several"),
         }
@@ -206,6 +206,6 @@ fn write(base: &Checkpoint, new: &Checkpoint, directory: &Path, options: &Option
     let delta = Delta::open(directory)?;
     let bytes = delta.files().files().iter().map(|file| len(file.path()));
     let bytes = bytes.sum::<Result<u64>>()? + index;
-    let whole = new.files().iter().map(|file| len(file.path())).sum::<Result<u64>>()?;
+    let whole = new.stored_files()?.iter().map(|file| len(file.path())).sum::<Result<u64>>()?;
     Ok(bytes < whole)
 }

@@ -65,8 +65,7 @@ impl<'a, S: ReadAt> Patch<'a, S> {
         match encoding {
             Encoding::Xor => {
                 let mut frame = Frame::open(compressed, None)?;
-                let content = frame.content();
-                let content = content.ok_or_else(|| frame.error(ErrorKind::UnknownContentSize))?;
+                let content = frame.content()?;
                 let mut buffer = vec![0; HELD];
                 while frame.given() < content && frame.read(&mut buffer)? > 0 {}
                 frame.finish(content)

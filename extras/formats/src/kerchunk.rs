@@ -72,7 +72,7 @@ pub fn manifest<S>(
     let named = || checkpoint.tensors().map(|it| (it.name(), it)).chain(checkpoint.aliases());
     let names: BTreeSet<&str> = named().map(|(name, _)| name).collect();
     let files = checkpoint
-        .files()
+        .stored_files()?
         .iter()
         .map(|file| location(file.path()).map_err(|error| error.in_path(file.path())));
     let files = files.collect::<Result<Vec<_>>>()?;

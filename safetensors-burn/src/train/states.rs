@@ -69,20 +69,25 @@ const NUMBERS: [&str; 3] = ["time", "momentum.time", "lr_decay.time"];
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     tensors: usize,
-    states: usize,
+    scalars: usize,
 }
 
 impl Known {
     /// `None` if the record has anything else, or no tensors: its optimizer may be of any kind.
     pub(super) fn of(content: &Content) -> Option<Self> {
         let tensors = content.tensors.len();
-        let ids = ids_of_known(content).filter(|_| tensors > 0)?;
-        Some(Self { tensors, states: ids.len() })
+        let is_known = tensors > 0 && are_known(content);
+        is_known.then_some(Self { tensors, scalars: content.scalars.len() })
     }
 
-    /// Whether a record has as many tensors.
+    /// Whether a record has as many tensors and numbers. burn has no other way to count the numbers
+    /// than to print a record. If it prints them in another way, no record fits.
     pub(super) fn may_fit(self, record: &OptimizerRecord) -> bool {
-        record.len() == self.tensors
+        let printed = format!("{record:?}");
+        let count = printed.split_once("num_scalars: ").map_or("", |(_, count)| count);
+        let digits = count.split(|c: char| !c.is_ascii_digit()).next();
+        let scalars = digits.and_then(|digits| digits.parse().ok());
+        record.len() == self.tensors && scalars == Some(self.scalars)
     }
 
     /// Takes a record apart that [may fit](Known::may_fit). No tensor is copied.
@@ -95,26 +100,26 @@ impl Known {
         let carrier = Carrier::default();
         let optimizer = carrier.clone().optimizer().load_record(record);
         let mut tensors = Vec::with_capacity(self.tensors);
-        let mut states = 0;
         for (id, state) in lock(&carrier.0).iter_mut() {
-            states += 1;
             let of_state = mem::take(&mut state.tensors).into_iter();
             let id = parse_id(id);
             tensors.extend(of_state.map(|(name, data)| TakenTensor { name, id, data }));
         }
-        if tensors.len() != self.tensors || states != self.states {
+        // The tensors are here, so this has only the numbers and the paths.
+        let rest = optimizer.to_record().checkpoint_into_bytes().map_err(of_record)?;
+        let content = Unpacked::of_bytes(rest)?.content;
+        if tensors.len() != self.tensors || content.scalars.len() != self.scalars {
             let problem = format!(
                 "the optimizer is another one than in the last record: burn gave {} of {} tensors, \
-                 for {states} parameters instead of {}; save the epoch again",
+                 and {} of {} numbers; save the epoch again",
                 tensors.len(),
                 self.tensors,
-                self.states
+                content.scalars.len(),
+                self.scalars
             );
             return Err(EpochError::Record(problem).into());
         }
-        // The tensors are here, so this has only the numbers and the paths.
-        let rest = optimizer.to_record().checkpoint_into_bytes().map_err(of_record)?;
-        Ok(Unpacked::of_tensors(Unpacked::of_bytes(rest)?.content, tensors))
+        Ok(Unpacked::of_tensors(content, tensors))
     }
 }
 
@@ -290,21 +295,35 @@ mod tests {
         }
     }
 
-    /// Other names below the ids, and a state of a parameter that had none.
+    /// A tensor and a number with another name.
     #[test]
     fn a_record_of_another_optimizer_is_an_error() {
         let known = Known::of(&content()).unwrap();
         let renamed = changed(|content| rename(content, "7.mean", Some(7)));
-        let more =
-            changed(|content| _ = content.scalars.insert("8.__rank".into(), Scalar::UInt(1)));
-        for (other, gave) in
-            [(renamed, "burn gave 1 of 2"), (more, "for 3 parameters instead of 2")]
-        {
+        let rate = changed(|content| {
+            content.scalars.remove("7.momentum.time");
+            content.scalars.insert("7.rate".into(), Scalar::UInt(3));
+        });
+        for (other, gave) in [(renamed, "burn gave 1 of 2 tensors"), (rate, "2 of 3 numbers")] {
             assert!(known.may_fit(&record(other.clone())));
             let error = known.take(record(other)).unwrap_err();
             assert!(error.to_string().contains(gave), "{error}");
         }
-        assert!(!known.may_fit(&record(changed(|content| _ = content.tensors.pop_last()))));
+    }
+
+    /// These go through burn's bytes: fewer tensors, a state of a parameter that had none, and
+    /// another number.
+    #[test]
+    fn a_record_with_more_or_less_does_not_fit() {
+        let known = Known::of(&content()).unwrap();
+        let others: [fn(&mut Content); 3] = [
+            |content| _ = content.tensors.pop_last(),
+            |content| _ = content.scalars.insert("8.__rank".into(), Scalar::UInt(1)),
+            |content| _ = content.scalars.insert("7.rate".into(), Scalar::Float(0.1)),
+        ];
+        for other in others {
+            assert!(!known.may_fit(&record(changed(other))));
+        }
     }
 
     /// burn could not make the same record of these.

@@ -12,7 +12,7 @@ use crate::input::Input;
 use crate::model::modelspec::{self, Level, validate};
 use crate::output::edit::{EditArgs, entry};
 use crate::terminal::progress::Progress;
-use crate::terminal::report::warn;
+use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
 
@@ -153,6 +153,10 @@ impl Init {
             ("implementation", &self.implementation),
             ("title", &self.title),
         ];
+        let is_hash = |key: &str| key.trim_start_matches("modelspec.") == "hash_sha256";
+        if self.set.iter().any(|(key, _)| is_hash(key)) {
+            return Err(wrong_usage("hash_sha256 is not set: --hash computes it from the data"));
+        }
         let set = self.set.iter().map(|(key, value)| (&**key, &**value));
         let entries =
             modelspec::entries(required.into_iter().chain(set)).map_err(anyhow::Error::msg)?;

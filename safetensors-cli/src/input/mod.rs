@@ -23,7 +23,6 @@ use anyhow::Context;
 use names::STDIN_NAME;
 pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
-use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::io::{FileSource, beside};
 use safetensors_core::quantized::QuantizedWeight;
@@ -131,8 +130,7 @@ pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
 /// Whether the tensors of a checkpoint are whole, and those of its files are not. Then one file
 /// stands for all of them: by the path of their index, or by a pattern.
 pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
-    let mut paths = checkpoint.files().iter().map(CheckpointFile::path);
-    paths.any(|path| path.ends_with("*.safetensors") || checkpoint.index_path() == Some(path))
+    checkpoint.stored_files().is_err()
 }
 
 /// Reads a file of at most `most` bytes that the user has named. It may be a pipe.

@@ -6,7 +6,8 @@ use std::{fs, io, slice};
 
 use safetensors_core::checkpoint::{CheckpointPath, FilePattern};
 use safetensors_core::error::RankProblem;
-use safetensors_core::{Error, ErrorKind};
+use safetensors_core::io::FileSource;
+use safetensors_core::{Error, ErrorKind, Limits};
 
 use crate::input::address;
 use crate::input::discover::FoundPaths;
@@ -143,8 +144,7 @@ fn files_of(index: &Path) -> Vec<PathBuf> {
         Err(error) => error,
     };
     // Files with parts of tensors are none by themselves.
-    let mut files: Vec<_> =
-        listed().into_iter().filter(|file| are_parts(file) == Some(true)).collect();
+    let mut files: Vec<_> = listed().into_iter().filter(|file| has_parts(file)).collect();
     let file = error.downcast_ref().and_then(Error::file).map(PathBuf::from);
     files.extend(file.filter(|file| file != index));
     files
@@ -242,24 +242,20 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
             path.parent().map(|directory| directories.remove(directory));
         }
     }
-    // The first file that opens decides.
-    directories.retain(|directory| {
-        let mut files = paths.iter().filter(|path| path.parent() == Some(*directory));
-        files.find_map(|path| are_parts(path)) == Some(true)
-    });
+    directories.retain(|directory| has_parts(directory));
     let divided: BTreeSet<PathBuf> = directories.into_iter().map(Path::to_owned).collect();
     let is_in_divided =
         |path: &Path| path.parent().is_some_and(|directory| divided.contains(directory));
-    paths.retain(|path| !(is_in_divided(path) && are_parts(path) == Some(true)));
+    paths.retain(|path| !(is_in_divided(path) && has_parts(path)));
     paths.extend(divided);
 }
 
-/// Whether the tensors of a file are parts. `None` if it does not open for another reason.
-fn are_parts(file: &Path) -> Option<bool> {
-    match safetensors_core::Checkpoint::open(file) {
-        Ok(_) => Some(false),
-        Err(error) => is_of_parts(&error).then_some(true),
-    }
+/// Whether a file has parts of tensors, or a directory that opens as their whole tensors.
+fn has_parts(path: &Path) -> bool {
+    // Sources that lend their bytes are refused for tensors in parts, before these are joined.
+    let open = |path: &Path| FileSource::open(path);
+    safetensors_core::Checkpoint::open_by(path, &Limits::default(), open)
+        .is_err_and(|error| is_of_parts(&error))
 }
 
 /// Whether a file did not open because its tensors are parts.

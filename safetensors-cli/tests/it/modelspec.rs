@@ -21,6 +21,8 @@ fn modelspec_is_written_and_checked() {
     init(&["--set", "data_format=fp32", "--set", "tags=a,,b"])
         .code(1)
         .stderr(starts_with("error: \"modelspec.tags\" should be "));
+    init(&["--set", "data_format=fp32", "--set", "hash_sha256=0x00"])
+        .fails(2, "--hash computes it");
     assert_eq!(fs::read(&path).unwrap(), before);
     // The recorded hash is that of the data.
     run("verify --digests", &path, &[]).shows(", 1 digest right");

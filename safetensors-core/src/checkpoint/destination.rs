@@ -61,7 +61,7 @@ pub(crate) fn check(
 /// Fails if what a directory has is parts of tensors that ranks have saved, which open
 /// together. It would open as the new checkpoint beside them.
 pub(super) fn refuse_to_hide(directory: &Path) -> Result<()> {
-    let opener = Opener { store: &LocalStore, limits: &Limits::default() };
+    let opener = Opener { store: &LocalStore, limits: &Limits::default(), joins: false };
     let hides_parts = match CheckpointPath::find(directory) {
         Ok(CheckpointPath::Index(_)) => false,
         Ok(CheckpointPath::File(file)) => {

@@ -32,7 +32,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<(Self, Metadata)> {
         let store = Arc::new(store);
         let path = path.as_ref();
-        let opener = Opener { store: &*store, limits };
+        let opener = Opener { store: &*store, limits, joins: false };
         until_settled(path, || {
             let index = match locate(&*store, path)? {
                 CheckpointPath::Index(index) => index,

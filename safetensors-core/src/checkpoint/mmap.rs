@@ -63,7 +63,7 @@ impl Checkpoint<Mmap> {
     /// parts, which no mapping has together.
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let opener = Opener { store: &MappedStore, limits: &Limits::default() };
+        let opener = Opener { store: &MappedStore, limits: &Limits::default(), joins: false };
         let opened = opener.open(path, || CheckpointPath::find(path))?;
         opened.beside(Arc::new(LocalStore), false).into_stored()
     }

@@ -92,7 +92,7 @@ use crate::file::io::ReadAt;
 pub use crate::file::load::catalog::CheckpointFile;
 use crate::file::load::catalog::{Catalog, CatalogPlace};
 use crate::file::load::{LazyTensor, LoadOptions, read_tensors};
-use crate::format::error::{Error, Result};
+use crate::format::error::{Error, RankProblem, Result};
 use crate::format::header::{Metadata, TensorInfo};
 use crate::format::tensor::TensorBuf;
 
@@ -145,6 +145,8 @@ struct About {
     siblings: Option<Arc<dyn siblings::Siblings>>,
     /// Whether the checkpoint was opened by the path of its directory.
     is_of_directory: bool,
+    /// Whether its tensors are joined from parts in several files.
+    is_joined: bool,
 }
 
 impl<S: fmt::Debug> fmt::Debug for Checkpoint<S> {
@@ -303,6 +305,21 @@ impl<S> Checkpoint<S> {
     /// The files, in order of their names.
     pub fn files(&self) -> &[CheckpointFile<S>] {
         self.catalog.files()
+    }
+
+    /// The [files](Self::files), for work on files and not on tensors: their digests, their layout,
+    /// the positions of their bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`RankProblem::PartsOfTensors`] if the tensors are joined from parts that ranks have saved.
+    /// The one file that this checkpoint has then is nowhere stored;
+    /// [`into_parts`](Checkpoint::into_parts) has the files.
+    pub fn stored_files(&self) -> Result<&[CheckpointFile<S>]> {
+        if self.about.is_joined {
+            return Err(self.in_first_path(RankProblem::PartsOfTensors.into()));
+        }
+        Ok(self.files())
     }
 
     /// Adds the path of the index or of the first file to an error.

@@ -95,7 +95,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
     ) -> Result<Self> {
         let store = Arc::new(store);
         let path = path.as_ref();
-        let opener = Opener { store: &*store, limits };
+        let opener = Opener { store: &*store, limits, joins: true };
         let opened = opener.open(path, || locate::locate(&*store, path))?;
         Ok(opened.beside(store, false))
     }
@@ -127,7 +127,7 @@ impl Checkpoint<FileSource> {
     pub fn open_files(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         let mut paths: Vec<_> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         paths.sort();
-        let opener = Opener { store: &LocalStore, limits: &Limits::default() };
+        let opener = Opener { store: &LocalStore, limits: &Limits::default(), joins: false };
         Ok(opener.each(&paths)?.in_store(LocalStore, false))
     }
 }
@@ -219,7 +219,7 @@ impl<S: ReadAt> Checkpoint<S> {
         open: impl Fn(&Path) -> Result<S> + Sync,
     ) -> Result<Self> {
         let path = path.as_ref();
-        let opener = Opener { store: &OpenedBy(&open), limits };
+        let opener = Opener { store: &OpenedBy(&open), limits, joins: false };
         let opened = opener.open(path, || locate_by_name(path))?;
         opened.beside(Arc::new(PerhapsLocal), false).into_stored()
     }

@@ -13,7 +13,7 @@ use super::{
 use crate::file::io::reserve::reserve_open_files;
 use crate::file::io::stamp::says_changed;
 use crate::file::io::{ReadAt, SafeTensors};
-use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::header::Limits;
 use crate::format::parallel::in_parallel;
 use crate::format::trace::Span;
@@ -48,6 +48,8 @@ pub(super) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>
 pub(crate) struct Opener<'a, T> {
     pub(crate) store: &'a T,
     pub(crate) limits: &'a Limits,
+    /// Whether tensors in parts are joined. Sources that lend their bytes cannot have them.
+    pub(crate) joins: bool,
 }
 
 /// The checkpoint at a path. `None` if its files changed, so that they may not belong together.
@@ -107,6 +109,7 @@ impl<T: Store> Opener<'_, T> {
         }
         let stored = Checkpoint::from_shards(shards, &index, path, version)?;
         if stored.files().iter().any(divided::has_parts) {
+            self.refuse_parts(path)?;
             return whole::join(path, stored, Some(index), self.limits).map(Some);
         }
         Ok(Some(stored.into_assembled()))
@@ -119,9 +122,17 @@ impl<T: Store> Opener<'_, T> {
         self.refuse_foreign(&file)?;
         match directory {
             Some(_) if divided::has_parts(&file) => {
+                self.refuse_parts(path)?;
                 whole::join(path, Checkpoint::of_file(file), None, self.limits).map(Some)
             }
-            Some(directory) if dcp::has_parts(&file) => self.gather(directory),
+            Some(directory) if dcp::has_parts(&file) => {
+                self.refuse_parts(path)?;
+                let entries = self.store.list(directory);
+                if entries.map_err(|error| error.in_path(directory))?.is_empty() {
+                    return Err(dcp::not_listed(&file));
+                }
+                self.gather(directory)
+            }
             _ => Ok(Some(Checkpoint::from_single(file)?.into_assembled())),
         }
     }
@@ -131,6 +142,7 @@ impl<T: Store> Opener<'_, T> {
         if !self.is_of_parts(directory, &error) {
             return Err(error);
         }
+        self.refuse_parts(directory)?;
         let gathered = self.gather(directory)?;
         Ok(gathered.map(|gathered| gathered.of_directory(true)))
     }
@@ -150,12 +162,17 @@ impl<T: Store> Opener<'_, T> {
         self.file(path).is_ok_and(|file| dcp::has_parts(&file) || divided::has_parts(&file))
     }
 
+    fn refuse_parts(&self, path: &Path) -> Result<()> {
+        let refused = || Error::from(RankProblem::PartsOfTensors).in_path(path);
+        if self.joins { Ok(()) } else { Err(refused()) }
+    }
+
     /// The whole tensors of all files of a directory, each of which must have parts.
     fn gather(&self, directory: &Path) -> Opened<T> {
         let names = files_of(self.store, directory)?;
         let paths: Vec<_> = names.iter().map(|name| directory.join(name)).collect();
         let files = self.files(&paths);
-        if files_of(self.store, directory)? != names {
+        if names.is_empty() || files_of(self.store, directory)? != names {
             return Ok(None);
         }
         for file in files.iter().flatten() {

@@ -108,9 +108,10 @@ pub(super) fn join<S: ReadAt>(
 ) -> Result<Checkpoint<Assembled<S>>> {
     let tensors = divided::whole_tensors(&parts)?;
     let metadata = parts.metadata().clone();
-    let Checkpoint { mut catalog, about } = parts;
+    let Checkpoint { mut catalog, mut about } = parts;
     let (files, _) = catalog.take_files();
     let whole = assemble(path.into(), Stored { files, index }, tensors, metadata, limits)?;
+    about.is_joined = true;
     Ok(Checkpoint { about, ..whole })
 }
 
@@ -137,5 +138,7 @@ fn assemble<S: ReadAt>(
         SafeTensors::from_source_with(source.with_index(stored.index), &limits.of_all_files())
     });
     let archive = archive.map_err(|error| error.in_path(&path))?;
-    Checkpoint::from_single(CheckpointFile { path, archive })
+    let mut joined = Checkpoint::from_single(CheckpointFile { path, archive })?;
+    joined.about.is_joined = true;
+    Ok(joined)
 }

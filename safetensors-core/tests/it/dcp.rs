@@ -6,6 +6,7 @@ use safetensors_core::checkpoint::{Assembled, save_sharded};
 use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::RankRules;
+use safetensors_testing::asynchronous::{Server, block_on};
 use safetensors_testing::dcp::{Divided, check, file_of, sample, save_parts, save_whole};
 
 use crate::support::*;
@@ -38,7 +39,6 @@ fn a_directory_opens_as_whole_tensors() {
     assert_eq!(checkpoint.metadata().iter().collect::<Vec<_>>().len(), 1);
     assert!(checkpoint.read_beside("config.json", 9).unwrap().is_some());
     checkpoint.check_unchanged().unwrap();
-    assert_eq!(checkpoint.audit().unwrap(), []);
     let grid = checkpoint.tensor("grid").unwrap();
     let part = grid.slice((1.., 1..4)).unwrap().read().unwrap();
     assert_eq!(part.into_vec::<f32>().unwrap(), [7., 8., 9., 13., 14., 15., 19., 20., 21.]);
@@ -101,6 +101,52 @@ fn a_part_is_never_a_whole_tensor() {
     let alone = tempdir().unwrap();
     fs::copy(&file, alone.path().join("model.safetensors")).unwrap();
     let error = Checkpoint::open(alone.path()).unwrap_err();
+    assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
+}
+
+/// A path of work on files.
+type OfFiles = fn(&Checkpoint<Assembled>) -> Option<Error>;
+
+#[test]
+fn work_on_files_asks_for_the_parts() {
+    let directory = tempdir().unwrap();
+    save_parts(directory.path(), &sample());
+    let whole = Checkpoint::open(directory.path()).unwrap();
+    let ways: [OfFiles; 4] = [
+        |whole| whole.stored_files().err(),
+        |whole| whole.audit().err(),
+        |whole| digest::verify(whole, &DigestOptions::new()).err(),
+        |whole| digest::hash_files(whole, &DigestOptions::new()).err(),
+    ];
+    for way in ways {
+        let error = way(&whole).unwrap();
+        assert!(is_part(&error) && error.file().is_some(), "{error}");
+    }
+    for part in whole.into_parts().unwrap() {
+        assert_eq!(part.stored_files().unwrap().len(), 1);
+        assert_eq!(part.audit().unwrap(), []);
+    }
+}
+
+/// Nothing tells which other files there are, and none is opened to be refused.
+#[test]
+fn a_store_without_listings_and_one_of_bytes_have_no_parts() {
+    let directory = tempdir().unwrap();
+    save_parts(directory.path(), &sample());
+    let opened = AtomicUsize::new(0);
+    let read = |path: &Path| {
+        opened.fetch_add(1, Ordering::Relaxed);
+        Ok(fs::read(path)?)
+    };
+    let error = Checkpoint::open_by(directory.path(), &Limits::default(), read).unwrap_err();
+    assert!(is_part(&error), "{error}");
+    assert_eq!(opened.into_inner(), 1);
+    let part = fs::read(file_of(directory.path(), 1)).unwrap();
+    let server = Arc::new(Server::new([("gpt/model.safetensors", part)]));
+    let store = server.store();
+    let opened =
+        store.run(|store| Ok(Checkpoint::open_in(store.clone(), "gpt", &Limits::default())));
+    let error = block_on(opened).unwrap().unwrap_err();
     assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
 }
 

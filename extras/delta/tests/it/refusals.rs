@@ -2,10 +2,13 @@
 
 use std::fs;
 
-use safetensors_core::{Dtype, Error, ErrorKind as CoreKind, Limits};
-use safetensors_delta::{ChecksumFormat, Delta, Encoding, Options};
+use safetensors_core::ranks::RankRules;
+use safetensors_core::{
+    Checkpoint, Dtype, Error, ErrorKind as CoreKind, Limits, Rewrite, SaveOptions, ShardOptions,
+};
+use safetensors_delta::{Chain, ChecksumFormat, Delta, Encoding, Options, make_linked};
 
-use crate::support::{Scratch, Tensors, bytes, files, quick, read};
+use crate::support::{INDEX, Scratch, Tensors, bytes, files, quick, read};
 
 fn base() -> Tensors {
     Tensors::from([bytes("a", [1, 2]), bytes("b", [3, 4])])
@@ -143,4 +146,27 @@ fn positions_that_do_not_fit_are_refused_before_anything_is_read() {
     let error = chain.verify(&large, &quick().progress(|_| panic!("it is read"))).unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::TooLargeToOverwrite { .. })), "{error}");
     assert!(error.file().unwrap().ends_with(crate::support::SHARD));
+}
+
+/// The result would have the names of files that are nowhere.
+#[test]
+fn a_base_in_parts_is_refused() {
+    let scratch = Scratch::new(&base());
+    let rewrite = Rewrite::of(&scratch.base);
+    let rules = RankRules::new().parse_rule("*=uneven:0").unwrap();
+    let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new()).unwrap();
+    rewrite.save_ranks(scratch.path("parts"), &plan, "1", &ShardOptions::new()).unwrap();
+    scratch
+        .make("delta", &Tensors::from([bytes("a", [1, 2]), bytes("b", [3, 5])]), &quick())
+        .unwrap();
+    let joined = Checkpoint::open(scratch.path("parts")).unwrap();
+    let chain = Chain::new([Delta::open(scratch.path("delta")).unwrap()]).unwrap();
+    let error = chain.apply(&joined, scratch.path("out"), &quick()).unwrap_err();
+    assert!(matches!(error.kind(), CoreKind::Ranks { .. }), "{error}");
+    assert!(!scratch.path("out").exists());
+    let index = scratch.path("parts").join(INDEX);
+    let error =
+        make_linked(index, scratch.path("base"), scratch.path("linked"), &quick()).unwrap_err();
+    assert!(matches!(error.kind(), CoreKind::Ranks { .. }), "{error}");
+    assert!(!scratch.path("linked").exists());
 }

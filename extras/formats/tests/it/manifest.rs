@@ -2,7 +2,11 @@
 
 use std::io;
 
-use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorView, serialize};
+use safetensors_core::ranks::RankRules;
+use safetensors_core::{
+    Checkpoint, ErrorKind as CoreKind, ReadAt, Rewrite, SaveOptions, ShardOptions, TensorView,
+    serialize,
+};
 use safetensors_formats::kerchunk::manifest;
 use safetensors_formats::{ErrorKind, Result};
 
@@ -19,6 +23,21 @@ fn manifest_of(
     let len = file.len();
     let checkpoint = Checkpoint::from_source(file, "a.safetensors").unwrap();
     (manifest(&checkpoint, 1 << 24, |_| Ok("/a.safetensors".to_owned())), len)
+}
+
+#[test]
+fn parts_of_tensors_have_no_positions() {
+    let directory = tempfile::tempdir().unwrap();
+    let file =
+        serialize([("w", TensorView::from_slice(&[4], &[1_u8; 4]).unwrap())], &SaveOptions::new());
+    let whole = Checkpoint::from_source(file.unwrap(), "a.safetensors").unwrap();
+    let rewrite = Rewrite::of(&whole);
+    let rules = RankRules::new().parse_rule("w=uneven:0").unwrap();
+    let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new()).unwrap();
+    rewrite.save_ranks(directory.path(), &plan, "1", &ShardOptions::new()).unwrap();
+    let joined = Checkpoint::open(directory.path()).unwrap();
+    let error = manifest(&joined, 1 << 24, |path| Ok(path.display().to_string())).unwrap_err();
+    assert!(matches!(error.kind(), CoreKind::Ranks { .. }), "{error}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Http {
             .proxy(None)
             // A compressed answer has no ranges and no length.
             .accept_encoding("identity")
-            .user_agent(concat!("extras/hub/", env!("CARGO_PKG_VERSION")))
+            .user_agent(concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")))
             .timeout_resolve(Some(connect_timeout))
             .timeout_connect(Some(connect_timeout))
             // A server that sends its head byte by byte is never silent.

@@ -26,10 +26,15 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
+    /// Whether bytes are small enough to be gathered. Several threads can write large ones at once.
+    pub(super) fn waits(bytes: &[u8]) -> bool {
+        bytes.len() < LARGE
+    }
+
     /// Writes bytes at `start` of the file: large ones now, small ones together with those that
     /// follow them.
     pub(super) fn add(&mut self, file: &File, bytes: &[u8], start: u64) -> io::Result<()> {
-        if bytes.len() >= LARGE {
+        if !Self::waits(bytes) {
             return write_all_at(file, bytes, start);
         }
         let is_next = self.start + self.bytes.len() as u64 == start;

@@ -312,7 +312,7 @@ impl<S: Store> Files<S> {
             let error = std::io::Error::new(std::io::ErrorKind::NotFound, text);
             return Err(ErrorKind::Io(error).into());
         };
-        let opener = Opener { store: &self.store, limits: &Limits::default() };
+        let opener = Opener { store: &self.store, limits: &Limits::default(), joins: false };
         let file = opener.alone(path)?;
         // Samples are read side by side.
         let options = self.options.clone().threads(1);

@@ -62,8 +62,9 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a header, or the index's directory, cannot be
-    /// read.
+    /// read; those of [`stored_files`](Checkpoint::stored_files).
     pub fn audit(&self) -> Result<Vec<Finding>> {
+        let files = self.stored_files()?;
         let mut findings = Vec::new();
         if let Some(index) = self.index_path() {
             findings.extend(self.unindexed_findings());
@@ -72,7 +73,7 @@ impl<S: ReadAt> Checkpoint<S> {
         } else if let Some(finding) = self.shadowed_finding()? {
             findings.push(finding);
         }
-        for shard in self.files() {
+        for shard in files {
             layout_findings(shard.path(), shard.layout()?, &mut findings);
             if let Some(backup) = self.header_backup_of(shard.path()) {
                 findings.push(Finding::HeaderBackup { file: shard.path().into(), backup });

@@ -27,7 +27,7 @@ pub fn hash_files<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &DigestOptions,
 ) -> Result<Vec<Sha256>> {
-    let files = checkpoint.files();
+    let files = checkpoint.stored_files()?;
     let total = files.iter().map(|file| file.safetensors().header().data_len()).sum();
     let progress = options.work.meter(total);
     options.work.each(files, |file, buffer| {

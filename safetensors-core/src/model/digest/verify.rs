@@ -71,12 +71,13 @@ pub struct VerifiedFile<'a> {
 /// feature `sha256`, unless [`DigestOptions::sha256`] leaves it out.
 ///
 /// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened;
-/// [`ErrorKind::Cancelled`] if the progress callback stops the work.
+/// [`ErrorKind::Cancelled`] if the progress callback stops the work. Those of
+/// [`stored_files`](Checkpoint::stored_files).
 pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     options: &DigestOptions,
 ) -> Result<Vec<VerifiedFile<'a>>> {
-    let files = checkpoint.files().iter().map(|file| Recorded::read(file, options));
+    let files = checkpoint.stored_files()?.iter().map(|file| Recorded::read(file, options));
     run(&files.collect::<Result<Vec<_>>>()?, options)
 }
 

@@ -217,8 +217,10 @@ fn a_missing_part_is_found() {
     let error = Checkpoint::open(&file).unwrap_err();
     assert!(matches!(problem(&error), RankProblem::PartsOfTensors), "{error}");
     for path in [&to, &to.join("model.safetensors.index.json")] {
-        let error = Checkpoint::open(path).unwrap().into_stored().unwrap_err();
-        assert!(matches!(problem(&error), RankProblem::PartsOfTensors), "{error}");
+        let whole = Checkpoint::open(path).unwrap();
+        for error in [whole.audit().unwrap_err(), whole.into_stored().unwrap_err()] {
+            assert!(matches!(problem(&error), RankProblem::PartsOfTensors), "{error}");
+        }
     }
     let index = fs::read_to_string(to.join("model.safetensors.index.json")).unwrap();
     let mut index: serde_json::Value = serde_json::from_str(&index).unwrap();

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::file::io::positional::write_all_at;
 use crate::file::io::reserve::insert_at_start;
 use crate::file::save::SaveOptions;
 use crate::file::save::atomic::AtomicFile;
@@ -134,7 +135,11 @@ impl Body {
             _ => &self.gathered,
         };
         let (file, start) = self.locate(home, start)?;
-        lock(gathered).add(file, bytes, start)
+        if Gathered::waits(bytes) {
+            lock(gathered).add(file, bytes, start)
+        } else {
+            write_all_at(file, bytes, start)
+        }
     }
 
     /// Writes all bytes that wait. They can be read then.
