@@ -131,7 +131,7 @@ fn a_sum_is_quantised_without_being_rounded_before() {
     let fixture = Merge::named("bf16");
     for how in [Quantization::Int8Channel, Quantization::Fp8Tensor] {
         let dir = temp_dir();
-        merge(dir.path(), &fixture, &["--quantize", how.name()]).success();
+        merge(dir.path(), &fixture, &["--quantize", &how.to_string()]).success();
         let out = dir.open("out.safetensors");
         let expected = |dtype| {
             let path = dir.at("expected.safetensors");

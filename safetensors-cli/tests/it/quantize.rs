@@ -50,8 +50,9 @@ fn weights_are_quantised_and_described() {
     model(dir.path(), "model");
     let numbers = values(&dir.at("model"), "model.up.weight");
     for how in Quantization::ALL {
-        let out = dir.at(how.name());
-        let args = ["model", how.name(), "--quantize", how.name(), "--dtype", "bf16"];
+        let name = &*how.to_string();
+        let out = dir.at(name);
+        let args = ["model", name, "--quantize", name, "--dtype", "bf16"];
         let planned = format!("would write {how} (");
         dir.convert(&[&args[..], &["--dry-run"]].concat())
             .quiet()
@@ -90,7 +91,7 @@ fn weights_are_quantised_and_described() {
 
         // Numbers again.
         let plain = format!("{how}-plain");
-        dir.convert(&[how.name(), &plain, "--dtype", "f32"]).quiet();
+        dir.convert(&[name, &plain, "--dtype", "f32"]).quiet();
         assert_eq!(text(dir.at(&plain).join("config.json")), CONFIG);
         let again = values(&dir.at(plain), "model.up.weight");
         assert_eq!(again, values(&out, "model.up.weight"));
@@ -254,7 +255,7 @@ fn quantised_weights_are_quantised_anew() {
         let fixture = Quantized::named(name);
         let input = fixture.directory.to_str().unwrap();
         let weights = fixture.open().quantized_weights().unwrap();
-        dir.convert(&[input, name, "--quantize", how.name()]).quiet();
+        dir.convert(&[input, name, "--quantize", &how.to_string()]).quiet();
         let out = dir.at(name);
         let made = Checkpoint::open(&out).unwrap().quantized_weights().unwrap();
         let layers = LinearLayers::new();

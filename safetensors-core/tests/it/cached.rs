@@ -81,7 +81,7 @@ fn each_way_to_a_file_of_the_cache_is_refused() {
         assert_refused(set(&path), &path);
         let edit = Edit::open(&path).unwrap();
         assert_eq!(edit.dry_run().unwrap(), Edited::Unchanged);
-        assert_refused(edit.clear_metadata().align(4096).dry_run(), &path);
+        assert_refused(edit.set_metadata([("k", "new")]).dry_run(), &path);
         assert_eq!(Edit::open(&path).unwrap().apply().unwrap(), Edited::Unchanged);
         assert_refused(record(&path, false), &path);
         assert_refused(write(&path, &SaveOptions::new()), &path);

@@ -118,7 +118,7 @@ fn each_way_to_save_gives_the_bytes_of_the_reference() {
         let specs = set.views().map(|(name, view)| (name, view.dtype(), view.shape()));
         let writer = StreamWriter::create(&path, specs, &options).unwrap();
         for (name, view) in set.views() {
-            writer.tensor(name).unwrap().append_bytes(view.data()).unwrap();
+            writer.tensor(name).unwrap().write_bytes_at(0, view.data()).unwrap();
         }
         writer.finish().unwrap();
         assert!(fs::read(&path).unwrap() == expected);

@@ -235,11 +235,6 @@ impl<S> AsyncFile<S> {
     pub(super) fn held(&self) -> &Arc<Held<S>> {
         &self.held
     }
-
-    /// The source of the file's bytes.
-    pub fn source(&self) -> &S {
-        &self.held.source
-    }
 }
 
 impl<S: AsyncReadAt> ReadAt for AsyncFile<S> {

@@ -54,16 +54,8 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
     ///
     /// The errors of [`Header::parse`].
     pub fn parse(bytes: B) -> Result<Self> {
-        Self::parse_with(bytes, &Limits::default())
-    }
-
-    /// Parses a whole file in memory.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Header::parse`].
-    pub fn parse_with(bytes: B, limits: &Limits) -> Result<Self> {
-        Header::parse(bytes.as_ref(), limits).map(|header| Self::from_parts(header, bytes))
+        let header = Header::parse(bytes.as_ref(), &Limits::default())?;
+        Ok(Self::from_parts(header, bytes))
     }
 
     /// The tensor of this name, borrowed from the file's bytes.

@@ -275,9 +275,8 @@ impl<S> SafeTensors<S> {
         self.header().iter().map(|info| LazyTensor::new(info, self, None))
     }
 
-    /// The tensor of this name, if there is one. The lookup costs one hash and one comparison, and
-    /// reads and allocates nothing.
-    pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+    /// The tensor of this name, if there is one.
+    pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.header().get(name).map(|info| LazyTensor::new(info, self, None))
     }
 

@@ -17,7 +17,7 @@ use crate::format::tensor::{Element, TensorSource, swap_on_big_endian, write_exa
 /// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
 /// to the same tensor.
 ///
-/// As an [`io::Write`] it [appends bytes](TensorWriter::append_bytes), so a reader can be copied
+/// As an [`io::Write`] it appends bytes, so a reader can be copied
 /// into it:
 ///
 /// ```
@@ -50,9 +50,8 @@ impl StreamWriter {
         }
     }
 
-    /// The writers of all tensors, in file order. Writing in this order writes the file
-    /// sequentially.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
+    /// The writers of all tensors, in file order.
+    pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
         self.order.iter().map(|&i| self.at(i))
     }
 
@@ -63,23 +62,20 @@ impl StreamWriter {
 }
 
 impl<'a> TensorWriter<'a> {
-    /// The name.
-    pub fn name(&self) -> &'a str {
+    fn name(&self) -> &'a str {
         &self.tensor.name
     }
 
-    /// The type of the elements.
-    pub fn dtype(&self) -> Dtype {
+    fn dtype(&self) -> Dtype {
         self.tensor.dtype
     }
 
-    /// The dimensions, outermost first; empty for a scalar.
-    pub fn shape(&self) -> &'a [usize] {
+    fn shape(&self) -> &'a [usize] {
         &self.tensor.shape
     }
 
     /// The number of bytes that the tensor has when it is complete.
-    pub fn byte_len(&self) -> u64 {
+    pub(super) fn byte_len(&self) -> u64 {
         self.tensor.byte_len()
     }
 
@@ -145,14 +141,8 @@ impl<'a> TensorWriter<'a> {
         self.append_bytes(&file_bytes)
     }
 
-    /// Writes `bytes`, little-endian and in C order, after the last byte written so far, or at the
-    /// beginning if there is none. The values are not checked; [`append`](Self::append) takes typed
-    /// ones.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`write_bytes_at`](TensorWriter::write_bytes_at).
-    pub fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
+    /// Writes bytes after the last byte written so far, or at the beginning if there is none.
+    fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
         let append = || {
             let mut written = lock(&self.tensor.written);
             let end = written.end();

@@ -15,12 +15,12 @@
 /// Saving keeps to the defaults, so that what is written can be read again.
 ///
 /// ```
-/// use safetensors_core::{ErrorKind, Limits, SafeTensors};
+/// use safetensors_core::{ErrorKind, Limits, header::Header};
 ///
 /// let mut limits = Limits::default();
 /// limits.header_bytes = 1024;
 /// let file = [&5000_u64.to_le_bytes()[..], &[b' '; 5000]].concat();
-/// let error = SafeTensors::parse_with(file, &limits).unwrap_err();
+/// let error = Header::parse(&file, &limits).unwrap_err();
 /// assert!(matches!(error.kind(), ErrorKind::HeaderTooLarge { limit: 1024, found: 5000 }));
 /// ```
 #[derive(Clone, Debug)]

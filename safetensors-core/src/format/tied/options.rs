@@ -27,7 +27,7 @@ pub enum Views {
 /// Options for saving tensors that share storage: once, under one of their names.
 ///
 /// One name is kept: the first in sorted order of the names whose tensor fills the whole storage.
-/// [`prefer`](Tied::prefer) and [`discard`](Tied::discard) change the choice. Each dropped name
+/// [`prefer`](Tied::prefer) changes the choice. Each dropped name
 /// becomes a metadata entry with the kept name as its value. The keys `format`, `modelspec.*`,
 /// `attribute:*` and `safetensors_bridge.*` have another meaning in the metadata, so such a name
 /// cannot be dropped.
@@ -70,7 +70,6 @@ pub enum Views {
 #[derive(Clone, Debug, Default)]
 pub struct Tied {
     pub(super) prefer: BTreeSet<String>,
-    pub(super) discard: BTreeSet<String>,
     pub(super) views: Views,
     /// Whether tensors without bytes are tied too. This suits sources that number their storages;
     /// tensors without bytes cannot be told apart by address.
@@ -87,13 +86,6 @@ impl Tied {
     #[must_use]
     pub fn prefer<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.prefer.extend(names.into_iter().map(Into::into));
-        self
-    }
-
-    /// Drops these names if another name can be kept. [`prefer`](Tied::prefer) takes precedence.
-    #[must_use]
-    pub fn discard<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        self.discard.extend(names.into_iter().map(Into::into));
         self
     }
 

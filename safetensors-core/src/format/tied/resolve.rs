@@ -144,13 +144,7 @@ fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b M
     group
         .iter()
         .filter(complete)
-        .min_by_key(|member| {
-            (
-                !options.prefer.contains(member.name),
-                options.discard.contains(member.name),
-                member.name,
-            )
-        })
+        .min_by_key(|member| (!options.prefer.contains(member.name), member.name))
         .ok_or_else(|| {
             let mut names: Vec<_> = group.iter().map(|member| String::from(member.name)).collect();
             names.sort_unstable();

@@ -89,8 +89,7 @@ fn the_same_names_as_safetensors_torch() {
                 (name, Slice::new(storage, len(storage), start, end))
             })
             .collect();
-        let options =
-            Tied::new().prefer(strings(&case["prefer"])).discard(strings(&case["discard"]));
+        let options = Tied::new().prefer(strings(&case["prefer"]));
         let expected: Option<BTreeMap<String, String>> =
             serde_json::from_value(case["aliases"].clone()).unwrap();
         let found = resolve(&tensors, &options.clone().views(Views::Drop));
@@ -139,9 +138,6 @@ fn which_name_is_kept() {
     };
     assert_eq!(kept(Tied::new()), "a");
     assert_eq!(kept(Tied::new().prefer(["d", "c", "x"])), "c");
-    assert_eq!(kept(Tied::new().discard(["a", "b"])), "c");
-    assert_eq!(kept(Tied::new().discard(["a", "b", "c", "d"])), "a");
-    assert_eq!(kept(Tied::new().prefer(["d"]).discard(["d", "a"])), "d");
 }
 
 #[test]

@@ -5,7 +5,6 @@ mod batch;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use batch::stack;
@@ -75,7 +74,6 @@ const PREFETCH: usize = 16;
 pub struct Samples<F: Framework, S = LocalStore> {
     files: Files<S>,
     device: F::Device,
-    threads: usize,
     prefetch: usize,
 }
 
@@ -136,7 +134,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         let paths = names.into_iter().map(|name| directory.join(name)).collect();
         let options = LoadOptions::new().for_framework::<F>();
         let files = Files { store, paths, options };
-        Ok(Self { files, device, threads: 0, prefetch: PREFETCH })
+        Ok(Self { files, device, prefetch: PREFETCH })
     }
 
     /// Sets how tensors are converted while they are read. The number of threads in `options` is
@@ -145,14 +143,6 @@ impl<F: Framework, S: Store> Samples<F, S> {
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.files.options = options.for_framework::<F>();
         self
-    }
-
-    /// Sets the number of threads that read samples; 0 means
-    /// [`default_threads`](super::default_threads), which is the default. Each reads a whole
-    /// sample.
-    #[must_use]
-    pub fn threads(self, threads: usize) -> Self {
-        Self { threads, ..self }
     }
 
     /// Sets how many samples are read ahead at most. Memory holds as many besides what the program
@@ -172,8 +162,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self.files.paths.is_empty()
     }
 
-    /// The path of the sample at a position.
-    pub fn path(&self, position: usize) -> Option<&Path> {
+    fn path(&self, position: usize) -> Option<&Path> {
         self.files.paths.get(position).map(PathBuf::as_path)
     }
 
@@ -262,7 +251,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
     ) -> Result<(), E> {
         // A thread reads a few samples at a time, because to wake another one takes as long as to
         // read a small sample.
-        let threads = NonZeroUsize::new(self.threads).map_or_else(default_threads, usize::from);
+        let threads = default_threads();
         let at_once = (self.prefetch / (2 * threads)).max(1);
         let mut order = order.into_iter().fuse();
         let some = std::iter::from_fn(move || {
@@ -318,8 +307,8 @@ impl<S: Store> Files<S> {
         let options = self.options.clone().threads(1);
         let numbers = if options.reads_numbers() { file.numbers()? } else { None };
         let tensors = match &numbers {
-            Some(file) => load_by(file, &options, |tensors| read_tensors(tensors, &options)),
-            None => load_by(&file, &options, |tensors| read_tensors(tensors, &options)),
+            Some(file) => load_by(file, |tensors| read_tensors(tensors, &options)),
+            None => load_by(&file, |tensors| read_tensors(tensors, &options)),
         }?;
         Ok(Sample { tensors, metadata: file.metadata().clone() })
     }

@@ -129,7 +129,7 @@ impl Finding {
     }
 
     /// The file that the finding is about.
-    pub fn file(&self) -> &Path {
+    fn file(&self) -> &Path {
         match self {
             Self::LeadingSpace { file, .. }
             | Self::ForeignPadding { file }

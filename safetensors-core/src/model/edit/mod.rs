@@ -90,7 +90,6 @@ use plan::EditPlan;
 
 use crate::file::hash::{Change, DigestOptions, Note, check_records, signatures};
 use crate::file::io::{FileSource, SafeTensors};
-use crate::file::save::Order;
 use crate::file::save::cached::refuse_cached;
 use crate::format::error::Result;
 use crate::format::header::{Header, Metadata};
@@ -164,8 +163,6 @@ pub struct Edit<'a> {
     renamed: Vec<(String, String)>,
     removed: Vec<String>,
     appended: Vec<(String, Box<dyn TensorSource + 'a>)>,
-    order: Order,
-    align: Option<usize>,
     in_place: bool,
     change_cached: bool,
     durable: bool,
@@ -261,6 +258,10 @@ impl<'a> Edit<'a> {
 
     /// Adds tensors after the file's tensors, in the order given. Names that this edit removes or
     /// renames can be used again. The bytes are read from the sources when the edit is applied.
+    ///
+    /// A tensor may then be misaligned for its dtype, for example F32 after three bytes of U8. It
+    /// can be read, but not borrowed as a typed slice. [`Rewrite`](crate::Rewrite) sorts the tensors
+    /// of a file and aligns each.
     #[must_use]
     pub fn append<N: Into<String>, S: TensorSource + 'a>(
         mut self,
@@ -269,25 +270,6 @@ impl<'a> Edit<'a> {
         let boxed =
             |(name, source): (N, S)| (name.into(), Box::new(source) as Box<dyn TensorSource + 'a>);
         self.appended.extend(tensors.into_iter().map(boxed));
-        self
-    }
-
-    /// Sets the order of the tensors in the file afterwards. By default ([`Order::Given`]) those
-    /// that stay keep their order, and new ones follow. A tensor may then be misaligned for its
-    /// dtype, for example F32 after three bytes of U8. It can be read, but not borrowed as a typed
-    /// slice. [`Order::Alignment`] sorts all tensors and aligns each.
-    #[must_use]
-    pub fn order(mut self, order: Order) -> Self {
-        self.order = order;
-        self
-    }
-
-    /// Starts the data at a multiple of this many bytes: a power of two from 8 to 4096. By default
-    /// the data stays aligned as it is, to at least 8 bytes. The padding before the data is room
-    /// for later edits.
-    #[must_use]
-    pub fn align(mut self, align: usize) -> Self {
-        self.align = Some(align);
         self
     }
 

@@ -10,8 +10,8 @@ use crate::file::hash::DigestOptions;
 use crate::file::io::identity::Identity;
 use crate::file::io::lock::DirectoryLock;
 use crate::file::io::{FileSource, ReadAt, SafeTensors};
+use crate::file::save::SaveOptions;
 use crate::file::save::atomic::{destination, directory, refuse_special, replaceable};
-use crate::file::save::{Order, SaveOptions};
 use crate::format::error::{Error, Result};
 use crate::format::header::Metadata;
 
@@ -40,8 +40,6 @@ fn open_file(path: &Path, read_only: bool) -> Result<Edit<'static>> {
         renamed: Vec::new(),
         removed: Vec::new(),
         appended: Vec::new(),
-        order: Order::Given,
-        align: None,
         in_place: false,
         change_cached: false,
         durable: true,

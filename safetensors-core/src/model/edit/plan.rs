@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use super::{Edit, Edited, digests};
 use crate::file::hash::{self, Change, Note, forget};
 use crate::file::io::identity::links;
-use crate::file::save::SaveOptions;
 use crate::file::save::layout::Layout;
 use crate::file::save::spec::Spec;
+use crate::file::save::{Order, SaveOptions};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Header, Metadata, TensorInfo, rename_attributes};
 
@@ -94,7 +94,7 @@ impl<'e> EditPlan<'e> {
         let start = edit.header().data_start() as usize;
         let text = self.layout.prefix.trim_ascii_end().len();
         // A new file aligns data that is not aligned at all.
-        let is_placed = is_placed(edit) && (edit.in_place || start.is_multiple_of(8));
+        let is_placed = edit.in_place || start.is_multiple_of(8);
         self.data_stays = is_placed && text <= start && self.keeps_data(edit);
         if self.data_stays {
             self.layout.move_data_to(start);
@@ -103,7 +103,7 @@ impl<'e> EditPlan<'e> {
 
     /// How the edit has to be made.
     pub(super) fn outcome(&self, edit: &Edit<'_>) -> Edited {
-        if is_placed(edit) && self.keeps_data(edit) && self.keeps_header(edit.header()) {
+        if self.keeps_data(edit) && self.keeps_header(edit.header()) {
             return Edited::Unchanged;
         }
         let has_several_names =
@@ -194,8 +194,8 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
 
 /// How the new file is laid out.
 fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
-    let mut options = SaveOptions::new().order(edit.order).durable(edit.durable);
-    options.align = edit.align.unwrap_or(alignment(edit.header().data_start()));
+    let mut options = SaveOptions::new().order(Order::Given).durable(edit.durable);
+    options.align = alignment(edit.header().data_start());
     options.as_is = metadata.clone();
     options
 }
@@ -216,11 +216,6 @@ fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&s
     digests::follow(&mut metadata, renamed, removed, &added);
     metadata.extend(edit.set.clone());
     metadata
-}
-
-/// Whether the data has the alignment that the edit asks for.
-fn is_placed(edit: &Edit<'_>) -> bool {
-    edit.align.is_none_or(|align| edit.header().data_start().is_multiple_of(align as u64))
 }
 
 /// The alignment of the data in bytes: the largest power of two that divides its offset, from 8 to

@@ -69,7 +69,7 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
 
     let pieces = || bytes.chunks(70_001).enumerate().map(|(i, piece)| (i as u64 * 70_001, piece));
     for (_, piece) in pieces() {
-        writer.tensor("in order").unwrap().append_bytes(piece).unwrap();
+        writer.tensor("in order").unwrap().append(piece).unwrap();
     }
     let backwards: Vec<_> = pieces().collect();
     std::thread::scope(|scope| {

@@ -1,7 +1,6 @@
 //! What an edit changes, what it leaves alone, and whether it makes a new file.
 
 use safetensors_core::edit::Edited;
-use safetensors_core::save::Order;
 use safetensors_testing::tensors::bytes_by;
 
 use super::{DATA, bytes, file_of, names, parse, refused, roomy_file};
@@ -89,11 +88,6 @@ fn edits_that_cannot_be_made() {
     let error = refused(&path, |edit| edit.set_metadata([("k", "x".repeat(100_000_001))]));
     let kind = error.kind();
     assert!(matches!(kind, ErrorKind::HeaderTooLarge { limit: 100_000_000, .. }), "{error}");
-    for align in [0, 3, 4, 8192] {
-        let error = refused(&path, |edit| edit.align(align));
-        let kind = error.kind();
-        assert!(matches!(kind, ErrorKind::BadAlignment { found } if *found == align), "{error}");
-    }
 }
 
 #[test]
@@ -159,74 +153,14 @@ fn tensors_without_bytes_change_only_the_header() {
 }
 
 #[test]
-fn new_tensors_follow_or_everything_is_sorted() {
-    let numbers = [1.0_f32, 2.0].map(f32::to_le_bytes).concat();
-    let append = |order| {
-        let (_directory, path) = file_of(SaveOptions::new());
-        let floats = TensorView::new(Dtype::F32, &[2], &numbers).unwrap();
-        let edit = Edit::open(&path).unwrap().order(order).remove(["c"]);
-        edit.append([("z", floats), ("y", floats)]).append([("x", bytes(&1, 0))]).apply().unwrap();
-        let aligned = |name: &str| {
-            let archive = parse(&path);
-            (archive.header().data_start()
-                + archive.header().get(name).unwrap().data_offsets().start)
-                .is_multiple_of(4)
-        };
-        assert_eq!(parse(&path).view("y").unwrap().data(), floats.data());
-        (names(&path), aligned("z"))
-    };
-    let of = |names: [&str; 5]| names.map(str::to_owned).to_vec();
-    assert_eq!(append(Order::Given), (of(["a", "b", "z", "y", "x"]), true));
-    assert_eq!(append(Order::Alignment), (of(["y", "z", "a", "b", "x"]), true));
-}
-
-/// Neighbours in the old file are moved apart.
-#[test]
-fn a_new_tensor_between_two_old_ones() {
+fn new_tensors_follow() {
     let (_directory, path) = file_of(SaveOptions::new());
-    Edit::open(&path)
-        .unwrap()
-        .order(Order::Alignment)
-        .append([("ab", bytes(&100, 30))])
-        .apply()
-        .unwrap();
-    assert_eq!(names(&path), ["a", "ab", "b", "c"]);
-    for (name, view) in [("a", bytes(&3, 0)), ("ab", bytes(&100, 30)), ("b", bytes(&5, 10))] {
-        assert_eq!(parse(&path).view(name).unwrap(), view, "{name}");
-    }
-}
-
-#[test]
-fn the_order_and_the_alignment_of_a_file_can_be_mended() {
-    let (_directory, path) = place("model.safetensors");
     let numbers = [1.0_f32, 2.0].map(f32::to_le_bytes).concat();
     let floats = TensorView::new(Dtype::F32, &[2], &numbers).unwrap();
-    save(
-        &path,
-        [("byte", bytes(&1, 0)), ("floats", floats)],
-        &SaveOptions::new().order(Order::Given),
-    )
-    .unwrap();
-    assert_eq!(parse(&path).header().get("floats").unwrap().data_offsets(), 1..9);
-    assert_eq!(
-        Edit::open(&path).unwrap().order(Order::Alignment).apply().unwrap(),
-        Edited::Rewritten
-    );
-    assert_eq!(names(&path), ["floats", "byte"]);
-    assert_eq!(parse(&path).view("floats").unwrap(), floats);
-    assert_eq!(parse(&path).view("byte").unwrap(), bytes(&1, 0));
-    assert_eq!(
-        Edit::open(&path).unwrap().order(Order::Alignment).apply().unwrap(),
-        Edited::Unchanged
-    );
-
-    assert_eq!(Edit::open(&path).unwrap().align(1024).apply().unwrap(), Edited::Rewritten);
-    assert_eq!(parse(&path).header().data_start(), 1024);
-    assert_eq!(Edit::open(&path).unwrap().align(1024).apply().unwrap(), Edited::Unchanged);
-    assert_eq!(Edit::open(&path).unwrap().align(64).apply().unwrap(), Edited::Unchanged);
-    // The header has room from now on.
-    let edit = Edit::open(&path).unwrap().in_place(true).set_metadata([("key", "x".repeat(800))]);
-    assert_eq!(edit.apply().unwrap(), Edited::InPlace);
+    let edit = Edit::open(&path).unwrap().remove(["c"]);
+    edit.append([("z", floats), ("y", floats)]).append([("x", bytes(&1, 0))]).apply().unwrap();
+    assert_eq!(names(&path), ["a", "b", "z", "y", "x"]);
+    assert_eq!(parse(&path).view("y").unwrap(), floats);
 }
 
 /// The operations that recompute or drop a record are tested in `records`.

@@ -20,7 +20,7 @@ fn codes_and_scales_are_those_of_the_reference() {
     let dir = tempdir().unwrap();
     let reference = made_by_reference();
     for how in Quantization::ALL {
-        let out = dir.path().join(how.name());
+        let out = dir.path().join(how.to_string());
         Rewrite::of(&reference)
             .select(|name, _| name == "weight")
             .rename(|_| "w.weight".into())
@@ -30,7 +30,10 @@ fn codes_and_scales_are_those_of_the_reference() {
             .unwrap();
         let made = Checkpoint::open(&out).unwrap();
         let expected = reference.tensors().filter_map(|tensor| {
-            Some((tensor.name().strip_prefix(how.name())?.strip_prefix('/')?.to_owned(), tensor))
+            Some((
+                tensor.name().strip_prefix(&how.to_string())?.strip_prefix('/')?.to_owned(),
+                tensor,
+            ))
         });
         let mut count = 0;
         for (name, expected) in expected {
@@ -63,7 +66,7 @@ fn what_is_quantised_is_read_back() {
             let (layers, options) = (LinearLayers::new(), ConvertOptions::new());
             Rewrite::of(&checkpoint).quantize(how, &options, &layers, |_, _| None).unwrap()
         };
-        let out = dir.path().join(how.name());
+        let out = dir.path().join(how.to_string());
         let options = ShardOptions::new().max_shard_size(10_000.into());
         let saved = rewrite().save_sharded(&out, &options).unwrap();
         assert!(saved.files.len() > 1, "{how}");
@@ -247,7 +250,7 @@ fn a_tied_weight_has_both_names_after_it_was_quantised() {
     save(&path, [("a.weight", weight)], &options).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     for how in Quantization::ALL {
-        let out = dir.path().join(how.name());
+        let out = dir.path().join(how.to_string());
         let wanted = |name: &str, _: &_| (name == "a.weight").then_some(true);
         let rewrite = Rewrite::of(&checkpoint).quantize(
             how,

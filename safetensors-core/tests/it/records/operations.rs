@@ -2,7 +2,7 @@
 
 use safetensors_core::digest::{DigestOptions, KEY};
 use safetensors_core::ranks::RankRules;
-use safetensors_core::save::{GrowingWriter, Order, StreamWriter, write_to};
+use safetensors_core::save::{GrowingWriter, StreamWriter, write_to};
 
 use super::{NAME, SHA256, assert_refused, bytes, compared, create, describe, digests, taken};
 use crate::support::*;
@@ -39,12 +39,6 @@ const EDITS: &[Change] = &[
     ("append", |edit| Ok(edit.append([("d", bytes(&[3]))])), (3, false, true)),
     ("append nothing", |edit| Ok(edit.append([("d", bytes(&[0]))])), (3, true, true)),
     ("replace", |edit| Ok(edit.remove(["a"]).append([("a", bytes(&[3]))])), (2, false, true)),
-    (
-        "another order",
-        |edit| Ok(edit.order(Order::Alignment).rename([("a", "z")])),
-        (3, false, true),
-    ),
-    ("another alignment", |edit| Ok(edit.align(4096)), (3, true, true)),
     (
         "record, rename",
         |edit| Ok(edit.record_digests(&digests(true))?.rename([("a", "z")])),

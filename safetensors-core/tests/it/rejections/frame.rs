@@ -1,6 +1,7 @@
 //! The length field, and a file that does not match it.
 
 use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::header::Header;
 
 use super::{file, rejects, rejects_file};
 use crate::support::*;
@@ -39,10 +40,10 @@ fn the_caller_can_lower_the_limit() {
     let bytes = file(ONE, 1);
     let mut limits = Limits::default();
     limits.header_bytes = ONE.len() as u64;
-    assert!(SafeTensors::parse_with(&bytes, &limits).is_ok(), "at the limit");
+    assert!(Header::parse(&bytes, &limits).is_ok(), "at the limit");
 
     limits.header_bytes -= 1;
-    let error = SafeTensors::parse_with(&bytes, &limits).unwrap_err();
+    let error = Header::parse(&bytes, &limits).unwrap_err();
     let (at_most, len) = (limits.header_bytes, ONE.len() as u64);
     assert!(
         matches!(error.kind(), ErrorKind::HeaderTooLarge { limit, found } if (*limit, *found) == (at_most, len))
@@ -51,11 +52,11 @@ fn the_caller_can_lower_the_limit() {
     let mut limits = Limits::default();
     limits.tensors = 1;
     let two = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
-    assert!(SafeTensors::parse_with(&bytes, &limits).is_ok(), "at the limit");
+    assert!(Header::parse(&bytes, &limits).is_ok(), "at the limit");
     let directory = tempdir().unwrap();
     let path = crate::support::write(directory.path(), "two.safetensors", file(two, 2));
     for error in [
-        SafeTensors::parse_with(file(two, 2), &limits).unwrap_err(),
+        Header::parse(&file(two, 2), &limits).unwrap_err(),
         Checkpoint::open_in(LocalStore, path, &limits).unwrap_err(),
     ] {
         assert!(matches!(error.kind(), ErrorKind::TooManyTensors { limit: 1 }), "{error}");

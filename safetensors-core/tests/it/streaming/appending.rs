@@ -15,24 +15,24 @@ fn values_of_another_dtype_are_refused_and_nothing_is_written() {
     let writer = StreamWriter::create(&path, tensors, &SaveOptions::new()).unwrap();
     let (a, mask) = (writer.tensor("a").unwrap(), writer.tensor("mask").unwrap());
     #[track_caller]
-    fn refused<T: Element>(tensor: TensorWriter<'_>, values: &[T]) {
+    fn refused<T: Element>(tensor: TensorWriter<'_>, of: (&str, Dtype), values: &[T]) {
         let error = tensor.append(values).unwrap_err();
         let ErrorKind::WrongDtype { expected, found } = error.kind() else {
             unreachable!("{error}")
         };
-        assert_eq!((*expected, *found), (tensor.dtype(), T::DTYPE));
-        assert_eq!(error.tensor(), Some(tensor.name()));
+        assert_eq!((*expected, *found), (of.1, T::DTYPE));
+        assert_eq!(error.tensor(), Some(of.0));
         assert!(error.file().is_some());
         assert_eq!(tensor.written(), 0);
     }
     // As many bytes as the tensor has, but of another dtype than F32.
-    refused(a, &[1.0_f64, 2.0]);
-    refused(a, &[1_i32; 4]);
-    refused(a, &[1_u32; 4]);
-    refused(a, &[0_u8; 16]);
-    refused(a, &[f16::ONE; 8]);
-    refused(mask, &[1_u8, 0]);
-    refused::<f64>(a, &[]);
+    refused(a, ("a", Dtype::F32), &[1.0_f64, 2.0]);
+    refused(a, ("a", Dtype::F32), &[1_i32; 4]);
+    refused(a, ("a", Dtype::F32), &[1_u32; 4]);
+    refused(a, ("a", Dtype::F32), &[0_u8; 16]);
+    refused(a, ("a", Dtype::F32), &[f16::ONE; 8]);
+    refused(mask, ("mask", Dtype::BOOL), &[1_u8, 0]);
+    refused::<f64>(a, ("a", Dtype::F32), &[]);
     a.append(&[1.0_f32, -2.5]).unwrap();
     a.append::<f32>(&[]).unwrap();
     let error = a.append(&[0.0_f32; 3]).unwrap_err();
@@ -40,7 +40,7 @@ fn values_of_another_dtype_are_refused_and_nothing_is_written() {
         matches!(error.kind(), ErrorKind::WrittenPastEnd { expected: 16, found: 20 }),
         "{error}"
     );
-    a.append_bytes(&3.0_f32.to_le_bytes()).unwrap();
+    a.append(&[3.0_f32]).unwrap();
     writer.tensor("a").unwrap().write_all(&4.0_f32.to_le_bytes()).unwrap();
     mask.append(&[true, false]).unwrap();
     writer.finish().unwrap();

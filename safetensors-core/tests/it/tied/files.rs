@@ -174,8 +174,6 @@ fn frameworks_get_all_names() {
             .filter(|(name, _)| name.ends_with("weight"))
             .all(|(_, buf)| buf.as_slice::<f32>().unwrap() == weight)
     );
-    let saved = load::<Bufs>(&checkpoint, &(), &LoadOptions::new().aliases(false)).unwrap();
-    assert_eq!(saved.keys().collect::<Vec<_>>(), ["decoder.bias", "decoder.weight"]);
 
     // Saving: one buffer under two names is one tensor.
     let directory = tempdir().unwrap();

@@ -56,7 +56,7 @@ impl Quantization {
     ];
 
     /// The name on a command line, such as `fp8-block128`.
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Fp8Block128 => "fp8-block128",
             Self::Fp8Channel => "fp8-channel",
