@@ -27,8 +27,8 @@ impl LoadOptions {
 /// Loads every tensor of a checkpoint into a framework, reading in parallel.
 ///
 /// All dtypes are checked before a byte of data is read. A tensor that was saved once for several
-/// names is read once and returned under each of them, as a clone. It shares the elements in
-/// candle; it is a copy in other libraries. [Quantised weights](crate::quantized) are an error, unless the options
+/// names is read once and returned under each of them, as a clone, unless the options turn that
+/// off. [Quantised weights](crate::quantized) are an error, unless the options
 /// [say what becomes of them](LoadOptions::quantized).
 ///
 /// # Errors
@@ -42,20 +42,21 @@ pub fn load<F: Framework>(
     if options.reads_numbers()
         && let Some(numbers) = checkpoint.numbers()?
     {
-        return load_by(&numbers, |tensors| F::read_tensors(tensors, device, options));
+        return load_by(&numbers, options, |tensors| F::read_tensors(tensors, device, options));
     }
-    load_by(checkpoint, |tensors| F::read_tensors(tensors, device, options))
+    load_by(checkpoint, options, |tensors| F::read_tensors(tensors, device, options))
 }
 
-/// What a load returns of a checkpoint, read by `read`.
+/// What a load with these options returns of a checkpoint, read by `read`.
 pub(super) fn load_by<S: ReadAt, T: Clone>(
     checkpoint: &Checkpoint<S>,
+    options: &LoadOptions,
     read: impl FnOnce(&[LazyTensor<'_, S>]) -> Result<Vec<T>>,
 ) -> Result<BTreeMap<String, T>> {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let names = tensors.iter().map(|tensor| tensor.name().into());
     let mut loaded: BTreeMap<String, T> = names.zip(read(&tensors)?).collect();
-    for (alias, tensor) in checkpoint.aliases() {
+    for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
         if let Some(tensor) = loaded.get(tensor.name()).cloned() {
             loaded.insert(alias.into(), tensor);
         }

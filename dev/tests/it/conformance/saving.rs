@@ -5,10 +5,11 @@ use std::fs;
 
 use safetensors_bridge::digest::{self, DigestOptions};
 use safetensors_bridge::edit::Edit;
-use safetensors_bridge::framework::{Support, save, save_sharded};
+use safetensors_bridge::framework::{Support, load, save, save_sharded};
 use safetensors_bridge::tied::{Tied, Views};
 use safetensors_bridge::{
-    Checkpoint, Dtype, ErrorKind, SafeTensors, SaveOptions, ShardOptions, TensorBuf, Widening,
+    Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, ShardOptions, TensorBuf,
+    Widening,
 };
 
 use super::Fixture;
@@ -125,6 +126,8 @@ pub(crate) fn tied_tensors_are_saved_once<F: Fixture>(device: &F::Device) {
         for tensor in loaded.values() {
             assert_eq!(written::<F>(tensor).unwrap(), expected, "{context}");
         }
+        let own = load::<F>(&checkpoint, device, &LoadOptions::new().aliases(false)).unwrap();
+        assert_eq!(own.keys().collect::<Vec<_>>(), ["embed", "other"], "{context}");
 
         // Without the option nothing is tied, and empty tensors never are.
         save::<F>(&path, tensors, &SaveOptions::new()).unwrap();

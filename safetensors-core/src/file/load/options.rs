@@ -34,9 +34,10 @@ pub enum QuantizedWeights {
 ///
 /// let options = LoadOptions::new().threads(2).widening(Widening::Refuse);
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct LoadOptions {
     pub(crate) work: Work,
+    pub(crate) aliases: bool,
     pub(super) widening: Widening,
     floats: Option<Dtype>,
     pub(super) all: Option<Dtype>,
@@ -44,6 +45,21 @@ pub struct LoadOptions {
     pub(super) table: Option<DtypeTable>,
     convert: ConvertOptions,
     pub(super) quantized: QuantizedWeights,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            work: Work::default(),
+            aliases: true,
+            widening: Widening::default(),
+            floats: None,
+            all: None,
+            table: None,
+            convert: ConvertOptions::default(),
+            quantized: QuantizedWeights::default(),
+        }
+    }
 }
 
 impl LoadOptions {
@@ -102,6 +118,16 @@ impl LoadOptions {
     #[must_use]
     pub fn widening(mut self, widening: Widening) -> Self {
         self.widening = widening;
+        self
+    }
+
+    /// Sets whether [`framework::load`](crate::framework::load) also returns a clone of each tensor
+    /// for every [alias](crate::Checkpoint::aliases): a name that was dropped when the tensor was
+    /// saved. On by default. A clone shares the elements in candle; it is a copy in
+    /// other libraries.
+    #[must_use]
+    pub fn aliases(mut self, aliases: bool) -> Self {
+        self.aliases = aliases;
         self
     }
 

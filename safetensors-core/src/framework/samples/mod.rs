@@ -307,8 +307,8 @@ impl<S: Store> Files<S> {
         let options = self.options.clone().threads(1);
         let numbers = if options.reads_numbers() { file.numbers()? } else { None };
         let tensors = match &numbers {
-            Some(file) => load_by(file, |tensors| read_tensors(tensors, &options)),
-            None => load_by(&file, |tensors| read_tensors(tensors, &options)),
+            Some(file) => load_by(file, &options, |tensors| read_tensors(tensors, &options)),
+            None => load_by(&file, &options, |tensors| read_tensors(tensors, &options)),
         }?;
         Ok(Sample { tensors, metadata: file.metadata().clone() })
     }
