@@ -5,6 +5,7 @@ mod batch;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use batch::stack;
@@ -74,6 +75,7 @@ const PREFETCH: usize = 16;
 pub struct Samples<F: Framework, S = LocalStore> {
     files: Files<S>,
     device: F::Device,
+    threads: usize,
     prefetch: usize,
 }
 
@@ -134,7 +136,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         let paths = names.into_iter().map(|name| directory.join(name)).collect();
         let options = LoadOptions::new().for_framework::<F>();
         let files = Files { store, paths, options };
-        Ok(Self { files, device, prefetch: PREFETCH })
+        Ok(Self { files, device, threads: 0, prefetch: PREFETCH })
     }
 
     /// Sets how tensors are converted while they are read. The number of threads in `options` is
@@ -143,6 +145,14 @@ impl<F: Framework, S: Store> Samples<F, S> {
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.files.options = options.for_framework::<F>();
         self
+    }
+
+    /// Sets the number of threads that read samples; 0 means
+    /// [`default_threads`](super::default_threads), which is the default. Each reads a whole
+    /// sample.
+    #[must_use]
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
     }
 
     /// Sets how many samples are read ahead at most. Memory holds as many besides what the program
@@ -162,7 +172,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self.files.paths.is_empty()
     }
 
-    fn path(&self, position: usize) -> Option<&Path> {
+    /// The path of the sample at a position.
+    pub fn path(&self, position: usize) -> Option<&Path> {
         self.files.paths.get(position).map(PathBuf::as_path)
     }
 
@@ -251,7 +262,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
     ) -> Result<(), E> {
         // A thread reads a few samples at a time, because to wake another one takes as long as to
         // read a small sample.
-        let threads = default_threads();
+        let threads = NonZeroUsize::new(self.threads).map_or_else(default_threads, usize::from);
         let at_once = (self.prefetch / (2 * threads)).max(1);
         let mut order = order.into_iter().fuse();
         let some = std::iter::from_fn(move || {

@@ -83,6 +83,7 @@ fn samples(count: u16) -> (Arc<Counting>, Samples<Bufs, Arc<Counting>>) {
 fn samples_are_the_files_of_a_directory_by_name() {
     let (store, samples) = samples(12);
     assert_eq!((samples.len(), samples.is_empty()), (12, false));
+    assert_eq!(samples.path(11), Some(Path::new("set/011.safetensors")));
     assert_eq!(store.opened.load(Ordering::SeqCst), 0);
     let sample = samples.get(7).unwrap();
     assert_eq!(sample.metadata["number"], "7");
@@ -106,7 +107,7 @@ fn the_seed_decides_the_order() {
     // The order is part of what the documentation promises.
     assert_eq!(order[..6], [22, 96, 24, 79, 63, 57]);
     let mut seen = Vec::new();
-    let taken = samples.prefetch(3).for_each(order.clone(), |position, sample| {
+    let taken = samples.threads(4).prefetch(3).for_each(order.clone(), |position, sample| {
         assert_eq!(sample.metadata["number"], position.to_string());
         seen.push(position);
         Ok::<(), Error>(())
@@ -117,14 +118,14 @@ fn the_seed_decides_the_order() {
 
 #[test]
 fn reading_runs_ahead_as_far_as_the_program_says() {
-    for prefetch in [1, 5, 100] {
+    for (threads, prefetch) in [(1, 1), (4, 1), (4, 5), (2, 100)] {
         let (store, samples) = samples(40);
-        let samples = samples.prefetch(prefetch);
+        let samples = samples.threads(threads).prefetch(prefetch);
         let mut taken = 0;
         let each = samples.for_each(0..40, |_, _| {
             std::thread::sleep(std::time::Duration::from_micros(200));
             let opened = store.opened.load(Ordering::SeqCst);
-            assert!(opened <= taken + prefetch, "{prefetch}: {opened} {taken}");
+            assert!(opened <= taken + prefetch, "{threads} {prefetch}: {opened} {taken}");
             taken += 1;
             Ok::<(), Error>(())
         });
@@ -193,7 +194,7 @@ fn unlike_samples_are_not_stacked() {
 #[test]
 fn a_failure_ends_the_work() {
     let (store, samples) = samples(100);
-    let samples = samples.prefetch(4);
+    let samples = samples.threads(4).prefetch(4);
     let error = samples.for_each([0, 1, 100, 2], |position, _| {
         assert!(position < 2);
         Ok::<(), Error>(())
