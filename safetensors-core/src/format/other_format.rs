@@ -8,8 +8,8 @@ const LENGTH_BYTES: usize = 8;
 /// A length that no header has: more than twice the default limit.
 const IMPOSSIBLE: u64 = 1 << 28;
 
-/// The key, in the metadata of an index, that makes it foreign: only the package that writes such
-/// files knows what their tensors mean. It is that of a delta.
+/// Marks an index as foreign when its metadata has this key: only the package that writes such
+/// files knows what their tensors mean. Deltas use it.
 #[cfg(feature = "std")]
 pub(crate) const FOREIGN_KEY: &str = "delta_encoding";
 
@@ -17,12 +17,12 @@ pub(crate) const FOREIGN_KEY: &str = "delta_encoding";
 #[cfg(feature = "std")]
 pub(crate) const FOREIGN_BASE_KEY: &str = "base_version";
 
-/// The folder, in that of an epoch of a training, of the files of a foreign index.
+/// The folder for the files of a foreign index, inside the folder of a training epoch.
 #[cfg(feature = "std")]
 pub(crate) const FOREIGN_FOLDER: &str = "model.delta";
 
-/// A format other than safetensors that a file looks like, by its first bytes. It is displayed as
-/// in an error.
+/// A format other than safetensors, recognised by the first bytes of a file. It is displayed as in
+/// an error.
 ///
 /// ```
 /// use safetensors_core::framework::OtherFormat;
@@ -39,9 +39,9 @@ pub enum OtherFormat {
     Npy,
     /// A pickle of protocol 2 to 5. Older protocols have no fixed start.
     Pickle,
-    /// A ZIP archive whose first member is a pickle, as PyTorch writes it.
+    /// A ZIP archive that begins with a pickle, as PyTorch writes it.
     PytorchArchive,
-    /// A ZIP archive whose first member is an array of NumPy.
+    /// A ZIP archive that begins with a NumPy array.
     Npz,
     /// Any other ZIP archive.
     Zip,
@@ -49,7 +49,7 @@ pub enum OtherFormat {
     Burnpack,
     /// A record of an old burn.
     BurnRecord,
-    /// A format that this library does not read, in the words of an error.
+    /// Another format that this library does not read, by the words that an error uses.
     Named(&'static str),
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for OtherFormat {
 }
 
 impl OtherFormat {
-    /// The format that a file beginning with `start` looks like. Archives need 512 bytes, most other
+    /// Recognises the format of a file by its first bytes. Archives need 512 bytes, most other
     /// formats 16.
     #[doc(hidden)]
     pub fn of(start: &[u8]) -> Option<Self> {
@@ -291,7 +291,7 @@ mod tests {
         ] {
             let found = OtherFormat::of(start);
             assert!(found.is_some_and(|it| it.to_string().starts_with(says)), "{says}: {found:?}");
-            // A truncated start must not panic. Sixteen bytes are enough, but for archives.
+            // A truncated start must not panic. Sixteen bytes suffice, except for archives.
             (0..start.len()).for_each(|len| _ = OtherFormat::of(&start[..len]));
             if start.len() > 16
                 && !says.contains("archive")

@@ -26,7 +26,7 @@ pub(super) enum Failure {
     Misaligned,
 }
 
-/// Buffers for the conversion of one block.
+/// Buffers to convert one block.
 pub(super) struct Scratch {
     /// An aligned copy of the source's bytes, if they are not aligned themselves.
     pub(super) source: [u64; BLOCK],
@@ -105,7 +105,7 @@ pub(crate) mod tests {
     use crate::format::tensor::TensorView;
 
     thread_local! {
-        /// What [`vectorized`] uses in this thread, if a test chooses it.
+        /// The instructions that [`vectorized`] uses in this thread, if a test chooses them.
         pub(crate) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 

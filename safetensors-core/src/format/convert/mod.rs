@@ -74,8 +74,8 @@ use crate::format::tensor::{TensorBuf, TensorView};
 use crate::format::trace::Span;
 
 impl TensorBuf {
-    /// Converts the values to another dtype, see [the table](crate::convert). A buffer that has the
-    /// dtype already is returned unchanged, without a copy.
+    /// Converts the values to another dtype, see [the table](crate::convert). A buffer that already
+    /// has the dtype is returned without a copy.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf};
@@ -133,7 +133,7 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of [`TensorBuf::convert`], and [`InvalidBool`](crate::ErrorKind::InvalidBool).
+    /// As for [`TensorBuf::convert`]; [`InvalidBool`](crate::ErrorKind::InvalidBool).
     pub fn convert(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
         if self.dtype() == to || cfg!(target_endian = "big") {
             return TensorBuf::from_view(self)?.convert(to, options);
@@ -157,8 +157,8 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; the errors of
-    /// [`convert`](TensorView::convert), after which the values in `out` are unspecified.
+    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; otherwise as for
+    /// [`convert`](TensorView::convert), and the values in `out` are then unspecified.
     pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
         if self.shape() != out.shape() {
             return Err(ErrorKind::WrongShape {

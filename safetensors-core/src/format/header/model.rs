@@ -54,7 +54,7 @@ pub(super) struct Record {
     pub(super) dtype: Dtype,
 }
 
-/// The fields of an entry. Each is valid by itself; whether they agree is not checked yet.
+/// The fields of an entry. Each is valid alone; whether they agree is not checked yet.
 pub(super) struct ParsedEntry {
     pub(super) dtype: Dtype,
     /// The range of its dimensions among all dimensions that the parser has read.
@@ -95,8 +95,7 @@ impl Header {
         (position < self.records.len()).then_some(TensorInfo { header: self, position })
     }
 
-    /// The tensor of this name. The lookup costs one hash and one comparison, and allocates
-    /// nothing.
+    /// Finds a tensor by name. The lookup costs one hash and one comparison, and allocates nothing.
     pub fn get(&self, name: &str) -> Option<TensorInfo<'_>> {
         self.position(name).and_then(|position| self.tensor_at(position))
     }
@@ -143,7 +142,7 @@ impl Header {
     }
 }
 
-/// The description of one tensor, borrowed from the header.
+/// The description of a tensor, borrowed from the header.
 #[derive(Clone, Copy)]
 pub struct TensorInfo<'a> {
     header: &'a Header,
@@ -152,7 +151,7 @@ pub struct TensorInfo<'a> {
 }
 
 impl<'a> TensorInfo<'a> {
-    /// The name, with JSON escapes decoded. It may be empty, and may hold any character.
+    /// Returns the name, with JSON escapes decoded. It may be empty, and may hold any character.
     pub fn name(&self) -> &'a str {
         self.header.name_at(self.position)
     }
@@ -167,7 +166,7 @@ impl<'a> TensorInfo<'a> {
         &self.header.dims[self.record().shape.range()]
     }
 
-    /// The range of the tensor's bytes, counted from the first byte after the header.
+    /// Returns the range of the tensor's bytes, counted from the first byte after the header.
     pub fn data_offsets(&self) -> Range<u64> {
         self.record().begin..self.record().end
     }

@@ -7,7 +7,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 /// A hash table over names that are stored elsewhere. The table stores only their positions.
 ///
-/// Each table has its own random seed, so no one can craft a file whose names collide.
+/// Each table has its own random seed, so no one can craft a file with names that collide.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
     positions: HashTable<u32>,

@@ -10,7 +10,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Vi
 
 /// Reads a JSON object into a map, and refuses a duplicate key.
 ///
-/// `expected` is what the error of any other JSON says was expected.
+/// `expected` completes the error for any other JSON.
 pub(crate) struct UniqueMap<V> {
     expected: &'static str,
     values: PhantomData<V>,

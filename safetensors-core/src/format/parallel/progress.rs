@@ -15,8 +15,8 @@ use crate::format::error::{ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress<'a> {
-    /// The bytes done so far. A load counts bytes in memory, in the dtype that is loaded. A save
-    /// counts bytes written, in the dtype that is saved. Digests count the bytes that are hashed.
+    /// The bytes done so far. A load counts bytes in memory, in the loaded dtype. A save counts
+    /// written bytes, in the saved dtype. Digests count hashed bytes.
     pub bytes_done: u64,
     /// All bytes to be done. If digests are computed of each tensor and of all data, each byte
     /// counts twice.

@@ -41,7 +41,7 @@ impl<I: Iterator> Queue<I> {
     /// Says that an item is done, so that another may begin.
     pub(super) fn done(&self) {
         let _ = self.state.lock().map(|mut state| state.begun -= 1);
-        // All, because those that find no item left make no room for the others.
+        // All, because threads that find no item left make no room for the others.
         self.changed.notify_all();
     }
 

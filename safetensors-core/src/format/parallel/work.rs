@@ -31,8 +31,7 @@ impl Work {
         self.threads
     }
 
-    /// The same work, by this many threads unless a number was set, here or by the environment
-    /// variable.
+    /// Sets the number of threads, unless one is set already, here or by the environment variable.
     pub(crate) fn unless_set(&self, threads: usize) -> Self {
         let is_set = self.threads > 0 || threads_of_environment().is_some();
         if is_set { self.clone() } else { self.clone().threads(threads) }

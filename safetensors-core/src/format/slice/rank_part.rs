@@ -26,8 +26,8 @@ pub struct RankPart {
     pub rank: usize,
     /// The number of parts.
     pub world_size: usize,
-    /// Whether the parts may differ in size. If so, each part gets the dimension's length divided
-    /// by `world_size`, rounded up, while enough is left. The last parts are smaller or empty.
+    /// Whether the parts may differ in size. If so, a part has the dimension's length divided by
+    /// `world_size`, rounded up, while enough is left. The last parts are smaller or empty.
     pub uneven: bool,
 }
 

@@ -1,5 +1,4 @@
-//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces; [`ByteRuns`]: these,
-//! or a list.
+//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces; [`ByteRuns`]: such a pattern, or a list.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,8 +8,8 @@ use core::ops::Range;
 ///
 /// One piece begins at `start + i₀ × stride₀ + i₁ × stride₁ + …` for every choice of `iₖ` below
 /// `countₖ`. A pattern takes the same few numbers for any number of pieces. For example, column 1
-/// of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4 positions that lie
-/// 12 bytes apart.
+/// of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4 positions, 12
+/// bytes apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
     /// Where the first piece begins.
@@ -21,7 +20,7 @@ pub(crate) struct Runs {
     pub(super) repeats: Vec<Repeat>,
 }
 
-/// A repetition: `count` positions that lie `stride` bytes apart.
+/// A repetition: `count` positions, `stride` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Repeat {
     pub(super) count: usize,
@@ -69,7 +68,7 @@ impl Runs {
         let Some((&Repeat { count, stride }, inner)) = self.repeats.split_first() else {
             return alloc::vec![self];
         };
-        // A part takes as many positions of the outermost repetition as fit together.
+        // A part takes all positions of the outermost repetition that fit together.
         let of_one = self.byte_len() / count as u64;
         let together = usize::try_from(bytes / of_one.max(1)).unwrap_or(count);
         let at = |position: usize, repeats| Self {
@@ -85,7 +84,7 @@ impl Runs {
         }
         let part = |position| {
             let count = together.min(count - position);
-            // A repetition of one position is left out, so that a single piece counts as
+            // A repetition with one position is skipped, so that a single piece counts as
             // contiguous.
             let outer = (count > 1).then_some(Repeat { count, stride });
             at(position, outer.into_iter().chain(inner.iter().copied()).collect())
@@ -114,10 +113,10 @@ impl Runs {
         last.map_or(self.start, |last| self.start_of(last) + self.piece)
     }
 
-    /// The number of selected bytes that lie before a position.
+    /// Counts the selected bytes before a position.
     #[cfg(feature = "std")]
     pub(crate) fn selected_before(&self, position: u64) -> u64 {
-        // Pieces ascend, so those that begin before the position come first.
+        // Pieces ascend, so the earlier ones come first.
         let mut before = 0;
         let mut after = self.piece_count();
         while before < after {
@@ -261,7 +260,7 @@ mod tests {
             dims in prop::collection::vec((2..6_usize, 0..4_u64), 0..4),
             most in 1..200_u64,
         ) {
-            // The stride of each repetition is at least the extent of what it repeats.
+            // The stride of each repetition is at least the extent of the pattern inside it.
             let mut extent = piece;
             let mut repeats = Vec::new();
             for (count, gap) in dims {

@@ -40,7 +40,7 @@ fn volume(sizes: &[usize]) -> u128 {
     if sizes.contains(&0) { 0 } else { sizes.iter().map(|&size| size as u128).product() }
 }
 
-/// Where the bytes of a tile lie in the whole tensor.
+/// The place of a tile's bytes in the full tensor.
 #[derive(Debug)]
 pub(crate) struct PlacedTile {
     /// The number of the tile.
@@ -59,16 +59,17 @@ pub(crate) struct BadTiles {
     pub(crate) kind: ErrorKind,
 }
 
-/// Boxes that make up a whole tensor. The bytes of each lie together in C order somewhere else.
+/// Boxes that make up a full tensor. The bytes of each are stored together in C order somewhere
+/// else.
 #[derive(Debug)]
 pub(crate) struct Tiles {
-    /// Those that are not empty, in the order of their first bytes in the tensor.
+    /// The boxes that are not empty, in the order of their first bytes in the tensor.
     tiles: Vec<PlacedTile>,
 }
 
 impl Tiles {
-    /// Checks that these boxes lie in a tensor of this dtype and shape, and that each of its
-    /// elements is in exactly one. The cost is that of sorting them.
+    /// Checks that the boxes are inside a tensor of this dtype and shape, and that each of its
+    /// elements is in exactly one. The cost is a sort.
     ///
     /// # Errors
     ///
@@ -118,15 +119,15 @@ impl Tiles {
         self.tiles.iter().map(|tile| (tile.number, tile.runs.byte_len()))
     }
 
-    /// Checks that each element is in exactly one box. All boxes lie in the tensor.
+    /// Checks that each element is in exactly one box. All boxes are inside the tensor.
     ///
-    /// Each boundary in a dimension gets a random number; that of 0 is 0. A box weighs the product,
-    /// over the dimensions, of the differences of its two boundaries. So the weight of a box is the
-    /// sum of the weights of any cells that it is cut into, and all boxes together weigh as much as
-    /// the tensor if each cell is in one of them. If not, the difference is a polynomial of the
-    /// random numbers that is not zero, and has the value zero in fewer than one of 2⁵⁰ cases
-    /// (Schwartz and Zippel). To compare boxes with each other would take quadratic time, or code
-    /// that grows with the dimensions.
+    /// Each boundary in a dimension gets a random number; boundary 0 gets 0. A box weighs the
+    /// product, over the dimensions, of the differences of its two boundaries. So a box weighs as
+    /// much as all cells that it is cut into, and all boxes together weigh as much as the tensor if
+    /// each cell is in one of them. If not, the difference is a polynomial of the random numbers
+    /// that is not zero, and has the value zero in fewer than one of 2⁵⁰ cases (Schwartz and
+    /// Zippel). To compare boxes with each other would take quadratic time, or code that grows with
+    /// the dimensions.
     fn check_cover(&self, shape: &[usize], boxes: &[Tile]) -> Result<(), BadTiles> {
         let tiles = || self.tiles.iter().map(|tile| &boxes[tile.number]);
         let covered = tiles().map(Tile::volume).sum::<u128>();
@@ -194,7 +195,7 @@ fn bad(problem: String) -> ErrorKind {
     RankProblem::BadParts { problem }.into()
 }
 
-/// Checks that a box lies in a tensor.
+/// Checks that a box is inside a tensor.
 fn check_inside(shape: &[usize], tile: &Tile) -> Result<(), String> {
     let Tile { offsets, sizes } = tile;
     let ends = offsets.iter().zip(sizes).map(|(at, size)| at.checked_add(*size));

@@ -2,7 +2,7 @@
 
 use crate::format::error::ErrorKind;
 
-/// Checks that the bytes of BOOL elements are 0 or 1. `first` is the index of the first of them in
+/// Checks that the bytes of BOOL elements are 0 or 1. `first` is the index of the first element in
 /// its tensor, for the error.
 ///
 /// ```

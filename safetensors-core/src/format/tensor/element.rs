@@ -18,7 +18,7 @@ mod sealed {
 
     #[doc(hidden)]
     pub trait Sealed: Sized {
-        /// Moves the words into a `Vec` of values. Returns the words unchanged for `bool`, whose
+        /// Moves the words into a `Vec` of values. Returns the words unchanged for `bool`: its
         /// bytes must be checked and copied.
         fn vec_from_words(words: AlignedVec) -> Result<Vec<Self>, AlignedVec> {
             Err(words)
@@ -44,7 +44,7 @@ mod sealed {
 pub trait Element:
     sealed::Sealed + CheckedBitPattern + NoUninit + Zeroable + Send + Sync + 'static
 {
-    /// The dtype whose elements this type holds.
+    /// The dtype of the elements that this type holds.
     const DTYPE: Dtype;
 }
 

@@ -7,16 +7,16 @@
 //!
 //! Huge pages can also be slow to come. A virtual machine gives free stretches of 2 MiB back to its
 //! host, and waits for the host when it needs them again. A machine with little free memory first
-//! has to move other pages out of the way. Small pages then come from what is left in between. So
+//! has to move other pages out of the way. Small pages then come from the memory in between. So
 //! memory is divided into windows, and the first huge page of a window is timed. If it is slow,
-//! this window and some of those after it get small pages.
+//! this window and some after it get small pages.
 
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 
 use core::ops::Range;
 
-/// The pages behind the buffers of one load. Which size they have is decided piece by piece, while
-/// the buffers are filled.
+/// The pages behind the buffers of one load. Their size is decided piece by piece, while the
+/// buffers are filled.
 pub(crate) struct Pages {
     #[cfg(target_os = "linux")]
     windows: linux::Windows,
@@ -100,7 +100,7 @@ mod linux {
         pace: Mutex<Pace>,
     }
 
-    /// Neighbouring memory whose pages have one size.
+    /// Adjacent memory with pages of the same size.
     struct Window {
         memory: Range<usize>,
         /// The huge pages in it that the allocator touched. They are small, and can be joined.
@@ -286,7 +286,7 @@ mod linux {
             assert!(begun.into_iter().all(|before| pace.is_slow(SLOW * 2, before)));
             assert_eq!((pace.try_next(), pace.try_next()), (None, Some(1)));
 
-            // One of two is quick, after a window was left out.
+            // One of two is quick, after a window was skipped.
             let mut pace = Pace::default();
             let slow = pace.try_next().unwrap();
             let quick = pace.try_next().unwrap();
@@ -345,7 +345,7 @@ mod linux {
                 touched(&(4096..page(11) - 4096), &buffers),
                 [page(4)..page(5), page(8)..page(10)]
             );
-            // The word before a buffer that starts on a page boundary lies in the page before.
+            // The word before a buffer that starts on a page boundary is in the page before.
             let before = page(1)..page(2);
             let buffer = page(2)..page(3);
             assert_eq!(touched(&(0..page(3)), &[buffer]), [before]);

@@ -8,11 +8,11 @@ use super::shape::{byte_len, element_count};
 use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 
-/// Rows of a tensor, which are positions of its first dimension, in the order in which they are
-/// wanted. A row can be wanted several times.
+/// The wanted rows of a tensor, which are positions of its first dimension, in the wanted order. A
+/// row can be wanted several times.
 ///
-/// Each row is read once, in the order in which the rows lie in the tensor, so that neighbours are
-/// read together. [`arrange`](Rows::arrange) then moves them to their places.
+/// Each row is read once, in the order of the rows in the tensor, so that neighbours are read
+/// together. [`arrange`](Rows::arrange) then moves them to their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     /// The numbers of the rows, ascending, each once.
@@ -99,7 +99,7 @@ impl Rows {
         ranges
     }
 
-    /// The index of an element among the wanted rows, given its index among those that are read.
+    /// Maps the index of an element among the read rows to its index among the wanted rows.
     pub(crate) fn wanted_element(&self, index: u64) -> u64 {
         let row = index / self.elements.max(1);
         let column = index % self.elements.max(1);

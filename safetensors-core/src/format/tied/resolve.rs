@@ -27,13 +27,8 @@ struct Member<'a, S> {
     byte_len: u64,
 }
 
-/// Finds the tensors that share storage and decides which of their names to keep.
-///
-/// [`Tied`] states the rules.
-///
-/// # Errors
-///
-/// The errors of saving with [`Tied`].
+/// Finds the tensors that share storage and decides which of their names to keep. [`Tied`] states
+/// the rules and the errors.
 pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     options: &Tied,
@@ -130,11 +125,11 @@ fn groups<S: TensorSource>(
     groups
 }
 
-/// Chooses the tensor of a group whose name is kept.
+/// Chooses the tensor of a group that keeps its name.
 fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b Member<'a, S>> {
     let complete = |member: &&Member<'_, S>| {
-        // The tensor must span the storage and have as many bytes. A broadcast tensor can have as
-        // many bytes without spanning it.
+        // The tensor must span the storage and have the same number of bytes. A broadcast tensor
+        // can have that number without spanning it.
         let filled = member.storage.range == (0..member.storage.byte_len)
             && member.byte_len == member.storage.byte_len;
         // If views are saved, all members of a group are the same tensor, and any of them may be
@@ -153,7 +148,7 @@ fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b M
         })
 }
 
-/// Whether two tensors of one storage are one tensor under two names.
+/// Returns `true` if two tensors of one storage are the same tensor under two names.
 fn same<S: TensorSource>(a: &Member<'_, S>, b: &Member<'_, S>) -> bool {
     a.storage.contiguous
         && b.storage.contiguous
