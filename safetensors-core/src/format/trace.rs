@@ -1,4 +1,5 @@
-//! [`Span`]: reports work to subscribers of the crate `tracing`, with the feature `tracing`. Without the feature a span is an empty value, and its functions do nothing.
+//! [`Span`]: reports work to subscribers of the crate `tracing`, with the feature `tracing`.
+//! Without the feature a span is an empty value, and its functions do nothing.
 
 use core::fmt::Display;
 

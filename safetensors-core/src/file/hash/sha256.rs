@@ -44,7 +44,7 @@ pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     }
 }
 
-/// The key and the value that record the SHA-256 of all data in a file's metadata.
+/// Returns the key and the value that record the SHA-256 of all data in a file's metadata.
 #[cfg(feature = "std")]
 pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
     (SHA256_KEY, format!("0x{hash}"))

@@ -39,7 +39,7 @@ mod armed {
     use std::cell::RefCell;
     use std::io;
 
-    /// What a test wants of the steps of its thread. Steps of other threads do not count.
+    /// The steps that a test interrupts in its thread. Steps of other threads do not count.
     struct Armed {
         /// The number of steps that still succeed.
         left: usize,
@@ -47,7 +47,7 @@ mod armed {
         reached: Option<&'static str>,
     }
 
-    /// What happens at the chosen step.
+    /// How the chosen step fails.
     enum Wanted {
         /// It fails.
         Failure,
@@ -139,9 +139,9 @@ mod armed {
     }
 
     /// Interrupts an act at each of its steps: once the step fails, and once the process is killed
-    /// there. Each time `setup` makes what the act works on, and `check` gets it afterwards, with
-    /// the act's result. At the end of both rounds nothing interrupts the act, and `check` gets
-    /// `None`. Returns the steps, in order, as the failures met them.
+    /// there. Each time, `setup` makes the input of the act, and `check` then gets it with the
+    /// act's result. At the end of both rounds nothing interrupts the act, and `check` gets `None`.
+    /// Returns the steps, in order, as the failures met them.
     #[cfg(test)]
     pub(crate) fn interrupt_everywhere<S, T>(
         mut setup: impl FnMut() -> S,

@@ -106,8 +106,8 @@ impl FileSource {
         Ok(Self::with_metadata(file, path, &metadata))
     }
 
-    /// A file that is open already, such as standard input if that is a file. `path` is its path in
-    /// errors; no file is opened under it.
+    /// Wraps a file that is already open, such as standard input if it is a file. `path` is its
+    /// path in errors; no file is opened under it.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl FileSource {
         &self.path
     }
 
-    /// Reads the whole file into memory.
+    /// Reads the entire file into memory.
     ///
     /// # Errors
     ///
@@ -204,13 +204,13 @@ impl ReadAt for FileSource {
         positional::read_ranges_at(&self.file, ranges)
     }
 
-    /// Compares the length and the time of the last write with those at opening. On Unix this also
-    /// compares the time of the last change of any kind, which no program can set. A changed mode,
-    /// owner, number of links or name explains another time, and so do several names.
+    /// Compares the length and the time of the last write with their values at opening. On Unix
+    /// this also compares the time of the last change of any kind, which no program can set. A
+    /// changed mode, owner, number of links or name explains another time, and so do several names.
     fn check_unchanged(&self) -> io::Result<()> {
         let check = || self.stamp.check(&self.file.metadata()?, &self.path);
-        // When a link is made, the kernel sets the time a moment before the number of links, and may
-        // be interrupted in between. So a file that seems to have changed is checked again, for
+        // When a link is made, the kernel sets the time a moment before the number of links, and
+        // may be interrupted in between. So a file that seems to have changed is checked again, for
         // 63 ms.
         for exponent in 0..6 {
             if check().is_ok() {
@@ -239,7 +239,7 @@ impl ReadAt for FileSource {
 /// Whether a file changed so shortly ago that the next change may get the same time.
 fn is_young(metadata: &Metadata) -> bool {
     let changed = time_of_change(metadata);
-    // A time in the future comes from another clock, such as that of a file server.
+    // A time in the future comes from another clock, such as a file server's.
     let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
     age.is_none_or(|age| age <= TIME_STEP)
 }
@@ -254,7 +254,7 @@ fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(seconds)?.checked_add(nanoseconds)
 }
 
-/// Other systems do not tell this time, and the time of writing may lag behind.
+/// Other systems do not report this time, and the time of writing may lag behind.
 #[cfg(not(unix))]
 fn time_of_change(_: &Metadata) -> Option<SystemTime> {
     None

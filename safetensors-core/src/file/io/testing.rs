@@ -1,4 +1,4 @@
-//! What unit tests ask of a directory.
+//! Checks of a directory's content, for unit tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! [`TensorRead`]: a tensor, or a part of one, that is to be read, with what its elements become.
+//! [`TensorRead`]: a tensor to read, or a part of one, and the dtype it gets.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::slice::{ByteRuns, Runs};
 use crate::format::tensor::{Rows, TensorBuf};
 
-/// A tensor, or a part of one, that is to be read.
+/// A tensor to read, or a part of one.
 pub(crate) struct TensorRead<'t, 'a, S> {
     pub(crate) tensor: &'t LazyTensor<'a, S>,
     pub(crate) shape: &'t [usize],
@@ -17,7 +17,7 @@ pub(crate) struct TensorRead<'t, 'a, S> {
     pub(crate) runs: Cow<'t, ByteRuns>,
     /// Runs with at most this many bytes between them are read in one call.
     pub(crate) gap: u64,
-    /// What the elements become.
+    /// The conversions of the elements.
     pub(crate) loaded: DtypePlan,
     /// The rows of a slice that has them one by one.
     rows: Option<&'t Rows>,

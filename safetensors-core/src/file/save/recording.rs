@@ -37,7 +37,7 @@ pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest
     digests
 }
 
-/// The digest of each source's bytes, which are produced for this alone and dropped.
+/// Computes the digest of each source's bytes, which are produced for this alone and dropped.
 pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     places: &[(usize, Range<u64>)],

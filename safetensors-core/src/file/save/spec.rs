@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::format::dtype::Dtype;
 use crate::format::tensor::TensorSource;
 
-/// A tensor to be written: all that the header says of it, except its offsets.
+/// A tensor to be written: its entry in the header, except its offsets.
 #[derive(Clone, Copy)]
 pub(crate) struct Spec<'a> {
     pub(crate) name: &'a str,

@@ -38,7 +38,7 @@ pub struct TensorWriter<'a> {
 }
 
 impl StreamWriter {
-    /// The writer of the tensor of this name.
+    /// Returns the writer of a tensor by name.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl<'a> TensorWriter<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; the errors of
+    /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; otherwise as for
     /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn append<T: Element>(&self, values: &[T]) -> Result<()> {
         if T::DTYPE != self.dtype() {
@@ -153,13 +153,13 @@ impl<'a> TensorWriter<'a> {
         append().map_err(|error| self.locate(error))
     }
 
-    /// Writes the whole tensor from a source. If that fails, none of its bytes count as written.
+    /// Writes the entire tensor from a source. If that fails, none of its bytes count as written.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the source is not the tensor that
-    /// was declared; [`ErrorKind::SourceLength`]; the errors of
-    /// [`write_bytes_at`](TensorWriter::write_bytes_at) and of the source.
+    /// was declared; [`ErrorKind::SourceLength`]; any error of the source; otherwise as for
+    /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.check_source(source).map_err(|error| self.locate(error))?;
         let mut pieces = Pieces::new(self.byte_len());

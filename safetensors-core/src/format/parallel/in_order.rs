@@ -14,8 +14,8 @@ use crate::format::trace::Span;
 /// as a buffer, which it passes to each call of `work`.
 ///
 /// [`in_parallel`](super::in_parallel) knows all items beforehand and keeps the results until the
-/// end. Here an item is made only when a thread is free to work on it, so there may be any number of
-/// them. Only the calling thread calls `take`, which may therefore write to standard output.
+/// end. Here an item is made only when a thread is free to work on it, so there may be any number
+/// of them. Only the calling thread calls `take`, which may therefore write to standard output.
 ///
 /// `threads` is the number of threads; 0 means [`default_threads`]. If `take` fails, no more work
 /// starts, and the error is returned. A panic of `work` stops the threads too, and continues in the

@@ -146,7 +146,8 @@ pub trait IntoIndices {
     ///
     /// # Errors
     ///
-    /// A part has the errors of [`TensorPart::ranges`](super::TensorPart::ranges); indices have none.
+    /// A part has the errors of [`TensorPart::ranges`](super::TensorPart::ranges); indices have
+    /// none.
     fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind>;
 }
 

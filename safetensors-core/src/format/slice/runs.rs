@@ -1,4 +1,5 @@
-//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces; [`ByteRuns`]: such a pattern, or a list.
+//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces; [`ByteRuns`]: such a
+//! pattern, or a list.
 
 use alloc::vec::Vec;
 use core::ops::Range;

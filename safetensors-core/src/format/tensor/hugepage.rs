@@ -170,9 +170,9 @@ mod linux {
         }
     }
 
-    /// Which windows are tried with huge pages. While these are slow, more and more windows are left
-    /// out before the next is tried, because each try waits for a slow page. Threads try windows at
-    /// the same time.
+    /// Which windows are tried with huge pages. While these are slow, more and more windows are
+    /// left out before the next is tried, because each try waits for a slow page. Threads try
+    /// windows at the same time.
     #[derive(Default)]
     struct Pace {
         pause: u32,
@@ -187,8 +187,8 @@ mod linux {
             is_due.then_some(self.pause)
         }
 
-        /// Whether a huge page that took so long was slow. `before` is the pause when the try began:
-        /// slow tries at the same time make one longer pause.
+        /// Whether a huge page that took so long was slow. `before` is the pause when the try
+        /// began: slow tries at the same time make one longer pause.
         fn is_slow(&mut self, time: Duration, before: u32) -> bool {
             let is_slow = time > SLOW;
             let longer = before.saturating_mul(2).saturating_add(1);

@@ -27,13 +27,14 @@ impl GrowingTensor<'_> {
         lock(&self.series.state).steps
     }
 
-    /// Appends one step. If that fails, the tensor is as before.
+    /// Appends one step. If that fails, the tensor is unchanged.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from what
-    /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::Io`]; the errors of the source. With
-    /// [`sync_every`](GrowingWriter::sync_every) also the errors of [`sync`](GrowingWriter::sync).
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from the
+    /// declaration by [`grow`](GrowingWriter::grow); [`ErrorKind::Io`]; any error of the source.
+    /// With [`sync_every`](GrowingWriter::sync_every) also the failures of
+    /// [`sync`](GrowingWriter::sync).
     pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(
             step,
@@ -43,12 +44,12 @@ impl GrowingTensor<'_> {
         )
     }
 
-    /// Appends several steps. The first dimension of the source counts them, along whichever
-    /// dimension the tensor grows.
+    /// Appends several steps. The first dimension of the source counts them, along any dimension
+    /// that the tensor grows.
     ///
     /// # Errors
     ///
-    /// The errors of [`append`](GrowingTensor::append).
+    /// As for [`append`](GrowingTensor::append).
     pub fn extend(&self, steps: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(steps, |expected, found| match found.split_first() {
             Some((&steps, found)) if found == expected => Ok(steps as u64),
@@ -108,7 +109,7 @@ pub(super) struct Series {
 #[derive(Debug, Default)]
 pub(super) struct SeriesState {
     pub(super) steps: u64,
-    /// How many of them were synced; `None` if no synced file has the tensor.
+    /// The number of them that were synced; `None` if no synced file has the tensor.
     pub(super) synced: Option<u64>,
     /// `None` before the first append.
     pub(super) rank: Option<Rank>,
@@ -190,8 +191,8 @@ impl Series {
         self.layers.outer <= 1
     }
 
-    /// Writes some new steps as the tensor of these steps has them, in pieces, each with its
-    /// offset. A piece lies within one row.
+    /// Writes some new steps in the order of a tensor that has only these steps, in pieces, each
+    /// with its offset. A piece is inside one row.
     pub(super) fn write_steps(
         &self,
         state: &SeriesState,

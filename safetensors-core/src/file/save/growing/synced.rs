@@ -72,7 +72,7 @@ impl fmt::Display for Growth {
     }
 }
 
-/// Whether a metadata key says how the steps of a synced file belong to others. No finished file
+/// Returns `true` if a metadata key links the steps of a synced file to others. No finished file
 /// has such a key.
 pub(super) fn is_of_steps(key: &str) -> bool {
     key.starts_with(AXIS_PREFIX) || key == CONTINUES_KEY
@@ -85,7 +85,7 @@ pub(super) fn open(directory: &Path, number: u32) -> Result<SafeTensors<FileSour
     opened.map_err(|error| error.in_path(path))
 }
 
-/// Says that the file that has what these synced files have is about to be put in place.
+/// Marks that a file with the content of these synced files is about to be put in place.
 pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     let path = directory.join(MARK);
     let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
@@ -93,13 +93,13 @@ pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     file.commit()
 }
 
-/// The number of synced files that the mark says; 0 if it is malformed.
+/// Returns the number of synced files in the mark; 0 if it is malformed.
 fn marked_files(directory: &Path) -> Result<Option<u32>> {
     let mark = beside::read(directory, MARK, MOST)?;
     Ok(mark.map(|mark| String::from_utf8_lossy(&mark).parse().unwrap_or(0)))
 }
 
-/// What a directory of synced steps has.
+/// The content of a directory of synced steps.
 #[derive(Debug)]
 pub(super) struct Listed {
     /// The number of the last file; 0 if there is none.

@@ -59,13 +59,14 @@ impl GrowingEntry {
 }
 
 impl Tensors {
-    /// Whether a tensor has this name, or a tensor of the file that is appended to has it as
-    /// another one.
+    /// Returns `true` if a tensor has this name, or a tensor of the file that is appended to has it
+    /// as another name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.aliases.contains(name) || self.names.find(name, |i| self.list[i].name()).is_some()
     }
 
-    /// Adds a whole tensor to the list, or returns the one of this name that could not be written.
+    /// Adds a complete tensor to the list, or returns the tensor of this name that could not be
+    /// written.
     pub(super) fn enter_whole(
         &mut self,
         name: &str,

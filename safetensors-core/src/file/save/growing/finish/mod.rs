@@ -65,8 +65,8 @@ impl GrowingWriter {
     /// can be added and appended to before that. Once the file is finished, this does nothing, and
     /// all other methods fail with [`ErrorKind::AlreadyFinished`].
     ///
-    /// Whatever another program has done meanwhile to the metadata of a file that is [appended
-    /// to](Self::resume) stays.
+    /// If a file is [appended to](Self::resume), changes that another program has made to its
+    /// metadata in between stay.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl GrowingWriter {
     ///
     /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the path has the new file, but
     /// a power cut may undo that, or the synced steps are still there. The next call, or the next
-    /// writer of this path, does what is missing.
+    /// writer of this path, completes the work.
     pub fn finish(&self) -> Result<()> {
         self.finish_and_keep_lock().map(drop)
     }
@@ -148,8 +148,8 @@ fn is_in_place(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotDurable(_))
 }
 
-/// The tensors on their way to the finished file, and where their bytes are. Nothing that they are
-/// read from is overwritten, so that all of this can be done again.
+/// The tensors on their way to the finished file, and their sources. No source is overwritten, so
+/// that all of this can be done again.
 struct Assembly<'a> {
     path: &'a Path,
     body: &'a Body,
@@ -287,7 +287,7 @@ impl<'a> FinishedTensor<'a> {
         }
     }
 
-    /// The bytes at the end of the file, if they are of this tensor.
+    /// Returns the bytes of this tensor at the end of the file, if it is the tail.
     fn tail_len(&self) -> Option<u64> {
         let GrowingEntry::Growing(series) = self.entry else { return None };
         let state = self.state.as_ref().filter(|state| state.stored.is_tail())?;
