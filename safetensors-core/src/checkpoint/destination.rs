@@ -58,8 +58,8 @@ pub(crate) fn check(
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
-/// Fails if what a directory has is parts of tensors that ranks have saved, which open
-/// together. It would open as the new checkpoint beside them.
+/// Fails if a directory opens as parts of tensors that ranks have saved. It would open as the new
+/// checkpoint next to them.
 pub(super) fn refuse_to_hide(directory: &Path) -> Result<()> {
     let opener = Opener { store: &LocalStore, limits: &Limits::default(), joins: false };
     let hides_parts = match CheckpointPath::find(directory) {
@@ -82,7 +82,7 @@ pub(super) fn refuse_long_names(directory: &Path, pattern: &FilePattern) -> Resu
 }
 
 /// Fails if a file that a save would replace or remove is a directory, a special file, or a file
-/// that the options say must stay: the new files, the index, and all files of the pattern.
+/// that must stay by the options: the new files, the index, and all files of the pattern.
 pub(super) fn refuse_irreplaceable(
     directory: &Path,
     pattern: &FilePattern,
@@ -103,7 +103,7 @@ pub(super) fn refuse_irreplaceable(
     Ok(())
 }
 
-/// Fails if a new file cannot replace what is at the path: a directory or a special file.
+/// Fails if a new file cannot replace the entry at the path: a directory or a special file.
 fn refuse_other_than_files(path: &Path) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => "a directory",

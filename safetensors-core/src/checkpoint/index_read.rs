@@ -53,7 +53,7 @@ impl IndexFile {
     }
 }
 
-/// The limit on the entries of one object, and whether an object exceeded it.
+/// The limit on the entries of an object, and whether an object exceeded it.
 struct Most {
     entries: usize,
     is_exceeded: Cell<bool>,
@@ -127,7 +127,7 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
         while let Some((tensor, file)) = map.next_entry::<String, Cow<'_, str>>()? {
             self.0.check(count)?;
             count += 1;
-            // Many tensors lie in one file. Its name is stored only once.
+            // Many tensors share a file. Its name is stored only once.
             match shards.get_mut(&*file) {
                 Some(tensors) => tensors.push(tensor),
                 None => _ = shards.insert(file.into_owned(), vec![tensor]),
