@@ -1,4 +1,4 @@
-//! [`Merged`]: a tensor of a checkpoint with what adapters make of it.
+//! [`Merged`]: a tensor of a checkpoint with adapters applied.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use crate::format::slice::read_range::Files;
 /// The most elements that are computed at once.
 const MOST: usize = 1 << 16;
 
-/// The most modules whose matrices are kept for the next part of their weights.
+/// The most modules that have their matrices kept for the next part of their weights.
 const KEPT: usize = 16;
 
 /// A tensor that adapters change. It is a matrix: all dimensions but the first are one.
@@ -26,12 +26,12 @@ pub(super) struct Merged {
     pub(super) shape: Vec<usize>,
     /// `None` for a tensor that the checkpoint does not have.
     pub(super) base: Option<Stored>,
-    /// The adapter that has another tensor in place of the base's, and its position there.
+    /// The adapter that replaces the base's tensor, and the position of the new tensor there.
     pub(super) replaced: Option<(Arc<Source>, usize)>,
     pub(super) deltas: Vec<Delta>,
 }
 
-/// Where a tensor of the checkpoint lies.
+/// The place of a tensor in the checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored {
     pub(super) file: usize,
@@ -39,7 +39,7 @@ pub(super) struct Stored {
     pub(super) dtype: Dtype,
 }
 
-/// What one module of an adapter adds. Tensors are positions in the adapter.
+/// The sum that one module of an adapter adds. Tensors are positions in the adapter.
 pub(super) struct Delta {
     adapter: Arc<Source>,
     product: Product,
@@ -51,7 +51,7 @@ pub(super) struct Delta {
     of_outputs: Mutex<Option<Arc<[f32]>>>,
 }
 
-/// The matrices whose product is added.
+/// The matrices that are multiplied and added.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Product {
     Matrices {
@@ -59,7 +59,7 @@ pub(super) enum Product {
         down: usize,
         is_transposed: bool,
     },
-    /// A vector, which is added as it is.
+    /// A vector, which is added directly.
     Vector(usize),
 }
 
@@ -226,8 +226,8 @@ impl Delta {
         Ok(())
     }
 
-    /// DoRA's factors: the magnitude of each output, divided by the norm of its row of the base
-    /// with this product alone. The weight is read whole once.
+    /// Returns DoRA's factors: the magnitude of each output, divided by the norm of its row of the
+    /// base with this product alone. The entire weight is read once.
     fn of_outputs(&self, weight: &Merged, files: &dyn Files) -> io::Result<Option<Arc<[f32]>>> {
         let Some(magnitude) = self.magnitude else { return Ok(None) };
         let mut kept = lock(&self.of_outputs);

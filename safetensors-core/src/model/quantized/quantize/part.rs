@@ -17,10 +17,10 @@ use crate::format::error::Result;
 use crate::format::parallel::lock;
 use crate::format::tensor::{Sink, TensorSource};
 
-/// One of the tensors that store a quantised weight: its codes, or scales of them.
+/// One of the tensors that store a quantised weight: its codes, or scales.
 ///
-/// It is made while it is written, piece by piece, from the numbers of `S`. The tensors of one
-/// weight share what one of them has found, such as the largest magnitude of each row.
+/// It is made while it is written, piece by piece, from the numbers of `S`. The tensors of a weight
+/// share results, such as the largest magnitude of each row.
 #[derive(Debug)]
 pub(crate) struct QuantizedPart<S> {
     weight: Arc<Weight<S>>,
@@ -145,8 +145,8 @@ impl<S: TensorSource> Weight<S> {
         pieces(&self.source, self.how, take)
     }
 
-    /// Calls `take` for each longest run of numbers of one cell: its place in a piece whose first
-    /// number has the index `first`, and the number of the cell.
+    /// Calls `take` for each longest run of numbers in one cell: its place in a piece that begins
+    /// with the number of index `first`, and the number of the cell.
     fn runs(&self, first: u64, len: usize, mut take: impl FnMut(Range<usize>, usize)) {
         let [height, width] = self.cell;
         let columns = self.matrix[1];
@@ -196,8 +196,8 @@ impl<S: TensorSource> Weight<S> {
         Ok(self.magnitudes()?.iter().map(scale).collect())
     }
 
-    /// The scale that brings the scales of all groups into the range of F8_E4M3; 1 where they need
-    /// none.
+    /// Returns the scale that brings the scales of all groups into the range of F8_E4M3; 1 where
+    /// they need none.
     fn global_scale(&self) -> Result<f32> {
         if self.how != Quantization::Nvfp4 {
             return Ok(1.0);
@@ -210,7 +210,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(if scale.is_finite() { scale } else { 1.0 })
     }
 
-    /// The codes of the scales of whole groups, and what the numbers of each are divided by.
+    /// Returns the codes of the scales of complete groups, and the divisor of each group's numbers.
     fn scales_of_groups(&self, numbers: &[f32], global: f32) -> Result<(Vec<u8>, Vec<f32>)> {
         let mut scales: Vec<_> = numbers.chunks(self.how.group()).map(largest).collect();
         if self.how == Quantization::Mxfp4 {
@@ -246,7 +246,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of eight bits of a piece, and the numbers that they stand for.
+    /// Makes codes of eight bits from a piece, and the numbers that they encode.
     fn encode_cells(
         &self,
         (first, numbers): (u64, &[f32]),
@@ -270,8 +270,8 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of four bits of a piece, the first of two in the low bits, and the numbers that
-    /// they stand for.
+    /// Makes codes of four bits from a piece, the first of two in the low bits, and the numbers
+    /// that they encode.
     fn encode_groups(
         &self,
         numbers: &[f32],
