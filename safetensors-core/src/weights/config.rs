@@ -1,4 +1,4 @@
-//! [`Config`]: what the files beside a checkpoint say of its quantised weights.
+//! [`Config`]: the settings for quantised weights in the files next to a checkpoint.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -28,9 +28,9 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Reads the first file beside the checkpoint that describes quantised weights: `config.json`,
-    /// or else ModelOpt's `hf_quant_config.json`, or GPTQ's `quantize_config.json`, or Quanto's
-    /// `quanto_qmap.json`, or msmodelslim's `quant_model_description.json`.
+    /// Reads the first file next to the checkpoint that describes quantised weights: `config.json`,
+    /// then ModelOpt's `hf_quant_config.json`, GPTQ's `quantize_config.json`, Quanto's
+    /// `quanto_qmap.json` and msmodelslim's `quant_model_description.json`.
     pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
         for (file, method) in [
@@ -91,7 +91,7 @@ impl Config {
         })
     }
 
-    /// What the groups of layers of compressed-tensors say of their weights.
+    /// Returns the settings for weights in compressed-tensors' groups of layers.
     fn of_weights(&self) -> impl Iterator<Item = &Value> {
         let groups = self.value.get("config_groups").and_then(Value::as_object);
         let groups = groups.into_iter().flat_map(|groups| groups.values());
@@ -111,8 +111,8 @@ impl Config {
         groups.peek().is_some() && groups.all(has)
     }
 
-    /// The sizes of groups of columns that the groups of layers have; empty if they name none. A
-    /// group of layers that names none has whole rows, of this many columns.
+    /// Returns the sizes of groups of columns that the groups of layers have; empty if they name
+    /// none. A group of layers that names none has entire rows, of this many columns.
     pub(super) fn sizes_of_groups(&self, columns: usize) -> Vec<usize> {
         let sizes: Vec<_> =
             self.of_weights().map(|weights| whole(weights.get("group_size")?)).collect();
@@ -121,18 +121,18 @@ impl Config {
         sizes.map(|size| size.unwrap_or(columns)).collect()
     }
 
-    /// The settings of one module, if it has its own.
+    /// Returns the settings of a module, if it has its own.
     pub(super) fn own(&self, module: &str) -> Option<&Value> {
         self.value.get(module).filter(|own| own.is_object())
     }
 
-    /// A text that the settings have for one module, or else for all.
+    /// Returns a text that the settings have for one module, or otherwise for all.
     pub(super) fn text_for(&self, module: &str, key: &str) -> Option<&str> {
         let own = self.own(module).and_then(|own| own.get(key));
         own.or_else(|| self.value.get(key))?.as_str()
     }
 
-    /// The modules that MLX's settings have entries of their own for.
+    /// Returns the modules that have their own entries in MLX's settings.
     pub(super) fn modules_of_mlx(&self) -> impl Iterator<Item = &str> {
         let is_of_mlx = matches!(self.method.as_deref(), Some("mlx" | "metal"));
         let entries = self.value.as_object().filter(|_| is_of_mlx).into_iter().flatten();
@@ -188,7 +188,7 @@ impl Config {
         Some([whole(rows)?, whole(columns)?]).filter(|block| !block.contains(&0))
     }
 
-    /// Whether the settings rotate weights, which the stored tensors do not tell.
+    /// Returns `true` if the settings rotate weights, which the stored tensors do not show.
     pub(super) fn has_transforms(&self) -> bool {
         let transforms = self.value.get("transform_config").and_then(Value::as_object);
         transforms.is_some_and(|transforms| !transforms.is_empty())
@@ -206,12 +206,13 @@ pub(super) fn whole(value: &Value) -> Option<usize> {
     usize::try_from(value.as_u64()?).ok()
 }
 
-/// The settings cannot be read, or lack what a scheme needs.
+/// The settings cannot be read, or lack a value that a scheme needs.
 pub(crate) fn bad_config(problem: String) -> Error {
     ErrorKind::Quantization { problem: QuantizationProblem::Config { problem } }.into()
 }
 
-/// What describes quantised weights in the `config.json` of a model, or in its `text_config`.
+/// The keys of the settings for quantised weights in the `config.json` of a model, or in its
+/// `text_config`.
 pub(crate) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
 /// Whether the value of `quantization` in a `config.json` is MLX's description.
@@ -219,7 +220,7 @@ pub(crate) fn is_of_mlx(value: &Value) -> bool {
     value.get("bits").is_some()
 }
 
-/// The settings in the `config.json` of a model, and the method that they are of if they name none.
+/// Returns the settings in the `config.json` of a model, and their method if they name none.
 fn of_model(mut json: Value) -> Option<(Value, Option<&'static str>)> {
     let is_mlx = json.get("quantization").is_some_and(is_of_mlx);
     for key in KEYS {

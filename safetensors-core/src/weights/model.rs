@@ -18,7 +18,7 @@ use crate::format::header::Metadata;
 use crate::format::tensor::shape::memory_count;
 use crate::format::tensor::{Element, TensorBuf};
 
-/// A quantised weight: its elements in C order are those of a matrix of codes, row by row.
+/// A quantised weight: its elements in C order are a matrix of codes, row by row.
 #[derive(Debug)]
 pub(crate) struct Weight {
     pub(crate) name: String,
@@ -28,7 +28,7 @@ pub(crate) struct Weight {
     /// All tensors that store the weight; the codes come first.
     pub(crate) tensors: Vec<Stored>,
     pub(super) numbers: Grouped,
-    /// What is read together, because all of it is asked for.
+    /// Parts that are read together, because all of them are asked for.
     pub(super) panels: Panels,
 }
 
@@ -39,11 +39,11 @@ impl Weight {
     }
 }
 
-/// What is known of a checkpoint before its weights are read.
+/// Facts about a checkpoint before its weights are read.
 pub(super) struct Model<'a> {
     pub(super) config: &'a Config,
     pub(super) metadata: &'a Metadata,
-    /// The rows and columns that share a scale where nothing else says so.
+    /// The rows and columns that share a scale, if not set elsewhere.
     pub(super) block: [usize; 2],
     known: &'a Known,
     tensors: &'a dyn Tensors,
@@ -80,7 +80,7 @@ impl<'a> Model<'a> {
         Self { config, metadata, block, known, tensors, failed }
     }
 
-    /// What was found, unless a tensor that describes others could not be read.
+    /// Returns the result, unless a tensor that describes others could not be read.
     pub(super) fn checked<T>(self, found: Result<T>) -> Result<T> {
         self.failed.into_inner().map_or(found, Err)
     }
@@ -113,7 +113,7 @@ impl<'a> Model<'a> {
         self.known.get(self.tensors, self.tensors.position(name)?)
     }
 
-    /// What the whole checkpoint says of the tensors beside its weights.
+    /// Returns the companions and marks of the checkpoint.
     pub(super) fn beside(&self, make: impl FnOnce() -> Beside) -> &'a Beside {
         self.known.beside.get_or_init(make)
     }
@@ -149,7 +149,8 @@ impl<'a> Model<'a> {
         names.into_iter().find_map(|name| self.get(name.as_ref()))
     }
 
-    /// A small tensor that describes another. A failure to read it is the error of the whole.
+    /// Returns a small tensor that describes another. A failure to read it is the error of the
+    /// entire search.
     fn described(&self, name: &str) -> Option<&'a TensorBuf> {
         let position = self.tensors.position(name)?;
         let LookedAt { stored, note, .. } = self.known.get(self.tensors, position)?;
@@ -208,12 +209,12 @@ pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) 
     error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })
 }
 
-/// A tensor beside a weight is none of those that its scheme knows.
+/// The scheme does not know a tensor that is stored with a weight.
 pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
     error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
 }
 
-/// A tensor of a weight is not what the scheme expects there.
+/// A tensor of a weight differs from the scheme's expectation.
 pub(super) fn mismatch(
     scheme: &'static str,
     tensor: &Stored,
@@ -258,9 +259,9 @@ pub(super) fn count(tensor: &Stored, shape: &[usize]) -> Result<usize> {
     memory_count(shape).map_err(|kind| Error::from(kind).in_tensor(&tensor.name))
 }
 
-/// Checks that a tensor has as many elements as a matrix of this shape.
+/// Checks that a tensor has the number of elements of a matrix of this shape.
 pub(super) fn check_len(scheme: &'static str, tensor: &Stored, shape: [usize; 2]) -> Result<()> {
-    // The product of what the file says may exceed 64 bits.
+    // The product of the file's numbers may exceed 64 bits.
     let [len, expected] =
         [[tensor.len(), 1], shape].map(|[rows, columns]| rows as u128 * columns as u128);
     if len == expected {
@@ -270,7 +271,7 @@ pub(super) fn check_len(scheme: &'static str, tensor: &Stored, shape: [usize; 2]
     Err(mismatch(scheme, tensor, format_args!("{expected} elements"), found))
 }
 
-/// Checks a tensor with the group of each column, of which there are at most as many as columns.
+/// Checks a tensor with the group of each column. There are at most as many groups as columns.
 pub(super) fn check_groups(
     scheme: &'static str,
     indices: &Stored,
@@ -286,7 +287,7 @@ pub(super) fn check_groups(
     Err(mismatch(scheme, indices, expected, format_args!("{groups} scales")))
 }
 
-/// Checks that a tensor has as many bytes as `rows` of `columns` words of `word` bytes.
+/// Checks that a tensor has the bytes of `rows` of `columns` words of `word` bytes.
 pub(super) fn check_bytes(
     scheme: &'static str,
     tensor: &Stored,

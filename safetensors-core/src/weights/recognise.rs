@@ -1,5 +1,5 @@
-//! The two questions about a checkpoint: which weights it has, and whether a tensor is the codes of
-//! one.
+//! Answers two questions about a checkpoint: which weights it has, and whether a tensor has the
+//! codes of one.
 
 use super::known::{Known, LookedAt};
 use super::model::{Model, Weight};
@@ -23,7 +23,7 @@ impl Known {
         Ok(found)
     }
 
-    /// The quantised weight that has its codes in a tensor; `None` for a plain tensor.
+    /// Returns the quantised weight that has its codes in a tensor; `None` for a plain tensor.
     pub(crate) fn of_tensor(
         &self,
         tensors: &dyn Tensors,

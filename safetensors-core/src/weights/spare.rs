@@ -4,11 +4,11 @@ use std::sync::Mutex;
 
 use crate::format::parallel::lock;
 
-/// The most bytes that are kept. It is enough for the tiles of 2 MiB that as many threads as most
-/// machines have read at once.
+/// The most bytes that are kept. It is enough for the tiles of 2 MiB that the threads of most
+/// machines read at once.
 const MOST_KEPT: usize = 64 << 20;
 
-/// Buffers that nothing is in any more. All weights of a checkpoint share them.
+/// Unused buffers. All weights of a checkpoint share them.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! [`Grouped`]: what the tensors that store a quantised weight say of each of its elements.
+//! [`Grouped`]: the code, scale and zero point of each element of a quantised weight.
 
 use std::io;
 use std::ops::Range;
@@ -33,7 +33,7 @@ impl From<Grid> for Scales {
     }
 }
 
-/// What a scale does with the scale of all its groups.
+/// How a scale is combined with the scale of all its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Combine {
     Multiply,
@@ -94,8 +94,8 @@ impl Grid {
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size.max(1))) }
     }
 
-    /// The same numbers for the columns that a tensor puts into each of `limit` groups. With
-    /// `or_not`, the numbers stay those of neighbours if each entry is -1.
+    /// Uses the numbers for the columns that a tensor puts into each of `limit` groups. With
+    /// `or_not`, the numbers still belong to neighbours if each entry is -1.
     pub(super) fn indexed(mut self, tensor: &Stored, limit: usize, or_not: bool) -> Self {
         let size = match self.columns {
             ColumnGroups::Known(Groups::Neighbours(size)) if or_not => Some(size),
@@ -239,7 +239,7 @@ impl Row {
     /// The most columns that are computed at once, so that they stay in the nearest cache.
     pub(super) const LEN: usize = if cfg!(test) { 40 } else { 2048 };
 
-    /// Scales of one and zero points of zero.
+    /// Makes scales of one and zero points of zero.
     pub(super) fn new() -> Self {
         let ones = [1.0; Self::LEN];
         Self { scales: ones, zeros: [0.0; Self::LEN], factors: ones }
@@ -247,7 +247,7 @@ impl Row {
 }
 
 impl Grouped {
-    /// Codes that stand for the elements themselves.
+    /// Makes a weight with codes that are the elements themselves.
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {
         let formula = Formula::Subtract;
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
@@ -259,13 +259,13 @@ impl Grouped {
         Self::new(Matrix::rows(tensor, tensor.dtype, columns), columns)
     }
 
-    /// The same with scales.
+    /// Adds scales.
     pub(super) fn scaled(mut self, scales: impl Into<Scales>) -> Self {
         self.scales = Some(scales.into());
         self
     }
 
-    /// The same with zero points.
+    /// Adds zero points.
     pub(super) fn zeroed(mut self, zeros: Option<Grid>) -> Self {
         self.zeros = zeros;
         self
@@ -323,7 +323,7 @@ impl Scales {
     fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let mut scales = self.first.read(files, part)?;
         let Some((combine, second)) = &self.second else { return Ok(scales) };
-        // A second scale belongs to a whole matrix, of which the first column will do.
+        // A second scale belongs to an entire matrix, so its first column will do.
         let part = Part { rows: part.rows.clone(), columns: 0..1 };
         let others = second.read(files, &part)?;
         let width = scales.columns.len().max(1);

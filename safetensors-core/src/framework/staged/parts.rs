@@ -1,4 +1,4 @@
-//! [`Plan`]: which parts of which tensors go into which slot, and how a thread fills a slot.
+//! [`Plan`]: assigns parts of tensors to slots; and how a thread fills a slot.
 
 use std::mem;
 use std::ops::Range;
@@ -22,7 +22,7 @@ const GROUP: usize = 8;
 /// A slot must hold at least one group of the widest elements.
 const SMALLEST_SLOT: usize = GROUP * 16;
 
-/// Larger slots gain nothing, and the bits of one are still counted by a `usize`.
+/// Larger slots gain nothing, and a `usize` can still count the bits of this one.
 const LARGEST_SLOT: usize = 256 << 20;
 
 /// How one tensor is read.
@@ -31,11 +31,11 @@ struct Source<'t, 'a, S> {
     loaded: DtypePlan,
     /// The conversion while elements are read, if there is one.
     conversion: Option<ReadConversion<'t>>,
-    /// How many bits an element of the file has in a slot.
+    /// The bits of an element in a slot.
     bits: usize,
 }
 
-/// Which bytes each slot gets, in the order in which the slots are filled.
+/// The bytes of each slot, in the order in which the slots are filled.
 pub(super) struct Plan<'t, 'a, S> {
     sources: Vec<Source<'t, 'a, S>>,
     fills: Vec<Vec<StagedPart>>,
@@ -109,7 +109,7 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
 }
 
 impl<S: ReadAt> Plan<'_, '_, S> {
-    /// Reads the parts of one slot into its memory.
+    /// Reads the parts of a slot into its memory.
     pub(super) fn fill(
         &self,
         number: usize,
@@ -144,7 +144,7 @@ impl<S: ReadAt> Plan<'_, '_, S> {
         Ok(())
     }
 
-    /// Whether the bytes of a part follow in the same file, and both are read as they are.
+    /// Returns `true` if the bytes of a part follow in the same file, and both are read unchanged.
     fn follows(&self, part: &StagedPart, next: &StagedPart) -> bool {
         let source = &self.sources[part.tensor];
         let following = &self.sources[next.tensor];
@@ -204,7 +204,8 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
         Ok((Self { tensor, loaded, conversion, bits }, len))
     }
 
-    /// Whether the bytes of the file come into the slot as they are. Bytes of BOOL are checked.
+    /// Returns `true` if the bytes of the file come into the slot unchanged. Bytes of BOOL are
+    /// checked.
     fn is_plain(&self) -> bool {
         let file = self.tensor.dtype();
         self.conversion.is_none() && self.loaded.is_finished_by_reading() && file != Dtype::BOOL
@@ -245,7 +246,7 @@ impl<S: ReadAt> Source<'_, '_, S> {
         {
             return read(conversion, place, scratch);
         }
-        // What follows after reading needs a buffer of the dtype that is read.
+        // The conversion after reading needs a buffer of the dtype that is read.
         let dtype = self.conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
         let mut buf = TensorBuf::reserved(dtype, vec![elements.len()])?;
         match &self.conversion {

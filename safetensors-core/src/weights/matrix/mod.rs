@@ -1,4 +1,4 @@
-//! [`Matrix`]: a stored tensor as a matrix of numbers, however its codes lie in it.
+//! [`Matrix`]: a stored tensor as a matrix of numbers, for any layout of its codes.
 
 mod transposed;
 
@@ -36,8 +36,8 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// A tensor of the file of this number, and where its data begins there. `None` for one that
-    /// cannot belong to a weight.
+    /// Makes a tensor of the file with this number, where its data begins at `data_start`. `None`
+    /// for a tensor that cannot belong to a weight.
     pub(crate) fn new(info: &TensorInfo<'_>, file: usize, data_start: u64) -> Option<Self> {
         let stored = Self::of_parts(info.name(), info.dtype(), info.shape())?;
         Some(Self { file, start: data_start + info.data_offsets().start, ..stored })
@@ -75,7 +75,7 @@ impl Stored {
     }
 }
 
-/// What an element of a stored matrix is.
+/// The kind of a stored matrix's elements.
 #[derive(Clone, Debug)]
 pub(super) enum Numbers {
     /// A code of at most eight bits.
@@ -85,12 +85,12 @@ pub(super) enum Numbers {
 }
 
 impl Numbers {
-    /// The numbers of a dtype, of which those of a few bits lie in this order.
+    /// Makes the numbers of a dtype; codes of a few bits have this order.
     pub(super) fn of(dtype: Dtype, order: Order) -> Self {
         Codes::of_dtype(dtype, order).map_or(Self::Of(dtype), Self::Codes)
     }
 
-    /// The same with another number for one code.
+    /// Changes the number of a code.
     pub(super) fn with(self, code: usize, value: f32) -> Self {
         match self {
             Self::Codes(codes) => Self::Codes(codes.with(code, value)),
@@ -111,7 +111,7 @@ impl From<Codes> for Numbers {
     }
 }
 
-/// How the rows of a stored matrix lie in the tensor.
+/// The layout of a stored matrix's rows in the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lies {
     /// One after the other, each of this many bits.
@@ -120,14 +120,14 @@ pub(super) enum Lies {
     /// first in the lowest bits.
     Down { word: usize },
     /// A row of words of this many bytes holds several rows of codes, which are this many rows
-    /// apart. The first lies in the highest bits, or else in the lowest.
+    /// apart. The first is in the highest bits, or otherwise in the lowest.
     Planes { word: usize, apart: usize, high_first: bool },
-    /// Bytes in tiles of 128 rows and 4 columns, as the scales of GPUs' matrix units lie.
+    /// Bytes in tiles of 128 rows and 4 columns, as for the scales of GPUs' matrix units.
     Tiles,
 }
 
-/// A matrix of numbers, of which any part can be read. Several matrices that lie one after the
-/// other are one: its rows are the rows of all.
+/// A matrix of numbers that can be read in parts. Several consecutive matrices are one: its rows
+/// are the rows of all.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
     tensor: Stored,
@@ -139,7 +139,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// The rows of a tensor one after the other. Rows of codes begin in new bytes.
+    /// Makes a matrix of consecutive rows of a tensor. Rows of codes begin in new bytes.
     pub(super) fn rows(tensor: &Stored, numbers: impl Into<Numbers>, columns: usize) -> Self {
         let numbers = numbers.into();
         let bits = match &numbers {
@@ -153,7 +153,7 @@ impl Matrix {
         Self::new(tensor, numbers, Lies::Rows { bits }, columns)
     }
 
-    /// Codes that lie otherwise.
+    /// Makes a matrix of codes in another layout.
     pub(super) fn new(
         tensor: &Stored,
         numbers: impl Into<Numbers>,
@@ -165,14 +165,15 @@ impl Matrix {
         Self { tensor, numbers, lies, stored: [0, columns], is_transposed: false }
     }
 
-    /// The matrix whose rows are the columns of this one, of `rows` rows in the tensor. If the
-    /// tensor has several matrices, each is transposed.
+    /// Transposes the matrix, which has `rows` rows in the tensor. If the tensor has several
+    /// matrices, each is transposed.
     pub(super) fn transposed(mut self, rows: usize) -> Self {
         (self.stored[0], self.is_transposed) = (rows, true);
         self
     }
 
-    /// Whether the rows are columns in the tensor, so that each row is in many pieces of a file.
+    /// Returns `true` if the rows are columns in the tensor, so that each row is in many pieces of
+    /// a file.
     pub(super) fn is_transposed(&self) -> bool {
         self.is_transposed
     }
@@ -195,7 +196,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// Reads the bytes that hold these rows and columns, of which there is at least one.
+    /// Reads the bytes that hold these rows and columns. Neither is empty.
     pub(super) fn fetch(
         &self,
         files: &dyn Files,
@@ -231,7 +232,7 @@ impl Matrix {
         for line in lines {
             let bytes = self.bytes_of(line, &columns);
             match wanted.last_mut() {
-                // A byte may hold the end of one row and the start of the next.
+                // A byte may hold the end of a row and the start of the next.
                 Some(last) if (last.start..=last.end).contains(&bytes.start) => {
                     len += bytes.end.max(last.end) - last.end;
                     last.end = bytes.end.max(last.end);
@@ -275,7 +276,7 @@ impl Matrix {
         }
     }
 
-    /// The bytes of a line, counted from the start of the tensor, that hold these columns.
+    /// Returns the bytes of a line, counted from the start of the tensor, that hold these columns.
     fn bytes_of(&self, line: usize, columns: &Range<usize>) -> Range<u64> {
         let words = |line: usize, word: usize| {
             let start = line as u64 * self.stored[1] as u64;
@@ -306,7 +307,7 @@ impl Matrix {
         }
     }
 
-    /// The numbers of some columns of a row, all of which are among the bytes.
+    /// Decodes some columns of a row, all of which are among the bytes.
     pub(super) fn decode(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
         match self.is_transposed {
             false => self.decode_line(raw, row, columns, out),
@@ -329,7 +330,7 @@ impl Matrix {
                 let bytes = word / 8;
                 let line = bit / word;
                 let shift = bit % word;
-                // The rest of a code may lie in the next word.
+                // The rest of a code may be in the next word.
                 if shift + codes.bits <= word {
                     match word {
                         8 => codes.decode_units(from(line).as_chunks::<1>().0, shift, out),

@@ -18,8 +18,8 @@ const WORDS: &[&str] = &[
     "quant", "smooth", "centroid", "hadamard", "SCB", "_lut", "perm",
 ];
 
-/// Companions that say nothing of the weight's numbers, by the end of their names: the scales of
-/// what goes into a module and comes out, and marks.
+/// Companions that do not affect the weight's numbers, by the end of their names: the scales of a
+/// module's inputs and outputs, and marks.
 const NOT_NEEDED: &[&str] = &[
     "input_scale",
     "input_scale_inv",
@@ -87,7 +87,7 @@ const ONLY_CODES: &[&str] =
 /// Prefixes of the names in ComfyUI's diffusion models. Marks have them, or have them not.
 const PREFIXES: &[&str] = &["model.diffusion_model.", "model.model.", "net.", "model."];
 
-/// What the errors call a scheme that neither the names nor the settings tell.
+/// The name in errors of a scheme that neither the names nor the settings show.
 const UNKNOWN: &str = "a scheme that is not known";
 
 /// At how many underscores, from the right, a companion's name may begin after its weight's.
@@ -106,7 +106,7 @@ fn split(name: &str) -> (&str, &str) {
 
 fn is_companion(name: &str) -> bool {
     let last = split(name).1;
-    // LoRA has scales of its own.
+    // LoRA has its own scales.
     let is_of_lora = last.contains("lora") && !last.contains("quant");
     !is_of_lora && WORDS.iter().any(|word| last.contains(word))
 }
@@ -162,7 +162,8 @@ fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     Some(split(module).0)
 }
 
-/// ComfyUI's mark of a module's weight: `X.comfy_quant`, or an entry of `_quantization_metadata`. One that cannot be read says nothing of the format.
+/// Returns ComfyUI's mark of a module's weight: `X.comfy_quant`, or an entry of
+/// `_quantization_metadata`. An unreadable mark does not show the format.
 pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     let note = format!("{module}.comfy_quant");
     if model.get(&note).is_some() {
@@ -176,7 +177,7 @@ pub(super) fn is_of_comfy(model: &Model<'_>) -> bool {
     beside(model).is_of_comfy
 }
 
-/// The name of the weight whose codes have this name.
+/// Returns the name of the weight with codes of this name.
 pub(super) fn name_of_weight(codes: &str) -> String {
     for end in OF_MODULES {
         match codes.strip_suffix(end) {
@@ -192,8 +193,8 @@ fn stem(codes: &str) -> &str {
     ENDS.iter().find_map(|end| codes.strip_suffix(end)).unwrap_or(codes)
 }
 
-/// The companions of a weight: of its module if the weight is called `X.weight`, and else those
-/// whose names begin with the weight's.
+/// Returns the companions of a weight: of its module if the weight is called `X.weight`, and
+/// otherwise tensors with names that begin with the weight's.
 fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m str> {
     let names = &beside(model).names;
     let starting = |start: String| {
@@ -222,7 +223,8 @@ fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m st
     found.map(|(name, _)| name).collect()
 }
 
-/// Whether a companion belongs to another weight, whose name the beginning of its own is.
+/// Returns `true` if a companion belongs to another weight, with a name that begins the
+/// companion's.
 fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
     owners(companion, &["", "_packed", "_blocks"]).any(|name| {
         let found = model.get(&name).filter(|tensor| tensor.name != codes);
@@ -238,8 +240,8 @@ fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String
     bases.flat_map(|base| ends.iter().map(move |end| format!("{base}{end}")))
 }
 
-/// Whether a companion says nothing of the numbers. Its name begins with that of its module, or of
-/// a weight that is none of a module.
+/// Returns `true` if a companion does not affect the numbers. Its name begins with the name of its
+/// module, or of a weight outside a module.
 fn is_not_needed(name: &str) -> bool {
     let begins = |end: &&str, of_weights: bool| {
         name.strip_suffix(end).is_some_and(|start| match start.strip_suffix('_') {
@@ -250,9 +252,9 @@ fn is_not_needed(name: &str) -> bool {
     NOT_NEEDED.iter().any(|end| begins(end, true)) || OF_CACHES.iter().any(|end| begins(end, false))
 }
 
-/// Checks that a scheme has used all companions of a weight that say something of its numbers. The
-/// others become tensors of the weight, too, because they are of no use without its codes. Its codes
-/// have these names.
+/// Checks that a scheme has used all companions of a weight that affect its numbers. The others
+/// become tensors of the weight, too, because they are of no use without its codes. Its codes have
+/// these names.
 pub(super) fn explained(
     model: &Model<'_>,
     mut weight: Weight,
@@ -318,7 +320,7 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
         let reason = if is_known { reason } else { "the quant_method is not known".into() };
         Err(unsupported(scheme, reason).in_tensor(name))
     };
-    // Scales of activations show that the weight had some, too. Plain data has offsets of its own,
+    // Scales of activations show that the weight had some, too. Plain data has its own offsets,
     // which are integers.
     let may_be_scales = |dtype| !is_integer(dtype) || method.is_some() && dtype != Dtype::I64;
     let is_scale = |companion: &&str| {

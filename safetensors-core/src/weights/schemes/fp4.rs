@@ -48,8 +48,8 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     }
 }
 
-/// The scale of the whole weight that multiplies those of groups: `W_scale_2`, of stacked experts
-/// also `W_weight_scale_2`.
+/// Returns the scale of an entire weight that multiplies the scales of groups: `W_scale_2`, for
+/// stacked experts also `W_weight_scale_2`.
 pub(super) fn second_scale<'m>(model: &'m Model<'_>, name: &str) -> Option<&'m Stored> {
     let of_experts = (!name.ends_with(".weight")).then(|| format!("{name}_weight_scale_2"));
     model.first([format!("{name}_scale_2")].into_iter().chain(of_experts))
@@ -93,9 +93,9 @@ fn deepseek(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     scales.map(|scales| of_groups(model, tensor, scales, None)).transpose()
 }
 
-/// Rows of codes with a scale for each group of columns, and perhaps one for all. Stacked
-/// matrices may have columns of codes with a scale for each group of rows, as ModelOpt stores
-/// experts whose rows are inputs.
+/// Makes a weight of rows of codes with a scale for each group of columns, and perhaps one for all.
+/// Stacked matrices may have columns of codes with a scale for each group of rows, as ModelOpt
+/// stores experts with inputs as rows.
 fn of_groups(
     model: &Model<'_>,
     tensor: &Stored,
@@ -208,8 +208,8 @@ fn experts(tensor: &Stored, scales: &Stored, name: &str, is_transposed: bool) ->
     Ok(weight(NAME, name, &shape, &[tensor, scales], codes.scaled(grid)))
 }
 
-/// Checks that a weight of a module without a mark is not ComfyUI's, whose NVFP4 and MXFP8 have the
-/// same names, and other bits.
+/// Checks that a weight of a module without a mark is not ComfyUI's: its NVFP4 and MXFP8 have equal
+/// names, and other bits.
 pub(super) fn check_no_tiles(
     scheme: &'static str,
     model: &Model<'_>,

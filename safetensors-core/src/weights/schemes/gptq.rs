@@ -75,7 +75,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     Ok(Some(weight(NAME, format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
 }
 
-/// The number of bits of a code, which the zero points tell. The settings must agree.
+/// Returns the number of bits of a code, as the zero points show. The settings must agree.
 fn bits(model: &Model<'_>, tensor: &Stored, zeros: &Stored, outputs: usize) -> Result<usize> {
     let words = zeros.matrix()[1];
     let found = [2, 3, 4, 8].into_iter().find(|bits| outputs * bits == words * 32);

@@ -142,7 +142,8 @@ fn is_stream(model: &Model<'_>) -> bool {
     model.config.version().is_none_or(|version| version >= STREAMS)
 }
 
-/// The number of bits of a code, and how codes lie in words, by the number of words of a row.
+/// Returns the number of bits of a code, and the layout of codes in words, by the number of words
+/// in a row.
 fn bits(
     model: &Model<'_>,
     tensor: &Stored,
@@ -162,7 +163,7 @@ fn bits(
             fitting.push((bits, Order::WholeWords));
         }
     }
-    // Both orders of the same bits may need as many words.
+    // Both orders of the same bits may need equal numbers of words.
     if let [(one, _), (other, _)] = fitting[..]
         && one == other
         && let Some(version) = model.config.version()
