@@ -8,11 +8,11 @@
 //! <cache>/.locks/models--OWNER--NAME/<etag>.lock            held while a blob is downloaded
 //! ```
 //!
-//! Data sets, spaces and kernels have `datasets--`, `spaces--` and `kernels--` instead of `models--`.
-//! An ETag that is no digest is followed by one of the commit, the path and the length, because two
-//! files may have it. Where the system has no links, a snapshot has the files themselves. Newer
-//! versions of Python's library may keep a blob in a store for all models, and link to it; such links
-//! are followed. Only the layout above is written.
+//! Data sets, spaces and kernels have `datasets--`, `spaces--` and `kernels--` instead of
+//! `models--`. An ETag that is no digest is followed by a digest of the commit, the path and the
+//! length, because two files may share the ETag. Where the system has no links, a snapshot has the
+//! files themselves. Newer versions of Python's library may keep a blob in a store for all models,
+//! and link to it; such links are followed. Only the layout above is written.
 //!
 //! ```
 //! use safetensors_hub::cache::Cache;
@@ -70,12 +70,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache at this path. It need not exist.
+    /// Uses the cache at this path. It need not exist.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// The cache that Python uses too: `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or
+    /// Uses the cache that Python uses too: `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or
     /// `~/.cache/huggingface/hub`.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Cache {
         &self.dir
     }
 
-    /// The part of one repository. It need not exist.
+    /// Returns the part for one repository. It need not exist.
     pub(crate) fn repo(&self, id: &RepoId) -> CachedRepo {
         let folder = id.folder();
         CachedRepo {
@@ -100,7 +100,7 @@ impl Cache {
         }
     }
 
-    /// The repositories that the cache has, sorted by name. An absent cache has none.
+    /// Returns the repositories that the cache has, sorted by name. An absent cache has none.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Cache {
     }
 }
 
-/// What a cache has of one repository.
+/// The cached files of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedRepo {
     id: RepoId,
@@ -135,7 +135,7 @@ impl CachedRepo {
         &self.dir
     }
 
-    /// The commit that a revision was when it was last downloaded. A commit is itself. `None` if
+    /// Returns the commit of a revision when it was last downloaded. A commit is itself. `None` if
     /// the revision was never downloaded.
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl CachedRepo {
     }
 }
 
-/// Creates the directory that a file will lie in.
+/// Creates the directory for a file.
 #[cfg(feature = "download")]
 fn create_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
@@ -217,8 +217,8 @@ pub(crate) fn joined(dir: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// The names in a directory, in any order. An absent one has none. Names that are not UTF-8 are
-/// left out.
+/// Lists the names in a directory, in any order. An absent one has none. Names that are not UTF-8
+/// are skipped.
 fn names(dir: &Path) -> Result<Vec<String>> {
     let list = || -> io::Result<Vec<String>> {
         let mut names = Vec::new();

@@ -23,7 +23,7 @@ const HEAD: u32 = 4;
 /// The most connections to one host that stay open between requests.
 const IDLE: usize = 32;
 
-/// Sends requests to the Hub and to the hosts that it sends to. It follows no redirect by itself.
+/// Sends requests to the Hub and to the hosts that it redirects to. It does not follow redirects.
 pub(super) struct Http {
     agent: Agent,
     endpoint: Url,
@@ -41,14 +41,13 @@ pub(super) enum Method {
 }
 
 impl Http {
-    /// A sender for one Hub, which waits for a connection for `connect_timeout`, and for bytes for
-    /// `timeout`. The environment names the proxies, and the certificates to trust in place of the
-    /// built-in ones.
+    /// Makes a sender for one Hub, which waits for a connection for `connect_timeout`, and for
+    /// bytes for `timeout`. The environment names the proxies, and the certificates that replace
+    /// the built-in ones.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadSetting`] for a proxy that cannot be used; those of reading the
-    /// certificates.
+    /// [`ErrorKind::BadSetting`] for a proxy that cannot be used, or for bad certificates.
     pub(super) fn new(
         endpoint: Url,
         token: Option<Token>,
@@ -142,8 +141,8 @@ impl Http {
     }
 }
 
-/// The failure of a request or of a body. The message of an error that may contain an address is
-/// not shown.
+/// Returns the failure of a request or of a body. The message of an error that may contain an
+/// address is not shown.
 pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     if let Some(problem) = untrusted(error) {
         let error = ErrorKind::Network { host: url.host(), problem };
@@ -167,7 +166,7 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     if is_unreached(error) { Failure::Unreached(network.into()) } else { Failure::passing(network) }
 }
 
-/// Adds to a failure of the network which proxy it was met with: it may be the proxy's.
+/// Adds the proxy to a failure of the network: it may be the proxy's.
 fn through(error: Error, proxy: &Proxy) -> Error {
     let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
     let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
@@ -192,8 +191,7 @@ fn is_unreached(error: &ureq::Error) -> bool {
     }
 }
 
-/// What to do about a certificate that is not trusted. It would not be trusted the next time
-/// either.
+/// Explains a certificate that is not trusted. It would not be trusted the next time either.
 fn untrusted(error: &ureq::Error) -> Option<String> {
     let text = match error {
         ureq::Error::Rustls(error) => error.to_string(),
@@ -232,12 +230,13 @@ impl Answer {
         self.header(name)?.parse().ok()
     }
 
-    /// The length of the body, if the head tells.
+    /// Returns the length of the body, if the head has it.
     pub(super) fn content_length(&self) -> Option<u64> {
         self.number("content-length")
     }
 
-    /// The address that a redirect sends to. It is never one without encryption if this one has it.
+    /// Returns the address that a redirect sends to. It is never one without encryption if this one
+    /// has it.
     pub(super) fn target(&self) -> Result<Url, Failure> {
         let bad = |problem: &str| Failure::passing(self.bad(problem));
         let location =
@@ -255,7 +254,7 @@ impl Answer {
         ErrorKind::BadAnswer { host: self.url.host(), problem: problem.into() }.into()
     }
 
-    /// Fails for a compressed body: its length and its ranges are not those of the file.
+    /// Fails for a compressed body: its length and its ranges do not match the file's.
     pub(super) fn check_not_compressed(&self) -> Result<()> {
         match self.header("content-encoding") {
             None | Some("" | "identity") => Ok(()),
@@ -263,7 +262,7 @@ impl Answer {
         }
     }
 
-    /// The body, to be read, and the span that ends when it has been read.
+    /// Returns the body, to be read, and the span that ends when it has been read.
     pub(super) fn into_body(self) -> (Url, Body, Span) {
         (self.url, self.response.into_body(), self.span)
     }

@@ -1,4 +1,4 @@
-//! [`Resolved`]: what the Hub says of a file, and where its bytes are.
+//! [`Resolved`]: the Hub's answer about a file, and the address of its bytes.
 
 use super::Client;
 use super::http::{Answer, Method};
@@ -12,13 +12,14 @@ use crate::repo::{RepoId, Revision, is_hex, percent_encoded};
 /// The most redirects within the Hub that are followed for one file.
 const REDIRECTS: usize = 5;
 
-/// What the Hub says of a file.
+/// The Hub's answer about a file.
 #[derive(Clone, Debug)]
 pub(super) struct Resolved {
     pub(super) repo: RepoId,
     pub(super) commit: Revision,
     pub(super) etag: Etag,
-    /// Whether the answer with the bytes has this ETag. Else it was in the header of a redirect.
+    /// Whether the answer with the bytes has this ETag. Otherwise it was in the header of a
+    /// redirect.
     pub(super) etag_is_of_body: bool,
     pub(super) size: u64,
     /// Where the bytes are; often a signed address on another host.
@@ -69,7 +70,7 @@ impl Client {
                 (_, _, None) => return Err(lacks(&answer, "commit")),
             }
             let Some(target) = target else { break };
-            // Another place of the Hub: that of a small file, or of a repository that was renamed.
+            // Another place of the Hub: for a small file, or a renamed repository.
             match self.moved(&target, &repo, "/", "/resolve/") {
                 Some(new) => {
                     repo = self.renamed(new)?;
@@ -99,8 +100,8 @@ impl Client {
         Url::parse(&format!("{endpoint}{path}")).map_err(bad)
     }
 
-    /// The other repository that an address on the Hub belongs to, if it is another one. Its name
-    /// lies between `before` and `after`.
+    /// Returns the other repository that an address on the Hub belongs to, if it is another one.
+    /// Its name is between `before` and `after`.
     pub(super) fn moved(
         &self,
         target: &Url,
@@ -127,7 +128,7 @@ impl Client {
     }
 }
 
-/// The commit that an answer names. It is the revision itself if that is a commit.
+/// Returns the commit that an answer names. It is the revision itself if that is a commit.
 fn commit_of(answer: &Answer, asked: &RequestSubject<'_>) -> Result<Option<Revision>> {
     let Some(text) = answer.header("x-repo-commit") else { return Ok(None) };
     if !is_hex(text, 40) {
@@ -138,8 +139,8 @@ fn commit_of(answer: &Answer, asked: &RequestSubject<'_>) -> Result<Option<Revis
     Ok(Some(commit))
 }
 
-/// The ETag of the file. On a redirect only the Hub's own header is meant for the file, or else the
-/// redirect's. Of a file in a bucket it may name Xet's hash alone.
+/// Returns the ETag of the file. On a redirect only the Hub's own header is meant for the file,
+/// otherwise the redirect's. For a file in a bucket it may be Xet's hash alone.
 fn etag_of(answer: &Answer) -> Result<Option<Etag>> {
     let names = ["x-linked-etag", "etag", "x-xet-hash"];
     let found = names.iter().find_map(|name| Some((answer.header(name)?, *name == names[0])));

@@ -1,4 +1,4 @@
-//! [`Url`]: where a request goes. Its query may be a signature, so it is never shown.
+//! [`Url`]: the address of a request. Its query may be a signature, so it is never shown.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The problem with it.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         let uri: Uri = text.parse().map_err(|_| "it is no URL")?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {

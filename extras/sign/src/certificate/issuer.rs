@@ -1,4 +1,4 @@
-//! Whether one certificate has issued another: names, rights and the signature.
+//! Checks whether one certificate has issued another: names, rights and the signature.
 
 use rsa::pkcs1v15::Pkcs1v15Sign;
 use rsa::pkcs8::DecodePublicKey as _;
@@ -63,7 +63,7 @@ impl Certificate {
             Ok(Some((_, usage))) if usage.key_cert_sign() => {}
             _ => return Some("its key may not sign certificates"),
         }
-        // What an issuer may not be used for, those below it may not, either.
+        // Certificates below an issuer have no right that it lacks.
         self.signs_code().err()
     }
 
@@ -74,7 +74,7 @@ impl Certificate {
         unknown.map(|it| it.extn_id)
     }
 
-    /// Fails, with the reason, unless the signature of this certificate is of an issuer's key.
+    /// Fails, with the reason, unless an issuer's key has signed this certificate.
     pub(super) fn check_signed_by(&self, issuer: &Self) -> Result<(), String> {
         let algorithm = self.parsed.signature_algorithm();
         if algorithm != self.parsed.tbs_certificate().signature() {
