@@ -1,4 +1,4 @@
-//! What calls of functions have in common: [`Wrong`], and how their numbers are read.
+//! Shared by calls of functions: [`Wrong`], and reading their numbers.
 
 use super::values::{Value, Values};
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::error::Error;
 /// The most dimensions that a tensor of PyTorch has.
 const MOST_DIMENSIONS: usize = 64;
 
-/// What is wrong with a call.
+/// The problem with a call.
 pub(super) enum Wrong {
     /// The pickle breaks a rule.
     Problem(String),

@@ -41,7 +41,7 @@ const KINDS: [Row; 29] = [
     row("float8_e4m3fnuz", "", 1, Some(Dtype::F8_E4M3FNUZ)),
     row("float8_e5m2fnuz", "", 1, Some(Dtype::F8_E5M2FNUZ)),
     row("float8_e8m0fnu", "", 1, Some(Dtype::F8_E8M0)),
-    // Two elements in a byte, of which PyTorch counts one.
+    // Two elements in a byte, which PyTorch counts as one.
     row("float4_e2m1fn_x2", "", 1, Some(Dtype::F4)),
     row("complex128", "ComplexDoubleStorage", 16, None),
     row("complex32", "ComplexHalfStorage", 4, None),

@@ -13,11 +13,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// The tables that every `torch.nn.Module` has.
 const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 
-/// What the `state_dict()` of an optimizer has: the state, and the settings.
+/// The entries in the `state_dict()` of an optimizer: the state, and the settings.
 const STATE: &str = "state";
 pub(super) const GROUPS: &str = "param_groups";
 
-/// What a pickle has, by name, in order.
+/// The content of a pickle, by name, in order.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     /// Positions among [`Values::tensors`].
@@ -96,7 +96,7 @@ pub(super) fn collect(values: &Values, root: Value, alone: &str, name: &str) -> 
     Ok(search.found)
 }
 
-/// A search for what has a name.
+/// A search for named values.
 pub(super) struct Search<'a> {
     pub(super) values: &'a Values,
     found: Collected,
@@ -165,8 +165,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Keeps the settings of an optimizer, if a dictionary is the state of one. Returns whether it
-    /// is.
+    /// Keeps the settings of an optimizer, if a dictionary is its state. Returns whether it is.
     fn settings(&mut self, dict: Value) -> Result<bool> {
         let [state, groups] = [STATE, GROUPS].map(|key| self.values.get(dict, key));
         let Some((state, groups)) = state.zip(groups) else { return Ok(false) };
@@ -300,7 +299,7 @@ impl<'a> Search<'a> {
             self.step_over(&key)?;
             let is_state = match values.node(value) {
                 Some(Node::Tensor(_)) => class.has(&key),
-                // A submodule, or what only its class could read.
+                // A submodule, or a value that only its class could read.
                 Some(Node::Object { class, .. }) => {
                     values.class(*class).is_some_and(|(module, _)| module.starts_with("__torch__"))
                 }
@@ -353,7 +352,7 @@ impl<'a> Search<'a> {
         self.values.budget.work_on(key)
     }
 
-    /// Lists what is visited as an object that cannot be read. If it is all there is, that is an
+    /// Lists the visited value as an object that cannot be read. If it is all there is, that is an
     /// error.
     fn unreadable(&mut self, class: String) -> Result<()> {
         if self.path.is_empty() {
