@@ -160,12 +160,14 @@ impl<S> fmt::Debug for Fetched<S> {
 
 impl<S> Drop for Fetched<S> {
     fn drop(&mut self) {
-        // What could not be opened may be there the next time. What does not exist stays so.
-        let is_known = |file: &Opened<S>| match file {
-            Ok(_) => true,
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        };
-        self.failed.iter().for_each(|files| lock(&files.0).retain(|_, file| is_known(file)));
+        for files in &self.failed {
+            // A file that could not be opened may be readable the next time. A file that does not
+            // exist stays so.
+            lock(&files.0).retain(|_, file| match file {
+                Ok(_) => true,
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            });
+        }
         self.files.iter().for_each(|file| file.release(self.owner));
     }
 }

@@ -133,14 +133,10 @@ impl<'a> Names<'a> {
             let shorter = dots.filter(|prefix| self.all.contains(&first.name[prefix.len()..]));
             candidates.extend(shorter.map(|prefix| Change::Drop(prefix.to_owned())));
         }
-        let fits = |change: &Change| {
-            missing.iter().all(|one| matches!(self.get(one, Some(change)), Ok(Some(_))))
-        };
-        let count = |change: &Change| {
-            let is_there = |one: &&&Wanted| matches!(self.get(one, Some(change)), Ok(Some(_)));
-            missing.iter().filter(is_there).count()
-        };
-        let mut fitting = candidates.iter().filter(|change| fits(change));
+        let is_found =
+            |one: &Wanted, change: &Change| matches!(self.get(one, Some(change)), Ok(Some(_)));
+        let mut fitting =
+            candidates.iter().filter(|&change| missing.iter().all(|one| is_found(one, change)));
         match (fitting.next(), fitting.next()) {
             (Some(one), Some(other)) => {
                 let [one, other] = [one, other].map(|it| self.get(first, Some(it)).ok().flatten());
@@ -150,7 +146,10 @@ impl<'a> Names<'a> {
             }
             (Some(change), None) => Ok(Some(change.clone())),
             // The error is about the first that even the best change does not find.
-            (None, _) => Ok(candidates.into_iter().take(MOST).max_by_key(count)),
+            (None, _) => Ok(candidates
+                .into_iter()
+                .take(MOST)
+                .max_by_key(|change| missing.iter().filter(|one| is_found(one, change)).count())),
         }
     }
 

@@ -199,9 +199,10 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             }
         }
         let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
-        let is_old = |name: &str| self.get(name).is_some_and(|tensor| tensor.name() == name);
-        let (old, added): (Vec<_>, Vec<_>) =
-            (0..names.len()).partition(|&number| is_old(&names[number]));
+        let (old, added): (Vec<_>, Vec<_>) = (0..names.len()).partition(|&number| {
+            let name = &names[number];
+            self.get(name).is_some_and(|tensor| tensor.name() == name)
+        });
         let new: HashSet<_> = added.iter().map(|&number| &*names[number]).collect();
         self.computed(Replacement {
             tensors: tensors

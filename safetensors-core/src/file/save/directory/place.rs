@@ -75,29 +75,10 @@ impl DirectoryPlace {
     #[doc(hidden)]
     pub fn remove(self) -> Result<bool> {
         let Self { path, lock } = self;
-        let aside = || {
-            complete(&path)?;
-            if !is_there(&path)? {
-                return Ok(None);
-            }
-            // What others have left is removed without the lock, for which others may wait.
-            let temp = match TempDirectory::beside(&path) {
-                Err(error) if lacks_space(&error) => None,
-                temp => Some(temp?),
-            };
-            let _steps = Steps::begin();
-            let is_moved = match &temp {
-                Some(temp) => move_aside(&path, &temp.path().join(OLD))?,
-                None => false,
-            };
-            if !is_moved {
-                remove_one_by_one(&path, &mut 0)?;
-            }
-            Ok(Some(temp))
-        };
-        let Some(temp) = aside().map_err(|error| Error::io(error, &path))? else {
+        let Some(temp) = make_free(&path).map_err(|error| Error::io(error, &path))? else {
             return Ok(false);
         };
+        // The old files are removed without the lock, for which others may wait.
         drop(lock);
         let synced = sync_directory(directory(&path));
         drop(temp);
@@ -163,6 +144,28 @@ impl DirectoryPlace {
         }
         remove_leftovers_now(directory(path), path.file_name().unwrap_or_default());
     }
+}
+
+/// Moves a directory aside, or removes its files if it cannot be renamed. Returns `None` if there
+/// is none, and otherwise the temporary directory that has it, if it was moved.
+fn make_free(path: &Path) -> io::Result<Option<Option<TempDirectory>>> {
+    complete(path)?;
+    if !is_there(path)? {
+        return Ok(None);
+    }
+    let temp = match TempDirectory::beside(path) {
+        Err(error) if lacks_space(&error) => None,
+        temp => Some(temp?),
+    };
+    let _steps = Steps::begin();
+    let is_moved = match &temp {
+        Some(temp) => move_aside(path, &temp.path().join(OLD))?,
+        None => false,
+    };
+    if !is_moved {
+        remove_one_by_one(path, &mut 0)?;
+    }
+    Ok(Some(temp))
 }
 
 /// The hidden directories of a path.
