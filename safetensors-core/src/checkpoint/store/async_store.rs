@@ -305,6 +305,8 @@ where
                 bytes <= GROUP
             });
             let (group, later) = rest.split_at(fits.count().max(1));
+            // To fetch into the buffers of the tensors would save a copy, and would need the plan
+            // of a load as public data.
             let _fetched = self.fetch(group, &counting).await?;
             bufs.extend(read_tensors(group, &unwatched)?);
             rest = later;

@@ -103,6 +103,8 @@ impl<'a> Names<'a> {
         if !wanted.is_flattened {
             return Ok(self.all.get(name).copied());
         }
+        // kohya's names have `_` where the model has `.` or `_`, so two weights may have the same
+        // one.
         match self.flattened.get(name).map(Vec::as_slice) {
             None | Some([]) => Ok(None),
             Some([name]) => Ok(Some(name)),
@@ -115,6 +117,8 @@ impl<'a> Names<'a> {
     fn change_for(&self, wanted: &[Wanted], first: usize) -> Result<Option<Change>, Failure> {
         let number = first;
         let first = &wanted[first];
+        // One change must fit all of them. The end of a single name may fit a weight of another
+        // part of the model, and the result would be wrong without an error.
         let missing: Vec<_> = wanted
             .iter()
             .filter(|one| one.group == first.group && !one.may_be_new)

@@ -41,7 +41,9 @@
 //! Other tensors of PEFT replace those of the checkpoint that have their names, such as modules of
 //! `modules_to_save` and biases. A tensor of such a module that the checkpoint does not have, such
 //! as a new head, is added. What is not in this table, and a setting that would change the result
-//! in a way that is not known here, is an error ([`ErrorKind::Adapter`]).
+//! in a way that is not known here, is an error ([`ErrorKind::Adapter`]) that names it. Examples
+//! are `target_parameters` (experts), `trainable_token_indices`, LoHa, LoKr, `lora_mid` and
+//! `dora_scale`.
 //!
 //! The name of a weight in the checkpoint is `X.weight`. If some of these names are not there, all
 //! that are missing must be found with one prefix more, or less, such as `model.`. A weight that is

@@ -110,6 +110,8 @@ impl DirectoryPlace {
         let steps = Steps::begin();
         let put = || {
             let is_there = is_there(&path)?;
+            // `RENAME_EXCHANGE` would be one step, but only some systems and file systems have it,
+            // and the others would need these steps as well.
             let is_moved = is_there && move_aside(&path, &aside)?;
             if is_there && !is_moved {
                 remove_marked(&path, new.temp.path())?;
