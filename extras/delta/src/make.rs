@@ -171,7 +171,7 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         }
         // Computed, because bytes may have changed since a file recorded a digest. With XOR the
         // digest of the result would do, but the digest of the base checks a chain link by link,
-        // and tells a wrong base from a damaged delta.
+        // and a wrong base is not taken for a damaged delta.
         let [base, result] = self.digests(compared);
         let mut entries = BTreeMap::from([
             (VERSION, options.version.clone()),

@@ -119,7 +119,7 @@ impl Client {
 
     /// The new repository, if renames are followed.
     pub(super) fn renamed(&self, new: RepoId) -> Result<RepoId> {
-        // Not by default: whoever gets hold of an old name decides where it leads.
+        // Not by default: the next owner of the old name decides where it leads.
         if self.shared.follow_renames {
             Ok(new)
         } else {

@@ -77,8 +77,8 @@ pub(crate) const RECORDS: [Record; 6] = [
     Record(Place::Entry(DIGESTS_KEY), [Stays,    Follows,  Follows,  Removed]),
     Record(Place::Entry(SHA256_KEY),  [Stays,    Stays,    Removed,  Removed]),
     Record(Place::Entry(ATTEMPT_KEY), [Stays,    Stays,    Stays,    Forgotten]),
-    // Not written again: its format belongs to another package, and a kill between the two files
-    // would leave an epoch that is not complete.
+    // An edit does not write it again: its format belongs to another package, and a kill between
+    // the two files would leave an epoch that is not complete.
     Record(Place::Manifest,           [Refused,  Refused,  Refused,  Refused]),
     Record(Place::Signature,          [Doubtful, Doubtful, Doubtful, Doubtful]),
     Record(Place::Dependent,          [Stays,    Unseen,   Unseen,   Unseen]),
