@@ -22,9 +22,9 @@ test:
 core:
     cargo test -p safetensors-core
 
-# Measure everything, and put the table into docs/BENCHMARKS.md. Takes twenty minutes on an idle machine.
+# Measure everything, and write docs/benchmarks.csv. Takes twenty minutes on an idle machine.
 bench:
-    cargo bench -p benches -- --into docs/BENCHMARKS.md
+    cargo bench -p benches -- --csv docs/benchmarks.csv
     dev/scripts/speed_picture.py
 
 # Format, and lint with warnings denied.

@@ -2,7 +2,7 @@
 """Draws the pictures of docs/BENCHMARKS.md and of the README.
 
     dev/scripts/speed_picture.py            writes docs/speed.svg, and the table of the README beside
-                                        it, from docs/BENCHMARKS.md
+                                        it, from docs/benchmarks.csv
     dev/scripts/speed_picture.py --check    fails if that picture or the README have other numbers
     dev/scripts/speed_picture.py --growth NUMBERS.json PICTURE.svg
                                         draws how time and memory grow, and prints the exponents
@@ -10,6 +10,7 @@
 Needs Python 3.9 and nothing else.
 """
 
+import csv
 import html
 import json
 import math
@@ -21,7 +22,7 @@ PICTURE = ROOT / "docs" / "speed.svg"
 README = ROOT / "README.md"
 HEAD = "| work | instead of | warm |  | first load |  |"
 
-# The work, as the README names it; the peer, as it names it and as docs/BENCHMARKS.md does; the row of
+# The work, as the README names it; the peer, as it names it and as docs/benchmarks.csv does; the row of
 # files and memory that are warm, and the row of a process that does the work once.
 ROWS = [
     (
@@ -58,15 +59,12 @@ ROWS = [
 
 
 def read_table():
-    """The lines of all tables: (row, by) -> (median, "ours is"). Ours has no ratio."""
-    lines, row = {}, None
-    for line in (ROOT / "docs/BENCHMARKS.md").read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if not line.startswith("|") or len(cells) < 7:
-            continue
-        is_ours = bool(cells[0])
-        row = cells[0] or row
-        lines[row, "ours" if is_ours else cells[1]] = (cells[2], cells[6])
+    """The lines of the table: (row, by) -> (median, "ours is"). Ours has no ratio."""
+    lines = {}
+    with open(ROOT / "docs/benchmarks.csv", encoding="utf-8", newline="") as table:
+        for line in csv.DictReader(table):
+            by = line["by"] if line["ours is"] else "ours"
+            lines[line["row"], by] = (line["median"], line["ours is"])
     return lines
 
 

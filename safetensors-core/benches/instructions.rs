@@ -1,6 +1,14 @@
 //! The header parser and the lookup by name, to be run under callgrind: instruction counts hardly
 //! vary from run to run, on a busy machine too, so they show a change that a clock would not.
-//! CONTRIBUTING.md has the command and the present figures.
+//!
+//! ```text
+//! export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --tool=callgrind \
+//!     --callgrind-out-file=/dev/null --toggle-collect=*instructions::FUNCTION*"
+//! cargo bench -q -p safetensors-core --bench instructions    # prints "Collected : N"
+//! ```
+//!
+//! With Rust 1.95 on x86-64, `parse_header` takes 260,879 instructions, and `look_up` 52,650. Changes
+//! elsewhere in the crate move what the compiler inlines, and change the counts by up to 10 %.
 #![allow(missing_docs, reason = "a program, whose documentation is above")]
 #![allow(clippy::unwrap_used, reason = "the header is our own")]
 

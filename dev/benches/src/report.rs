@@ -1,9 +1,9 @@
-//! The table, printed and as JSON.
+//! The table: printed, as CSV, and as JSON with all samples.
 
 use std::fmt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
@@ -94,17 +94,23 @@ impl Report {
         Ok(std::fs::write(path, serde_json::to_vec_pretty(self)?)?)
     }
 
-    /// Replaces the table at the end of a document.
-    pub fn write_into(&self, document: &Path) -> Result<()> {
-        let text = std::fs::read_to_string(document)?;
-        let (before, _) =
-            text.split_once(HEADING).context("the document has no place for a table")?;
-        Ok(std::fs::write(document, format!("{before}{HEADING}\n{self}\n"))?)
+    /// Writes the table as CSV. Each line has the name of its row.
+    pub fn write_csv(&self, path: &Path) -> Result<()> {
+        let mut table = csv::Writer::from_path(path)?;
+        table.write_record(COLUMNS)?;
+        for line in &self.rows {
+            for (i, entry) in line.contenders.iter().enumerate() {
+                let mut cells = cells(line, entry, i == 0);
+                cells[0].clone_from(&line.row);
+                table.write_record(cells)?;
+            }
+        }
+        Ok(table.flush()?)
     }
 }
 
-/// The heading of the table in docs/BENCHMARKS.md.
-const HEADING: &str = "## The last table\n";
+const COLUMNS: [&str; 9] =
+    ["row", "by", "median", "minimum", "rate", "memory", "ours is", "to reach", "reached"];
 
 fn verdict(goal: Goal, contenders: &[Entry]) -> Option<Verdict> {
     let named = |name| contenders.iter().find(|entry| entry.name == name);
@@ -150,9 +156,7 @@ impl fmt::Display for Report {
         writeln!(f, "{}\n", self.machine)?;
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header([
-            "row", "by", "median", "minimum", "rate", "memory", "ours is", "to reach", "reached",
-        ]);
+        table.set_header(COLUMNS);
         for column in 2..=6 {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);

@@ -7,7 +7,7 @@
 //! cargo bench -p benches -- --help                    # the other arguments
 //! ```
 //!
-//! docs/BENCHMARKS.md has the last table, and explains how to read it.
+//! docs/benchmarks.csv is the last table, and docs/BENCHMARKS.md explains how to read it.
 
 mod rows;
 mod timed;
@@ -31,9 +31,9 @@ struct Args {
     /// Writes the numbers and all samples to this file.
     #[arg(long, default_value = "target/bench/table.json")]
     json: PathBuf,
-    /// Replaces the table in this document. After docs/BENCHMARKS.md, run dev/scripts/speed_picture.py.
+    /// Writes the table to this file. After docs/benchmarks.csv, run dev/scripts/speed_picture.py.
     #[arg(long)]
-    into: Option<PathBuf>,
+    csv: Option<PathBuf>,
     /// Writes the test data to this folder, not to the temporary one.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -86,5 +86,5 @@ fn main() -> Result<()> {
     println!("Took {} s.", started.elapsed().as_secs());
     report.write_json(&args.json)?;
     println!("As JSON: {}", args.json.display());
-    args.into.map_or(Ok(()), |document| report.write_into(&document))
+    args.csv.map_or(Ok(()), |path| report.write_csv(&path))
 }

@@ -113,7 +113,7 @@ fn broken_links_are_found() {
 #[test]
 fn the_first_pages_are_short() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (name, most) in [("README.md", 150), ("docs/ARCHITECTURE.md", 160)] {
+    for (name, most) in [("README.md", 150), ("docs/ARCHITECTURE.md", 120)] {
         let lines = fs::read_to_string(root.join(name)).unwrap().lines().count();
         assert!(lines <= most, "{name} has {lines} lines, and should have at most {most}");
     }
@@ -123,7 +123,7 @@ fn the_first_pages_are_short() {
 fn the_number_of_dtypes_is_that_of_the_table() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let number = format!(" {} dtypes", safetensors_bridge::Dtype::ALL.len());
-    let documents = ["README.md", "safetensors-core/README.md", "docs/decisions/owned-storage.md"];
+    let documents = ["README.md", "safetensors-core/README.md", "docs/design.md"];
     for document in documents {
         let text = fs::read_to_string(root.join(document)).unwrap();
         assert!(text.contains(&number), "{document} should say{number}");

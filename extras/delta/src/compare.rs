@@ -156,6 +156,8 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
         let mut new_sums = Sums::new(Some(options.checksums), true);
         let mut old_sums: Option<Sums> = None;
         self.each_piece(|offset, old, new| {
+            // Equal bytes at the start are hashed once for both. Where 1 % of the elements change,
+            // hashing is a fourth of the time of a delta, and reading is as much.
             if old_sums.is_none() && old != new {
                 old_sums = Some(new_sums.without_checksum());
                 write_zeros(&mut encoder, offset)?;

@@ -73,6 +73,8 @@ impl Extra {
                 }))
             };
         let removed = lines(self.removed.iter().map(|name| json!(name).to_string()));
+        // Added and replaced tensors are separate lists, so that a delta on another base is an
+        // error before anything is read.
         let lists = [
             (ADDED, tensors(&self.added)),
             (REPLACED, tensors(&self.replaced)),

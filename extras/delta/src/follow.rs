@@ -161,6 +161,8 @@ impl Follower {
         store: T,
         root: impl AsRef<Path>,
     ) -> Result<Option<Update>> {
+        // A store remembers what it has found, so each poll has its own. No thread polls: each
+        // server has its own moment to load new weights.
         let root = Root::new(store, root.as_ref());
         let file = self.state()?;
         let mut usable = file.as_ref().and_then(StateFile::here);

@@ -38,6 +38,8 @@ pub(crate) const ZSTD: &str = "zstd";
 pub enum Encoding {
     /// As many bytes as the tensor has: each is the new byte XOR the old one.
     #[default]
+    // The default: its runs of zeros compress better than positions of 32 bits, unless very few
+    // bytes differ, and it has no limit of 4 GiB.
     Xor,
     /// The number of bytes that differ (u32), their positions (u32 each) and the new bytes. All
     /// numbers are little-endian. It is for tensors of less than 4 GiB.
@@ -94,6 +96,8 @@ pub(crate) fn is_decimal(version: &str) -> bool {
 pub enum ChecksumFormat {
     /// BLAKE3, of 64 hex digits. It is cryptographic.
     #[default]
+    // The default: slime and miles read it, and the digest of the checkpoint needs it anyway.
+    // Adler-32 is the only one that ModelExpress reads.
     Blake3,
     /// XXH3-128, of 32 hex digits.
     Xxh3,

@@ -86,7 +86,8 @@ pub fn make_linked(
     let is_smaller = written.map_err(|error| target.locate(error))?;
     new.check_unchanged()?;
     let link = target.path().join(&options.base_version).join(FILE);
-    // Each name that comes or goes moves the time of the base's last change.
+    // The link comes last, once the delta is known to be smaller: each name that comes or goes
+    // moves the time of the base's last change, by which a reader that has it open finds a write.
     if !is_smaller || !base.link_to(&link)? {
         return Ok(false);
     }
@@ -155,6 +156,7 @@ impl<'a> Base<'a> {
                 Err(Error::from(error).in_path(self.path))
             }
             // Each system has other words for what it cannot link.
+            // A copy of the base and the delta would take more space than the new file.
             Err(_) => Ok(false),
         }
     }

@@ -169,6 +169,9 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
             save(directory.join(&file), tensors, &each)?;
             weight_map.extend(shard.iter().map(|(name, _)| (*name, Value::from(file.as_str()))));
         }
+        // Computed, because bytes may have changed since a file recorded a digest. With XOR the
+        // digest of the result would do, but the digest of the base checks a chain link by link,
+        // and a wrong base is not taken for a damaged delta.
         let [base, result] = self.digests(compared);
         let mut entries = BTreeMap::from([
             (VERSION, options.version.clone()),

@@ -79,6 +79,8 @@ impl<S: ReadAt> Plan<S> {
                     break;
                 }
                 // The newest one is older, so the publisher has begun anew.
+                // To wait until the new run has come as far would serve weights of a run that has
+                // ended.
                 here = None;
             }
             let Some(published) = root.open(number)? else {

@@ -119,6 +119,8 @@ impl<T: Store + 'static> Root<T> {
             };
         }
         let is_unfinished = entries.iter().any(|entry| entry.name.ends_with(UNFINISHED));
+        // Without an index, another file may be one of several shards, or belong to a delta that is
+        // being written.
         if !has(FILE) || is_unfinished {
             return Ok(None);
         }
@@ -228,6 +230,9 @@ impl<S: ReadAt> Published<S> {
                 add(json!([tensor.name(), tensor.dtype().name(), tensor.shape(), end]));
             }
             let source = archive.source();
+            // A full version has no checksums in its header, and reading all of it at each poll
+            // would cost as much as a copy. A difference elsewhere is found by the digests of the
+            // next delta.
             let len = source.byte_len().min(TAIL);
             let mut tail = vec![0; len as usize];
             let read = source.read_exact_at(&mut tail, source.byte_len() - len);

@@ -8,6 +8,8 @@ use crate::Limits;
 use crate::error::{ErrorKind, Result};
 
 /// A fixed amount, and an amount for each byte of the files.
+// A fixed limit alone is reached by a small file as easily as by a large one. An allocator that
+// counts is the choice of a program.
 // Real memory is at most four times the count, so 16 gives 64.
 const MEMORY: (u64, u64) = (16 << 20, 16);
 const STEPS: (u64, u64) = (1 << 20, 16);

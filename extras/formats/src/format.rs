@@ -64,7 +64,11 @@ pub enum Format {
     /// Values that are no tensors are skipped and counted in
     /// [`TensorFile::notes`](crate::TensorFile::notes). Records of burn 0.13 and older list their
     /// numbers without a dtype; burn 0.14 to 0.16 read them with the feature
-    /// `record-backward-compat`, and can save them again.
+    /// `record-backward-compat`, and can save them again. Files of the other recorders (bincode,
+    /// JSON, gzip) are not read: bincode has no names.
+    ///
+    /// Such files are not written. Since 0.20, burn reads burnpack, and an older record needs more
+    /// than names: `layers.0` is an entry of a list or of a map.
     Burn,
     /// A burnpack file of burn, as its `ModuleRecord` writes it since 0.22, and burn-store's
     /// `BurnpackStore` since 0.20 (`.bpk`). `burn::Writer` writes such files.

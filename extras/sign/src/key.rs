@@ -39,6 +39,7 @@ impl SignatureHash {
     }
 }
 
+// `ring` has neither P-521 nor keys of SEC1, and needs a C compiler.
 /// Declares the curves: each with its crate, the object identifier of its name, and its hash.
 macro_rules! curves {
     ($($name:ident: $curve:ident, $oid:literal, $hash:ident;)*) => {

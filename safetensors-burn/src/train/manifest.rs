@@ -68,6 +68,8 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<()> {
 /// Describes a file or directory that is foreign.
 fn found(path: &Path) -> io::Result<Option<String>> {
     let kind = fs::symlink_metadata(path)?.file_type();
+    // Another program may use the directory that a link leads to. A save replaces only the link, so
+    // that a link never ends a training.
     if kind.is_symlink() {
         return Ok(None);
     }
@@ -77,6 +79,7 @@ fn found(path: &Path) -> io::Result<Option<String>> {
     let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
     let names = entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<_> = names.collect();
+    // burn keeps its metrics in directories of the same names, such as `train/epoch-12`.
     if names.is_empty() || is_own(path)? {
         return Ok(None);
     }

@@ -94,10 +94,11 @@
 //!
 //! # When an epoch cannot be saved
 //!
-//! The epochs on the disk stay, and none is deleted until a later one is saved. burn stops the
-//! training, and its loop returns the error with the model. A panic of burn or of a device while a
-//! record is saved is an error like others; it would otherwise end the thread of the checkpointer,
-//! and with it the process.
+//! The epochs on the disk stay, and none is deleted until a later one is saved. [`KeepEpochs`] asks
+//! again then. burn's own strategies ask once, so an epoch of theirs may stay for good. burn stops
+//! the training, and its loop returns the error with the model. A panic of burn or of a device
+//! while a record is saved is an error like others; it would otherwise end the thread of the
+//! checkpointer, and with it the process.
 //!
 //! # While the training goes on
 //!

@@ -202,6 +202,7 @@ impl<S: ReadAt + 'static> GgufFile<S> {
     pub fn content(&self) -> Result<Content> {
         let located = |error| from_candle_error(error).in_path(&self.path);
         let mut reader = GgufReader::for_header(self.source(), &self.path);
+        // candle makes its own type from the header that was checked. A second parser could differ.
         let content = Content::read(&mut reader).map_err(located)?;
         // candle takes the alignment for 32, whatever it is, if its type has 64 bits.
         match content.metadata.get("general.alignment") {

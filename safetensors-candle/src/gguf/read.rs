@@ -50,6 +50,8 @@ pub(super) fn all<S: ReadAt + 'static>(
     let (small, large): (Vec<_>, Vec<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| is_small(job));
 
+    // Each thread uses its buffer again, because fresh memory costs more than copying: the system
+    // clears each page.
     let work = |(index, job): (usize, Job<'_, S>), buffer: &mut Vec<u32>| {
         Ok((index, job.read(device, buffer, |source, bytes, at| source.read_exact_at(bytes, at))?))
     };
@@ -130,6 +132,10 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
     }
 
     fn to_device(&self, bytes: &[u8], device: &Device) -> Result<QTensor> {
+        // candle copies. To read into a `Vec` of its blocks would need `unsafe` that is sound only
+        // while candle keeps their layout: they implement none of bytemuck's traits. A
+        // `QuantizedType` of this crate would have to multiply, and candle's kernels take slices of
+        // its own blocks.
         let storage = QStorage::from_data(Cow::Borrowed(bytes), device, self.dtype);
         let tensor = storage.and_then(|storage| QTensor::new(storage, self.shape));
         let tensor = tensor.map_err(from_candle_error)?;

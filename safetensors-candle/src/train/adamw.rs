@@ -62,6 +62,7 @@ use crate::error::{from_candle_error, into_candle_error};
 /// nor loaded.
 #[derive(Debug)]
 pub struct AdamW {
+    // candle's own `AdamW` keeps its moments private and pairs them with variables by position.
     pub(super) parameters: Vec<Parameter>,
     pub(super) step: usize,
     pub(super) params: ParamsAdamW,

@@ -72,6 +72,8 @@ impl<'a> Source<'a> {
                 mismatches.push(Mismatch::Missing { name });
             }
         }
+        // With parameters of different steps this fails: candle's formula would correct the bias of
+        // some of them wrongly.
         if let Some(steps) = state.steps()? {
             let too_many = OptimizerProblem::BadStep { limit: MOST_STEPS, found: steps as f64 };
             step = usize::try_from(steps).ok().filter(|_| steps <= MOST_STEPS).ok_or(too_many)?;
@@ -91,6 +93,7 @@ impl<'a> Source<'a> {
         for (setting, expected) in [("amsgrad", false), ("maximize", false), (decoupled, true)] {
             let found: Option<bool> = state.setting(setting)?;
             let is_decay = setting == decoupled;
+            // Adam and AdamW have the same tensors and, before PyTorch 2.7, the same settings.
             // A tensor of another optimizer says more than a setting that is not there.
             if is_decay && found.is_none() && decays && mismatches.is_empty() {
                 return Err(OptimizerProblem::AdamOrAdamW.into());

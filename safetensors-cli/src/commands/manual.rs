@@ -70,6 +70,7 @@ fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Res
 /// The names and contents of all pages.
 fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     // `help` explains the other commands, which have pages of their own.
+    // The command makes its pages: a build script cannot see its arguments.
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let version = command.get_version().unwrap_or_default().to_owned();

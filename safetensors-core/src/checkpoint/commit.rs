@@ -385,17 +385,16 @@ impl<D: WritableDirectory> Commit<'_, D> {
         second: &[String],
         index: &Goes,
     ) -> Vec<(String, D::Version)> {
-        let is_placed = |name: &str| self.done.placed.iter().any(|(placed, _)| placed == name);
-        let is_old = |name: &str, version: &D::Version| {
+        let mut stale = Vec::new();
+        for (name, version) in now {
             let is_own = self.pattern.matches(name)
                 || self.others.contains(name)
-                || name == self.index && *index != Goes::Never;
-            let is_before = is_own && self.before.get(name) == Some(version);
-            !is_placed(name) && (is_before || second.iter().any(|second| second == name))
-        };
-        let stale = now.iter().filter(|(name, version)| is_old(name, version));
-        let mut stale: Vec<_> =
-            stale.map(|(name, version)| (name.clone(), version.clone())).collect();
+                || *name == self.index && *index != Goes::Never;
+            let is_old = is_own && self.before.get(name) == Some(version) || second.contains(name);
+            if is_old && !self.done.placed.iter().any(|(placed, _)| placed == name) {
+                stale.push((name.clone(), version.clone()));
+            }
+        }
         let single = self.pattern.file_name(0, 1);
         stale.sort_by_key(|(name, _)| match (name == &self.index, index) {
             (true, Goes::First) => 0,

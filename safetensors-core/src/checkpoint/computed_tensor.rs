@@ -71,10 +71,12 @@ impl<'a, S: ReadAt> Ahead<'a, S> {
         files: &'a Vec<CheckpointFile<S>>,
         bytes: Option<(usize, Range<u64>)>,
     ) -> io::Result<Self> {
-        let waits = |file: usize| files[file].archive.source().requests().is_some();
-        let Some((file, range)) = bytes.filter(|(file, _)| waits(*file)) else {
+        let Some((file, range)) = bytes else {
             return Ok(Self { files, bytes: None });
         };
+        if files[file].archive.source().requests().is_none() {
+            return Ok(Self { files, bytes: None });
+        }
         // More than memory can hold is read where it is needed.
         let Ok(len) = usize::try_from(range.end - range.start) else {
             return Ok(Self { files, bytes: None });
@@ -85,17 +87,19 @@ impl<'a, S: ReadAt> Ahead<'a, S> {
     }
 }
 
+impl<S> Ahead<'_, S> {
+    /// Returns the bytes of a range, if they have been read.
+    fn known(&self, file: usize, range: &ReadRange<'_>) -> Option<&[u8]> {
+        let (_, start, bytes) = self.bytes.as_ref().filter(|(of, ..)| *of == file)?;
+        let skipped = usize::try_from(range.offset.checked_sub(*start)?).ok()?;
+        bytes.get(skipped..)?.get(..range.bytes.len())
+    }
+}
+
 impl<S: ReadAt> Files for Ahead<'_, S> {
     fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        let Some((_, start, bytes)) = self.bytes.as_ref().filter(|(of, ..)| *of == file) else {
-            return self.files.read(file, ranges);
-        };
-        let known = |range: &ReadRange<'_>| {
-            let skipped = usize::try_from(range.offset.checked_sub(*start)?).ok()?;
-            bytes.get(skipped..)?.get(..range.bytes.len())
-        };
         for range in ranges {
-            match known(range) {
+            match self.known(file, range) {
                 Some(bytes) => range.bytes.copy_from_slice(bytes),
                 None => self.files.read(file, std::slice::from_mut(range))?,
             }

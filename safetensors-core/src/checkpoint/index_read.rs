@@ -122,6 +122,8 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        // By name, so that a checkpoint is read front to back. The order of the index has no
+        // meaning: a JSON object has none.
         let mut shards: Self::Value = BTreeMap::new();
         let mut count = 0;
         while let Some((tensor, file)) = map.next_entry::<String, Cow<'_, str>>()? {

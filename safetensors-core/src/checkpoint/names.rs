@@ -54,12 +54,10 @@ pub(super) fn set_aside(name: &str, number: u32) -> String {
 
 /// Returns the name without its ending, and without the mark of [`set_aside`] if it has one.
 pub(super) fn stem(name: &str) -> Option<&str> {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let stem = name.strip_suffix(FILE_SUFFIX)?;
-    Some(match stem.rsplit_once(REPLACED) {
-        Some((stem, number)) if is_number(number) => stem,
-        _ => stem,
-    })
+    let Some((before, number)) = stem.rsplit_once(REPLACED) else { return Some(stem) };
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    Some(if is_number { before } else { stem })
 }
 
 #[cfg(test)]

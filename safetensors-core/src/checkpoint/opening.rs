@@ -163,8 +163,10 @@ impl<T: Store> Opener<'_, T> {
     }
 
     fn refuse_parts(&self, path: &Path) -> Result<()> {
-        let refused = || Error::from(RankProblem::PartsOfTensors).in_path(path);
-        if self.joins { Ok(()) } else { Err(refused()) }
+        if self.joins {
+            return Ok(());
+        }
+        Err(Error::from(RankProblem::PartsOfTensors).in_path(path))
     }
 
     /// Joins the tensors of all files of a directory, each of which must have parts.

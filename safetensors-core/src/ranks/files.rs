@@ -237,15 +237,14 @@ fn dcp_name(rank: usize, number: usize, count: usize) -> String {
 fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
     let is_divided = |tensor: &&RankTensor| tensor.division().dim().is_some();
     let divided: HashSet<_> = plan.tensors().filter(is_divided).map(RankTensor::name).collect();
-    let of_part = |name: &str| {
-        let (tensor, number) = name.rsplit_once(".part-")?;
+    for tensor in plan.tensors() {
+        let Some((whole, number)) = tensor.name().rsplit_once(".part-") else { continue };
         let is_number = number.bytes().all(|byte| byte.is_ascii_digit() || b"-of".contains(&byte));
-        (is_number && divided.contains(tensor)).then_some(())
-    };
-    match plan.tensors().find(|tensor| of_part(tensor.name()).is_some()) {
-        Some(tensor) => Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(tensor.name())),
-        None => Ok(()),
+        if is_number && divided.contains(whole) {
+            return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(tensor.name()));
+        }
     }
+    Ok(())
 }
 
 /// The tensors that a rank gives to be saved, by the positions of the plan.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Division;
 use super::plan::{RankPlan, RankTensor};
-use crate::format::error::{Error, RankProblem, Result};
+use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::header::Limits;
 
 /// The version of the form below.
@@ -91,14 +91,13 @@ impl FromStr for RankPlan {
         }
         let tensor = |form: TensorForm| {
             let TensorForm { name, dtype, shape, division } = form;
-            let read = || {
-                if shape.len() > limits.ndim {
-                    let limit = limits.ndim;
-                    return Err(crate::format::error::ErrorKind::TooManyDimensions { limit }.into());
-                }
-                Ok((dtype.parse()?, division.parse::<Division>()?))
-            };
-            let (dtype, division) = read().map_err(|error: Error| error.in_tensor(&name))?;
+            if shape.len() > limits.ndim {
+                let problem = ErrorKind::TooManyDimensions { limit: limits.ndim };
+                return Err(Error::from(problem).in_tensor(&name));
+            }
+            let dtype = dtype.parse().map_err(|error: Error| error.in_tensor(&name))?;
+            let division =
+                division.parse::<Division>().map_err(|error: Error| error.in_tensor(&name))?;
             Ok(RankTensor::new(name, dtype, shape, division))
         };
         let tensors = form.tensors.into_iter().map(tensor).collect::<Result<_>>()?;

@@ -87,10 +87,9 @@ impl<'a> Model<'a> {
 
     /// Reads all descriptions at once, which is fewer requests than one for each.
     pub(super) fn read_notes(&self) -> Result<()> {
-        let is_note = |name: &str| NOTES.iter().any(|end| name.ends_with(end));
         let all = (0..self.tensors.count()).filter_map(|position| {
             let stored = self.tensors.at(position)?;
-            if stored.byte_len > MOST || !is_note(&stored.name) {
+            if stored.byte_len > MOST || !NOTES.iter().any(|end| stored.name.ends_with(end)) {
                 return None;
             }
             self.known.get(self.tensors, position)?.note.get().is_none().then_some(position)

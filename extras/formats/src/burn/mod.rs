@@ -60,6 +60,8 @@ pub(crate) fn open<S: ReadAt>(
     budget: &Budget,
 ) -> Result<TensorFile<S>> {
     let read: fn(Cursor<S>, &Budget) -> Result<Builder> = match format {
+        // The crate `burn-pack` needs burn's `burn-std` and writes one tensor at a time.
+        // `rmp-serde` would hold all of a model in memory.
         Format::Burnpack => pack::read,
         _ => record::read,
     };

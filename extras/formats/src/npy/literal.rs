@@ -5,6 +5,8 @@
 //! does not know it refuses: prefixes of strings, adjacent strings, comments, sets, bytes, floats,
 //! and integers in other digits than decimal ones.
 
+// The crate `py_literal` 0.4 brings 25 packages, one of which needs a C compiler, accepts `02` as a
+// number and does not refuse a key that occurs twice.
 use crate::budget::Depth;
 use crate::error::{ErrorKind, Quoted};
 

@@ -67,6 +67,9 @@
 //! - Ranks may save a file each, such as `model_world_size_4_rank_0.pt`, with `DTensor`s. They are
 //!   joined if a mesh of one dimension divides them, by `Shard` or `Replicate`.
 //!
+//! Files of ranks without a common `.metadata` do not show which step they are from. Different
+//! shapes are an error, different numbers are not found.
+//!
 //! A file that is missing, parts that do not make up a tensor, and layouts that are not read are
 //! errors when the directory is opened. A single part is refused
 //! ([`PartOfDirectory`](crate::ErrorKind::PartOfDirectory)).
@@ -102,6 +105,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// The crate `pytorch-reader` (compared at 0.23.0-pre.1) reads a tensor only as a whole, loses ties
+// and order, refuses a file with one tensor of `float8` or `complex64`, and of two tensors with one
+// name keeps one.
 mod archive;
 mod bytes;
 mod call;

@@ -88,6 +88,8 @@ pub(super) fn collect(values: &Values, root: Value, alone: &str, name: &str) -> 
         _ if name.is_empty() => search.walk(root)?,
         _ => search.below(name.into(), root)?,
     }
+    // Always, because a module may be frozen in part. Other names would have to be guessed from the
+    // operations.
     for (position, &constant) in
         values.items(values.constants).unwrap_or_default().iter().enumerate()
     {

@@ -120,6 +120,7 @@ impl Client {
 
     /// The new repository, if renames are followed.
     pub(super) fn renamed(&self, new: RepoId) -> Result<RepoId> {
+        // Not by default: the next owner of the old name decides where it leads.
         if self.shared.follow_renames {
             Ok(new)
         } else {

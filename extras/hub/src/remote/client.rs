@@ -65,6 +65,7 @@ impl Connector {
     ) -> object_store::Result<reqwest::Client> {
         use ClientConfigKey as Key;
 
+        // For another host, reqwest 0.13 drops `Authorization`, but not `x-amz-security-token`.
         let policy = if self.follows_redirects { Policy::custom(redirect) } else { Policy::none() };
         let mut client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)

@@ -154,6 +154,8 @@ impl Object {
         most: u64,
     ) -> io::Result<(Self, Vec<u8>)> {
         let permit = service.begin().await?;
+        // Opening needs these bytes anyway. A request for the metadata first would be a second wait
+        // for each file.
         let asked = GetOptions { range: Some(GetRange::Bounded(0..most)), ..GetOptions::default() };
         let answer = match service.store.get_opts(&path, asked).await {
             Ok(answer) => answer,

@@ -45,6 +45,8 @@ pub(super) struct Request<'a> {
 /// Neighbours are joined if the gap is at most 4 KiB, or if the joint request fetches at most twice
 /// the wanted bytes. No request has more than [`LARGEST`] bytes.
 pub(super) fn plan<'a>(ranges: impl IntoIterator<Item = (u64, &'a mut [u8])>) -> Vec<Request<'a>> {
+    // `get_ranges` of `object_store` 0.14 holds every range in memory, joins neighbours without an
+    // upper size, and does not ask for one version of the object.
     let mut pieces: Vec<_> =
         ranges.into_iter().flat_map(|range| divide(range.0, range.1)).collect();
     pieces.sort_by_key(|piece| piece.offset);

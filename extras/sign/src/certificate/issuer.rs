@@ -34,6 +34,8 @@ const ECDSA: [(&str, SignatureHash); 3] = [
     ("1.2.840.10045.4.3.4", SignatureHash::Sha512),
 ];
 
+// The roots of many companies have RSA keys. The advisory RUSTSEC-2023-0071 about the crate `rsa`
+// concerns private keys, and here are none.
 const RSA: [(&str, SignatureHash); 3] = [
     ("1.2.840.113549.1.1.11", SignatureHash::Sha256),
     ("1.2.840.113549.1.1.12", SignatureHash::Sha384),

@@ -28,6 +28,8 @@ pub(crate) fn verify(
     at: SystemTime,
 ) -> Result<()> {
     leaf.check_usage()?;
+    // `rustls-webpki` finds paths, too, but refuses a certificate that may itself be an issuer,
+    // such as the reference's documentation makes.
     let mut search = Search { others, given, at, checks: 0, problem: None };
     match search.find(&mut vec![leaf]) {
         true => Ok(()),

@@ -161,13 +161,14 @@ impl<S> fmt::Debug for Fetched<S> {
 
 impl<S> Drop for Fetched<S> {
     fn drop(&mut self) {
-        // A file that could not be opened may be there the next time. A file that does not exist
-        // stays so.
-        let is_known = |file: &Opened<S>| match file {
-            Ok(_) => true,
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        };
-        self.failed.iter().for_each(|files| lock(&files.0).retain(|_, file| is_known(file)));
+        for files in &self.failed {
+            // A file that could not be opened may be readable the next time. A file that does not
+            // exist stays so.
+            lock(&files.0).retain(|_, file| match file {
+                Ok(_) => true,
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            });
+        }
         self.files.iter().for_each(|file| file.release(self.owner));
     }
 }
@@ -305,6 +306,8 @@ where
                 bytes <= GROUP
             });
             let (group, later) = rest.split_at(fits.count().max(1));
+            // To fetch into the buffers of the tensors would save a copy, and would need the plan
+            // of a load as public data.
             let _fetched = self.fetch(group, &counting).await?;
             bufs.extend(read_tensors(group, &unwatched)?);
             rest = later;

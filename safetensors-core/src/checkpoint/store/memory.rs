@@ -94,12 +94,14 @@ impl<B: AsRef<[u8]> + Send + Sync> Store for MemoryStore<B> {
     type File = MemoryFile<B>;
 
     fn open(&self, path: &Path) -> Result<MemoryFile<B>> {
-        let missing = || match self.kind(path) {
-            Ok(Some(FileKind::Directory)) => ErrorKind::NotAFile { found: "a directory" },
+        if let Some(file) = self.files.get(&key(path)) {
+            return Ok(file.clone());
+        }
+        let problem = match self.kind(path)? {
+            Some(FileKind::Directory) => ErrorKind::NotAFile { found: "a directory" },
             _ => ErrorKind::Io(io::ErrorKind::NotFound.into()),
         };
-        let file = self.files.get(&key(path)).cloned();
-        file.ok_or_else(|| Error::from(missing()).in_path(path))
+        Err(Error::from(problem).in_path(path))
     }
 
     fn kind(&self, path: &Path) -> Result<Option<FileKind>> {

@@ -72,9 +72,13 @@ use Fate::{Doubtful, Follows, Forgotten, Refused, Removed, Stays, Unseen};
 #[rustfmt::skip]
 pub(crate) const RECORDS: [Record; 6] = [
     //                                header    names     data      file
+    // A save does not compute them again: to a bucket or a pipe, it would compute each tensor
+    // twice.
     Record(Place::Entry(DIGESTS_KEY), [Stays,    Follows,  Follows,  Removed]),
     Record(Place::Entry(SHA256_KEY),  [Stays,    Stays,    Removed,  Removed]),
     Record(Place::Entry(ATTEMPT_KEY), [Stays,    Stays,    Stays,    Forgotten]),
+    // An edit does not write it again: its format belongs to another package, and a kill between
+    // the two files would leave an epoch that is not complete.
     Record(Place::Manifest,           [Refused,  Refused,  Refused,  Refused]),
     Record(Place::Signature,          [Doubtful, Doubtful, Doubtful, Doubtful]),
     Record(Place::Dependent,          [Stays,    Unseen,   Unseen,   Unseen]),
@@ -101,6 +105,7 @@ pub(crate) fn has_records(metadata: &Metadata) -> bool {
 /// Removes the records from metadata that a change makes wrong. Returns the keys that its caller
 /// can name.
 pub(crate) fn forget(metadata: &mut Metadata, change: Change) -> Vec<&'static str> {
+    // Not an error: a training that goes on with the metadata of its last checkpoint would fail.
     let mut removed = Vec::new();
     for record in &RECORDS {
         let (fate, Some(key)) = (record.fate(change), record.key()) else { continue };

@@ -62,8 +62,7 @@ fn missing_drive(path: &Path) -> Option<String> {
 /// [rules]: https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
 fn refused_by_windows(name: &str) -> Option<String> {
     let quoted = Quoted(name);
-    let is_reserved = |c: char| c < ' ' || r#"<>:"/\|?*"#.contains(c);
-    if let Some(reserved) = name.chars().find(|&c| is_reserved(c)) {
+    if let Some(reserved) = name.chars().find(|&c| c < ' ' || r#"<>:"/\|?*"#.contains(c)) {
         return Some(format!("the name {quoted} contains {reserved:?}, which Windows reserves"));
     }
     if name.ends_with(['.', ' ']) {
@@ -72,14 +71,18 @@ fn refused_by_windows(name: &str) -> Option<String> {
         ));
     }
     let stem = name.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
-    let is_port = |stem: &str| {
-        let number = stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT"));
-        let mut number = number.unwrap_or_default().chars();
-        matches!((number.next(), number.next()), (Some('0'..='9' | '¹' | '²' | '³'), None))
-    };
-    let is_device =
-        matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$") || is_port(&stem);
-    is_device.then(|| format!("the name {quoted} is that of a device of Windows"))
+    let is_device = matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$");
+    if is_device || is_port(&stem) {
+        return Some(format!("the name {quoted} is that of a device of Windows"));
+    }
+    None
+}
+
+/// Whether a name in capital letters is a serial or a parallel port, such as `COM1`.
+fn is_port(stem: &str) -> bool {
+    let number = stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT"));
+    let mut number = number.unwrap_or_default().chars();
+    matches!((number.next(), number.next()), (Some('0'..='9' | '¹' | '²' | '³'), None))
 }
 
 #[cfg(test)]

@@ -74,6 +74,9 @@ impl Drop for Steps {
 /// A hidden file or directory, or a directory that was created for an output. It is removed when
 /// this is dropped, and by [`remove_temporaries`], unless it is [kept](Self::keep). Create it and
 /// this within the same [`Steps`].
+// Files that must survive their process have no owner: the backup of a header, synced steps, an
+// attempt of ranks, an unfinished download. Nor has the cache of the Hub, with names that Python's
+// library prescribes.
 #[derive(Debug)]
 pub(crate) struct Owned {
     number: u64,

@@ -98,6 +98,13 @@ impl<S> Catalog<S> {
     }
 }
 
+/// Returns the number of shards that the name of a shard has.
+fn shard_count(path: &Path) -> Option<usize> {
+    let name = path.file_stem()?.to_str()?;
+    let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
+    numbers?.1.parse().ok()
+}
+
 impl<S: ReadAt> Tensors for Catalog<S> {
     fn count(&self) -> usize {
         self.places().len()
@@ -105,12 +112,7 @@ impl<S: ReadAt> Tensors for Catalog<S> {
 
     fn is_part(&self) -> bool {
         let files = self.files();
-        let is_one_of_more = |path: &Path| {
-            let name = path.file_stem()?.to_str()?;
-            let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
-            Some(numbers?.1.parse::<usize>().is_ok_and(|shards| shards > files.len()))
-        };
-        files.iter().any(|file| is_one_of_more(file.path()) == Some(true))
+        files.iter().any(|file| shard_count(file.path()).is_some_and(|count| count > files.len()))
     }
 
     fn position(&self, name: &str) -> Option<usize> {

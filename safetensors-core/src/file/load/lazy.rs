@@ -282,8 +282,8 @@ impl<S> SafeTensors<S> {
     ///
     /// [`ErrorKind::TensorNotFound`], which also has [similar names](Error::similar).
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
-        let names = || self.header().iter().map(|info| info.name());
-        self.get(name).ok_or_else(|| Error::not_found(name, names()))
+        self.get(name)
+            .ok_or_else(|| Error::not_found(name, self.header().iter().map(|info| info.name())))
     }
 }
 

@@ -210,12 +210,10 @@ pub(crate) fn read_runs<S: ReadAt>(
         }
         scratch.resize((span.end - span.start) as usize, 0);
         source.read_exact_at(scratch, span.start).map_err(ErrorKind::Io)?;
-        for run in group {
-            let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
-            let (here, rest) = bytes.split_at_mut(run.len());
-            here.copy_from_slice(&scratch[run]);
-            bytes = rest;
-        }
+        let wanted = group.iter().map(|run| (run.end - run.start) as usize).sum();
+        let (here, rest) = bytes.split_at_mut(wanted);
+        copy_runs(&group, scratch, here);
+        bytes = rest;
     }
     Ok(())
 }
@@ -265,19 +263,24 @@ fn read_together<S: ReadAt>(
         }
         source.read_ranges_at(&mut ranges).map_err(ErrorKind::Io)?;
         let mut from = &scratch[..];
-        for (group, mut here) in copies {
+        for (group, here) in copies {
             let (through, rest) = from.split_at(gathered(group));
             from = rest;
-            for run in group {
-                let start = (run.start - span(group).start) as usize;
-                let run = &through[start..start + (run.end - run.start) as usize];
-                let (to, rest) = here.split_at_mut(run.len());
-                to.copy_from_slice(run);
-                here = rest;
-            }
+            copy_runs(group, through, here);
         }
     }
     Ok(())
+}
+
+/// Copies the runs of a group out of the bytes that the group spans.
+fn copy_runs(group: &[Range<u64>], spanned: &[u8], mut out: &mut [u8]) {
+    let first = span(group).start;
+    for run in group {
+        let run = &spanned[(run.start - first) as usize..(run.end - first) as usize];
+        let (here, rest) = out.split_at_mut(run.len());
+        here.copy_from_slice(run);
+        out = rest;
+    }
 }
 
 impl<'a, S: ReadAt> LazySlice<'a, S> {

@@ -107,6 +107,8 @@ impl AtomicFile {
         destination: PathBuf,
         permissions_of: Option<&Metadata>,
     ) -> io::Result<Self> {
+        // Private until it has the mode of the old file: with the default mode, others could read a
+        // private checkpoint while it is written.
         let temp = TempFile::create(&destination, permissions_of.is_some())?;
         Self::from_temp(temp, destination, permissions_of)
     }
@@ -192,7 +194,9 @@ impl AtomicFile {
         if self.lock.is_some() || self.is_in_place {
             return Ok(());
         }
-        // This may take long, so it comes before the lock, for which others may wait.
+        // A rename alone survives a killed process, but after a power cut the name could lead to a
+        // file without its data. The disk may take long, so this comes before the lock, for which
+        // others may wait.
         self.sync().map_err(ErrorKind::Io)?;
         let lock = DirectoryLock::wait_for(directory(&self.destination)).map_err(ErrorKind::Io)?;
         self.lock = Some(lock);

@@ -143,14 +143,15 @@ impl<'a> TensorWriter<'a> {
 
     /// Writes bytes after the last byte written so far, or at the beginning if there is none.
     fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
-        let append = || {
-            let mut written = lock(&self.tensor.written);
-            let end = written.end();
-            let range = self.claim(&mut written, end, bytes.len())?;
-            drop(written);
-            self.write(range, bytes)
-        };
-        append().map_err(|error| self.locate(error))
+        let range = self.claim_end(bytes.len()).map_err(|error| self.locate(error))?;
+        self.write(range, bytes).map_err(|error| self.locate(error))
+    }
+
+    /// Claims the next bytes after the last byte written so far.
+    fn claim_end(&self, len: usize) -> Result<Range<u64>> {
+        let mut written = lock(&self.tensor.written);
+        let end = written.end();
+        self.claim(&mut written, end, len)
     }
 
     /// Writes the entire tensor from a source. If that fails, none of its bytes count as written.

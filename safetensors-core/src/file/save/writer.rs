@@ -70,6 +70,8 @@ pub(crate) fn stage<N: AsRef<str>, S: TensorSource>(
 /// Writes every tensor, front to back, several at a time.
 fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()> {
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
+    // Linux lets one thread at a time write to a file. Several still help if tensors are converted,
+    // gathered or fetched from a device.
     // 0 is the default number.
     let threads = if bytes < WORTH_SEVERAL_THREADS { 1 } else { 0 };
     let write = |run: &[usize], gathered: &mut Gathered| write_run(writer, run, tensors, gathered);

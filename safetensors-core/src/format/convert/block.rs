@@ -78,6 +78,8 @@ pub(super) fn check_all(mut fits: impl Iterator<Item = bool>) -> Result<(), Fail
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn vectorized<W: pulp::NullaryFnOnce>(work: W) -> W::Output {
+    // Plain loops are compiled again for each instruction set. Intrinsics would need `unsafe`, and
+    // a copy of each loop for each set.
     #[cfg(not(test))]
     let arch = pulp::Arch::new();
     #[cfg(test)]

@@ -134,7 +134,8 @@ macro_rules! dtypes {
 // typed borrow in bytes. Real numbers have one more column:
 // - `float(exponent bits, mantissa bits, bias, which codes are not finite numbers)`,
 // - `integer` and the Rust type.
-// That column decides decoding, encoding, widening, `is_float` and `can_convert`.
+// That column decides decoding, encoding, widening, `is_float` and `can_convert`. Functions for
+// each pair of dtypes would be many, and each could round wrongly.
 //
 // The rows are in the order of the reference implementation. It decides where the tensors of a file
 // lie: a saved file has the last dtypes first.

@@ -4,6 +4,8 @@ use alloc::string::{String, ToString};
 use core::fmt::{self, Write};
 
 /// The most bytes that a name takes in a message, including its escapes.
+// Only messages are shortened, so that a name of megabytes does not fill a terminal or a log. The
+// error itself holds names and shapes in full, and a program can look them up.
 const QUOTED: usize = 160;
 
 /// The most bytes that are shown of the start and of the end of a long text, such as a path or

@@ -10,6 +10,8 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 /// Each table has its own random seed, so no one can craft a file with names that collide.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
+    // A `HashMap<String, _>` would keep a second copy of each name, and a header can have two
+    // million.
     positions: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }

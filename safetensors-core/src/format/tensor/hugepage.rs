@@ -87,6 +87,8 @@ mod linux {
 
     /// A huge page that takes longer than this is slow: 512 small pages come sooner. A huge page
     /// that is at hand takes a third of it or less.
+    // Measured on a virtual machine with 2 cores, over 2 GiB: a huge page at hand takes 0.2 ms, one
+    // that the host has taken back 4.2 to 6.3 ms, and 2 MiB of small pages 0.7 to 1.1 ms.
     const SLOW: Duration = Duration::from_micros(1200);
 
     /// The values in `linux/mman.h`, the same on every architecture. Kernels before 5.14 refuse the
@@ -140,6 +142,9 @@ mod linux {
 
         fn decide(&self, window: &Window) {
             let Some(before) = lock(&self.pace).try_next() else { return };
+            // One measurement for a load is not enough: the first huge pages often come quickly,
+            // and the rest slowly. With every page timed, the median of 24 loads of 2 GiB was
+            // 729 ms instead of 620 ms.
             if let Some(time) = window.untouched_page().and_then(time_of)
                 && lock(&self.pace).is_slow(time, before)
             {
@@ -192,6 +197,8 @@ mod linux {
         fn is_slow(&mut self, time: Duration, before: u32) -> bool {
             let is_slow = time > SLOW;
             let longer = before.saturating_mul(2).saturating_add(1);
+            // Slow pages come in runs of 26 to 130 neighbours. Of a machine that had just started,
+            // 1,012 of 1,024 were slow: 4.8 s, where small pages took 1.0 s.
             self.pause = if is_slow { self.pause.max(longer) } else { 0 };
             is_slow
         }

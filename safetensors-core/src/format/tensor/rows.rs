@@ -116,6 +116,8 @@ impl Rows {
     /// place. No place comes before the row that it needs, so nothing that is needed is
     /// overwritten.
     pub(crate) fn arrange(&self, bytes: &mut [u8]) {
+        // Reading each row straight to its place would need a call for each row, and a buffer for
+        // each conversion. Moving rows in memory costs less.
         let Some(order) = &self.order else { return };
         let len = bytes.len() / order.len().max(1);
         if len == 0 {

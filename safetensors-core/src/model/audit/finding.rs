@@ -208,8 +208,8 @@ struct Others(u64, &'static str, &'static str);
 impl fmt::Display for Others {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(count, what, too) = *self;
-        let (comma, plural) =
-            (if too.is_empty() { "" } else { "," }, if count == 1 { "" } else { "s" });
+        let comma = if too.is_empty() { "" } else { "," };
+        let plural = if count == 1 { "" } else { "s" };
         if count == 0 {
             return Ok(());
         }

@@ -136,12 +136,9 @@ impl<S: ReadAt> Checkpoint<S> {
         // Where names in other case lead to the same file, the listing has one of them.
         let without_case = |file: &Path| file.to_string_lossy().to_lowercase();
         let folded: BTreeMap<_, _> = named.iter().map(|file| (without_case(file), file)).collect();
-        let is_same = |stray: &Path, file: &Path| {
-            self.version_of(file).is_some_and(|version| Some(version) == self.version_of(stray))
-        };
         strays.retain(|stray| {
-            let in_other_case = folded.get(&without_case(stray));
-            !named.contains(stray) && !in_other_case.is_some_and(|file| is_same(stray, file))
+            let other = folded.get(&without_case(stray)).and_then(|file| self.version_of(file));
+            !named.contains(stray) && (other.is_none() || other != self.version_of(stray))
         });
         strays.sort_unstable();
         let is_standard = index.file_name() == Some(STANDARD_INDEX.as_ref());

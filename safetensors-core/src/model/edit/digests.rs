@@ -14,15 +14,16 @@ pub(super) fn follow(
     added: &[&str],
 ) {
     let Ok(Some(record)) = TensorDigests::from_metadata(metadata) else { return };
-    let is_changed = |name: &str| renamed.contains_key(name) || removed.contains(name);
-    if added.is_empty() && !record.iter().any(|(name, _)| is_changed(name)) {
+    let mut names = record.iter().map(|(name, _)| name.as_str());
+    if added.is_empty() && !names.any(|name| renamed.contains_key(name) || removed.contains(name)) {
         return;
     }
-    let kept = record.iter().filter(|(name, _)| !removed.contains(name.as_str()));
-    let new_name = |name| *renamed.get(name).unwrap_or(&name);
-    let kept = kept.map(|(name, digest)| (new_name(name.as_str()), *digest));
-    let added = added.iter().map(|&name| (name, Digest::of(b"")));
-    let record: TensorDigests = kept.chain(added).collect();
+    let mut followed = Vec::new();
+    for (name, digest) in record.iter().filter(|(name, _)| !removed.contains(name.as_str())) {
+        followed.push((*renamed.get(name.as_str()).unwrap_or(&name.as_str()), *digest));
+    }
+    followed.extend(added.iter().map(|&name| (name, Digest::of(b""))));
+    let record: TensorDigests = followed.into_iter().collect();
     if record.is_empty() {
         metadata.remove(KEY);
     } else {

@@ -99,6 +99,8 @@ impl Write<'_> {
         for pause in PAUSES.map(Duration::from_millis) {
             thread::sleep(pause);
             let before = modified()?;
+            // Without the mark, a kill could leave a header that parses and describes other
+            // tensors.
             write_all_at(self.file, &self.mark, 0)?;
             if modified()? != before && !failpoint::lacks("fine times") {
                 self.sync()?;

@@ -204,12 +204,11 @@ fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
 fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&str>) -> Metadata {
     let mut metadata = edit.metadata.clone();
     metadata.extend(edit.recorded.clone());
-    let is_gone = |name: &str| {
-        removed.contains(name) && !edit.appended.iter().any(|(appended, _)| appended == name)
-    };
-    rename_attributes(&mut metadata, |name| match is_gone(name) {
-        true => None,
-        false => Some((*renamed.get(name).unwrap_or(&name)).to_owned()),
+    rename_attributes(&mut metadata, |name| {
+        if removed.contains(name) && !edit.appended.iter().any(|(added, _)| added == name) {
+            return None;
+        }
+        Some((*renamed.get(name).unwrap_or(&name)).to_owned())
     });
     let added = edit.appended.iter().map(|(name, _)| name.as_str());
     let added: Vec<_> = added.filter(|_| edit.recorded.contains_key(hash::KEY)).collect();

@@ -103,6 +103,8 @@ impl<'a> Names<'a> {
         if !wanted.is_flattened {
             return Ok(self.all.get(name).copied());
         }
+        // kohya's names have `_` where the model has `.` or `_`, so two weights may have the same
+        // one.
         match self.flattened.get(name).map(Vec::as_slice) {
             None | Some([]) => Ok(None),
             Some([name]) => Ok(Some(name)),
@@ -115,6 +117,8 @@ impl<'a> Names<'a> {
     fn change_for(&self, wanted: &[Wanted], first: usize) -> Result<Option<Change>, Failure> {
         let number = first;
         let first = &wanted[first];
+        // One change must fit all of them. The end of a single name may fit a weight of another
+        // part of the model, and the result would be wrong without an error.
         let missing: Vec<_> = wanted
             .iter()
             .filter(|one| one.group == first.group && !one.may_be_new)
@@ -133,14 +137,10 @@ impl<'a> Names<'a> {
             let shorter = dots.filter(|prefix| self.all.contains(&first.name[prefix.len()..]));
             candidates.extend(shorter.map(|prefix| Change::Drop(prefix.to_owned())));
         }
-        let fits = |change: &Change| {
-            missing.iter().all(|one| matches!(self.get(one, Some(change)), Ok(Some(_))))
-        };
-        let count = |change: &Change| {
-            let is_there = |one: &&&Wanted| matches!(self.get(one, Some(change)), Ok(Some(_)));
-            missing.iter().filter(is_there).count()
-        };
-        let mut fitting = candidates.iter().filter(|change| fits(change));
+        let is_found =
+            |one: &Wanted, change: &Change| matches!(self.get(one, Some(change)), Ok(Some(_)));
+        let mut fitting =
+            candidates.iter().filter(|&change| missing.iter().all(|one| is_found(one, change)));
         match (fitting.next(), fitting.next()) {
             (Some(one), Some(other)) => {
                 let [one, other] = [one, other].map(|it| self.get(first, Some(it)).ok().flatten());
@@ -150,7 +150,10 @@ impl<'a> Names<'a> {
             }
             (Some(change), None) => Ok(Some(change.clone())),
             // The error is about the first name that even the best change does not find.
-            (None, _) => Ok(candidates.into_iter().take(MOST).max_by_key(count)),
+            (None, _) => Ok(candidates
+                .into_iter()
+                .take(MOST)
+                .max_by_key(|change| missing.iter().filter(|one| is_found(one, change)).count())),
         }
     }
 

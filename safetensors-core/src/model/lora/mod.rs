@@ -41,7 +41,8 @@
 //! Other tensors of PEFT replace the checkpoint's tensors with their names, such as modules of
 //! `modules_to_save` and biases. A tensor of such a module that the checkpoint does not have, such
 //! as a new head, is added. Any other tensor, and an unknown setting that would change the result,
-//! is an error ([`ErrorKind::Adapter`]).
+//! is an error ([`ErrorKind::Adapter`]) that names it. Examples are `target_parameters` (experts),
+//! `trainable_token_indices`, LoHa, LoKr, `lora_mid` and `dora_scale`.
 //!
 //! The name of a weight in the checkpoint is `X.weight`. If some of these names are missing, all of
 //! these must be found with one prefix more, or less, such as `model.`. A weight that is not found
@@ -200,9 +201,10 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             }
         }
         let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
-        let is_old = |name: &str| self.get(name).is_some_and(|tensor| tensor.name() == name);
-        let (old, added): (Vec<_>, Vec<_>) =
-            (0..names.len()).partition(|&number| is_old(&names[number]));
+        let (old, added): (Vec<_>, Vec<_>) = (0..names.len()).partition(|&number| {
+            let name = &names[number];
+            self.get(name).is_some_and(|tensor| tensor.name() == name)
+        });
         let new: HashSet<_> = added.iter().map(|&number| &*names[number]).collect();
         self.computed(Replacement {
             tensors: tensors

@@ -149,8 +149,8 @@ fn whole(source: &Source, name: &str) -> Option<String> {
         return None;
     }
     let plain = name.replace(".base_layer.", ".").replace(".modules_to_save.", ".");
-    let is_there = |name: &str| source.get(name).or(source.get(&format!("{PEFT}{name}")));
-    (plain == name || is_there(&plain).is_none()).then_some(plain)
+    let twice = source.get(&plain).or(source.get(&format!("{PEFT}{plain}")));
+    (plain == name || twice.is_none()).then_some(plain)
 }
 
 /// The settings that diffusers recorded, by the names of models such as `transformer`.
@@ -187,7 +187,8 @@ fn module(
             None => Err(missing(source, name, found, role)),
         }
     };
-    let ((down, down_tensor), (up, up_tensor)) = (need(Role::Down)?, need(Role::Up)?);
+    let (down, down_tensor) = need(Role::Down)?;
+    let (up, up_tensor) = need(Role::Up)?;
     let rank = check_shapes(&down_tensor, &up_tensor)?;
     let flattened = KOHYA.iter().find(|prefix| name.starts_with(*prefix) && !name.contains('.'));
     let (group, rest) = match (flattened, config, name.split_once('.')) {

@@ -46,6 +46,8 @@ impl Factors {
         mut each: impl FnMut(usize, &[f32]),
     ) {
         let left = &self.left[row * self.rank..][..self.rank];
+        // PyTorch does not define the order of the terms, and its sums in F32 differ between
+        // processors in the last bits. In F64, fused and separate operations give the same bits.
         let mut sums = [0.0_f64; BLOCK];
         let mut rounded = [0.0_f32; BLOCK];
         for first in columns.clone().step_by(BLOCK) {

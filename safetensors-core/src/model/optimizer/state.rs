@@ -91,6 +91,10 @@ impl OptimizerState {
         let mut parameters = BTreeMap::new();
         for (owner, kinds) in owners.0 {
             let prefix = format!("{prefix}{owner}.");
+            // Never guessed. The model's tensors in the same file have another order as soon as
+            // there are buffers, tied or frozen parameters, or groups; and the layers of a
+            // transformer have the same shapes. Moments of another parameter raise no error and
+            // only make the training worse.
             let named = number(&owner).and_then(|number| names.get(number)).cloned();
             let state = ParameterState { prefix, kinds, steps: None };
             parameters.insert(named.unwrap_or(owner), state);

@@ -60,11 +60,9 @@ pub(super) fn dequantized<S: ReadAt>(
         let codes = about.tensors.first();
         instead.extend(codes.map(|name| (&**name, Some(number))));
     }
-    let weight_of = |number: &Option<usize>| number.map(|number| &*abouts[number].name);
-    let view = View {
-        names: abouts.iter().map(|about| &*about.name).collect(),
-        stored: instead.iter().map(|(&name, number)| (name, weight_of(number))).collect(),
-    };
+    let names: Vec<_> = abouts.iter().map(|about| &*about.name).collect();
+    let stored = instead.iter().map(|(&name, weight)| (name, weight.map(|at| names[at])));
+    let view = View { stored: stored.collect(), names: names.iter().copied().collect() };
     checkpoint.computed(Replacement {
         tensors: weights.into_iter().map(|it| Box::new(it) as Box<dyn ComputedTensor>).collect(),
         instead,

@@ -206,11 +206,10 @@ fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m st
     let (module, last) = split(weight);
     if last == "weight" {
         let start = if module.is_empty() { String::new() } else { format!("{module}.") };
-        let is_of_module = |rest: &str| {
+        let found = starting(start).filter(|(_, rest)| {
             let Some((child, _)) = rest.split_once('.') else { return true };
             child.starts_with("weight") || child.contains("quant")
-        };
-        let found = starting(start).filter(|(_, rest)| is_of_module(rest));
+        });
         return found.map(|(name, _)| name).collect();
     }
     // Experts have `w13_weight` and `w13_input_scale`.
@@ -386,10 +385,10 @@ pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
     };
     if model.metadata.contains_key(LAYERS) {
         let bare_names: HashSet<_> = names.iter().map(|name| bare(name)).collect();
-        let is_missing = |bare: &String| !bare_names.contains(&*format!("{bare}.weight"));
-        let mut marks = beside(model).marks.iter();
-        if let Some((_, (module, _))) = marks.find(|(bare, _)| is_missing(bare)) {
-            return missing("ComfyUI", LAYERS, module);
+        for (bare, (module, _)) in &beside(model).marks {
+            if !bare_names.contains(&*format!("{bare}.weight")) {
+                return missing("ComfyUI", LAYERS, module);
+            }
         }
     }
     // A shard of several has the names of all of them.

@@ -6,6 +6,8 @@ use crate::error::{ErrorKind, Quoted, Result};
 
 /// Fields that say nothing about what is computed from the weights: of training, of generation,
 /// of tokens, and of the programs that wrote the file.
+// Any other unknown field is an error and not a warning. It could be another activation, a window
+// of attention or a scale: the model would run, and be wrong.
 const WITHOUT_EFFECT: &[&str] = &[
     "attention_dropout",
     "attention_probs_dropout_prob",

@@ -42,6 +42,8 @@ use super::Value;
 use crate::error::{Quoted, Result, label};
 
 /// The architectures that are known, by their classes in transformers.
+// A table for each, because one list of names for all, as `tensor_mapping.py` of llama.cpp has it,
+// also maps models that need other keys, rows or norms.
 static ARCHITECTURES: [&Architecture; 8] = [
     &llama::LLAMA,
     &llama::MISTRAL,
@@ -60,6 +62,12 @@ static ARCHITECTURES: [&Architecture; 8] = [
 /// `Qwen3ForCausalLM`, `GemmaForCausalLM`, `Gemma2ForCausalLM`, `Gemma3ForCausalLM`, `BertModel`,
 /// `BertForMaskedLM`. What is not known, or what GGUF cannot say, is an error: no file is written
 /// that means another model.
+///
+/// The file differs from that of llama.cpp's converter in these points. It has no
+/// `general.size_label`. It always has `vocab_size`, `rope.freq_base`, `add_bos_token` and
+/// `add_eos_token`, where they are known. Rows of an embedding without a token are kept. The 1 that
+/// is added to the norms of Gemma is added in F32, also if the checkpoint has F16. With `Q4_0`, all
+/// matrices are Q4_0, as with `llama-quantize --pure`.
 ///
 /// ```no_run
 /// use safetensors_core::save::AtomicFile;

@@ -35,6 +35,8 @@ const TEKKEN: Step<'_> = Step::Split(
 );
 
 /// After `llama-vocab.cpp` of llama.cpp, which quotes the expressions.
+// llama.cpp's converter recognises a pre-tokenizer by a hash of its output for a text. That needs
+// the tokenizer to run, and each vocabulary has another hash.
 const KNOWN: [Known; 6] = [
     Known { steps: &[LLAMA3, Step::Bytes(false)], ignores_merges: true, name: "llama-bpe" },
     Known { steps: &[LLAMA3, Step::Bytes(false)], ignores_merges: false, name: "smaug-bpe" },

@@ -350,6 +350,8 @@ impl Plan<'_> {
         // Of stage 3, the parameters of the module are empty.
         let whole = first.module.tensors.iter().filter(|_| !is_divided).map(|tensor| &*tensor.name);
         let elsewhere = whole.chain(first.shared.iter().map(|(alias, _)| &**alias)).collect();
+        // DeepSpeed's own tool omits frozen parameters of stage 1, and widens buffers. The file has
+        // both, so both are read, in their dtypes.
         add_frozen(&first.frozen, fragments, &elsewhere, directory)?;
         known.extend(directory.tensors.iter().map(|tensor| tensor.name.clone()));
         known.extend(directory.aliases.iter().map(|(alias, _)| alias.clone()));

@@ -42,6 +42,8 @@ pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<Fi
     }
     let mut all = Metadata::default();
     let mut files = Vec::new();
+    // Nothing here shows the step of a file. Other shapes are found, other numbers are not. Of a
+    // tensor that several ranks saved whole, the copy of the first rank counts, as for PyTorch.
     let mut merge = Merge::default();
     for (_, name) in ranks {
         let (metadata, file) = read(name)?;

@@ -75,29 +75,10 @@ impl DirectoryPlace {
     #[doc(hidden)]
     pub fn remove(self) -> Result<bool> {
         let Self { path, lock } = self;
-        let aside = || {
-            complete(&path)?;
-            if !is_there(&path)? {
-                return Ok(None);
-            }
-            // Leftovers of others are removed without the lock, for which others may wait.
-            let temp = match TempDirectory::beside(&path) {
-                Err(error) if lacks_space(&error) => None,
-                temp => Some(temp?),
-            };
-            let _steps = Steps::begin();
-            let is_moved = match &temp {
-                Some(temp) => move_aside(&path, &temp.path().join(OLD))?,
-                None => false,
-            };
-            if !is_moved {
-                remove_one_by_one(&path, &mut 0)?;
-            }
-            Ok(Some(temp))
-        };
-        let Some(temp) = aside().map_err(|error| Error::io(error, &path))? else {
+        let Some(temp) = make_free(&path).map_err(|error| Error::io(error, &path))? else {
             return Ok(false);
         };
+        // The old files are removed without the lock, for which others may wait.
         drop(lock);
         let synced = sync_directory(directory(&path));
         drop(temp);
@@ -129,6 +110,8 @@ impl DirectoryPlace {
         let steps = Steps::begin();
         let put = || {
             let is_there = is_there(&path)?;
+            // `RENAME_EXCHANGE` would be one step, but only some systems and file systems have it,
+            // and the others would need these steps as well.
             let is_moved = is_there && move_aside(&path, &aside)?;
             if is_there && !is_moved {
                 remove_marked(&path, new.temp.path())?;
@@ -163,6 +146,28 @@ impl DirectoryPlace {
         }
         remove_leftovers_now(directory(path), path.file_name().unwrap_or_default());
     }
+}
+
+/// Moves a directory aside, or removes its files if it cannot be renamed. Returns `None` if there
+/// is none, and otherwise the temporary directory that has it, if it was moved.
+fn make_free(path: &Path) -> io::Result<Option<Option<TempDirectory>>> {
+    complete(path)?;
+    if !is_there(path)? {
+        return Ok(None);
+    }
+    let temp = match TempDirectory::beside(path) {
+        Err(error) if lacks_space(&error) => None,
+        temp => Some(temp?),
+    };
+    let _steps = Steps::begin();
+    let is_moved = match &temp {
+        Some(temp) => move_aside(path, &temp.path().join(OLD))?,
+        None => false,
+    };
+    if !is_moved {
+        remove_one_by_one(path, &mut 0)?;
+    }
+    Ok(Some(temp))
 }
 
 /// The hidden directories of a path.

@@ -91,6 +91,10 @@ impl GrowingWriter {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Self::create_with(path, options, synced)
             }
+            // The finished file replaces this one. Steps behind the old data would need a new
+            // header at the same moment, and no file system changes both at once: after a kill in
+            // between, readers refuse the file. Room for later steps would be a hole, which the
+            // format forbids.
             _ => Self::append_to(path, options, synced),
         }
     }

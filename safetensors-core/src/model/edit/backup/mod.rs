@@ -148,6 +148,8 @@ impl Backup {
     /// have left the file's present header.
     pub(super) fn fits(&self, source: &FileSource) -> io::Result<bool> {
         let inode = Identity::of(source.file())?.number();
+        // The device is not compared: its number may change when the machine starts again, which is
+        // when a backup is needed.
         if (inode, source.file().metadata()?.len()) != (self.inode, self.file_len) {
             return Ok(false);
         }

@@ -13,6 +13,8 @@ use crate::format::tensor::TensorSource;
 
 /// The last names of modules that vLLM joins: queries, keys and values, the gate and its factor,
 /// and others that read the same numbers.
+// vLLM takes the largest scale of all for such a matrix, so they get one scale, as llm-compressor
+// writes them.
 const FUSED: [&[&str]; 9] = [
     &["q_proj", "k_proj", "v_proj"],
     &["query", "key", "value"],

@@ -202,13 +202,10 @@ impl<'a> Assembly<'a> {
             return Ok(None);
         }
         let moved = AtomicFile::create(self.path, options)?;
-        let copy = || {
-            let tail = self.parts.iter().find_map(FinishedTensor::tail_len).unwrap_or(0);
-            let written = body.file().metadata()?.len().saturating_sub(body.room());
-            let len = written.min(body.end() + tail);
-            copy_range(body.file(), body.room(), moved.file(), start, len)
-        };
-        copy().map_err(ErrorKind::Io)?;
+        let tail = self.parts.iter().find_map(FinishedTensor::tail_len).unwrap_or(0);
+        let metadata = body.file().metadata().map_err(ErrorKind::Io)?;
+        let len = metadata.len().saturating_sub(body.room()).min(body.end() + tail);
+        copy_range(body.file(), body.room(), moved.file(), start, len).map_err(ErrorKind::Io)?;
         Ok(Some(moved))
     }
 

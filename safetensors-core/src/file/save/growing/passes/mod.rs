@@ -37,6 +37,8 @@ impl Passes {
     /// here and a tensor has `every` new steps, or it is only likely that the pass ends here and a
     /// tensor has twice that number.
     pub(super) fn is_due(&self, next: Option<Rank>, every: u64) -> bool {
+        // The order of the appends shows where a pass ends. A call by which the caller marks it is
+        // easily forgotten, and then nothing is synced.
         let (Some(last), Some(next)) = (self.last, next) else { return false };
         let is_repeated = next.number == last.number;
         let is_known = !self.has_repeated && !last.is_late && !next.is_late;
