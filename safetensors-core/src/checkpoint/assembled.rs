@@ -80,12 +80,12 @@ impl<S> Assembled<S> {
         }
     }
 
-    /// Whether this is a file as it is.
+    /// Returns whether this is a file as it is.
     pub(super) fn is_stored(&self) -> bool {
         matches!(self.content, Content::Stored(_))
     }
 
-    /// The source of a file as it is.
+    /// Returns the source of a file as it is.
     pub(super) fn into_stored(self) -> Option<S> {
         match self.content {
             Content::Stored(source) => Some(source),
@@ -165,7 +165,6 @@ impl<S: ReadAt> Assembled<S> {
         Ok(Self { content: Content::Whole(Box::new(whole)) })
     }
 
-    /// A file as it is.
     pub(super) fn stored(source: S) -> Self {
         Self { content: Content::Stored(source) }
     }

@@ -91,7 +91,7 @@ impl<V: Clone + PartialEq> Beside<V> {
     }
 }
 
-/// The error if another writer has replaced a file of this save.
+/// Returns the error if another writer has replaced a file of this save.
 pub(super) fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
     Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
 }

@@ -72,7 +72,7 @@ impl<S> Checkpoint<S> {
         changed
     }
 
-    /// [`map_sources`](Self::map_sources) where a source may have no such type.
+    /// Like [`map_sources`](Self::map_sources), where a source may have no such type.
     pub(super) fn try_map_sources<T, E>(
         self,
         change: impl Fn(S) -> Result<T, E>,

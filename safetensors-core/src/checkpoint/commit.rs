@@ -193,8 +193,8 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(())
     }
 
-    /// Step 2: gives old shards second names if their names are needed, and replaces the index by
-    /// one with these. Returns the second names.
+    /// Does step 2: gives old shards second names if their names are needed, and replaces the index
+    /// by one with these. Returns the second names.
     fn keep_old_loadable(&mut self, old: Option<Index>, files: &[&str]) -> Result<Vec<String>> {
         let Some(mut old) = old else { return Ok(Vec::new()) };
         let index = self.directory.path().join(&self.index);
@@ -221,7 +221,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(names.into_iter().map(|(_, second)| second).collect())
     }
 
-    /// A name that no other save chooses.
+    /// Returns a name that no other save chooses.
     fn second_name(&self, file: &str) -> String {
         loop {
             let mut random = RandomState::new().build_hasher();
@@ -288,7 +288,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         self.remove_old(second_names, &index_goes, is_one_file)
     }
 
-    /// Step 3.
+    /// Does step 3.
     fn place(&mut self, files: &[&str]) -> Result<()> {
         for &file in files {
             // An earlier attempt of this commit has placed it, and a later step has failed.
@@ -349,7 +349,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         replaced.ok_or_else(|| overtaken(self.directory, &self.index))
     }
 
-    /// Step 5. The new checkpoint is in place, but if it has several files, an old
+    /// Does step 5. The new checkpoint is in place, but if it has several files, an old
     /// `model.safetensors` still goes before it.
     fn remove_old(&mut self, second: &[String], index: &Goes, is_one_file: bool) -> Result<()> {
         let is_shadowed = !is_one_file && self.before.contains_key(STANDARD_FILE);
@@ -408,14 +408,14 @@ impl<D: WritableDirectory> Commit<'_, D> {
     }
 }
 
-/// The last steps, when the new checkpoint is in place.
+/// Does the last steps, when the new checkpoint is in place.
 pub(super) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
 }
 
-/// The error if the old file `model.safetensors` could not be removed. The directory opens as it,
-/// although the new index is in place.
+/// Returns the error if the old file `model.safetensors` could not be removed. The directory opens
+/// as it, although the new index is in place.
 fn still_old(error: Error, directory: &Path) -> Error {
     let path = directory.join(STANDARD_FILE);
     match error.into_kind() {

@@ -65,7 +65,7 @@ pub(crate) fn check_alone(directory: &Path, files: &[String], attempt: &str) -> 
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
-/// Whether a file was saved by an attempt.
+/// Returns whether a file was saved by an attempt.
 fn is_of(directory: &Path, name: &str, attempt: &str) -> bool {
     let opened = FileSource::open(directory.join(name)).and_then(SafeTensors::from_source);
     opened.is_ok_and(|file| file.metadata().get(ATTEMPT_KEY).is_some_and(|it| it == attempt))

@@ -81,7 +81,7 @@ impl<S> Computed<S> {
         self.shared.files[self.file].path()
     }
 
-    /// Whether this is a file as it is stored.
+    /// Returns whether this is a file as it is stored.
     pub(super) fn is_stored(&self) -> bool {
         self.header.is_empty()
     }
@@ -91,7 +91,7 @@ impl<S> Computed<S> {
         self.shared.files[self.file].archive.source()
     }
 
-    /// The segments that have bytes of a range.
+    /// Returns the segments that have bytes of a range.
     fn segments_of(&self, start: u64, end: u64) -> &[Segment] {
         let first = self.segments.partition_point(|segment| segment.start + segment.len <= start);
         let rest = &self.segments[first..];

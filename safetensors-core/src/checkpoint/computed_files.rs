@@ -114,7 +114,7 @@ impl<S: ReadAt> FileMaker<'_, S> {
         content.add(tensor.name(), tensor.dtype(), tensor.shape(), Content::Computed(number))
     }
 
-    /// The file as it is stored.
+    /// Returns the file as it is stored.
     fn stored(&self) -> Computed<S> {
         let len = self.shared.files[self.file].archive.source().byte_len();
         Computed {

@@ -19,7 +19,7 @@ pub(super) const MOST: usize = 1 << 16;
 pub(crate) trait ComputedTensor: Send + Sync {
     fn name(&self) -> &str;
 
-    /// F32, or a float of whole bytes that F32 is rounded to.
+    /// Returns F32, or a float of whole bytes that F32 is rounded to.
     fn dtype(&self) -> Dtype;
 
     fn shape(&self) -> &[usize];

@@ -30,7 +30,7 @@ struct SavedPart {
     saved_offsets: Vec<usize>,
 }
 
-/// Whether a file has parts of tensors.
+/// Returns whether a file has parts of tensors.
 pub(super) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
     file.archive.metadata().contains_key(DCP_KEY)
 }
@@ -44,13 +44,13 @@ pub(super) fn refuse_indexed<S>(file: &CheckpointFile<S>) -> Result<()> {
     }
 }
 
-/// The error of an index that names a file, while another file of its directory has parts.
+/// Returns the error of an index that names a file, while another file of its directory has parts.
 pub(super) fn beside_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
     bad(format!("the index names it, but not {other:?}, which has parts as well"), named)
 }
 
-/// The error of an index that names a file with parts, if the store cannot list the directory, and
-/// the names do not show that these are all files.
+/// Returns the error of an index that names a file with parts, if the store cannot list the
+/// directory, and the names do not show that these are all files.
 pub(super) fn not_listed<S>(named: &CheckpointFile<S>) -> Error {
     let problem = "the store does not list its directory, where others may have parts as well";
     bad(problem.into(), named)
@@ -100,17 +100,17 @@ pub(super) fn check_complete<S>(files: &[CheckpointFile<S>]) -> Result<()> {
     }
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// Of a name such as `shard-00001-model-00002-of-00003.safetensors`, the last two numbers.
+/// Returns the last two numbers of a name such as `shard-00001-model-00002-of-00003.safetensors`.
 fn numbers_of(path: &Path) -> Option<(usize, usize)> {
     numbers_in(name_of(path).strip_prefix("shard-")?.split_once("-model-")?.1)
 }
 
-/// Of the end of a name such as `00002-of-00003.safetensors`, the two numbers.
+/// Returns the two numbers of the end of a name, such as `00002-of-00003.safetensors`.
 fn numbers_in(name: &str) -> Option<(usize, usize)> {
     let (number, count) = name.strip_suffix(".safetensors")?.split_once("-of-")?;
     Some((number.parse().ok()?, count.parse().ok()?))

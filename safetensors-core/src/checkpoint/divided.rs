@@ -19,7 +19,6 @@ use crate::format::header::{
 pub(crate) struct PartRecord {
     /// The name of the whole tensor.
     pub(crate) tensor: String,
-    /// Its shape.
     pub(crate) shape: Vec<usize>,
     /// The dimension that is cut.
     pub(crate) dim: usize,
@@ -30,7 +29,7 @@ pub(crate) struct PartRecord {
 /// The record in the metadata of a file: the name of each part that it has.
 pub(crate) type Record = BTreeMap<String, PartRecord>;
 
-/// Whether a file has parts of tensors.
+/// Returns whether a file has parts of tensors.
 pub(super) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
     file.safetensors().metadata().contains_key(PARTS_KEY)
 }
@@ -120,7 +119,7 @@ fn read_record<S>(file: &CheckpointFile<S>) -> Result<Record> {
     Ok(record)
 }
 
-/// Whether a tensor of this shape can be the part that is recorded.
+/// Returns whether a tensor of this shape can be the part that is recorded.
 fn fits(part: &PartRecord, shape: &[usize]) -> bool {
     let is_same = |dim: usize| dim == part.dim || shape[dim] == part.shape[dim];
     shape.len() == part.shape.len()

@@ -43,7 +43,8 @@ impl Index {
         }
     }
 
-    /// The error for a foreign index: read as numbers, its tensors would be a model of nonsense.
+    /// Returns the error for a foreign index: read as numbers, its tensors would be a model of
+    /// nonsense.
     pub(super) fn refused(&self) -> Error {
         let base = self.metadata.get(FOREIGN_BASE_KEY).cloned().unwrap_or_default();
         ErrorKind::IsDelta { base }.into()

@@ -175,7 +175,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
     }
 }
 
-/// A number of bytes. Some writers compute it in floating point and write `1024.0`.
+/// Returns a number of bytes. Some writers compute it in floating point and write `1024.0`.
 fn whole_number(json: &str) -> Option<u64> {
     json.parse().ok().or_else(|| {
         let number: f64 = json.parse().ok()?;

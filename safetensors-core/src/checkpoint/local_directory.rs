@@ -112,7 +112,8 @@ impl LocalDirectory {
         Ok(created)
     }
 
-    /// [`create`](Self::create) by a caller who holds the lock of the directory until the end.
+    /// Like [`create`](Self::create), by a caller who holds the lock of the directory until the
+    /// end.
     pub(crate) fn create_locked(
         directory: &Path,
         options: &ShardOptions,
@@ -129,12 +130,12 @@ impl LocalDirectory {
         self.temp.path()
     }
 
-    /// The path to write a new file to.
+    /// Returns the path to write a new file to.
     pub(crate) fn hidden(&self, file: &str) -> PathBuf {
         self.temp.path().join(file)
     }
 
-    /// The final path of a file.
+    /// Returns the final path of a file.
     pub(crate) fn destination(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
@@ -372,7 +373,7 @@ impl Drop for SecondNames {
     }
 }
 
-/// The names of all files of a pattern in a directory.
+/// Returns the names of all files of a pattern in a directory.
 pub(crate) fn files_of(directory: &Path, pattern: &FilePattern) -> Result<Vec<String>> {
     let names = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
     Ok(names.filter(|name| pattern.matches(name)).collect())

@@ -38,8 +38,8 @@ impl CheckpointPath {
         locate(&LocalStore, path.as_ref())
     }
 
-    /// [`find`](Self::find) for files outside the local disk. Only names are needed, so the store
-    /// may have empty files, for example from a server's list:
+    /// Like [`find`](Self::find), for files outside the local disk. Only names are needed, so the
+    /// store may have empty files, for example from a server's list:
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -135,7 +135,7 @@ impl CheckpointPath {
         }
     }
 
-    /// The path of the file or index.
+    /// Returns the path of the file or index.
     pub(super) fn path(&self) -> &Path {
         match self {
             Self::File(path) | Self::Index(path) => path,
@@ -223,14 +223,14 @@ fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool>
     }
 }
 
-/// The names of the files of tensors in a directory, sorted.
+/// Returns the names of the files of tensors in a directory, sorted.
 pub(super) fn files_of<T: Store>(store: &T, directory: &Path) -> Result<Vec<String>> {
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
     let [_, files] = found(&entries);
     Ok(files.into_iter().map(str::to_owned).collect())
 }
 
-/// The names of indexes, and the names of files of tensors, each sorted.
+/// Returns the names of indexes, and the names of files of tensors, each sorted.
 fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {

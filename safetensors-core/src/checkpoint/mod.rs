@@ -285,12 +285,12 @@ impl<S> Checkpoint<S> {
         self.catalog.tensor_at(position)
     }
 
-    /// The number of tensors, without aliases.
+    /// Returns the number of tensors, without aliases.
     pub fn len(&self) -> usize {
         self.catalog.places().len()
     }
 
-    /// Whether there is no tensor.
+    /// Returns whether there is no tensor.
     pub fn is_empty(&self) -> bool {
         self.catalog.places().is_empty()
     }
@@ -301,7 +301,7 @@ impl<S> Checkpoint<S> {
         self.catalog.metadata()
     }
 
-    /// The files, in order of their names.
+    /// Returns the files, in order of their names.
     pub fn files(&self) -> &[CheckpointFile<S>] {
         self.catalog.files()
     }

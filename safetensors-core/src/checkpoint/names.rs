@@ -40,7 +40,7 @@ pub(super) fn is_beside(name: &str) -> bool {
     is_plain(name) && ![FILE_SUFFIX, INDEX_SUFFIX].iter().any(|suffix| lower.ends_with(suffix))
 }
 
-/// Whether a file name belongs to one shard of several.
+/// Returns whether a file name belongs to one shard of several.
 pub(super) fn is_shard_of_several(name: &str) -> bool {
     let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
     numbers.is_some_and(|(_, shards, _)| !matches!(shards.trim_start_matches('0'), "" | "1"))

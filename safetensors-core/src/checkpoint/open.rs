@@ -82,7 +82,7 @@ impl Checkpoint {
 }
 
 impl<S: ReadAt> Checkpoint<Assembled<S>> {
-    /// [`open`](Checkpoint::open) for files of a [`Store`], for example in memory. To lend their
+    /// Opens a checkpoint in a [`Store`], for example in memory. To lend their
     /// bytes, call [`into_stored`](Checkpoint::into_stored) afterwards.
     ///
     /// # Errors
@@ -185,7 +185,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::from_files(files)
     }
 
-    /// [`open`](Checkpoint::open) with another way to open each file, for example to hold it in
+    /// Opens a checkpoint with another way to open each file, for example to hold it in
     /// memory, so that tensors can be lent as [views](crate::LazyTensor::view):
     ///
     /// ```

@@ -157,7 +157,7 @@ impl<T: Store> Opener<'_, T> {
         found.iter().all(is_file) && files.next().is_some_and(|file| dcp::has_parts(&file))
     }
 
-    /// Whether a file has parts of tensors.
+    /// Returns whether a file has parts of tensors.
     pub(super) fn has_parts(&self, path: &Path) -> bool {
         self.file(path).is_ok_and(|file| dcp::has_parts(&file) || divided::has_parts(&file))
     }

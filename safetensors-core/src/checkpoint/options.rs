@@ -153,7 +153,7 @@ impl ShardOptions {
         self
     }
 
-    /// Whether existing files are replaced.
+    /// Returns whether existing files are replaced.
     #[doc(hidden)]
     pub fn overwrites(&self) -> bool {
         self.save_options.overwrites()
@@ -175,7 +175,7 @@ impl ShardOptions {
         files.iter().copied().chain(self.beside.keys().map(String::as_str)).collect()
     }
 
-    /// The largest size of a shard.
+    /// Returns the largest size of a shard.
     pub(crate) fn max_shard(&self) -> MaxShardSize {
         self.max_shard_size
     }

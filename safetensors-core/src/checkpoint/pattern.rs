@@ -73,7 +73,7 @@ impl FilePattern {
         }
     }
 
-    /// The name of the index.
+    /// Returns the name of the index.
     #[doc(hidden)]
     pub fn index_name(&self) -> String {
         let Self { prefix, rest } = self;

@@ -79,7 +79,7 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     stage_sharded_to(&mut directory, tensors, options)?.commit()
 }
 
-/// [`save_sharded`] to a directory of any store. The directory decides its own
+/// Saves like [`save_sharded`], to a directory of any store. The directory decides its own
 /// [`Contention`](super::Contention), if it has one.
 ///
 /// ```
@@ -135,7 +135,6 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
     Ok(StagedShards::new(directory, options, index, saved))
 }
 
-/// The plan of a sharded save.
 #[derive(Debug)]
 pub(crate) struct ShardPlan {
     /// The tensors of each file.

@@ -17,7 +17,7 @@ pub(super) trait Siblings: Send + Sync {
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
     fn version(&self, path: &Path) -> Result<Option<Version>>;
-    /// The files that an index names.
+    /// Returns the files that an index names.
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
     /// Returns the bytes of a file, at most this many; `None` if there is none. Links on a local
     /// disk must not lead out of the directory, except links of the checkpoint's own file.
@@ -134,7 +134,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// The one path of a file or directory; `None` if there is none.
+/// Returns the one path of a file or directory; `None` if there is none.
 fn canonical(path: &Path) -> Option<PathBuf> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     std::fs::canonicalize(path).ok()

@@ -68,7 +68,7 @@ impl<D: WritableDirectory> Drop for StagedShards<'_, D> {
 }
 
 impl<'d, D: WritableDirectory> StagedShards<'d, D> {
-    /// The files of a checkpoint with this index, which the directory has
+    /// Makes the files of a checkpoint with this index, which the directory has
     /// [written](WritableDirectory::write).
     pub(crate) fn new(
         directory: &'d mut D,

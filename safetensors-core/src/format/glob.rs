@@ -79,12 +79,12 @@ impl Pattern {
         Ok(Self { regex: Regex::new(regex).map_err(too_large)?, text: pattern.into() })
     }
 
-    /// Whether the name matches.
+    /// Returns whether the name matches.
     pub fn matches(&self, name: &str) -> bool {
         self.regex.is_match(name)
     }
 
-    /// The text of the pattern.
+    /// Returns the text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -171,7 +171,7 @@ fn class(rest: &mut Chars<'_>) -> Result<String, String> {
     Ok(regex)
 }
 
-/// A character as a regular expression, inside and outside of a class.
+/// Returns a character as a regular expression, inside and outside of a class.
 fn literal(c: char) -> String {
     format!("\\x{{{:x}}}", u32::from(c))
 }

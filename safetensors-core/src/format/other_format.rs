@@ -151,8 +151,8 @@ impl OtherFormat {
     }
 }
 
-/// Whether a file begins as an ONNX model does: with a small version, and the name of the program
-/// that wrote it, or the graph. As a length of a header, these bytes are over every limit.
+/// Returns whether a file begins as an ONNX model does: with a small version, and the name of the
+/// program that wrote it, or the graph. As a length of a header, these bytes are over every limit.
 fn is_onnx(start: &[u8]) -> bool {
     match start {
         [0x08, 1..=32, 0x12, len @ 1..=64, name @ ..] if name.len() >= 4 => {
@@ -163,7 +163,7 @@ fn is_onnx(start: &[u8]) -> bool {
     }
 }
 
-/// Whether a file begins as a model of CTranslate2 does: with a version, and the name of a
+/// Returns whether a file begins as a model of CTranslate2 does: with a version, and the name of a
 /// specification with its length and a zero.
 fn is_ctranslate2(start: &[u8]) -> bool {
     let [1..=32, 0, 0, 0, len, 0, name @ ..] = start else { return false };
@@ -173,7 +173,7 @@ fn is_ctranslate2(start: &[u8]) -> bool {
         && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == 0)
 }
 
-/// Whether a file begins as MessagePack does that is a map by names.
+/// Returns whether a file begins as MessagePack does that is a map by names.
 fn is_map(start: &[u8]) -> bool {
     let key = match start {
         [0x81..=0x8f, key @ ..] | [0xde, _, _, key @ ..] | [0xdf, _, _, _, _, key @ ..] => key,
@@ -187,8 +187,8 @@ fn is_map(start: &[u8]) -> bool {
     !name.is_empty() && name.iter().take(usize::from(len)).all(|byte| byte.is_ascii_graphic())
 }
 
-/// Whether a file begins like text in UTF-8. As a length of a header, eight letters are over every
-/// limit.
+/// Returns whether a file begins like text in UTF-8. As a length of a header, eight letters are
+/// over every limit.
 fn is_text(start: &[u8]) -> bool {
     let text = match core::str::from_utf8(start) {
         Ok(text) => text,
@@ -218,7 +218,7 @@ fn of_zip(start: &[u8]) -> OtherFormat {
     }
 }
 
-/// Whether a file is a pickle of protocol 2 to 5. Older protocols have no fixed start.
+/// Returns whether a file is a pickle of protocol 2 to 5. Older protocols have no fixed start.
 fn is_pickle(start: &[u8]) -> bool {
     // The opcodes that a pickle can start with: an empty container, a mark, a global, a long
     // integer, a frame.

@@ -72,7 +72,7 @@ impl Span {
         span!("request", address = address(), bytes = tracing::field::Empty)
     }
 
-    /// The span that the current thread is in, to be entered by threads that work for it.
+    /// Returns the span that the current thread is in, to be entered by threads that work for it.
     #[inline]
     pub(crate) fn current() -> Self {
         Self {

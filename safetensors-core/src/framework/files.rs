@@ -197,7 +197,7 @@ pub fn synced_later(options: SaveOptions) -> SaveOptions {
     SaveOptions { durable: false, synced_later: true, ..options }
 }
 
-/// The sources that the tensors are written from.
+/// Returns the sources that the tensors are written from.
 fn sources<'a, F: Framework>(
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
 ) -> Result<Vec<(impl AsRef<str>, impl TensorSource + 'a)>>

@@ -151,7 +151,7 @@ pub trait Framework {
     /// The device that tensors are loaded to; `()` if there is only main memory.
     type Device;
 
-    /// How this framework holds elements of `dtype`. This is the adapter's dtype table.
+    /// Returns how this framework holds elements of `dtype`. This is the adapter's dtype table.
     fn support(dtype: Dtype) -> Support;
 
     /// Makes a tensor from a buffer with a dtype that the framework holds exactly. The elements are
@@ -261,7 +261,6 @@ impl Error {
 }
 
 impl DtypeTable {
-    /// The dtype table of the framework `F`.
     pub(crate) fn of<F: Framework + ?Sized>() -> Self {
         Self { framework: F::NAME, support: F::support }
     }

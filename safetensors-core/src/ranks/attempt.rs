@@ -79,7 +79,6 @@ pub(super) struct Attempt<'f> {
     options: &'f ShardOptions,
     /// The index of the checkpoint.
     index: PathBuf,
-    /// The directory of the attempt.
     path: PathBuf,
     /// Removed at the end if they are still empty.
     made: NewDirectories,
@@ -360,7 +359,7 @@ impl<'f> Attempt<'f> {
         DirectoryLock::wait_for(self.directory).map_err(|error| Error::io(error, self.directory))
     }
 
-    /// The mark that all files of a rank are there.
+    /// Returns the path of the mark that all files of a rank are there.
     fn mark(&self, rank: usize) -> PathBuf {
         self.path.join(format!("rank-{rank:05}.done"))
     }
@@ -370,7 +369,7 @@ impl<'f> Attempt<'f> {
     }
 }
 
-/// The marks of the ranks that have saved.
+/// Returns the marks of the ranks that have saved.
 fn marks(attempt: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(attempt)? {

@@ -105,7 +105,7 @@ impl Division {
         }
     }
 
-    /// The number of different parts.
+    /// Returns the number of different parts.
     pub(super) fn parts(&self, world_size: usize) -> usize {
         match *self {
             Self::Replicate => 1,
@@ -153,7 +153,7 @@ impl Division {
         }
     }
 
-    /// The number of bytes of a rank's part.
+    /// Returns the number of bytes of a rank's part.
     pub(super) fn byte_len(
         &self,
         dtype: Dtype,
@@ -182,7 +182,7 @@ impl Division {
     }
 }
 
-/// The number of ranks that hold each of this many parts.
+/// Returns the number of ranks that hold each of this many parts.
 fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKind> {
     if parts > 0 && world_size.is_multiple_of(parts) {
         Ok(world_size / parts)

@@ -113,12 +113,10 @@ impl<'p> RankFiles<'p> {
         Ok(Self { plan, files, total_size, each, metadata, is_dcp: options.dcp })
     }
 
-    /// Returns the files of a rank.
     pub(super) fn of_rank(&self, rank: usize) -> impl Iterator<Item = &RankFile> {
         self.files.iter().filter(move |file| file.rank == rank)
     }
 
-    /// The names of all files.
     pub(super) fn names(&self) -> Vec<String> {
         self.files.iter().map(|file| file.name.clone()).collect()
     }
@@ -144,7 +142,7 @@ impl<'p> RankFiles<'p> {
         check_directory(directory, options.pattern(), &names, &self.each)
     }
 
-    /// The number of bytes of the tensors in a file.
+    /// Returns the number of bytes of the tensors in a file.
     pub(super) fn data_len(&self, file: &RankFile) -> Result<u64> {
         file.tensors.iter().map(|&position| self.plan.tensors[position].byte_len(file.rank)).sum()
     }
@@ -191,7 +189,6 @@ impl<'p> RankFiles<'p> {
         options
     }
 
-    /// The index of all files.
     pub(super) fn index(&self, attempt: &str) -> Result<Index> {
         let mut index = Index { total_size: Some(self.total_size), ..Index::default() };
         index.metadata = self.metadata.clone();
@@ -214,7 +211,7 @@ impl<'p> RankFiles<'p> {
         }
     }
 
-    /// A digest of everything that the ranks must have in common.
+    /// Returns a digest of everything that the ranks must have in common.
     pub(super) fn digest(&self) -> Digest {
         let mut text = self.plan.to_json();
         for file in &self.files {
@@ -228,7 +225,7 @@ impl<'p> RankFiles<'p> {
     }
 }
 
-/// The name that PyTorch's distributed checkpoints give a file of a rank.
+/// Returns the name that PyTorch's distributed checkpoints give a file of a rank.
 fn dcp_name(rank: usize, number: usize, count: usize) -> String {
     format!("shard-{:05}-model-{:05}-of-{count:05}.safetensors", rank + 1, number + 1)
 }
@@ -247,7 +244,7 @@ fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
     Ok(())
 }
 
-/// The tensors that a rank gives to be saved, by the positions of the plan.
+/// Returns the tensors that a rank gives to be saved, by the positions of the plan.
 pub(super) fn given<N: AsRef<str>, T>(
     plan: &RankPlan,
     tensors: impl IntoIterator<Item = (N, T)>,

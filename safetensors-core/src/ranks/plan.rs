@@ -61,7 +61,7 @@ impl RankTensor {
         Self { name, dtype, shape, division, world_size: 1 }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -71,12 +71,12 @@ impl RankTensor {
         self.dtype
     }
 
-    /// The shape of the whole tensor.
+    /// Returns the shape of the whole tensor.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How it is divided.
+    /// Returns how it is divided.
     pub fn division(&self) -> &Division {
         &self.division
     }
@@ -122,7 +122,7 @@ impl RankTensor {
 const MOST_PARTS: usize = 1_000_000_000;
 
 impl RankPlan {
-    /// A plan of these tensors, which are checked.
+    /// Makes a plan of these tensors, which are checked.
     pub(super) fn new(world_size: usize, mut tensors: Vec<RankTensor>) -> Result<Self> {
         check_world_size(world_size)?;
         let limit = MOST_PARTS;
@@ -152,7 +152,7 @@ impl RankPlan {
         Ok(Self { world_size, tensors })
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
@@ -185,7 +185,7 @@ impl RankPlan {
         self.byte_lens_of(|_| true)
     }
 
-    /// [`byte_lens`](RankPlan::byte_lens) of some of the tensors.
+    /// Returns [`byte_lens`](RankPlan::byte_lens) of some of the tensors.
     fn byte_lens_of(&self, counts: impl Fn(&RankTensor) -> bool) -> Result<Vec<u64>> {
         // The bytes of each rank minus those of the one before it, and then their sums. A
         // difference may be negative; it wraps around, and the sums are right.

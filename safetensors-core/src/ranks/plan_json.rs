@@ -12,7 +12,6 @@ use crate::format::header::Limits;
 /// The version of the form below.
 const VERSION: u32 = 1;
 
-/// The form of the text.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {

@@ -83,7 +83,7 @@ impl Rank {
         self.rank
     }
 
-    /// The number of processes.
+    /// Returns the number of processes.
     pub fn world_size(&self) -> usize {
         self.world_size
     }

@@ -62,7 +62,7 @@ const BERT: &[(&str, &str)] = &[
 ];
 
 impl RankRules {
-    /// No rules yet.
+    /// Makes an empty list of rules.
     pub fn new() -> Self {
         Self::default()
     }
@@ -139,7 +139,7 @@ impl RankRules {
         self
     }
 
-    /// How the tensor of this name is divided; `None` if no rule matches.
+    /// Returns how the tensor of this name is divided; `None` if no rule matches.
     pub(super) fn division_of(&self, name: &str) -> Option<&Division> {
         let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(name));
         rule.map(|(_, division)| division)
@@ -158,8 +158,8 @@ impl RankRules {
         self.plan_tensors(tensors, world_size)
     }
 
-    /// [`plan`](RankRules::plan) for tensors that are not in a checkpoint yet, given by name, dtype
-    /// and shape.
+    /// Plans like [`plan`](RankRules::plan), for tensors that are not in a checkpoint yet, given by
+    /// name, dtype and shape.
     ///
     /// ```
     /// use safetensors_core::Dtype;

@@ -69,7 +69,7 @@ impl Rule {
     }
 }
 
-/// An integer that F32 holds exactly.
+/// Returns an integer that F32 holds exactly.
 #[inline(always)]
 fn integer(code: u32, mask: u32, turn: u32, first: i32) -> f32 {
     ((code.wrapping_add(turn) & mask) as i32).wrapping_add(first) as f32
@@ -148,7 +148,7 @@ impl Codes {
         Self::new(bits, order, values.collect())
     }
 
-    /// The numbers of a dtype of at most eight bits.
+    /// Returns the numbers of a dtype of at most eight bits.
     pub(crate) fn of_dtype(dtype: Dtype, order: Order) -> Option<Self> {
         let bits = usize::try_from(dtype.bits()).ok().filter(|bits| *bits <= 8)?;
         // Eight codes of n bits fill n bytes.
@@ -169,7 +169,7 @@ impl Codes {
         Self::new(self.bits, self.order, self.values)
     }
 
-    /// The position of a code in a row, in bits.
+    /// Returns the position of a code in a row, in bits.
     pub(super) fn bit(&self, column: u64) -> u64 {
         let bits = self.bits as u64;
         match self.order {
@@ -259,7 +259,7 @@ impl Codes {
         }
     }
 
-    /// The numbers of bytes with `N` codes in each.
+    /// Decodes bytes with `N` codes in each.
     fn decode_whole<const N: usize>(&self, bytes: &[u8], out: &mut [f32]) {
         let Ok(table) = <&[[f32; N]; 256]>::try_from(self.of_bytes.as_chunks::<N>().0) else {
             return;

@@ -22,7 +22,6 @@ pub(super) struct Config {
     value: Value,
     /// The `config.json` of the model, which has its dimensions.
     model: Value,
-    /// The file of the settings.
     file: PathBuf,
     bits_by_name: OnceLock<Vec<(Regex, Option<u64>)>>,
 }
@@ -67,22 +66,22 @@ impl Config {
         Self { method, value, ..Self::default() }
     }
 
-    /// A text in the settings.
+    /// Returns a text in the settings.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.value.get(key)?.as_str()
     }
 
-    /// A number in the settings; -1 is none.
+    /// Returns a number in the settings; -1 is none.
     pub(super) fn number(&self, key: &str) -> Option<usize> {
         usize::try_from(self.value.get(key)?.as_i64()?).ok()
     }
 
-    /// Whether the settings have a switch that is on.
+    /// Returns whether the settings have a switch that is on.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.value.get(key).and_then(Value::as_bool) == Some(true)
     }
 
-    /// Whether some modules have other settings than the rest.
+    /// Returns whether some modules have other settings than the rest.
     pub(super) fn has_exceptions(&self) -> bool {
         ["dynamic", "extra_config"].iter().any(|key| {
             self.value
@@ -98,12 +97,12 @@ impl Config {
         groups.filter_map(|group| group.get("weights")).filter(|weights| weights.is_object())
     }
 
-    /// The numbers of bits of all groups of layers; empty if the settings name none.
+    /// Returns the numbers of bits of all groups of layers; empty if the settings name none.
     pub(super) fn bits_of_groups(&self) -> Vec<usize> {
         self.of_weights().filter_map(|weights| whole(weights.get("num_bits")?)).collect()
     }
 
-    /// Whether all groups of layers have zero points.
+    /// Returns whether all groups of layers have zero points.
     pub(super) fn has_zero_points(&self) -> bool {
         let mut groups = self.of_weights().peekable();
         let has =
@@ -141,7 +140,7 @@ impl Config {
         entries.filter(move |(_, of)| has_any(of)).map(|(module, _)| module.as_str())
     }
 
-    /// The numbers of bits of modules, by regular expressions that find their names.
+    /// Returns the numbers of bits of modules, by regular expressions that find their names.
     pub(super) fn bits_by_name(&self) -> Result<&[(Regex, Option<u64>)]> {
         if let Some(known) = self.bits_by_name.get() {
             return Ok(known);
@@ -158,7 +157,8 @@ impl Config {
         Ok(self.bits_by_name.get_or_init(|| found))
     }
 
-    /// The number of inputs of a linear layer, by its usual name and the dimensions of the model.
+    /// Returns the number of inputs of a linear layer, by its usual name and the dimensions of the
+    /// model.
     pub(super) fn inputs_of(&self, module: &str) -> Option<usize> {
         let number = |key: &str| {
             let found = [&self.model["text_config"][key], &self.model[key]];
@@ -178,7 +178,7 @@ impl Config {
         }
     }
 
-    /// The rows and columns of a block, if the settings name them.
+    /// Returns the rows and columns of a block, if the settings name them.
     pub(super) fn block(&self) -> Option<[usize; 2]> {
         let block = self
             .value
@@ -201,12 +201,11 @@ impl Config {
     }
 }
 
-/// A number that counts something.
 pub(super) fn whole(value: &Value) -> Option<usize> {
     usize::try_from(value.as_u64()?).ok()
 }
 
-/// The settings cannot be read, or lack a value that a scheme needs.
+/// Makes the error of settings that cannot be read, or lack a value that a scheme needs.
 pub(crate) fn bad_config(problem: String) -> Error {
     ErrorKind::Quantization { problem: QuantizationProblem::Config { problem } }.into()
 }
@@ -215,7 +214,7 @@ pub(crate) fn bad_config(problem: String) -> Error {
 /// `text_config`.
 pub(crate) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
-/// Whether the value of `quantization` in a `config.json` is MLX's description.
+/// Returns whether the value of `quantization` in a `config.json` is MLX's description.
 pub(crate) fn is_of_mlx(value: &Value) -> bool {
     value.get("bits").is_some()
 }

@@ -12,7 +12,7 @@ pub(super) enum Groups {
 }
 
 impl Groups {
-    /// The groups of columns that these are the numbers of.
+    /// Returns the groups of columns that these are the numbers of.
     pub(super) fn each(groups: Vec<usize>) -> Self {
         let size = groups.iter().take_while(|&&group| group == 0).count().max(1);
         // Most tensors of groups only say that neighbours are groups.
@@ -22,7 +22,6 @@ impl Groups {
         }
     }
 
-    /// The group of a column.
     pub(super) fn of(&self, column: usize) -> usize {
         match self {
             Self::Neighbours(size) => column / size,

@@ -61,7 +61,6 @@ impl Known {
         Ok(Self { config, beside: OnceLock::new(), has_none: OnceLock::new(), looked_at })
     }
 
-    /// The tensor at a position.
     pub(super) fn get(&self, tensors: &dyn Tensors, position: usize) -> Option<&LookedAt> {
         let neighbours = self.looked_at.get(position / TOGETHER)?;
         let neighbours = neighbours.get_or_init(|| empty(TOGETHER));

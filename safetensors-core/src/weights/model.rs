@@ -33,7 +33,7 @@ pub(crate) struct Weight {
 }
 
 impl Weight {
-    /// The error of a read that would take its codes for numbers.
+    /// Returns the error of a read that would take its codes for numbers.
     pub(crate) fn codes(self) -> Error {
         error(QuantizationProblem::Codes { scheme: self.scheme, weight: self.name })
     }
@@ -103,7 +103,6 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    /// The tensor of this name.
     pub(super) fn get(&self, name: &str) -> Option<&'a Stored> {
         Some(&self.looked_at(name)?.stored)
     }
@@ -117,22 +116,22 @@ impl<'a> Model<'a> {
         self.known.beside.get_or_init(make)
     }
 
-    /// Whether the files are some of a larger checkpoint's.
+    /// Returns whether the files are some of a larger checkpoint's.
     pub(super) fn is_part(&self) -> bool {
         self.tensors.is_part()
     }
 
-    /// The other names of a tensor.
+    /// Returns the other names of a tensor.
     pub(super) fn aliases(&self, name: &str) -> Vec<String> {
         self.tensors.aliases(name)
     }
 
-    /// All tensors, one after another.
+    /// Returns all tensors, one after another.
     pub(super) fn tensors(&self) -> impl Iterator<Item = Stored> {
         (0..self.tensors.count()).filter_map(|position| self.tensors.at(position))
     }
 
-    /// The tensor of this name, which a weight of this scheme needs.
+    /// Returns the tensor of this name, which a weight of this scheme needs.
     pub(super) fn need(&self, scheme: &'static str, of: &Stored, name: &str) -> Result<&Stored> {
         self.get(name).ok_or_else(|| {
             let problem = QuantizationProblem::Missing { scheme, expected: name.into() };
@@ -140,7 +139,7 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// The first of these tensors that exists.
+    /// Returns the first of these tensors that exists.
     pub(super) fn first<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -162,26 +161,27 @@ impl<'a> Model<'a> {
         note.get()
     }
 
-    /// The numbers in a small tensor that describes another.
+    /// Returns the numbers in a small tensor that describes another.
     pub(super) fn values<T: Element>(&self, name: &str) -> Option<Vec<T>> {
         let numbers = self.described(name)?.clone();
         numbers.convert(T::DTYPE, &ConvertOptions::new()).ok()?.into_vec().ok()
     }
 
-    /// The dimensions in a small tensor that describes another.
+    /// Returns the dimensions in a small tensor that describes another.
     pub(super) fn dims(&self, name: &str) -> Vec<usize> {
         let dims = self.values::<i64>(name).unwrap_or_default().into_iter();
         let dim = |dim| usize::try_from(dim).ok().filter(|dim| *dim as u64 <= LONGEST);
         dims.map(dim).collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// The JSON in a small tensor of bytes.
+    /// Returns the JSON in a small tensor of bytes.
     pub(super) fn json(&self, name: &str) -> Option<Value> {
         serde_json::from_slice(self.described(name)?.bytes()).ok()
     }
 }
 
-/// A weight of this scheme, from its parts. `tensors` are all that store it; the codes come first.
+/// Returns a weight of this scheme, from its parts. `tensors` are all that store it; the codes come
+/// first.
 pub(super) fn weight(
     scheme: &'static str,
     name: impl Into<String>,
@@ -203,17 +203,17 @@ fn error(problem: QuantizationProblem) -> Error {
     ErrorKind::Quantization { problem }.into()
 }
 
-/// The scheme stores weights in ways that this crate does not know.
+/// Makes the error of a scheme that stores weights in ways that this crate does not know.
 pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) -> Error {
     error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })
 }
 
-/// The scheme does not know a tensor that is stored with a weight.
+/// Makes the error of a tensor that is stored with a weight and that its scheme does not know.
 pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
     error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
 }
 
-/// A tensor of a weight differs from the scheme's expectation.
+/// Makes the error of a tensor that differs from its scheme's expectation.
 pub(super) fn mismatch(
     scheme: &'static str,
     tensor: &Stored,
@@ -226,12 +226,11 @@ pub(super) fn mismatch(
     error(problem).in_tensor(&tensor.name)
 }
 
-/// Two schemes fit one tensor.
+/// Makes the error of a tensor that two schemes fit.
 pub(super) fn ambiguous(tensor: &Stored, one: &'static str, other: &'static str) -> Error {
     error(QuantizationProblem::Ambiguous { one, other }).in_tensor(&tensor.name)
 }
 
-/// Checks the dtype of a tensor.
 pub(super) fn check_dtype(scheme: &'static str, tensor: &Stored, dtypes: &[Dtype]) -> Result<()> {
     if dtypes.contains(&tensor.dtype) {
         return Ok(());
@@ -240,7 +239,6 @@ pub(super) fn check_dtype(scheme: &'static str, tensor: &Stored, dtypes: &[Dtype
     Err(mismatch(scheme, tensor, format_args!("dtype {}", names.join(" or ")), tensor.dtype))
 }
 
-/// Checks the shape of a tensor.
 pub(super) fn check_shape(scheme: &'static str, tensor: &Stored, shape: &[usize]) -> Result<()> {
     if tensor.shape == shape {
         return Ok(());
@@ -253,7 +251,7 @@ pub(super) fn check_shape(scheme: &'static str, tensor: &Stored, shape: &[usize]
     ))
 }
 
-/// The number of elements of a shape that describes a tensor.
+/// Returns the number of elements of a shape that describes a tensor.
 pub(super) fn count(tensor: &Stored, shape: &[usize]) -> Result<usize> {
     memory_count(shape).map_err(|kind| Error::from(kind).in_tensor(&tensor.name))
 }

@@ -13,7 +13,7 @@ const MOST_KEPT: usize = 64 << 20;
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
 impl Spare {
-    /// Memory of this length with any content.
+    /// Returns memory of this length with any content.
     pub(super) fn take(&self, len: usize) -> Vec<u8> {
         let mut spare = lock(&self.0);
         match spare.iter().position(|bytes| bytes.capacity() >= len) {

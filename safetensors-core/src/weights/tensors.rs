@@ -10,24 +10,20 @@ use crate::format::tensor::TensorBuf;
 
 /// The tensors of a checkpoint and the files next to it, from any source.
 pub(crate) trait Tensors {
-    /// The number of tensors.
     fn count(&self) -> usize;
 
-    /// Whether the files are some of a larger checkpoint's.
+    /// Returns whether the files are some of a larger checkpoint's.
     fn is_part(&self) -> bool {
         false
     }
 
-    /// The position of the tensor of this name or alias.
+    /// Returns the position of the tensor of this name or alias.
     fn position(&self, name: &str) -> Option<usize>;
 
-    /// The tensor at a position.
     fn at(&self, position: usize) -> Option<Stored>;
 
-    /// The other names of a tensor.
     fn aliases(&self, name: &str) -> Vec<String>;
 
-    /// The metadata of all files.
     fn metadata(&self) -> &Metadata;
 
     /// Reads the tensors at these positions.

@@ -107,7 +107,7 @@ impl Grid {
         self
     }
 
-    /// The numbers of all groups that have elements in a part.
+    /// Reads the numbers of all groups that have elements in a part.
     fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let rows = self.row(part.rows.start)..self.row(part.rows.end - 1) + 1;
         let columns = match (self.groups(files)?, &self.columns) {
@@ -126,7 +126,7 @@ impl Grid {
         Ok(Numbered { values, rows, columns })
     }
 
-    /// The group of each column.
+    /// Returns the group of each column.
     fn groups(&self, files: &dyn Files) -> io::Result<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Ok(groups),
@@ -140,7 +140,7 @@ impl Grid {
         }
     }
 
-    /// The groups of the columns, which are known once the numbers were read.
+    /// Returns the groups of the columns, which are known once the numbers were read.
     fn known_groups(&self) -> Option<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Some(groups),
@@ -148,13 +148,13 @@ impl Grid {
         }
     }
 
-    /// The numbers of a row.
     fn of_row<'a>(&self, numbers: &'a Numbered, row: usize) -> &'a [f32] {
         let width = numbers.columns.len();
         &numbers.values[(self.row(row) - numbers.rows.start) * width..][..width]
     }
 
-    /// How many neighbours share a number, and the numbers of a row from the column `start` on.
+    /// Returns how many neighbours share a number, and the numbers of a row from the column `start`
+    /// on.
     fn neighbours<'a>(
         &self,
         numbers: &'a Numbered,
@@ -172,14 +172,14 @@ impl Grid {
         }
     }
 
-    /// The row of numbers that a row of the weight belongs to.
+    /// Returns the row of numbers that a row of the weight belongs to.
     fn row(&self, row: usize) -> usize {
         let RowGroups { len, size, count } = self.rows;
         row / len * count + row % len / size
     }
 }
 
-/// The group of each column. `size` neighbours are a group if each is -1.
+/// Reads the group of each column. `size` neighbours are a group if each is -1.
 fn read_groups(
     files: &dyn Files,
     tensor: &Stored,
@@ -204,7 +204,6 @@ fn read_groups(
     Ok(Groups::each(groups.collect::<io::Result<_>>()?))
 }
 
-/// A part of a matrix.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) rows: Range<usize>,
@@ -253,13 +252,12 @@ impl Grouped {
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
     }
 
-    /// The elements of a tensor that are numbers themselves.
+    /// Returns the elements of a tensor that are numbers themselves.
     pub(super) fn plain(tensor: &Stored) -> Self {
         let [_, columns] = tensor.matrix();
         Self::new(Matrix::rows(tensor, tensor.dtype, columns), columns)
     }
 
-    /// Adds scales.
     pub(super) fn scaled(mut self, scales: impl Into<Scales>) -> Self {
         self.scales = Some(scales.into());
         self
@@ -319,7 +317,6 @@ impl Grouped {
 }
 
 impl Scales {
-    /// The scales of all groups of a part.
     fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let mut scales = self.first.read(files, part)?;
         let Some((combine, second)) = &self.second else { return Ok(scales) };

@@ -43,7 +43,6 @@ const DTYPES: [(&str, Dtype); 16] = [
     ("Bool", Dtype::BOOL),
 ];
 
-/// The dtype of this name.
 fn dtype_of(name: &str) -> Option<Dtype> {
     DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
 }

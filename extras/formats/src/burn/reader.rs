@@ -43,12 +43,12 @@ impl<S: ReadAt> Reader<S> {
         Self { inner: BufReader::new(cursor), at: 0, len, allowed: limit, limit }
     }
 
-    /// The position in the file.
+    /// Returns the position in the file.
     pub(super) fn position(&self) -> u64 {
         self.at
     }
 
-    /// The number of bytes after it.
+    /// Returns the number of bytes after it.
     pub(super) fn left(&self) -> u64 {
         self.len.saturating_sub(self.at)
     }
@@ -87,7 +87,7 @@ impl<S: ReadAt> Reader<S> {
         Ok(value)
     }
 
-    /// The text of a value.
+    /// Returns the text of a value.
     pub(super) fn text(&mut self, len: u64) -> Result<String> {
         self.count(len)?;
         self.check_left(len)?;
@@ -96,7 +96,7 @@ impl<S: ReadAt> Reader<S> {
         String::from_utf8(bytes).map_err(|_| self.problem("a text is not UTF-8"))
     }
 
-    /// The next value, which must be a text.
+    /// Returns the next value, which must be a text.
     pub(super) fn expect_text(&mut self, what: &str) -> Result<String> {
         match self.value()? {
             Value::Text(len) => self.text(len),

@@ -105,7 +105,7 @@ impl<S: ReadAt> Archive<S> {
         }
     }
 
-    /// Where a storage begins, and how many bytes it has in the archive.
+    /// Returns where a storage begins, and how many bytes it has in the archive.
     pub(super) fn place(&self, storage: usize) -> Result<(Place, u64)> {
         let key = &self.values.storages[storage].key;
         self.values.budget.work_on(&self.root)?;

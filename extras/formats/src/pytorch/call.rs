@@ -32,7 +32,6 @@ impl From<&str> for Wrong {
     }
 }
 
-/// The shape of a tensor.
 pub(super) fn shape(values: &Values, value: Value) -> Result<Vec<usize>, String> {
     let dims = numbers(values, value)?.unwrap_or_default().into_iter();
     let shape = dims.map(|dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>();
@@ -40,7 +39,7 @@ pub(super) fn shape(values: &Values, value: Value) -> Result<Vec<usize>, String>
     Ok(shape.ok_or("the shape of a tensor is not a tuple of numbers")?)
 }
 
-/// One number for each dimension of a tensor; `None` for anything else.
+/// Returns one number for each dimension of a tensor; `None` for anything else.
 pub(super) fn numbers(values: &Values, value: Value) -> Result<Option<Vec<u64>>, String> {
     let Some(items) = values.items(value) else { return Ok(None) };
     // A pickle can use one long list in many tensors.
@@ -52,7 +51,6 @@ pub(super) fn numbers(values: &Values, value: Value) -> Result<Option<Vec<u64>>,
     Ok(items.iter().map(|&item| count(item)).collect())
 }
 
-/// A number that counts something.
 pub(super) fn count(value: Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(number).ok(),

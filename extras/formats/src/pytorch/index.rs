@@ -86,7 +86,7 @@ pub(crate) fn open_index<T: Store>(
     Ok(opened)
 }
 
-/// The text of an index.
+/// Reads the text of an index.
 fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
     let limit = options.limits.directory_bytes;
     if index.byte_len() > limit {
@@ -101,7 +101,7 @@ fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
 /// The names of the tensors of each shard.
 type ShardNames = BTreeMap<String, HashSet<String>>;
 
-/// The shards, and the number of bytes that all tensors should have.
+/// Returns the shards, and the number of bytes that all tensors should have.
 fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     let bad = |problem: String| Error::from(ErrorKind::BadIndex { problem });
     let index: Index<'_> = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
@@ -133,7 +133,6 @@ fn is_safe(name: &str) -> bool {
 
 #[derive(Deserialize)]
 struct Index<'a> {
-    /// Anything.
     #[serde(borrow, default)]
     metadata: Option<&'a RawValue>,
     weight_map: Shards,

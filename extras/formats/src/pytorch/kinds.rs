@@ -58,23 +58,22 @@ fn kind(row: &Row) -> Kind {
     Kind { name: row.name, width: row.width }
 }
 
-/// The type of this name.
 pub(super) fn of_name(name: &str) -> Option<Kind> {
     KINDS.iter().find(|row| row.name == name).map(kind)
 }
 
-/// The type of elements of this dtype.
+/// Returns the type of elements of this dtype.
 pub(super) fn of_dtype(dtype: Dtype) -> Option<Kind> {
     KINDS.iter().find(|row| row.dtype == Some(dtype)).map(kind)
 }
 
-/// The type of the elements of this storage.
+/// Returns the type of the elements of this storage.
 pub(super) fn of_storage(class: &str) -> Option<Kind> {
     KINDS.iter().find(|row| row.storage == class && !class.is_empty()).map(kind)
 }
 
 impl Kind {
-    /// The dtype of such elements, if the format has one.
+    /// Returns the dtype of such elements, if the format has one.
     pub(super) fn dtype(self) -> Option<Dtype> {
         KINDS.iter().find(|row| row.name == self.name)?.dtype
     }

@@ -252,7 +252,7 @@ fn tied<'a>(values: &'a Values, found: &[(String, u32)]) -> Result<HashMap<Key<'
     tied.map(|(key, (name, _))| Ok((key, values.budget.text(name)?))).collect()
 }
 
-/// A tensor in its storage, which begins at a place and has this many bytes.
+/// Returns a tensor in its storage, which begins at a place and has this many bytes.
 fn one(
     values: &Values,
     name: &str,
@@ -285,7 +285,7 @@ fn one(
     Ok(Tensor { name, dtype, shape, data, stored: None })
 }
 
-/// The shape that a tensor of this type has as a safetensors tensor.
+/// Returns the shape that a tensor of this type has as a safetensors tensor.
 fn shape_of(kind: Kind, shape: &[usize]) -> Vec<usize> {
     let mut shape = shape.to_vec();
     if kind.dtype() == Some(Dtype::F4) {

@@ -244,7 +244,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The tables of a module, and its attributes, if an object is a module.
+    /// Returns the tables of a module, and its attributes, if an object is a module.
     fn tables(&self, parts: &[Value]) -> Option<([Value; 3], Value)> {
         let attributes = *parts.last()?;
         let mut tables = [Value::None; 3];
@@ -255,7 +255,7 @@ impl<'a> Search<'a> {
         Some((tables, attributes))
     }
 
-    /// The tensors that `state_dict()` of a module has.
+    /// Adds the tensors of `state_dict()` of a module.
     fn module(&mut self, tables: [Value; 3], attributes: Value) -> Result<()> {
         let values = self.values;
         let hidden = values.get(attributes, "_non_persistent_buffers_set");
@@ -288,7 +288,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// The tensors that `state_dict()` of a module of TorchScript has.
+    /// Adds the tensors of `state_dict()` of a module of TorchScript.
     fn script_module(&mut self, class: &Class, attributes: Value) -> Result<()> {
         let values = self.values;
         let items = values.dict(attributes).unwrap_or_default();
@@ -381,7 +381,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether a value can hold a tensor, or anything else.
+/// Returns whether a value can hold a tensor, or anything else.
 fn is_node(value: Value) -> bool {
     matches!(value, Value::Node(_))
 }

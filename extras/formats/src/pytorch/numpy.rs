@@ -37,7 +37,7 @@ impl Callable {
     }
 }
 
-/// Whether a function makes an array that its state fills.
+/// Returns whether a function makes an array that its state fills.
 fn is_reconstruct((module, name): (&str, &str)) -> bool {
     matches!(module, "numpy.core.multiarray" | "numpy._core.multiarray") && name == "_reconstruct"
 }
@@ -178,7 +178,7 @@ fn descr(values: &Values, dtype: Value) -> Option<String> {
         .then(|| format!("{}{plain}", order.filter(|it| it.len() == 1).unwrap_or("")))
 }
 
-/// Whether the objects of an array are more than texts.
+/// Returns whether the objects of an array are more than texts.
 fn holds_numbers(values: &Values, objects: Value) -> bool {
     let is_number = |&object: &Value| match object {
         Value::None => false,

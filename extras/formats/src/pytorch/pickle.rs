@@ -194,7 +194,7 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// The stack, the marks and the memo. `false` for another opcode.
+    /// Runs an opcode of the stack, the marks or the memo. Returns `false` for another opcode.
     fn stack_or_memo(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::MARK => {
@@ -372,7 +372,7 @@ impl<R: BufRead> Machine<'_, R> {
         self.push(value)
     }
 
-    /// The value on the stack, above the last mark.
+    /// Returns the value on the stack, above the last mark.
     fn top(&self) -> Result<Value> {
         let bottom = self.marks.last().copied().unwrap_or(0);
         match self.stack.last() {
@@ -434,7 +434,7 @@ impl<R: BufRead> Machine<'_, R> {
     }
 }
 
-/// A dictionary of these items.
+/// Returns a dictionary of these items.
 fn dict(items: Vec<(Value, Value)>) -> Node {
     Node::Dict { items, state: Value::None }
 }

@@ -66,7 +66,7 @@ fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Wrong> {
 }
 
 impl Values {
-    /// The position of a storage, which is added if it is new.
+    /// Returns the position of a storage, which is added if it is new.
     fn storage_of(&mut self, key: &str, byte_len: u64, width: u8) -> Result<u32, Wrong> {
         if let Some(&position) = self.by_key.get(key) {
             let known = self.storages[position as usize].byte_len;
@@ -164,7 +164,7 @@ fn known_callable(values: &Values, class: Value) -> Option<KnownCallable> {
     values.class(class).and_then(|(module, name)| KnownCallable::of(module, name))
 }
 
-/// Whether any of these values holds a tensor.
+/// Returns whether any of these values holds a tensor.
 fn hold_tensors(values: &Values, others: &[Value]) -> Result<bool, Wrong> {
     for &other in others {
         if values.holds_tensors(other)? {
@@ -231,7 +231,7 @@ fn count_items(values: &Values, given: &[Value], takes_dicts: bool) -> Option<us
     })
 }
 
-/// The items of dictionaries, and of lists of pairs.
+/// Returns the items of dictionaries, and of lists of pairs.
 fn pairs(values: &Values, given: &[Value]) -> Result<Vec<(Value, Value)>, &'static str> {
     let mut pairs = Vec::new();
     for &argument in given {

@@ -26,7 +26,7 @@ const PREFIX: &str = "__torch__";
 const NATIVE: &str = "__torch__.torch.classes";
 
 impl Class {
-    /// Whether an attribute that is a tensor is a parameter or a buffer.
+    /// Returns whether an attribute that is a tensor is a parameter or a buffer.
     pub(super) fn has(&self, attribute: &str) -> bool {
         !self.lists_buffers || self.state.contains(attribute)
     }
@@ -42,7 +42,7 @@ impl Values {
     }
 }
 
-/// Whether a class of this module is one of TorchScript.
+/// Returns whether a class of this module is one of TorchScript.
 pub(super) fn is_of_code(module: &str) -> bool {
     module.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         && !module.starts_with(NATIVE)
@@ -120,7 +120,7 @@ fn read_file(code: &[u8], module: &str, file: &str, values: &mut Values) -> Resu
     Ok(())
 }
 
-/// The names in a list such as `["weight", "bias", ]`.
+/// Returns the names in a list such as `["weight", "bias", ]`.
 fn quoted(list: &str) -> Option<Vec<String>> {
     let mut rest = list.trim_end().strip_prefix('[')?.strip_suffix(']')?.trim();
     let mut names = Vec::new();

@@ -64,7 +64,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// How many items a container has.
+    /// Returns how many items a container has.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Tuple(items) | Self::List(items) | Self::Object { parts: items, .. } => {
@@ -155,7 +155,6 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// No objects.
     pub(super) fn new(budget: &Budget) -> Self {
         Self {
             budget: budget.clone(),
@@ -180,12 +179,10 @@ impl Values {
         Ok(Value::Node(position))
     }
 
-    /// All objects.
     pub(super) fn nodes(&self) -> impl Iterator<Item = Value> + use<> {
         (0..self.nodes.len()).map(|position| Value::Node(position as u32))
     }
 
-    /// The node of a value, if it has one.
     pub(super) fn node(&self, value: Value) -> Option<&Node> {
         match value {
             Value::Node(position) => self.nodes.get(position as usize),
@@ -193,7 +190,6 @@ impl Values {
         }
     }
 
-    /// The node of a value, to be changed.
     pub(super) fn node_mut(&mut self, value: Value) -> Option<&mut Node> {
         match value {
             Value::Node(position) => self.nodes.get_mut(position as usize),
@@ -225,7 +221,6 @@ impl Values {
         Ok(Some(decoded))
     }
 
-    /// A text.
     pub(super) fn text(&self, value: Value) -> Option<&str> {
         match self.node(value)? {
             Node::Text(text) => Some(text),
@@ -233,7 +228,7 @@ impl Values {
         }
     }
 
-    /// The items of a list or tuple.
+    /// Returns the items of a list or tuple.
     pub(super) fn items(&self, value: Value) -> Option<&[Value]> {
         match self.node(value)? {
             Node::Tuple(items) | Node::List(items) => Some(items),
@@ -241,7 +236,7 @@ impl Values {
         }
     }
 
-    /// The items of a dictionary.
+    /// Returns the items of a dictionary.
     pub(super) fn dict(&self, value: Value) -> Option<&[(Value, Value)]> {
         match self.node(value)? {
             Node::Dict { items, .. } => Some(items),
@@ -255,7 +250,7 @@ impl Values {
         items.clone().find(|(found, _)| self.text(*found) == Some(key)).map(|(_, value)| *value)
     }
 
-    /// The module and the name of a class or function.
+    /// Returns the module and the name of a class or function.
     pub(super) fn class(&self, value: Value) -> Option<(&str, &str)> {
         match self.node(value)? {
             Node::Class { module, name } => Some((module, name)),
@@ -263,7 +258,7 @@ impl Values {
         }
     }
 
-    /// The modules of all classes and functions that are named.
+    /// Returns the modules of all classes and functions that are named.
     pub(super) fn modules(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().filter_map(|node| match node {
             Node::Class { module, .. } => Some(&**module),

@@ -188,7 +188,7 @@ impl<'a> HeaderText<'a> {
     }
 }
 
-/// The error for a name that two tensors have.
+/// Returns the error for a name that two tensors have.
 fn twice(name: &str) -> Error {
     core::Error::from(core::ErrorKind::DuplicateTensor).in_tensor(name)
 }

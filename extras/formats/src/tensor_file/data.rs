@@ -104,7 +104,6 @@ impl From<Reason> for ErrorKind {
 pub(crate) enum Elements {
     /// C order, elements of this many bytes.
     InOrder(usize),
-    /// Strides.
     Strided(Strided),
 }
 

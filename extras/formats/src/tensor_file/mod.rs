@@ -95,9 +95,7 @@ pub struct TensorFile<S = FileSource> {
 /// Where the bytes of the safetensors file come from.
 #[derive(Debug)]
 enum Content<S> {
-    /// One file.
     File(Single<S>),
-    /// The files of a directory.
     #[cfg(feature = "pytorch")]
     Directory(Box<Whole<S>>),
     /// The safetensors files of a directory, which core has assembled.
@@ -108,7 +106,6 @@ enum Content<S> {
 /// The file or archive that holds the tensors.
 #[derive(Debug)]
 pub(crate) enum Container<S> {
-    /// The file itself.
     File(Arc<Input<S>>),
     /// An archive, and its members that are unpacked.
     Zip(Arc<Zipped<S>>, Scratch),
@@ -258,13 +255,13 @@ impl<S: ReadAt> TensorFile<S> {
         &self.notes
     }
 
-    /// Which part of a split file it is.
+    /// Returns which part of a split file it is.
     #[cfg(feature = "gguf")]
     pub(crate) fn split(&self) -> Option<Split> {
         self.split
     }
 
-    /// The names of all tensors, in no order.
+    /// Returns the names of all tensors, in no order.
     #[cfg(feature = "gguf")]
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
@@ -279,7 +276,7 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// Whether [`into_layout`](Self::into_layout) would give this.
+    /// Returns whether [`into_layout`](Self::into_layout) would give this.
     pub(crate) fn has_layout(&self, (header, spans): &(Vec<u8>, Vec<Span>)) -> bool {
         match &self.content {
             Content::File(file) => file.header == *header && file.spans == *spans,
@@ -309,7 +306,7 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// The file, or the files of the directory.
+    /// Returns the file, or the files of the directory.
     fn inputs(&self) -> impl Iterator<Item = &Input<S>> {
         let (single, several) = match &self.content {
             Content::File(file) => (Some(file.container.input()), &[][..]),
@@ -332,7 +329,7 @@ impl<S> Container<S> {
 }
 
 impl<S: ReadAt + 'static> TensorFile<S> {
-    /// The bytes of the safetensors file.
+    /// Returns the bytes of the safetensors file.
     fn content(&self) -> &dyn ReadAt {
         match &self.content {
             Content::File(file) => file,

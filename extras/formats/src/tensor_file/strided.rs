@@ -49,7 +49,7 @@ pub(crate) enum Placement {
 }
 
 impl Placement {
-    /// The placement of a tensor with elements of `width` bytes: 1, 2, 4, 8 or 16.
+    /// Makes the placement of a tensor with elements of `width` bytes: 1, 2, 4, 8 or 16.
     ///
     /// `None` if the tensor reaches past `available` elements, or past 2⁶⁴. `shape` and `strides`
     /// have the same length.
@@ -89,7 +89,7 @@ impl Placement {
 }
 
 impl Strided {
-    /// The bytes of an element.
+    /// Returns the bytes of an element.
     pub(super) fn width(&self) -> usize {
         self.width
     }

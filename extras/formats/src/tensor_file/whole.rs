@@ -82,7 +82,7 @@ pub(crate) struct Archived {
 }
 
 impl Region {
-    /// All of a tensor of this shape.
+    /// Returns all of a tensor of this shape.
     pub(crate) fn whole(shape: &[usize]) -> Self {
         Self::Box { offsets: vec![0; shape.len()], sizes: shape.to_vec() }
     }
@@ -94,7 +94,7 @@ impl Region {
         })
     }
 
-    /// The piece that begins at a byte of a source.
+    /// Returns the piece that begins at a byte of a source.
     fn at(self, source: usize, offset: u64) -> TensorPiece {
         match self {
             Self::Box { offsets, sizes } => TensorPiece::new(source, offset, offsets, sizes),
@@ -222,7 +222,7 @@ fn add_aliases(
     Ok(())
 }
 
-/// The one file of whole tensors that core has made.
+/// Returns the one file of whole tensors that core has made.
 pub(super) fn assembled<S>(whole: &Checkpoint<Assembled<S>>) -> &Assembled<S> {
     whole.files()[0].safetensors().source()
 }

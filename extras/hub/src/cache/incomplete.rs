@@ -57,7 +57,7 @@ impl Incomplete {
         Ok(Self { file, path, len: 0 })
     }
 
-    /// The bytes that are there already.
+    /// Returns the bytes that are there already.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -167,7 +167,7 @@ impl Left {
     }
 }
 
-/// The unfinished downloads of a blob, the longest first.
+/// Returns the unfinished downloads of a blob, the longest first.
 fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<Left>> {
     let is_of_blob = |name: &str| {
         let between = name.strip_prefix(etag.as_str()).and_then(|rest| rest.strip_suffix(SUFFIX));

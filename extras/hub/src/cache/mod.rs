@@ -85,7 +85,7 @@ impl Cache {
         Environment::PROCESS.cache().map(Self::at)
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -125,12 +125,12 @@ pub struct CachedRepo {
 const LONGEST_REF: u64 = 1000;
 
 impl CachedRepo {
-    /// The repository.
+    /// Returns the repository.
     pub fn id(&self) -> &RepoId {
         &self.id
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -153,7 +153,7 @@ impl CachedRepo {
         Ok(commit.filter(Revision::is_commit))
     }
 
-    /// The directory of a commit's files. It need not exist.
+    /// Returns the directory of a commit's files. It need not exist.
     pub(crate) fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
         self.dir.join("snapshots").join(commit.as_str())
     }
@@ -165,17 +165,15 @@ impl CachedRepo {
 
 #[cfg(feature = "download")]
 impl CachedRepo {
-    /// The path of a blob.
     pub(crate) fn blob(&self, etag: &crate::etag::Etag) -> PathBuf {
         self.blobs().join(etag.as_str())
     }
 
-    /// The path of the lock of a blob.
     pub(crate) fn lock_path(&self, etag: &crate::etag::Etag) -> PathBuf {
         self.locks.join(format!("{etag}.lock"))
     }
 
-    /// The path of a file in a snapshot. Its name has been checked.
+    /// Returns the path of a file in a snapshot. Its name has been checked.
     pub(crate) fn pointer(&self, commit: &Revision, name: &str) -> PathBuf {
         joined(&self.snapshot_dir(commit), name)
     }
@@ -210,7 +208,7 @@ fn create_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// A path below a directory, from a name with `/`; the directory itself for an empty one.
+/// Returns a path below a directory, from a name with `/`; the directory itself for an empty one.
 pub(crate) fn joined(dir: &Path, name: &str) -> PathBuf {
     let mut path = dir.to_owned();
     path.extend(name.split('/').filter(|part| !part.is_empty()));

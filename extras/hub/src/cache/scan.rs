@@ -60,7 +60,7 @@ impl CachedRepo {
         Ok(revisions)
     }
 
-    /// The branches and tags, sorted, and their commits when they were last downloaded.
+    /// Returns the branches and tags, sorted, and their commits when they were last downloaded.
     fn revisions(&self) -> Result<Vec<(Revision, Revision)>> {
         let mut revisions = Vec::new();
         for name in files_below(&self.dir.join("refs"))? {
@@ -123,7 +123,8 @@ fn below(dir: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// Whether a process that was killed may have left the file while it made a link: see `link`.
+/// Returns whether a process that was killed may have left the file while it made a link: see
+/// `link`.
 fn is_temporary(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     let digits = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".tmp"));

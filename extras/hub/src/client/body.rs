@@ -91,7 +91,7 @@ fn check_whole(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Fai
     check_length(answer, size)
 }
 
-/// The failure of an answer that is no file. A signed address may have expired.
+/// Returns the failure of an answer that is no file. A signed address may have expired.
 fn refused(answer: &Answer, has_token: bool) -> Failure {
     match (passing_or_final(answer, has_token), answer.status()) {
         (Failure::Final(error), 401 | 403 | 404 | 410) => Failure::Expired(error),

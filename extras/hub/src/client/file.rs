@@ -121,7 +121,7 @@ impl HubFile {
         &self.resolved.commit
     }
 
-    /// The name of the file in the repository.
+    /// Returns the name of the file in the repository.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }

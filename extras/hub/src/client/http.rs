@@ -82,17 +82,17 @@ impl Http {
         Ok(Self { agent, endpoint, token, proxies, was_reached: AtomicBool::new(false) })
     }
 
-    /// The address of the Hub.
+    /// Returns the address of the Hub.
     pub(super) fn endpoint(&self) -> &Url {
         &self.endpoint
     }
 
-    /// Whether there is a token.
+    /// Returns whether there is a token.
     pub(super) fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Whether a server has answered since this sender was made.
+    /// Returns whether a server has answered since this sender was made.
     pub(super) fn was_reached(&self) -> &AtomicBool {
         &self.was_reached
     }
@@ -173,7 +173,7 @@ fn through(error: Error, proxy: &Proxy) -> Error {
     ErrorKind::Network { host: host.clone(), problem }.into()
 }
 
-/// Whether an error says that no connection to the server came about.
+/// Returns whether an error says that no connection to the server came about.
 fn is_unreached(error: &ureq::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     use ureq::Timeout::{Connect, Resolve};
@@ -215,17 +215,17 @@ impl Answer {
         self.response.status().as_u16()
     }
 
-    /// Whether it sends to another address.
+    /// Returns whether it sends to another address.
     pub(super) fn is_redirect(&self) -> bool {
         matches!(self.status(), 301 | 302 | 303 | 307 | 308)
     }
 
-    /// A header, if it has text.
+    /// Returns a header, if it has text.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok().map(str::trim)
     }
 
-    /// A header that is a number.
+    /// Returns a header that is a number.
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.header(name)?.parse().ok()
     }
@@ -249,7 +249,7 @@ impl Answer {
         }
     }
 
-    /// The error of an answer that breaks a rule.
+    /// Returns the error of an answer that breaks a rule.
     pub(super) fn bad(&self, problem: impl Into<String>) -> Error {
         ErrorKind::BadAnswer { host: self.url.host(), problem: problem.into() }.into()
     }
@@ -268,7 +268,7 @@ impl Answer {
     }
 }
 
-/// The certificates in a PEM file.
+/// Returns the certificates in a PEM file.
 fn trusted(path: &Path) -> Result<RootCerts> {
     let pem = environment::read(path)?;
     let certificates: Vec<_> = parse_pem(&pem)

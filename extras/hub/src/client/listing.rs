@@ -149,7 +149,7 @@ impl Client {
         Ok(entries)
     }
 
-    /// The address of the next page of a list, which is the Hub's.
+    /// Returns the address of the next page of a list, which is the Hub's.
     #[cfg(feature = "remote")]
     fn next_page(&self, answer: &Answer) -> Result<Option<Url>> {
         let links = answer.header("link").unwrap_or_default().split(',');

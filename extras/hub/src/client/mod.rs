@@ -84,7 +84,7 @@ impl Client {
         Ok(Self { shared: Arc::new(Shared { http, endpoint, patience, follow_renames }) })
     }
 
-    /// The address of the Hub, without `/` at its end.
+    /// Returns the address of the Hub, without `/` at its end.
     fn endpoint(&self) -> &str {
         &self.shared.endpoint
     }

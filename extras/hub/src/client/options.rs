@@ -22,7 +22,6 @@ pub struct ClientOptions {
 pub(super) enum TokenChoice {
     /// The environment's token, if there is one.
     Environment,
-    /// None.
     Anonymous,
     /// This text, which has not been checked yet.
     Given(Secret),

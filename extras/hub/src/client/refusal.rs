@@ -19,7 +19,7 @@ pub(super) struct RequestSubject<'a> {
 }
 
 impl RequestSubject<'_> {
-    /// The failure that the Hub's answer means.
+    /// Returns the failure that the Hub's answer means.
     pub(super) fn refusal(&self, answer: &Answer) -> Failure {
         let status = answer.status();
         let has_token = self.has_token;
@@ -60,7 +60,7 @@ impl RequestSubject<'_> {
     }
 }
 
-/// The failure of a status that has no special meaning on the Hub.
+/// Returns the failure of a status that has no special meaning on the Hub.
 pub(super) fn passing_or_final(answer: &Answer, has_token: bool) -> Failure {
     let wait = answer.number("retry-after").map(Duration::from_secs);
     let status = answer.status();

@@ -83,7 +83,7 @@ impl Client {
         Err(ErrorKind::BadAnswer { host: self.http().endpoint().host(), problem }.into())
     }
 
-    /// The address of a file on the Hub.
+    /// Returns the address of a file on the Hub.
     fn at_file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<Url> {
         let path = percent_encoded(path, true);
         if repo.is_bucket() {
@@ -93,7 +93,7 @@ impl Client {
         self.at(&format!("/{repo}/resolve/{revision}/{path}"))
     }
 
-    /// An address on the Hub.
+    /// Returns an address on the Hub.
     pub(super) fn at(&self, path: &str) -> Result<Url> {
         let endpoint = self.endpoint();
         let bad = |problem| ErrorKind::BadEndpoint { found: endpoint.into(), problem }.into();
@@ -118,7 +118,7 @@ impl Client {
         RepoId::parse(name).ok().filter(|name| name != repo)
     }
 
-    /// The new repository, if renames are followed.
+    /// Returns the new repository, if renames are followed.
     pub(super) fn renamed(&self, new: RepoId) -> Result<RepoId> {
         // Not by default: the next owner of the old name decides where it leads.
         if self.shared.follow_renames {
@@ -150,7 +150,6 @@ fn etag_of(answer: &Answer) -> Result<Option<Etag>> {
     Etag::of_header(header, is_linked).map(Some).ok_or_else(bad)
 }
 
-/// The size of the file.
 fn size_of(answer: &Answer) -> Result<Option<u64>> {
     if let Some(header) = answer.header("x-linked-size") {
         return header.parse().map(Some).map_err(|_| answer.bad("its X-Linked-Size is no number"));
@@ -166,7 +165,7 @@ fn lacks(answer: &Answer, what: &str) -> Failure {
     Failure::Final(answer.bad(format!("it does not say the {what} of the file; is it a Hub?")))
 }
 
-/// The error of a file that is not the same any more.
+/// Returns the error of a file that is not the same any more.
 pub(super) fn changed(before: &Resolved, now: &Resolved) -> Option<Error> {
     let error = |what, before: String, now: String| {
         Some(Error::from(ErrorKind::Changed { what, before, now }))

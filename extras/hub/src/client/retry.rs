@@ -34,12 +34,12 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// A failure that may pass at any time.
+    /// Makes a failure that may pass at any time.
     pub(super) fn passing(error: impl Into<Error>) -> Self {
         Self::Passing { error: error.into(), wait: None }
     }
 
-    /// The failure with another error.
+    /// Returns the failure with another error.
     pub(super) fn map(self, change: impl FnOnce(Error) -> Error) -> Self {
         match self {
             Self::Final(error) => Self::Final(change(error)),

@@ -130,7 +130,7 @@ fn is_wrong(error: &Error) -> bool {
     matches!(error.other(), Some(ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. }))
 }
 
-/// Whether an error of the system says that a file is not there.
+/// Returns whether an error of the system says that a file is not there.
 fn is_absent(error: &Error) -> bool {
     matches!(error.kind(), core::ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }

@@ -154,7 +154,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Whether any file was missing.
+    /// Returns whether any file was missing.
     fn has_fetched(&self) -> bool {
         self.has_fetched.load(Ordering::Relaxed)
     }

@@ -42,7 +42,7 @@ impl Meter {
         Self { callback, done, total, stop: AtomicBool::new(false) }
     }
 
-    /// The flag that stops all threads.
+    /// Returns the flag that stops all threads.
     pub(super) fn stop(&self) -> &AtomicBool {
         &self.stop
     }

@@ -78,7 +78,7 @@ impl<'a> WantedFiles<'a> {
         self.excluded.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// The files that the patterns match, in the Hub's order, without duplicates.
+    /// Returns the files that the patterns match, in the Hub's order, without duplicates.
     pub(super) fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
         for pattern in &self.patterns {
             if !listed.iter().any(|name| pattern.matches(name)) {
@@ -98,7 +98,8 @@ impl<'a> WantedFiles<'a> {
         Ok(names)
     }
 
-    /// Whether there must be a file that a pattern matches, because no checkpoint is wanted.
+    /// Returns whether there must be a file that a pattern matches, because no checkpoint is
+    /// wanted.
     fn wants_only_files(&self) -> bool {
         self.checkpoint.is_none() && !self.patterns.is_empty()
     }
@@ -233,7 +234,7 @@ fn has(listed: &[String], path: &str) -> bool {
     listed.iter().any(|name| name == path || is_below(name))
 }
 
-/// A relative path with `/` on every system.
+/// Returns a relative path with `/` on every system.
 fn slashed(path: &Path) -> Option<String> {
     let parts: Option<Vec<_>> = path.iter().map(|part| part.to_str()).collect();
     Some(parts?.join("/"))

@@ -50,7 +50,8 @@ impl HttpService for Bounded {
     }
 }
 
-/// All bytes of an answer without a range, which arrive in pieces. The answer of an error is cut.
+/// Returns all bytes of an answer without a range, which arrive in pieces. The answer of an error
+/// is cut.
 pub(super) async fn whole(
     status: StatusCode,
     arriving: impl Stream<Item = Result<Bytes, HttpError>>,
@@ -64,7 +65,8 @@ pub(super) async fn whole(
     Ok(whole)
 }
 
-/// The first bytes of a body, at most `most`. More are an error, unless the body `may_be_cut`.
+/// Returns the first bytes of a body, at most `most`. More are an error, unless the body
+/// `may_be_cut`.
 async fn start(
     arriving: impl Stream<Item = Result<Bytes, HttpError>>,
     most: usize,

@@ -132,7 +132,7 @@ fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     attempt.follow()
 }
 
-/// The proxies of the options or, without any, of the environment.
+/// Returns the proxies of the options or, without any, of the environment.
 fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     use ClientConfigKey as Key;
     let proxies = match options.get_config_value(&Key::ProxyUrl) {
@@ -145,7 +145,7 @@ fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     proxies.map_err(|error| Error::Generic { store: "HTTP client", source: Box::new(error) })
 }
 
-/// TLS with the certificates that the system trusts.
+/// Returns TLS with the certificates that the system trusts.
 fn tls() -> object_store::Result<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)

@@ -40,7 +40,7 @@ impl Secrets {
         Self(values.filter(|value| value.len() > 5).map(str::to_owned).collect())
     }
 
-    /// The error of a store, as one of input and output.
+    /// Returns the error of a store, as one of input and output.
     pub(super) fn io(&self, error: &Error) -> io::Error {
         let (kind, what) = match error {
             Error::NotFound { .. } => (io::ErrorKind::NotFound, "the store has no such object"),
@@ -110,7 +110,7 @@ impl Secrets {
     }
 }
 
-/// An address without user, password and query, which may be credentials.
+/// Returns an address without user, password and query, which may be credentials.
 pub(super) fn shown_address(address: &str) -> String {
     let address = address.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };

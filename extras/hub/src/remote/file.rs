@@ -106,19 +106,16 @@ impl Fetched {
 }
 
 impl RemoteFile {
-    /// A file of the disk.
     pub(super) fn on_disk(file: FileSource) -> Self {
         Self(Source::Disk(file))
     }
 
-    /// Opens an object.
     pub(super) async fn open(service: Arc<Service>, path: Path) -> io::Result<Self> {
         let (object, start) = Object::open(service, path, START).await?;
         let origin = Origin::Object(Arc::new(object));
         Ok(Self(Source::Remote(Fetched { origin, start })))
     }
 
-    /// Opens a file on the Hub.
     pub(super) fn of_hub(file: HubFile, slots: Arc<Slots>) -> io::Result<Self> {
         let mut start = vec![0; file.byte_len().min(START) as usize];
         file.read_exact_at(&mut start, 0)?;

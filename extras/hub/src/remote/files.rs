@@ -16,10 +16,10 @@ pub(super) trait Files: Send + Sync {
     /// Opens a file; `None` if there is none of this key.
     fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>>;
 
-    /// Whether a file exists, if that is known without a request.
+    /// Returns whether a file exists, if that is known without a request.
     fn knows(&self, key: &str) -> Option<bool>;
 
-    /// The entries of a directory; `None` if the store cannot list.
+    /// Returns the entries of a directory; `None` if the store cannot list.
     fn list(&self, directory: &str) -> io::Result<Option<Vec<StoreEntry>>>;
 
     /// Returns the present version of a file; `None` if there is none of this key. `fetched` is the

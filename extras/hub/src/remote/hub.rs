@@ -39,7 +39,7 @@ struct State {
 }
 
 impl HubFiles {
-    /// The repository of an address. No request is made.
+    /// Returns the repository of an address. No request is made.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
         let repo = address.repo().clone();
         let cached = match Cache::from_environment() {
@@ -132,7 +132,7 @@ impl HubFiles {
     }
 }
 
-/// The client that the options and the environment describe.
+/// Returns the client that the options and the environment describe.
 fn client(options: &RemoteOptions) -> Result<Client> {
     let retries = u32::try_from(options.retries).unwrap_or(u32::MAX);
     let mut client = ClientOptions::new().retries(retries);
@@ -224,7 +224,7 @@ impl Files for HubFiles {
     }
 }
 
-/// An entry of a directory of a bucket.
+/// Returns an entry of a directory of a bucket.
 fn entry(listed: BucketEntry) -> Option<StoreEntry> {
     let kind = match listed.kind.as_str() {
         "file" => FileKind::File,

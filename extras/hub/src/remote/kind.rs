@@ -57,7 +57,7 @@ impl AddressKind {
         row.map(|(_, kind)| *kind)
     }
 
-    /// How the variables begin that configure such a place.
+    /// Returns how the variables begin that configure such a place.
     pub(super) fn variables(self) -> Option<&'static str> {
         match self {
             Self::S3 => Some("AWS_"),

@@ -143,7 +143,7 @@ pub fn open(address: &str) -> Result<Checkpoint<Assembled<RemoteFile>>> {
 }
 
 impl RemoteOptions {
-    /// [`open`] with these options.
+    /// Opens a checkpoint like [`open`], with these options.
     ///
     /// ```
     /// use safetensors_hub::remote::{self, RemoteOptions};

@@ -91,7 +91,7 @@ impl Service {
         self.ask(async move { together(LISTING, store.list_with_delimiter(Some(&key))).await })
     }
 
-    /// The error of a store, as one of input and output.
+    /// Returns the error of a store, as one of input and output.
     pub(super) fn io(&self, error: &object_store::Error) -> io::Error {
         self.secrets.io(error)
     }
@@ -115,7 +115,7 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
-    /// The pieces in their order.
+    /// Returns the pieces in their order.
     pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().map(|bytes| &bytes[..])
     }
@@ -180,12 +180,10 @@ impl Object {
         Ok((object, start))
     }
 
-    /// The number of bytes.
     pub(super) fn byte_len(&self) -> u64 {
         self.meta.size
     }
 
-    /// The [version](version_of).
     pub(super) fn version(&self) -> String {
         version_of(&self.meta)
     }
@@ -277,7 +275,8 @@ impl Object {
         Ok(answer.into_stream())
     }
 
-    /// The ETag, if a server can compare it byte by byte. A weak one never matches a condition.
+    /// Returns the ETag, if a server can compare it byte by byte. A weak one never matches a
+    /// condition.
     fn strong_tag(&self) -> Option<String> {
         self.meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"))
     }

@@ -92,7 +92,7 @@ impl RemoteOptions {
         of_environment.chain(self.pairs.iter().cloned()).collect()
     }
 
-    /// The values that no message may show.
+    /// Returns the values that no message may show.
     pub(super) fn secrets(pairs: &[(String, String)]) -> Secrets {
         Secrets::among(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
     }

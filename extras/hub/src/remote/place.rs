@@ -52,7 +52,7 @@ impl RemotePlace {
             .map_err(|error| Error::from(ErrorKind::Io(error)).in_file(shown_address(address)))
     }
 
-    /// The place of an address, if its store takes files.
+    /// Returns the place of an address, if its store takes files.
     pub(super) fn writable(address: &str, options: &RemoteOptions) -> Result<Self> {
         let place = Self::of(address, options)?;
         if !place.lists {

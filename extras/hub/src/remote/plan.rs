@@ -90,7 +90,6 @@ impl<'a> Request<'a> {
         self.pieces.push(piece);
     }
 
-    /// The range to fetch.
     pub(super) fn range(&self) -> Range<u64> {
         self.range.clone()
     }
@@ -121,7 +120,7 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// Whether all bytes have arrived.
+    /// Returns whether all bytes have arrived.
     pub(super) fn is_filled(&self) -> bool {
         self.next == self.range.end
     }
@@ -133,8 +132,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The first byte of each request, and the one after its last, for ranges given by offset and
-    /// length.
+    /// Returns the first byte of each request, and the one after its last, for ranges given by
+    /// offset and length.
     fn planned(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut memory: Vec<_> = ranges.iter().map(|&(_, len)| vec![0; len as usize]).collect();
         let each = ranges.iter().zip(&mut memory);

@@ -67,7 +67,7 @@ impl<C: HttpService> HttpService for Reaching<C> {
     }
 }
 
-/// Whether an error says that no connection to the server came about.
+/// Returns whether an error says that no connection to the server came about.
 fn is_unreached(error: &HttpError) -> bool {
     // One that takes too long counts as a timeout.
     let source = std::error::Error::source(error);
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// The kind of the error of a request, if there is one.
+    /// Returns the kind of the error of a request, if there is one.
     fn ask(client: &HttpClient) -> Option<HttpErrorKind> {
         let client = client.clone();
         let request = HttpRequest::new(Bytes::new().into());

@@ -49,7 +49,6 @@ const STANDARD: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub struct RemoteStore {
-    /// The path of the address.
     path: PathBuf,
     /// `None` for the local disk.
     remote: Option<Remote>,
@@ -85,7 +84,6 @@ impl RemoteStore {
         Ok(Self::with(Box::new(HubFiles::of(&address, options)?), root, address.to_string()))
     }
 
-    /// The store of a place.
     pub(super) fn of(place: &RemotePlace) -> Self {
         Self::with(Box::new(Objects::of(place)), place.root.clone(), place.shown.clone())
     }
@@ -103,7 +101,7 @@ impl RemoteStore {
 }
 
 impl Remote {
-    /// The key of a file, given its path.
+    /// Returns the key of a file, given its path.
     fn key(&self, path: &Path) -> io::Result<String> {
         let foreign = || {
             let message = format!("the path is not below {}", self.root);
@@ -120,7 +118,7 @@ impl Remote {
         Ok(key)
     }
 
-    /// Whether a file exists. It is kept if that took fetching it.
+    /// Returns whether a file exists. It is kept if that took fetching it.
     fn is_file(&self, key: &str) -> io::Result<bool> {
         if let Some(is_file) = self.files.knows(key) {
             return Ok(is_file);
@@ -228,7 +226,7 @@ impl Remote {
     }
 }
 
-/// The key of a file in a directory.
+/// Returns the key of a file in a directory.
 fn child(directory: &str, name: &str) -> String {
     match directory {
         "" => name.to_owned(),

@@ -43,12 +43,12 @@ const RSA: [(&str, SignatureHash); 3] = [
 ];
 
 impl Certificate {
-    /// Whether this certificate names another as its issuer.
+    /// Returns whether this certificate names another as its issuer.
     pub(super) fn names_issuer(&self, issuer: &Self) -> bool {
         self.parsed.tbs_certificate().issuer() == issuer.parsed.tbs_certificate().subject()
     }
 
-    /// Why this certificate may not issue others, with `below` further issuers below it.
+    /// Returns why this certificate may not issue others, with `below` further issuers below it.
     pub(super) fn why_no_issuer(&self, below: usize) -> Option<&'static str> {
         let inner = self.parsed.tbs_certificate();
         match inner.get_extension::<BasicConstraints>() {
@@ -69,7 +69,7 @@ impl Certificate {
         self.signs_code().err()
     }
 
-    /// A critical extension that is not obeyed here, such as constraints of names.
+    /// Returns a critical extension that is not obeyed here, such as constraints of names.
     pub(super) fn unknown_extension(&self) -> Option<ObjectIdentifier> {
         let extensions = self.parsed.tbs_certificate().extensions()?;
         let unknown = extensions.iter().find(|it| it.critical && !KNOWN.contains(&it.extn_id));

@@ -55,18 +55,18 @@ impl Certificate {
         &self.der
     }
 
-    /// The name of whom the certificate is about.
+    /// Returns the name of whom the certificate is about.
     pub(crate) fn subject(&self) -> String {
         self.parsed.tbs_certificate().subject().to_string()
     }
 
-    /// Whether it names itself as its issuer, as roots do.
+    /// Returns whether it names itself as its issuer, as roots do.
     pub(crate) fn is_self_issued(&self) -> bool {
         let inner = self.parsed.tbs_certificate();
         inner.subject() == inner.issuer()
     }
 
-    /// The key, if it can sign models.
+    /// Returns the key, if it can sign models.
     pub(crate) fn key(&self) -> Result<PublicKey> {
         let info = self.parsed.tbs_certificate().subject_public_key_info().to_der();
         let info = info.map_err(|error| self.error(error.to_string()))?;

@@ -50,7 +50,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Whether the path, which begins at the leaf, can be continued to a root.
+    /// Returns whether the path, which begins at the leaf, can be continued to a root.
     fn find(&mut self, path: &mut Vec<&'a Certificate>) -> bool {
         let Some(&last) = path.last() else { return false };
         if let Err(problem) = check_itself(last, self.at) {
@@ -113,7 +113,7 @@ fn check_itself(certificate: &Certificate, at: SystemTime) -> Result<(), String>
 }
 
 impl Certificate {
-    /// The first moment at which it is valid.
+    /// Returns the first moment at which it is valid.
     pub(crate) fn not_before(&self) -> SystemTime {
         self.parsed.tbs_certificate().validity().not_before.to_system_time()
     }

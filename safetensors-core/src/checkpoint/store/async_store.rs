@@ -140,7 +140,6 @@ pub struct Fetched<S> {
 }
 
 impl<S> Fetched<S> {
-    /// Nothing so far.
     fn new() -> Self {
         Self { owner: Task::new(), files: Vec::new(), failed: Vec::new() }
     }
@@ -269,7 +268,7 @@ where
         Ok(fetched)
     }
 
-    /// [`read_tensors`], asynchronously, with the same results, errors and options, except that
+    /// Reads tensors asynchronously, with the results and options of [`read_tensors`], except that
     /// [progress](LoadOptions::progress) counts bytes in the file, as they arrive. Up to 64 MiB of
     /// tensors are fetched together, then converted, and then dropped: until then they are in
     /// memory twice. A larger tensor is fetched alone.

@@ -22,7 +22,6 @@ pub(super) struct Wanted<S> {
     pub(super) of: usize,
 }
 
-/// One request.
 pub(super) struct Request<S> {
     pub(super) file: Arc<Held<S>>,
     pub(super) range: Range<u64>,
@@ -62,7 +61,7 @@ pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> V
 }
 
 impl<S: AsyncReadAt> Request<S> {
-    /// Whether this request may also fetch a range that does not begin before its end.
+    /// Returns whether this request may also fetch a range that does not begin before its end.
     fn may_take(&self, file: &Arc<Held<S>>, range: &Range<u64>, most: u64) -> bool {
         if !Arc::ptr_eq(&self.file, file) {
             return false;

@@ -278,14 +278,14 @@ impl<S> fmt::Debug for AsyncFile<S> {
     }
 }
 
-/// The error for something that has not been fetched.
+/// Returns the error for something that has not been fetched.
 pub(super) fn not_fetched(what: &str) -> io::Error {
     let message =
         format!("{what} not been fetched: read by `AsyncStore::run`, or fetch the tensors before");
     io::Error::new(io::ErrorKind::WouldBlock, message)
 }
 
-/// Whether an error says that something has not been fetched.
+/// Returns whether an error says that something has not been fetched.
 pub(in crate::checkpoint) fn is_not_fetched(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
 }

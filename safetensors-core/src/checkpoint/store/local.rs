@@ -58,7 +58,7 @@ fn version(file: &File) -> io::Result<String> {
     Ok(format!("{:?} {} {:?}", Identity::of(file)?, metadata.len(), metadata.modified()))
 }
 
-/// Whether an error says that there is no such file.
+/// Returns whether an error says that there is no such file.
 pub(in crate::checkpoint) fn is_not_found(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }
@@ -114,7 +114,6 @@ impl Store for PerhapsLocal {
     }
 }
 
-/// The entries of a directory.
 fn list(directory: &Path) -> io::Result<Vec<StoreEntry>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(directory)? {

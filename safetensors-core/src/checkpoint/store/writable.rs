@@ -33,10 +33,10 @@ pub trait WritableDirectory {
     /// The store of the directory.
     type Store: Store;
 
-    /// The store, to read the earlier checkpoint.
+    /// Returns the store, to read the earlier checkpoint.
     fn store(&self) -> &Self::Store;
 
-    /// The path of the directory in the store. Errors show it.
+    /// Returns the path of the directory in the store. Errors show it.
     fn path(&self) -> PathBuf;
 
     /// Writes a file of tensors. No reader finds it before [`place`](Self::place).

@@ -62,7 +62,7 @@ pub(crate) fn of_tensor<S: ReadAt>(
     Ok(hasher.finish())
 }
 
-/// The SHA-256 of all bytes after the header, read through `buffer`.
+/// Returns the SHA-256 of all bytes after the header, read through `buffer`.
 #[cfg(feature = "sha256")]
 pub(crate) fn of_data<S: ReadAt>(
     file: &SafeTensors<S>,
@@ -88,7 +88,7 @@ pub(crate) fn of_data<S: ReadAt>(_: &SafeTensors<S>, _: &mut Vec<u8>, _: &Meter)
     Err(ErrorKind::FeatureNeeded { feature: "sha256" }.into())
 }
 
-/// The error of a failed read.
+/// Returns the error of a failed read.
 pub(super) fn failed(error: io::Error) -> Error {
     ErrorKind::Io(error).into()
 }

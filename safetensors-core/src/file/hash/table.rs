@@ -52,7 +52,6 @@ pub(crate) enum Fate {
     Removed,
     /// It is removed. It is of no interest in another file.
     Forgotten,
-    /// The change is refused.
     Refused,
     /// It may be wrong afterwards, and the caller can report it.
     Doubtful,
@@ -97,7 +96,7 @@ impl Record {
     }
 }
 
-/// Whether metadata has a record.
+/// Returns whether metadata has a record.
 pub(crate) fn has_records(metadata: &Metadata) -> bool {
     RECORDS.iter().filter_map(Record::key).any(|key| metadata.contains_key(key))
 }

@@ -27,7 +27,7 @@ use crate::format::header::{LENGTH_BYTES, Limits};
 pub struct Digest(u128);
 
 impl Digest {
-    /// The digest of these bytes.
+    /// Returns the digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes))
     }

@@ -16,7 +16,7 @@ use super::read_at::Requests;
 /// by a condition on the ETag, a file that is replaced during the read gives wrong values. The
 /// [version](AsyncReadAt::version) shows whether an index still belongs to its files.
 pub trait AsyncReadAt: Send + Sync {
-    /// The number of bytes, as it was when the source was opened.
+    /// Returns the number of bytes, as it was when the source was opened.
     fn byte_len(&self) -> u64;
 
     /// Fills `buf` with the bytes from `offset` on. The future may be dropped before it is done.

@@ -11,14 +11,14 @@ pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a test simulates a system that lacks a feature.
+/// Returns whether a test simulates a system that lacks a feature.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn lacks(_what: &'static str) -> bool {
     false
 }
 
-/// Whether a test simulates that the process has been killed: then nothing is cleaned up.
+/// Returns whether a test simulates that the process has been killed: then nothing is cleaned up.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn is_killed() -> bool {
@@ -49,7 +49,6 @@ mod armed {
 
     /// How the chosen step fails.
     enum Wanted {
-        /// It fails.
         Failure,
         /// It fails, and so do all later ones, as if the process had ended.
         Crash,
@@ -99,14 +98,14 @@ mod armed {
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
-    /// Whether a test simulates that the process has been killed.
+    /// Returns whether a test simulates that the process has been killed.
     #[cfg(test)]
     pub(crate) fn is_killed() -> bool {
         let crashed = |it: &Armed| it.reached.is_some() && matches!(it.wanted, Wanted::Crash);
         ARMED.with_borrow(|armed| armed.as_ref().is_some_and(crashed))
     }
 
-    /// Whether a test simulates a system that lacks a feature.
+    /// Returns whether a test simulates a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn lacks(what: &'static str) -> bool {
         LACKING.with_borrow(|lacking| lacking.contains(&what))

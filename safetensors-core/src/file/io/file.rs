@@ -74,12 +74,12 @@ impl FileSource {
         Self::of(file.file, path).map_err(|error| Error::io(error, path))
     }
 
-    /// [`open`](FileSource::open) without waiting.
+    /// Opens a file like [`open`](FileSource::open), without waiting.
     pub(crate) fn open_now(path: &Path) -> Result<Self> {
         Self::open_with(path, OpenOptions::new().read(true))
     }
 
-    /// [`open`](FileSource::open), for writing as well, and without waiting.
+    /// Opens a file like [`open`](FileSource::open), also for writing, and without waiting.
     pub(crate) fn open_to_edit(path: &Path) -> Result<Self> {
         Self::open_with(path, OpenOptions::new().read(true).write(true))
     }
@@ -122,7 +122,7 @@ impl FileSource {
         Ok(Self::with_metadata(file, path, &metadata))
     }
 
-    /// A regular file that is open already.
+    /// Makes a source of a regular file that is open already.
     pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self::with_metadata(file, path, &metadata))
@@ -141,8 +141,8 @@ impl FileSource {
         Ok(())
     }
 
-    /// Whether the file begins with the mark of a header that is being written in place, or was
-    /// left half written.
+    /// Returns whether the file begins with the mark of a header that is being written in place, or
+    /// was left half written.
     pub(crate) fn is_marked(&self) -> bool {
         let mut length = [0; LENGTH_BYTES];
         self.read_exact_at(&mut length, 0).is_ok() && is_marked(length)
@@ -163,7 +163,7 @@ impl FileSource {
         }
     }
 
-    /// The path that was opened.
+    /// Returns the path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -184,7 +184,7 @@ impl FileSource {
         Ok(bytes)
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -221,8 +221,8 @@ impl ReadAt for FileSource {
         check()
     }
 
-    /// Whether the file changed so shortly before it was opened that the next change may have got
-    /// the same time.
+    /// Returns whether the file changed so shortly before it was opened that the next change may
+    /// have got the same time.
     fn may_change_unseen(&self) -> bool {
         self.is_young
     }
@@ -236,7 +236,7 @@ impl ReadAt for FileSource {
     }
 }
 
-/// Whether a file changed so shortly ago that the next change may get the same time.
+/// Returns whether a file changed so shortly ago that the next change may get the same time.
 fn is_young(metadata: &Metadata) -> bool {
     let changed = time_of_change(metadata);
     // A time in the future comes from another clock, such as a file server's.
@@ -244,7 +244,7 @@ fn is_young(metadata: &Metadata) -> bool {
     age.is_none_or(|age| age <= TIME_STEP)
 }
 
-/// When the file or its metadata last changed. No program can set this time.
+/// Returns when the file or its metadata last changed. No program can set this time.
 #[cfg(unix)]
 fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     use std::os::unix::fs::MetadataExt;

@@ -168,7 +168,7 @@ pub(crate) fn attempt_of<'p>(index: &Path, path: &'p Path) -> Option<&'p str> {
     is_own.then_some(attempt)
 }
 
-/// Whether a name belongs to an [`attempt_directory`].
+/// Returns whether a name belongs to an [`attempt_directory`].
 fn is_attempt_directory(name: &OsStr) -> bool {
     let stem = name.as_encoded_bytes().strip_suffix(ATTEMPT_SUFFIX.as_bytes());
     let Some(text) = stem.and_then(|stem| std::str::from_utf8(stem).ok()) else { return false };
@@ -208,7 +208,7 @@ pub fn is_temporary_name(name: &OsStr) -> bool {
         || checkpoint_of_temporary(name).is_some()
 }
 
-/// `.NAME`, shortened so that `more` bytes can follow.
+/// Returns `.NAME`, shortened so that `more` bytes can follow.
 fn stem(file_name: &OsStr, more: usize) -> OsString {
     let mut stem = OsString::from(".");
     stem.push(shortened(file_name, NAME_MAX - 1 - more));

@@ -24,7 +24,6 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of an open file.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         system::of(file)
     }
@@ -55,7 +54,7 @@ pub(crate) fn links(file: &File) -> io::Result<u64> {
     system::links(file)
 }
 
-/// The number of this process, 0 where there are none: std panics there.
+/// Returns the number of this process, 0 where there are none: std panics there.
 pub(crate) fn process_id() -> u32 {
     if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
 }

@@ -78,7 +78,7 @@ fn refused_by_windows(name: &str) -> Option<String> {
     None
 }
 
-/// Whether a name in capital letters is a serial or a parallel port, such as `COM1`.
+/// Returns whether a name in capital letters is a serial or a parallel port, such as `COM1`.
 fn is_port(stem: &str) -> bool {
     let number = stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT"));
     let mut number = number.unwrap_or_default().chars();

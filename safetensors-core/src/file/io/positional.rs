@@ -50,7 +50,7 @@ pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) ->
     Ok(())
 }
 
-/// The error for a file that is shorter than the `expected` number of bytes.
+/// Returns the error for a file that is shorter than the `expected` number of bytes.
 #[cold]
 pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
     let found = file.metadata().map(|metadata| format!(", found {}", metadata.len()));
@@ -98,7 +98,6 @@ fn read_vectored_at(_: &File, _: &mut [ReadRange<'_>]) -> io::Result<usize> {
     Ok(0)
 }
 
-/// Writes all of `bytes` at `offset`.
 pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     if let Err(error) = failpoint::hit("write") {
         // The worst case of a real failure is half a write, so this writes half.

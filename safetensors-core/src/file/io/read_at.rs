@@ -48,7 +48,7 @@ use crate::format::slice::read_range::ReadRange;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub trait ReadAt: Send + Sync {
-    /// The number of bytes, as it was when the source was opened.
+    /// Returns the number of bytes, as it was when the source was opened.
     fn byte_len(&self) -> u64;
 
     /// Fills `buf` with the bytes from `offset` on.

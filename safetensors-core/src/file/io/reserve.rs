@@ -71,8 +71,8 @@ pub(crate) fn reserve_ahead(file: &File, start: u64, len: u64) {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn reserve_ahead(_: &File, _: u64, _: u64) {}
 
-/// The file system of a file, if it is a tmpfs. Such a system reserves memory by clearing it, which
-/// takes longer than writing it.
+/// Returns the file system of a file, if it is a tmpfs. Such a system reserves memory by clearing
+/// it, which takes longer than writing it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
     /// From `linux/magic.h`.

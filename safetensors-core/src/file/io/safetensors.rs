@@ -108,7 +108,7 @@ impl<B> SafeTensors<B> {
         self.found.get_or_init(|| Arc::new(find())).downcast_ref()
     }
 
-    /// The header.
+    /// Returns the header.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -123,7 +123,7 @@ impl<B> SafeTensors<B> {
         &self.bytes
     }
 
-    /// The bytes or the source of the file. A change must not affect the header.
+    /// Returns the bytes or the source of the file. A change must not affect the header.
     #[cfg(feature = "std")]
     pub(crate) fn source_mut(&mut self) -> &mut B {
         &mut self.bytes

@@ -12,7 +12,7 @@ use crate::format::error::{Error, ErrorKind};
 #[error("the file has changed since it was opened: {0}")]
 struct Changed(String);
 
-/// Whether an error says that a file has changed since it was opened.
+/// Returns whether an error says that a file has changed since it was opened.
 pub(crate) fn says_changed(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.get_ref().is_some_and(|e| e.is::<Changed>()))
 }
@@ -120,7 +120,7 @@ mod tests {
 
     use crate::file::io::{FileSource, ReadAt};
 
-    /// An open file in a directory, after the clock of the file system has moved on.
+    /// Returns an open file in a directory, after the clock of the file system has moved on.
     fn open(name: &str) -> (tempfile::TempDir, PathBuf, FileSource) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(name);

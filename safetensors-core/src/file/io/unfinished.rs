@@ -87,17 +87,17 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// A hidden file.
+    /// Notes a hidden file.
     pub(crate) fn file(path: &Path) -> Self {
         Self::new(Kind::File, path)
     }
 
-    /// A hidden directory with all that is in it.
+    /// Notes a hidden directory with its content.
     pub(crate) fn directory(path: &Path) -> Self {
         Self::new(Kind::Directory, path)
     }
 
-    /// A directory that was created for an output, to be removed if it is empty.
+    /// Notes a directory that was created for an output, to be removed if it is empty.
     pub(crate) fn made(path: &Path) -> Self {
         Self::new(Kind::Made, path)
     }
@@ -118,7 +118,6 @@ impl Owned {
         Self { number, path, kind: Some(kind), lock: None }
     }
 
-    /// Its absolute path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

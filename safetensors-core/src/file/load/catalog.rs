@@ -29,12 +29,12 @@ impl<S: ReadAt> CheckpointFile<S> {
 }
 
 impl<S> CheckpointFile<S> {
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file's header and source.
+    /// Returns the file's header and source.
     pub fn safetensors(&self) -> &SafeTensors<S> {
         &self.archive
     }
@@ -189,7 +189,7 @@ impl<S> Catalog<S> {
         }
     }
 
-    /// The metadata of all files and of the index.
+    /// Returns the metadata of all files and of the index.
     pub(crate) fn metadata(&self) -> &Metadata {
         static NONE: Metadata = Metadata::new();
         let of_file = || self.files.first().map(|file| file.archive.metadata());
@@ -225,7 +225,7 @@ impl<S> Catalog<S> {
         &self.files
     }
 
-    /// Whether this is a single file without an index.
+    /// Returns whether this is a single file without an index.
     pub(crate) fn is_single_file(&self) -> bool {
         self.table.is_none()
     }
@@ -234,7 +234,7 @@ impl<S> Catalog<S> {
         &self.places
     }
 
-    /// The aliases of the tensor with this name, sorted.
+    /// Returns the aliases of the tensor with this name, sorted.
     pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
         let place = self.named(name).map(|position| self.places[position]);
         let aliases = place.map_or(&[][..], |place| {
@@ -245,7 +245,7 @@ impl<S> Catalog<S> {
         aliases.iter().map(|(_, name)| &**name)
     }
 
-    /// The position of the tensor of this name or alias.
+    /// Returns the position of the tensor of this name or alias.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.named(name).or_else(|| {
             let &place = self.aliases.get(name)?;
@@ -253,7 +253,7 @@ impl<S> Catalog<S> {
         })
     }
 
-    /// The position of the tensor that has this name in its file.
+    /// Returns the position of the tensor that has this name in its file.
     fn named(&self, name: &str) -> Option<usize> {
         match &self.table {
             Some(table) => table.find(name, |i| self.name_at(i)),
@@ -265,7 +265,7 @@ impl<S> Catalog<S> {
         self.info(self.places[i]).map_or("", |(_, info)| info.name())
     }
 
-    /// The tensor at a place, and its file.
+    /// Returns the tensor at a place, and its file.
     pub(super) fn info(&self, place: CatalogPlace) -> Option<(&CheckpointFile<S>, TensorInfo<'_>)> {
         let file = self.files.get(place.file)?;
         Some((file, file.archive.header().tensor_at(place.position)?))

@@ -60,7 +60,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
         }
     }
 
-    /// The quantised weight that has its codes in the tensor.
+    /// Returns the quantised weight that has its codes in the tensor.
     pub(crate) fn weight(&self) -> Result<Option<Weight>> {
         let Some(catalog) = self.catalog else { return OneFile(*self).weight() };
         match catalog.position(self.name()) {
@@ -73,7 +73,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> Catalog<S> {
-    /// The quantised weights, in the order of the tensors that hold their codes.
+    /// Returns the quantised weights, in the order of the tensors that hold their codes.
     pub(crate) fn weights(&self) -> Result<Vec<Weight>> {
         if self.may_have_codes() { self.known()?.weights(self) } else { Ok(Vec::new()) }
     }
@@ -91,7 +91,7 @@ impl<S: ReadAt> Catalog<S> {
 }
 
 impl<S> Catalog<S> {
-    /// Whether any tensor may be codes.
+    /// Returns whether any tensor may be codes.
     fn may_have_codes(&self) -> bool {
         let any = || self.tensors().any(|tensor| may_be_codes(tensor.dtype()));
         !self.is_plain && *self.has_codes.get_or_init(any)
@@ -145,7 +145,7 @@ impl<S: ReadAt> Tensors for Catalog<S> {
 struct OneFile<'a, S>(LazyTensor<'a, S>);
 
 impl<S: ReadAt> OneFile<'_, S> {
-    /// The quantised weight that has its codes in the tensor.
+    /// Returns the quantised weight that has its codes in the tensor.
     fn weight(&self) -> Result<Option<Weight>> {
         let archive = self.0.archive;
         // Empty if no tensor may be codes.

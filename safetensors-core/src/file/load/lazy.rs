@@ -77,7 +77,7 @@ impl<'a, S> LazyTensor<'a, S> {
         Self { info, archive, catalog: None, file, file_index: 0 }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &'a str {
         self.info.name()
     }
@@ -92,17 +92,17 @@ impl<'a, S> LazyTensor<'a, S> {
         self.info.shape()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn element_count(&self) -> u64 {
         self.info.element_count()
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn byte_len(&self) -> u64 {
         self.info.byte_len()
     }
 
-    /// The header's description of the tensor.
+    /// Returns the header's description of the tensor.
     pub fn info(&self) -> TensorInfo<'a> {
         self.info
     }
@@ -124,7 +124,7 @@ impl<'a, S> LazyTensor<'a, S> {
         self.archive.header().data_start() + self.info.data_offsets().start
     }
 
-    /// The source of the tensor's bytes.
+    /// Returns the source of the tensor's bytes.
     #[doc(hidden)]
     pub fn source(&self) -> &'a S {
         self.archive.source()
@@ -158,7 +158,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         .map_err(|error| self.locate(error))
     }
 
-    /// [`read`](LazyTensor::read) with options: several threads for a large tensor, conversion
+    /// Reads the tensor with options: several threads for a large tensor, conversion
     /// while reading, progress and cancelling. [The table](crate::convert) lists the possible
     /// conversions. In addition to the result, memory holds one small piece for each thread in the
     /// file's dtype. [`read_tensors`](crate::load::read_tensors) reads many tensors at once.
@@ -248,7 +248,7 @@ impl<S: ReadAt> SafeTensors<S> {
         Self::from_source_with(source, &Limits::default())
     }
 
-    /// [`from_source`](SafeTensors::from_source) with limits for the header.
+    /// Like [`from_source`](SafeTensors::from_source), with limits for the header.
     pub(crate) fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         match read_header(&source, limits) {
             Ok(header) => Ok(Self::from_parts(header, source)),
@@ -271,7 +271,6 @@ impl<S> SafeTensors<S> {
         self.header().iter().map(|info| LazyTensor::new(info, self, None))
     }
 
-    /// The tensor of this name, if there is one.
     pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.header().get(name).map(|info| LazyTensor::new(info, self, None))
     }
@@ -287,18 +286,16 @@ impl<S> SafeTensors<S> {
     }
 }
 
-/// The tensors of a checkpoint.
 impl<S> Catalog<S> {
     pub(crate) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.places.iter().filter_map(|&place| self.lazy(place))
     }
 
-    /// The aliases, sorted, each with its tensor.
+    /// Returns the aliases, sorted, each with its tensor.
     pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
     }
 
-    /// The tensor of this name or alias.
     pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.tensor_at(self.position(name)?)
     }

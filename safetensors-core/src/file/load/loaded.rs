@@ -69,7 +69,7 @@ impl LoadOptions {
 }
 
 impl DtypePlan {
-    /// The dtype of the tensors in memory.
+    /// Returns the dtype of the tensors in memory.
     #[doc(hidden)]
     pub fn dtype(&self) -> Dtype {
         self.held
@@ -82,7 +82,7 @@ impl DtypePlan {
         if self.pairs { widened_shape(Dtype::C64, Dtype::F32, shape) } else { shape.to_vec() }
     }
 
-    /// The conversion while elements are read, if there is one.
+    /// Returns the conversion while elements are read, if there is one.
     pub(crate) fn conversion(
         &self,
         options: &ConvertOptions,
@@ -93,13 +93,13 @@ impl DtypePlan {
         }
     }
 
-    /// The bytes in memory of a tensor of this shape in the file.
+    /// Returns the bytes in memory of a tensor of this shape in the file.
     pub(crate) fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
         self.conversion(options.conversions())?;
         Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }
 
-    /// Whether nothing follows after the elements are read.
+    /// Returns whether nothing follows after the elements are read.
     pub(crate) fn is_finished_by_reading(&self) -> bool {
         !self.pairs && self.read == self.held
     }

@@ -194,7 +194,7 @@ fn fill<'t, S: ReadAt>(
     Ok(())
 }
 
-/// One tensor of each file, for work that is done once for each file. A file can occur twice.
+/// Returns a tensor of each file, for work that is done once for each file. A file can occur twice.
 pub(crate) fn one_a_file<'t, 'a, S>(
     wanted: &'t [TensorRead<'t, 'a, S>],
 ) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {

@@ -201,7 +201,7 @@ impl LoadOptions {
         self
     }
 
-    /// Whether quantised weights are read as numbers.
+    /// Returns whether quantised weights are read as numbers.
     #[doc(hidden)]
     pub fn reads_numbers(&self) -> bool {
         self.quantized == QuantizedWeights::Numbers
@@ -245,12 +245,11 @@ impl LoadOptions {
         self.work.meter(bytes)
     }
 
-    /// The options of conversions.
     pub(crate) fn conversions(&self) -> &ConvertOptions {
         &self.convert
     }
 
-    /// The number of threads that was set; 0 for the default.
+    /// Returns the number of threads that was set; 0 for the default.
     pub(crate) fn thread_count(&self) -> usize {
         self.work.thread_count()
     }

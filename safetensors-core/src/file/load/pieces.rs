@@ -71,12 +71,12 @@ impl<'a, S> Piece<'a, S> {
         self.start
     }
 
-    /// The number of elements; at least 1.
+    /// Returns the number of elements; at least 1.
     pub fn element_count(&self) -> u64 {
         self.elements
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn byte_len(&self) -> u64 {
         // A sub-byte dtype needs no rounding: an entire tensor fills its bytes, and so does each
         // piece.

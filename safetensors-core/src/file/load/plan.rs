@@ -63,7 +63,7 @@ impl ReadMemory<'_> {
         }
     }
 
-    /// The address range of the memory.
+    /// Returns the address range of the memory.
     fn room(&self) -> Range<*const u8> {
         match self {
             Self::Whole(buf) => buf.room(),
@@ -202,7 +202,7 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
     }
 }
 
-/// The most bytes in memory for a contiguous job.
+/// Returns the most bytes in memory for a contiguous job.
 fn longest<S: ReadAt>(source: &S) -> usize {
     source.requests().map_or(JOB, |requests| requests.byte_len)
 }
@@ -249,7 +249,7 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
 }
 
 impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
-    /// The first tensor of the job.
+    /// Returns the first tensor of the job.
     pub(super) fn tensor(&self) -> &'t LazyTensor<'a, S> {
         self.parts()[0].tensor
     }
@@ -262,12 +262,12 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
         }
     }
 
-    /// The number of bytes that the job fills.
+    /// Returns the number of bytes that the job fills.
     pub(super) fn byte_len(&self) -> u64 {
         self.parts().iter().map(|part| part.place.byte_len() as u64).sum()
     }
 
-    /// The address ranges of the memory that the job fills.
+    /// Returns the address ranges of the memory that the job fills.
     pub(super) fn rooms(&self) -> impl Iterator<Item = Range<*const u8>> {
         self.parts().iter().map(|part| part.place.room())
     }

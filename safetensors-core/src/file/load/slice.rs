@@ -106,17 +106,17 @@ impl<'a, S> LazyTensor<'a, S> {
 }
 
 impl<S> LazySlice<'_, S> {
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.tensor.dtype()
     }
 
-    /// The shape of the slice.
+    /// Returns the shape of the slice.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn byte_len(&self) -> u64 {
         match &self.rows {
             Some(rows) => rows.byte_len(),
@@ -146,12 +146,12 @@ impl<'a, S> LazySlice<'a, S> {
         &self.runs
     }
 
-    /// The rows, if they are given one by one.
+    /// Returns the rows, if they are given one by one.
     pub(super) fn by_rows(&self) -> Option<&Rows> {
         self.rows.as_ref()
     }
 
-    /// The largest gap between runs that are read in one call.
+    /// Returns the largest gap between runs that are read in one call.
     pub(super) fn gap_len(&self) -> u64 {
         self.gap
     }
@@ -218,7 +218,7 @@ pub(crate) fn read_runs<S: ReadAt>(
     Ok(())
 }
 
-/// [`read_runs`] for a source with calls that wait: each call reads many groups.
+/// Like [`read_runs`], for a source with calls that wait: each call reads many groups.
 fn read_together<S: ReadAt>(
     source: &S,
     requests: Requests,
@@ -337,7 +337,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         .map_err(|error| self.tensor.locate(error))
     }
 
-    /// [`read`](LazySlice::read) with options: several threads for a large slice, conversion while
+    /// Reads the slice with options: several threads for a large slice, conversion while
     /// reading, progress and cancelling.
     ///
     /// ```

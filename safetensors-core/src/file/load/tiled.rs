@@ -28,7 +28,7 @@ pub(crate) struct TiledBlock<'t, 'b> {
 }
 
 impl<'t, 'b> TiledBlock<'t, 'b> {
-    /// The bytes of a tensor from `start` on.
+    /// Divides the bytes of a tensor from `start` on among its tiles.
     pub(crate) fn new(tiles: &'t Tiles, start: u64, bytes: &'b mut [u8]) -> Self {
         let range = start..start + bytes.len() as u64;
         let mut direct = Vec::new();

@@ -27,7 +27,6 @@ pub(crate) struct TensorRead<'t, 'a, S> {
 pub(crate) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
 
 impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
-    /// All of a tensor.
     pub(crate) fn whole(tensor: &'t LazyTensor<'a, S>, options: &LoadOptions) -> Result<Self> {
         Ok(Self {
             tensor,
@@ -39,7 +38,6 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
         })
     }
 
-    /// A slice of a tensor.
     pub(crate) fn part(slice: &'t LazySlice<'a, S>, options: &LoadOptions) -> Result<Self> {
         Ok(Self {
             shape: slice.shape(),
@@ -52,7 +50,7 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
 }
 
 impl<'t, S> TensorRead<'t, '_, S> {
-    /// The conversion while its elements are read, if there is one.
+    /// Returns the conversion while its elements are read, if there is one.
     pub(crate) fn conversion(
         &self,
         options: &LoadOptions,

@@ -101,7 +101,7 @@ impl AtomicFile {
         self
     }
 
-    /// [`create`](AtomicFile::create) that replaces any entry at the path, even a link. With
+    /// Like [`create`](AtomicFile::create), but replaces any entry at the path, even a link. With
     /// `permissions_of`, the file gets these permissions before anything is written to it.
     pub(crate) fn create_in_place_of(
         destination: PathBuf,
@@ -113,8 +113,8 @@ impl AtomicFile {
         Self::from_temp(temp, destination, permissions_of)
     }
 
-    /// [`create_in_place_of`](Self::create_in_place_of) with the bytes and permissions of the file
-    /// that is open. On file systems with reflinks it shares the blocks of that file.
+    /// Like [`create_in_place_of`](Self::create_in_place_of), with the bytes and permissions of the
+    /// file that is open. On file systems with reflinks it shares the blocks of that file.
     pub(crate) fn copy_in_place_of(
         destination: PathBuf,
         original: &File,
@@ -148,7 +148,7 @@ impl AtomicFile {
         })
     }
 
-    /// The path that the file will have, after links.
+    /// Returns the path that the file will have, after links.
     pub(super) fn destination(&self) -> &Path {
         &self.destination
     }
@@ -209,8 +209,8 @@ impl AtomicFile {
         self.lock = None;
     }
 
-    /// [`commit`](AtomicFile::commit) after [`begin_commit`](Self::begin_commit). Errors do not
-    /// name the path, so that callers can add another one.
+    /// Like [`commit`](AtomicFile::commit), after [`begin_commit`](Self::begin_commit). Errors do
+    /// not name the path, so that callers can add another one.
     pub(crate) fn commit_held(&mut self) -> Result<()> {
         // Whether this fails or not, other writers wait no longer.
         let lock = self.lock.take();
@@ -265,7 +265,7 @@ pub(crate) fn sync(file: &File) -> io::Result<()> {
     flush(file)
 }
 
-/// [`sync`] of the file at a path.
+/// Like [`sync`], for the file at a path.
 pub(crate) fn sync_path(path: &Path) -> io::Result<()> {
     // Some systems can synchronise only a file that is open for writing. On Unix a file may be
     // read-only.
@@ -393,7 +393,7 @@ pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
     Ok(destination)
 }
 
-/// The path that a chain of links ends at, which need not exist.
+/// Returns the path that a chain of links ends at, which need not exist.
 fn follow_links(path: &Path) -> Result<PathBuf> {
     let mut followed = path.to_owned();
     for _ in 0..=MAX_LINKS {

@@ -106,7 +106,7 @@ impl BackgroundSaver {
         Ok(())
     }
 
-    /// Whether a save runs.
+    /// Returns whether a save runs.
     pub fn is_saving(&self) -> bool {
         self.running.as_ref().is_some_and(|running| !running.thread.is_finished())
     }

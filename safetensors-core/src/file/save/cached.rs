@@ -15,7 +15,7 @@ use crate::format::error::{ErrorKind, Result};
 /// The most links in a row that lead somewhere: the kernel's limit.
 pub(super) const MAX_LINKS: usize = 40;
 
-/// [`refuse_cached`], unless the options of a save allow it.
+/// Like [`refuse_cached`], unless the options of a save allow it.
 pub(crate) fn check_cached(path: &Path, options: &SaveOptions) -> Result<()> {
     if options.replace_cached { Ok(()) } else { refuse_cached(path) }
 }

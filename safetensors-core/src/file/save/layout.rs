@@ -39,7 +39,7 @@ impl Layout {
         Self::plan_named(tensors, options, check_names(tensors)?)
     }
 
-    /// [`plan`](Self::plan) for names that are known to be valid and different.
+    /// Like [`plan`](Self::plan), for names that are known to be valid and different.
     pub(crate) fn plan_named(
         tensors: &[Spec<'_>],
         options: &SaveOptions,
@@ -105,7 +105,6 @@ impl Layout {
         }
     }
 
-    /// The length of the file.
     pub(crate) fn file_len(&self) -> u64 {
         self.places.last().map_or(self.prefix.len() as u64, |(_, range)| range.end)
     }

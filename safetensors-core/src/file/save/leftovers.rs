@@ -48,7 +48,7 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     }
 }
 
-/// [`remove_leftovers`], also in a large directory.
+/// Like [`remove_leftovers`], also in a large directory.
 pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     let Some(listed) = list(directory) else { return };
     for name in listed.of(&checkpoints_of(file_name)) {

@@ -72,7 +72,7 @@ pub(super) fn lock_leftover(_: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Whether a path leads to this file.
+/// Returns whether a path leads to this file.
 pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     if failpoint::lacks("lasting numbers of files") {
         return Ok(false);

@@ -177,7 +177,7 @@ impl SaveOptions {
         self
     }
 
-    /// Whether an existing file is replaced.
+    /// Returns whether an existing file is replaced.
     #[cfg(feature = "std")]
     #[doc(hidden)]
     pub fn overwrites(&self) -> bool {

@@ -114,7 +114,7 @@ pub(crate) fn take_over(from: &Path, to: &Path, otherwise: Option<Rights>) -> io
     }
 }
 
-/// The part of a mode that a file may keep if its owner or group is not the same.
+/// Returns the part of a mode that a file may keep if its owner or group is not the same.
 #[cfg(unix)]
 fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     const SET_USER: u32 = 0o4000;

@@ -14,7 +14,6 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// None yet, of a tensor of this many bytes.
     pub(super) fn new(expected: u64) -> Self {
         Self { expected, written: Ranges::default(), excess: None }
     }
@@ -35,7 +34,7 @@ impl Pieces {
         self.finish()
     }
 
-    /// [`write`](Self::write), front to back.
+    /// Like [`write`](Self::write), front to back.
     pub(super) fn write_in_order(
         &mut self,
         source: &(impl TensorSource + ?Sized),

@@ -116,7 +116,7 @@ impl StreamWriter {
         Self::create_for(path.as_ref(), &specs, options)
     }
 
-    /// [`create`](StreamWriter::create), for names and shapes that are borrowed.
+    /// Like [`create`](StreamWriter::create), for names and shapes that are borrowed.
     pub(super) fn create_for(
         path: &Path,
         specs: &[Spec<'_>],
@@ -164,7 +164,7 @@ impl StreamWriter {
         Ok(writer)
     }
 
-    /// The path that the file will have.
+    /// Returns the path that the file will have.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -182,7 +182,7 @@ impl StreamWriter {
         self.stage()?.commit()
     }
 
-    /// The complete file, before it gets its name.
+    /// Completes the file, before it gets its name.
     pub(super) fn stage(self) -> Result<AtomicFile> {
         self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
@@ -213,7 +213,7 @@ impl StreamWriter {
         }
     }
 
-    /// The most bytes to write at a time.
+    /// Returns the most bytes to write at a time.
     pub(super) fn piece(&self) -> usize {
         match &self.early {
             _ if self.progress.is_watched() => progress::PIECE,
@@ -223,7 +223,7 @@ impl StreamWriter {
         }
     }
 
-    /// The positions of the tensors among the declarations, in file order.
+    /// Returns the positions of the tensors among the declarations, in file order.
     pub(super) fn order(&self) -> &[usize] {
         &self.order
     }

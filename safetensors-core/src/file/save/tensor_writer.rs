@@ -50,12 +50,12 @@ impl StreamWriter {
         }
     }
 
-    /// The writers of all tensors, in file order.
+    /// Returns the writers of all tensors, in file order.
     pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
         self.order.iter().map(|&i| self.at(i))
     }
 
-    /// The tensor that was declared at this position.
+    /// Returns the tensor that was declared at this position.
     pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
         TensorWriter { writer: self, tensor: &self.tensors[position] }
     }
@@ -74,12 +74,12 @@ impl<'a> TensorWriter<'a> {
         &self.tensor.shape
     }
 
-    /// The number of bytes that the tensor has when it is complete.
+    /// Returns the number of bytes that the tensor has when it is complete.
     pub(super) fn byte_len(&self) -> u64 {
         self.tensor.byte_len()
     }
 
-    /// The number of bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn written(&self) -> u64 {
         lock(&self.tensor.written).byte_len()
     }

@@ -40,13 +40,13 @@ impl Scratch {
     }
 }
 
-/// The number of bytes that `elements` elements take. For packed dtypes `elements` must be a
-/// multiple of [`GROUP`].
+/// Returns the number of bytes that `elements` elements take. For packed dtypes `elements` must be
+/// a multiple of [`GROUP`].
 pub(crate) fn bytes_of(dtype: Dtype, elements: usize) -> usize {
     elements * dtype.bits() as usize / 8
 }
 
-/// The number of elements in `bytes` bytes.
+/// Returns the number of elements in `bytes` bytes.
 pub(crate) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
     bytes * 8 / dtype.bits() as usize
 }
@@ -62,7 +62,7 @@ pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'
     bytemuck::cast_slice(scratch)
 }
 
-/// The output bytes as values of `T`.
+/// Returns the output bytes as values of `T`.
 pub(super) fn cast_mut<T: Pod>(out: &mut [u8]) -> Result<&mut [T], Failure> {
     bytemuck::try_cast_slice_mut(out).map_err(|_| Failure::Misaligned)
 }
@@ -111,7 +111,7 @@ pub(crate) mod tests {
         pub(crate) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 
-    /// Each kind of vectors that this machine has, after none.
+    /// Returns each kind of vectors that this machine has, after none.
     pub(crate) fn widths() -> Vec<Arch> {
         #[cfg_attr(
             not(any(target_arch = "x86_64", target_arch = "aarch64")),

@@ -37,7 +37,7 @@ pub(crate) struct Conversion {
 }
 
 impl Conversion {
-    /// The conversion between two dtypes.
+    /// Makes the conversion between two dtypes.
     ///
     /// # Errors
     ///
@@ -49,12 +49,10 @@ impl Conversion {
         Ok(Self { from, to, overflow: options.overflow })
     }
 
-    /// The dtype of the source.
     pub(crate) fn from(&self) -> Dtype {
         self.from
     }
 
-    /// The dtype of the result.
     pub(crate) fn to(&self) -> Dtype {
         self.to
     }

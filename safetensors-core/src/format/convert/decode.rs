@@ -55,7 +55,7 @@ pub(crate) fn decode_bytes(from: Dtype, src: &[u8], out: &mut [f32]) -> bool {
     from.bits() == 8 && from.is_float() && decode(from, src, out, &mut []).is_ok()
 }
 
-/// The value of a code of F4, computed as [`vectorized`] code can.
+/// Decodes the value of a code of F4, computed as [`vectorized`] code can.
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn decode_four(code: u32) -> f32 {
@@ -86,8 +86,8 @@ fn decode_all<T: Copy>(codes: &[T], out: &mut [f32], decode: impl Fn(T) -> f32) 
     });
 }
 
-/// The value of a code in a format of at most 16 bits that has fewer exponents than `f32`. It has
-/// no branches and no tables, so that the compiler can use vector instructions.
+/// Decodes the value of a code in a format of at most 16 bits that has fewer exponents than `f32`.
+/// It has no branches and no tables, so that the compiler can use vector instructions.
 #[inline(always)]
 fn decode_code(format: Format, code: u32) -> f32 {
     let sign_bit = 1 << (format.bits() - 1);

@@ -82,8 +82,8 @@ fn encode_bf16(value: f32) -> u16 {
     (if value.is_nan() { quiet } else { rounded }) as u16
 }
 
-/// The code of `value` in a format of at most 16 bits that has fewer exponents than `f32`. It has
-/// no branches, so that the compiler can use vector instructions.
+/// Returns the code of `value` in a format of at most 16 bits that has fewer exponents than `f32`.
+/// It has no branches, so that the compiler can use vector instructions.
 #[inline(always)]
 pub(super) fn encode_code(format: Format, value: f32) -> u32 {
     let dropped = format.dropped_bits();

@@ -18,7 +18,7 @@ macro_rules! with_byte_or_integer {
     };
 }
 
-/// Whether the elements of a dtype are integers or BOOL.
+/// Returns whether the elements of a dtype are integers or BOOL.
 pub(super) fn is_integer(dtype: Dtype) -> bool {
     dtype == Dtype::BOOL || dtype.is_integer()
 }

@@ -100,7 +100,7 @@ impl TensorBuf {
         self.convert_by(to, options, 0)
     }
 
-    /// [`convert`](Self::convert) with this many threads; 0 for the default.
+    /// Like [`convert`](Self::convert), with this many threads; 0 for the default.
     pub(crate) fn convert_by(
         self,
         to: Dtype,

@@ -33,7 +33,7 @@ pub struct ConvertOptions {
 }
 
 impl ConvertOptions {
-    /// The default options: [`Overflow::Ieee`].
+    /// Makes the default options: [`Overflow::Ieee`].
     pub fn new() -> Self {
         Self::default()
     }

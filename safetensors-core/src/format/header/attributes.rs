@@ -19,7 +19,7 @@ use crate::format::error::{ErrorKind, Result};
 #[cfg(feature = "std")]
 type ByName = alloc::collections::BTreeMap<String, serde_json::Value>;
 
-/// The metadata key of an attribute of a tensor: `attribute:TENSOR#NAME`.
+/// Returns the metadata key of an attribute of a tensor: `attribute:TENSOR#NAME`.
 ///
 /// ```
 /// use safetensors_core::header::attribute_key;
@@ -62,7 +62,7 @@ pub fn attributes<'m>(
         .filter(|(name, _)| !name.contains('#'))
 }
 
-/// The tensor that a metadata key gives an attribute to.
+/// Returns the tensor that a metadata key gives an attribute to.
 #[cfg(feature = "std")]
 fn described_tensor(key: &str) -> Option<&str> {
     Some(key.strip_prefix(ATTRIBUTE_PREFIX)?.rsplit_once('#')?.0)

@@ -37,13 +37,13 @@ pub fn dimensions(metadata: &Metadata, tensor: &str, ndim: usize) -> Result<Opti
     }
 }
 
-/// The value of the attribute.
+/// Returns the value of the attribute.
 pub(crate) fn dimensions_text(names: &[&str], ndim: usize) -> Result<String> {
     let text = serde_json::Value::from(names).to_string();
     if are_for(names, ndim) { Ok(text) } else { Err(bad(&text, ndim)) }
 }
 
-/// Whether these are different names, one for each dimension.
+/// Returns whether these are different names, one for each dimension.
 fn are_for(names: &[impl AsRef<str>], ndim: usize) -> bool {
     let is_new = |(i, name): (usize, &_)| {
         let name = AsRef::<str>::as_ref(name);

@@ -64,7 +64,7 @@ pub(crate) const DCP_KEY: &str = "DCP_SHARDING_INFO";
 #[cfg(feature = "std")]
 pub(crate) const DCP_VERSION_KEY: &str = "DCP_VERSION";
 
-/// Whether a metadata key has a fixed meaning. Such a key is never an alias of a tensor.
+/// Returns whether a metadata key has a fixed meaning. Such a key is never an alias of a tensor.
 pub(crate) fn is_reserved(key: &str) -> bool {
     key == FORMAT_KEY
         || [OWN_PREFIX, MODELSPEC_PREFIX, ATTRIBUTE_PREFIX]

@@ -49,7 +49,6 @@ impl NameTable {
         }
     }
 
-    /// The position of `name`.
     #[inline]
     pub(crate) fn find<'a>(&self, name: &str, name_at: impl Fn(usize) -> &'a str) -> Option<usize> {
         self.positions

@@ -80,8 +80,8 @@ impl Header {
         Self::parse_by(json, limits, Way::FastFirst)
     }
 
-    /// [`parse_json`](Header::parse_json) with or without the fast path. Both ways give the same
-    /// result.
+    /// Like [`parse_json`](Header::parse_json), with or without the fast path. Both ways give the
+    /// same result.
     pub(super) fn parse_by(json: &[u8], limits: &Limits, way: Way) -> Result<Self> {
         let json_len = json.len() as u64;
         check_text_len(json_len, limits)?;

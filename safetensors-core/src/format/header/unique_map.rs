@@ -61,7 +61,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueMap<V> {
     }
 }
 
-/// The error of a key that an object has twice.
+/// Returns the error of a key that an object has twice.
 pub(crate) fn duplicate_key<E: Error>(key: &str) -> E {
     E::custom(format_args!("duplicate key {key:?}"))
 }

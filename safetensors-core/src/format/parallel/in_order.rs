@@ -47,7 +47,7 @@ pub fn in_order<I: Send, R: Send, B: Default, E>(
     in_order_ahead(items, threads, usize::MAX, work, take)
 }
 
-/// [`in_order`], with at most `ahead` items begun and not yet taken.
+/// Like [`in_order`], with at most `ahead` items begun and not yet taken.
 pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     threads: usize,

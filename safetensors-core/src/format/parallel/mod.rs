@@ -112,7 +112,7 @@ pub fn default_threads() -> usize {
     })
 }
 
-/// The number of threads that the environment variable sets, if it sets one.
+/// Returns the number of threads that the environment variable sets, if it sets one.
 fn threads_of_environment() -> Option<usize> {
     let threads = std::env::var(VARIABLE).ok()?;
     threads.trim().parse().ok().map(NonZeroUsize::get)

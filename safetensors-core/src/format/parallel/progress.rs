@@ -57,7 +57,7 @@ impl Meter {
         Self { callback: Some(Arc::new(callback)), count: None }
     }
 
-    /// A meter that calls `first` and then the callback of this one.
+    /// Makes a meter that calls `first` and then the callback of this one.
     pub(crate) fn after(
         &self,
         first: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
@@ -69,12 +69,12 @@ impl Meter {
         })
     }
 
-    /// Whether there is a callback.
+    /// Returns whether there is a callback.
     pub(crate) fn is_watched(&self) -> bool {
         self.callback.is_some()
     }
 
-    /// A meter for an operation on `total` bytes. If this meter counts for a larger operation
+    /// Makes a meter for an operation on `total` bytes. If this meter counts for a larger operation
     /// already, the new one counts for the same operation, and `total` is ignored.
     pub(crate) fn for_total(&self, total: u64) -> Self {
         let new = || {

@@ -26,7 +26,7 @@ impl Work {
         Self { progress: Meter::new(callback), ..self }
     }
 
-    /// The number of threads that was set; 0 for the default.
+    /// Returns the number of threads that was set; 0 for the default.
     pub(crate) fn thread_count(&self) -> usize {
         self.threads
     }
@@ -42,7 +42,7 @@ impl Work {
         Self { progress: self.progress.for_total(total), ..self }
     }
 
-    /// A meter for an operation on `total` bytes.
+    /// Returns a meter for an operation on `total` bytes.
     pub(crate) fn meter(&self, total: u64) -> Meter {
         self.progress.for_total(total)
     }

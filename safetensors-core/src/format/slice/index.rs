@@ -131,8 +131,8 @@ fn saturate(position: impl TryInto<isize>) -> isize {
     position.try_into().unwrap_or(isize::MAX)
 }
 
-/// The exclusive end for an inclusive one. -1 is the last position, so the end of the dimension
-/// follows it.
+/// Returns the exclusive end for an inclusive one. -1 is the last position, so the end of the
+/// dimension follows it.
 fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }
@@ -142,7 +142,7 @@ fn after(end: isize) -> Option<isize> {
 /// number of [`Index`] values, or a part ([`TensorPart`](super::TensorPart),
 /// [`RankPart`](super::RankPart)). Trailing dimensions without an index are taken in full.
 pub trait IntoIndices {
-    /// One index for each dimension of a tensor of this shape, outermost first.
+    /// Returns one index for each dimension of a tensor of this shape, outermost first.
     ///
     /// # Errors
     ///

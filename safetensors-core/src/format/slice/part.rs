@@ -41,7 +41,8 @@ pub enum TensorPart {
 }
 
 impl TensorPart {
-    /// The positions from `offset` up to but not including `offset + len` of dimension `dim`.
+    /// Returns the positions from `offset` up to but not including `offset + len` of dimension
+    /// `dim`.
     pub const fn span(dim: usize, offset: usize, len: usize) -> Self {
         Self::Span { dim, offset, len }
     }

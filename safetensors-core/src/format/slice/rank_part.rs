@@ -32,7 +32,7 @@ pub struct RankPart {
 }
 
 impl RankPart {
-    /// The part at `rank` of `world_size` equal parts of dimension `dim`.
+    /// Makes the part at `rank` of `world_size` equal parts of dimension `dim`.
     pub const fn new(dim: usize, rank: usize, world_size: usize) -> Self {
         Self { dim, rank, world_size, uneven: false }
     }
@@ -44,7 +44,7 @@ impl RankPart {
         self
     }
 
-    /// The positions of dimension `dim` that belong to this part.
+    /// Returns the positions of dimension `dim` that belong to this part.
     ///
     /// # Errors
     ///

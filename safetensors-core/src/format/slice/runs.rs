@@ -29,25 +29,26 @@ pub(super) struct Repeat {
 }
 
 impl Runs {
-    /// The first `bytes` bytes of a tensor, as one piece.
+    /// Returns the first `bytes` bytes of a tensor, as one piece.
     #[cfg(feature = "std")]
     pub(crate) fn whole(bytes: u64) -> Self {
         Self { start: 0, piece: bytes, repeats: Vec::new() }
     }
 
-    /// The number of bytes in all pieces.
+    /// Returns the number of bytes in all pieces.
     #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> u64 {
         self.piece * self.piece_count()
     }
 
-    /// The start of the bytes if they are one piece or none; `None` if there are several pieces.
+    /// Returns the start of the bytes if they are one piece or none; `None` if there are several
+    /// pieces.
     #[cfg(feature = "std")]
     pub(crate) fn contiguous(&self) -> Option<u64> {
         self.repeats.is_empty().then_some(self.start)
     }
 
-    /// The runs in ascending order. Pieces that touch are joined, so the runs are as few as
+    /// Returns the runs in ascending order. Pieces that touch are joined, so the runs are as few as
     /// possible.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut pieces = self.pieces().peekable();
@@ -101,13 +102,12 @@ impl Runs {
         }
     }
 
-    /// The length of a piece.
     #[cfg(feature = "std")]
     pub(crate) fn piece_len(&self) -> u64 {
         self.piece
     }
 
-    /// The end of the last byte.
+    /// Returns the end of the last byte.
     #[cfg(feature = "std")]
     pub(crate) fn end(&self) -> u64 {
         let last = self.piece_count().checked_sub(1);
@@ -132,7 +132,7 @@ impl Runs {
         last * self.piece + (position - self.start_of(last)).min(self.piece)
     }
 
-    /// The pieces that have bytes of a range, cut to it, in ascending order.
+    /// Returns the pieces that have bytes of a range, cut to it, in ascending order.
     #[cfg(feature = "std")]
     pub(crate) fn pieces_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self.selected_before(range.start) / self.piece.max(1);
@@ -140,7 +140,7 @@ impl Runs {
         self.pieces_from(first).map(cut).take_while(|piece| !piece.is_empty())
     }
 
-    /// Where a piece begins.
+    /// Returns where a piece begins.
     #[cfg(feature = "std")]
     fn start_of(&self, mut piece: u64) -> u64 {
         let mut start = self.start;
@@ -197,7 +197,7 @@ pub(crate) enum ByteRuns {
 
 #[cfg(feature = "std")]
 impl ByteRuns {
-    /// The number of bytes in all runs.
+    /// Returns the number of bytes in all runs.
     pub(crate) fn byte_len(&self) -> u64 {
         match self {
             Self::Pattern(runs) => runs.byte_len(),
@@ -205,7 +205,7 @@ impl ByteRuns {
         }
     }
 
-    /// The start of the bytes if they are one run or none; `None` if there are several.
+    /// Returns the start of the bytes if they are one run or none; `None` if there are several.
     pub(crate) fn contiguous(&self) -> Option<u64> {
         match self {
             Self::Pattern(runs) => runs.contiguous(),
@@ -214,7 +214,7 @@ impl ByteRuns {
         }
     }
 
-    /// The runs in ascending order. No two touch.
+    /// Returns the runs in ascending order. No two touch.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let (pattern, listed) = match self {
             Self::Pattern(runs) => (Some(runs.iter()), &[][..]),

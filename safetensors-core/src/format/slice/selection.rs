@@ -107,24 +107,24 @@ impl Selection {
         Ok(Runs { start, piece, repeats })
     }
 
-    /// The shape of the result: one dimension for each range, none for a single position.
+    /// Returns the shape of the result: one dimension for each range, none for a single position.
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The number of bytes of the result.
+    /// Returns the number of bytes of the result.
     #[cfg(feature = "__failpoints")]
     pub(crate) fn byte_len(&self) -> u64 {
         self.runs.byte_len()
     }
 
-    /// The runs as byte ranges, counted from the tensor's first byte, in ascending order. This is
-    /// also the order of the bytes in the result.
+    /// Returns the runs as byte ranges, counted from the tensor's first byte, in ascending order.
+    /// This is also the order of the bytes in the result.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
 
-    /// A copy of the runs, to be split into jobs and read.
+    /// Returns a copy of the runs, to be split into jobs and read.
     #[cfg(feature = "std")]
     pub(crate) fn to_runs(&self) -> Runs {
         self.runs.clone()

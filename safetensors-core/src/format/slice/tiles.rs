@@ -35,7 +35,7 @@ impl Tile {
     }
 }
 
-/// The number of elements. The whole has at most 2⁶⁷, half a byte each.
+/// Returns the number of elements. The whole has at most 2⁶⁷, half a byte each.
 fn volume(sizes: &[usize]) -> u128 {
     if sizes.contains(&0) { 0 } else { sizes.iter().map(|&size| size as u128).product() }
 }
@@ -43,7 +43,6 @@ fn volume(sizes: &[usize]) -> u128 {
 /// The place of a tile's bytes in the full tensor.
 #[derive(Debug)]
 pub(crate) struct PlacedTile {
-    /// The number of the tile.
     pub(crate) number: usize,
     pub(crate) runs: Runs,
     start: u64,
@@ -106,7 +105,7 @@ impl Tiles {
         Ok(this)
     }
 
-    /// The tiles that may have bytes of a range of the tensor.
+    /// Returns the tiles that may have bytes of a range of the tensor.
     pub(crate) fn within(&self, range: Range<u64>) -> impl Iterator<Item = &PlacedTile> {
         let end = self.tiles.partition_point(|tile| tile.start < range.end);
         let begin = self.tiles[..end].partition_point(|tile| tile.furthest <= range.start);
@@ -114,7 +113,7 @@ impl Tiles {
         self.tiles[begin..end].iter().filter(move |tile| tile.end > start)
     }
 
-    /// The numbers of the tiles that are not empty, and how many bytes each has.
+    /// Returns the numbers of the tiles that are not empty, and how many bytes each has.
     pub(crate) fn byte_lens(&self) -> impl Iterator<Item = (usize, u64)> {
         self.tiles.iter().map(|tile| (tile.number, tile.runs.byte_len()))
     }
@@ -157,7 +156,7 @@ impl Tiles {
         Err(self.overlap(boxes))
     }
 
-    /// The error of boxes that overlap. It names two of them, if they are found soon.
+    /// Returns the error of boxes that overlap. It names two of them, if they are found soon.
     fn overlap(&self, boxes: &[Tile]) -> BadTiles {
         let mut left = MOST_COMPARED;
         for (i, tile) in self.tiles.iter().enumerate() {
@@ -186,7 +185,7 @@ const MOST_COMPARED: usize = 1 << 20;
 /// A prime number, 2⁶¹ − 1.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// The product of two numbers, modulo [`PRIME`].
+/// Returns the product of two numbers, modulo [`PRIME`].
 fn multiply(a: u64, b: u64) -> u64 {
     (u128::from(a) * u128::from(b) % u128::from(PRIME)) as u64
 }

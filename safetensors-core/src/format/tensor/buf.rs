@@ -86,7 +86,7 @@ impl TensorBuf {
         Ok(buf)
     }
 
-    /// A tensor of zeros. Large ones take no memory until they are written to.
+    /// Makes a tensor of zeros. Large ones take no memory until they are written to.
     pub(crate) fn zeroed(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
         let words = AlignedVec::zeroed(dtype, len)
@@ -116,21 +116,21 @@ impl TensorBuf {
         })
     }
 
-    /// The address range of the elements, for advice to the kernel.
+    /// Returns the address range of the elements, for advice to the kernel.
     #[cfg(feature = "std")]
     pub(crate) fn room(&self) -> Range<*const u8> {
         self.words.room()
     }
 
-    /// The length of the elements in bytes. A tensor that is only reserved already has its final
-    /// length.
+    /// Returns the length of the elements in bytes. A tensor that is only reserved already has its
+    /// final length.
     #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> usize {
         // This cannot fail: the same length was computed when the tensor was made.
         shape::memory_len(self.dtype, &self.shape).unwrap_or_default()
     }
 
-    /// The storage, to be filled. After bytes of a file are written to it,
+    /// Returns the storage, to be filled. After bytes of a file are written to it,
     /// [`TensorBuf::finish_reading`] must be called. Elements in native byte order need no such
     /// call.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
@@ -149,12 +149,12 @@ impl TensorBuf {
         Ok(())
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// The dimensions, outermost first; empty for a scalar.
+    /// Returns the dimensions, outermost first; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }

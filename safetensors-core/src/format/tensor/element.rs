@@ -24,8 +24,8 @@ mod sealed {
             Err(words)
         }
 
-        /// The bytes of values, to be overwritten by the bytes of a file. `None` for `bool`, which
-        /// not every byte is.
+        /// Returns the bytes of values, to be overwritten by the bytes of a file. `None` for
+        /// `bool`, which not every byte is.
         #[cfg(feature = "std")]
         fn bytes_mut(_: &mut [Self]) -> Option<&mut [u8]> {
             None

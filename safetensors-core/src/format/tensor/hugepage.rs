@@ -23,8 +23,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// The pages behind newly allocated buffers. The buffers must not have been written to yet,
-    /// because a page that was touched already stays small.
+    /// Returns the pages behind newly allocated buffers. The buffers must not have been written to
+    /// yet, because a page that was touched already stays small.
     pub(crate) fn of(buffers: impl IntoIterator<Item = Range<*const u8>>) -> Self {
         #[cfg(not(target_os = "linux"))]
         let _ = buffers;
@@ -164,7 +164,7 @@ mod linux {
             }
         }
 
-        /// The first whole huge page that nothing was written to.
+        /// Returns the first whole huge page that nothing was written to.
         fn untouched_page(&self) -> Option<Range<usize>> {
             let first = self.memory.start.next_multiple_of(HUGE);
             (first..)
@@ -185,15 +185,15 @@ mod linux {
     }
 
     impl Pace {
-        /// The pause that was in force, if the next window is tried.
+        /// Returns the pause before this window, if it is tried.
         fn try_next(&mut self) -> Option<u32> {
             let is_due = self.left_out >= self.pause;
             self.left_out = if is_due { 0 } else { self.left_out + 1 };
             is_due.then_some(self.pause)
         }
 
-        /// Whether a huge page that took so long was slow. `before` is the pause when the try
-        /// began: slow tries at the same time make one longer pause.
+        /// Returns whether a huge page that took so long was slow. `before` is the pause when the
+        /// try began: slow tries at the same time make one longer pause.
         fn is_slow(&mut self, time: Duration, before: u32) -> bool {
             let is_slow = time > SLOW;
             let longer = before.saturating_mul(2).saturating_add(1);
@@ -218,8 +218,8 @@ mod linux {
         })
     }
 
-    /// Whether the administrator allows huge pages. `MADV_COLLAPSE` ignores that setting, so it is
-    /// read here.
+    /// Returns whether the administrator allows huge pages. `MADV_COLLAPSE` ignores that setting,
+    /// so it is read here.
     fn may_join() -> bool {
         static ALLOWED: OnceLock<bool> = OnceLock::new();
         *ALLOWED.get_or_init(|| {
@@ -228,8 +228,9 @@ mod linux {
         })
     }
 
-    /// The huge pages of `stretch` that the allocator touched: it writes the length of a buffer
-    /// just before its first byte. Adjacent pages are joined into one range, to save system calls.
+    /// Returns the huge pages of `stretch` that the allocator touched: it writes the length of a
+    /// buffer just before its first byte. Adjacent pages are joined into one range, to save system
+    /// calls.
     fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         for buffer in buffers {

@@ -26,7 +26,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// These rows of a tensor of this dtype and shape.
+    /// Selects these rows of a tensor of this dtype and shape.
     ///
     /// # Errors
     ///
@@ -58,27 +58,27 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The shape of the wanted rows, given the shape of the tensor.
+    /// Returns the shape of the wanted rows, given the shape of the tensor.
     pub(crate) fn shape(&self, tensor: &[usize]) -> Vec<usize> {
         core::iter::once(self.count()).chain(tensor.iter().skip(1).copied()).collect()
     }
 
-    /// The number of wanted rows.
+    /// Returns the number of wanted rows.
     fn count(&self) -> usize {
         self.order.as_ref().map_or(self.distinct.len(), Vec::len)
     }
 
-    /// The number of bytes of all wanted rows in the file.
+    /// Returns the number of bytes of all wanted rows in the file.
     pub(crate) fn byte_len(&self) -> u64 {
         self.count() as u64 * self.row_len
     }
 
-    /// The number of bytes of a row in the file.
+    /// Returns the number of bytes of a row in the file.
     pub(crate) fn row_len(&self) -> u64 {
         self.row_len
     }
 
-    /// The numbers of the rows as they are wanted.
+    /// Returns the numbers of the rows as they are wanted.
     pub(crate) fn wanted(&self) -> Vec<usize> {
         match &self.order {
             Some(order) => order.iter().map(|&position| self.distinct[position]).collect(),
@@ -86,7 +86,7 @@ impl Rows {
         }
     }
 
-    /// The bytes of the rows in the tensor, as they are read. No two ranges touch.
+    /// Returns the bytes of the rows in the tensor, as they are read. No two ranges touch.
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for &row in self.distinct.iter().filter(|_| self.row_len > 0) {

@@ -34,7 +34,7 @@ pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
     Ok(full)
 }
 
-/// [`byte_len`] as a `usize`, for an allocation.
+/// Returns [`byte_len`] as a `usize`, for an allocation.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
         .ok_or(ErrorKind::TooLargeForMemory { bytes })
 }
 
-/// [`element_count`] of a tensor that is addressed in memory, one byte or less an element.
+/// Returns [`element_count`] of a tensor that is addressed in memory, one byte or less an element.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
     memory_len(Dtype::U8, shape)
 }
 
-/// The product of the dimensions that are not zero, and whether any dimension is zero.
+/// Returns the product of the dimensions that are not zero, and whether any dimension is zero.
 #[inline]
 fn non_zero_product(shape: &[usize]) -> Result<(u64, bool), ErrorKind> {
     let mut product = 1_u64;

@@ -43,10 +43,10 @@ pub type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + Send + 'a;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub trait TensorSource: Sync {
-    /// The type of the elements.
+    /// Returns the type of the elements.
     fn dtype(&self) -> Dtype;
 
-    /// The dimensions, outermost first; empty for a scalar.
+    /// Returns the dimensions, outermost first; empty for a scalar.
     fn shape(&self) -> &[usize];
 
     /// Passes the bytes to `sink` as a file has them: little-endian and in C order. A source that
@@ -78,7 +78,7 @@ pub trait TensorSource: Sync {
         })
     }
 
-    /// The memory that holds the elements, if other tensors may share it.
+    /// Returns the memory that holds the elements, if other tensors may share it.
     /// [`SaveOptions::tied`](crate::SaveOptions::tied) uses it to find tied weights. The default is
     /// `None`: the memory is unknown, and the tensor is never tied.
     fn storage(&self) -> Option<Storage> {
@@ -110,8 +110,8 @@ impl TensorSource for TensorView<'_> {
         sink(self.data())
     }
 
-    /// The borrowed bytes, as a whole storage. A view does not know the allocation that it borrows
-    /// from.
+    /// Returns the borrowed bytes, as a whole storage. A view does not know the allocation that it
+    /// borrows from.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.data().as_ptr().addr() as u64, self.data().len() as u64))
     }
@@ -130,7 +130,7 @@ impl TensorSource for TensorBuf {
         write_native(Self::dtype(self), self.bytes(), sink)
     }
 
-    /// The buffer, as a whole storage. Two references to one buffer are the same tensor.
+    /// Returns the buffer, as a whole storage. Two references to one buffer are the same tensor.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.bytes().as_ptr().addr() as u64, self.bytes().len() as u64))
     }

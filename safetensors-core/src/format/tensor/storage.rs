@@ -29,7 +29,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// The storage of a contiguous tensor that fills a whole allocation.
+    /// Returns the storage of a contiguous tensor that fills a whole allocation.
     pub fn whole(id: u64, byte_len: u64) -> Self {
         Self { id, byte_len, range: 0..byte_len, contiguous: true }
     }

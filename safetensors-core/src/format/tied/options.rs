@@ -76,7 +76,7 @@ pub struct Tied {
 }
 
 impl Tied {
-    /// The default options: the first name in sorted order is kept, and views are refused.
+    /// Makes the default options: the first name in sorted order is kept, and views are refused.
     pub fn new() -> Self {
         Self::default()
     }

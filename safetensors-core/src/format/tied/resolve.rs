@@ -76,8 +76,8 @@ pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     })
 }
 
-/// Whether each tensor has its own storage, and fills it. Then [`resolve`] keeps all of them,
-/// if their names are good. This is much faster for thousands of small tensors.
+/// Returns whether each tensor has its own storage, and fills it. Then [`resolve`] keeps all of
+/// them, if their names are good. This is much faster for thousands of small tensors.
 pub(crate) fn nothing_is_shared<N, S: TensorSource>(tensors: &[(N, S)]) -> bool {
     let mut ids = Vec::with_capacity(tensors.len());
     for (_, tensor) in tensors {

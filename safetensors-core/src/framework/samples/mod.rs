@@ -162,12 +162,12 @@ impl<F: Framework, S: Store> Samples<F, S> {
         Self { prefetch: samples.max(1), ..self }
     }
 
-    /// The number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.files.paths.len()
     }
 
-    /// Whether there is no sample.
+    /// Returns whether there is no sample.
     pub fn is_empty(&self) -> bool {
         self.files.paths.is_empty()
     }
@@ -226,7 +226,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
         })
     }
 
-    /// [`for_each`](Samples::for_each) with batches of `size` samples. The last batch has the rest.
+    /// Like [`for_each`](Samples::for_each), with batches of `size` samples. The last batch has the
+    /// rest.
     ///
     /// # Errors
     ///

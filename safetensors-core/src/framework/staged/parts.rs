@@ -82,27 +82,26 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
         Ok(plan)
     }
 
-    /// The bytes of all tensors, as they come into the slots.
+    /// Returns the bytes of all tensors, as they come into the slots.
     pub(super) fn byte_len(&self) -> u64 {
         self.bytes
     }
 
-    /// The bytes of a slot, which are enough for every part.
+    /// Returns the bytes of a slot, which are enough for every part.
     pub(super) fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// The number of slots to be filled.
+    /// Returns the number of slots to be filled.
     pub(super) fn len(&self) -> usize {
         self.fills.len()
     }
 
-    /// The parts in the slot that is filled as this one in the order.
+    /// Returns the parts in the slot that is filled as this one in the order.
     pub(super) fn parts(&self, number: usize) -> &[StagedPart] {
         &self.fills[number]
     }
 
-    /// The tensor of a part.
     pub(super) fn tensor(&self, part: &StagedPart) -> &'t LazyTensor<'a, S> {
         self.sources[part.tensor].tensor
     }
@@ -211,13 +210,13 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
         self.conversion.is_none() && self.loaded.is_finished_by_reading() && file != Dtype::BOOL
     }
 
-    /// The elements of a part, counted over the tensor.
+    /// Returns the elements of a part, counted over the tensor.
     fn elements(&self, part: &StagedPart) -> Range<usize> {
         let start = elements_of(part.offset, self.bits);
         start..start + elements_of(part.slot.len(), self.bits)
     }
 
-    /// Where the bytes of a part begin in the file.
+    /// Returns where the bytes of a part begin in the file.
     fn file_offset(&self, part: &StagedPart) -> u64 {
         let bits = self.tensor.dtype().bits() as usize;
         let before = bytes_of(self.elements(part).start, bits);
@@ -266,12 +265,12 @@ impl<S: ReadAt> Source<'_, '_, S> {
     }
 }
 
-/// The bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
+/// Returns the bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
 fn bytes_of(elements: usize, bits: usize) -> usize {
     elements / GROUP * bits + elements % GROUP * bits / 8
 }
 
-/// The elements in a number of bytes.
+/// Returns the elements in a number of bytes.
 fn elements_of(bytes: usize, bits: usize) -> usize {
     bytes / bits * 8 + bytes % bits * 8 / bits
 }

@@ -20,7 +20,6 @@ enum Message<S> {
     Filled(usize, S),
     /// It could not be filled.
     Failed(usize, Error),
-    /// The thread panicked.
     Panicked,
 }
 
@@ -35,13 +34,13 @@ pub(super) trait Filler<T: Staging>: Sync {
     /// Each thread has a value of this type.
     type Scratch: Default;
 
-    /// The number of slots to be filled.
+    /// Returns the number of slots to be filled.
     fn count(&self) -> usize;
 
     /// Fills the slot of a number.
     fn fill(&self, number: usize, slot: &mut T::Slot, scratch: &mut Self::Scratch) -> Result<()>;
 
-    /// The parts that are copied from the slot of a number.
+    /// Returns the parts that are copied from the slot of a number.
     fn parts(&self, number: usize) -> &[StagedPart];
 }
 
@@ -173,7 +172,6 @@ enum Stopped {
     Failed(usize, Error),
     /// The device failed.
     Copy(Error),
-    /// A thread panicked.
     Panicked,
 }
 

@@ -112,7 +112,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// How serious the finding is.
+    /// Returns how serious the finding is.
     pub fn severity(&self) -> Severity {
         match self {
             Self::LeadingSpace { .. }
@@ -128,7 +128,6 @@ impl Finding {
         }
     }
 
-    /// The file that the finding is about.
     fn file(&self) -> &Path {
         match self {
             Self::LeadingSpace { file, .. }

@@ -50,7 +50,6 @@ pub struct FileLayout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub(super) struct MisalignedTensor {
-    /// The name of the tensor.
     pub(super) name: String,
     /// The offset of its first byte, from the start of the file.
     pub(super) offset: u64,
@@ -104,7 +103,7 @@ struct WhiteSpace {
     is_foreign: bool,
 }
 
-/// The white space at one end of a header.
+/// Returns the white space at one end of a header.
 fn white_space(source: &impl ReadAt, start: u64, end: u64, at_end: bool) -> io::Result<WhiteSpace> {
     let mut found = WhiteSpace { bytes: 0, is_foreign: false };
     let mut buf = [0; 4096];

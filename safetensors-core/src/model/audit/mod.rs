@@ -164,7 +164,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// The finding about bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
+/// Returns the finding about bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
 fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding>> {
     let mut first = None;
     let mut count = 0;

@@ -168,7 +168,7 @@ fn fitting_backup(source: &FileSource, path: &Path) -> io::Result<Option<Backup>
     }
 }
 
-/// The range from the first byte that differs to the last.
+/// Returns the range from the first byte that differs to the last.
 fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     let differs = |(old, new): (&u8, &u8)| old != new;
     let start = old.iter().zip(new).position(differs).unwrap_or(old.len());
@@ -176,7 +176,7 @@ fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     start..end
 }
 
-/// A random number for the mark, so that the backup of an earlier edit does not match.
+/// Returns a random number for the mark, so that the backup of an earlier edit does not match.
 pub(super) fn random() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     use std::time::SystemTime;

@@ -101,7 +101,7 @@ impl<'e> EditPlan<'e> {
         }
     }
 
-    /// How the edit has to be made.
+    /// Returns how the edit has to be made.
     pub(super) fn outcome(&self, edit: &Edit<'_>) -> Edited {
         if self.keeps_data(edit) && self.keeps_header(edit.header()) {
             return Edited::Unchanged;
@@ -142,7 +142,7 @@ impl<'e> EditPlan<'e> {
             .filter_map(|(i, place)| Some((i.checked_sub(self.kept.len())?, place)))
     }
 
-    /// Whether all bytes after the header stay the same, at the same offsets.
+    /// Returns whether all bytes after the header stay the same, at the same offsets.
     fn keeps_data(&self, edit: &Edit<'_>) -> bool {
         let header = edit.header();
         let whole = Run {
@@ -192,7 +192,7 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     Ok(names)
 }
 
-/// How the new file is laid out.
+/// Returns how the new file is laid out.
 fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
     let mut options = SaveOptions::new().order(Order::Given).durable(edit.durable);
     options.align = alignment(edit.header().data_start());
@@ -217,8 +217,8 @@ fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&s
     metadata
 }
 
-/// The alignment of the data in bytes: the largest power of two that divides its offset, from 8 to
-/// 4096.
+/// Returns the alignment of the data in bytes: the largest power of two that divides its offset,
+/// from 8 to 4096.
 fn alignment(data_start: u64) -> usize {
     1 << data_start.trailing_zeros().clamp(3, 12)
 }

@@ -62,7 +62,6 @@ const WITHOUT_EFFECT: &[&str] = &[
 const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal", "true", "false"];
 
 impl Config {
-    /// Reads an `adapter_config.json`.
     pub(super) fn parse(json: &[u8]) -> Result<Self> {
         let json = python_json::plain(json);
         let text = std::str::from_utf8(&json).map_err(wrong)?;
@@ -124,12 +123,11 @@ impl Config {
         self.whole[..before].last().is_some_and(|end| reversed.starts_with(&**end))
     }
 
-    /// The rank of a module.
     pub(super) fn rank(&self, module: &str) -> f64 {
         self.ranks.of(module).unwrap_or(self.rank as f64)
     }
 
-    /// The factor of a module's product.
+    /// Returns the factor of a module's product.
     pub(super) fn scaling(&self, module: &str) -> f64 {
         let rank = self.rank(module);
         let alpha = self.alphas.of(module).unwrap_or(self.alpha);

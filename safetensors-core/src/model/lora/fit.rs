@@ -40,7 +40,7 @@ const MOST: usize = 8;
 pub(super) type Failure = (usize, Error);
 
 impl<'a> Names<'a> {
-    /// The names of a checkpoint, and these others.
+    /// Returns the names of a checkpoint, and these others.
     pub(super) fn of<S>(
         checkpoint: &'a Checkpoint<S>,
         others: impl IntoIterator<Item = &'a str>,
@@ -86,7 +86,7 @@ impl<'a> Names<'a> {
         Ok(found)
     }
 
-    /// The tensor for a name that is changed.
+    /// Returns the tensor for a name that is changed.
     fn get(&self, wanted: &Wanted, change: Option<&Change>) -> Result<Option<&'a str>, Error> {
         let changed;
         let name = match change {

@@ -114,7 +114,6 @@ impl ComputedTensor for Merged {
 }
 
 impl Merged {
-    /// The number of columns.
     fn columns(&self) -> usize {
         self.shape.iter().skip(1).product()
     }
@@ -147,7 +146,7 @@ fn read_part(adapter: &Source, position: usize, first: u64, out: &mut [f32]) -> 
     Stored { file, offset: tensor.file_offset(), dtype }.read(adapter, first, out)
 }
 
-/// All elements of a tensor of an adapter.
+/// Reads all elements of a tensor of an adapter.
 fn read_all(adapter: &Source, position: usize) -> io::Result<Vec<f32>> {
     let tensor = adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
     let read = tensor.read_with(&LoadOptions::new().all_as(Dtype::F32).threads(1));
@@ -173,7 +172,7 @@ impl Delta {
         }
     }
 
-    /// The matrices, which are read if they are not kept.
+    /// Returns the matrices, which are read if they are not kept.
     fn factors(&self) -> io::Result<Arc<Factors>> {
         let mut kept = lock(&self.factors);
         if let Some(factors) = kept.upgrade() {
@@ -192,7 +191,7 @@ impl Delta {
         Ok(factors)
     }
 
-    /// Whether the outputs of the module are the columns of the weight.
+    /// Returns whether the outputs of the module are the columns of the weight.
     fn is_transposed(&self) -> bool {
         matches!(self.product, Product::Matrices { is_transposed: true, .. })
     }
@@ -277,7 +276,7 @@ fn for_rows(
     }
 }
 
-/// Whether merged numbers can be rounded to a dtype.
+/// Returns whether merged numbers can be rounded to a dtype.
 pub(super) fn is_possible(dtype: Dtype) -> bool {
     (8..=32).contains(&dtype.bits()) && dtype.is_float() && dtype != Dtype::F8_E8M0
 }

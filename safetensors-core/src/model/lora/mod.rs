@@ -173,9 +173,9 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         self.merged_as(adapters, |_, dtype| dtype)
     }
 
-    /// [`merged`](Checkpoint::merged) with other dtypes: `dtype` gets the name and the dtype of a
-    /// merged tensor in this checkpoint, and returns the dtype of the sum, which is rounded once.
-    /// F32 is not rounded at all.
+    /// Like [`merged`](Checkpoint::merged), with other dtypes: `dtype` gets the name and the dtype
+    /// of a merged tensor in this checkpoint, and returns the dtype of the sum, which is rounded
+    /// once. F32 is not rounded at all.
     ///
     /// # Errors
     ///

@@ -53,7 +53,6 @@ impl Numbers {
         Ok(found)
     }
 
-    /// The number of a module.
     pub(super) fn of(&self, module: &str) -> Option<f64> {
         let name = self.position_of_name(module);
         let is_before = |(at, _): &&(usize, Regex)| name.is_none_or(|name| *at < name);

@@ -153,7 +153,7 @@ fn whole(source: &Source, name: &str) -> Option<String> {
     (plain == name || twice.is_none()).then_some(plain)
 }
 
-/// The settings that diffusers recorded, by the names of models such as `transformer`.
+/// Returns the settings that diffusers recorded, by the names of models such as `transformer`.
 fn of_diffusers(source: &Source) -> Result<BTreeMap<String, Config>> {
     let Some(json) = source.metadata().get(DIFFUSERS) else { return Ok(BTreeMap::new()) };
     let fields: BTreeMap<String, Box<RawValue>> =
@@ -286,7 +286,7 @@ fn number(source: &Source, position: usize) -> Result<f64> {
     Ok(number.first().copied().unwrap_or(1.0))
 }
 
-/// An error about a tensor of an adapter.
+/// Returns an error about a tensor of an adapter.
 pub(super) fn located<S>(tensor: &LazyTensor<'_, S>, problem: AdapterProblem) -> Error {
     tensor.locate(problem.into())
 }

@@ -33,7 +33,6 @@ pub(super) struct Plan<'a, S> {
 }
 
 impl<'a, S: ReadAt> Plan<'a, S> {
-    /// No adapter yet.
     pub(super) fn new(base: &'a Checkpoint<S>, quantized: &'a [QuantizedWeight]) -> Self {
         Self {
             base,
@@ -45,7 +44,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         }
     }
 
-    /// The tensors that change.
+    /// Returns the tensors that change.
     pub(super) fn into_tensors(self) -> Vec<Merged> {
         self.tensors
     }
@@ -174,7 +173,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Ok(())
     }
 
-    /// The number of a tensor that the checkpoint does not have.
+    /// Returns the number of a tensor that the checkpoint does not have.
     fn added<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> usize {
         let is_it = |merged: &Merged| merged.base.is_none() && merged.name == name;
         self.tensors.iter().position(is_it).unwrap_or_else(|| {
@@ -211,7 +210,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Ok(())
     }
 
-    /// How the product of a module fits its weight.
+    /// Returns how the product of a module fits its weight.
     fn product<T>(
         &self,
         source: &Arc<Source>,

@@ -90,7 +90,7 @@ impl Factors {
     }
 }
 
-/// The transpose of a matrix with this many columns.
+/// Returns the transpose of a matrix with this many columns.
 fn transposed(matrix: &[f32], columns: usize) -> Vec<f32> {
     let columns = columns.max(1);
     let column = |column| matrix.iter().skip(column).step_by(columns).copied();

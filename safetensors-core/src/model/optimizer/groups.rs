@@ -80,7 +80,7 @@ impl Groups {
         self.names.as_deref()
     }
 
-    /// A setting that all groups have alike; `None` if no group has it.
+    /// Returns a setting that all groups have alike; `None` if no group has it.
     pub(super) fn setting<T: DeserializeOwned>(&self, setting: &'static str) -> Result<Option<T>> {
         let Some((first, others)) = self.groups.split_first() else { return Ok(None) };
         let of = |group| Group::get(group, setting).filter(|value| !value.is_null());

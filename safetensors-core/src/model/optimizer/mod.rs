@@ -191,7 +191,7 @@ impl PyTorchTraining {
     }
 }
 
-/// A name below a key. Nothing is above it if the key is empty.
+/// Returns a name below a key. Nothing is above it if the key is empty.
 fn join(key: &str, name: &str) -> String {
     if key.is_empty() { name.into() } else { format!("{key}.{name}") }
 }

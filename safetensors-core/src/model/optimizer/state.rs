@@ -48,14 +48,14 @@ impl Owners {
         Ok(Self(owners))
     }
 
-    /// The highest number; `None` if the owners are not all numbers.
+    /// Returns the highest number; `None` if the owners are not all numbers.
     pub(super) fn most(&self) -> Option<usize> {
         let numbers = self.0.keys().map(|owner| number(owner));
         numbers.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 }
 
-/// A number in the one form that PyTorch writes.
+/// Returns a number in the one form that PyTorch writes.
 fn number(text: &str) -> Option<usize> {
     text.parse().ok().filter(|number: &usize| *number < usize::MAX && number.to_string() == text)
 }

@@ -116,7 +116,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(source::dequantized(self, weights)?.without_codes())
     }
 
-    /// [`dequantized`](Checkpoint::dequantized) for the weights of
+    /// Like [`dequantized`](Checkpoint::dequantized), only for the weights of
     /// [`quantized_weights_but`](Self::quantized_weights_but) that `wanted` accepts. The others
     /// stay as they are stored.
     #[doc(hidden)]
@@ -135,14 +135,14 @@ impl<S: ReadAt> Checkpoint<S> {
         source::dequantized(self, weights)
     }
 
-    /// The tensors as they are stored, as the same type as
+    /// Returns the tensors as they are stored, as the same type as
     /// [`dequantized`](Checkpoint::dequantized).
     pub(crate) fn without_numbers(self) -> Result<Checkpoint<Computed<S>>> {
         source::dequantized(self, Vec::new())
     }
 
-    /// [`dequantized`](Checkpoint::dequantized) for a borrowed checkpoint. `None` if it has no
-    /// quantised weights.
+    /// Like [`dequantized`](Checkpoint::dequantized), for a borrowed checkpoint. Returns `None` if
+    /// it has no quantised weights.
     #[doc(hidden)]
     pub fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
         let weights = self.find_weights(&mut |_| false)?;

@@ -114,7 +114,7 @@ impl<S> Default for Rewrite<'_, S> {
 }
 
 impl Rewrite<'_> {
-    /// No tensors and no metadata yet.
+    /// Makes an empty rewrite, without tensors and metadata.
     pub fn new() -> Self {
         Self::default()
     }
@@ -358,7 +358,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         staged.commit()
     }
 
-    /// [`complete_options`](Rewrite::complete_options) for several files.
+    /// Like [`complete_options`](Rewrite::complete_options), for several files.
     #[doc(hidden)]
     pub fn complete_shard_options(&self, options: &ShardOptions) -> ShardOptions {
         options.clone().save_options(self.complete_options(&options.save_options))
@@ -399,7 +399,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 }
 
-/// The next number of a counter.
+/// Returns the next number of a counter.
 fn take(next: &mut u64) -> u64 {
     *next += 1;
     *next

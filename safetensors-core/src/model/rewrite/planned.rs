@@ -73,7 +73,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// The tensor in its file, if it is written as it is there.
+    /// Returns the tensor in its file, if it is written as it is there.
     pub(super) fn unchanged(&self) -> Option<&LazyTensor<'a, S>> {
         self.tensor().filter(|_| matches!(self.written, Written::AsIs))
     }
@@ -141,7 +141,7 @@ impl<'a, S> PlannedTensor<'a, S> {
 }
 
 impl<'a, S: ReadAt> PlannedTensor<'a, S> {
-    /// The dtype that will be saved.
+    /// Returns the dtype that will be saved.
     pub(crate) fn dtype(&self) -> Dtype {
         match &self.written {
             Written::AsIs => self.source_dtype(),
@@ -150,7 +150,7 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         }
     }
 
-    /// The dimensions, outermost first; empty for a scalar.
+    /// Returns the dimensions, outermost first; empty for a scalar.
     pub(crate) fn shape(&self) -> &[usize] {
         match &self.written {
             Written::AsIs | Written::Cast(_) => self.origin.shape(),
@@ -175,7 +175,7 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         self.set(Written::Cast(cast))
     }
 
-    /// The tensors that store the weight, each with its name.
+    /// Returns the tensors that store the weight, each with its name.
     pub(super) fn quantized(
         &self,
         name: &str,

@@ -195,7 +195,7 @@ fn contradiction(one: Number, other: Number) -> ErrorKind {
     RankProblem::Contradiction { one: one.shown(), other: other.shown() }.into()
 }
 
-/// The number in a variable; `None` if it is not set.
+/// Returns the number in a variable; `None` if it is not set.
 fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
     let Some(text) = lookup(variable) else { return Ok(None) };
     match digits(&text) {
@@ -204,7 +204,7 @@ fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, 
     }
 }
 
-/// A number in plain digits. `parse` alone would take a sign.
+/// Returns a number in plain digits. `parse` alone would take a sign.
 fn digits(text: &str) -> Option<usize> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()

@@ -43,7 +43,7 @@ impl Stored {
         Some(Self { file, start: data_start + info.data_offsets().start, ..stored })
     }
 
-    /// A tensor that is in no file.
+    /// Makes a tensor that is in no file.
     pub(crate) fn of_parts(name: &str, dtype: Dtype, shape: &[usize]) -> Option<Self> {
         let can_belong = shape.iter().all(|&dim| dim as u64 <= LONGEST);
         let byte_len = byte_len(dtype, shape).ok().filter(|_| can_belong)?;
@@ -52,12 +52,12 @@ impl Stored {
         Some(Self { name, dtype, shape, file: 0, start: 0, byte_len })
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The last two dimensions; a vector is one row.
+    /// Returns the last two dimensions; a vector is one row.
     pub(super) fn matrix(&self) -> [usize; 2] {
         match *self.shape {
             [.., rows, columns] => [rows, columns],
@@ -66,7 +66,7 @@ impl Stored {
         }
     }
 
-    /// All bytes of the tensor.
+    /// Reads all bytes of the tensor.
     pub(super) fn read(&self, files: &dyn Files) -> io::Result<Vec<u8>> {
         let len = usize::try_from(self.byte_len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut bytes = vec![0; len];
@@ -259,7 +259,7 @@ impl Matrix {
         Ok(Raw { bytes, starts, first, columns })
     }
 
-    /// The number of bits of a code or a number.
+    /// Returns the number of bits of a code or a number.
     pub(super) fn bits(&self) -> usize {
         match &self.numbers {
             Numbers::Codes(codes) => codes.bits,
@@ -267,7 +267,7 @@ impl Matrix {
         }
     }
 
-    /// The line of the tensor with the first bits of a row.
+    /// Returns the line of the tensor with the first bits of a row.
     fn line_of(&self, row: usize) -> usize {
         match self.lies {
             Lies::Rows { .. } | Lies::Planes { .. } => row,
@@ -315,7 +315,7 @@ impl Matrix {
         }
     }
 
-    /// The numbers of some columns of a row that is not transposed.
+    /// Decodes some columns of a row that is not transposed.
     fn decode_line(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
         let line = self.line_of(row);
         let skipped = self.bytes_of(line, &columns).start - self.bytes_of(line, &raw.columns).start;
@@ -379,7 +379,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// The bytes from the start of a line on.
+    /// Returns the bytes from the start of a line on.
     fn from(&self, line: usize) -> &[u8] {
         &self.bytes[self.starts[line - self.first]..]
     }
@@ -389,13 +389,13 @@ impl Raw {
         spare.put(self.bytes);
     }
 
-    /// The columns of the matrix that the bytes hold.
+    /// Returns the columns of the matrix that the bytes hold.
     pub(super) fn columns(&self) -> Range<usize> {
         self.columns.clone()
     }
 }
 
-/// A word of at most four bytes.
+/// Returns a word of at most four bytes.
 fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }

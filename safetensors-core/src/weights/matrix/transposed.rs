@@ -21,8 +21,8 @@ struct Unit {
 }
 
 impl Unit {
-    /// The bytes from one row of these many units to the next. Rows that are a multiple of a page
-    /// apart would share a few lines of the cache.
+    /// Returns the bytes from one row of these many units to the next. Rows that are a multiple of
+    /// a page apart would share a few lines of the cache.
     fn pitch(self, count: usize) -> usize {
         let len = count * self.bytes;
         len + if len.is_multiple_of(4096) { LINE } else { 0 }
@@ -151,7 +151,7 @@ impl Matrix {
         }
     }
 
-    /// The numbers of some columns of a row.
+    /// Decodes some columns of a row.
     pub(super) fn decode_transposed(
         &self,
         raw: &Raw,

@@ -99,7 +99,7 @@ pub(crate) const LAYERS: &str = "_quantization_metadata";
 /// The key of torchao's metadata that lists its tensors.
 pub(crate) const TENSOR_NAMES: &str = "tensor_names";
 
-/// A name up to its last dot, and the rest.
+/// Returns a name up to its last dot, and the rest.
 fn split(name: &str) -> (&str, &str) {
     name.rsplit_once('.').unwrap_or(("", name))
 }
@@ -111,12 +111,12 @@ fn is_companion(name: &str) -> bool {
     !is_of_lora && WORDS.iter().any(|word| last.contains(word))
 }
 
-/// A module's name without a prefix of ComfyUI's.
+/// Returns a module's name without a prefix of ComfyUI's.
 pub(crate) fn bare(module: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix)).unwrap_or(module)
 }
 
-/// The companions and marks of the whole checkpoint.
+/// Returns the companions and marks of the whole checkpoint.
 fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     model.beside(|| {
         let alias = |key: &&String| model.get(key).is_some_and(|tensor| tensor.name != **key);
@@ -146,7 +146,7 @@ fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     })
 }
 
-/// The layer of the model that has the scales of a cache of this name.
+/// Returns the layer of the model that has the scales of a cache of this name.
 fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     let (mut module, last) = split(name);
     let is_of_cache =
@@ -172,7 +172,7 @@ pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     beside(model).marks.get(bare(module)).map(|(_, mark)| mark.clone())
 }
 
-/// Whether a checkpoint has ComfyUI's marks for any of its weights.
+/// Returns whether a checkpoint has ComfyUI's marks for any of its weights.
 pub(super) fn is_of_comfy(model: &Model<'_>) -> bool {
     beside(model).is_of_comfy
 }
@@ -231,7 +231,7 @@ fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
     })
 }
 
-/// The names that begin as a companion's does, up to an underscore, and have these ends.
+/// Returns the names that begin as a companion's does, up to an underscore, and have these ends.
 fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String> {
     let start = companion.len() - split(companion).1.len();
     let cuts = companion[start..].rmatch_indices('_').take(MOST_CUTS);
@@ -362,7 +362,7 @@ fn is_integer(dtype: Dtype) -> bool {
     matches!(dtype, BOOL | I16 | U16 | I32 | U32 | I64 | U64)
 }
 
-/// Whether a tensor is a companion of another that exists.
+/// Returns whether a tensor is a companion of another that exists.
 fn belongs_to_a_weight(model: &Model<'_>, module: &str, name: &str) -> bool {
     if !is_companion(name) {
         return false;

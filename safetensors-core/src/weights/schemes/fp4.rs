@@ -55,7 +55,7 @@ pub(super) fn second_scale<'m>(model: &'m Model<'_>, name: &str) -> Option<&'m S
     model.first([format!("{name}_scale_2")].into_iter().chain(of_experts))
 }
 
-/// `W_packed`, `W_scale` and, for NVFP4, `W_global_scale`, where W may be `X.weight`.
+/// Finds `W_packed`, `W_scale` and, for NVFP4, `W_global_scale`, where W may be `X.weight`.
 fn compressed(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -> Result<Weight> {
     let global = model.get(&format!("{name}_global_scale"));
     let second = global.map(|global| (Combine::Divide, global));
@@ -64,7 +64,7 @@ fn compressed(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -
     Ok(found)
 }
 
-/// `W`, `W_scale` and, for NVFP4, `W_scale_2`; of stacked experts also `W_weight_scale` and
+/// Finds `W`, `W_scale` and, for NVFP4, `W_scale_2`; of stacked experts also `W_weight_scale` and
 /// `W_weight_scale_2`.
 fn modelopt(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let name = &tensor.name;
@@ -86,7 +86,7 @@ fn modelopt(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     times_columns(found, factors).map(Some)
 }
 
-/// The experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
+/// Returns the experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
 fn deepseek(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
     let scales = model.get(&format!("{module}.scale")).filter(|scales| is_exponents(scales));
@@ -157,8 +157,8 @@ fn of_groups(
     Ok(weight(NAME, &tensor.name, &shape, &tensors, codes))
 }
 
-/// The second scale of a weight or of each of its matrices. The first half of the rows and the
-/// second may have their own, where the name says that they are two matrices (`w13`).
+/// Returns the second scale of a weight or of each of its matrices. The first half of the rows and
+/// the second may have their own, where the name says that they are two matrices (`w13`).
 fn of_matrices(scale: &Stored, shape: &[usize], is_down: bool) -> Result<Grid> {
     check_dtype(NAME, scale, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
     let (lead, matrix) = shape.split_at(shape.len() - 2);
@@ -182,8 +182,9 @@ fn of_matrices(scale: &Stored, shape: &[usize], is_down: bool) -> Result<Grid> {
     Ok(Grid::new(numbers, rows, count, [rows / count, columns]))
 }
 
-/// The experts of gpt-oss: `[.., rows, groups, 16]` bytes and `[.., rows, groups]` exponents.
-/// transformers' names mean the transposed matrices, as its models hold them; OpenAI's do not.
+/// Returns the experts of gpt-oss: `[.., rows, groups, 16]` bytes and `[.., rows, groups]`
+/// exponents. transformers' names mean the transposed matrices, as its models hold them; OpenAI's
+/// do not.
 fn experts(tensor: &Stored, scales: &Stored, name: &str, is_transposed: bool) -> Result<Weight> {
     check_dtype(NAME, scales, &[Dtype::U8, Dtype::F8_E8M0])?;
     let [lead @ .., rows, groups, 16] = &tensor.shape[..] else {
@@ -228,7 +229,7 @@ pub(super) fn check_no_tiles(
     }
 }
 
-/// Whether a tensor holds powers of two.
+/// Returns whether a tensor holds powers of two.
 pub(super) fn is_exponents(scales: &Stored) -> bool {
     matches!(scales.dtype, Dtype::U8 | Dtype::F8_E8M0)
 }

@@ -70,7 +70,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     }
 }
 
-/// `X.weight`, `X.scales` and `X.biases`.
+/// Finds `X.weight`, `X.scales` and `X.biases`.
 fn affine(
     model: &Model<'_>,
     tensor: &Stored,

@@ -35,7 +35,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     plain(NAME, model, name, tensor, (scales, scales.dtype), None, None).map(Some)
 }
 
-/// `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
+/// Finds `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
 fn of_few_bits(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -> Result<Weight> {
     let shifts = model.need(NAME, tensor, &format!("{name}._shift"))?;
     check_dtype(NAME, tensor, &[Dtype::U8])?;
@@ -86,7 +86,7 @@ fn bits(model: &Model<'_>, tensor: &Stored, name: &str, groups: usize) -> Result
     }
 }
 
-/// The shape of a weight of these groups of columns.
+/// Returns the shape of a weight of these groups of columns.
 fn shape(
     model: &Model<'_>,
     tensor: &Stored,

@@ -6,8 +6,8 @@ use super::super::weight::{Grid, Grouped};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The scales that codes of these names cannot do without. Without them the tensor is a plain one,
-/// or the error is that they are missing if the settings name this scheme.
+/// Returns the scales that codes of these names cannot do without. Without them the tensor is a
+/// plain one, or the error is that they are missing if the settings name this scheme.
 pub(super) fn scales_of<'m>(
     scheme: &'static str,
     model: &'m Model<'_>,
@@ -20,7 +20,7 @@ pub(super) fn scales_of<'m>(
     }
 }
 
-/// `W_zero_point` of compressed-tensors, which the settings may say that there is.
+/// Returns `W_zero_point` of compressed-tensors. The settings may require it.
 pub(super) fn zero_points<'m>(
     scheme: &'static str,
     model: &'m Model<'_>,
@@ -34,7 +34,7 @@ pub(super) fn zero_points<'m>(
     }
 }
 
-/// The numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
+/// Returns the numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
 pub(super) fn numbers_of(scheme: &'static str, tensor: &Stored) -> Result<Numbers> {
     check_numbers(scheme, tensor)?;
     Ok(if tensor.dtype == Dtype::U8 { Dtype::F8_E8M0 } else { tensor.dtype }.into())

@@ -26,7 +26,7 @@ const MOST_ENTRIES: usize = 200_000;
 /// The alignment of the data and of each tensor.
 const ALIGNMENT: u64 = 256;
 
-/// Where the data begins, after a content of this length.
+/// Returns where the data begins, after a content of this length.
 fn data_start(content: u64) -> u64 {
     (HEADER as u64 + content).next_multiple_of(ALIGNMENT)
 }

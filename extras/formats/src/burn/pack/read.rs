@@ -69,7 +69,7 @@ fn keep_entry<'a>(
     budget.keep(names.map(|name| 2 * name.len() + ENTRY).sum())
 }
 
-/// The content, and where the data begins.
+/// Reads the content, and where the data begins.
 fn read_content(file: &impl ReadAt, limits: &Limits) -> Result<(Content, u64)> {
     let file_len = file.byte_len();
     let mut header = [0; HEADER];

@@ -159,7 +159,7 @@ fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Resul
     Ok(Described { dtype: Named(name.into()), shape, data_offsets: place, param_id: id })
 }
 
-/// The bytes before the data.
+/// Returns the bytes before the data.
 fn encode(content: &Content) -> Result<Vec<u8>> {
     let tensors = content.tensors.0.len();
     let scalars = content.scalars.0.len();

@@ -118,16 +118,15 @@ enum Found {
     Chunk(Data),
     /// The tensors in another value.
     Value(Builder),
-    /// A setting.
     Setting(Json),
 }
 
-/// Whether the elements can be read.
+/// Returns whether the elements can be read.
 fn is_readable(entry: &TensorEntry) -> bool {
     !entry.is_reshaped && entry.kind.dtype().is_some()
 }
 
-/// The archives in the order of their places.
+/// Returns the archives in the order of their places.
 fn jobs<'a>(metadata: &'a Metadata, file_of: impl Fn(&Item) -> usize) -> Vec<Job<'a>> {
     let archived = |item: &Item| Archived { file: file_of(item), start: item.start, len: item.len };
     let mut jobs = Vec::new();
@@ -265,7 +264,7 @@ fn whole(entry: &TensorEntry) -> WholeTensor {
     WholeTensor { name: name.clone(), dtype, pieces: pieces.collect(), shape, stored: None }
 }
 
-/// Whether Megatron has written the directory. Fails if it has in another format.
+/// Returns whether Megatron has written the directory. Fails if it has in another format.
 pub(super) fn check_megatron<T: Store>(folder: &Folder<'_, T>) -> Result<bool> {
     #[derive(Deserialize)]
     struct Format {

@@ -203,7 +203,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The parameters, and the state of the optimizer if it was read.
+    /// Returns the parameters, and the state of the optimizer if it was read.
     fn parameters(&self) -> Result<Vec<WholeTensor>> {
         let mut rows =
             vec![(None, self.partitions.iter().map(|it| &it.groups).collect::<Vec<_>>())];
@@ -283,7 +283,7 @@ impl Plan<'_> {
         )))
     }
 
-    /// Stage 3: joins the ranges of each parameter. A range is equally long on each rank.
+    /// Joins the ranges of each parameter (stage 3). A range is equally long on each rank.
     fn of_ranges(&self, ranks: &[&Vec<Flat>]) -> Result<Vec<WholeTensor>> {
         let rows: Vec<Row> = ranks
             .iter()
@@ -324,7 +324,7 @@ impl Plan<'_> {
         Ok(tensors)
     }
 
-    /// The pieces of a tensor of F32.
+    /// Returns the pieces of a tensor of F32.
     fn whole(&self, name: &str, shape: &[usize], pieces: Vec<Piece>) -> Result<WholeTensor> {
         self.budget.keep(name.len() + size_of::<WholeTensor>())?;
         self.budget.keep_all::<usize>(shape.len())?;

@@ -59,7 +59,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-/// The names of the files, in the order of the ranks.
+/// Returns the names of the files, in the order of the ranks.
 fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> {
     let known = || folder.files.iter().filter_map(|name| Some((name, rank_of(name)?)));
     let is_model = known().any(|(_, (what, ..))| what == MODEL);
@@ -187,7 +187,7 @@ fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, Stri
     Some((position, division))
 }
 
-/// How a placement divides a tensor of this shape.
+/// Returns how a placement divides a tensor of this shape.
 fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Division, String> {
     let unknown = || "its placement is of no known kind".to_owned();
     let Some(Node::Object { class, .. }) = values.node(placement) else { return Err(unknown()) };
@@ -209,7 +209,7 @@ fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Divisio
     }
 }
 
-/// The fields of an object.
+/// Returns the fields of an object.
 fn fields(values: &Values, object: Value) -> Option<Value> {
     match values.node(object)? {
         Node::Object { parts, .. } => parts.last().copied(),

@@ -62,7 +62,7 @@ pub(super) fn tensors<S: ReadAt>(
     at(builder, start)
 }
 
-/// A value of an archive as JSON, if that can hold it.
+/// Returns a value of an archive as JSON, if that can hold it.
 pub(super) fn json<S>(archive: &Archive<S>, value: Value) -> Result<Option<Json>> {
     Search::new(&archive.values).json(value)
 }
@@ -80,7 +80,7 @@ pub(super) fn at(mut builder: Builder, start: u64) -> Result<Builder> {
     Ok(builder)
 }
 
-/// The tensor that is all of an archive.
+/// Returns the tensor that is all of an archive.
 pub(super) fn one_tensor<S: ReadAt>(
     archive: &Archive<S>,
     name: &str,

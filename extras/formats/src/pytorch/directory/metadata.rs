@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         Ok(metadata)
     }
 
-    /// Where the bytes of each value are.
+    /// Returns where the bytes of each value are.
     fn items(&self, data: Value) -> Result<Items<'a>> {
         let data = self.values.dict(data).ok_or_else(|| bad("it says nothing of the files"))?;
         let mut items = Items::new();
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
         Ok(TensorEntry { name: name.to_owned(), kind, shape, chunks, is_reshaped: false })
     }
 
-    /// The type of elements that `TensorProperties` have. Their state is a tuple.
+    /// Returns the type of elements that `TensorProperties` have. Their state is a tuple.
     fn kind(&self, properties: Value) -> Result<Kind> {
         let state = match self.values.node(properties) {
             Some(Node::Object { parts, .. })

@@ -120,7 +120,6 @@ impl<'a, T: Store> Folder<'a, T> {
         Ok(Self { store, path, files, directories, options, budget })
     }
 
-    /// The path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -145,7 +144,7 @@ impl<'a, T: Store> Folder<'a, T> {
         Err(self.wrong(ErrorKind::NotRead { problem }))
     }
 
-    /// Whether there are files that core may open.
+    /// Returns whether there are files that core may open.
     pub(crate) fn has_safetensors(&self) -> bool {
         self.files.iter().any(|name| name.ends_with(".safetensors"))
     }
@@ -154,7 +153,6 @@ impl<'a, T: Store> Folder<'a, T> {
         self.files.iter().any(|file| file == name)
     }
 
-    /// Opens a file of the directory.
     fn open(&self, name: &str) -> Result<File<T::File>> {
         let path = self.path.join(name);
         let source = self.store.open(&path).map_err(|error| error.in_path(&path))?;
@@ -184,7 +182,7 @@ impl<'a, T: Store> Folder<'a, T> {
         result.map_err(|error| error.in_file(&input.file))
     }
 
-    /// An error about the directory.
+    /// Returns an error about the directory.
     fn wrong(&self, kind: ErrorKind) -> Error {
         Error::from(kind).in_path(&self.path)
     }
@@ -232,7 +230,7 @@ fn left_out(names: &[&str], [one, several]: [&str; 2]) -> Option<String> {
     (!names.is_empty()).then(|| format!("left out: {} {what}: {shown}{more}", names.len()))
 }
 
-/// The number that digits are.
+/// Returns the number that digits are.
 fn number(digits: &str) -> Option<usize> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }

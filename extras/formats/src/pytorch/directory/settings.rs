@@ -21,7 +21,6 @@ pub(super) struct Setting {
     name: String,
 }
 
-/// The owner of a setting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
     /// A group, by its number.

@@ -205,12 +205,11 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
 }
 
 impl<S: ReadAt> Reader<'_, S> {
-    /// Every tensor in a value, by name.
+    /// Returns every tensor in a value, by name.
     fn tensors(&self, value: Value) -> Result<Builder> {
         item::tensors(self.archive, value, "", 0, self.options)
     }
 
-    /// The flat tensors of a list.
     fn flats(&self, list: Value, what: &str) -> Result<Vec<Flat>> {
         let list = self.archive.values.items(list);
         let list = list.ok_or_else(|| bad(format!("{what} is no list")))?;
@@ -236,7 +235,7 @@ impl<S: ReadAt> Reader<'_, S> {
         self.archive.values.get(state, key)
     }
 
-    /// The state of the optimizer for each group.
+    /// Returns the state of the optimizer for each group.
     fn states_of_groups(&self, state: Value, stage: i64) -> Result<Vec<Value>> {
         let values = &self.archive.values;
         let Some(base) = self.optimizer(state, stage) else { return Ok(Vec::new()) };
@@ -289,7 +288,7 @@ impl<S: ReadAt> Reader<'_, S> {
     }
 }
 
-/// The names and shapes of a dictionary.
+/// Returns the names and shapes of a dictionary.
 fn shapes(values: &Values, dict: Value) -> Result<Shapes> {
     let items = values.dict(dict).ok_or_else(|| bad("a list of shapes is no dictionary"))?;
     let mut shapes = Vec::new();
@@ -307,13 +306,13 @@ fn no_shape() -> Error {
     bad("a shape is no list of numbers")
 }
 
-/// The number of elements.
+/// Returns the number of elements.
 pub(super) fn count(shape: &[usize]) -> Result<usize> {
     let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim));
     count.ok_or_else(|| bad("a shape of a parameter is too large"))
 }
 
-/// A list of numbers for each group.
+/// Returns a list of numbers for each group.
 fn numbers_of_groups(values: &Values, groups: Value) -> Result<Option<Vec<Vec<usize>>>> {
     let Some(groups) = values.items(groups) else { return Ok(None) };
     for &group in groups {
@@ -324,7 +323,7 @@ fn numbers_of_groups(values: &Values, groups: Value) -> Result<Option<Vec<Vec<us
     Ok(groups.iter().map(group).collect())
 }
 
-/// A number, or an item of an enumeration, which is called with its number.
+/// Returns a number, or an item of an enumeration, which is called with its number.
 fn whole_number(values: &Values, value: Value) -> Option<i64> {
     match (value, values.node(value)) {
         (Value::Int(number), _) => Some(number),

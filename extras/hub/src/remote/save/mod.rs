@@ -272,7 +272,7 @@ fn save_rewrite_to<S: ReadAt>(
     staged.commit()
 }
 
-/// The error of a store.
+/// Returns the error of a store.
 fn failed(error: io::Error) -> Error {
     ErrorKind::Io(error).into()
 }

@@ -101,7 +101,6 @@ impl Begun {
         })
     }
 
-    /// Aborts the upload.
     pub(super) fn abort(self) {
         let (_step, parts) = {
             let mut uploads = lock(&UPLOADS);

@@ -36,7 +36,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    /// An upload of about `byte_len` bytes.
+    /// Makes an upload of about `byte_len` bytes.
     pub(super) fn new(service: Arc<Service>, key: Key, byte_len: u64) -> Self {
         let part_len = byte_len.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART) as usize;
         let buffer = Vec::new();

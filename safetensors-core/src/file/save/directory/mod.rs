@@ -89,7 +89,7 @@ impl AtomicDirectory {
         self
     }
 
-    /// The hidden directory. Write the files here.
+    /// Returns the hidden directory. Write the files here.
     pub fn path(&self) -> &Path {
         &self.new
     }

@@ -170,7 +170,6 @@ fn make_free(path: &Path) -> io::Result<Option<Option<TempDirectory>>> {
     Ok(Some(temp))
 }
 
-/// The hidden directories of a path.
 fn hidden_of(path: &Path) -> impl Iterator<Item = PathBuf> {
     let prefix = temporary_prefix(path.file_name().unwrap_or_default());
     let entries = fs::read_dir(directory(path)).into_iter().flatten().filter_map(Result::ok);

@@ -68,7 +68,6 @@ pub(super) struct BodyPlace {
     pub(super) len: u64,
 }
 
-/// In which file.
 #[derive(Clone, Debug)]
 pub(super) enum Home {
     /// In the new file itself.
@@ -122,7 +121,7 @@ impl Body {
         is_free.then_some(state.end)
     }
 
-    /// A new hidden file.
+    /// Returns a new hidden file.
     pub(super) fn spill(&self) -> io::Result<TempFile> {
         TempFile::create(self.file.destination(), true)
     }
@@ -151,7 +150,7 @@ impl Body {
         Ok(())
     }
 
-    /// The open file of a place, and the offset in it.
+    /// Returns the open file of a place, and the offset in it.
     pub(super) fn locate<'a>(&'a self, home: &'a Home, start: u64) -> io::Result<(&'a File, u64)> {
         match home {
             Home::Body => Ok((self.file(), self.room() + start)),
@@ -161,17 +160,16 @@ impl Body {
         }
     }
 
-    /// The new file.
     pub(super) fn file(&self) -> &File {
         self.file.file()
     }
 
-    /// The new file, to be put in place.
+    /// Returns the new file, to be put in place.
     pub(super) fn file_mut(&mut self) -> &mut AtomicFile {
         &mut self.file
     }
 
-    /// The length of the room for the header.
+    /// Returns the length of the room for the header.
     pub(super) fn room(&self) -> u64 {
         self.room.load(Ordering::Relaxed)
     }
@@ -193,7 +191,6 @@ impl Body {
 }
 
 impl SpillFile {
-    /// The open file.
     pub(super) fn file(&self) -> &File {
         self.file.file()
     }

@@ -59,7 +59,7 @@ pub(super) fn continues(directory: &Path, listed: &Listed) -> Result<bool> {
     }
 }
 
-/// Whether an error of opening a synced file means that it is missing or damaged.
+/// Returns whether an error of opening a synced file means that it is missing or damaged.
 pub(super) fn is_damage(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Io(error) => error.kind() == io::ErrorKind::NotFound,

@@ -22,7 +22,7 @@ pub struct GrowingTensor<'w> {
 }
 
 impl GrowingTensor<'_> {
-    /// The number of steps so far.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         lock(&self.series.state).steps
     }
@@ -117,7 +117,7 @@ pub(super) struct SeriesState {
 }
 
 impl Series {
-    /// A tensor without steps.
+    /// Makes a tensor without steps.
     pub(super) fn new(
         name: &str,
         dtype: Dtype,
@@ -157,17 +157,17 @@ impl Series {
         Ok(())
     }
 
-    /// The number of steps that are in the file that is appended to.
+    /// Returns the number of steps that are in the file that is appended to.
     pub(super) fn kept_steps(&self) -> u64 {
         self.kept
     }
 
-    /// The steps that were not synced yet.
+    /// Returns the steps that were not synced yet.
     pub(super) fn new_steps(&self, state: &SeriesState) -> Range<u64> {
         state.synced.unwrap_or(self.kept_steps())..state.steps
     }
 
-    /// The shape of a tensor of this many steps.
+    /// Returns the shape of a tensor of this many steps.
     pub(super) fn shape(&self, steps: u64) -> Vec<usize> {
         let mut shape = self.step_shape.clone();
         // An append that makes it larger is refused.
@@ -175,18 +175,18 @@ impl Series {
         shape
     }
 
-    /// The number of bytes of this many steps.
+    /// Returns the number of bytes of this many steps.
     pub(super) fn byte_len(&self, steps: u64) -> u64 {
         // This cannot overflow, because that many bytes have been written.
         self.step_len * steps
     }
 
-    /// Whether steps can be written directly to the end of the file.
+    /// Returns whether steps can be written directly to the end of the file.
     fn may_be_tail(&self) -> bool {
         self.is_in_order() && self.step_len.is_multiple_of(ALIGN)
     }
 
-    /// Whether the steps are contiguous in the tensor.
+    /// Returns whether the steps are contiguous in the tensor.
     pub(super) fn is_in_order(&self) -> bool {
         self.layers.outer <= 1
     }

@@ -36,7 +36,7 @@ enum Target {
 }
 
 impl StoredSteps {
-    /// Whether the bytes are at the end of the new file.
+    /// Returns whether the bytes are at the end of the new file.
     pub(super) fn is_tail(&self) -> bool {
         matches!(self.target, Some(Target::Tail(_)))
     }
@@ -112,7 +112,7 @@ impl StoredSteps {
 }
 
 impl Target {
-    /// The file, and where in it the bytes begin.
+    /// Returns the file, and where in it the bytes begin.
     fn file<'a>(&'a self, body: &'a Body) -> (&'a File, u64) {
         match self {
             Self::Tail(start) => (body.file(), body.room() + start),

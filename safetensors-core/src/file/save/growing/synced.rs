@@ -20,17 +20,17 @@ const MOST: u64 = 100;
 /// The name of the mark. It has the number of synced files.
 pub(super) const MARK: &str = "finishing";
 
-/// The directory in which a writer of a path syncs.
+/// Returns the directory in which a writer of a path syncs.
 pub(super) fn synced_directory(path: &Path) -> PathBuf {
     with_suffix(path, ".synced")
 }
 
-/// The name that the directory gets if its steps cannot be recovered.
+/// Returns the name that the directory gets if its steps cannot be recovered.
 pub(super) fn incomplete_directory(path: &Path, number: u32) -> PathBuf {
     with_suffix(path, &format!(".incomplete-{number}"))
 }
 
-/// The name of a synced file, counted from 1.
+/// Returns the name of a synced file, counted from 1.
 pub(super) fn file_name(number: u32) -> String {
     format!("{number:08}{SUFFIX}")
 }
@@ -45,7 +45,7 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Of a tensor; `None` if it was added whole.
+    /// Reads the growth of a tensor; `None` if it was added whole.
     pub(super) fn of(
         file: &SafeTensors<FileSource>,
         tensor: &LazyTensor<'_, FileSource>,
@@ -112,7 +112,7 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// Whether files are missing.
+    /// Returns whether files are missing.
     pub(super) fn has_gap(&self) -> bool {
         self.last == 0 || self.count < self.last || self.marked > Some(self.last)
     }

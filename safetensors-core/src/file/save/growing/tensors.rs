@@ -20,7 +20,6 @@ pub(super) struct Tensors {
     pub(super) aliases: BTreeSet<String>,
 }
 
-/// A tensor.
 #[derive(Debug)]
 pub(super) enum GrowingEntry {
     Whole(Whole),
@@ -42,7 +41,7 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// A tensor that is not written yet.
+    /// Makes a tensor that is not written yet.
     pub(super) fn new(name: &str, dtype: Dtype, shape: &[usize], place: BodyPlace) -> Self {
         let [written, failed, synced] = [const { AtomicBool::new(false) }; 3];
         Self { name: name.into(), dtype, shape: shape.into(), place, written, failed, synced }

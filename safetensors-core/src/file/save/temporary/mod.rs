@@ -78,12 +78,11 @@ impl TempFile {
         }
     }
 
-    /// The open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// The open file, to be written to at its cursor.
+    /// Returns the open file, to be written to at its cursor.
     pub(super) fn file_mut(&mut self) -> &mut File {
         &mut self.file
     }
@@ -192,7 +191,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// The last steps for a file that has its name.
+    /// Does the last steps for a file that has its name.
     fn settle(&self, destination: &Path) {
         // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
@@ -214,7 +213,7 @@ impl TempDirectory {
         Self::beside(destination)
     }
 
-    /// [`create`](Self::create) without the removal of leftovers.
+    /// Like [`create`](Self::create), without the removal of leftovers.
     pub(super) fn beside(destination: &Path) -> io::Result<Self> {
         let _steps = Steps::begin();
         if failpoint::lacks("space for directories") {
@@ -237,7 +236,6 @@ impl TempDirectory {
         }
     }
 
-    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
@@ -248,7 +246,7 @@ impl TempDirectory {
     }
 }
 
-/// Whether an error says that the disk is full.
+/// Returns whether an error says that the disk is full.
 pub(super) fn lacks_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -263,7 +261,7 @@ fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
     Ok((file, is_ours))
 }
 
-/// [`with_name`] for a file.
+/// Like [`with_name`], for a file.
 fn file_with_name<T>(
     destination: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
@@ -298,7 +296,7 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// A new file that shares the blocks of another one.
+/// Makes a new file that shares the blocks of another one.
 #[cfg(target_vendor = "apple")]
 fn clone(source: &File, path: &Path) -> io::Result<File> {
     use rustix::fs::{CWD, CloneFlags, fclonefileat};

@@ -55,7 +55,7 @@ pub(super) struct Backup {
 }
 
 impl Backup {
-    /// A backup for a file in which `new` will be written over `old`.
+    /// Makes a backup for a file in which `new` will be written over `old`.
     pub(super) fn new(
         mark: [u8; LENGTH_BYTES],
         file: &File,
@@ -87,7 +87,7 @@ impl Backup {
         Ok(true)
     }
 
-    /// The bytes that replace the length while the header is written.
+    /// Returns the bytes that replace the length while the header is written.
     pub(super) fn mark(&self) -> [u8; LENGTH_BYTES] {
         self.mark
     }
@@ -204,7 +204,7 @@ fn same_owner(a: &Metadata, b: &Metadata) -> bool {
     a.uid() == b.uid()
 }
 
-/// Whether a file belongs to the user of this process.
+/// Returns whether a file belongs to the user of this process.
 #[cfg(unix)]
 fn is_own(metadata: &Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -61,7 +61,7 @@ impl<S: TensorSource + Clone> Fused<S> {
 }
 
 impl<S: TensorSource> Fused<S> {
-    /// The largest magnitude of all weights, which are read the first time.
+    /// Returns the largest magnitude of all weights, which are read the first time.
     pub(super) fn largest(&self) -> Result<f32> {
         let mut known = lock(&self.largest);
         if let Some(known) = *known {

@@ -55,7 +55,7 @@ impl Quantization {
         Self::Int8Channel,
     ];
 
-    /// The name on a command line, such as `fp8-block128`.
+    /// Returns the name on a command line, such as `fp8-block128`.
     fn name(self) -> &'static str {
         match self {
             Self::Fp8Block128 => "fp8-block128",

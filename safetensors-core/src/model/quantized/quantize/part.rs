@@ -42,7 +42,6 @@ enum Kind {
 struct Weight<S> {
     source: Converted<S>,
     how: Quantization,
-    /// The shape of the matrix.
     matrix: [usize; 2],
     /// The rows and columns that share a magnitude, and the number of such cells.
     cell: [usize; 2],
@@ -55,7 +54,7 @@ struct Weight<S> {
     error: Mutex<Option<QuantizationError>>,
 }
 
-/// The parts of a weight of this shape, with their names.
+/// Returns the parts of a weight of this shape, with their names.
 pub(super) fn parts<S: TensorSource + Send>(
     how: Quantization,
     name: &str,
@@ -107,7 +106,7 @@ impl<S> QuantizedPart<S> {
         self.kind == Kind::Codes
     }
 
-    /// The error of the weight, if these are its codes and they were written.
+    /// Returns the error of the weight, if these are its codes and they were written.
     pub(crate) fn error(&self) -> Option<QuantizationError> {
         if self.is_codes() { *lock(&self.weight.error) } else { None }
     }
@@ -162,7 +161,7 @@ impl<S: TensorSource> Weight<S> {
         }
     }
 
-    /// The largest magnitude of each cell. The weight is read the first time.
+    /// Returns the largest magnitude of each cell. The weight is read the first time.
     fn magnitudes(&self) -> Result<Arc<[f32]>> {
         let mut known = lock(&self.magnitudes);
         if let Some(magnitudes) = known.take() {
@@ -183,7 +182,6 @@ impl<S: TensorSource> Weight<S> {
         Ok(Arc::clone(known.insert(magnitudes.into())))
     }
 
-    /// The scale of each cell.
     fn scales(&self) -> Result<Vec<f32>> {
         let largest = match self.how {
             Quantization::Int8Channel => 127.5,

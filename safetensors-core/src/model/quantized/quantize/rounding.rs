@@ -12,7 +12,7 @@ pub(super) const LARGEST_E2M1: f32 = 6.0;
 pub(super) const E2M1: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// The largest magnitude; infinity or NaN if there is one among the numbers.
+/// Returns the largest magnitude; infinity or NaN if there is one among the numbers.
 pub(super) fn largest(numbers: &[f32]) -> f32 {
     // Magnitudes are in the order of their bits. NaN comes after infinity.
     let bits = numbers.iter().fold(0, |most, number| most.max(number.to_bits() & 0x7fff_ffff));
@@ -29,7 +29,7 @@ pub(super) fn round_to_e4m3(numbers: &mut [f32], codes: &mut [u8]) -> Result<()>
     Ok(decode.run(codes, bytemuck::cast_slice_mut(numbers), 0)?)
 }
 
-/// The codes of numbers in I8, which take the place of the numbers.
+/// Computes the codes of numbers in I8, which replace the numbers.
 pub(super) fn round_to_i8(numbers: &mut [f32], codes: &mut [u8]) {
     /// The last bit of a number of this size is 1, so that a sum is rounded to an integer. Its
     /// lowest bits are that integer in two's complement.

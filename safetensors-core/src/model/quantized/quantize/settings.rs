@@ -80,7 +80,7 @@ fn parsed(config: &str) -> Result<Entries<'_>> {
     Ok(entries.into_iter().map(|(key, text)| (key, text.into())).collect())
 }
 
-/// The text of an object, with a line for each entry.
+/// Returns the text of an object, with a line for each entry.
 fn object(entries: &Entries<'_>, indent: &str) -> String {
     let entry =
         |(key, text): (&String, &Cow<'_, str>)| format!("{indent}{}: {text}", Value::from(&**key));

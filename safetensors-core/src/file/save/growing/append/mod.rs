@@ -28,7 +28,7 @@ pub(super) struct Before {
 }
 
 impl GrowingWriter {
-    /// A writer that appends to the file at a path.
+    /// Makes a writer that appends to the file at a path.
     pub(super) fn append_to(path: &Path, options: &SaveOptions, synced: Synced) -> Result<Self> {
         let before = Before::open(path).map_err(|error| error.in_path(path))?;
         let header = before.header.clone();
@@ -76,7 +76,7 @@ impl Before {
         Ok(Self { header: file.header().clone(), file: Some(file.into_source()) })
     }
 
-    /// Where a tensor begins.
+    /// Returns where a tensor begins.
     pub(super) fn place(&self, name: &str) -> Option<(&File, u64)> {
         let offset = self.header.get(name)?.data_offsets().start;
         Some((self.file.as_ref()?.file(), self.header.data_start() + offset))

@@ -82,7 +82,7 @@ impl GrowingWriter {
         self.finish_and_keep_lock().map(drop)
     }
 
-    /// [`finish`](Self::finish), but no other writer can begin. Returns `None` if the file was
+    /// Like [`finish`](Self::finish), but no other writer can begin. Returns `None` if the file was
     /// finished before.
     pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
         let durable = self.options.durable;
@@ -143,7 +143,7 @@ impl GrowingWriter {
     }
 }
 
-/// Whether the new file is in its place, in spite of an error.
+/// Returns whether the new file is in its place, in spite of an error.
 fn is_in_place(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotDurable(_))
 }
@@ -261,7 +261,7 @@ impl<'a> Assembly<'a> {
         })
     }
 
-    /// Where a tensor of the file that is appended to begins.
+    /// Returns where a tensor of the file that is appended to begins.
     fn before_place(&self, name: &str) -> io::Result<(&'a File, u64)> {
         let place = self.before.and_then(|before| before.place(name));
         place.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -335,7 +335,6 @@ struct Copies<'a> {
     waiting: Option<Range<'a>>,
 }
 
-/// A range that is to be copied.
 struct Range<'a> {
     from: &'a File,
     start: u64,

@@ -68,7 +68,6 @@ impl Passes {
         self.has_added = true;
     }
 
-    /// Notes a sync.
     pub(super) fn sync(&mut self) {
         self.has_repeated = false;
         self.new_steps = 0;

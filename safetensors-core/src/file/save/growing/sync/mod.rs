@@ -291,7 +291,7 @@ impl Synced {
 }
 
 impl<'a> News<'a> {
-    /// The new part of a tensor, if there is one.
+    /// Returns the new part of a tensor, if there is one.
     fn of(entry: &'a Arc<GrowingEntry>) -> Option<Self> {
         match &**entry {
             GrowingEntry::Whole(whole) => {
