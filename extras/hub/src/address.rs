@@ -16,7 +16,7 @@ pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     found.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// The address of a repository, of one of its folders or of one of its files, as Python's
+/// The address of a repository, of a folder or of a file in it, as Python's
 /// `huggingface_hub` writes it: `hf://[models/]owner/name[@revision][/path]`, for other kinds with
 /// `datasets`, `spaces` or `kernels` instead of `models`, or `hf://buckets/owner/name[/path]`.
 ///

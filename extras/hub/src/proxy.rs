@@ -40,7 +40,7 @@ impl Proxies {
     /// [`ErrorKind::BadSetting`] for a proxy that cannot be used.
     pub(crate) fn of_environment(environment: &Environment<'_>) -> Result<Self> {
         let direct = parse_all(&environment.proxy("NO_PROXY").unwrap_or_default());
-        // A user who wants no proxy at all need not correct the variables of one.
+        // A user who wants no proxy at all need not correct its variables.
         if direct.iter().any(Direct::is_everything) {
             return Ok(Self::default());
         }

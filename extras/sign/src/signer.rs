@@ -270,7 +270,7 @@ impl fmt::Debug for Signer {
     }
 }
 
-/// Returns the last part of a path, also of one such as `..`.
+/// Returns the last part of a path, also of a path such as `..`.
 fn base_name(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = path.file_name().or_else(|| absolute.file_name());

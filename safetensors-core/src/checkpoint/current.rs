@@ -38,7 +38,7 @@ pub(super) fn current<T: Store>(
     unless_broken(found)
 }
 
-/// Describes the one file that a directory without an index opens as, as an index of one shard.
+/// Returns an index of a single shard for the file that a directory without an index opens.
 fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     let CheckpointPath::File(path) = locate(store, directory)? else { return Ok(None) };
     let name = path.file_name().and_then(|name| name.to_str());

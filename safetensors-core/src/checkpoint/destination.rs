@@ -18,7 +18,7 @@ use crate::format::header::Limits;
 /// Checks whether these files of the pattern can be saved to a directory, as far as that is known
 /// beforehand.
 ///
-/// A checkpoint of one file has no index. Opening the directory finds that file only if it is
+/// A checkpoint in a single file has no index. Opening the directory finds that file only if it is
 /// `model.safetensors`, or if the directory has no other file of tensors and no other index.
 pub(crate) fn check(
     directory: &Path,

@@ -169,7 +169,7 @@ impl<T: Store> Opener<'_, T> {
         Err(Error::from(RankProblem::PartsOfTensors).in_path(path))
     }
 
-    /// Joins the tensors of all files of a directory, each of which must have parts.
+    /// Joins the tensors of all files of a directory. Every file must have parts.
     fn gather(&self, directory: &Path) -> Opened<T> {
         let names = files_of(self.store, directory)?;
         let paths: Vec<_> = names.iter().map(|name| directory.join(name)).collect();

@@ -83,7 +83,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// Joins the tensors of files of PyTorch (DCP), all of which have parts.
+/// Joins the tensors of files of PyTorch (DCP). Every file must have parts.
 pub(super) fn join_dcp<S: ReadAt>(
     directory: &Path,
     files: Vec<CheckpointFile<S>>,
@@ -120,7 +120,7 @@ struct Stored<S> {
     index: Option<Index>,
 }
 
-/// Makes a checkpoint of one file at a path, from tensors with pieces in files.
+/// Makes a checkpoint of a single file at a path, from tensors with pieces in files.
 fn assemble<S: ReadAt>(
     path: PathBuf,
     stored: Stored<S>,

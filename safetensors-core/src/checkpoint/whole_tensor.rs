@@ -123,7 +123,7 @@ fn bad(problem: String) -> Error {
     RankProblem::BadParts { problem }.into()
 }
 
-/// Returns the number of elements, as a length of one dimension.
+/// Returns the number of elements, as the length of a dimension.
 fn element_count(shape: &[usize]) -> Result<usize> {
     if shape.contains(&0) {
         return Ok(0);

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `dtype`, `tensor` | the types of elements; one tensor: shape, elements, bytes |
 //! | `header` | the text of the header, and the entries of its metadata |
-//! | `convert` | numbers of one dtype as numbers of another |
+//! | `convert` | conversions between dtypes |
 //! | `slice` | the bytes of a slice of a tensor |
 //! | `tied` | tensors that share storage, and how a file records it |
 //! | `error` | every way to fail, and where it happened |

@@ -7,7 +7,7 @@ use regex_automata::nfa::thompson::WhichCaptures;
 
 use crate::format::error::Quoted;
 
-/// The most bytes in the text of one expression.
+/// The most bytes in the text of an expression.
 pub(crate) const LONGEST: usize = 1000;
 
 /// The most expressions in one file, and the most bytes they take once compiled. A name takes

@@ -170,7 +170,7 @@ where
     crate::file::save::save(path, sources, options)
 }
 
-/// Saves tensors of a framework to a directory as a checkpoint of one or more files, see
+/// Saves tensors of a framework to a directory as a checkpoint in one or more files, see
 /// [`crate::save_sharded`].
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Computations over a checkpoint, and changes of one.
+//! Computations over a checkpoint, and changes to it.
 //!
 //! Each module takes a `Checkpoint` and gives another view of it, a report, or changed files. A
 //! view is computed when it is read, tensor by tensor, so that nothing needs a second copy in

@@ -349,7 +349,7 @@ impl<'f> Attempt<'f> {
         Error::from(RankProblem::AttemptSuperseded { attempt }).in_path(self.directory)
     }
 
-    /// Removes the names of hidden files from an error, which are of no use to the caller.
+    /// Removes the names of hidden files from an error, because the caller cannot use them.
     fn of_directory(&self, error: Error) -> Error {
         let hidden = self.path.join(MANIFEST);
         error.moved(&hidden, self.directory).in_path(self.directory)

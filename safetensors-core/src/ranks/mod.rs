@@ -1,4 +1,4 @@
-//! Ranks: the processes of a job, each of which holds a part of a model.
+//! Ranks: the processes of a job. Each holds a part of a model.
 //!
 //! A plan assigns each rank a part of each tensor. A rank reads its parts and nothing else, and
 //! saves them next to the parts of the others; the last one makes them one checkpoint. No rank

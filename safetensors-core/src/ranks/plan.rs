@@ -187,7 +187,7 @@ impl RankPlan {
 
     /// Returns [`byte_lens`](RankPlan::byte_lens) of some of the tensors.
     fn byte_lens_of(&self, counts: impl Fn(&RankTensor) -> bool) -> Result<Vec<u64>> {
-        // The bytes of each rank minus those of the one before it, and then their sums. A
+        // The bytes of each rank minus the bytes of the previous one, and then their sums. A
         // difference may be negative; it wraps around, and the sums are right.
         let mut lens = vec![0_u64; self.world_size];
         for tensor in self.tensors.iter().filter(|tensor| counts(tensor)) {

@@ -268,7 +268,8 @@ pub(super) fn check_len(scheme: &'static str, tensor: &Stored, shape: [usize; 2]
     Err(mismatch(scheme, tensor, format_args!("{expected} elements"), found))
 }
 
-/// Checks a tensor with the group of each column. There are at most as many groups as columns.
+/// Checks a tensor with the group of each column. The number of groups is at most the number of
+/// columns.
 pub(super) fn check_groups(
     scheme: &'static str,
     indices: &Stored,

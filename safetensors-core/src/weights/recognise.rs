@@ -1,5 +1,5 @@
 //! Answers two questions about a checkpoint: which weights it has, and whether a tensor has the
-//! codes of one.
+//! codes of a weight.
 
 use super::known::{Known, LookedAt};
 use super::model::{Model, Weight};

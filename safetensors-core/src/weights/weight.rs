@@ -238,7 +238,7 @@ impl Row {
     /// The most columns that are computed at once, so that they stay in the nearest cache.
     pub(super) const LEN: usize = if cfg!(test) { 40 } else { 2048 };
 
-    /// Makes scales of one and zero points of zero.
+    /// Makes scales that are 1 and zero points that are 0.
     pub(super) fn new() -> Self {
         let ones = [1.0; Self::LEN];
         Self { scales: ones, zeros: [0.0; Self::LEN], factors: ones }

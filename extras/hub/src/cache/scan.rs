@@ -49,7 +49,7 @@ impl CachedRepo {
     }
 
     /// Returns the branches and tags with a commit that has no snapshot, sorted, each with the
-    /// commit. They are of no use offline until the next download.
+    /// commit. They cannot be used offline until the next download.
     ///
     /// # Errors
     ///

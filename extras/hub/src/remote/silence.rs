@@ -135,7 +135,7 @@ impl Progress {
 }
 
 /// Converts the error of a request, with a kind that shows whether it is worth repeating. The
-/// stores do this with the errors of their own client.
+/// stores do this with their clients' errors.
 fn failed(error: reqwest::Error) -> HttpError {
     use io::ErrorKind as Io;
 

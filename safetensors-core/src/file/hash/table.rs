@@ -50,7 +50,7 @@ pub(crate) enum Fate {
     Follows,
     /// It is removed, and the caller can report it.
     Removed,
-    /// It is removed. It is of no interest in another file.
+    /// It is removed. Another file does not need it.
     Forgotten,
     Refused,
     /// It may be wrong afterwards, and the caller can report it.

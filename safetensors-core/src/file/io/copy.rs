@@ -1,4 +1,4 @@
-//! Copies a range of one file into another. The kernel copies where it can; on some file systems it
+//! Copies a range of a file into another. The kernel copies where it can; on some file systems it
 //! shares blocks and copies nothing.
 
 use std::fs::File;

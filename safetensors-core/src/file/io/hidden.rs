@@ -16,7 +16,7 @@ use super::{FileSource, ReadAt, failpoint};
 /// The most bytes in a hidden name. Most file systems take 255, eCryptfs takes 143.
 const NAME_MAX: usize = 143;
 
-/// The number of random characters that distinguish the temporary files of one file.
+/// The number of random characters that distinguish the temporary files of a file.
 pub(crate) const ID_LEN: usize = 6;
 
 /// The name of the file that is locked while files of its directory are put in place.

@@ -81,7 +81,7 @@ pub trait ReadAt: Send + Sync {
         }
     }
 
-    /// Announces the end of a load, also of a failed one. The range covers all of one call of
+    /// Announces the end of a load, also of a failed one. The range covers all of a call of
     /// [`will_read`](ReadAt::will_read). The default does nothing.
     fn has_read(&self, range: Range<u64>) {
         if let Some(inner) = self.inner() {

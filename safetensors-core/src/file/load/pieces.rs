@@ -10,7 +10,7 @@ use crate::format::tensor::TensorBuf;
 const ELEMENTS: u64 = 1 << 18;
 
 /// Consecutive elements of a tensor: 2¹⁸, or fewer in the last piece. They are read on request, so
-/// several threads can share the pieces of one tensor.
+/// several threads can share the pieces of a tensor.
 #[derive(Debug)]
 pub struct Piece<'a, S> {
     tensor: LazyTensor<'a, S>,
@@ -30,8 +30,8 @@ impl<'a, S> LazyTensor<'a, S> {
     /// Cuts the tensor into pieces of bounded size, in order, so that a program can process a
     /// tensor larger than memory. Nothing is read yet.
     ///
-    /// Tensors of one shape have the same pieces, for all dtypes. A tensor without elements has no
-    /// pieces.
+    /// Tensors with equal shapes have the same pieces, for all dtypes. A tensor without elements
+    /// has no pieces.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};

@@ -14,7 +14,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::slice::ByteRuns;
 use crate::format::tensor::TensorBuf;
 
-/// Bytes to read, and their destination. The jobs of one load fill disjoint memory, so threads can
+/// Bytes to read, and their destination. The jobs of a load fill disjoint memory, so threads can
 /// run them in any order.
 pub(super) enum Job<'t, 'a, 'b, S> {
     /// Contiguous parts of tensors in one file that are not converted, in the order of their

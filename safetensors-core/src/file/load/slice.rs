@@ -48,7 +48,7 @@ pub struct LazySlice<'a, S> {
 
 impl<'a, S> LazyTensor<'a, S> {
     /// Takes a slice of the tensor without reading it: a tuple of positions and ranges (see
-    /// [`Index`](crate::slice::Index)), the part for a rank, or a span of one dimension.
+    /// [`Index`](crate::slice::Index)), the part for a rank, or a span of a dimension.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! [`TensorRead`]: a tensor to read, or a part of one, and the dtype it gets.
+//! [`TensorRead`]: a tensor to read, or a part of it, and the dtype it gets.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::slice::{ByteRuns, Runs};
 use crate::format::tensor::{Rows, TensorBuf};
 
-/// A tensor to read, or a part of one.
+/// A tensor to read, or a part of it.
 pub(crate) struct TensorRead<'t, 'a, S> {
     pub(crate) tensor: &'t LazyTensor<'a, S>,
     pub(crate) shape: &'t [usize],

@@ -49,7 +49,7 @@ pub(super) fn decode(
     }, else integer::to_odd_f32(from, src, out, scratch))
 }
 
-/// Decodes elements of one byte, if the dtype has such floats. Returns `false` if not.
+/// Decodes elements that are a byte each, if the dtype has such floats. Returns `false` if not.
 #[cfg(feature = "std")]
 pub(crate) fn decode_bytes(from: Dtype, src: &[u8], out: &mut [f32]) -> bool {
     from.bits() == 8 && from.is_float() && decode(from, src, out, &mut []).is_ok()

@@ -129,7 +129,7 @@ pub(super) fn from_floats<T: Copy + Into<f64>>(
     })
 }
 
-/// Returns the value of one element, for an error.
+/// Returns the value of an element, for an error.
 pub(super) fn describe(
     from: Dtype,
     src: &[u8],

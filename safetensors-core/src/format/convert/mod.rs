@@ -6,7 +6,7 @@
 //! converts while it is saved. [`widen`] converts only where no value can change, for a framework
 //! that lacks a dtype.
 //!
-//! | from | to | what happens |
+//! | from | to | result |
 //! |---|---|---|
 //! | any dtype | the same | nothing: every bit is kept |
 //! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | rounded once, to nearest, ties to even; [`Overflow`] decides what numbers that are too large become |
@@ -143,7 +143,7 @@ impl TensorView<'_> {
     }
 
     /// Converts the values to the dtype of `out` and stores them there. This is
-    /// [`convert`](TensorView::convert) without a new buffer, for many tensors of one shape.
+    /// [`convert`](TensorView::convert) without a new buffer, for many tensors with the same shape.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, TensorBuf, TensorView};

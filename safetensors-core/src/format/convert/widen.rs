@@ -10,7 +10,7 @@ use crate::format::tensor::TensorBuf;
 
 /// Converts `buf` to a wider dtype that holds each of its values exactly.
 ///
-/// | from | to | what happens |
+/// | from | to | result |
 /// |---|---|---|
 /// | BOOL | U8 | the buffer is kept |
 /// | U64 | I64 | the buffer is kept; a value of 2⁶³ and more is an error |

@@ -1,7 +1,7 @@
 //! Attributes of tensors, such as units and long names.
 //!
-//! The format has metadata for a whole file only. An attribute is a metadata entry whose key names
-//! the tensor: `attribute:TENSOR#NAME`, for example `attribute:u#units`. The last `#` ends the
+//! The format has metadata for a whole file only. An attribute is a metadata entry with the tensor
+//! in its key: `attribute:TENSOR#NAME`, for example `attribute:u#units`. The last `#` ends the
 //! tensor's name, so the name of an attribute has no `#`. Programs that do not know this convention
 //! ignore the entries.
 

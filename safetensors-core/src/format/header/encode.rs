@@ -19,7 +19,7 @@ pub(crate) struct HeaderEntry<'a> {
 /// Encodes the header: its length, the JSON text, and padding so that the data begins at a multiple
 /// of `align`.
 ///
-/// The same input gives the same bytes: entries keep their order, and metadata is sorted. Empty
+/// Equal inputs give equal bytes: entries keep their order, and metadata is sorted. Empty
 /// metadata is omitted.
 pub(crate) fn encode<'a>(
     metadata: &Metadata,

@@ -12,7 +12,7 @@
 /// | [`index_bytes`](Limits::index_bytes) | 100,000,000 |
 /// | [`index_entries`](Limits::index_entries) | 1,000,000 |
 ///
-/// Saving keeps to the defaults, so that what is written can be read again.
+/// Saving keeps to the defaults, so that every saved file can be read.
 ///
 /// ```
 /// use safetensors_core::{ErrorKind, Limits, header::Header};

@@ -1,4 +1,4 @@
-//! [`TensorPart`]: an entire tensor, the part for one rank, or a span of one dimension.
+//! [`TensorPart`]: an entire tensor, the part for a rank, or a span of a dimension.
 
 use alloc::format;
 use alloc::vec::Vec;

@@ -74,7 +74,7 @@ impl TensorSource for SliceView<'_> {
 
 impl<'a> TensorView<'a> {
     /// Takes a slice of the tensor without copying it: a tuple of positions and ranges (see
-    /// [`Index`](super::Index)), the part for a rank, or a span of one dimension.
+    /// [`Index`](super::Index)), the part for a rank, or a span of a dimension.
     ///
     /// ```
     /// use safetensors_core::TensorView;

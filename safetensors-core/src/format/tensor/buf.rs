@@ -233,7 +233,7 @@ impl TensorBuf {
 /// Swaps the bytes of each number in `bytes` between the file's order and the machine's.
 pub(crate) fn swap_on_big_endian(dtype: Dtype, bytes: &mut [u8]) {
     // A complex element is two numbers that are swapped one by one. The alignment of a dtype is the
-    // size of one number.
+    // size of a number.
     let unit = dtype.alignment();
     if cfg!(target_endian = "big") && unit > 1 {
         bytes.chunks_exact_mut(unit).for_each(<[u8]>::reverse);

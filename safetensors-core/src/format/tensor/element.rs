@@ -33,7 +33,7 @@ mod sealed {
     }
 }
 
-/// A Rust type that holds the elements of one [`Dtype`].
+/// A Rust type that holds the elements of a [`Dtype`].
 ///
 /// Implemented for `bool`, the integers from 8 to 64 bits, [`half::f16`], [`half::bf16`],
 /// [`float8::F8E4M3`], [`float8::F8E5M2`], `f32`, `f64`, `Complex<f32>` and this module's newtypes.

@@ -15,7 +15,7 @@
 
 use core::ops::Range;
 
-/// The pages behind the buffers of one load. Their size is decided piece by piece, while the
+/// The pages behind the buffers of a load. Their size is decided piece by piece, while the
 /// buffers are filled.
 pub(crate) struct Pages {
     #[cfg(target_os = "linux")]
@@ -96,7 +96,7 @@ mod linux {
     const MADV_POPULATE_WRITE: libc::c_int = 23;
     const MADV_COLLAPSE: libc::c_int = 25;
 
-    /// All memory of one load that is worth advice, in the order of its addresses.
+    /// All memory of a load that is worth advice, in the order of its addresses.
     pub(super) struct Windows {
         windows: Vec<Window>,
         pace: Mutex<Pace>,
@@ -176,7 +176,7 @@ mod linux {
     }
 
     /// Which windows are tried with huge pages. While these are slow, more and more windows are
-    /// left out before the next is tried, because each try waits for a slow page. Threads try
+    /// skipped before the next is tried, because each try waits for a slow page. Threads try
     /// windows at the same time.
     #[derive(Default)]
     struct Pace {

@@ -16,7 +16,7 @@ use core::ops::Range;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Identifies the allocation. Two tensors of one save have the same number if and only if they
+    /// Identifies the allocation. Two tensors in a save have the same number if and only if they
     /// are in the same allocation. Usually it is the address. With several devices it must also
     /// differ between devices.
     pub id: u64,

@@ -48,7 +48,7 @@ pub enum Views {
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 ///
-/// Tensors share storage if they overlap in one allocation. Tensors of one allocation that do not
+/// Tensors share storage if they overlap in one allocation. Tensors in one allocation that do not
 /// overlap are not tied. Tensors without bytes are never tied, nor are tensors with unknown
 /// [`storage`](crate::TensorSource::storage).
 ///

@@ -47,7 +47,7 @@ pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
         let Some(storage) = tensor.storage() else { continue };
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
-        // A source that numbers its storages gives an empty tensor a storage of one byte, so that
+        // A source that numbers its storages gives an empty tensor a storage of a byte, so that
         // it can be shared.
         let byte_len = if options.empty { byte_len.max(1) } else { byte_len };
         if byte_len > 0 && storage.byte_len > 0 {
@@ -94,7 +94,7 @@ pub(crate) fn nothing_is_shared<N, S: TensorSource>(tensors: &[(N, S)]) -> bool 
     ids.windows(2).all(|pair| pair[0] != pair[1])
 }
 
-/// Divides the tensors of one storage into groups that are tied.
+/// Divides the tensors in a storage into groups that are tied.
 fn groups<S: TensorSource>(
     mut members: Vec<Member<'_, S>>,
     views: Views,
@@ -148,7 +148,7 @@ fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b M
         })
 }
 
-/// Returns `true` if two tensors of one storage are the same tensor under two names.
+/// Returns `true` if two tensors in a storage are the same tensor under two names.
 fn same<S: TensorSource>(a: &Member<'_, S>, b: &Member<'_, S>) -> bool {
     a.storage.contiguous
         && b.storage.contiguous

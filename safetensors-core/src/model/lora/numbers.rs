@@ -9,8 +9,8 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::format::patterns::{Expressions, LONGEST};
 
-/// Numbers by patterns of PEFT, each of which matches an entire name, or the part after a dot in
-/// it. The first in the order of the file counts.
+/// Numbers by patterns of PEFT. A pattern matches an entire name, or the part after a dot in it.
+/// The first match in the order of the file counts.
 #[derive(Clone, Debug)]
 pub(super) struct Numbers {
     /// By the position of the pattern.

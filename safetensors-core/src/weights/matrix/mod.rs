@@ -307,7 +307,7 @@ impl Matrix {
         }
     }
 
-    /// Decodes some columns of a row, all of which are among the bytes.
+    /// Decodes some columns of a row. The bytes must include all of them.
     pub(super) fn decode(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
         match self.is_transposed {
             false => self.decode_line(raw, row, columns, out),

@@ -12,7 +12,7 @@ use crate::format::convert::vectorized;
 use crate::format::dtype::Dtype;
 
 /// The unit that a transposed matrix moves at once: a byte with the codes of several columns of the
-/// tensor, a word of codes of one column, or a number of F32.
+/// tensor, a word of codes of a column, or a number of F32.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     bytes: usize,

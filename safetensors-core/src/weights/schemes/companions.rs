@@ -252,7 +252,7 @@ fn is_not_needed(name: &str) -> bool {
 }
 
 /// Checks that a scheme has used all companions of a weight that affect its numbers. The others
-/// become tensors of the weight, too, because they are of no use without its codes. Its codes have
+/// become tensors of the weight, too, because they are useless without its codes. Its codes have
 /// these names.
 pub(super) fn explained(
     model: &Model<'_>,

@@ -91,7 +91,7 @@ impl Directory {
         }
     }
 
-    /// Returns the key of a file or, by a path with `/`, of one further below. The name is not
+    /// Returns the key of a file. A path with `/` is a file further below. The name is not
     /// encoded, as in indexes and listings, and as a reader asks for it: see [`RemoteStore`].
     /// `Key::join` would encode many characters.
     ///

@@ -224,7 +224,7 @@ fn file(state: &mut State, request: &Request, path: &str) -> Option<Answer> {
         return Some(answer.header("ETag", format!("\"{}\"", found.etag)));
     }
     if !found.is_large {
-        // Like the Hub: another place of its own, which has the ETag.
+        // Like the Hub: another place on it, which has the ETag.
         let kind = if name.matches('/').count() == 1 { "models/" } else { "" };
         let location = format!("/api/resolve-cache/{kind}{name}/{commit}/{}", encoded(file));
         let answer = Answer::new(307).header("Location", location);

@@ -15,7 +15,7 @@ const PAUSES: [u64; 4] = [1, 2, 4, 8];
 ///
 /// The holder creates and locks a small hidden file in the directory, and removes it at the end.
 /// The system releases the lock when the process ends, however it ends. The file may then stay
-/// behind, until the next writer takes and removes it. Threads of one process exclude each other,
+/// behind, until the next writer takes and removes it. Threads of a process exclude each other,
 /// too. Readers ignore the lock.
 ///
 /// The directory itself could be locked without a file. But then a command that is run under `flock

@@ -178,7 +178,7 @@ impl GrowingWriter {
     /// steps of the same passes, also if one grows in every tenth pass only. A pass is assumed to
     /// append to each tensor at most once, and always in the order of their first steps. Where it
     /// is not clear whether a pass ends, as in a loop that also [adds](Self::add) a tensor in each
-    /// pass, the call waits until there are twice as many steps. A loop of another kind must call
+    /// pass, the call waits until there are twice as many steps. Another kind of loop must call
     /// `sync` itself when a pass ends.
     #[must_use]
     pub fn sync_every(mut self, steps: u64) -> Self {
@@ -236,7 +236,7 @@ impl GrowingWriter {
         written
     }
 
-    /// Begins a tensor that grows along dimension `axis`. `step_shape` is the shape of one step:
+    /// Begins a tensor that grows along dimension `axis`. `step_shape` is the shape of a step:
     /// the tensor's shape without that dimension. A tensor of a file that is [appended
     /// to](Self::resume) continues with its present steps.
     ///

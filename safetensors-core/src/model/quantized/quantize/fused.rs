@@ -27,7 +27,7 @@ const FUSED: [&[&str]; 9] = [
     &["in_proj_b", "in_proj_a"],
 ];
 
-/// Returns the key that the weights of one matrix share, by the name of one of them: their module,
+/// Returns the key that the weights of a matrix share, by the name of any of them: their module,
 /// and the names. `None` if it is a separate matrix.
 pub(crate) fn fused_with(name: &str) -> Option<(&str, usize)> {
     let module = name.strip_suffix(".weight")?;
