@@ -47,7 +47,7 @@
 //! # Structs of arrays
 //!
 //! With the feature `derive`, a struct of arrays is saved and loaded as a whole:
-//! `#[derive(SafeTensors)]` implements the trait `NamedArrays`. Its documentation has the rules.
+//! `#[derive(NamedArrays)]` implements the trait `NamedArrays`. Its documentation has the rules.
 //!
 //! # Checkpoints
 //!
@@ -187,7 +187,7 @@ pub use safetensors_core::{
     ReadAt, SaveOptions, ShardOptions, Widening,
 };
 #[cfg(feature = "derive")]
-pub use safetensors_derive::SafeTensors;
+pub use safetensors_derive::NamedArrays;
 pub use save::{save, save_sharded};
 pub use view::ViewArrayExt;
 pub use writer::{ArrayAppender, Writer};

@@ -101,16 +101,16 @@
 //! With the feature `derive`, a struct is a file. Its arrays are tensors. Numbers, booleans and texts
 //! are entries in the metadata, where `safetensors metadata get` shows them, and every bit of a float
 //! comes back. The file is compared with the struct before anything is read: each field must be
-//! there, and no other array. [`ndarray::fields`](crate::ndarray::fields) lists the types of fields.
+//! there, and no other array, unless the struct has the attribute `ignore_others`.
+//! [`ndarray::fields`](crate::ndarray::fields) lists the types of fields.
 //!
 #![cfg_attr(feature = "derive", doc = "```")]
 #![cfg_attr(not(feature = "derive"), doc = "```ignore")]
 //! use ndarray::{Array1, Array2};
-//! use safetensors_bridge::ndarray::{NamedArrays, Reader, SafeTensors};
+//! use safetensors_bridge::ndarray::{NamedArrays, Reader};
 //!
 //! /// The parameters of a run, and how far it is.
-//! #[derive(SafeTensors, Debug, PartialEq)]
-//! #[safetensors(crate = "safetensors_bridge::ndarray")]
+//! #[derive(NamedArrays, Debug, PartialEq)]
 //! struct Plate {
 //!     dt: f64,
 //!     steps: i64,

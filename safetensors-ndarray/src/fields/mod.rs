@@ -1,4 +1,4 @@
-//! Structs of arrays: [`NamedArrays`], which `#[derive(SafeTensors)]` implements, and the types
+//! Structs of arrays: [`NamedArrays`], which `#[derive(NamedArrays)]` implements, and the types
 //! that the fields of such a struct can have.
 //!
 //! # What fields become
@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `Array<A, D>`, `ArcArray<A, D>`, of any [`ArrayElement`] and dimension | a tensor with the name of the field |
 //! | `ArrayView<'a, A, D>`, `CowArray<'a, A, D>` | the same; loaded by [`view_from`](NamedArrays::view_from) |
-//! | a struct that derives `SafeTensors` | its fields, below the name of the field: `encoder.weight` |
+//! | a struct that derives `NamedArrays` | its fields, below the name of the field: `encoder.weight` |
 //! | `Vec<T>` of structs, arrays, texts or such `Vec`s | its items, below the name of the field: `layers.0.weight` |
 //! | `Option<T>` | `T`, or nothing |
 //! | `bool`, integers, `f32`, `f64`, `String`, `&'a str` | an entry in the metadata |
