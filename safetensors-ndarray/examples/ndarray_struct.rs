@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("  {:<28}{:<6}{:?}", array.name(), array.dtype(), array.shape());
     }
     println!("metadata:");
-    for (key, value) in reader.checkpoint().metadata() {
+    for (key, value) in reader.metadata() {
         println!("  {key:<28}{value}");
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use safetensors_core::{ReadAt, Result};
 
 use super::{Checking, LoadField, Loading, Names, SaveField, Saving};
-use crate::{Reader, Writer};
+use crate::{InMemory, Reader, Writer};
 
 /// A struct of arrays, which can be saved to a file and loaded from one. Each field has a name
 /// there. `#[derive(NamedArrays)]` implements this trait; one `use` brings in both.
@@ -263,7 +263,7 @@ pub trait NamedArrays: SaveField {
     ///
     /// The errors of [`read_from`](NamedArrays::read_from), and those of [`Reader::view`]: for
     /// example [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
-    fn view_from<'r, B: AsRef<[u8]> + Send + Sync>(reader: &'r Reader<B>) -> Result<Self>
+    fn view_from<'r, B: InMemory>(reader: &'r Reader<B>) -> Result<Self>
     where
         Self: LoadField<'r>,
     {
