@@ -177,7 +177,7 @@ impl<S: ReadAt> Selection<'_, S> {
         if is_coordinate {
             names = vec![array.name().to_owned()];
         }
-        let mut taken: Vec<Option<Range<usize>>> = vec![None; names.len()];
+        let mut taken: Vec<_> = array.shape().iter().map(|&len| 0..len).collect();
         for Part { dimension, positions, len } in &self.parts {
             let refused = |error| array.locate(Error::framework::<Ndarray>(error));
             let Some(axis) = names.iter().position(|name| name == dimension) else {
@@ -192,17 +192,11 @@ impl<S: ReadAt> Selection<'_, S> {
                 let dimension = dimension.clone();
                 return Err(refused(LabelError::Length { dimension, labels: *len, found }));
             }
-            let before = taken[axis].take().unwrap_or(0..*len);
-            let start = before.start.max(positions.start);
-            taken[axis] = Some(start..before.end.min(positions.end).max(start));
+            let start = taken[axis].start.max(positions.start);
+            taken[axis] = start..taken[axis].end.min(positions.end).max(start);
         }
-        let mut elems = vec![SliceInfoElem::from(..); array.shape().len()];
-        for (elem, positions) in elems.iter_mut().zip(taken) {
-            if let Some(positions) = positions {
-                *elem = Slice::from(positions).into();
-            }
-        }
-        ArraySlice::new(array, &elems[..])
+        let elems = taken.into_iter().map(|positions| SliceInfoElem::from(Slice::from(positions)));
+        ArraySlice::new(array, &elems.collect::<Vec<_>>()[..])
     }
 
     /// Whether an array is the coordinate of a dimension that was selected from, or that an array

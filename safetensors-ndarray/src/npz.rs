@@ -8,7 +8,7 @@
 //! | read all arrays of an archive | [`load`] |
 //! | write an archive at once | [`save`] |
 //! | turn an archive into a safetensors file, and back | [`to_safetensors`], [`from_safetensors`] |
-//! | skip texts, dates, tables and objects | [`load_skipping`], [`to_safetensors_skipping`] |
+//! | the same without texts, dates, tables and objects | [`to_safetensors_skipping`] |
 //! | write an archive array by array, to any writer | [`npz::Writer`](safetensors_formats::npz::Writer) with [`array_source`](crate::array_source) |
 //!
 //! ```
@@ -94,52 +94,20 @@ pub fn write_npy<T: ArrayElement, D: Dimension>(
 /// # Errors
 ///
 /// [`UnsupportedType`] or [`Fields`] as the [other](safetensors_core::Error::other) kind of the
-/// error, for an array of a type that safetensors lacks; [`load_skipping`] skips it. The errors of
-/// [`Archive::open`], [`Archive::check`] and [`Archive::array`]; those of
-/// [`ReadArrayExt::read_any`]. Each names the file, and the array if it concerns one.
+/// error, for an array of a type that safetensors lacks. The errors of [`Archive::open`],
+/// [`Archive::check`] and [`Archive::array`]; those of [`ReadArrayExt::read_any`]. Each names the
+/// file, and the array if it concerns one.
 ///
 /// [`UnsupportedType`]: safetensors_formats::ErrorKind::UnsupportedType
 /// [`Fields`]: safetensors_formats::ErrorKind::Fields
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
-    read(path.as_ref(), None)
-}
-
-/// [`load`] without the arrays of types that safetensors lacks: texts, dates, tables, objects and
-/// `Complex<f64>`. Returns the error of each, too, which names it and its type.
-///
-/// # Errors
-///
-/// The other errors of [`load`].
-pub fn load_skipping(path: impl AsRef<Path>) -> Result<(BTreeMap<String, DynArray>, Vec<Error>)> {
-    let mut skipped = Vec::new();
-    Ok((read(path.as_ref(), Some(&mut skipped))?, skipped))
-}
-
-fn read(path: &Path, skipped: Option<&mut Vec<Error>>) -> Result<BTreeMap<String, DynArray>> {
     let archive = Archive::open(path)?;
-    let named = |array: npy::Array| Ok((array.name().to_owned(), array.read_any()?));
-    arrays(&archive, skipped)?.map(|array| array.and_then(named)).collect()
-}
-
-/// The arrays of an archive in its order. Those of types that safetensors lacks go to `skipped`.
-fn arrays<'a>(
-    archive: &'a Archive,
-    mut skipped: Option<&'a mut Vec<Error>>,
-) -> Result<impl Iterator<Item = Result<npy::Array>> + 'a> {
     archive.check()?;
-    Ok(archive.arrays().filter_map(move |array| match (array, &mut skipped) {
-        (Err(error), Some(skipped)) if is_of_no_dtype(&error) => {
-            skipped.push(error);
-            None
-        }
-        (array, _) => Some(array),
-    }))
-}
-
-fn is_of_no_dtype(error: &Error) -> bool {
-    use safetensors_formats::ErrorKind::{Fields, UnsupportedType};
-
-    matches!(error.other(), Some(UnsupportedType { .. } | Fields))
+    let arrays = archive.arrays().map(|array| {
+        let array = array?;
+        Ok((array.name().to_owned(), array.read_any()?))
+    });
+    arrays.collect()
 }
 
 /// Writes an archive. The path has the old file until the new one is complete.
@@ -190,14 +158,26 @@ pub fn to_safetensors_skipping(
     Ok(skipped)
 }
 
-fn convert(archive: &Path, file: &Path, skipped: Option<&mut Vec<Error>>) -> Result<()> {
+fn convert(archive: &Path, file: &Path, mut skipped: Option<&mut Vec<Error>>) -> Result<()> {
     let archive = Archive::open(archive)?;
+    archive.check()?;
     let writer = Writer::create(file)?;
-    for array in arrays(&archive, skipped)? {
-        let array = array?;
-        writer.add_tensor(array.name(), &array)?;
+    for array in archive.arrays() {
+        match (array, &mut skipped) {
+            (Err(error), Some(skipped)) if is_of_no_dtype(&error) => skipped.push(error),
+            (array, _) => {
+                let array = array?;
+                writer.add_tensor(array.name(), &array)?;
+            }
+        }
     }
     writer.finish()
+}
+
+fn is_of_no_dtype(error: &Error) -> bool {
+    use safetensors_formats::ErrorKind::{Fields, UnsupportedType};
+
+    matches!(error.other(), Some(UnsupportedType { .. } | Fields))
 }
 
 /// Writes the arrays of a safetensors file to an archive, under the same names. They pass through

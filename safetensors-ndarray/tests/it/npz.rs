@@ -154,15 +154,11 @@ fn arrays_of_types_that_safetensors_lacks_are_skipped_if_asked_for() {
     assert!(skipped.iter().filter_map(Error::tensor).eq(["names", "table", "z"]));
     assert_eq!(skipped[0].to_string(), error.to_string());
     assert!(Reader::open(&file).unwrap().names().eq(["u"]));
-    let (loaded, skipped) = npz::load_skipping(&path).unwrap();
-    assert_eq!(loaded, BTreeMap::from([("u".into(), u.into())]));
-    assert_eq!(skipped.len(), 3);
+    assert_eq!(Reader::open(&file).unwrap().read::<f64, Ix2>("u").unwrap(), u);
 
     // Damage is no type that is lacking.
     patch(&mut archive, "'<f8'", "'<f8,");
     fs::write(&path, &archive).unwrap();
-    let error = npz::load_skipping(&path).unwrap_err();
-    assert_eq!(error.tensor(), Some("u"));
     assert_eq!(npz::to_safetensors_skipping(&path, &file).unwrap_err().tensor(), Some("u"));
     assert!(Reader::open(&file).unwrap().names().eq(["u"]));
 }
