@@ -28,7 +28,7 @@ fn names(manifest: &str, package: &str) -> bool {
         match words.next() {
             // A table of its own: `[dependencies.safetensors-ndarray]`.
             Some(_) if line.trim_start().starts_with('[') => {
-                words.last().as_deref() == Some(package)
+                words.next_back().as_deref() == Some(package)
             }
             Some(key) if key == "name" => words.next().as_deref() == Some(package),
             key => key.as_deref() == Some(package),
