@@ -245,8 +245,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("an earlier run left synced steps in {}: resume or remove them", Escaped(.directory))]
     SyncedStepsLeft { directory: String },
-    /// The [writer](crate::save::GrowingWriter) has finished its file.
-    #[error("the file is finished already, and takes nothing more")]
+    /// The [writer](crate::save::GrowingWriter) has finished its file, or was dropped.
+    #[error("the file is finished, or its writer was dropped: it takes nothing more")]
     AlreadyFinished,
     /// The name of an attribute has a `#`, which ends the name of the tensor in the metadata key.
     #[error("the name of an attribute must not have '#' in it, found {}", Quoted(.found))]

@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+#[cfg(doc)]
 use super::GrowingWriter;
+use super::Shared;
 use super::body::{ALIGN, Body};
 use super::passes::Rank;
 use super::steps::{Layers, write_layers};
@@ -14,14 +16,15 @@ use crate::format::parallel::lock;
 use crate::format::tensor::{TensorSource, shape, write_exactly};
 
 /// A tensor of a [`GrowingWriter`] that grows along one dimension. It can be cloned and sent to
-/// other threads; all clones append to the one tensor.
+/// other threads; all clones append to the one tensor. It borrows nothing, so a struct can have it
+/// together with its writer. Once the writer is dropped, it takes no more steps.
 #[derive(Clone, Debug)]
-pub struct GrowingTensor<'w> {
-    pub(super) writer: &'w GrowingWriter,
+pub struct GrowingTensor {
+    pub(super) writer: Arc<Shared>,
     pub(super) series: Arc<Series>,
 }
 
-impl GrowingTensor<'_> {
+impl GrowingTensor {
     /// The number of steps so far.
     pub fn steps(&self) -> u64 {
         lock(&self.series.state).steps
@@ -32,7 +35,8 @@ impl GrowingTensor<'_> {
     /// # Errors
     ///
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from what
-    /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::Io`]; the errors of the source. With
+    /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::AlreadyFinished`], also if the writer
+    /// was dropped; [`ErrorKind::Io`]; the errors of the source. With
     /// [`sync_every`](GrowingWriter::sync_every) also the errors of [`sync`](GrowingWriter::sync).
     pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(
