@@ -14,6 +14,7 @@ mod inspect;
 mod manifest;
 mod manual;
 mod map;
+mod memory;
 mod metadata;
 mod modelspec;
 mod plan;
@@ -76,7 +77,7 @@ Examples:
 Environment:
   SAFETENSORS_THREADS   Number of threads; the default is one per core, at most 8
   SAFETENSORS_PAGER     Pager for output that is longer than the screen; else PAGER, else less
-  COLUMNS               Width of tables on a terminal
+  COLUMNS               Width of tables; a pipe gets tabs between cells without it
   NO_COLOR              Turn colours off, even on a terminal
   CLICOLOR_FORCE        Turn colours on, even where there is no terminal
 
@@ -127,6 +128,7 @@ commands! {
     Diff(diff),
     Convert(convert),
     Delta(delta),
+    Memory(memory),
     Plan(plan),
     Metadata(metadata),
     Modelspec(modelspec),

@@ -29,7 +29,7 @@ pub(crate) fn tensor<'a, S: ReadAt>(
             checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).collect();
         // Names that only add modules in front come first.
         similar.sort_by_key(|other| (!other.ends_with(name), other.len()));
-        let similar: Vec<_> = similar.into_iter().take(3).map(text::name).collect();
+        let similar: Vec<_> = similar.into_iter().take(3).map(text::short).collect();
         // Names with the same components are nearer than the error's own suggestions, which only
         // have similar letters.
         match (similar.as_slice(), error.similar()) {

@@ -25,6 +25,7 @@ mod existing;
 mod extract;
 #[cfg(target_os = "linux")]
 mod faults;
+mod fits;
 mod fixtures;
 mod gguf;
 #[cfg(target_os = "linux")]

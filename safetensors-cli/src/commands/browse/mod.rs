@@ -39,6 +39,7 @@ use view::View;
 use super::Run;
 use crate::input::{Checkpoint, Input};
 use crate::model::order::Sort;
+use crate::model::totals::Parameters;
 use crate::model::tree::Tree;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
@@ -87,7 +88,10 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let checkpoint = Arc::new(args.input.open()?);
     let mut tensors: Vec<_> = checkpoint.tensors().collect();
-    let outline = Outline::new(args.input.name(), &Tree::of(&mut tensors, Sort::Name));
+    let outline = Outline::new(
+        args.input.name(),
+        &Tree::of(&mut tensors, &Parameters::default(), Sort::Name),
+    );
     drop(tensors);
     let app = App::new(&checkpoint, outline);
     match screen::guarded(|| interface(&checkpoint, app))? {

@@ -385,7 +385,7 @@ fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> 
             .into_iter()
             .filter(|old| !change.drops(old) && change.rename(old) == name);
         names
-            .map(|old| (!change.takes(old), format!("{} of {}", text::name(old), source.name())))
+            .map(|old| (!change.takes(old), format!("{} of {}", text::short(old), source.name())))
             .collect::<Vec<_>>()
     };
     let mut from: Vec<_> = sources.iter().flat_map(of_source).collect();

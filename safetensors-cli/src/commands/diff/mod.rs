@@ -232,8 +232,9 @@ impl Document<'_> {
             let number = |title, rank| Column::number(title).rank(rank);
             let mut columns =
                 vec![Column::word("").rank(0), Column::name("name").rank(0).distinct()];
-            columns.extend([Column::word("A").rank(2), Column::word("B").rank(3)]);
-            columns.push(number("values", 1));
+            // What differs is never left out.
+            columns.extend([Column::word("A").rank(2), Column::word("B").rank(0)]);
+            columns.push(number("values", 0));
             columns.extend(bits.then(|| number("other bits", 6)));
             columns.extend([number("max abs", 4), number("max rel", 5)]);
             table::write(&columns, out, |rows| {
@@ -298,9 +299,17 @@ impl Entry<'_> {
             ],
             None => <[String; 4]>::default(),
         };
+        // Of a tensor on both sides, B says only what is not as in A.
+        let b = match (&self.a, &self.b) {
+            (Some(a), Some(b)) => {
+                let dtype = (a.dtype != b.dtype).then(|| b.dtype.to_string());
+                let shape = (a.shape != b.shape).then(|| other::shape_text(b.dtype, b.shape));
+                dtype.into_iter().chain(shape).collect::<Vec<_>>().join(" ")
+            }
+            (_, b) => side(b),
+        };
         let sign = sign(self.a.is_some(), self.b.is_some());
-        let mut cells =
-            vec![sign.into(), text::name(self.name), side(&self.a), side(&self.b), values];
+        let mut cells = vec![sign.into(), text::name(self.name), side(&self.a), b, values];
         cells.extend(bits.then_some(other_bits));
         cells.extend([absolute, relative]);
         cells
