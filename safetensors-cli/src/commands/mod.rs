@@ -61,6 +61,9 @@ const VERSION: &str = concat!(
 );
 
 const EXAMPLES: &str = "\
+More commands:
+  manifest  Write where the tensors lie, as references of kerchunk, for readers of Zarr
+
 Examples:
   safetensors inspect model.safetensors             Show what is in a file
   safetensors browse model.safetensors              Look through it in the terminal
@@ -97,6 +100,11 @@ pub(crate) trait Run {
 
     /// Does its work, and prints to `out`.
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode>;
+}
+
+/// Whether a command is explained. The help hides the others and those under "More commands".
+pub(crate) fn is_explained(command: &clap::Command) -> bool {
+    !matches!(command.get_name(), "help" | "manual")
 }
 
 /// Declares the subcommands, and finds the [`Run`] of the one that was asked for.
@@ -136,6 +144,7 @@ commands! {
     Sign(sign),
     Extract(extract),
     Map(map),
+    #[command(hide = true)]
     Manifest(manifest),
     Download(download),
     Cache(cache),

@@ -63,6 +63,7 @@ mod sign;
 mod signals;
 mod stats;
 mod stdin;
+mod stored;
 mod streams;
 #[cfg(unix)]
 mod terminal;

@@ -26,6 +26,7 @@ use super::Run;
 use crate::input;
 use crate::input::other::{self, Kind};
 use crate::input::select::Select;
+use crate::input::values::Values;
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{report, wrong_usage};
@@ -59,6 +60,8 @@ pub(crate) struct Args {
     b: PathBuf,
     #[command(flatten)]
     select: Select,
+    #[command(flatten)]
+    values: Values,
     #[command(flatten)]
     tolerance: Tolerance,
     /// Treat tensors of different dtypes as equal if their values are equal
@@ -131,7 +134,8 @@ impl Run for Args {
         if input::is_stdin(&self.a) && input::is_stdin(&self.b) {
             return Err(wrong_usage("A and B cannot both be standard input"));
         }
-        let (a, b) = (input::open_numbers(&self.a)?, input::open_numbers(&self.b)?);
+        let open = |path| self.values.of(input::open(path)?, Select::default().matcher());
+        let (a, b) = (open(&self.a)?, open(&self.b)?);
         let document = compare(self, &a, &b)?;
         if self.json {
             json::write(&document, out)?;

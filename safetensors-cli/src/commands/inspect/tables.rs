@@ -302,8 +302,7 @@ fn file_line(
     more: &str,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let first = checkpoint.files().first().map(CheckpointFile::path);
-    let path = checkpoint.index_path().or(first).map(text::path).unwrap_or_default();
+    let path = input::opened_path(checkpoint);
     let count = text::counted(count as u64, "file");
     writeln!(out, "{path}: {count}, {}{more}", text::size(bytes))
 }

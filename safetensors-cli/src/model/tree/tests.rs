@@ -63,7 +63,7 @@ fn layers_of_one_tensor_and_layers_in_layers() {
     );
     // Another dtype, or another name, is another kind of layer.
     assert_eq!(lines(&["0.w", "1.w!", "2.v"], Sort::Name), ["0.w", "1.w!", "2.v"]);
-    assert_eq!(lines(&["00", "01", "1"], Sort::Name), ["1", "00", "01"]);
+    assert_eq!(lines(&["00", "01", "1"], Sort::Name), ["00", "01", "1"]);
 }
 
 #[test]

@@ -317,7 +317,7 @@ b       1,000 B  long name
 
     #[test]
     fn a_full_disk_is_told() {
-        let mut full = &mut [0_u8; 6][..];
+        let mut full = &mut [0_u8; 3][..];
         assert!(write(&[("a", Align::Left)], &mut full, |table| table.row(["b"])).is_err());
     }
 
