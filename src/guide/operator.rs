@@ -33,9 +33,7 @@
 //! ───────────────
 //! format    pt
 //!
-//! file               tensors   size  header  padding  data at  aligned to
-//! ───────────────────────────────────────────────────────────────────────
-//! model.safetensors        2  376 B   176 B      7 B      184         8 B
+//! model.safetensors: 1 file, 376 B
 //! ```
 //!
 //! `verify` reads headers: it finds every file that is cut off, has tensors that overlap, or lacks a
@@ -71,10 +69,10 @@
 //!
 //! ```console
 //! $ safetensors diff model.safetensors half || echo "exit code $?"
-//!    name          A           B             values  max abs  max rel
-//! ───────────────────────────────────────────────────────────────────
-//! ~  embed.weight  F32 [8, 4]  BF16 [8, 4]  0 of 32        0        0
-//! ~  head.weight   F32 [4, 4]  BF16 [4, 4]  0 of 16        0        0
+//!    name          A           B      values  max abs  max rel
+//! ────────────────────────────────────────────────────────────
+//! ~  embed.weight  F32 [8, 4]  BF16  0 of 32        0        0
+//! ~  head.weight   F32 [4, 4]  BF16  0 of 16        0        0
 //!
 //! 0 tensors equal, 2 different
 //! exit code 1

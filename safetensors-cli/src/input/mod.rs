@@ -14,6 +14,7 @@ mod source;
 pub(crate) mod spool;
 pub(crate) mod targets;
 pub(crate) mod threads;
+pub(crate) mod values;
 
 use std::fs::File;
 use std::io::Read;
@@ -23,6 +24,7 @@ use anyhow::Context;
 use names::STDIN_NAME;
 pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::io::{FileSource, beside};
 use safetensors_core::quantized::QuantizedWeight;
@@ -66,20 +68,6 @@ impl Input {
 /// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     open_with(path, Opening::default())
-}
-
-/// [`open`] for commands that show values: quantised weights are numbers. If they cannot be, a
-/// warning says why, and the tensors are those that the files store.
-pub(crate) fn open_numbers(path: &Path) -> anyhow::Result<Checkpoint> {
-    numbers(open(path)?)
-}
-
-/// The checkpoint with its quantised weights as numbers, as [`open_numbers`] has them.
-pub(crate) fn numbers(checkpoint: Checkpoint) -> anyhow::Result<Checkpoint> {
-    if quantized_weights(&checkpoint).is_empty() {
-        return Ok(checkpoint);
-    }
-    Ok(checkpoint.dequantized()?.into_boxed())
 }
 
 /// The quantised weights of a checkpoint. If they cannot be told, a warning says why.
@@ -145,6 +133,11 @@ pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Whether a path leads to what can be read only once.
+pub(crate) fn is_pipe(path: &Path) -> bool {
+    is_stdin(path) || is_fifo(path)
+}
+
 /// Whether a path leads to a FIFO.
 fn is_fifo(path: &Path) -> bool {
     #[cfg(unix)]
@@ -157,6 +150,12 @@ fn is_fifo(path: &Path) -> bool {
         let _ = path;
         false
     }
+}
+
+/// The path that a checkpoint has opened by: its index, or its first file.
+pub(crate) fn opened_path(checkpoint: &Checkpoint) -> String {
+    let first = checkpoint.files().first().map(CheckpointFile::path);
+    checkpoint.index_path().or(first).map(text::path).unwrap_or_default()
 }
 
 /// A shard's path relative to its index.

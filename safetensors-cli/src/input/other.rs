@@ -215,8 +215,13 @@ pub(crate) fn shape_text(kind: Kind<'_>, shape: &[usize]) -> String {
 
 /// The number of elements.
 pub(crate) fn element_count(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
+    elements(shape(tensor, stored))
+}
+
+/// The number of elements of a shape.
+pub(crate) fn elements(shape: &[usize]) -> u64 {
     // Before the zero of an empty tensor, the product may exceed 64 bits.
-    shape(tensor, stored).iter().fold(1, |all, &dim| all.saturating_mul(dim as u64))
+    shape.iter().fold(1, |all, &dim| all.saturating_mul(dim as u64))
 }
 
 /// The type of the elements of a tensor, as it is shown: its dtype, or the name of a type that

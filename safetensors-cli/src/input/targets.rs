@@ -12,7 +12,7 @@ use safetensors_core::{Error, ErrorKind, Limits};
 use crate::input::address;
 use crate::input::discover::FoundPaths;
 use crate::input::{self, Checkpoint, Opening, delta, other};
-use crate::terminal::text;
+use crate::terminal::text::{self, Natural};
 
 /// One file or checkpoint, or a path where there is none.
 #[derive(Debug)]
@@ -197,7 +197,7 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
         let why = format!(
             "missing: {} and the other numbered shards are no checkpoint without an index; {} of {} \
              are there",
-            text::name(&first.file_name().unwrap_or_default().to_string_lossy()),
+            text::short(&first.file_name().unwrap_or_default().to_string_lossy()),
             text::count(there.len() as u64),
             text::count(shards as u64),
         );
@@ -228,8 +228,13 @@ fn expand(path: &Path) -> Vec<Target> {
         let why = "no *.safetensors file or index in this directory or below it".into();
         targets.push(Target { path: path.into(), origin: Origin::Failed(why) });
     }
-    targets.sort_by(|a, b| a.path.cmp(&b.path));
+    targets.sort_by(|a, b| by_name(&a.path).cmp(by_name(&b.path)));
     targets
+}
+
+/// The parts of a path, with numbers by their value.
+fn by_name(path: &Path) -> impl Iterator<Item = Natural<'_>> {
+    path.iter().map(|part| Natural(part.to_string_lossy()))
 }
 
 /// Puts the directory in place of files that have parts of the same tensors.

@@ -28,7 +28,9 @@ fn inspect_shows_what_is_in_a_file() {
     let shown = output(dir.path(), "inspect tied.pt");
     assert!(shown.contains("lm_head.weight  F32    [4, 3]        1          12  48 B"), "{shown}");
     assert!(shown.contains("model.embed.weight  lm_head.weight\n"), "{shown}");
-    assert!(shown.contains("tied.pt  PyTorch        5  "), "{shown}");
+    assert!(shown.contains("\ntied.pt: 1 file, ") && shown.contains(", PyTorch\n"), "{shown}");
+    let listed = output(dir.path(), "inspect --files tied.pt");
+    assert!(listed.contains("tied.pt  PyTorch        5  "), "{listed}");
 
     // A type that the format lacks is shown by its own name.
     let shown = output(dir.path(), "inspect --flat complex128.pt");

@@ -117,14 +117,64 @@ fn no_table_is_wider_than_its_terminal() {
 }
 
 #[test]
-fn the_variable_sets_the_width_of_a_terminal_and_not_of_a_pipe() {
+fn a_pipe_gets_tabs_and_whole_names_unless_the_variable_says_that_a_person_reads() {
     let dir = temp_dir();
     minilm(dir.path());
+    long(dir.path());
     let args = ["inspect", "minilm.safetensors", "--no-pager"];
+    let piped = |args: &[&str], columns: Option<&str>| {
+        let mut command = safetensors();
+        command.current_dir(dir.path()).args(args).env_remove("COLUMNS");
+        columns.map(|columns| command.env("COLUMNS", columns));
+        command.assert().quiet().out()
+    };
     let told = Terminal::new(100, 160).env("COLUMNS", "60").run(dir.path(), &args);
     assert_eq!(told.last, on(100, 60, dir.path(), &args).last);
-    let wide = on(100, 200, dir.path(), &args).last;
-    let mut piped = safetensors();
-    piped.current_dir(dir.path()).args(args).env("COLUMNS", "60");
-    piped.assert().success().stdout(wide);
+    assert_eq!(piped(&args, Some("60")), told.last);
+    let shown = piped(&args, None);
+    for line in [
+        "module\tdtype\tshape\ttensors\tparameters\tsize",
+        "pooler.dense\t\t\t2\t147,840\t591.4 kB",
+    ] {
+        assert!(shown.lines().any(|it| it == line), "{line} {shown}");
+    }
+    assert!(!shown.contains("───"), "{shown}");
+    let flat = piped(&["inspect", "--flat", "long.safetensors"], None);
+    let name = format!("{}.weight", "x".repeat(10_000));
+    let value = format!("log\t{}", "v".repeat(5000));
+    for whole in [&format!("{name}\tF32\t[2, 3]\t24 B"), &value] {
+        assert!(flat.lines().any(|line| line == whole));
+    }
+    // A message stays short.
+    let missing = safetensors()
+        .current_dir(dir.path())
+        .env_remove("COLUMNS")
+        .args(["show", "long.safetensors", "xx.weight"])
+        .assert()
+        .err();
+    assert!(missing.len() < 1000, "{}", missing.len());
+}
+
+/// A row without a reason says nothing: at 80 columns the side that differs stays.
+#[test]
+fn a_difference_says_why_at_80_columns() {
+    let dir = temp_dir();
+    let single = [0.5_f32; 256];
+    let half = [0_u8; 512];
+    let name = "model.layers.0.input_layernorm.weight";
+    let shape = "model.layers.0.post_attention_layernorm.weight";
+    save(
+        dir.at("a.safetensors"),
+        [(name, array(&[256], &single)), (shape, array(&[256], &single))],
+        &quick(),
+    )
+    .unwrap();
+    let half = TensorView::new(Dtype::BF16, &[256], &half).unwrap();
+    save(dir.at("b.safetensors"), [(name, half), (shape, array(&[16, 16], &single))], &quick())
+        .unwrap();
+    let screen = Terminal::new(24, 80).run(dir.path(), &["diff", "a.safetensors", "b.safetensors"]);
+    let rows: Vec<_> = screen.last.lines().skip(2).take(2).collect();
+    assert!(rows[0].contains("…nput_layernorm.weight") && rows[0].contains("BF16"), "{screen:?}");
+    assert!(rows[1].contains("[16, 16]"), "{screen:?}");
+    assert!(!screen.wraps, "{screen:?}");
 }

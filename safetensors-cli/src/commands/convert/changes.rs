@@ -9,6 +9,7 @@ use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorSource};
 
 use super::casts::{Cast, Scheme, To, dtype_parser, scheme_parser};
+use super::{FILES, NAMES};
 use crate::input::Rewrite;
 use crate::input::select::{Matcher, Select};
 use crate::terminal::report::{warn, wrong_usage};
@@ -17,7 +18,7 @@ use crate::terminal::text;
 /// The options that select, rename and convert tensors.
 #[derive(Debug, clap::Args)]
 pub(super) struct Changes {
-    /// Convert floating-point tensors to this dtype, such as bf16, f16, f32 or f8_e4m3
+    /// Convert floating-point tensors to this dtype, such as bf16, f16 or f32
     ///
     /// Numbers are rounded to nearest, ties to even
     #[arg(
@@ -63,7 +64,7 @@ pub(super) struct Changes {
     ///
     /// These are tensors such as optimizer.state.NAME.exp_avg for the parameter NAME. Checkpoints of
     /// other trainers have such tensors under names of their own, which are always taken
-    #[arg(long)]
+    #[arg(long, help_heading = FILES)]
     pub(super) optimizer_state: bool,
     /// Quantise weights, without calibration
     ///
@@ -82,7 +83,7 @@ pub(super) struct Changes {
     /// How to convert numbers that are too large for the new dtype
     #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
     overflow: OnOverflow,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = NAMES)]
     select: Select,
     /// Leave out the tensors whose names match
     ///

@@ -26,6 +26,7 @@ use super::Run;
 use crate::input;
 use crate::input::other::{self, Kind};
 use crate::input::select::Select;
+use crate::input::values::Values;
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{report, wrong_usage};
@@ -59,6 +60,8 @@ pub(crate) struct Args {
     b: PathBuf,
     #[command(flatten)]
     select: Select,
+    #[command(flatten)]
+    values: Values,
     #[command(flatten)]
     tolerance: Tolerance,
     /// Treat tensors of different dtypes as equal if their values are equal
@@ -131,7 +134,8 @@ impl Run for Args {
         if input::is_stdin(&self.a) && input::is_stdin(&self.b) {
             return Err(wrong_usage("A and B cannot both be standard input"));
         }
-        let (a, b) = (input::open_numbers(&self.a)?, input::open_numbers(&self.b)?);
+        let open = |path| self.values.of(input::open(path)?, Select::default().matcher());
+        let (a, b) = (open(&self.a)?, open(&self.b)?);
         let document = compare(self, &a, &b)?;
         if self.json {
             json::write(&document, out)?;
@@ -232,8 +236,9 @@ impl Document<'_> {
             let number = |title, rank| Column::number(title).rank(rank);
             let mut columns =
                 vec![Column::word("").rank(0), Column::name("name").rank(0).distinct()];
-            columns.extend([Column::word("A").rank(2), Column::word("B").rank(3)]);
-            columns.push(number("values", 1));
+            // What differs is never left out.
+            columns.extend([Column::word("A").rank(2), Column::word("B").rank(0)]);
+            columns.push(number("values", 0));
             columns.extend(bits.then(|| number("other bits", 6)));
             columns.extend([number("max abs", 4), number("max rel", 5)]);
             table::write(&columns, out, |rows| {
@@ -298,9 +303,17 @@ impl Entry<'_> {
             ],
             None => <[String; 4]>::default(),
         };
+        // Of a tensor on both sides, B says only what is not as in A.
+        let b = match (&self.a, &self.b) {
+            (Some(a), Some(b)) => {
+                let dtype = (a.dtype != b.dtype).then(|| b.dtype.to_string());
+                let shape = (a.shape != b.shape).then(|| other::shape_text(b.dtype, b.shape));
+                dtype.into_iter().chain(shape).collect::<Vec<_>>().join(" ")
+            }
+            (_, b) => side(b),
+        };
         let sign = sign(self.a.is_some(), self.b.is_some());
-        let mut cells =
-            vec![sign.into(), text::name(self.name), side(&self.a), side(&self.b), values];
+        let mut cells = vec![sign.into(), text::name(self.name), side(&self.a), b, values];
         cells.extend(bits.then_some(other_bits));
         cells.extend([absolute, relative]);
         cells
