@@ -154,7 +154,8 @@ mod tests {
             bare => bare,
         };
         assert_eq!(bare.to_string(), message);
-        assert!(bare.source().is_some_and(|source| source.is::<std::fmt::Error>()));
+        let source = bare.source().unwrap();
+        assert!(source.is::<Outer>() && source.source().unwrap().is::<std::fmt::Error>());
 
         // With a backtrace, as with `RUST_BACKTRACE`, which a test cannot set for itself alone.
         let backtrace = Box::new(std::backtrace::Backtrace::force_capture());

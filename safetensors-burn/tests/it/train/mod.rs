@@ -232,10 +232,7 @@ fn of<T>(result: Result<T, CheckpointerError>) -> Error {
 
 /// The reason of an error of this module.
 fn reason(error: &Error) -> &EpochError {
-    match error.kind() {
-        ErrorKind::Framework { source, .. } => source.downcast_ref().unwrap(),
-        _ => panic!("{error}"),
-    }
+    std::error::Error::source(error).unwrap().downcast_ref().unwrap()
 }
 
 /// What a record has, in burn's own form: tensors, scalars, texts.
