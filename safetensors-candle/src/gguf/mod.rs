@@ -7,7 +7,7 @@
 //! |---|---|
 //! | open a file, or bytes from anywhere else | [`GgufFile::open`], [`GgufFile::from_source`] |
 //! | read one tensor by its name | [`GgufFile::qtensor`] |
-//! | read all, in parallel | [`GgufFile::load`] |
+//! | read all, in parallel; with progress, or cancelled | [`GgufFile::load`], [`GgufFile::load_with`] |
 //! | multiply by one | `candle_core::quantized::QMatMul::from_qtensor` |
 //! | know hyperparameters and the tokenizer | [`GgufFile::content`], which is candle's own type |
 //! | build a model of candle-transformers | its `from_gguf`, with [`GgufFile::content`] and [`GgufFile::reader`] |
@@ -105,7 +105,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 #[cfg(doc)]
 use safetensors_core::ErrorKind;
 use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, LazyTensor, ReadAt, Result};
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result};
 use safetensors_formats::{Options, TensorFile};
 
 use self::reader::GgufReader;
@@ -186,9 +186,23 @@ impl<S: ReadAt + 'static> GgufFile<S> {
     /// The errors of [`qtensor`](Self::qtensor). A tensor with a type that candle lacks is found
     /// before anything is read.
     pub fn load(&self, device: &Device) -> Result<BTreeMap<String, QTensor>> {
+        self.load_with(device, &LoadOptions::new())
+    }
+
+    /// [`load`](Self::load) with a number of threads, and with a callback for the progress, which
+    /// can cancel the load. The other options have no effect, because blocks stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`load`](Self::load); [`ErrorKind::Cancelled`].
+    pub fn load_with(
+        &self,
+        device: &Device,
+        options: &LoadOptions,
+    ) -> Result<BTreeMap<String, QTensor>> {
         let tensors: Vec<LazyTensor<'_, _>> = self.checkpoint.tensors().collect();
         let names = tensors.iter().map(|tensor| tensor.name().to_owned());
-        Ok(names.zip(read::all(&tensors, device)?).collect())
+        Ok(names.zip(read::all(&tensors, device, options)?).collect())
     }
 
     /// candle's description of the file: its keys with their values, and the type, shape and place

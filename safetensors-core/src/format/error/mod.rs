@@ -79,6 +79,8 @@ struct Inner {
     similar: Vec<String>,
     /// The other format of the file, or of the bytes after its tensors.
     looks_like: Option<OtherFormat>,
+    /// Says what to do, at the end of the message.
+    advice: Option<String>,
 }
 
 impl Error {
@@ -220,6 +222,15 @@ impl Error {
         self.in_file(path.as_ref().display())
     }
 
+    /// Adds what the caller can do, which ends the message. Text from a file must be
+    /// [quoted](crate::framework::Quoted).
+    #[must_use]
+    #[doc(hidden)]
+    pub fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.0.advice = Some(advice.into());
+        self
+    }
+
     /// Adds the other format of the file, or of the bytes after its tensors.
     #[must_use]
     pub(crate) fn looking_like(mut self, format: OtherFormat) -> Self {
@@ -314,7 +325,8 @@ impl From<ErrorKind> for Error {
         let tensor = None;
         let similar = Vec::new();
         let looks_like = None;
-        Self(Box::new(Inner { kind, file, tensor, similar, looks_like }))
+        let advice = None;
+        Self(Box::new(Inner { kind, file, tensor, similar, looks_like, advice }))
     }
 }
 
@@ -379,7 +391,10 @@ impl fmt::Display for Error {
         if !self.0.similar.is_empty() {
             write!(f, "; did you mean {}?", NameList(&self.0.similar))?;
         }
-        Ok(())
+        match &self.0.advice {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        }
     }
 }
 
