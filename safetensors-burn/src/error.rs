@@ -137,7 +137,8 @@ pub enum StoreError {
 /// What may help if a tensor fits transposed.
 fn hint(is_adapted: bool) -> &'static str {
     if is_adapted {
-        "it has been transposed, but the file seems to have burn's layout already"
+        "it has been transposed, but the file seems to have burn's layout already; leave out \
+         pytorch(true), or the adapter"
     } else {
         "PyTorch stores linear layers so, and pytorch(true) transposes them"
     }

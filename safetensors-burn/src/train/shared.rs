@@ -239,7 +239,7 @@ impl Shared {
         if deferred.is_empty() {
             return Ok(());
         }
-        let newest = self.epochs.newest()?;
+        let newest = self.epochs.newest_complete()?;
         let mut result = Ok(());
         for epoch in deferred.into_iter().filter(|epoch| newest != Some(*epoch)) {
             // A save of this epoch may have begun meanwhile.
