@@ -69,8 +69,8 @@ pub enum StoreError {
         found: (DType, Vec<usize>),
     },
     /// A pattern is not a regular expression.
-    #[error("{0}")]
-    Pattern(#[source] regex::Error),
+    #[error(transparent)]
+    Pattern(regex::Error),
     /// The destination of a save is an index. The save would replace the index with tensors.
     #[error("a module is saved to a file or in a directory, not to an index (*.json)")]
     IndexDestination,

@@ -44,7 +44,7 @@ pub struct Candle;
 ///     save(path, [("weight", &doubled)], &SaveOptions::new())
 /// }
 ///
-/// let error = candle_core::Error::msg("no such device").into_core().in_tensor("weight");
+/// let error = candle_core::Error::Msg("no such device".into()).into_core().in_tensor("weight");
 /// assert_eq!(error.to_string(), r#"tensor "weight": candle: no such device"#);
 /// ```
 pub trait IntoCore {

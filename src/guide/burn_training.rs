@@ -74,7 +74,7 @@
 //! burn's own checkpointers write three files an epoch, one by one. Here an epoch is a directory
 //! `epoch-12` with the model, the optimizer, the scheduler and a manifest of digests. It appears
 //! complete or not at all, whenever the process is killed. The lines that differ from a training
-//! with burn's own are those with `epochs`.
+//! with burn's own are those with `epochs`, `with_custom_checkpointers` and `checkpoint(newest)`.
 //!
 //! Keep epochs in a directory of their own, here `RUN/checkpoints`: burn's metrics are in
 //! `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory without the manifest of an epoch is

@@ -73,9 +73,8 @@
 //! # Memory
 //!
 //! candle makes the memory of a quantised tensor itself, by a copy of bytes that are lent to it.
-//! So each thread reads into a buffer of its own, which it uses again for the next tensor. All
-//! these buffers together have at most 32 MiB for each thread or, if that is more, a 32nd of the
-//! bytes that are read. Larger tensors are read one after the other, by all threads.
+//! So each thread reads into a buffer of its own, which it uses again for the next tensor. Together
+//! they take at most 32 MiB per thread, or 1/32 of the bytes read if that is more. Larger tensors are read one after the other, by all threads.
 //!
 //! Bytes that are in memory, or mapped, are lent to candle without a buffer. A mapped file is read
 //! fastest, for who can promise that no process changes it:

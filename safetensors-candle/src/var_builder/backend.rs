@@ -33,8 +33,9 @@ const READ_AHEAD: u64 = 256 << 20;
 /// real, imaginary.
 ///
 /// A clone is another handle of the same backend. Keep one to ask, after the model is built, which
-/// tensors it left [unused](CheckpointBackend::unused). Set the options first: a backend whose
-/// options are changed shares with its earlier clones only the open files.
+/// tensors it left [unused](CheckpointBackend::unused). Set the options before you clone it or call
+/// [`var_builder`](CheckpointBackend::var_builder): a backend with other options is another one,
+/// which shares only the open files.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -87,13 +88,12 @@ const READ_AHEAD: u64 = 256 << 20;
 ///
 /// If a model asks for its tensors layer by layer, each read also brings the next tensors, by all
 /// threads at once, in the dtype that the model asks for. They are kept until the model asks for
-/// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. A model never causes more
-/// than twice the reading that it needs, and one that does not ask in sequence causes none that it
-/// does not need. What was asked for once is not read ahead again, for a second model for example.
+/// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. At most as many bytes are read
+/// in vain as the model itself asks for, and none if it does not ask in sequence. A tensor that was
+/// asked for once is not read ahead again, for a second model for example.
 ///
-/// A tensor that cannot be read is an error only for a model that asks for it. If it was to be read
-/// ahead, the tensor that was asked for is read again by itself. What was read in vain counts, so
-/// many such tensors exceed the bound on reading by one tensor at most.
+/// A tensor that cannot be read is an error only for a model that asks for it. If reading ahead
+/// fails, only the tensor that was asked for is read again, alone.
 ///
 /// A tensor that is tied, that is, saved once under several names, is read once: the tensors of
 /// all its names share memory. Until the model has asked for all of them, the backend keeps that
