@@ -338,9 +338,9 @@ pub enum ErrorKind {
         Escaped(.file), NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
-    /// A selection matches none of the tensors, so there is nothing to save.
+    /// A selection matches none of the tensors, so there is nothing to save or to load.
     #[cfg(feature = "std")]
-    #[error("none of the {found} tensors is selected, so there is nothing to save")]
+    #[error("none of the {found} tensors is selected")]
     NothingSelected { found: usize },
     /// Another checkpoint replaced this one at each attempt to open it.
     #[cfg(feature = "std")]
