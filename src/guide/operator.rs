@@ -56,12 +56,11 @@
 //! model.safetensors.index.json
 //! ```
 //!
-//! A name that matches nothing is a warning, so a misspelling does not pass in silence:
+//! A pattern that matches nothing is an error, so a misspelling does not pass in silence:
 //!
 //! ```console
 //! $ safetensors convert model.safetensors small --cast 'embedd*=f16'
-//! warning: --cast 'embedd*': no tensor matches; `safetensors inspect --flat` shows the names
-//! small: 2 tensors, 192 B, in 1 file
+//! error: no tensor matches --cast 'embedd*'; near it: embed.weight; --ignore-unmatched goes on
 //! ```
 //!
 //! # Compare

@@ -14,6 +14,7 @@ mod source;
 pub(crate) mod spool;
 pub(crate) mod targets;
 pub(crate) mod threads;
+pub(crate) mod unmatched;
 
 use std::fs::File;
 use std::io::Read;

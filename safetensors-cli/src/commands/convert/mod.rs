@@ -302,7 +302,9 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     }
     let mut names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     names.extend(&stored.kept);
-    change.warn_of_no_effect(&names, !stored.quantised.is_empty());
+    names.extend(sources.iter().flat_map(|source| &source.replaced).map(String::as_str));
+    change.check(&names)?;
+    change.warn_of_no_effect(!stored.quantised.is_empty());
     let rewrite = match change.apply(taken(sources, change)?, &stored) {
         // Codes and scales may be of different inputs.
         Err(error)

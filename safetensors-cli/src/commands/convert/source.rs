@@ -35,6 +35,8 @@ pub(super) struct Source {
     content: Content,
     /// The names of the quantised weights that are read as numbers.
     pub(super) numbers: Vec<String>,
+    /// The names of the tensors that stored these.
+    pub(super) replaced: Vec<String>,
     /// Those of the others, and of the tensors that store them.
     pub(super) kept: Vec<String>,
     /// The dtypes that merged tensors have without adapters, by their names.
@@ -84,8 +86,8 @@ impl Source {
         if !adapters.is_empty() {
             return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's files"));
         }
-        let (numbers, kept, merged) = Default::default();
-        Ok(Self { path: path.into(), content, numbers, kept, merged })
+        let (numbers, replaced, kept, merged) = Default::default();
+        Ok(Self { path: path.into(), content, numbers, replaced, kept, merged })
     }
 
     fn of_checkpoint(
@@ -97,7 +99,7 @@ impl Source {
         let dequantize = change.dequantize.is_some();
         let opening = Opening { optimizer_state, dequantize, ..Opening::default() };
         let mut checkpoint = input::open_with(path, opening)?;
-        let (mut numbers, mut kept) = (Vec::new(), Vec::new());
+        let (mut numbers, mut replaced, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         if change.may_make_numbers() {
             let layers = layers_of(change, Some(&checkpoint), LinearLayers::new())?;
             let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
@@ -115,7 +117,10 @@ impl Source {
             if !made.is_empty() {
                 checkpoint = checkpoint.dequantized_but(&mut leaves, makes)?.into_boxed();
             }
-            numbers.extend(made.into_iter().map(|weight| weight.name));
+            for weight in made {
+                numbers.push(weight.name);
+                replaced.extend(weight.tensors);
+            }
             kept.extend(others.into_iter().flat_map(|it| [it.tensors, vec![it.name]].concat()));
             let is_left = |name: &&str| left.iter().any(|start| name.starts_with(start));
             let names = checkpoint.tensors().map(|tensor| tensor.name()).filter(is_left);
@@ -124,7 +129,7 @@ impl Source {
         }
         let (checkpoint, merged) = adapters.merged(checkpoint)?;
         let content = Content::Checkpoint(Box::new(checkpoint));
-        Ok(Self { path: path.into(), content, numbers, kept, merged })
+        Ok(Self { path: path.into(), content, numbers, replaced, kept, merged })
     }
 
     /// The name to show in messages.
