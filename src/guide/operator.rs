@@ -161,6 +161,7 @@
 //! | take one tensor out | `safetensors extract model embed.weight -o embed.npy` |
 //! | merge an adapter of LoRA | `safetensors convert model merged --lora adapter` |
 //! | make a GGUF file for llama.cpp | `safetensors convert model model.gguf --quantize q8_0` |
+//! | make a model of a GGUF file | `safetensors convert model.gguf model --names transformers --dtype bf16` |
 //! | have Zarr and xarray read the file in place | `safetensors manifest model -o model.json` |
 //! | read from the Hub or a bucket, without a download | `hf://owner/name`, `s3://bucket/model` as the path; feature `remote` |
 //!

@@ -261,7 +261,7 @@ fn wrong_kinds_and_wrong_usage() {
         ("a.msgpack b.safetensors", unread),
         ("a.keras b.safetensors", unread),
         ("a.safetensors x.index.json", "name the directory"),
-        ("a.safetensors -", "the output cannot be a pipe"),
+        ("a.safetensors -", "OUT cannot be standard output: the layout of a file"),
         ("a.safetensors", "OUT is missing"),
         ("a.safetensors b --rename ( x", "--rename: "),
         ("a.safetensors b --dtype bf17", "unknown dtype \"bf17\"; there are BF16, "),

@@ -47,8 +47,9 @@ pub(super) struct Changes {
     ///
     /// These are tensors of GGUF files, and the weights of every scheme that `safetensors inspect`
     /// names, such as GPTQ. The numbers are computed as f32 and then rounded once. The tensors that
-    /// stored them are left out. --dtype and --cast make numbers of weights, too, and go before
-    /// this dtype. A tensor of a GGUF file needs this option
+    /// stored them are left out. --dtype makes numbers of them, too, in the dtype of all floats,
+    /// and --cast of some; both go before this dtype. A quantised tensor of a GGUF file needs one of
+    /// these options
     #[arg(
         long,
         value_name = "DTYPE",
@@ -93,6 +94,13 @@ pub(super) struct Changes {
     /// May be given several times
     #[arg(long, value_name = "GLOB")]
     drop: Vec<Pattern>,
+    /// Give the tensors of a GGUF file other names: those of transformers
+    ///
+    /// Such as model.layers.0.self_attn.q_proj.weight. Numbers are put back in the order that
+    /// transformers has, such as the rows of Llama's queries and keys. This is for the models that
+    /// OUT.gguf may be made of. All other options apply to these names
+    #[arg(long, value_name = "WHOSE", value_enum)]
+    pub(super) names: Option<NamesOf>,
     /// Replace what matches REGEX in names by NEW; $1 is the first group
     ///
     /// Write ${1} if a letter follows. May be given several times
@@ -119,6 +127,13 @@ enum OnOverflow {
     Ieee,
     /// Fail, and write nothing
     Error,
+}
+
+/// Who gives the tensors of a GGUF file their names.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum NamesOf {
+    /// As its checkpoints have them
+    Transformers,
 }
 
 /// What a tensor is to the options that convert.
@@ -303,17 +318,28 @@ impl Change<'_> {
     /// Whether a quantised weight of a model with these layers becomes numbers. It does not if it
     /// stays in its dtype.
     pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight, layers: &LinearLayers) -> bool {
-        if let Some(how) = self.quantization() {
-            let by_default = || layers.suits(how, &weight.name, &weight.shape);
-            if self.quantizes(&weight.name, Kind::Quantised).unwrap_or_else(by_default) {
-                return true;
-            }
+        if self.quantizes_again(&weight.name, &weight.shape, layers) {
+            return true;
         }
         let to = |from| self.cast(&weight.name, from, Kind::Quantised);
         // Of a weight that keeps its dtype, `cast` returns the dtype that it was given. --dequantize
         // makes numbers of that dtype, too.
         let may_stay = self.changes.dtype.is_some() || self.cast_of(&weight.name).is_some();
         to(Dtype::F32).is_some() && !(may_stay && to(weight.dtype) == Some(weight.dtype))
+    }
+
+    /// Whether a quantised tensor of a GGUF file becomes numbers. Nothing else can become of it.
+    pub(super) fn makes_numbers(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
+        let by_default =
+            !self.changes.keep_quantized && self.changes.dtype.or(self.dequantize).is_some();
+        let is_cast = matches!(self.cast_of(name), Some(To::Dtype(_)));
+        is_cast || by_default || self.quantizes_again(name, shape, layers)
+    }
+
+    /// Whether --quantize applies to a weight that is quantised already.
+    fn quantizes_again(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
+        let Some(how) = self.quantization() else { return false };
+        self.quantizes(name, Kind::Quantised).unwrap_or_else(|| layers.suits(how, name, shape))
     }
 
     /// Whether a tensor is taken, by its name in the input.
