@@ -54,12 +54,11 @@
 //! model.safetensors.index.json
 //! ```
 //!
-//! A name that matches nothing is a warning, so a misspelling does not pass in silence:
+//! A pattern that matches nothing is an error, so a misspelling does not pass in silence:
 //!
 //! ```console
 //! $ safetensors convert model.safetensors small --cast 'embedd*=f16'
-//! warning: --cast 'embedd*': no tensor matches; `safetensors inspect --flat` shows the names
-//! small: 2 tensors, 192 B, in 1 file
+//! error: no tensor matches --cast 'embedd*'; near it: embed.weight; --ignore-unmatched goes on
 //! ```
 //!
 //! # Compare
@@ -160,6 +159,7 @@
 //! | take one tensor out | `safetensors extract model embed.weight -o embed.npy` |
 //! | merge an adapter of LoRA | `safetensors convert model merged --lora adapter` |
 //! | make a GGUF file for llama.cpp | `safetensors convert model model.gguf --quantize q8_0` |
+//! | make a model of a GGUF file | `safetensors convert model.gguf model --names transformers --dtype bf16` |
 //! | have Zarr and xarray read the file in place | `safetensors manifest model -o model.json` |
 //! | read from the Hub or a bucket, without a download | `hf://owner/name`, `s3://bucket/model` as the path; feature `remote` |
 //!

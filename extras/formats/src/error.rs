@@ -298,7 +298,7 @@ pub enum ErrorKind {
     #[error("{}", Short(.problem))]
     BadTokenizer { problem: String },
     /// The tensor is none of those that models of the architecture have.
-    #[error("it is no tensor of the architecture {architecture} that GGUF has a name for")]
+    #[error("it is no tensor of the architecture {architecture} that is known here")]
     NoGgufName { architecture: &'static str },
     /// The shape is another than the settings of the model ask for.
     #[error("the model's settings ask for shape {expected:?}, found {found:?}")]

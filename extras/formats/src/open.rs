@@ -78,7 +78,7 @@ pub fn join<S: ReadAt>(
 /// With the feature `pytorch`, a directory is opened as the checkpoint of a trainer, or else as
 /// the whole tensors of safetensors files that have parts of them
 /// ([`Checkpoint::open`]), or else as the index `pytorch_model.bin.index.json`, or else as
-/// the file `pytorch_model.bin`.
+/// the file `pytorch_model.bin`, or else as its only file with the name of a format that is read.
 ///
 /// # Errors
 ///
@@ -173,6 +173,9 @@ fn open_directory<T: Store<File: 'static> + 'static>(
             }
             Err(error) => return Err(error),
         }
+    }
+    if standard.is_none() && !folder.has_safetensors() {
+        standard = folder.only_file();
     }
     match standard {
         Some(standard) => open_path(store, &standard, options),

@@ -14,6 +14,7 @@ mod source;
 pub(crate) mod spool;
 pub(crate) mod targets;
 pub(crate) mod threads;
+pub(crate) mod unmatched;
 pub(crate) mod values;
 
 use std::fs::File;
@@ -39,8 +40,9 @@ pub(crate) struct Input {
     /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
-    /// PyTorch, GGUF and NumPy are read, too, and directories of PyTorch's trainers. An address is
+    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
+    /// one of PyTorch, GGUF or NumPy. These are read, too, and directories of PyTorch's trainers. An
+    /// address is
     /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,

@@ -32,6 +32,8 @@ pub(crate) struct Opening {
     pub(crate) dequantize: bool,
     /// Whether the state of an optimizer is read, too, where it has no names of its own.
     pub(crate) optimizer_state: bool,
+    /// Whether a GGUF file has the names of transformers.
+    pub(crate) transformers: bool,
     /// Whether it may be of that format.
     pub(crate) judge: Judge,
 }
@@ -97,7 +99,9 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
             _ => return Err(explain(error)),
         }
     }
-    let files = match safetensors_formats::open_files(Arc::clone(&store), path, &options) {
+    let open =
+        |options: &Options| safetensors_formats::open_files(Arc::clone(&store), path, options);
+    let mut files = match open(&options) {
         Ok(files) => files,
         Err(other) if is_directory && is_unknown(&other, path) => return Err(explain(error)),
         Err(other) => return Err(unopened(other)),
@@ -107,6 +111,11 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
         opening.judge.judge(of_several, Some(file.format()))?;
     }
     let format = files.first().map(|(_, file)| file.format());
+    if opening.transformers && format == Some(Format::Gguf) {
+        let stored = safetensors_formats::join(Arc::clone(&store), format, files)?;
+        let named = options.transformers_names(stored.metadata()).and_then(|it| open(&it));
+        files = named.map_err(|error| unopened(error.in_path(path)))?;
+    }
     let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
     Ok(safetensors_formats::join(store, format, sources)?.into_boxed())
 }

@@ -70,7 +70,9 @@ fn every_kind_of_difference() {
     dir.run("diff a a").success();
     // A filter may match on one side only.
     diff(&dir, "-f new").code(1).stdout(contains("0 tensors equal, 1 only in B"));
-    diff(&dir, "-f none").fails(1, "no tensor matches --filter").stdout("");
+    diff(&dir, "-f none").fails(1, "no tensor matches --filter 'none'; ").stdout("");
+    diff(&dir, "-f new -f none").fails(1, "no tensor matches --filter 'none'; ").stdout("");
+    diff(&dir, "-f new -f none --ignore-unmatched").code(1).stdout(contains("1 only in B"));
 }
 
 #[test]

@@ -43,6 +43,7 @@ use output::{Output, Target};
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::{QuantizationProblem, TieProblem};
 use safetensors_core::framework::Quoted;
+use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
 use source::{FLOATS_STAY, Source, layers_of};
 
@@ -166,7 +167,7 @@ Examples:
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
   safetensors convert pytorch_model.bin model.safetensors
   safetensors convert run/checkpoint-500/ model/ --max-shard-size 5GB
-  safetensors convert model.gguf out.safetensors --dequantize bf16
+  safetensors convert llama.gguf llama/ --names transformers --dtype bf16
   safetensors convert llama-gptq/ llama/ --dtype bf16
   safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report
   safetensors convert llama/ small/ --quantize nvfp4 --cast '*.v_proj.*=keep'
@@ -283,7 +284,16 @@ fn open(
     if !adapters.is_empty() && inputs.len() > 1 {
         return Err(wrong_usage("--lora is for one IN"));
     }
-    inputs.iter().map(|path| Source::open(path, change, adapters)).collect()
+    let mut sources = Vec::new();
+    for path in inputs {
+        let source = Source::open(path, change, adapters)?;
+        if change.changes.names.is_some() && !source.is_of_gguf() {
+            let problem = "--names transformers is for files of GGUF as IN";
+            return Err(wrong_usage(format!("{}: {problem}", source.name())));
+        }
+        sources.push(source);
+    }
+    Ok(sources)
 }
 
 /// The tensors that are taken, converted and renamed.
@@ -299,8 +309,10 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     }
     let mut names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     names.extend(&stored.kept);
-    change.warn_of_no_effect(&names, !stored.quantised.is_empty());
-    let rewrite = match change.apply(taken(sources, change)?, &stored) {
+    names.extend(sources.iter().flat_map(|source| &source.replaced).map(String::as_str));
+    change.check(&names)?;
+    change.warn_of_no_effect(!stored.quantised.is_empty());
+    let rewrite = match change.apply(taken(sources, change, &stored.layers)?, &stored) {
         // Codes and scales may be of different inputs.
         Err(error)
             if sources.len() > 1
@@ -308,7 +320,7 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         {
             warn(format!("{error}; {FLOATS_STAY}"));
             stored.kept = names.iter().copied().collect();
-            change.apply(taken(sources, change)?, &stored)?
+            change.apply(taken(sources, change, &stored.layers)?, &stored)?
         }
         applied => applied?,
     };
@@ -321,10 +333,18 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
 }
 
 /// The tensors that are taken, as they are.
-fn taken<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
+fn taken<'a>(
+    sources: &'a [Source],
+    change: &Change<'_>,
+    layers: &LinearLayers,
+) -> anyhow::Result<Rewrite<'a>> {
     let mut rewrite = Rewrite::default();
     for source in sources {
-        rewrite = source.add_to(rewrite, |name| change.takes(name))?;
+        rewrite = source.add_to(rewrite, change, layers)?;
+    }
+    if change.changes.names.is_some() {
+        // transformers refuses a file whose metadata has other entries only.
+        rewrite.metadata_mut().entry("format".into()).or_insert_with(|| "pt".into());
     }
     Ok(change.select(rewrite))
 }

@@ -16,9 +16,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use compare::{Buffers, Difference};
+use safetensors_core::Metadata;
 use safetensors_core::framework::in_order;
 use safetensors_core::load::Piece;
-use safetensors_core::{LazyTensor, Metadata};
 use serde::Serialize;
 use tolerance::Tolerance;
 
@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
-    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
+    /// one of PyTorch, GGUF or NumPy. These are read, too. An address is hf://owner/name, s3://bucket/model
     /// (gs, az), https://host/model.safetensors
     #[arg(value_name = "A", value_parser = crate::input::address::parser())]
     a: PathBuf,
@@ -150,11 +150,10 @@ impl Run for Args {
 
 fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Result<Document<'a>> {
     let matcher = args.select.matcher();
-    let (of_a, of_b) = match (matcher.tensors(a), matcher.tensors(b)) {
-        (Err(nothing_matches), Err(_)) => return Err(nothing_matches),
-        (of_a, of_b) => (of_a.unwrap_or_default(), of_b.unwrap_or_default()),
-    };
-    let names: BTreeSet<&str> = of_a.iter().chain(&of_b).map(LazyTensor::name).collect();
+    let both = a.tensors().chain(b.tensors());
+    matcher.check(&both.map(|tensor| tensor.name()).collect::<Vec<_>>())?;
+    let taken = [matcher.of(a), matcher.of(b)].into_iter().flatten();
+    let names: BTreeSet<&str> = taken.map(|tensor| tensor.name()).collect();
     let pairs: Vec<Pair<'a>> =
         names.into_iter().map(|name| (name, a.get(name), b.get(name))).collect();
     let bytes = pairs.iter().filter_map(comparable).map(|(a, b)| a.byte_len() + b.byte_len());

@@ -97,7 +97,11 @@ pub enum ErrorKind {
     #[error("{field} should hold unsigned 64-bit integers in plain digits, found {found}")]
     BadNumber { field: &'static str, found: String },
     /// The format has no dtype of this name.
-    #[error("unknown dtype {}", Quoted(.found))]
+    #[error(
+        "unknown dtype {}; there are BF16, F16, F32, F64, F8_E4M3, I64 and {} more",
+        Quoted(.found),
+        Dtype::ALL.len() - 6
+    )]
     UnknownDtype { found: String },
 
     // Sizes and offsets.
