@@ -23,7 +23,7 @@ use anyhow::Context;
 use names::STDIN_NAME;
 pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
-use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::checkpoint::{self, store::LocalStore};
 use safetensors_core::io::{FileSource, beside};
 use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
@@ -118,6 +118,16 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     match safetensors_core::Checkpoint::open(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
         Err(error) => other::open(LocalStore, path, opening, error),
+    }
+}
+
+/// The errors of all shards at a path: empty unless it leads to an index.
+pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
+    match address::of(path) {
+        Some(address) => address::store(address)
+            .map(|(store, path)| checkpoint::faults(&store, &path))
+            .unwrap_or_default(),
+        None => checkpoint::faults(&LocalStore, path),
     }
 }
 

@@ -25,6 +25,7 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("inspect", &["inspect", "--json", "--recursive", "shards"], 0),
     ("verify", &["verify", "--json", "small.safetensors", "shards", "cut.safetensors"], 1),
     ("verify", &["verify", "--json", "--digests", "array.npy"], 0),
+    ("verify", &["verify", "--json", "--finite", "odd.safetensors", "gone"], 1),
     ("verify", &["verify", "--json", "--strict", "--digests", "odd.safetensors"], 1),
     #[cfg(feature = "sign")]
     ("verify-signature", &["verify", "--json", "signed", "--signature", "sig", "--key", "pub"], 0),
