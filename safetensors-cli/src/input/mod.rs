@@ -8,6 +8,7 @@ pub(crate) mod find;
 pub(crate) mod kind;
 mod names;
 pub(crate) mod other;
+pub(crate) mod renames;
 pub(crate) mod select;
 pub(crate) mod slicing;
 mod source;

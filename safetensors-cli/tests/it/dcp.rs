@@ -86,7 +86,7 @@ fn a_part_is_refused() {
         &["diff", part, "whole.safetensors"],
         &["convert", part, "out.safetensors"],
     ] {
-        dir.run(args).fails(1, "open the directory of all their files");
+        dir.run(args).fails(trouble(args), "open the directory of all their files");
     }
     assert!(!dir.at("out.safetensors").exists());
     // A gap.

@@ -92,7 +92,7 @@ fn every_other_command_refuses_a_delta() {
         &["stats", "delta"],
     ] {
         dir.run(args).fails(
-            1,
+            trouble(args),
             "it is a delta, which has no more than what changed since the checkpoint \"000000\"",
         );
     }

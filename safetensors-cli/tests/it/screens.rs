@@ -117,6 +117,35 @@ fn no_table_is_wider_than_its_terminal() {
 }
 
 #[test]
+fn differences_at_80_columns_say_what_differs() {
+    let dir = temp_dir();
+    let name = |i: usize| format!("model.layers.{i}.self_attention.query_projection.weight");
+    let values = vec![0.5_f32; 150_000];
+    let half = vec![half::bf16::from_f32(0.5); 150_000];
+    let minus: Vec<f32> = values.iter().map(|it| -it).collect();
+    let shape = [300, 500];
+    let a = [0, 1, 2].map(|i| (name(i), array(&shape, &values)));
+    save(dir.at("a"), a, &quick()).unwrap();
+    let b = [
+        (name(0), array(&shape, &half)),
+        (name(1), array(&[500, 300], &values)),
+        (name(2), array(&shape, &minus)),
+    ];
+    save(dir.at("b"), b, &quick()).unwrap();
+    let expected = "\
+   name                                                   differs  …
+────────────────────────────────────────────────────────────────────
+~  model.layers.0.self_attention.query_projection.weight  dtype
+~  model.layers.1.self_attention.query_projection.weight  shape
+~  model.layers.2.self_attention.query_projection.weight  values
+
+0 tensors equal, 3 different
+";
+    let shown = Terminal::new(24, 80).run(dir.path(), &["diff", "a", "b"]).last;
+    assert_eq!(shown.trim_start(), expected.trim_start());
+}
+
+#[test]
 fn the_variable_sets_the_width_of_a_terminal_and_not_of_a_pipe() {
     let dir = temp_dir();
     minilm(dir.path());
