@@ -64,14 +64,14 @@
 //! # Compare
 //!
 //! `diff` does not mind how files are divided. Its exit code is 0 if all is equal, 1 if something
-//! differs or cannot be read, and 2 if it was called wrongly, so a script can ask:
+//! differs, and 2 if something cannot be read or it was called wrongly, so a script can ask:
 //!
 //! ```console
 //! $ safetensors diff model.safetensors half || echo "exit code $?"
-//!    name          A           B      values  max abs  max rel
-//! ────────────────────────────────────────────────────────────
-//! ~  embed.weight  F32 [8, 4]  BF16  0 of 32        0        0
-//! ~  head.weight   F32 [4, 4]  BF16  0 of 16        0        0
+//!    name          differs  A → B               values  max abs  max rel
+//! ──────────────────────────────────────────────────────────────────────
+//! ~  embed.weight  dtype    F32 → BF16 [8, 4]  0 of 32        0        0
+//! ~  head.weight   dtype    F32 → BF16 [4, 4]  0 of 16        0        0
 //!
 //! 0 tensors equal, 2 different
 //! exit code 1
@@ -111,17 +111,11 @@
 //! ```console
 //! $ cp -r half broken; truncate -s -4 broken/model-00001-of-00002.safetensors
 //! $ safetensors verify broken || echo "exit code $?"
-//! broken/model-00002-of-00002.safetensors: ok, 1 tensor, 16 parameters, 32 B
 //! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": the tensors have 64 bytes, but only 60 follow the header
-//!
-//! 2 checked: 1 sound, 1 not; 32 B
 //! exit code 1
 //! $ rm broken/model-00001-of-00002.safetensors
 //! $ safetensors verify broken || echo "exit code $?"
-//! broken/model-00002-of-00002.safetensors: ok, 1 tensor, 16 parameters, 32 B
 //! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": No such file or directory (os error 2)
-//!
-//! 2 checked: 1 sound, 1 not; 32 B
 //! exit code 1
 //! ```
 //!

@@ -79,7 +79,7 @@ impl Inputs {
                     input::shown(address)
                 )));
             }
-            return Ok(targets::of(&self.paths));
+            return Ok(targets::search(&self.paths).targets);
         }
         Ok(self.paths.iter().map(|path| Target::named(path)).collect())
     }

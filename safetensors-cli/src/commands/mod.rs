@@ -84,7 +84,8 @@ Environment:
   NO_COLOR              Turn colours off, even on a terminal
   CLICOLOR_FORCE        Turn colours on, even where there is no terminal
 
-Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 2 wrong usage.";
+Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 2 wrong usage,
+and of diff also a file that is malformed or unreadable.";
 
 /// What every command does. The defaults are those of a command that only reads.
 pub(crate) trait Run {
@@ -96,6 +97,11 @@ pub(crate) trait Run {
     /// Whether a pager shows its output on a terminal. Such a run writes no files.
     fn is_paged(&self) -> bool {
         false
+    }
+
+    /// The exit code of an error.
+    fn trouble(&self) -> ExitCode {
+        ExitCode::FAILURE
     }
 
     /// Does its work, and prints to `out`.

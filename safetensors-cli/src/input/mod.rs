@@ -8,6 +8,7 @@ pub(crate) mod find;
 pub(crate) mod kind;
 mod names;
 pub(crate) mod other;
+pub(crate) mod renames;
 pub(crate) mod select;
 pub(crate) mod slicing;
 mod source;
@@ -25,8 +26,8 @@ use anyhow::Context;
 use names::STDIN_NAME;
 pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
-use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::checkpoint::{self, CheckpointFile};
 use safetensors_core::io::{FileSource, beside};
 use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
@@ -108,6 +109,16 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     match safetensors_core::Checkpoint::open(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
         Err(error) => other::open(LocalStore, path, opening, error),
+    }
+}
+
+/// The errors of all shards at a path: empty unless it leads to an index.
+pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
+    match address::of(path) {
+        Some(address) => address::store(address)
+            .map(|(store, path)| checkpoint::faults(&store, &path))
+            .unwrap_or_default(),
+        None => checkpoint::faults(&LocalStore, path),
     }
 }
 

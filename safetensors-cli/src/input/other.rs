@@ -104,7 +104,7 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     let mut files = match open(&options) {
         Ok(files) => files,
         Err(other) if is_directory && is_unknown(&other, path) => return Err(explain(error)),
-        Err(other) => return Err(unopened(other)),
+        Err(other) => return Err(other.into()),
     };
     // One file has been judged already.
     for (of_several, file) in files.iter().filter(|(file, _)| is_directory || file != path) {
@@ -131,7 +131,7 @@ fn is_unknown(error: &Error, directory: &Path) -> bool {
 pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Result<()> {
     match safetensors_formats::check_polyglot(source) {
         Ok(()) => Ok(()),
-        Err(error) => anyhow::bail!("{}: {error}", shown(path)),
+        Err(error) => Err(error.in_file(shown(path)).into()),
     }
 }
 
@@ -152,11 +152,6 @@ pub(crate) fn may_be_part(path: &Path) -> bool {
 pub(crate) fn detect(path: &Path) -> Option<Format> {
     let source = FileSource::open(path).ok()?;
     Format::detect(&source).ok().flatten()
-}
-
-/// An error of reading a file. It names the file, and is printable.
-pub(crate) fn unopened(error: safetensors_formats::Error) -> anyhow::Error {
-    anyhow::anyhow!("{}", text::printable(&error.to_string()))
 }
 
 /// Adds a remedy to the error of changing a file, if the file is of another format.

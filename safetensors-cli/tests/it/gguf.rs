@@ -26,7 +26,7 @@ fn quantised_tensors_are_listed_with_their_types_and_sizes() {
         &["diff", "quantised.gguf", "quantised.gguf"],
         &["extract", "quantised.gguf", "of.Q4_0", "-o", "x.npy"],
     ] {
-        dir.run(args).failure().code(1).stderr(
+        dir.run(args).failure().code(trouble(args)).stderr(
             contains("quantised.gguf: tensor \"of.")
                 .and(contains("convert IN OUT --dequantize f32")),
         );

@@ -229,7 +229,7 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
         let is_named = contains("tensor \"typed\": a tensor inside")
             .and(contains("tensor \"wide\": the elements are complex128"));
         let shows = contains(shows);
-        dir.run(args).code(1).stdout(shows).stderr(is_named);
+        dir.run(args).code(trouble(args)).stdout(shows).stderr(is_named);
     };
     all(&["stats", "--bins", "0", "arrays.pt"], "fine     F32");
     all(&["digest", "arrays.pt"], "  fine\n");

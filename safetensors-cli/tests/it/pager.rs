@@ -80,7 +80,7 @@ fn a_pipe_has_no_pager_and_neither_has_a_command_that_shows_no_checkpoint() {
         small_file(dir.path(), &format!("{i}.safetensors"));
     }
     let screen = run_with(dir.path(), &[("PAGER", MARKS)], &["verify", "."]);
-    assert!(!screen.last.contains("| ") && screen.last.contains("31 checked: 31 sound"));
+    assert!(!screen.last.contains("| ") && screen.last.contains("31 checked: 31 ok"));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use regex::Regex;
 use safetensors_core::convert::Overflow;
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
@@ -12,6 +11,7 @@ use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorSource};
 use super::casts::{Cast, Scheme, To, dtype_parser, scheme_parser};
 use super::{FILES, NAMES};
 use crate::input::Rewrite;
+use crate::input::renames::Renames;
 use crate::input::select::{Matcher, Select};
 use crate::input::unmatched::unmatched;
 use crate::terminal::report::{warn, wrong_usage};
@@ -181,7 +181,7 @@ pub(super) struct Change<'a> {
     /// What quantised tensors become where no other option says it.
     pub(super) dequantize: Option<Dtype>,
     select: Matcher<'a>,
-    renames: Vec<(Regex, &'a str)>,
+    renames: Renames<'a>,
 }
 
 impl Changes {
@@ -190,12 +190,7 @@ impl Changes {
         if self.quantize.is_none() && self.casts.iter().any(|cast| cast.to == To::Quantised) {
             return Err(wrong_usage("--cast GLOB=quantize needs --quantize SCHEME"));
         }
-        let mut renames = Vec::new();
-        for pair in self.rename.chunks_exact(2) {
-            let regex =
-                Regex::new(&pair[0]).map_err(|error| wrong_usage(format!("--rename: {error}")))?;
-            renames.push((regex, pair[1].as_str()));
-        }
+        let renames = Renames::new(&self.rename)?;
         let (dequantize, select) = (self.dequantize, self.select.matcher());
         Ok(Change { changes: self, dequantize, select, renames })
     }
@@ -374,11 +369,7 @@ impl Change<'_> {
 
     /// The name in the output.
     pub(super) fn rename(&self, name: &str) -> String {
-        let mut name = name.to_owned();
-        for (regex, new) in &self.renames {
-            name = regex.replace_all(&name, *new).into_owned();
-        }
-        format!("{}{name}", self.changes.prefix)
+        format!("{}{}", self.changes.prefix, self.renames.apply(name))
     }
 
     /// The conversion policy.

@@ -104,6 +104,12 @@ impl Error {
         self
     }
 
+    /// Returns `true` if the file is of another format.
+    #[doc(hidden)]
+    pub fn is_other_format(&self) -> bool {
+        self.0.looks_like.is_some()
+    }
+
     /// The path of the file that the error is about, if it is about a file.
     pub fn file(&self) -> Option<&str> {
         self.0.file.as_deref()
