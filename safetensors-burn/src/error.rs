@@ -69,8 +69,8 @@ pub enum StoreError {
         found: (DType, Vec<usize>),
     },
     /// A pattern is not a regular expression.
-    #[error("{0}")]
-    Pattern(#[source] regex::Error),
+    #[error(transparent)]
+    Pattern(regex::Error),
     /// The destination of a save is an index. The save would replace the index with tensors.
     #[error("a module is saved to a file or in a directory, not to an index (*.json)")]
     IndexDestination,
@@ -137,7 +137,8 @@ pub enum StoreError {
 /// What may help if a tensor fits transposed.
 fn hint(is_adapted: bool) -> &'static str {
     if is_adapted {
-        "it has been transposed, but the file seems to have burn's layout already"
+        "it has been transposed, but the file seems to have burn's layout already; leave out \
+         pytorch(true), or the adapter"
     } else {
         "PyTorch stores linear layers so, and pytorch(true) transposes them"
     }

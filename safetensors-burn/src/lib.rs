@@ -82,6 +82,8 @@ pub use load::{load, load_with};
 pub use samples::SampleDataset;
 // What a program needs of the core that has only this crate as a dependency.
 #[doc(no_inline)]
+pub use safetensors_core::checkpoint::MaxShardSize;
+#[doc(no_inline)]
 pub use safetensors_core::load::QuantizedWeights;
 pub use safetensors_core::{
     self, Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LazyTensor, Limits, LoadOptions,

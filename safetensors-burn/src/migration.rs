@@ -35,7 +35,7 @@
 //! | `with_full_path`, `with_full_paths` | [`with_full_path`], [`with_full_paths`] |
 //! | `with_predicate`, `with_predicates` | [`with_predicate`], [`with_predicates`]; on saving, too, they get the types that contain the parameter |
 //! | `match_all` | [`match_all`] |
-//! | `remap(KeyRemapper)` | [`remap`] with its public field `patterns` |
+//! | `remap(KeyRemapper)` | [`remap(rules.patterns)`][`remap`]: that is a public field of `KeyRemapper`. It stays in burn-store, in a feature that brings the `safetensors` crate; [`with_key_remapping`] needs neither |
 //! | `with_key_remapping` | [`with_key_remapping`]; a bad pattern is an error when the store is used, not a panic |
 //! | `map_indices_contiguous`, `map_indices_contiguous_except` | [`map_indices_contiguous`], [`map_indices_contiguous_except`] |
 //! | `metadata`, `clear_metadata` | [`metadata`], [`clear_metadata`] |
@@ -43,7 +43,7 @@
 //! | `validate`, `allow_partial`, `skip_enum_variants` | [`validate`], [`allow_partial`], [`skip_enum_variants`] |
 //! | `overwrite` | [`overwrite`], off by default as there; it also protects a directory of shards |
 //! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own. For files of PyTorch, [`pytorch(true)`][`pytorch`] covers more layers |
-//! | `SafetensorsStoreError` | [`safetensors_core::Error`], whose source is a [`StoreError`] or an [`ApplyError`] |
+//! | `SafetensorsStoreError` | [`safetensors_core::Error`]; its `source()` is a [`StoreError`] or an [`ApplyError`], by `downcast_ref` |
 //! | nothing | [`pytorch`], [`fused_attention`], [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`prefix`] |
 //!
 //! # What differs
@@ -55,7 +55,7 @@
 //! | ids of parameters | dropped; a module keeps its own | [saved](CheckpointStore#ids-of-parameters); a module keeps its own, unless [`param_ids(true)`][`param_ids`] gives it those of the file |
 //! | a parameter under several paths | saved under each path | [saved once](CheckpointStore#tied-parameters). For burn-store, give [`save_options`] that do not set `tied` |
 //! | two tensors that get the same name | a load takes one of them; a save fails with an index that is out of bounds | an error that says so |
-//! | a save of which the filters leave nothing | an empty file | an error |
+//! | a filter or a prefix that matches nothing | an empty file, or a load of nothing | an error |
 //! | a matrix that fits transposed | shapes that differ | the error says so, and names the option for files of PyTorch |
 //! | a file with U16, FP8 or another dtype that burn-store lacks | an error, even if no parameter needs it | loaded, [widened](crate#dtypes) if burn lacks the dtype |
 //! | booleans | the integers in which the backend stores them | BOOL |

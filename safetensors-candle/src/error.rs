@@ -27,22 +27,52 @@ use safetensors_core::{Dtype, Error};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candle;
 
-/// Converts candle's error to a [`safetensors_core::Error`]: an
-/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's error as its
-/// source.
+/// Turns candle's `Result`, or its error, into this library's, for `?` in functions that return
+/// [`safetensors_core::Result`].
 ///
-/// If [`IntoCandle`] made the error, the original error is returned. So an error that passes
-/// through candle and back loses nothing but a backtrace.
+/// The error is an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's
+/// error as its `source()`. If [`IntoCandle`] made the error, the original error is returned. So an
+/// error that passes through candle and back loses nothing but a backtrace.
 ///
 /// ```
-/// use safetensors_candle::from_candle_error;
-/// use safetensors_core::ErrorKind;
+/// use candle_core::{Device, Tensor};
+/// use safetensors_candle::{IntoCore, SaveOptions, save};
 ///
-/// let error = from_candle_error(candle_core::Error::msg("no such device")).in_tensor("weight");
-/// assert!(matches!(error.kind(), ErrorKind::Framework { framework: "candle", .. }));
-/// assert_eq!(error.tensor(), Some("weight"));
+/// fn double(path: &std::path::Path) -> safetensors_candle::safetensors_core::Result<()> {
+///     let tensors = safetensors_candle::load(path, &Device::Cpu)?;
+///     let doubled = tensors["weight"].affine(2.0, 0.0).into_core()?;
+///     save(path, [("weight", &doubled)], &SaveOptions::new())
+/// }
+///
+/// let error = candle_core::Error::Msg("no such device".into()).into_core().in_tensor("weight");
+/// assert_eq!(error.to_string(), r#"tensor "weight": candle: no such device"#);
 /// ```
-pub fn from_candle_error(error: candle_core::Error) -> Error {
+pub trait IntoCore {
+    /// The same, with this library's error.
+    type Core;
+
+    /// Returns the same value or error, with this library's error.
+    fn into_core(self) -> Self::Core;
+}
+
+impl<T> IntoCore for candle_core::Result<T> {
+    type Core = safetensors_core::Result<T>;
+
+    fn into_core(self) -> Self::Core {
+        self.map_err(from_candle_error)
+    }
+}
+
+impl IntoCore for candle_core::Error {
+    type Core = Error;
+
+    fn into_core(self) -> Error {
+        from_candle_error(self)
+    }
+}
+
+/// Converts candle's error, or returns the one that [`into_candle_error`] converted.
+pub(crate) fn from_candle_error(error: candle_core::Error) -> Error {
     use candle_core::Error::{Io, WithBacktrace};
     match error {
         Io(io) => io.downcast::<Error>().unwrap_or_else(|io| Error::framework::<Candle>(Io(io))),
@@ -63,7 +93,7 @@ fn is_ours(error: &candle_core::Error) -> bool {
 /// Converts a [`safetensors_core::Error`] to candle's error.
 ///
 /// candle's `Error::wrap` keeps only the message. Its `Io` variant can hold any error whole, so it
-/// is used for every kind of error. [`from_candle_error`] gets the original error back.
+/// is used for every kind of error. [`from_candle_error`] returns the original error.
 pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
     candle_core::Error::Io(io::Error::other(error)).bt()
 }
@@ -72,11 +102,11 @@ pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
 ///
 /// The error has the same message, with file and tensor, and the same `source()`. If the program
 /// captures backtraces, as `RUST_BACKTRACE` says, it has one, as candle's own errors do.
-/// [`from_candle_error`] gets the original error back.
+/// [`IntoCore`] returns the original error.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use safetensors_candle::{Checkpoint, IntoCandle, ReadTensorExt, load};
+/// use safetensors_candle::{Checkpoint, IntoCandle, IntoCore, ReadTensorExt};
 ///
 /// fn embedding(path: &str) -> candle_core::Result<Tensor> {
 ///     let checkpoint = Checkpoint::open(path).into_candle()?;
@@ -85,7 +115,7 @@ pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
 ///
 /// let error = embedding("missing.safetensors").unwrap_err();
 /// assert!(error.to_string().contains("missing.safetensors"));
-/// assert_eq!(safetensors_candle::from_candle_error(error).file(), Some("missing.safetensors"));
+/// assert_eq!(error.into_core().file(), Some("missing.safetensors"));
 /// ```
 pub trait IntoCandle<T> {
     /// Returns the same value, or the error as candle's.
@@ -154,7 +184,8 @@ mod tests {
             bare => bare,
         };
         assert_eq!(bare.to_string(), message);
-        assert!(bare.source().is_some_and(|source| source.is::<std::fmt::Error>()));
+        let source = bare.source().unwrap();
+        assert!(source.is::<Outer>() && source.source().unwrap().is::<std::fmt::Error>());
 
         // With a backtrace, as with `RUST_BACKTRACE`, which a test cannot set for itself alone.
         let backtrace = Box::new(std::backtrace::Backtrace::force_capture());

@@ -2,10 +2,9 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
+//! | load all tensors of a checkpoint | [`load()`], [`load_with`]; when it is open already: [`load_from`] |
 //! | read one tensor, or a part of it, onto a device | [`ReadTensorExt`] |
-//! | use `?` in functions that return candle's `Result` | [`IntoCandle`] |
-//! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
+//! | use `?` in functions that return candle's `Result`, or ours | [`IntoCandle`], [`IntoCore`] |
 //! | build a model | [`var_builder()`], [`var_builder_from`] |
 //! | the same with options, such as quantised weights as numbers; list the tensors that a model does not use | [`CheckpointBackend`] |
 //! | build one rank's part of a model | [`tensor_parallel_var_builder`]; when open: [`TensorParallelBackend`]; see [`tensor_parallel`] |
@@ -95,7 +94,7 @@
 //!
 //! let builder = safetensors_candle::var_builder(&path, DType::BF16, &Device::Cpu)?;
 //! let error = builder.get((1, 2), "fc.weight").unwrap_err().to_string();
-//! assert!(error.contains("8-bit with scales") && error.contains("QuantizedWeights::Numbers"));
+//! assert!(error.contains("fp8") && error.contains("QuantizedWeights::Numbers"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -120,7 +119,7 @@
 //!
 //! # Devices
 //!
-//! | device | [`load()`], [`load_with`] and [`framework::load`](safetensors_core::framework::load) | memory of the host |
+//! | device | [`load()`], [`load_with`] and [`load_from`] | memory of the host |
 //! |---|---|---|
 //! | CPU | read the tensors where they stay | the tensors |
 //! | CUDA, with the feature `cuda` | read into pinned memory, and copy from there at the same time | 32 MiB |
@@ -171,8 +170,8 @@ mod var_builder;
 mod weights;
 
 pub use dtype::{from_candle_dtype, to_candle_dtype};
-pub use error::{Candle, IntoCandle, from_candle_error};
-pub use load::{ReadTensorExt, load, load_with};
+pub use error::{Candle, IntoCandle, IntoCore};
+pub use load::{ReadTensorExt, load, load_from, load_with};
 // What a program needs of the core that has only this crate as a dependency.
 #[doc(no_inline)]
 pub use safetensors_core::load::QuantizedWeights;

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
-#[cfg(doc)]
-use safetensors_core::Checkpoint;
 use safetensors_core::framework::{self, Framework};
 use safetensors_core::load::LazySlice;
-use safetensors_core::{LazyTensor, LoadOptions, ReadAt, Result, TensorBuf};
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf};
 
 use crate::{Candle, IntoCandle};
 
@@ -94,6 +92,33 @@ pub fn load_with(
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, Tensor>> {
     framework::load_path::<Candle>(path, device, options)
+}
+
+/// Like [`load_with`], of a checkpoint that is already open: of bytes in memory, from a bucket, of
+/// several files without an index ([`Checkpoint::open_files`]), with limits, mapped, or with an
+/// adapter merged.
+///
+/// ```
+/// use candle_core::Device;
+/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, serialize};
+///
+/// let scale = TensorView::from_slice(&[], &[0.5_f32])?;
+/// let bytes = serialize([("scale", scale)], &SaveOptions::new())?;
+/// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+/// let tensors = safetensors_candle::load_from(&checkpoint, &Device::Cpu, &LoadOptions::new())?;
+/// assert_eq!(tensors["scale"].to_scalar::<f32>()?, 0.5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`load_with`], except those of opening.
+pub fn load_from(
+    checkpoint: &Checkpoint<impl ReadAt>,
+    device: &Device,
+    options: &LoadOptions,
+) -> Result<BTreeMap<String, Tensor>> {
+    framework::load::<Candle>(checkpoint, device, options)
 }
 
 /// Reads a tensor of an open file as a candle tensor. [`LazyTensor`] implements it, and

@@ -28,7 +28,7 @@
 //! | `candle_core` | here |
 //! |---|---|
 //! | `safetensors::load` | [`load()`]; with options: [`load_with`] |
-//! | `safetensors::load_buffer` | [`framework::load::<Candle>`](framework::load) of a checkpoint in a [`MemoryStore`] |
+//! | `safetensors::load_buffer` | [`load_from`] of [`Checkpoint::from_source`] |
 //! | `safetensors::MmapedSafetensors::new`, `multi` (`unsafe`) | [`Checkpoint::open`]; mapped: [`Checkpoint::mmap`] (`unsafe`) |
 //! | `safetensors::SliceSafetensors`, `BufferedSafetensors` | [`SafeTensors::from_source`] of a `&[u8]` or a `Vec<u8>` |
 //! | their `get`, `tensors` | [`Checkpoint::tensor`], [`Checkpoint::tensors`] |
@@ -38,12 +38,12 @@
 //! | `Tensor::from_raw_buffer` | [`TensorView::new`], then [`Candle::from_view`](framework::Framework::from_view) |
 //! | `DType::try_from`, `safetensors::Dtype::from` | [`to_candle_dtype`], [`from_candle_dtype`] |
 //! | `VarMap::load` | [`train::load`](crate::train::load) |
-//! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `safetensors_formats::open`, then [`framework::load::<Candle>`](framework::load) or [`read_tensor`](crate::ReadTensorExt) |
+//! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `safetensors_formats::open`, then [`load_from`] or [`read_tensor`](crate::ReadTensorExt) |
 //! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | the same, with the feature `pytorch` of `safetensors-formats`; names keep the key: `state_dict.fc.weight` |
 //! | `pickle::read_pth_tensor_info` | the same, then [`Checkpoint::tensors`] |
 //! | `Tensor::index_select` of a table that was loaded whole | [`LazyTensor::rows`], then [`read_tensor`](crate::ReadTensorExt): only the bytes of the rows are read |
 //! | `quantized::gguf_file::Content::read` | `content` of a `GgufFile` of the module `gguf`, with the feature of that name |
-//! | its `tensor(reader, name, device)` | `qtensor` of the same; of all tensors, in parallel: `load` |
+//! | its `tensor(reader, name, device)` | `qtensor` of the same; of all tensors, in parallel: `load`, `load_with` |
 //! | `quantized::ggml_file` | no counterpart: the format came before GGUF |
 //! | `quantized::imatrix_file` | no counterpart: it has statistics for quantising, no weights |
 //!
@@ -70,7 +70,8 @@
 //! candle's functions return candle's `Result`. So do the methods of its builders and of
 //! [`ReadTensorExt`](crate::ReadTensorExt). Other functions here return
 //! [`safetensors_core::Result`], whose error tells the file and the tensor.
-//! [`IntoCandle`](crate::IntoCandle) makes candle's of it: `Checkpoint::open(path).into_candle()?`.
+//! [`IntoCandle`](crate::IntoCandle) makes candle's of it: `Checkpoint::open(path).into_candle()?`,
+//! and [`IntoCore`](crate::IntoCore) ours of candle's: `tensor.t().into_core()?`.
 //!
 //! # Where this crate is stricter
 //!
@@ -163,13 +164,12 @@
 //! [`CheckpointBackend`]: crate::CheckpointBackend
 //! [`CheckpointBackend::filter`]: crate::CheckpointBackend::filter
 //! [`load()`]: crate::load()
+//! [`load_from`]: crate::load_from
 //! [`load_with`]: crate::load_with
 //! [`save()`]: crate::save()
 //! [`save_sharded`]: crate::save_sharded
 //! [`to_candle_dtype`]: crate::to_candle_dtype
 //! [`from_candle_dtype`]: crate::from_candle_dtype
-//! [`framework::load`]: safetensors_core::framework::load
-//! [`MemoryStore`]: safetensors_core::checkpoint::store::MemoryStore
 //! [`Checkpoint::open`]: safetensors_core::Checkpoint::open
 //! [`Checkpoint::mmap`]: safetensors_core::Checkpoint::mmap
 //! [`Checkpoint::tensor`]: safetensors_core::Checkpoint::tensor

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory};
 
-use crate::commands::Cli;
+use crate::commands::{Cli, is_explained};
 
 const README: &str = include_str!("../README.md");
 
@@ -21,8 +21,7 @@ is common to all commands, and shows their output. Every command also has `--hel
 /// its parent.
 fn commands() -> Vec<(String, Command)> {
     fn walk(name: &str, command: &Command, all: &mut Vec<(String, Command)>) {
-        let shown = |command: &&Command| command.get_name() != "help" && !command.is_hide_set();
-        for command in command.get_subcommands().filter(shown) {
+        for command in command.get_subcommands().filter(|command| is_explained(command)) {
             let name = format!("{name} {}", command.get_name());
             all.push((name.clone(), command.clone()));
             walk(&name, command, all);
@@ -101,6 +100,36 @@ fn the_readme_has_every_command_in_the_same_order() {
         .filter_map(|line| line.strip_prefix("## "))
         .filter(|name| name.starts_with("safetensors "));
     assert_eq!(headings.collect::<Vec<_>>(), own);
+}
+
+/// What few need stands apart, and is explained as everything else is.
+#[test]
+fn rare_commands_and_options_stand_below_the_others() {
+    let short = |name: &str| {
+        let mut all = commands().into_iter();
+        all.find(|(own, _)| own == name).unwrap().1.render_help().to_string()
+    };
+    let main = Cli::command().render_help().to_string();
+    for (help, rare) in
+        [(&main, &["manifest"][..]), (&short("safetensors delta"), &["squash", "follow"])]
+    {
+        let more = help.find("\nMore commands:\n").unwrap();
+        for name in rare {
+            let places: Vec<_> = help.match_indices(&format!("\n  {name} ")).collect();
+            assert!(places.len() == 1 && places[0].0 > more, "{name}: {help}");
+        }
+    }
+    for name in ["safetensors manifest", "safetensors delta squash", "safetensors delta follow"] {
+        assert!(short(name).contains(&format!("Usage: {name} ")), "{name}");
+    }
+    assert!(!short("safetensors show").contains("--csv"));
+    let convert = short("safetensors convert");
+    for rare in ["bpk", "mpk", "f8_e4m3", "fnuz"] {
+        assert!(!convert.contains(rare), "{rare}: {convert}");
+    }
+    let headings = ["Options", "Dtypes and quantised weights", "Tensors and their names", "Ranks"];
+    let places = headings.map(|heading| convert.find(&format!("\n{heading}:\n")).unwrap());
+    assert!(places.is_sorted(), "{convert}");
 }
 
 /// `MANUAL.md` from the help of all commands. It is the same on every machine and terminal.

@@ -38,14 +38,16 @@ fn main() -> ExitCode {
         Ok(matches) => matches,
         Err(error) => return wrong_arguments(error),
     };
-    let outcome =
-        Cli::from_arg_matches(&matches).map_err(anyhow::Error::from).and_then(|cli| run(&cli));
-    outcome.unwrap_or_else(|error| match error.downcast::<clap::Error>() {
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(wrong) => return show_wrong(&wrong.format(&mut asked(&matches))),
+    };
+    run(&cli).unwrap_or_else(|error| match error.downcast::<clap::Error>() {
         Ok(wrong) => show_wrong(&wrong.format(&mut asked(&matches))),
         Err(error) => {
             signals::wait_if_ending();
             report::report(format!("{error:#}"));
-            ExitCode::FAILURE
+            cli.chosen().trouble()
         }
     })
 }

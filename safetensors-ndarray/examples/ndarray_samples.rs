@@ -56,12 +56,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Writes one sample: an image of four bands, its label, and its metadata.
+/// Writes one sample: an image of four bands, its label, and its metadata. It does not wait for the
+/// disk, because the sample can be written again.
 fn write(directory: &Path, number: u32) -> Result<()> {
     let image = Array3::from_shape_fn((4, 32, 32), |(band, row, column)| {
         (band as f32 + 1.0) * ((number + row as u32 * 31 + column as u32) % 17) as f32
     });
-    let options = SaveOptions::new().metadata([
+    let options = SaveOptions::new().durable(false).metadata([
         ("datetime", format!("2026-11-{:02}T10:30:00Z", number % 30 + 1)),
         ("eo:cloud_cover", (number * 37 % 100).to_string()),
         ("proj:epsg", "32633".to_owned()),

@@ -8,17 +8,17 @@
 use std::error::Error;
 
 use ndarray::{Array1, Array2, ArrayView2, Axis};
-use safetensors_ndarray::{NamedArrays, Reader, SafeTensors, Writer};
+use safetensors_ndarray::{NamedArrays, Reader, Writer};
 
 /// A field on the grid, and what it is measured in.
-#[derive(SafeTensors)]
+#[derive(NamedArrays)]
 struct Field {
     values: Array2<f64>,
     units: String,
 }
 
 /// A station that records one point of the grid.
-#[derive(SafeTensors)]
+#[derive(NamedArrays)]
 struct Station {
     position: Array1<u32>,
     record: Array1<f64>,
@@ -27,7 +27,7 @@ struct Station {
 }
 
 /// All that a run needs to go on.
-#[derive(SafeTensors)]
+#[derive(NamedArrays)]
 struct State {
     time: f64,
     step: u64,
@@ -44,7 +44,7 @@ struct State {
 }
 
 /// A part of the same file, borrowed.
-#[derive(SafeTensors)]
+#[derive(NamedArrays)]
 struct Picture<'a> {
     temperature: ArrayView2<'a, f64>,
     title: &'a str,
@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("  {:<28}{:<6}{:?}", array.name(), array.dtype(), array.shape());
     }
     println!("metadata:");
-    for (key, value) in reader.checkpoint().metadata() {
+    for (key, value) in reader.metadata() {
         println!("  {key:<28}{value}");
     }
 

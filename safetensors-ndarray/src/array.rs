@@ -176,6 +176,33 @@ pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
 /// newtypes of [`safetensors_core::element`]. The packed sub-byte types do not implement it: a
 /// value of such a type is a byte and not an element, so an array of them would not have the
 /// tensor's shape. Like [`Element`], this trait is sealed.
+///
+/// The format has no `Complex<f64>`. The real and the imaginary part are an axis of their own, the
+/// last one. NumPy reads such an array `z` as `z.view(numpy.complex128)[..., 0]`.
+///
+/// ```
+/// use ndarray::{Array1, Axis, Ix2, array, stack};
+/// use num_complex::Complex;
+/// use safetensors_ndarray::{Reader, Writer};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("waves.safetensors");
+/// let z = array![Complex::new(1.0, 2.0), Complex::new(3.0, -4.0)];
+/// let w = Writer::create(&path)?;
+/// w.add("z", &stack(Axis(1), &[z.mapv(|z| z.re).view(), z.mapv(|z| z.im).view()])?)?;
+/// w.finish()?;
+///
+/// let parts = Reader::open(&path)?.read::<f64, Ix2>("z")?;
+/// let read: Array1<Complex<f64>> = parts.map_axis(Axis(1), |part| Complex::new(part[0], part[1]));
+/// assert_eq!(read, z);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "safetensors has no dtype for elements of type `{Self}`",
+    note = "elements are bool, integers of 8 to 64 bits, f32, f64, half::f16, half::bf16, floats of \
+            8 bits and Complex<f32>",
+    note = "a Complex<f64> is stored as two f64: the page of `ArrayElement` shows how"
+)]
 pub trait ArrayElement: Element {
     /// Moves an array into its variant of [`DynArray`].
     #[doc(hidden)]

@@ -1,10 +1,23 @@
-//! [`FileBytes`]: a file in memory, at an aligned address.
+//! [`FileBytes`]: a file in memory, at an aligned address; [`InMemory`]: what views borrow from.
 
 use std::fmt;
 use std::path::Path;
 
 use safetensors_core::io::FileSource;
 use safetensors_core::{Error, ErrorKind, ReadAt, Result};
+
+/// Bytes in memory, from which a [`Reader`](crate::Reader) lends views: everything that has them as
+/// `&[u8]`.
+#[diagnostic::on_unimplemented(
+    message = "a reader of `{Self}` reads arrays on demand, and has none in memory to borrow",
+    label = "cannot lend views",
+    note = "open the file by `Reader::open_in_memory`, or give `Reader::new` a checkpoint that is \
+            mapped by `Checkpoint::mmap`; `Reader::read` returns an array of its own"
+)]
+pub trait InMemory: AsRef<[u8]> + Send + Sync {}
+
+#[diagnostic::do_not_recommend]
+impl<B: AsRef<[u8]> + Send + Sync> InMemory for B {}
 
 /// A whole file in memory, made by [`Reader::open_in_memory`](crate::Reader::open_in_memory). Its
 /// address is a multiple of 8, so arrays that are aligned in the file can be borrowed as views.

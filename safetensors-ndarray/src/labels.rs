@@ -58,21 +58,24 @@ impl<S: ReadAt> Reader<S> {
     /// assert_eq!(r.dimensions("u")?, ["t", "y", "x"]);
     /// let part = r.select("t", 0.0..=1.5)?.select("y", 20..)?;
     /// assert_eq!(part.read::<f32, Ix3>("u")?, u.slice(s![..4, ..2, ..]));
-    /// assert_eq!(r.select("t", 0.0..=1.5)?.read::<f64, Ix1>("t")?.len(), 4);
+    /// // The labels of the part.
+    /// assert_eq!(part.read::<i64, Ix1>("y")?.to_vec(), [30, 20]);
+    /// assert_eq!(part.read::<f64, Ix1>("t")?.len(), 4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// A range compares numbers, so `0..=10` takes the same labels whether they ascend or descend.
-    /// They keep the order of the file. Integers are compared exactly, also with floats. A range
-    /// without labels in it selects nothing, and arrays of length 0 are read. If a label stands
-    /// several times, all of its positions are taken.
+    /// They keep the order of the file. Where labels descend, `10.0..=0.0` takes the same ones, as
+    /// in xarray. Integers are compared exactly, also with floats. A range without labels in it
+    /// selects nothing, and arrays of length 0 are read. If a label occurs several times, all of
+    /// its positions are taken.
     ///
     /// # Errors
     ///
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) if the dimension has no
     /// coordinate; [`WrongNdim`](crate::WrongNdim) if the array of that name has other than one
-    /// axis; [`Framework`](safetensors_core::ErrorKind::Framework) if the labels have no order; the
-    /// errors of reading the coordinate.
+    /// axis; [`Framework`](safetensors_core::ErrorKind::Framework) if the labels have no order, or
+    /// ascend and the range begins at its larger end; the errors of reading the coordinate.
     pub fn select<L: ArrayElement>(
         &self,
         dimension: &str,
@@ -108,9 +111,17 @@ impl Part {
     ) -> Result<Self> {
         dimension::<Ix1>(coordinate.shape())?;
         let found = Labels::new(coordinate.read()?)?;
-        found.check()?;
-        let start = bound(labels.start_bound())?;
-        let end = bound(labels.end_bound())?;
+        let direction = found.direction()?;
+        let mut start = bound(labels.start_bound())?;
+        let mut end = bound(labels.end_bound())?;
+        if let (Some(first), Some(last)) = (end_of(start), end_of(end))
+            && first.compare(last) == Some(Ordering::Greater)
+        {
+            if direction.is_gt() {
+                return Err(Error::framework::<Ndarray>(LabelError::Reversed { first, last }));
+            }
+            std::mem::swap(&mut start, &mut end);
+        }
         let positions = found.positions(start, end);
         Ok(Self { dimension: name.into(), positions, len: found.len() })
     }
@@ -134,7 +145,7 @@ impl<S: ReadAt> Selection<'_, S> {
     }
 
     /// Reads the selected part of an array, which must have every dimension that was selected from.
-    /// A coordinate has its own dimension.
+    /// A coordinate has only its own dimension, and gives the labels of the part.
     ///
     /// # Errors
     ///
@@ -161,18 +172,18 @@ impl<S: ReadAt> Selection<'_, S> {
     }
 
     fn slice<'a>(&self, array: &LazyTensor<'a, S>) -> Result<ArraySlice<'a, S, IxDyn>> {
-        let names = self.reader.dimensions_of(array)?;
-        // A coordinate needs no names of its own.
-        let names = match (names.is_empty(), array.shape()) {
-            (true, [_]) if self.parts.iter().any(|part| part.dimension == array.name()) => {
-                vec![array.name().to_owned()]
-            }
-            _ => names,
-        };
-        let mut taken: Vec<Option<Range<usize>>> = vec![None; names.len()];
+        let mut names = self.reader.dimensions_of(array)?;
+        let is_coordinate = self.is_coordinate(array, &names);
+        if is_coordinate {
+            names = vec![array.name().to_owned()];
+        }
+        let mut taken: Vec<_> = array.shape().iter().map(|&len| 0..len).collect();
         for Part { dimension, positions, len } in &self.parts {
             let refused = |error| array.locate(Error::framework::<Ndarray>(error));
             let Some(axis) = names.iter().position(|name| name == dimension) else {
+                if is_coordinate {
+                    continue;
+                }
                 let dimension = dimension.clone();
                 return Err(refused(LabelError::NoSuchDimension { dimension, found: names }));
             };
@@ -181,17 +192,27 @@ impl<S: ReadAt> Selection<'_, S> {
                 let dimension = dimension.clone();
                 return Err(refused(LabelError::Length { dimension, labels: *len, found }));
             }
-            let before = taken[axis].take().unwrap_or(0..*len);
-            let start = before.start.max(positions.start);
-            taken[axis] = Some(start..before.end.min(positions.end).max(start));
+            let start = taken[axis].start.max(positions.start);
+            taken[axis] = start..taken[axis].end.min(positions.end).max(start);
         }
-        let mut elems = vec![SliceInfoElem::from(..); array.shape().len()];
-        for (elem, positions) in elems.iter_mut().zip(taken) {
-            if let Some(positions) = positions {
-                *elem = Slice::from(positions).into();
+        let elems = taken.into_iter().map(|positions| SliceInfoElem::from(Slice::from(positions)));
+        ArraySlice::new(array, &elems.collect::<Vec<_>>()[..])
+    }
+
+    /// Whether an array is the coordinate of a dimension that was selected from, or that an array
+    /// has. It need not name its own dimension.
+    fn is_coordinate(&self, array: &LazyTensor<'_, S>, names: &[String]) -> bool {
+        match (names, array.shape()) {
+            ([name], [_]) => name == array.name(),
+            ([], [_]) => {
+                self.parts.iter().any(|part| part.dimension == array.name())
+                    || self.reader.arrays().any(|other| {
+                        let names = self.reader.dimensions_of(&other);
+                        names.is_ok_and(|names| names.iter().any(|name| name == array.name()))
+                    })
             }
+            _ => false,
         }
-        ArraySlice::new(array, &elems[..])
     }
 }
 
@@ -210,6 +231,8 @@ enum LabelError {
     Length { dimension: String, labels: usize, found: usize },
     /// The labels neither ascend nor descend, from this position on.
     Unsorted { position: usize },
+    /// The labels ascend, and the range begins at its larger end.
+    Reversed { first: Label, last: Label },
     /// A label is NaN, or an end of the range is.
     NotANumber { position: Option<usize> },
 }
@@ -230,6 +253,10 @@ impl fmt::Display for LabelError {
             Self::Unsorted { position } => {
                 write!(f, "labels should ascend or descend: element {position} does neither")
             }
+            Self::Reversed { first, last } => write!(
+                f,
+                "the labels ascend, but the range goes from {first} down to {last}: exchange its ends"
+            ),
             Self::NotANumber { position: Some(position) } => {
                 write!(f, "labels should be numbers: element {position} is NaN")
             }
@@ -250,10 +277,19 @@ enum Labels {
 }
 
 /// One label.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Label {
     Integer(i128),
     Float(f64),
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(value) => write!(f, "{value}"),
+            Self::Float(value) => write!(f, "{value:?}"),
+        }
+    }
 }
 
 impl Labels {
@@ -289,8 +325,8 @@ impl Labels {
         }
     }
 
-    /// Fails unless the labels are numbers that ascend or descend. Equal neighbours do both.
-    fn check(&self) -> Result<()> {
+    /// Whether the labels ascend or descend. Equal neighbours do both. An error for other labels.
+    fn direction(&self) -> Result<Ordering> {
         let refused = |error| Err(Error::framework::<Ndarray>(error));
         let mut direction = Ordering::Equal;
         for position in 0..self.len() {
@@ -305,7 +341,7 @@ impl Labels {
             }
             direction = direction.then(step);
         }
-        Ok(())
+        Ok(direction)
     }
 
     /// The positions of the labels between two bounds. They are neighbours, because labels are
@@ -345,6 +381,14 @@ fn bound<L: ArrayElement>(bound: Bound<&L>) -> Result<Bound<Label>> {
         Bound::Excluded(value) => Bound::Excluded(label(value)?),
         Bound::Unbounded => Bound::Unbounded,
     })
+}
+
+/// The label at a bound.
+fn end_of(bound: Bound<Label>) -> Option<Label> {
+    match bound {
+        Bound::Included(label) | Bound::Excluded(label) => Some(label),
+        Bound::Unbounded => None,
+    }
 }
 
 impl Label {

@@ -32,11 +32,11 @@
 //! | read an array | [`Reader::read`] | read, then moved |
 //! | read an array as another element type | [`Reader::read_as`] | converted while it is read |
 //! | read a part of an array, by `s![]` | [`Reader::slice`] | only that part is read |
-//! | read some rows of a table, by their numbers | [`rows`](LazyTensor::rows) of [`Reader::array`], then [`ReadArrayExt`] | only these rows are read |
+//! | read some rows of a table, by their numbers | [`Reader::rows`] | only these rows are read |
 //! | read into an array that is there already | [`Reader::read_into`], [`Reader::slice_into`] | read to its place |
 //! | borrow an array from a file in memory, or mapped | [`Reader::view`] | borrowed |
 //! | read quantised weights as numbers, or as stored | [`Reader::quantized`] | computed while it is read |
-//! | give arrays units and names, or the file a title | [`Writer::attribute`], [`Writer::metadata`] | |
+//! | give arrays units and names, or the file a title | [`Writer::attribute`], [`Writer::metadata`], and the same of [`Reader`] | |
 //! | name axes, and read a part by labels along them | [`Writer::dimensions`], [`Reader::select`] | only that part is read |
 //!
 //! # NumPy's files
@@ -47,7 +47,7 @@
 //! # Structs of arrays
 //!
 //! With the feature `derive`, a struct of arrays is saved and loaded as a whole:
-//! `#[derive(SafeTensors)]` implements the trait `NamedArrays`. Its documentation has the rules.
+//! `#[derive(NamedArrays)]` implements the trait `NamedArrays`. Its documentation has the rules.
 //!
 //! # Checkpoints
 //!
@@ -121,8 +121,8 @@
 //! | `ViewNpyError::MisalignedData` | [`Misaligned`](safetensors_core::ErrorKind::Misaligned) |
 //! | `ReadNpzError::Zip(FileNotFound)` | [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), with the names that are [similar](safetensors_core::Error::similar) |
 //!
-//! An element type that `.npy` has and safetensors does not is `Complex<f64>`. The memory layout is
-//! not kept: a file has C order, so an array in Fortran order comes back in C order with the same
+//! An element type that `.npy` has and safetensors does not is `Complex<f64>`; [`ArrayElement`] shows
+//! how to store it as two numbers. The memory layout is not kept: a file has C order, so an array in Fortran order comes back in C order with the same
 //! elements. With the feature `npz`, the module `npz` reads and writes `.npy` and `.npz`
 //! themselves.
 //!
@@ -167,11 +167,12 @@ mod reader;
 mod save;
 mod slice;
 mod strided;
+mod value;
 mod view;
 mod writer;
 
 pub use array::{ArrayElement, ArraySource, DynArray, array_source};
-pub use bytes::FileBytes;
+pub use bytes::{FileBytes, InMemory};
 pub use error::{Ndarray, WrongNdim};
 #[cfg(feature = "derive")]
 pub use fields::NamedArrays;
@@ -187,8 +188,9 @@ pub use safetensors_core::{
     ReadAt, SaveOptions, ShardOptions, Widening,
 };
 #[cfg(feature = "derive")]
-pub use safetensors_derive::SafeTensors;
+pub use safetensors_derive::NamedArrays;
 pub use save::{save, save_sharded};
+pub use value::MetadataValue;
 pub use view::ViewArrayExt;
 pub use writer::{ArrayAppender, Writer};
 

@@ -8,6 +8,7 @@
 //! | read all arrays of an archive | [`load`] |
 //! | write an archive at once | [`save`] |
 //! | turn an archive into a safetensors file, and back | [`to_safetensors`], [`from_safetensors`] |
+//! | the same without texts, dates, tables and objects | [`to_safetensors_skipping`] |
 //! | write an archive array by array, to any writer | [`npz::Writer`](safetensors_formats::npz::Writer) with [`array_source`](crate::array_source) |
 //!
 //! ```
@@ -28,8 +29,9 @@
 //! ```
 //!
 //! Arrays in Fortran order and big-endian arrays are read as what they are. `Complex<f64>`, texts,
-//! dates, tables and objects have no dtype in safetensors, and are errors that name the type. The
-//! crate [`safetensors_formats`] has the rules, and the limits for hostile archives.
+//! dates, tables and objects have no dtype in safetensors, and are errors that name the type, or
+//! are skipped. The crate [`safetensors_formats`] has the rules, and the limits for hostile
+//! archives.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, IntoInnerError};
@@ -77,8 +79,9 @@ pub fn read_npy<T: ArrayElement, D: Dimension>(path: impl AsRef<Path>) -> Result
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`] if NumPy has no such type, as for BF16; those of [`AtomicFile::create`] and
-/// [`AtomicFile::commit`]. Each names the file.
+/// [`NoNumpyType`](safetensors_formats::ErrorKind::NoNumpyType) as the
+/// [other](safetensors_core::Error::other) kind of the error, for example for BF16; the errors of
+/// [`AtomicFile::create`] and [`AtomicFile::commit`]. Each names the file.
 pub fn write_npy<T: ArrayElement, D: Dimension>(
     path: impl AsRef<Path>,
     array: &ArrayRef<T, D>,
@@ -90,8 +93,13 @@ pub fn write_npy<T: ArrayElement, D: Dimension>(
 ///
 /// # Errors
 ///
-/// The errors of [`Archive::open`], [`Archive::check`] and [`Archive::array`]; those of
-/// [`ReadArrayExt::read_any`]. Each names the file, and the array if it concerns one.
+/// [`UnsupportedType`] or [`Fields`] as the [other](safetensors_core::Error::other) kind of the
+/// error, for an array of a type that safetensors lacks. The errors of [`Archive::open`],
+/// [`Archive::check`] and [`Archive::array`]; those of [`ReadArrayExt::read_any`]. Each names the
+/// file, and the array if it concerns one.
+///
+/// [`UnsupportedType`]: safetensors_formats::ErrorKind::UnsupportedType
+/// [`Fields`]: safetensors_formats::ErrorKind::Fields
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     let archive = Archive::open(path)?;
     archive.check()?;
@@ -109,9 +117,8 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`] if NumPy has no such type, or if a name occurs twice; those of
-/// [`AtomicFile::create`] and [`AtomicFile::commit`]. Each names the file, and the array if it
-/// concerns one.
+/// The errors of [`write_npy`]; [`ErrorKind::DuplicateTensor`] if a name occurs twice. Each names
+/// the file, and the array if it concerns one.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
     arrays: impl IntoIterator<Item = (N, S)>,
@@ -133,14 +140,44 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
 ///
 /// The errors of [`load`] and of [`Writer`]. After an error, `file` is as it was.
 pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Result<()> {
+    convert(archive.as_ref(), file.as_ref(), None)
+}
+
+/// [`to_safetensors`] without the arrays of types that safetensors lacks, such as texts. Returns
+/// the error of each, which names it and its type.
+///
+/// # Errors
+///
+/// The other errors of [`to_safetensors`].
+pub fn to_safetensors_skipping(
+    archive: impl AsRef<Path>,
+    file: impl AsRef<Path>,
+) -> Result<Vec<Error>> {
+    let mut skipped = Vec::new();
+    convert(archive.as_ref(), file.as_ref(), Some(&mut skipped))?;
+    Ok(skipped)
+}
+
+fn convert(archive: &Path, file: &Path, mut skipped: Option<&mut Vec<Error>>) -> Result<()> {
     let archive = Archive::open(archive)?;
     archive.check()?;
     let writer = Writer::create(file)?;
     for array in archive.arrays() {
-        let array = array?;
-        writer.add_tensor(array.name(), &array)?;
+        match (array, &mut skipped) {
+            (Err(error), Some(skipped)) if is_of_no_dtype(&error) => skipped.push(error),
+            (array, _) => {
+                let array = array?;
+                writer.add_tensor(array.name(), &array)?;
+            }
+        }
     }
     writer.finish()
+}
+
+fn is_of_no_dtype(error: &Error) -> bool {
+    use safetensors_formats::ErrorKind::{Fields, UnsupportedType};
+
+    matches!(error.other(), Some(UnsupportedType { .. } | Fields))
 }
 
 /// Writes the arrays of a safetensors file to an archive, under the same names. They pass through

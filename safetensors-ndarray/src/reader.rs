@@ -7,12 +7,12 @@ use safetensors_core::checkpoint::{Assembled, Computed};
 use safetensors_core::framework::prepare;
 use safetensors_core::header::attributes;
 use safetensors_core::load::QuantizedWeights;
-use safetensors_core::{Checkpoint, LazyTensor, Limits, LoadOptions, ReadAt, Result};
+use safetensors_core::{Checkpoint, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result};
 
 use crate::array::array_from_buf;
 use crate::error::dimension;
 use crate::slice::ArraySlice;
-use crate::{ArrayElement, DynArray, FileBytes, Ndarray, ReadArrayExt, ViewArrayExt};
+use crate::{ArrayElement, DynArray, FileBytes, InMemory, Ndarray, ReadArrayExt, ViewArrayExt};
 
 /// The arrays of a file, or of a directory with several files.
 ///
@@ -66,8 +66,7 @@ pub struct Reader<S = Assembled> {
 }
 
 impl Reader {
-    /// Opens a file, an index of several files, or the directory that holds either, or parts of
-    /// tensors that ranks have saved with PyTorch. Only headers are read now.
+    /// Opens a file, or a directory with the files of one data set. Only headers are read now.
     ///
     /// # Errors
     ///
@@ -118,20 +117,6 @@ impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
     pub fn from_bytes(bytes: B) -> Result<Self> {
         Checkpoint::from_source(bytes, "bytes in memory").map(Self::new)
     }
-
-    /// Borrows an array as a view, in C order. Nothing is copied.
-    ///
-    /// # Errors
-    ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
-    /// [`ViewArrayExt::as_array`]: for example
-    /// [`Misaligned`](safetensors_core::ErrorKind::Misaligned). Each names the file and the array.
-    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for the codes of a
-    /// [quantised weight](Reader::quantized), which [`array`](Reader::array) borrows with
-    /// [`ViewArrayExt`].
-    pub fn view<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<ArrayView<'_, T, D>> {
-        self.readable(name)?.as_array()
-    }
 }
 
 impl<S: ReadAt> Reader<S> {
@@ -167,6 +152,11 @@ impl<S: ReadAt> Reader<S> {
     }
 
     /// Reads an array and converts its elements to `T`, for example halves to `f32`.
+    ///
+    /// Floats are rounded once, to the nearest value; one that is too large becomes infinity.
+    /// Integers may become floats, which rounds those that need more digits. Floats and integers
+    /// become integers only if all of their values fit: a fraction or a number that is too large is
+    /// an error. [`ReadArrayExt::read_array_as`] takes options for other rules.
     ///
     /// # Errors
     ///
@@ -296,6 +286,63 @@ impl<S: ReadAt> Reader<S> {
         self.lazy_slice(name, slice)?.read_into(array)
     }
 
+    /// Reads rows of an array by their numbers: positions of the first axis, in any order, and as
+    /// often as they are given. Only these rows are read.
+    ///
+    /// ```
+    /// use ndarray::{Array2, Ix2, array};
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("table.safetensors");
+    /// let w = Writer::create(&path)?;
+    /// w.add("table", &Array2::from_shape_fn((100, 2), |(row, column)| 10 * row + column).mapv(|n| n as i32))?;
+    /// w.finish()?;
+    ///
+    /// let rows = Reader::open(&path)?.rows::<i32, Ix2>("table", &[70, 3, 70])?;
+    /// assert_eq!(rows, array![[700, 701], [30, 31], [700, 701]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read`](Reader::read), and of [`LazyTensor::rows`]: for example
+    /// [`IndexOutOfBounds`](safetensors_core::ErrorKind::IndexOutOfBounds).
+    pub fn rows<T: ArrayElement, D: Dimension>(
+        &self,
+        name: &str,
+        numbers: &[usize],
+    ) -> Result<Array<T, D>> {
+        self.readable(name)?.rows(numbers)?.read_array()
+    }
+
+    /// Borrows an array as a view, in C order. Nothing is copied. The file is in memory, by
+    /// [`open_in_memory`](Reader::open_in_memory) for example, or mapped. Another reader has
+    /// nothing to lend:
+    ///
+    /// ```compile_fail,E0277
+    /// # fn main() -> safetensors_core::Result<()> {
+    /// let r = safetensors_ndarray::Reader::open("wind.safetensors")?;
+    /// let u = r.view::<f64, ndarray::Ix2>("u")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`ViewArrayExt::as_array`]: for example
+    /// [`Misaligned`](safetensors_core::ErrorKind::Misaligned). Each names the file and the array.
+    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for the codes of a
+    /// [quantised weight](Reader::quantized), which [`array`](Reader::array) borrows with
+    /// [`ViewArrayExt`].
+    pub fn view<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<ArrayView<'_, T, D>>
+    where
+        S: InMemory,
+    {
+        self.readable(name)?.as_array()
+    }
+
     fn lazy_slice<I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -383,13 +430,13 @@ impl<S> Reader<S> {
         &self.options
     }
 
-    /// The checkpoint that has the arrays. It has their number, and the metadata of all files
-    /// together.
+    /// The checkpoint that has the arrays.
     pub fn checkpoint(&self) -> &Checkpoint<S> {
         &self.checkpoint
     }
 
-    /// The names, in the order in which the arrays lie in the file.
+    /// The names, in the order of the file: that of the calls of [`Writer::add`](crate::Writer::add),
+    /// except that an array that would misalign others, such as seven `bool`s, comes last.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.arrays().map(|array| array.name())
     }
@@ -405,11 +452,18 @@ impl<S> Reader<S> {
         self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
     }
 
-    /// An attribute of an array, such as its units. [`header::attributes`] lists all.
+    /// The metadata of the file: entries by name, such as a title. Their values are texts; a number
+    /// is read by `parse`.
+    pub fn metadata(&self) -> &Metadata {
+        self.checkpoint.metadata()
+    }
+
+    /// An attribute of an array, such as its units. The value is a text; a number is read by
+    /// `parse`. [`header::attributes`] lists all.
     ///
     /// [`header::attributes`]: safetensors_core::header::attributes
     pub fn attribute(&self, array: &str, name: &str) -> Option<&str> {
-        let mut all = attributes(self.checkpoint.metadata(), array);
+        let mut all = attributes(self.metadata(), array);
         all.find(|(found, _)| *found == name).map(|(_, value)| value)
     }
 }

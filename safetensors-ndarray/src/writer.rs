@@ -7,8 +7,8 @@ use ndarray::{ArrayRef, Axis, Dimension, aview0};
 use safetensors_core::save::{GrowingTensor, GrowingWriter};
 use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorSource};
 
-use crate::ArrayElement;
 use crate::array::ArraySource;
+use crate::{ArrayElement, MetadataValue};
 
 /// Writes arrays and views of any element type, dimension and memory layout to a file. The number
 /// of arrays need not be known at the start.
@@ -150,8 +150,8 @@ impl Writer {
         self.0.add(name, tensor)
     }
 
-    /// Gives an array an attribute, such as `units` or `long_name`. The array has been added, or
-    /// grows. The value replaces an earlier one.
+    /// Gives an array an attribute: a text, such as its `units`, or a number. The array has been
+    /// added, or grows. The value replaces an earlier one.
     ///
     /// The file's metadata gets an entry `attribute:ARRAY#NAME`, see
     /// [`attributes`](safetensors_core::header::attributes()). Programs that do not know such
@@ -161,8 +161,8 @@ impl Writer {
     ///
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
     /// [`BadAttributeName`](safetensors_core::ErrorKind::BadAttributeName) if `name` has a `#`.
-    pub fn attribute(&self, array: &str, name: &str, value: impl Into<String>) -> Result<()> {
-        self.0.attribute(array, name, value)
+    pub fn attribute(&self, array: &str, name: &str, value: impl MetadataValue) -> Result<()> {
+        self.0.attribute(array, name, value.to_text())
     }
 
     /// Names the axes of an array. The array has been added, or grows. An array of one axis that
@@ -176,13 +176,34 @@ impl Writer {
         self.0.dimensions(array, names)
     }
 
-    /// Adds entries to the metadata of the whole file. An entry with the key of an earlier one
-    /// replaces it.
-    pub fn metadata<K: Into<String>, V: Into<String>>(
+    /// Adds entries to the metadata of the whole file: texts or numbers. An entry with the key of an
+    /// earlier one replaces it.
+    ///
+    /// ```
+    /// use ndarray::array;
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("wind.safetensors");
+    /// let w = Writer::create(&path)?;
+    /// w.add("u", &array![1_i16, 2, -999])?;
+    /// w.attribute("u", "units", "m/s")?;
+    /// w.attribute("u", "scale_factor", 0.01)?;
+    /// w.metadata([("title", "wind over the ridge")]);
+    /// w.metadata([("planck", 6.62607015e-34), ("dt", 0.1)]);
+    /// w.finish()?;
+    ///
+    /// let r = Reader::open(&path)?;
+    /// assert_eq!((r.attribute("u", "units"), r.metadata()["planck"].as_str()), (Some("m/s"), "6.62607015e-34"));
+    /// let factor: f64 = r.attribute("u", "scale_factor").unwrap_or("1").parse()?;
+    /// assert_eq!((factor, r.metadata()["dt"].parse()), (0.01, Ok(0.1)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn metadata<K: Into<String>, V: MetadataValue>(
         &self,
         entries: impl IntoIterator<Item = (K, V)>,
     ) {
-        self.0.metadata(entries);
+        self.0.metadata(entries.into_iter().map(|(key, value)| (key, value.to_text())));
     }
 
     /// Begins an array that grows along `axis`. `step_shape` is its shape without that axis: the
@@ -225,7 +246,7 @@ impl Writer {
         name: &str,
         axis: Axis,
         step_shape: &[usize],
-    ) -> Result<ArrayAppender<'_, T>> {
+    ) -> Result<ArrayAppender<T>> {
         let tensor = self.0.grow(name, T::DTYPE, axis.index(), step_shape)?;
         Ok(ArrayAppender { tensor, axis, elements: PhantomData })
     }
@@ -281,14 +302,51 @@ impl Writer {
 
 /// An array of a [`Writer`] that grows along one axis. It can be cloned and sent to other threads.
 /// All clones append to the one array.
+///
+/// It borrows nothing, so a struct can have a writer and its arrays:
+///
+/// ```
+/// use ndarray::{Array2, Axis, Ix3};
+/// use safetensors_ndarray::{ArrayAppender, Error, Reader, Writer};
+///
+/// struct Output {
+///     writer: Writer,
+///     time: ArrayAppender<f64>,
+///     heat: ArrayAppender<f32>,
+/// }
+///
+/// impl Output {
+///     fn open(path: &std::path::Path) -> Result<Self, Error> {
+///         let writer = Writer::resume(path)?.sync_every(50);
+///         let time = writer.grow("time", Axis(0), &[])?;
+///         let heat = writer.grow("heat", Axis(0), &[2, 3])?;
+///         Ok(Self { writer, time, heat })
+///     }
+///
+///     fn step(&self, time: f64, heat: &Array2<f32>) -> Result<(), Error> {
+///         self.time.push(time)?;
+///         self.heat.append(heat)
+///     }
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("run.safetensors");
+/// let output = Output::open(&path)?;
+/// output.step(0.5, &Array2::zeros((2, 3)))?;
+/// output.writer.finish()?;
+/// assert_eq!(Reader::open(&path)?.read::<f32, Ix3>("heat")?.dim(), (1, 2, 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Once the writer is finished or dropped, it takes no more steps.
 #[derive(Clone, Debug)]
-pub struct ArrayAppender<'w, T> {
-    tensor: GrowingTensor<'w>,
+pub struct ArrayAppender<T> {
+    tensor: GrowingTensor,
     axis: Axis,
     elements: PhantomData<fn(T)>,
 }
 
-impl<T: ArrayElement> ArrayAppender<'_, T> {
+impl<T: ArrayElement> ArrayAppender<T> {
     /// Appends one step, of any memory layout. If that fails, the array is as before.
     ///
     /// # Errors

@@ -18,7 +18,7 @@
 //! use burn::module::Module;
 //! use burn::nn::{Linear, LinearConfig};
 //! use burn::tensor::Device;
-//! use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
+//! use safetensors_bridge::burn::{Checkpoint, CheckpointStore, ModuleSnapshot};
 //!
 //! #[derive(Module, Debug)]
 //! struct Net {
@@ -38,6 +38,7 @@
 //! let device = Device::default();
 //! let trained = Net::new(8, &device);
 //! trained.save_into(&mut CheckpointStore::from_file(&path).metadata("title", "a net"))?;
+//! assert_eq!(Checkpoint::open(&path)?.metadata()["title"], "a net");
 //!
 //! let mut net = Net::new(8, &device);
 //! let loaded = net.load_from(&mut CheckpointStore::from_file(&path))?;
@@ -62,9 +63,10 @@
 //! |---|---|
 //! | load a model of PyTorch, or save one for it | `.pytorch(true)`; the module [`pytorch`](crate::burn::pytorch) has recipes for names |
 //! | load only some parameters, or rename them | `.with_regex(r"^encoder\.")`, `.with_key_remapping(pattern, name)` |
-//! | allow missing parameters | `.allow_partial(true)` |
-//! | have F16 or BF16 files as F32 | `.load_options(LoadOptions::new().floats_as(Dtype::F32))` |
-//! | save in several files | `.max_shard_size(size)`: the path is then a directory |
+//! | allow missing parameters | `.allow_partial(true)`; a filter or prefix that matches nothing is an error all the same |
+//! | load an F16 or BF16 file into a module with inputs of F32, where burn would panic: `dtype mismatch F32 F16` | `.load_options(LoadOptions::new().floats_as(Dtype::F32))`; by default a parameter gets the dtype of the file |
+//! | load quantised weights, such as FP8 or GPTQ, as numbers | `.load_options(LoadOptions::new().quantized(QuantizedWeights::Numbers))` |
+//! | save in several files | `.max_shard_size("5GB".parse()?)`: the path is then a directory |
 //! | load a module that is larger than main memory onto a device | `.max_extra_memory(bytes)` |
 //!
 //! # A training that survives
@@ -72,7 +74,7 @@
 //! burn's own checkpointers write three files an epoch, one by one. Here an epoch is a directory
 //! `epoch-12` with the model, the optimizer, the scheduler and a manifest of digests. It appears
 //! complete or not at all, whenever the process is killed. The lines that differ from a training
-//! with burn's own are those with `epochs`.
+//! with burn's own are those with `epochs`, `with_custom_checkpointers` and `checkpoint(newest)`.
 //!
 //! Keep epochs in a directory of their own, here `RUN/checkpoints`: burn's metrics are in
 //! `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory without the manifest of an epoch is
@@ -146,7 +148,7 @@
 //!     let net = Net { head: LinearConfig::new(2, 1).init(&device) };
 //!
 //!     let epochs = Epochs::new(run.join("checkpoints"));
-//!     let (model, optimizer, scheduler) = epochs.checkpointers_for(&net);
+//!     let (model, optimizer, scheduler) = epochs.checkpointers(&net);
 //!     let mut training = SupervisedTraining::new(run, loader(&device), loader(&device))
 //!         .num_epochs(last_epoch)
 //!         .metric_train_numeric(LossMetric::new())
@@ -159,6 +161,7 @@
 //!         eprintln!("epoch {} is passed over: {problem}", epoch.number());
 //!     }
 //!     if let Some(newest) = epochs.newest()? {
+//!         epochs.check(newest, &net)?; // an error here, where burn would panic
 //!         training = training.checkpoint(newest); // goes on after this epoch
 //!     }
 //!     let learner = Learner::new(net, AdamWConfig::new().init(), ConstantLr::new(0.1));
@@ -200,7 +203,9 @@
 //! |---|---|
 //! | the process is killed, or the power fails, while an epoch is saved | the epochs before stay; the next save removes the hidden directory that is left |
 //! | the disk is full | the epoch is not there, the older ones stay, burn ends the training with the error |
-//! | an epoch is of another model | it is refused, and nothing is changed: `the checkpoint does not match: "bias" should have shape [4], found [3]` |
+//! | an epoch is of another model | `epochs.check` is an error, and nothing is changed: `the checkpoint does not match: "bias" should have shape [4], found [3]`. Without it burn panics with these words |
+//! | a byte of an epoch has changed | burn panics with the tensor and its digest. `Epochs::new(directory).digests(true)` reads the newest epoch first, and passes over it; `epochs.verify(6)` and `safetensors verify --digests run` find it |
+//! | `keep_best` of a metric that is not registered for its split | no epoch is deleted; at the second epoch, a warning in burn's `experiment.log` names `metric_valid_numeric` |
 //! | an epoch was copied in part, or another program has changed its metadata | [`newest`](#a-training-that-survives) passes over it, and the run repeats it; `passed_over` says why |
 //! | an epoch was moved away, and a link is in its place | it is passed over; saving it again replaces the link alone |
 //! | `epoch-3` is there, and is no epoch, such as burn's `train/epoch-3` | saving epoch 3 is an error, and it stays: `this should be an epoch with its manifest.json, found a directory with "Loss.log"` |

@@ -221,7 +221,7 @@
 //! | a shard is missing | `…-00002-of-00002.safetensors: tensor "fc.weight": No such file or directory`, when it is opened |
 //! | bits flip on the disk | nothing, unless the file was saved with digests and is verified: `…-00002-of-00002.safetensors: tensor "fc.weight": the data has changed: …` |
 //! | a file is overwritten while it is read | an error that says that it has changed: no mixed values |
-//! | the weights are quantised | `tensor "w": it holds codes of the weight "w", stored as 8-bit with scales; read its numbers from …`: see [below](#other-checkpoints) |
+//! | the weights are quantised | `tensor "w": it holds codes of the weight "w", stored as fp8; read its numbers from …`: see [below](#other-checkpoints) |
 //! | the config is not that of these weights | shapes that do not fit, and tensors that are [`unused`](crate::candle::CheckpointBackend::unused) |
 //!
 //! With `RUST_BACKTRACE`, an error of candle prints a backtrace, too. For a log of one line, print

@@ -33,9 +33,7 @@
 //! ───────────────
 //! format    pt
 //!
-//! file               tensors   size  header  padding  data at  aligned to
-//! ───────────────────────────────────────────────────────────────────────
-//! model.safetensors        2  376 B   176 B      7 B      184         8 B
+//! model.safetensors: 1 file, 376 B
 //! ```
 //!
 //! `verify` reads headers: it finds every file that is cut off, has tensors that overlap, or lacks a
@@ -56,25 +54,24 @@
 //! model.safetensors.index.json
 //! ```
 //!
-//! A name that matches nothing is a warning, so a misspelling does not pass in silence:
+//! A pattern that matches nothing is an error, so a misspelling does not pass in silence:
 //!
 //! ```console
 //! $ safetensors convert model.safetensors small --cast 'embedd*=f16'
-//! warning: --cast 'embedd*': no tensor matches; `safetensors inspect --flat` shows the names
-//! small: 2 tensors, 192 B, in 1 file
+//! error: no tensor matches --cast 'embedd*'; near it: embed.weight; --ignore-unmatched goes on
 //! ```
 //!
 //! # Compare
 //!
 //! `diff` does not mind how files are divided. Its exit code is 0 if all is equal, 1 if something
-//! differs or cannot be read, and 2 if it was called wrongly, so a script can ask:
+//! differs, and 2 if something cannot be read or it was called wrongly, so a script can ask:
 //!
 //! ```console
 //! $ safetensors diff model.safetensors half || echo "exit code $?"
-//!    name          A           B             values  max abs  max rel
-//! ───────────────────────────────────────────────────────────────────
-//! ~  embed.weight  F32 [8, 4]  BF16 [8, 4]  0 of 32        0        0
-//! ~  head.weight   F32 [4, 4]  BF16 [4, 4]  0 of 16        0        0
+//!    name          differs  A → B               values  max abs  max rel
+//! ──────────────────────────────────────────────────────────────────────
+//! ~  embed.weight  dtype    F32 → BF16 [8, 4]  0 of 32        0        0
+//! ~  head.weight   dtype    F32 → BF16 [4, 4]  0 of 16        0        0
 //!
 //! 0 tensors equal, 2 different
 //! exit code 1
@@ -114,17 +111,11 @@
 //! ```console
 //! $ cp -r half broken; truncate -s -4 broken/model-00001-of-00002.safetensors
 //! $ safetensors verify broken || echo "exit code $?"
-//! broken/model-00002-of-00002.safetensors: ok, 1 tensor, 16 parameters, 32 B
 //! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": the tensors have 64 bytes, but only 60 follow the header
-//!
-//! 2 checked: 1 sound, 1 not; 32 B
 //! exit code 1
 //! $ rm broken/model-00001-of-00002.safetensors
 //! $ safetensors verify broken || echo "exit code $?"
-//! broken/model-00002-of-00002.safetensors: ok, 1 tensor, 16 parameters, 32 B
 //! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": No such file or directory (os error 2)
-//!
-//! 2 checked: 1 sound, 1 not; 32 B
 //! exit code 1
 //! ```
 //!
@@ -162,6 +153,7 @@
 //! | take one tensor out | `safetensors extract model embed.weight -o embed.npy` |
 //! | merge an adapter of LoRA | `safetensors convert model merged --lora adapter` |
 //! | make a GGUF file for llama.cpp | `safetensors convert model model.gguf --quantize q8_0` |
+//! | make a model of a GGUF file | `safetensors convert model.gguf model --names transformers --dtype bf16` |
 //! | have Zarr and xarray read the file in place | `safetensors manifest model -o model.json` |
 //! | read from the Hub or a bucket, without a download | `hf://owner/name`, `s3://bucket/model` as the path; feature `remote` |
 //!

@@ -200,13 +200,12 @@ fn train(directory: &Path) -> Result<()> {
     let schedule = CosineAnnealingLrSchedulerConfig::new(0.05, steps).init();
     let net = Net::new(&device);
     let epochs = epochs_of(directory);
-    // An epoch of another network is refused before anything changes.
-    let (model, optimizer, scheduler) = epochs.checkpointers_for(&net);
+    let (model, optimizer, scheduler) = epochs.checkpointers(&net);
     let learner =
         Learner::new(net, AdamWConfig::new().init(), schedule.map_err(|error| anyhow!(error))?);
 
     // The last run may have been killed while it deleted old epochs.
-    epochs.keep(KEPT, &[])?;
+    epochs.delete_all_but(KEPT, &[])?;
     for epoch in epochs.passed_over()? {
         let problem = epoch.problem().map(ToString::to_string).unwrap_or_default();
         eprintln!("epoch {} is passed over: {problem}", epoch.number());
@@ -222,6 +221,8 @@ fn train(directory: &Path) -> Result<()> {
         .with_custom_checkpointers(model, optimizer, scheduler)
         .with_checkpointing_strategy(Printing(epochs.keep_last(KEPT)));
     if let Some(newest) = newest {
+        // An epoch of another network is an error here, where burn would panic.
+        epochs.check(newest, &learner.model())?;
         run = run.checkpoint(newest);
     }
     let result = run.launch(learner);

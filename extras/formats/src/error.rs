@@ -299,7 +299,7 @@ pub enum ErrorKind {
     #[error("{}", Short(.problem))]
     BadTokenizer { problem: String },
     /// Models of the architecture have no such tensor.
-    #[error("it is no tensor of the architecture {architecture} that GGUF has a name for")]
+    #[error("it is no tensor of the architecture {architecture} that is known here")]
     NoGgufName { architecture: &'static str },
     /// The shape does not match the settings of the model.
     #[error("the model's settings ask for shape {expected:?}, found {found:?}")]

@@ -76,7 +76,8 @@ pub fn join<S: ReadAt>(
 ///
 /// With the feature `pytorch`, a directory is opened as the first of these that it has: the
 /// checkpoint of a trainer, safetensors files with parts of tensors ([`Checkpoint::open`]), the
-/// index `pytorch_model.bin.index.json`, the file `pytorch_model.bin`.
+/// index `pytorch_model.bin.index.json`, the file `pytorch_model.bin`, its only file with the name
+/// of a format that is read.
 ///
 /// # Errors
 ///
@@ -172,6 +173,9 @@ fn open_directory<T: Store<File: 'static> + 'static>(
             }
             Err(error) => return Err(error),
         }
+    }
+    if standard.is_none() && !folder.has_safetensors() {
+        standard = folder.only_file();
     }
     match standard {
         Some(standard) => open_path(store, &standard, options),

@@ -21,9 +21,22 @@ pub struct Options {
     pub(crate) dequantize: bool,
     pub(crate) blocks: bool,
     pub(crate) optimizer_state: bool,
+    /// Transformers' names for the tensors of a GGUF file.
+    #[cfg(feature = "gguf")]
+    pub(crate) names: Option<Names>,
     /// For a shard, the tensors that its index places in it. `None` for a file without an index.
     #[cfg(feature = "pytorch")]
     pub(crate) placed: Option<HashSet<String>>,
+}
+
+/// What the names and numbers of transformers follow from, as the metadata of a GGUF file has it.
+#[cfg(feature = "gguf")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names {
+    pub(crate) architecture: &'static str,
+    /// The number of heads of queries, and of keys.
+    pub(crate) queries: Option<usize>,
+    pub(crate) keys: Option<usize>,
 }
 
 impl Options {

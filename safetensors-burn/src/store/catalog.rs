@@ -96,6 +96,11 @@ impl Catalog {
         Ok(())
     }
 
+    /// The number of tensors of the checkpoint, with those without the prefix.
+    pub(crate) fn len(&self) -> usize {
+        self.checkpoint.len()
+    }
+
     /// The tensors by the names that the module uses. A tensor that was saved once under several
     /// names is listed under each of them.
     pub(crate) fn tensors(&self) -> &BTreeMap<String, PackTensor> {

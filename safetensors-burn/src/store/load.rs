@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use burn_store::{ApplyResult, ModuleSnapshot};
-use safetensors_core::{Error, Result};
+use safetensors_core::framework::Quoted;
+use safetensors_core::{Error, ErrorKind, Result};
 
 use super::CheckpointStore;
 use super::adopt::adopt;
@@ -22,6 +23,9 @@ impl CheckpointStore {
         let catalog = Arc::clone(self.catalog()?);
         let parameters = parameters(module, self.skip_enum_variants, self.layout);
         let mut plan = LoadPlan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
+        if !parameters.is_empty() {
+            self.refuse_nothing(&plan, parameters.len(), &catalog)?;
+        }
         self.check(&mut plan, &catalog)?;
         let LoadPlan { matches, result, .. } = plan;
         let total = matches.len();
@@ -36,6 +40,21 @@ impl CheckpointStore {
             loaded += count;
         }
         Ok(result)
+    }
+
+    /// An error if the filter selects none of the parameters, or the prefix none of the tensors,
+    /// whatever may be missing.
+    fn refuse_nothing(&self, plan: &LoadPlan, parameters: usize, catalog: &Catalog) -> Result<()> {
+        let nothing = |found| Error::from(ErrorKind::NothingSelected { found });
+        let error = if plan.result.skipped.len() == parameters {
+            nothing(parameters).advise("on loading, filters see the paths in the module")
+        } else if catalog.tensors().is_empty() && !self.naming.prefix.is_empty() {
+            let prefix = Quoted(&self.naming.prefix);
+            nothing(catalog.len()).advise(format!("no name in the file begins with {prefix}"))
+        } else {
+            return Ok(());
+        };
+        Err(self.place.locate(error))
     }
 
     /// An error if the plan has a problem that the options do not allow.

@@ -104,8 +104,9 @@ use crate::{Burn, StoreError};
 ///
 /// # Dtypes
 ///
-/// A parameter takes over the dtype that its tensor has in the file.
-/// [`load_options`](CheckpointStore::load_options) can convert tensors while they are read. A
+/// A parameter takes over the dtype that its tensor has in the file: after a load of an F16 file,
+/// burn panics at an input of F32 (`dtype mismatch`).
+/// [`load_options`](CheckpointStore::load_options) can convert tensors while they are read, as with `LoadOptions::new().floats_as(Dtype::F32)`. A
 /// [`FloatCastAdapter`](crate::FloatCastAdapter), given to
 /// [`with_from_adapter`](CheckpointStore::with_from_adapter), converts them afterwards.
 ///
@@ -325,6 +326,8 @@ impl ModuleStore for CheckpointStore {
     ///
     /// # Errors
     ///
+    /// [`NothingSelected`](safetensors_core::ErrorKind::NothingSelected) if the filter selects no
+    /// parameter or the [`prefix`](CheckpointStore::prefix) no tensor;
     /// [`ApplyError`](crate::ApplyError) or [`StoreError::Transposed`] for the first tensor that
     /// does not fit its parameter; [`StoreError::Missing`];
     /// [`Quantization`](safetensors_core::ErrorKind::Quantization); [`StoreError::ParamIds`] and

@@ -137,11 +137,11 @@ impl CheckpointStore {
         self
     }
 
-    /// Sets the most bytes of new values that loading holds beside the old ones. A tensor counts
-    /// with its bytes in the file or as loaded, whichever are more. Loading then goes in steps: the
-    /// parameters of a step take over their new values, and release the old ones, before more is
-    /// read. A larger tensor is a step of its own. Without a limit, which is the default, all new
-    /// values are read first.
+    /// Limits how much loading needs on top of the module: at most this many bytes of new values at
+    /// a time. A tensor counts with its bytes in the file or as loaded, whichever are more. Loading
+    /// then goes in steps: the parameters of a step take over their new values, and release the old
+    /// ones, before more is read. A larger tensor is a step of its own. Without a limit, which is
+    /// the default, all new values are read first.
     ///
     /// On a GPU, new values leave the memory of the host at the end of their step. So a model of
     /// any size is loaded with a little more memory than the limit, or than the largest tensor. In
@@ -172,7 +172,7 @@ impl CheckpointStore {
     }
 
     /// Whether loading gives parameters the ids that the file records. Off by default, see *Ids of
-    /// parameters* above. `true` also has saves record them after a
+    /// parameters* above. With `true`, ids are saved even after a
     /// [`clear_metadata`](CheckpointStore::clear_metadata).
     ///
     /// A parameter keeps its own id if the file has none for it, or if two parameters that have two

@@ -24,7 +24,7 @@ use super::state::new_ids;
 ///
 /// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
 ///   in place. So an epoch needs all three records.
-/// - With [`Epochs::checkpointers_for`], `save` copies a model that is not on a GPU once, so that
+/// - With [`Epochs::checkpointers`], `save` copies a model that is not on a GPU once, so that
 ///   tensors of another shape than in the module are not lost, and no tensor of burn's own
 ///   optimizers after the first record. burn copies any other record twice: [`Epochs::staging`]
 ///   says which, and how to copy it once.
@@ -46,7 +46,7 @@ use super::state::new_ids;
 /// use safetensors_burn::train::Epochs;
 ///
 /// let dir = tempfile::tempdir()?;
-/// let (model, _, _) = Epochs::new(dir.path().join("checkpoints")).checkpointers();
+/// let (model, _, _) = Epochs::new(dir.path().join("checkpoints")).checkpointers_without_module();
 /// let Err(CheckpointerError::IOError(error)) = model.restore(7) else { panic!() };
 /// let error: safetensors_core::Error = error.downcast()?;
 /// assert!(error.to_string().contains("epoch-7: burn: there is no such epoch"), "{error}");
@@ -79,6 +79,12 @@ impl<R> SafetensorsCheckpointer<R> {
 
 impl<R: Checkpoint> SafetensorsCheckpointer<R> {
     fn try_restore(&self, epoch: usize) -> Result<R> {
+        let path = self.shared.epochs().path(epoch).join(self.part.file_name());
+        self.codec.read(self.open(epoch)?).map_err(|error| error.in_path(path))
+    }
+
+    /// Opens the record, and compares the records of the epoch with the module.
+    fn open(&self, epoch: usize) -> Result<RecordFile> {
         let (manifest, made) = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
         let path = |part: RecordKind| directory.join(part.file_name());
@@ -89,8 +95,8 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
             Some(file) => RecordFile::of(file, &path(part)),
             None => Err(manifest.no_record(part).in_path(&directory)),
         };
-        let file = match &self.module {
-            None => open(self.part)?,
+        match &self.module {
+            None => open(self.part),
             Some(module) => {
                 // The records are compared before the first one is returned.
                 let mut model = open(RecordKind::Model)?;
@@ -101,15 +107,14 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
                     .map_err(|error| error.in_path(path(RecordKind::Optimizer)))?;
                 module.adapt_model(&mut model);
                 match self.part {
-                    RecordKind::Model => model,
-                    RecordKind::Optimizer => optimizer,
+                    RecordKind::Model => Ok(model),
+                    RecordKind::Optimizer => Ok(optimizer),
                     // Opened last, but the other two were compared: burn restores one record after
                     // another, and must not begin with an epoch that does not fit.
-                    RecordKind::Scheduler => open(RecordKind::Scheduler)?,
+                    RecordKind::Scheduler => open(RecordKind::Scheduler),
                 }
             }
-        };
-        self.codec.read(file).map_err(|error| error.in_path(path(self.part)))
+        }
     }
 }
 
@@ -141,15 +146,10 @@ pub(super) type Checkpointers = (
 );
 
 impl Epochs {
-    /// Makes the checkpointers for burn's `with_custom_checkpointers`. Each save copies the
-    /// model, which [`checkpointers_for`](Epochs::checkpointers_for) avoids.
-    pub fn checkpointers(&self) -> Checkpointers {
-        self.make_checkpointers(None)
-    }
-
-    /// Makes checkpointers that restore records for this module. An epoch of another model is then
-    /// an error that lists all differences, whichever record is restored first. So nothing changes.
-    /// The records get the ids of this module's parameters. So the state of the optimizer meets its
+    /// Makes the checkpointers for burn's `with_custom_checkpointers`, of this module. An epoch of
+    /// another model is an error that lists all differences, whichever record is restored first. So
+    /// nothing changes. burn's loop panics with that error: [`check`](Epochs::check) returns it
+    /// before the launch. The records get the ids of this module's parameters. So the state of the optimizer meets its
     /// parameters, even if the weights come from elsewhere.
     ///
     /// - The model must have the names and shapes of the module, and the dtypes in which the module
@@ -168,8 +168,42 @@ impl Epochs {
     /// # Errors
     ///
     /// Restoring fails with [`ErrorKind::Mismatches`] if the epoch belongs to another model.
-    pub fn checkpointers_for(&self, module: &impl Module) -> Checkpointers {
+    pub fn checkpointers(&self, module: &impl Module) -> Checkpointers {
         self.make_checkpointers(Some(&Arc::new(Parameters::of(module))))
+    }
+
+    /// Makes checkpointers that know no module: for a program that has none, or to restore burn's
+    /// own ids of parameters. Each save copies the model once more than with
+    /// [`checkpointers`](Epochs::checkpointers), and burn panics if the record of another model is
+    /// loaded.
+    pub fn checkpointers_without_module(&self) -> Checkpointers {
+        self.make_checkpointers(None)
+    }
+
+    /// Checks that an epoch can be restored for this module, by its headers: the names, shapes and
+    /// dtypes of the model, and of the state of the optimizer. Call it before the launch of a
+    /// training that goes on after this epoch, because burn panics if it cannot be restored.
+    /// [`verify`](Epochs::verify) compares the data with the digests.
+    ///
+    /// ```
+    /// use burn::nn::LinearConfig;
+    /// use burn::tensor::Device;
+    /// use safetensors_burn::train::Epochs;
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let epochs = Epochs::new(dir.path().join("checkpoints"));
+    /// let net = LinearConfig::new(4, 2).init(&Device::default());
+    /// let error = epochs.check(3, &net).unwrap_err();
+    /// assert!(error.to_string().contains("there is no such epoch"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of restoring with [`checkpointers`](Epochs::checkpointers), except those about
+    /// data.
+    pub fn check(&self, epoch: usize, module: &impl Module) -> Result<()> {
+        self.checkpointers(module).0.open(epoch).map(drop)
     }
 
     fn make_checkpointers(&self, module: Option<&Arc<Parameters>>) -> Checkpointers {

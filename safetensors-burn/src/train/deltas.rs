@@ -45,7 +45,6 @@ impl Epochs {
     /// # let dir = tempfile::tempdir()?;
     /// // Epochs 1 and 6 are whole, and 2 to 5 are deltas of 1.
     /// let epochs = Epochs::new(dir.path().join("checkpoints")).whole_every(5);
-    /// let (model, optimizer, scheduler) = epochs.checkpointers();
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[cfg_attr(docsrs, doc(cfg(feature = "delta")))]

@@ -1,5 +1,6 @@
 //! [`Epoch`]: an epoch on the disk, and why it is not complete.
 
+use std::error::Error as _;
 use std::io;
 
 use safetensors_core::{Error, ErrorKind, Result};
@@ -58,6 +59,6 @@ fn is_of_content(error: &Error) -> bool {
 }
 
 fn is_of_version(error: &Error) -> bool {
-    let ErrorKind::Framework { source, .. } = error.kind() else { return false };
-    matches!(source.downcast_ref(), Some(EpochError::Version { .. }))
+    let problem = error.source().and_then(|source| source.downcast_ref());
+    matches!(problem, Some(EpochError::Version { .. }))
 }

@@ -31,6 +31,7 @@ use super::staging;
 pub struct Epochs {
     directory: PathBuf,
     staging: Option<PathBuf>,
+    digests: bool,
     #[cfg(feature = "delta")]
     pub(super) whole_every: usize,
 }
@@ -41,6 +42,7 @@ impl Epochs {
         Self {
             directory: directory.into(),
             staging: None,
+            digests: false,
             #[cfg(feature = "delta")]
             whole_every: 1,
         }
@@ -55,9 +57,10 @@ impl Epochs {
     /// two. These are:
     ///
     /// - all records of a model on a device with memory of its own, such as a GPU;
-    /// - all records of a model by [`checkpointers`](Epochs::checkpointers), which know no model,
-    ///   and those of a model with other parameters than that of
-    ///   [`checkpointers_for`](Epochs::checkpointers_for), or with one of more than 8 dimensions;
+    /// - all records of a model by
+    ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), and those of a
+    ///   model with other parameters than the one that [`checkpointers`](Epochs::checkpointers) got,
+    ///   or with one of more than 8 dimensions;
     /// - the first record of an optimizer with states, also after a restore, and each with more or
     ///   fewer tensors than the last one;
     /// - all records of an optimizer that is not burn's own, and of L-BFGS, whose state belongs to
@@ -73,12 +76,20 @@ impl Epochs {
     /// # use safetensors_burn::train::Epochs;
     /// # let dir = tempfile::tempdir()?;
     /// let epochs = Epochs::new(dir.path().join("checkpoints")).staging("/dev/shm");
-    /// let (model, optimizer, scheduler) = epochs.checkpointers();
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[must_use]
     pub fn staging(mut self, directory: impl Into<PathBuf>) -> Self {
         self.staging = Some(directory.into());
+        self
+    }
+
+    /// Sets whether [`newest`](Epochs::newest) and [`passed_over`](Epochs::passed_over) also read
+    /// all tensors, and pass over an epoch with a changed byte, as [`verify`](Epochs::verify) finds
+    /// it. Off by default: restoring such an epoch is an error, with which burn's loop panics.
+    #[must_use]
+    pub fn digests(mut self, compare: bool) -> Self {
+        self.digests = compare;
         self
     }
 
@@ -194,6 +205,18 @@ impl Epochs {
         Epoch::new(number, self.read(number))
     }
 
+    /// Describes an epoch, and compares its data if [`digests`](Epochs::digests) asks for it.
+    fn examine(&self, number: usize) -> Epoch {
+        let epoch = self.describe(number);
+        if !self.digests || !epoch.is_complete() {
+            return epoch;
+        }
+        match self.verify(number) {
+            Ok(()) => epoch,
+            Err(error) => Epoch::new(number, Err(error)),
+        }
+    }
+
     /// Reads the manifest of an epoch that is there, and checks the lengths and headers of all
     /// files.
     pub(super) fn read(&self, number: usize) -> Result<Manifest> {
@@ -211,19 +234,28 @@ impl Epochs {
         }
     }
 
-    /// The newest complete epoch, from which training can be resumed; `None` if there is none.
-    /// Epochs that are not complete, epochs of another version, and links are
-    /// [passed over](Epochs::passed_over).
+    /// The newest complete epoch, from which training can be resumed; `None` if there is none. With
+    /// [`digests`](Epochs::digests), its data is compared, too. Epochs that are not complete, epochs
+    /// of another version, and links are [passed over](Epochs::passed_over).
     ///
     /// # Errors
     ///
     /// The errors of [`list`](Epochs::list); [`ErrorKind::Io`] if the system fails to read a newer
     /// epoch, which may well be complete.
     pub fn newest(&self) -> Result<Option<usize>> {
+        self.newest_by(|number| self.examine(number))
+    }
+
+    /// The newest epoch that is complete by its headers.
+    pub(super) fn newest_complete(&self) -> Result<Option<usize>> {
+        self.newest_by(|number| self.describe(number))
+    }
+
+    fn newest_by(&self, look: impl Fn(usize) -> Epoch) -> Result<Option<usize>> {
         for number in self.numbers()?.into_iter().rev() {
             // An epoch that cannot be read now may be complete. Resuming from an older one would
             // repeat its work, so that is an error.
-            if self.describe(number).readable()?.is_complete() {
+            if look(number).readable()?.is_complete() {
                 return Ok(Some(number));
             }
         }
@@ -249,9 +281,10 @@ impl Epochs {
     ///
     /// The errors of [`list`](Epochs::list).
     pub fn passed_over(&self) -> Result<Vec<Epoch>> {
-        let mut list = self.list()?;
-        let newest = list.iter().rposition(Epoch::is_complete);
-        Ok(list.split_off(newest.map_or(0, |newest| newest + 1)))
+        let newer = self.numbers()?.into_iter().rev().map(|number| self.examine(number));
+        let mut newer: Vec<Epoch> = newer.take_while(|epoch| !epoch.is_complete()).collect();
+        newer.reverse();
+        Ok(newer)
     }
 
     /// Reads all tensors of an epoch, also those of the bases of its deltas, and compares them with
@@ -323,7 +356,7 @@ impl Epochs {
     ///
     /// The errors of [`list`](Epochs::list); [`ErrorKind::Io`] if the system fails to read an epoch.
     /// Nothing is deleted then.
-    pub fn keep(&self, last: usize, others: &[usize]) -> Result<Vec<usize>> {
+    pub fn delete_all_but(&self, last: usize, others: &[usize]) -> Result<Vec<usize>> {
         // Everything is read before anything is deleted: an epoch that cannot be read now may be
         // one of those to be kept.
         let all = self.list()?.into_iter().map(Epoch::readable).collect::<Result<Vec<_>>>()?;

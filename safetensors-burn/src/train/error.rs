@@ -146,7 +146,8 @@ pub enum EpochError {
     /// begin anew. Or a copy of the model was saved, such as averaged weights.
     #[error(
         "none of the {found} parameters that the optimizer has a state of is in the epoch's model: \
-         begin with a new optimizer, or restore burn's own ids by `Epochs::checkpointers`"
+         begin with a new optimizer, or restore burn's own ids by \
+         `Epochs::checkpointers_without_module`"
     )]
     NoStateInUse {
         /// The number of parameters that the optimizer has a state of.

@@ -21,11 +21,12 @@
 //! #     learner: Learner<M>,
 //! # ) -> safetensors_core::Result<()> {
 //! let epochs = Epochs::new("run/checkpoints");
-//! let (model, optimizer, scheduler) = epochs.checkpointers_for(&learner.model());
+//! let (model, optimizer, scheduler) = epochs.checkpointers(&learner.model());
 //! let mut training = training
 //!     .with_custom_checkpointers(model, optimizer, scheduler)
 //!     .with_checkpointing_strategy(epochs.keep_last(2));
 //! if let Some(newest) = epochs.newest()? {
+//!     epochs.check(newest, &learner.model())?;
 //!     training = training.checkpoint(newest);
 //! }
 //! training.launch(learner);
@@ -48,7 +49,7 @@
 //! let epochs = Epochs::new(dir.path().join("checkpoints"));
 //! let device = Device::default();
 //! let linear = LinearConfig::new(4, 2).init(&device);
-//! let (model, optimizer, scheduler) = epochs.checkpointers_for(&linear);
+//! let (model, optimizer, scheduler) = epochs.checkpointers(&linear);
 //!
 //! model.save(1, linear.clone().into_record())?;
 //! optimizer.save(1, AdamWConfig::new().init().to_record())?;
@@ -120,9 +121,9 @@
 //! restores at most 100,000 tensors of a record, 10 GiB of a tensor, and 100 MiB of names and
 //! numbers, so saving more is an error. After every error the epochs on the disk are as before.
 //!
-//! [`Epochs::checkpointers`] knows no model, so burn panics if the record of another one is loaded.
-//! [`Epochs::checkpointers_for`] compares the records with the model first. It cannot know which
-//! optimizer the training has, nor the shapes of the state of an optimizer that is not burn's.
+//! [`Epochs::checkpointers`] compares the records with the module first, and [`Epochs::check`] does
+//! so before the launch. They cannot know which optimizer the training has, nor the shapes of the
+//! state of an optimizer that is not burn's.
 
 mod attempts;
 mod checkpointer;

@@ -239,7 +239,7 @@ impl Shared {
         if deferred.is_empty() {
             return Ok(());
         }
-        let newest = self.epochs.newest()?;
+        let newest = self.epochs.newest_complete()?;
         let mut result = Ok(());
         for epoch in deferred.into_iter().filter(|epoch| newest != Some(*epoch)) {
             // A save of this epoch may have begun meanwhile.
@@ -340,6 +340,8 @@ impl Drop for Saving<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+
     use super::*;
     use crate::StoreError;
 
@@ -361,8 +363,8 @@ mod tests {
         save(RecordKind::Model, 1).unwrap();
         let saved = shared.save(1, RecordKind::Optimizer, |_| panic!("the device is lost"));
         let error = saved.unwrap_err();
-        let ErrorKind::Framework { source, .. } = error.kind() else { panic!("{error}") };
-        assert!(matches!(source.downcast_ref(), Some(StoreError::Panicked { .. })), "{error}");
+        let problem = error.source().and_then(|source| source.downcast_ref());
+        assert!(matches!(problem, Some(StoreError::Panicked { .. })), "{error}");
         assert!(error.to_string().ends_with("the device is lost"), "{error}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         save(RecordKind::Scheduler, 1).unwrap_err();

@@ -14,7 +14,7 @@ use super::{Epoch, Epochs};
 /// burn's own strategies know only the epochs that their process has saved. A run that is resumed
 /// would never delete the epochs of the run before. This one looks at what is on the disk. An epoch
 /// is deleted only after the new one is saved. Only complete epochs count, and only they are
-/// deleted; [`Epochs::keep`] also deletes broken ones.
+/// deleted; [`Epochs::delete_all_but`] also deletes broken ones.
 ///
 /// ```
 /// use burn::train::metric::LossMetric;
@@ -34,6 +34,7 @@ pub struct KeepEpochs {
     epochs: Epochs,
     last: usize,
     best: Option<Best>,
+    has_warned: bool,
 }
 
 /// What the best epoch is.
@@ -54,14 +55,16 @@ impl std::fmt::Debug for Best {
 impl Epochs {
     /// A strategy that keeps the last epochs, at least one, while training saves new ones.
     pub fn keep_last(&self, count: usize) -> KeepEpochs {
-        KeepEpochs { epochs: self.clone(), last: count.max(1), best: None }
+        KeepEpochs { epochs: self.clone(), last: count.max(1), best: None, has_warned: false }
     }
 }
 
 impl KeepEpochs {
     /// Also keeps the epoch with the lowest or highest value of a metric. Epochs without a logged
     /// value are always kept, because one of them may be the best: register the metric for this
-    /// split, as by `metric_valid_numeric`, or no epoch is deleted. The `FileMetricLogger`, which
+    /// split, with `metric_train_numeric` or `metric_valid_numeric`, or no epoch is deleted. At the
+    /// second epoch, a warning of the crate `log` says so, which burn writes to `experiment.log`.
+    /// The `FileMetricLogger`, which
     /// is burn's default, also knows the values of earlier runs in the same directory. The
     /// `InMemoryMetricLogger` counts epochs from the start of the process, so it suits only runs
     /// that are not resumed.
@@ -87,13 +90,17 @@ impl KeepEpochs {
     }
 
     /// The epochs that are not kept when this one is saved. `value` has the values of the metric.
-    fn stale(&self, epoch: usize, value: impl Fn(&Best, usize) -> Option<f64>) -> Vec<usize> {
+    fn stale(&mut self, epoch: usize, value: impl Fn(&Best, usize) -> Option<f64>) -> Vec<usize> {
         let complete = self.complete(epoch);
         let mut stale = complete[..complete.len().saturating_sub(self.last - 1)].to_vec();
         if let Some(best) = &self.best {
             let numbers = complete.iter().copied().chain([epoch]);
             let known: BTreeMap<usize, f64> =
                 numbers.filter_map(|number| Some((number, value(best, number)?))).collect();
+            if known.is_empty() && !complete.is_empty() && !self.has_warned {
+                self.has_warned = true;
+                log::warn!("{}", best.unknown());
+            }
             let best = best.of(&known);
             // The best epoch may be one whose value is not known.
             stale.retain(|number| known.contains_key(number) && Some(*number) != best);
@@ -106,6 +113,20 @@ impl Best {
     /// The value of an epoch.
     fn value(&self, epoch: usize, store: &EventStoreClient) -> Option<f64> {
         store.find_metric(&self.metric, epoch, self.aggregate, &self.split)
+    }
+
+    /// The warning if no epoch has a value.
+    fn unknown(&self) -> String {
+        let Self { metric, split, .. } = self;
+        let register = match split {
+            Split::Train => "`metric_train_numeric`",
+            Split::Valid => "`metric_valid_numeric`",
+            Split::Test(_) => "another split, because epochs are not tested",
+        };
+        format!(
+            "keep_best: no epoch has a value of the metric {metric} in the split {split}, so all \
+             epochs are kept: register the metric with {register}"
+        )
     }
 
     /// The best of these epochs; `None` if no value is a number.
@@ -134,12 +155,15 @@ impl CheckpointingStrategy for KeepEpochs {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use burn::lr_scheduler::LrSchedulerRecord;
     use burn::optim::OptimizerRecord;
     use burn::store::ModuleRecord;
     use burn::train::checkpoint::{Checkpointer, CheckpointerError};
     use burn::train::metric::LossMetric;
     use burn_store::burn_pack::Writer;
+    use safetensors_core::lock;
 
     use super::super::checkpointer::Checkpointers;
     use super::*;
@@ -157,7 +181,7 @@ mod tests {
 
     /// Five epochs without tensors.
     fn five(epochs: &Epochs) {
-        let checkpointers = epochs.checkpointers();
+        let checkpointers = epochs.checkpointers_without_module();
         (1..=5).for_each(|epoch| save(&checkpointers, epoch).unwrap());
     }
 
@@ -167,9 +191,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let epochs = Epochs::new(dir.path());
         five(&epochs);
-        let plain = epochs.keep_last(2);
+        let mut plain = epochs.keep_last(2);
         assert_eq!(plain.stale(6, |_, _| None), [1, 2, 3, 4]);
-        let strategy =
+        let mut strategy =
             plain.keep_best(&LossMetric::new(), Aggregate::Mean, Direction::Lowest, Split::Valid);
         let value = |_: &Best, epoch| [None, None, Some(0.5), Some(0.1), Some(f64::NAN)][epoch - 1];
         assert_eq!(strategy.stale(5, value), [3]);
@@ -181,13 +205,13 @@ mod tests {
     fn the_best_epoch_stays_if_a_better_one_is_not_saved() {
         let dir = tempfile::tempdir().unwrap();
         let epochs = Epochs::new(dir.path());
-        let strategy = epochs.keep_last(1).keep_best(
+        let mut strategy = epochs.keep_last(1).keep_best(
             &LossMetric::new(),
             Aggregate::Mean,
             Direction::Lowest,
             Split::Valid,
         );
-        let checkpointers = epochs.checkpointers();
+        let checkpointers = epochs.checkpointers_without_module();
         std::fs::write(epochs.path(3), "a file").unwrap();
         for (epoch, deleted) in [(1, vec![]), (2, vec![1]), (3, vec![2]), (4, vec![])] {
             let stale = strategy.stale(epoch, |_, epoch| Some([0.5, 0.3, 0.1, 0.4][epoch - 1]));
@@ -201,6 +225,53 @@ mod tests {
         }
         let complete = epochs.list().unwrap().into_iter().filter(Epoch::is_complete);
         assert_eq!(complete.map(|epoch| epoch.number()).collect::<Vec<_>>(), [2, 4]);
+    }
+
+    /// What was logged by this process.
+    static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+    struct Logger;
+
+    impl log::Log for Logger {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &log::Record<'_>) {
+            let text = format!("{} {}", record.level(), record.args());
+            // Other tests log the same metric, but not another split.
+            if text.contains("in the split train") {
+                lock(&LOGGED).push(text);
+            }
+        }
+
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn a_metric_that_no_epoch_has_is_warned_of_once_at_the_second_epoch() {
+        log::set_logger(&Logger).unwrap();
+        log::set_max_level(log::LevelFilter::Warn);
+        let dir = tempfile::tempdir().unwrap();
+        let epochs = Epochs::new(dir.path());
+        let checkpointers = epochs.checkpointers_without_module();
+        let warnings = |value: Option<f64>| {
+            let (metric, split) = (LossMetric::new(), Split::Train);
+            let strategy = epochs.keep_last(1);
+            let mut strategy =
+                strategy.keep_best(&metric, Aggregate::Mean, Direction::Lowest, split);
+            let warnings = [1, 2, 3].map(|epoch| {
+                strategy.stale(epoch, |_, _| value);
+                save(&checkpointers, epoch).unwrap();
+                std::mem::take(&mut *lock(&LOGGED))
+            });
+            epochs.delete_after(0).unwrap();
+            warnings
+        };
+        let warning = "WARN keep_best: no epoch has a value of the metric Loss in the split train, \
+                       so all epochs are kept: register the metric with `metric_train_numeric`";
+        assert_eq!(warnings(None), [vec![], vec![warning.to_owned()], vec![]]);
+        assert_eq!(warnings(Some(0.5)), [vec![], vec![], Vec::<String>::new()]);
     }
 
     #[test]

@@ -46,8 +46,6 @@ fn place(name: &str) -> (TempDir, PathBuf) {
 
 /// The typed error inside an [`ErrorKind::Framework`].
 fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
-    let ErrorKind::Framework { framework: "burn", source } = error.kind() else {
-        panic!("{error:?}")
-    };
-    source.downcast_ref().unwrap_or_else(|| panic!("{source}"))
+    assert!(matches!(error.kind(), ErrorKind::Framework { framework: "burn", .. }), "{error:#?}");
+    std::error::Error::source(error).unwrap().downcast_ref().unwrap()
 }

@@ -74,7 +74,7 @@ fn a_save_after_the_first_takes_memory_for_the_model_alone() {
     let epochs = Epochs::new(dir.path());
     let mut optimizer = AdamWConfig::new().init();
     let model = Model::new().step(&mut optimizer);
-    let checkpointers = epochs.checkpointers_for(&model);
+    let checkpointers = epochs.checkpointers(&model);
 
     // The first record of an optimizer goes through burn's bytes, which have twice the bytes of the
     // model. The next ones have the same names. The model is kept until burn has given all of it.
@@ -87,7 +87,7 @@ fn a_save_after_the_first_takes_memory_for_the_model_alone() {
     }
 
     // Checkpointers that have restored an epoch know nothing of the optimizer that goes on.
-    let resumed = epochs.checkpointers_for(&model);
+    let resumed = epochs.checkpointers(&model);
     resumed.0.restore(3).unwrap();
     resumed.1.restore(3).unwrap();
     let first = save(&resumed, 4, &model, &optimizer);

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | open a file, or bytes from anywhere else | [`GgufFile::open`], [`GgufFile::from_source`] |
 //! | read one tensor by its name | [`GgufFile::qtensor`] |
-//! | read all, in parallel | [`GgufFile::load`] |
+//! | read all, in parallel; with progress, or cancelled | [`GgufFile::load`], [`GgufFile::load_with`] |
 //! | multiply by one | `candle_core::quantized::QMatMul::from_qtensor` |
 //! | know hyperparameters and the tokenizer | [`GgufFile::content`], which is candle's own type |
 //! | build a model of candle-transformers | its `from_gguf`, with [`GgufFile::content`] and [`GgufFile::reader`] |
@@ -73,9 +73,8 @@
 //! # Memory
 //!
 //! candle makes the memory of a quantised tensor itself, by a copy of bytes that are lent to it.
-//! So each thread reads into a buffer of its own, which it uses again for the next tensor. All
-//! these buffers together have at most 32 MiB for each thread or, if that is more, a 32nd of the
-//! bytes that are read. Larger tensors are read one after the other, by all threads.
+//! So each thread reads into a buffer of its own, which it uses again for the next tensor. Together
+//! they take at most 32 MiB per thread, or 1/32 of the bytes read if that is more. Larger tensors are read one after the other, by all threads.
 //!
 //! Bytes that are in memory, or mapped, are lent to candle without a buffer. A mapped file is read
 //! fastest, for who can promise that no process changes it:
@@ -105,7 +104,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 #[cfg(doc)]
 use safetensors_core::ErrorKind;
 use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, LazyTensor, ReadAt, Result};
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result};
 use safetensors_formats::{Options, TensorFile};
 
 use self::reader::GgufReader;
@@ -186,9 +185,23 @@ impl<S: ReadAt + 'static> GgufFile<S> {
     /// The errors of [`qtensor`](Self::qtensor). A tensor with a type that candle lacks is found
     /// before anything is read.
     pub fn load(&self, device: &Device) -> Result<BTreeMap<String, QTensor>> {
+        self.load_with(device, &LoadOptions::new())
+    }
+
+    /// [`load`](Self::load) with a number of threads, and with a callback for the progress, which
+    /// can cancel the load. The other options have no effect, because blocks stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`load`](Self::load); [`ErrorKind::Cancelled`].
+    pub fn load_with(
+        &self,
+        device: &Device,
+        options: &LoadOptions,
+    ) -> Result<BTreeMap<String, QTensor>> {
         let tensors: Vec<LazyTensor<'_, _>> = self.checkpoint.tensors().collect();
         let names = tensors.iter().map(|tensor| tensor.name().to_owned());
-        Ok(names.zip(read::all(&tensors, device)?).collect())
+        Ok(names.zip(read::all(&tensors, device, options)?).collect())
     }
 
     /// candle's description of the file: its keys with their values, and the type, shape and place

@@ -1,12 +1,11 @@
 //! How the blocks of a file become tensors of candle: [`one`] and [`all`].
 
 use std::borrow::Cow;
-use std::io;
 
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use safetensors_core::framework::{default_threads, in_parallel};
-use safetensors_core::{ErrorKind, LazyTensor, ReadAt, Result};
+use safetensors_core::{ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 use safetensors_formats::TensorFile;
 
 use crate::error::from_candle_error;
@@ -29,19 +28,22 @@ pub(super) fn one<S: ReadAt + 'static>(
     tensor: &LazyTensor<'_, TensorFile<S>>,
     device: &Device,
 ) -> Result<QTensor> {
-    Job::new(*tensor)?.read(device, &mut Vec::new(), fill)
+    Job::new(*tensor)?.read(device, &mut Vec::new(), 0, |_| Ok(()))
 }
 
-/// Reads tensors, in the order given. That candle has their types is found out first.
+/// Reads tensors, in the order given, by the threads of the options, and reports their progress.
+/// That candle has their types is found out first.
 pub(super) fn all<S: ReadAt + 'static>(
     tensors: &[LazyTensor<'_, TensorFile<S>>],
     device: &Device,
+    options: &LoadOptions,
 ) -> Result<Vec<QTensor>> {
     let jobs = tensors.iter().map(|tensor| Job::new(*tensor)).collect::<Result<Vec<_>>>()?;
     let Some(first) = tensors.first() else { return Ok(Vec::new()) };
-    let threads = match first.source().requests() {
-        None => default_threads(),
-        Some(requests) => requests.concurrency.min(FAR_THREADS),
+    let threads = match (options.thread_count(), first.source().requests()) {
+        (0, None) => default_threads(),
+        (0, Some(requests)) => requests.concurrency.min(FAR_THREADS),
+        (set, _) => set,
     };
     let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.byte_len()));
     let most = (bytes / PART / threads as u64).max(BUFFER);
@@ -52,16 +54,18 @@ pub(super) fn all<S: ReadAt + 'static>(
 
     // Each thread uses its buffer again, because fresh memory costs more than copying: the system
     // clears each page.
-    let work = |(index, job): (usize, Job<'_, S>), buffer: &mut Vec<u32>| {
-        Ok((index, job.read(device, buffer, |source, bytes, at| source.read_exact_at(bytes, at))?))
+    let meter = options.meter(bytes);
+    let read = |(index, job): (usize, Job<'_, S>), buffer: &mut Vec<u32>, threads: usize| {
+        let done = |bytes| meter.add(bytes, job.tensor.name());
+        Ok((index, job.read(device, buffer, threads, done)?))
     };
-    let mut read = in_parallel(small, threads, work)?;
+    let mut tensors = in_parallel(small, threads, |job, buffer| read(job, buffer, 1))?;
     let mut buffer = Vec::new();
-    for (index, job) in large {
-        read.push((index, job.read(device, &mut buffer, fill)?));
+    for job in large {
+        tensors.push(read(job, &mut buffer, threads)?);
     }
-    read.sort_unstable_by_key(|(index, _)| *index);
-    Ok(read.into_iter().map(|(_, tensor)| tensor).collect())
+    tensors.sort_unstable_by_key(|(index, _)| *index);
+    Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect())
 }
 
 /// The bytes of a tensor whose source has them in memory, as candle can take them.
@@ -96,17 +100,20 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
         }
     }
 
-    /// Has candle copy the blocks: as they are lent, or from a buffer that `fill` reads them into.
+    /// Has candle copy the blocks: as they are lent, or from a buffer that they are read into.
+    /// `done` gets the number of bytes of each piece.
     fn read(
         &self,
         device: &Device,
         buffer: &mut Vec<u32>,
-        fill: impl FnOnce(&TensorFile<S>, &mut [u8], u64) -> io::Result<()>,
+        threads: usize,
+        done: impl Fn(u64) -> Result<()> + Sync,
     ) -> Result<QTensor> {
-        let tensor = match lent(&self.tensor) {
-            Some(bytes) => self.to_device(bytes, device),
-            None => self.fetch(buffer, fill).and_then(|bytes| self.to_device(bytes, device)),
+        let bytes = match lent(&self.tensor) {
+            Some(bytes) => done(self.tensor.byte_len()).map(|()| bytes),
+            None => self.fetch(buffer, threads, done),
         };
+        let tensor = bytes.and_then(|bytes| self.to_device(bytes, device));
         tensor.map_err(|error| self.tensor.locate(error))
     }
 
@@ -114,7 +121,8 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
     fn fetch<'b>(
         &self,
         buffer: &'b mut Vec<u32>,
-        fill: impl FnOnce(&TensorFile<S>, &mut [u8], u64) -> io::Result<()>,
+        threads: usize,
+        done: impl Fn(u64) -> Result<()> + Sync,
     ) -> Result<&'b [u8]> {
         let bytes = self.tensor.byte_len();
         let len = isize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
@@ -126,7 +134,7 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
         }
         let bytes = &mut bytemuck::cast_slice_mut(buffer)[..len];
         let source = self.tensor.source();
-        fill(source, bytes, self.tensor.file_offset()).map_err(ErrorKind::Io)?;
+        fill(source, bytes, self.tensor.file_offset(), threads, done)?;
         source.check_unchanged().map_err(ErrorKind::Io)?;
         Ok(bytes)
     }
@@ -145,21 +153,24 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
     }
 }
 
-/// Fills `bytes` from `offset` on, in parallel if they are many. A source whose calls wait divides
-/// them itself.
-pub(super) fn fill<S: ReadAt>(source: &S, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-    if bytes.len() < 2 * PIECE || source.requests().is_some() {
-        return source.read_exact_at(bytes, offset);
-    }
-    let pieces = bytes.chunks_mut(PIECE).enumerate();
-    let read = in_parallel(pieces, 0, |(index, piece), _: &mut ()| {
-        let read = source.read_exact_at(piece, offset + (index * PIECE) as u64);
-        Ok(read.map_err(ErrorKind::Io)?)
+/// Fills `bytes` from `offset` on, in pieces if they are many, by this many threads; 0 for the
+/// default. A source whose calls wait divides them itself. `done` gets the number of bytes of each
+/// piece.
+pub(super) fn fill<S: ReadAt>(
+    source: &S,
+    bytes: &mut [u8],
+    offset: u64,
+    threads: usize,
+    done: impl Fn(u64) -> Result<()> + Sync,
+) -> Result<()> {
+    let is_whole = bytes.len() < 2 * PIECE || source.requests().is_some();
+    let pieces = bytes.chunks_mut(if is_whole { usize::MAX } else { PIECE }).enumerate();
+    let read = in_parallel(pieces, threads, |(index, piece), _: &mut ()| {
+        let at = offset + (index * PIECE) as u64;
+        source.read_exact_at(piece, at).map_err(ErrorKind::Io)?;
+        done(piece.len() as u64)
     });
-    read.map(drop).map_err(|error| match error.into_kind() {
-        ErrorKind::Io(error) => error,
-        other => io::Error::other(safetensors_core::Error::from(other)),
-    })
+    read.map(drop)
 }
 
 /// The bytes of a tensor of this type and shape.

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use safetensors_core::{Error, ErrorKind, ReadAt};
+use safetensors_core::{ErrorKind, ReadAt};
 
 use super::read::fill;
 
@@ -43,10 +43,15 @@ impl<'a, S: ReadAt> GgufReader<'a, S> {
     }
 
     fn fill(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        let read = fill(self.source, bytes, offset).and_then(|()| self.source.check_unchanged());
-        // Inside candle's error, it is still one that names the file.
+        let read = fill(self.source, bytes, offset, 0, |_| Ok(()));
+        let read = read.and_then(|()| Ok(self.source.check_unchanged()?));
         read.map_err(|error| {
-            io::Error::new(error.kind(), Error::from(ErrorKind::Io(error)).in_path(self.path))
+            let kind = match error.kind() {
+                ErrorKind::Io(error) => error.kind(),
+                _ => io::ErrorKind::Other,
+            };
+            // Inside candle's error, it is still one that names the file.
+            io::Error::new(kind, error.in_path(self.path))
         })
     }
 

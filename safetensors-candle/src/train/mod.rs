@@ -65,7 +65,9 @@
 //! Tensors and variables are matched by name. By default a load is strict: every variable needs a
 //! tensor of its shape and dtype, and every tensor needs a variable. A dtype that candle lacks may
 //! also be [widened](crate#dtypes) to that of the variable. One error,
-//! [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), lists all differences.
+//! [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), lists all differences, and
+//! names the options that allow them. To load the variables alone of a checkpoint that has the
+//! state of an optimizer, use [`StateOptions::allow_extra`].
 //!
 //! A variable that is in the `VarMap` under several names needs a tensor for only one of them. If
 //! there are several, they must have the same values.

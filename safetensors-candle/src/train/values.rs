@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 use safetensors_core::error::Mismatch;
 use safetensors_core::framework::Framework as _;
-use safetensors_core::{ErrorKind, LazyTensor, Result, TensorBuf};
+use safetensors_core::{Error, ErrorKind, LazyTensor, Result, TensorBuf};
 
 use crate::error::from_candle_error;
 use crate::{Candle, from_candle_dtype};
@@ -79,9 +79,26 @@ impl<S> Values<'_, S> {
     }
 }
 
-/// One error for all differences, if there are any.
+/// One error for all differences, if there are any, which names the options that allow them.
 pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
-    if mismatches.is_empty() { Ok(()) } else { Err(ErrorKind::Mismatches { mismatches }.into()) }
+    if mismatches.is_empty() {
+        return Ok(());
+    }
+    let mut advice = Vec::new();
+    if mismatches.iter().any(|it| matches!(it, Mismatch::Missing { .. })) {
+        advice.push("allow_missing(true) loads the rest");
+    }
+    if mismatches.iter().any(|it| matches!(it, Mismatch::Extra { .. })) {
+        advice.push("allow_extra(true) skips what is not needed");
+    }
+    if mismatches.iter().any(|it| matches!(it, Mismatch::Dtype { .. })) {
+        advice.push("cast(true) converts dtypes");
+    }
+    let error = Error::from(ErrorKind::Mismatches { mismatches });
+    if advice.is_empty() {
+        return Err(error);
+    }
+    Err(error.advise(format!("in StateOptions, {}", advice.join(", "))))
 }
 
 /// Lists how a value differs from its slot.

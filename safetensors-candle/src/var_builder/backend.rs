@@ -1,7 +1,7 @@
 //! [`CheckpointBackend`]: an open checkpoint as a source of a model's weights.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
@@ -33,8 +33,9 @@ const READ_AHEAD: u64 = 256 << 20;
 /// real, imaginary.
 ///
 /// A clone is another handle of the same backend. Keep one to ask, after the model is built, which
-/// tensors it left [unused](CheckpointBackend::unused). Set the options first: a backend whose
-/// options are changed shares with its earlier clones only the open files.
+/// tensors it left [unused](CheckpointBackend::unused). Set the options before you clone it or call
+/// [`var_builder`](CheckpointBackend::var_builder): a backend with other options is another one,
+/// which shares only the open files.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -87,13 +88,12 @@ const READ_AHEAD: u64 = 256 << 20;
 ///
 /// If a model asks for its tensors layer by layer, each read also brings the next tensors, by all
 /// threads at once, in the dtype that the model asks for. They are kept until the model asks for
-/// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. A model never causes more
-/// than twice the reading that it needs, and one that does not ask in sequence causes none that it
-/// does not need. What was asked for once is not read ahead again, for a second model for example.
+/// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. At most as many bytes are read
+/// in vain as the model itself asks for, and none if it does not ask in sequence. A tensor that was
+/// asked for once is not read ahead again, for a second model for example.
 ///
-/// A tensor that cannot be read is an error only for a model that asks for it. If it was to be read
-/// ahead, the tensor that was asked for is read again by itself. What was read in vain counts, so
-/// many such tensors exceed the bound on reading by one tensor at most.
+/// A tensor that cannot be read is an error only for a model that asks for it. If reading ahead
+/// fails, only the tensor that was asked for is read again, alone.
 ///
 /// A tensor that is tied, that is, saved once under several names, is read once: the tensors of
 /// all its names share memory. Until the model has asked for all of them, the backend keeps that
@@ -149,11 +149,14 @@ pub struct CheckpointBackend<'a> {
 struct State {
     ahead: ReadAhead,
     kept: KeptTensors,
+    /// The options of all reads, whose progress is that of the model. Made for the first read.
+    options: OnceLock<LoadOptions>,
 }
 
 impl State {
     fn new(tensors: usize) -> Arc<Self> {
-        Arc::new(Self { ahead: ReadAhead::new(tensors), kept: KeptTensors::default() })
+        let ahead = ReadAhead::new(tensors);
+        Arc::new(Self { ahead, kept: KeptTensors::default(), options: OnceLock::new() })
     }
 }
 
@@ -180,9 +183,33 @@ impl<'a> CheckpointBackend<'a> {
     /// [quantised weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
-    /// Progress is reported for each read: of one tensor, or of several that are read ahead
-    /// together or [prefetched](CheckpointBackend::prefetch). The callback must not ask this
-    /// backend or its builders for tensors: it could wait for the very read that it reports.
+    /// Progress is that of the model: `bytes_total` are the bytes of all tensors that the model can
+    /// see, in the dtype that it asks for first, and all reads count together. It ends below the
+    /// total if the model leaves tensors [unused](CheckpointBackend::unused). The callback can
+    /// cancel the read that it reports. It must not ask this backend or its builders for tensors: it
+    /// could wait for that very read.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    ///
+    /// use candle_core::{DType, Device};
+    /// use safetensors_candle::{Checkpoint, CheckpointBackend, LoadOptions};
+    /// # use safetensors_core::{SaveOptions, TensorView, save};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// # let weight = TensorView::from_slice(&[1, 1], &[1_f32])?;
+    /// # save(&path, [("fc.weight", weight)], &SaveOptions::new())?;
+    ///
+    /// // For a bar of the crate indicatif: set_length(bytes_total), set_position(bytes_done).
+    /// let options = LoadOptions::new().progress(|progress| {
+    ///     eprint!("\r{} of {} bytes", progress.bytes_done, progress.bytes_total);
+    ///     ControlFlow::Continue(())
+    /// });
+    /// let backend = CheckpointBackend::new_with(Checkpoint::open(&path)?, &options)?;
+    /// let builder = backend.var_builder(DType::F32, &Device::Cpu);
+    /// let _model = candle_nn::linear_no_bias(1, 1, builder.pp("fc"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -282,13 +309,20 @@ impl<'a> CheckpointBackend<'a> {
     }
 
     fn reader(&self, dtype: DType) -> Result<Reader<'_>> {
-        Ok(Reader {
+        let mut reader = Reader {
             checkpoint: &self.weights.checkpoint,
             options: self.weights.options_for(dtype)?,
             dtype: from_candle_dtype(dtype)?,
             limit: self.read_ahead,
             hidden: self.names.hidden(),
-        })
+        };
+        let options = self.state.options.get_or_init(|| {
+            let lens = self.unused().map(|tensor| reader.byte_len(&tensor));
+            let bytes = lens.fold(0, u64::saturating_add);
+            self.weights.options.clone().parts_of(bytes)
+        });
+        reader.options = options.clone().all_as(reader.dtype);
+        Ok(reader)
     }
 }
 
@@ -311,11 +345,9 @@ impl<'a> CheckpointBackend<'a> {
     /// cancel it.
     ///
     /// ```
-    /// use std::ops::ControlFlow;
-    ///
     /// use candle_core::{DType, Device};
     /// use safetensors_candle::CheckpointBackend;
-    /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
     ///
     /// let dir = tempfile::tempdir()?;
     /// let path = dir.path().join("model.safetensors");
@@ -324,11 +356,7 @@ impl<'a> CheckpointBackend<'a> {
     ///     .map(|name| (name, TensorView::from_slice(&[1], &values).unwrap()));
     /// save(&path, tensors, &SaveOptions::new())?;
     ///
-    /// let options = LoadOptions::new().progress(|progress| {
-    ///     println!("{} of {} bytes", progress.bytes_done, progress.bytes_total);
-    ///     ControlFlow::Continue(())
-    /// });
-    /// let backend = CheckpointBackend::new_with(Checkpoint::open(&path)?, &options)?;
+    /// let backend = CheckpointBackend::new(Checkpoint::open(&path)?);
     /// assert_eq!(backend.prefetch("a", DType::F32)?, 1);
     /// assert_eq!(backend.prefetch("", DType::F32)?, 1);
     /// let builder = backend.var_builder(DType::F32, &Device::Cpu);

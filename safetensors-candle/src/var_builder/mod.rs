@@ -50,7 +50,7 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 /// | `from_mmaped_safetensors` of several | [`var_builder_from`] of [`Checkpoint::open_files`], or the directory |
 /// | `from_buffered_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] with a `Vec<u8>` |
 /// | `from_slice_safetensors` | the same with a `&[u8]` |
-/// | `from_tensors`, of tensors in memory | the same, for example with those of [`load()`] |
+/// | `from_tensors`, of tensors in memory | the same, for example with those of [`load()`], `.into_iter().collect()` |
 /// | `from_backend` | [`CheckpointBackend::var_builder`], after setting options |
 ///
 /// The methods of a `VarBuilder` are candle's own: `pp`, `rename_f`, `to_dtype`, `set_device` and

@@ -38,6 +38,16 @@ impl Reader<'_> {
         self.memory(&self.checkpoint.tensor_at(position)?)
     }
 
+    /// The memory that a tensor takes, in bytes. Of integers in a model of floats, and of tensors
+    /// that cannot be had in the dtype, it is taken for the bytes in the file.
+    pub(super) fn byte_len(&self, tensor: &LazyTensor<'_, Source<'_>>) -> u64 {
+        let from = tensor.dtype();
+        let is_asked = from == Dtype::C64 || from.is_float() == self.dtype.is_float();
+        let plan = tensor.dtype_plan(&self.options).ok().filter(|_| is_asked);
+        let bytes = plan.and_then(|plan| plan.byte_len(tensor.shape(), &self.options).ok());
+        bytes.unwrap_or_else(|| tensor.byte_len())
+    }
+
     /// The memory that a tensor takes, in bytes, if a model of this dtype asks for it as that.
     ///
     /// Tensors that cannot be had in the dtype have none. Neither have integers in a model of
@@ -149,7 +159,7 @@ impl ReadAhead {
         // The error may be about a tensor that will not be asked for.
         drop(reading);
         // This tensor is read twice.
-        let bytes = reader.memory(tensor).unwrap_or_else(|| tensor.byte_len());
+        let bytes = reader.byte_len(tensor);
         lock(&self.state).budget.read_in_vain(reader.dtype, bytes);
         tensor.read_with(&reader.options)
     }
@@ -204,7 +214,7 @@ impl State {
         position: usize,
         tensor: &LazyTensor<'_, Source<'_>>,
     ) -> bool {
-        let bytes = reader.memory(tensor).unwrap_or_else(|| tensor.byte_len());
+        let bytes = reader.byte_len(tensor);
         self.budget.ask(reader.dtype, bytes);
         if self.asked[position] {
             return false;

@@ -5,8 +5,8 @@ use candle_nn::VarMap;
 use candle_nn::var_builder::Shard;
 use safetensors_candle::train::StateOptions;
 use safetensors_candle::{
-    Candle, CheckpointBackend, ReadTensorExt, TensorParallelBackend, from_candle_dtype,
-    from_candle_error, load_with, to_candle_dtype,
+    Candle, CheckpointBackend, IntoCore, ReadTensorExt, TensorParallelBackend, from_candle_dtype,
+    load_with, to_candle_dtype,
 };
 use safetensors_core::framework::{self, Framework};
 use safetensors_core::load::QuantizedWeights::{self, Numbers, Refuse, Stored};
@@ -79,38 +79,38 @@ const WAYS: [(&str, Way); 11] = [
     ("VarBuilder::get", |ask| {
         let builder = ask.backend()?.var_builder(ask.dtype, &Device::Cpu);
         assert!(builder.contains_tensor(ask.name));
-        builder.get(ask.shape, ask.name).map_err(from_candle_error)
+        builder.get(ask.shape, ask.name).into_core()
     }),
     ("VarBuilder::get_unchecked", |ask| {
         let builder = ask.backend()?.var_builder(ask.dtype, &Device::Cpu);
-        builder.get_unchecked(ask.name).map_err(from_candle_error)
+        builder.get_unchecked(ask.name).into_core()
     }),
     ("VarBuilder, prefetched", |ask| {
         let backend = ask.backend()?;
         backend.prefetch(ask.name, ask.dtype)?;
         let builder = backend.var_builder(ask.dtype, &Device::Cpu);
-        builder.get(ask.shape, ask.name).map_err(from_candle_error)
+        builder.get(ask.shape, ask.name).into_core()
     }),
     ("tensor parallelism, get", |ask| {
         let builder = ask.parallel()?.var_builder(ask.dtype, &Device::Cpu);
         assert!(builder.contains_tensor(ask.name));
-        builder.get(ask.shape, ask.name).map_err(from_candle_error)
+        builder.get(ask.shape, ask.name).into_core()
     }),
     ("tensor parallelism, prefetched", |ask| {
         let backend = ask.parallel()?;
         backend.prefetch([(ask.name, Shard::default())], ask.dtype, &Device::Cpu)?;
         let builder = backend.var_builder(ask.dtype, &Device::Cpu);
-        builder.get_unchecked(ask.name).map_err(from_candle_error)
+        builder.get_unchecked(ask.name).into_core()
     }),
     ("read_tensor_with", |ask| {
         let (checkpoint, options) = ask.prepared()?;
         let tensor = checkpoint.tensor(ask.name)?;
-        tensor.read_tensor_with(&Device::Cpu, &options).map_err(from_candle_error)
+        tensor.read_tensor_with(&Device::Cpu, &options).into_core()
     }),
     ("read_tensor_with of a slice", |ask| {
         let (checkpoint, options) = ask.prepared()?;
         let slice = checkpoint.tensor(ask.name)?.slice(TensorPart::Whole)?;
-        slice.read_tensor_with(&Device::Cpu, &options).map_err(from_candle_error)
+        slice.read_tensor_with(&Device::Cpu, &options).into_core()
     }),
     ("train", |ask| ask.train(false)),
     ("train with a cast", |ask| ask.train(true)),
@@ -148,7 +148,7 @@ fn each_is_an_error_or_the_numbers_of_the_dequantised_checkpoint_bit_for_bit() {
             let half = Shard { dim: weight.shape.len() - 1, rank: 1, world_size: 2 };
             let builder = parallel.var_builder(DType::F32, &Device::Cpu);
             let error = builder.get_with_hints((), &weight.name, half).unwrap_err();
-            check_error(&fixture.name, &from_candle_error(error), weight);
+            check_error(&fixture.name, &error.into_core(), weight);
 
             for dtype in [DType::F32, DType::BF16] {
                 let options = LoadOptions::new().all_as(from_candle_dtype(dtype).unwrap());

@@ -155,7 +155,7 @@ mod what {
                 (repo.parse::<RepoId>().map_err(wrong)?.to_string(), revision, None)
             };
             if asks_for_files && let Some(path) = &path {
-                let path = crate::terminal::text::name(path);
+                let path = crate::terminal::text::short(path);
                 return Err(wrong_usage(format!(
                     "the address names {path}, and FILE, --include or --exclude other files; give \
                      the repository alone, and name all files as FILE"

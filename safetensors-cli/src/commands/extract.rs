@@ -14,6 +14,7 @@ use crate::input::Input;
 use crate::input::find;
 use crate::input::kind::Kind;
 use crate::input::slicing::{Selection, Slice};
+use crate::input::values::Values;
 use crate::output::numpy;
 use crate::output::writing::Writing;
 use crate::terminal::progress::Progress;
@@ -25,7 +26,7 @@ use crate::terminal::{stdout, text};
 /// FILE is a safetensors file if its name ends in .safetensors, and otherwise a .npy file, which
 /// NumPy reads. A slice is written as in NumPy, see `safetensors show`. Only its bytes are read.
 ///
-/// A quantised weight is written as numbers, in F32; with --raw its codes are written.
+/// A quantised weight is written as numbers, in F32; with --stored its codes are written.
 ///
 /// NumPy has no BF16 and no floats of 8 bits or fewer. Name a .safetensors file for them, convert
 /// them to F32 with `safetensors convert` first, or use --raw. It writes the bytes as they are in
@@ -49,6 +50,8 @@ pub(crate) struct Args {
     /// Write only the bytes of the elements, without a header, whatever the name of FILE
     #[arg(long)]
     raw: bool,
+    #[command(flatten)]
+    values: Values,
     #[command(flatten)]
     writing: Writing,
 }
@@ -75,10 +78,10 @@ impl Run for Args {
         let mut checkpoint = self.input.open()?;
         let destination = self.writing.output(&self.output, &checkpoint)?;
         if !self.raw {
-            checkpoint = find::with_numbers_of(checkpoint, &self.name)?;
+            checkpoint = self.values.of_tensor(checkpoint, &self.name)?;
         }
         let tensor = find::tensor(&checkpoint, &self.name)?;
-        if !self.raw {
+        if !self.raw && !self.values.are_stored() {
             refuse_unknown_codes(&tensor)?;
         }
         let selection = match &self.slice {

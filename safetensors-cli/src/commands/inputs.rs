@@ -2,7 +2,7 @@
 //!
 //! One PATH is shown and nothing else. With several, or with `--recursive`, each has a heading, a
 //! last line sums up, and one that fails does not stop the others. `--json` stays one document:
-//! the document of each input is in a list.
+//! the document of each input is in a list. A table has a row for each.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ use crate::input::address;
 use crate::input::targets::{self, Target};
 use crate::model::totals::Totals;
 use crate::terminal::report::{report, wrong_usage};
+use crate::terminal::table::{self, Column};
 use crate::terminal::{json, pager, text};
 
 /// The `PATH` arguments of a command that shows one or more checkpoints.
@@ -24,8 +25,8 @@ pub(crate) struct Inputs {
     /// Files, indexes, directories, addresses (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
-    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
+    /// one of PyTorch, GGUF or NumPy. These are read, too. An address is hf://owner/name, s3://bucket/model
     /// (gs, az), https://host/model.safetensors. Several have headings and a total; one that fails
     /// does not stop the others
     #[arg(required = true, value_name = "PATH", value_parser = address::parser())]
@@ -78,9 +79,56 @@ impl Inputs {
                     input::shown(address)
                 )));
             }
-            return Ok(targets::of(&self.paths));
+            return Ok(targets::search(&self.paths).targets);
         }
         Ok(self.paths.iter().map(|path| Target::named(path)).collect())
+    }
+
+    /// Whether there are several inputs, or there could be.
+    pub(crate) fn is_many(&self) -> bool {
+        self.paths.len() > 1 || self.recursive
+    }
+
+    /// Writes one table with a row for each input. `describe` returns its last cell. Several inputs
+    /// have a last line that sums up, and one that fails does not stop the others.
+    pub(crate) fn tabulate(
+        &self,
+        title: &str,
+        out: &mut impl Write,
+        mut describe: impl FnMut(&Target) -> anyhow::Result<(ShownInput, String)>,
+    ) -> anyhow::Result<ExitCode> {
+        let mut rows = Vec::new();
+        let mut headings = io::sink();
+        let mut several = Several::new(false, &mut headings);
+        for target in &self.targets()? {
+            several.add(target, |_| {
+                let (shown, last) = describe(target).map_err(|error| self.advise(error, target))?;
+                let Totals { tensors, parameters, bytes } = shown.totals;
+                rows.push([
+                    text::printable(&target.name()).to_string(),
+                    text::count(tensors),
+                    text::count(parameters),
+                    text::size(bytes),
+                    last,
+                ]);
+                Ok(shown)
+            })?;
+        }
+        let columns = [
+            Column::name("checkpoint").rank(0).distinct(),
+            Column::number("tensors").rank(4),
+            Column::number("parameters").rank(2),
+            Column::number("size").rank(1),
+            Column::text(title).rank(3),
+        ];
+        if !rows.is_empty() {
+            table::write(&columns, out, |table| rows.iter().for_each(|row| table.row(row)))?;
+        }
+        if self.is_many() {
+            let before = if rows.is_empty() { "" } else { "\n" };
+            writeln!(out, "{before}{}", several.sum())?;
+        }
+        Ok(several.code())
     }
 
     /// Calls `show` for each input. `show` writes a text, or with `json` one JSON document.
@@ -98,7 +146,7 @@ impl Inputs {
         mut show: impl FnMut(&Target, &mut dyn Write) -> anyhow::Result<ShownInput>,
     ) -> anyhow::Result<ExitCode> {
         let targets = self.targets()?;
-        if let ([only], false) = (targets.as_slice(), self.recursive) {
+        if let ([only], false) = (targets.as_slice(), self.is_many()) {
             let shown = show(only, out).map_err(|error| self.advise(error, only))?;
             return Ok(if shown.is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
@@ -210,34 +258,43 @@ impl<'o, W: Write> Several<'o, W> {
 
     /// Sums up.
     fn finish(self) -> anyhow::Result<ExitCode> {
-        let Self { out, shown, failed, totals, .. } = self;
+        let Self { shown, failed, totals, .. } = self;
         if self.json {
             let before = if shown + failed == 0 { START } else { "" };
             let Totals { tensors, parameters, bytes } = totals;
             writeln!(
-                out,
+                self.out,
                 "{before}\n  ],\n  \"shown\": {shown},\n  \"failed\": {failed},\n  \
                  \"total\": {{\n    \"tensors\": {tensors},\n    \"parameters\": {parameters},\n    \
                  \"bytes\": {bytes}\n  }}\n}}"
             )?;
         } else {
-            let not = match failed {
-                0 => String::new(),
-                some => format!(", {} not", text::count(some)),
-            };
-            writeln!(
-                out,
-                "{}{}: {} shown{not}; {}, {}, {}",
-                if shown == 0 { "" } else { "\n" },
-                text::counted(shown + failed, "input"),
-                text::count(shown),
-                text::counted(totals.tensors, "tensor"),
-                text::counted(totals.parameters, "parameter"),
-                text::size(totals.bytes),
-            )?;
+            let before = if shown == 0 { "" } else { "\n" };
+            writeln!(self.out, "{before}{}", self.sum())?;
         }
-        let is_sound = self.is_sound && failed == 0;
-        Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(self.code())
+    }
+
+    /// The line that sums up.
+    fn sum(&self) -> String {
+        let Self { shown, failed, totals, .. } = self;
+        let not = match failed {
+            0 => String::new(),
+            some => format!(", {} not", text::count(*some)),
+        };
+        format!(
+            "{}: {} shown{not}; {}, {}, {}",
+            text::counted(shown + failed, "input"),
+            text::count(*shown),
+            text::counted(totals.tensors, "tensor"),
+            text::counted(totals.parameters, "parameter"),
+            text::size(totals.bytes),
+        )
+    }
+
+    fn code(&self) -> ExitCode {
+        let is_sound = self.is_sound && self.failed == 0;
+        if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 

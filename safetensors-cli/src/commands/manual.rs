@@ -13,7 +13,7 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use super::{Cli, Run};
+use super::{Cli, Run, is_explained};
 use crate::output::existing::Existing;
 use crate::output::file;
 use crate::output::writing::{Content, Writing};
@@ -77,7 +77,7 @@ fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let mut pages = BTreeMap::new();
     let mut rest = vec![command];
     while let Some(command) = rest.pop() {
-        let nested = command.get_subcommands().filter(|nested| !nested.is_hide_set()).cloned();
+        let nested = command.get_subcommands().filter(|nested| is_explained(nested)).cloned();
         rest.extend(nested);
         pages.extend([page(command, &version)?]);
     }

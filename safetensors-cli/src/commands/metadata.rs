@@ -193,7 +193,7 @@ impl Remove {
 
 /// The error for a missing key.
 fn no_such_key(path: &str, key: &str) -> anyhow::Error {
-    let key = text::name(key);
+    let key = text::short(key);
     anyhow::anyhow!(
         "{path}: there is no metadata {key}; `safetensors metadata get PATH` lists the keys"
     )

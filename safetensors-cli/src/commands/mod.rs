@@ -14,6 +14,7 @@ mod inspect;
 mod manifest;
 mod manual;
 mod map;
+mod memory;
 mod metadata;
 mod modelspec;
 mod plan;
@@ -60,6 +61,9 @@ const VERSION: &str = concat!(
 );
 
 const EXAMPLES: &str = "\
+More commands:
+  manifest  Write where the tensors lie, as references of kerchunk, for readers of Zarr
+
 Examples:
   safetensors inspect model.safetensors             Show what is in a file
   safetensors browse model.safetensors              Look through it in the terminal
@@ -76,11 +80,12 @@ Examples:
 Environment:
   SAFETENSORS_THREADS   Number of threads; the default is one per core, at most 8
   SAFETENSORS_PAGER     Pager for output that is longer than the screen; else PAGER, else less
-  COLUMNS               Width of tables on a terminal
+  COLUMNS               Width of tables; a pipe gets tabs between cells without it
   NO_COLOR              Turn colours off, even on a terminal
   CLICOLOR_FORCE        Turn colours on, even where there is no terminal
 
-Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 2 wrong usage.";
+Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 2 wrong usage,
+and of diff also a file that is malformed or unreadable.";
 
 /// What every command does. The defaults are those of a command that only reads.
 pub(crate) trait Run {
@@ -94,8 +99,18 @@ pub(crate) trait Run {
         false
     }
 
+    /// The exit code of an error.
+    fn trouble(&self) -> ExitCode {
+        ExitCode::FAILURE
+    }
+
     /// Does its work, and prints to `out`.
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode>;
+}
+
+/// Whether a command is explained. The help hides the others and those under "More commands".
+pub(crate) fn is_explained(command: &clap::Command) -> bool {
+    !matches!(command.get_name(), "help" | "manual")
 }
 
 /// Declares the subcommands, and finds the [`Run`] of the one that was asked for.
@@ -127,6 +142,7 @@ commands! {
     Diff(diff),
     Convert(convert),
     Delta(delta),
+    Memory(memory),
     Plan(plan),
     Metadata(metadata),
     Modelspec(modelspec),
@@ -134,6 +150,7 @@ commands! {
     Sign(sign),
     Extract(extract),
     Map(map),
+    #[command(hide = true)]
     Manifest(manifest),
     Download(download),
     Cache(cache),

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Run;
 use crate::input::Input;
-use crate::model::ranks::{Rules, advise, read_plan, world_size};
+use crate::model::ranks::{Rules, advise, read_plan, warn_of_split_heads, world_size};
 use crate::output::writing::Writing;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
@@ -21,7 +21,8 @@ use crate::terminal::{json, table, text};
 /// Show which part of each tensor each rank of a job holds, and how many bytes that is.
 ///
 /// Rules say how tensors are divided, by their names. There are rules for models like
-/// Llama and BERT; a tensor that no rule matches is an error. Only headers are read.
+/// Llama and BERT; a tensor that no rule matches is an error. Only headers are read, and the
+/// config.json beside them: a warning names tensors of which a rank gets a part of an attention head.
 ///
 /// A saved plan (-o) divides a model in the same way later: with --from, or in a program
 /// that uses safetensors-core.
@@ -107,6 +108,7 @@ impl Run for Args {
             }
             (None, None) => return Err(wrong_usage("--world-size is missing")),
         };
+        warn_of_split_heads(&plan, &checkpoint)?;
         if let Some(destination) = destination {
             let json = plan.to_json();
             let Some(destination) = destination else {

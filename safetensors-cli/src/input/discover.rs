@@ -8,12 +8,16 @@ use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::framework::is_temporary_name;
 use safetensors_formats::Format;
 
+use crate::input::kind;
+
 /// The paths found in a directory and below it, each list sorted.
 #[derive(Debug, Default)]
 pub(crate) struct FoundPaths {
     /// Indexes and safetensors files, including shards, and directories of PyTorch's trainers or
     /// with its `pytorch_model.bin`, recognized by name. None has been opened.
     pub(crate) paths: Vec<PathBuf>,
+    /// Files of other formats by their names, which are none of these and not hidden.
+    pub(crate) others: Vec<PathBuf>,
     /// Directories that cannot be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
 }
@@ -33,6 +37,7 @@ impl FoundPaths {
             }
         }
         found.paths.sort_unstable();
+        found.others.sort_unstable();
         found.unreadable.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         found
     }
@@ -56,6 +61,9 @@ impl FoundPaths {
         let is_other = || Format::of_directory(names.iter().map(String::as_str)).is_some();
         if self.paths.len() == found && is_other() {
             self.paths.push(directory.to_owned());
+        } else {
+            let is_other = |name: &&String| !name.starts_with('.') && kind::is_other(name);
+            self.others.extend(names.iter().filter(is_other).map(|name| directory.join(name)));
         }
         Ok(())
     }

@@ -4,18 +4,6 @@ use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt};
 
 use crate::terminal::text;
 
-/// The checkpoint in which a tensor of this name has numbers: its quantised weights are numbers,
-/// unless the name is that of another tensor that stores a part of one, such as its scales.
-pub(crate) fn with_numbers_of(
-    stored: super::Checkpoint,
-    name: &str,
-) -> anyhow::Result<super::Checkpoint> {
-    let weights = super::quantized_weights(&stored);
-    let is_weight = weights.iter().any(|weight| weight.name == name);
-    let is_stored = weights.is_empty() || stored.get(name).is_some() && !is_weight;
-    Ok(if is_stored { stored } else { stored.dequantized()?.into_boxed() })
-}
-
 /// The tensor of this name. If there is none, the error suggests similar names.
 pub(crate) fn tensor<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
@@ -29,7 +17,7 @@ pub(crate) fn tensor<'a, S: ReadAt>(
             checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).collect();
         // Names that only add modules in front come first.
         similar.sort_by_key(|other| (!other.ends_with(name), other.len()));
-        let similar: Vec<_> = similar.into_iter().take(3).map(text::name).collect();
+        let similar: Vec<_> = similar.into_iter().take(3).map(text::short).collect();
         // Names with the same components are nearer than the error's own suggestions, which only
         // have similar letters.
         match (similar.as_slice(), error.similar()) {

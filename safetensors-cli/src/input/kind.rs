@@ -2,10 +2,11 @@
 //! another kind.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::path::Path;
+use std::{fmt, io};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use safetensors_core::Error;
 use safetensors_formats::Format;
 
 use crate::input::address;
@@ -69,6 +70,11 @@ impl Kind {
             }
         }
     }
+}
+
+/// Whether a name is one of a file of another format, read or not.
+pub(crate) fn is_other(name: &str) -> bool {
+    matches!(Kind::of_name(name.as_ref()), Kind::Other(_) | Kind::Foreign(_))
 }
 
 /// A format by which a file is checked: one of those that are read, or safetensors.
@@ -153,8 +159,8 @@ impl Judge {
         if let Some(format) = found.filter(|format| format.is_of_directories()) {
             return match self {
                 Self::As(expected) => {
-                    let shown = text::path(path);
-                    anyhow::bail!("{shown}: expected {expected}, found a directory of {format}")
+                    let found = format!("expected {expected}, found a directory of {format}");
+                    Err(wrong_format(path, found))
                 }
                 _ => Ok(()),
             };
@@ -174,13 +180,21 @@ impl Judge {
             Self::Any => {}
             // It is what this command is about, whatever the name.
             Self::ByName if found == Expected(None) => {}
-            Self::ByName | Self::As(_) => anyhow::bail!(
-                "{shown}: expected {expected}, found {found}; --format {} checks it as one",
-                found.option()
-            ),
+            Self::ByName | Self::As(_) => {
+                let option = found.option();
+                let message = format!(
+                    "expected {expected}, found {found}; --format {option} checks it as one"
+                );
+                return Err(wrong_format(path, message));
+            }
         }
         Ok(())
     }
+}
+
+/// An error of a kind that `verify --json` can name.
+fn wrong_format(path: &Path, message: String) -> anyhow::Error {
+    Error::from(io::Error::new(io::ErrorKind::InvalidData, message)).in_path(path).into()
 }
 
 #[cfg(test)]

@@ -8,12 +8,15 @@ pub(crate) mod find;
 pub(crate) mod kind;
 mod names;
 pub(crate) mod other;
+pub(crate) mod renames;
 pub(crate) mod select;
 pub(crate) mod slicing;
 mod source;
 pub(crate) mod spool;
 pub(crate) mod targets;
 pub(crate) mod threads;
+pub(crate) mod unmatched;
+pub(crate) mod values;
 
 use std::fs::File;
 use std::io::Read;
@@ -24,6 +27,7 @@ use names::STDIN_NAME;
 pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
 use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::checkpoint::{self, CheckpointFile};
 use safetensors_core::io::{FileSource, beside};
 use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
@@ -37,8 +41,9 @@ pub(crate) struct Input {
     /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
-    /// PyTorch, GGUF and NumPy are read, too, and directories of PyTorch's trainers. An address is
+    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
+    /// one of PyTorch, GGUF or NumPy. These are read, too, and directories of PyTorch's trainers. An
+    /// address is
     /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
@@ -66,20 +71,6 @@ impl Input {
 /// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     open_with(path, Opening::default())
-}
-
-/// [`open`] for commands that show values: quantised weights are numbers. If they cannot be, a
-/// warning says why, and the tensors are those that the files store.
-pub(crate) fn open_numbers(path: &Path) -> anyhow::Result<Checkpoint> {
-    numbers(open(path)?)
-}
-
-/// The checkpoint with its quantised weights as numbers, as [`open_numbers`] has them.
-pub(crate) fn numbers(checkpoint: Checkpoint) -> anyhow::Result<Checkpoint> {
-    if quantized_weights(&checkpoint).is_empty() {
-        return Ok(checkpoint);
-    }
-    Ok(checkpoint.dequantized()?.into_boxed())
 }
 
 /// The quantised weights of a checkpoint. If they cannot be told, a warning says why.
@@ -121,6 +112,16 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     }
 }
 
+/// The errors of all shards at a path: empty unless it leads to an index.
+pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
+    match address::of(path) {
+        Some(address) => address::store(address)
+            .map(|(store, path)| checkpoint::faults(&store, &path))
+            .unwrap_or_default(),
+        None => checkpoint::faults(&LocalStore, path),
+    }
+}
+
 /// The files of whole tensors in a directory of the disk, each as a checkpoint of its own.
 pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
     let parts = safetensors_core::Checkpoint::open(directory)?.into_parts()?;
@@ -145,6 +146,11 @@ pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Whether a path leads to what can be read only once.
+pub(crate) fn is_pipe(path: &Path) -> bool {
+    is_stdin(path) || is_fifo(path)
+}
+
 /// Whether a path leads to a FIFO.
 fn is_fifo(path: &Path) -> bool {
     #[cfg(unix)]
@@ -157,6 +163,12 @@ fn is_fifo(path: &Path) -> bool {
         let _ = path;
         false
     }
+}
+
+/// The path that a checkpoint has opened by: its index, or its first file.
+pub(crate) fn opened_path(checkpoint: &Checkpoint) -> String {
+    let first = checkpoint.files().first().map(CheckpointFile::path);
+    checkpoint.index_path().or(first).map(text::path).unwrap_or_default()
 }
 
 /// A shard's path relative to its index.

@@ -32,6 +32,8 @@ pub(crate) struct Opening {
     pub(crate) dequantize: bool,
     /// Whether the state of an optimizer is read, too, where it has no names of its own.
     pub(crate) optimizer_state: bool,
+    /// Whether a GGUF file has the names of transformers.
+    pub(crate) transformers: bool,
     /// Whether it may be of that format.
     pub(crate) judge: Judge,
 }
@@ -97,16 +99,23 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
             _ => return Err(explain(error)),
         }
     }
-    let files = match safetensors_formats::open_files(Arc::clone(&store), path, &options) {
+    let open =
+        |options: &Options| safetensors_formats::open_files(Arc::clone(&store), path, options);
+    let mut files = match open(&options) {
         Ok(files) => files,
         Err(other) if is_directory && is_unknown(&other, path) => return Err(explain(error)),
-        Err(other) => return Err(unopened(other)),
+        Err(other) => return Err(other.into()),
     };
     // One file has been judged already.
     for (of_several, file) in files.iter().filter(|(file, _)| is_directory || file != path) {
         opening.judge.judge(of_several, Some(file.format()))?;
     }
     let format = files.first().map(|(_, file)| file.format());
+    if opening.transformers && format == Some(Format::Gguf) {
+        let stored = safetensors_formats::join(Arc::clone(&store), format, files)?;
+        let named = options.transformers_names(stored.metadata()).and_then(|it| open(&it));
+        files = named.map_err(|error| unopened(error.in_path(path)))?;
+    }
     let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
     Ok(safetensors_formats::join(store, format, sources)?.into_boxed())
 }
@@ -122,7 +131,7 @@ fn is_unknown(error: &Error, directory: &Path) -> bool {
 pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Result<()> {
     match safetensors_formats::check_polyglot(source) {
         Ok(()) => Ok(()),
-        Err(error) => anyhow::bail!("{}: {error}", shown(path)),
+        Err(error) => Err(error.in_file(shown(path)).into()),
     }
 }
 
@@ -143,11 +152,6 @@ pub(crate) fn may_be_part(path: &Path) -> bool {
 pub(crate) fn detect(path: &Path) -> Option<Format> {
     let source = FileSource::open(path).ok()?;
     Format::detect(&source).ok().flatten()
-}
-
-/// An error of reading a file. It names the file, and is printable.
-pub(crate) fn unopened(error: safetensors_formats::Error) -> anyhow::Error {
-    anyhow::anyhow!("{}", text::printable(&error.to_string()))
 }
 
 /// Adds a remedy to the error of changing a file, if the file is of another format.
@@ -215,8 +219,13 @@ pub(crate) fn shape_text(kind: Kind<'_>, shape: &[usize]) -> String {
 
 /// The number of elements.
 pub(crate) fn element_count(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
+    elements(shape(tensor, stored))
+}
+
+/// The number of elements of a shape.
+pub(crate) fn elements(shape: &[usize]) -> u64 {
     // Before the zero of an empty tensor, the product may exceed 64 bits.
-    shape(tensor, stored).iter().fold(1, |all, &dim| all.saturating_mul(dim as u64))
+    shape.iter().fold(1, |all, &dim| all.saturating_mul(dim as u64))
 }
 
 /// The type of the elements of a tensor, as it is shown: its dtype, or the name of a type that

@@ -12,7 +12,7 @@ use safetensors_core::{Error, ErrorKind, Limits};
 use crate::input::address;
 use crate::input::discover::FoundPaths;
 use crate::input::{self, Checkpoint, Opening, delta, other};
-use crate::terminal::text;
+use crate::terminal::text::{self, Natural};
 
 /// One file or checkpoint, or a path where there is none.
 #[derive(Debug)]
@@ -27,7 +27,14 @@ enum Origin {
     Named,
     Found,
     /// There is nothing to open, for this reason.
-    Failed(String),
+    Failed(io::ErrorKind, String),
+}
+
+/// The targets of several paths, and what else is in their directories.
+pub(crate) struct Targets {
+    pub(crate) targets: Vec<Target>,
+    /// Files of other formats by their names, which are opened only if they are named.
+    pub(crate) others: Vec<PathBuf>,
 }
 
 impl Target {
@@ -49,7 +56,9 @@ impl Target {
     pub(crate) fn path(&self) -> anyhow::Result<&Path> {
         match &self.origin {
             Origin::Named | Origin::Found => Ok(&self.path),
-            Origin::Failed(why) => anyhow::bail!("{}: {why}", text::path(&self.path)),
+            Origin::Failed(kind, why) => {
+                Err(Error::from(io::Error::new(*kind, why.clone())).in_path(&self.path).into())
+            }
         }
     }
 
@@ -63,7 +72,7 @@ impl Target {
     pub(crate) fn open_with(&self, opening: Opening) -> anyhow::Result<Checkpoint> {
         match &self.origin {
             Origin::Found => input::open_file(&self.path, opening),
-            Origin::Named | Origin::Failed(_) => input::open_with(self.path()?, opening),
+            Origin::Named | Origin::Failed(..) => input::open_with(self.path()?, opening),
         }
     }
 
@@ -85,6 +94,21 @@ impl Target {
         if parts.is_empty() { slice::from_ref(checkpoint) } else { parts }
     }
 
+    /// The shards of an index, each alone.
+    pub(crate) fn shards(&self) -> Vec<Self> {
+        let files = if self.is_index() { files_of(&self.path) } else { Vec::new() };
+        files.iter().map(|file| Self::named(file)).collect()
+    }
+
+    /// The errors of all shards, if that of opening the checkpoint is about one of them.
+    pub(crate) fn faults(&self, error: anyhow::Error) -> Vec<anyhow::Error> {
+        let faults = if error.is::<Error>() { input::faults(&self.path) } else { Vec::new() };
+        if faults.is_empty() {
+            return vec![error];
+        }
+        faults.into_iter().map(anyhow::Error::from).collect()
+    }
+
     /// Whether the file was found, and is not there any more. A save removes the files that it
     /// replaces, also between the search and the check.
     pub(crate) fn is_gone(&self) -> bool {
@@ -102,14 +126,15 @@ impl Target {
     }
 
     fn is_index(&self) -> bool {
-        !matches!(self.origin, Origin::Failed(_))
+        !matches!(self.origin, Origin::Failed(..))
             && self.path.extension().is_some_and(|extension| extension == "json")
     }
 }
 
 /// The targets of several paths. Each file is there once, and shards are part of their index.
-pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
-    let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
+pub(crate) fn search(paths: &[PathBuf]) -> Targets {
+    let mut others = Vec::new();
+    let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path, &mut others)).collect();
     let mut seen = BTreeSet::new();
     if targets.len() > 1 {
         for index in targets.iter().filter(|target| target.is_index()) {
@@ -123,31 +148,22 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
         targets.insert(at, missing);
     }
     targets.retain(|target| seen.insert(identity(&target.path)));
-    targets
+    others.retain(|path| seen.insert(identity(path)));
+    Targets { targets, others }
 }
 
-/// The files that are checked with their index. Of an index that cannot be opened, which is
-/// reported when it is checked, this is the file that is the reason, which would only be reported
-/// again; the other files are checked by themselves.
+/// The files that are checked with their index. None of an index that cannot be read: then they are
+/// checked alone.
 fn files_of(index: &Path) -> Vec<PathBuf> {
-    let listed = || CheckpointPath::Index(index.into()).files().unwrap_or_default();
-    let opened = match address::of(index) {
-        Some(address) => address::open(address),
-        None => safetensors_core::Checkpoint::open(index)
-            .map(safetensors_core::Checkpoint::into_boxed)
-            .map_err(anyhow::Error::from),
-    };
-    let error = match opened {
-        Ok(checkpoint) if input::is_in_parts(&checkpoint) => return listed(),
-        Ok(checkpoint) => return checkpoint.files().iter().map(|it| it.path().into()).collect(),
-        Err(error) if delta::is_delta(&error) => return delta::files(index),
-        Err(error) => error,
-    };
-    // Files with parts of tensors are none by themselves.
-    let mut files: Vec<_> = listed().into_iter().filter(|file| has_parts(file)).collect();
-    let file = error.downcast_ref().and_then(Error::file).map(PathBuf::from);
-    files.extend(file.filter(|file| file != index));
-    files
+    if let Some(address) = address::of(index) {
+        let opened = address::open(address).ok();
+        let paths = |it: Checkpoint| it.files().iter().map(|it| it.path().into()).collect();
+        return opened.map(paths).unwrap_or_default();
+    }
+    match CheckpointPath::Index(index.into()).files() {
+        Err(error) if matches!(error.kind(), ErrorKind::IsDelta { .. }) => delta::files(index),
+        files => files.unwrap_or_default(),
+    }
 }
 
 /// The parts of split GGUF files but the first of each, which is opened with all others.
@@ -197,11 +213,11 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
         let why = format!(
             "missing: {} and the other numbered shards are no checkpoint without an index; {} of {} \
              are there",
-            text::name(&first.file_name().unwrap_or_default().to_string_lossy()),
+            text::short(&first.file_name().unwrap_or_default().to_string_lossy()),
             text::count(there.len() as u64),
             text::count(shards as u64),
         );
-        (first, Target { path: index, origin: Origin::Failed(why) })
+        (first, Target { path: index, origin: Origin::Failed(io::ErrorKind::NotFound, why) })
     };
     missing.into_iter().map(of_shards).collect()
 }
@@ -212,24 +228,32 @@ fn is_missing(path: &Path) -> bool {
 }
 
 /// The targets of one path. A directory has those in it and below it. Any other path is one target.
-fn expand(path: &Path) -> Vec<Target> {
+/// Adds the files of other formats to `others`.
+fn expand(path: &Path, others: &mut Vec<PathBuf>) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
         return vec![Target::named(path)];
     }
     let mut found = FoundPaths::below(path);
     take_parts_together(&mut found.paths);
+    others.append(&mut found.others);
     let files = found.paths.into_iter().map(|path| Target { path, origin: Origin::Found });
     let failed = |(path, error): (PathBuf, io::Error)| Target {
         path,
-        origin: Origin::Failed(error.to_string()),
+        origin: Origin::Failed(error.kind(), error.to_string()),
     };
     let mut targets: Vec<_> = files.chain(found.unreadable.into_iter().map(failed)).collect();
     if targets.is_empty() {
         let why = "no *.safetensors file or index in this directory or below it".into();
-        targets.push(Target { path: path.into(), origin: Origin::Failed(why) });
+        let origin = Origin::Failed(io::ErrorKind::NotFound, why);
+        targets.push(Target { path: path.into(), origin });
     }
-    targets.sort_by(|a, b| a.path.cmp(&b.path));
+    targets.sort_by(|a, b| by_name(&a.path).cmp(by_name(&b.path)));
     targets
+}
+
+/// The parts of a path, with numbers by their value.
+fn by_name(path: &Path) -> impl Iterator<Item = Natural<'_>> {
+    path.iter().map(|part| Natural(part.to_string_lossy()))
 }
 
 /// Puts the directory in place of files that have parts of the same tensors.

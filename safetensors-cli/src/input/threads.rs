@@ -13,7 +13,7 @@ pub(crate) fn check_environment() -> anyhow::Result<()> {
             Some(Ok(_)) => Ok(()),
             _ => Err(wrong_usage(format!(
                 "{VARIABLE} should be a number of threads of at least 1, found \"{}\"",
-                text::name(&threads.to_string_lossy())
+                text::short(&threads.to_string_lossy())
             ))),
         },
         None => Ok(()),

@@ -169,7 +169,7 @@ fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
         Path::new(name).components().count() == 1 && path.file_name().is_some(),
         "{}: it names a file elsewhere: {}",
         shown(directory),
-        text::name(name)
+        text::short(name)
     );
     Ok(path)
 }

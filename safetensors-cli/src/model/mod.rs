@@ -1,5 +1,7 @@
-//! What is known about a model: its modules, totals, values, its description by ModelSpec, and how ranks divide it.
+//! What is known about a model: its modules, totals, values and settings, its description by
+//! ModelSpec, and how ranks divide it.
 
+pub(crate) mod config;
 pub(crate) mod epochs;
 pub(crate) mod modelspec;
 pub(crate) mod order;

@@ -4,6 +4,8 @@ use std::cmp::{Ordering, Reverse};
 
 use safetensors_core::{Dtype, LazyTensor};
 
+use crate::terminal::text::Natural;
+
 /// The most parts of a name. The rest of a longer, hostile name is a single part.
 pub(crate) const MAX_PARTS: usize = 24;
 
@@ -83,20 +85,8 @@ fn separator<'a>(names: impl Iterator<Item = &'a str>) -> char {
 
 /// Compares names part by part. A prefix comes before the longer name.
 fn compare_names(a: &str, b: &str, separator: char) -> Ordering {
-    let parts = |name| str::splitn(name, MAX_PARTS, separator);
-    let differing = parts(a).zip(parts(b)).map(|(a, b)| compare(a, b)).find(|order| order.is_ne());
-    differing.unwrap_or_else(|| parts(a).count().cmp(&parts(b).count()))
-}
-
-/// Compares two parts of names: two numbers by value, anything else as text.
-fn compare(a: &str, b: &str) -> Ordering {
-    match (number(a), number(b)) {
-        (Some(a), Some(b)) => a.cmp(&b),
-        // All numbers come before all text, so that the order is total.
-        (Some(_), None) => Ordering::Less,
-        (None, Some(_)) => Ordering::Greater,
-        (None, None) => a.cmp(b),
-    }
+    let parts = |name| str::splitn(name, MAX_PARTS, separator).map(|part| Natural(part.into()));
+    parts(a).cmp(parts(b))
 }
 
 /// A part of a name as a number. `None` with a leading zero: `007` and `7` are different names.
@@ -114,12 +104,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_by_value_and_before_words() {
-        let mut parts = ["b", "10", "9", "", "a", "007", "1234567890123456"];
-        parts.sort_by(|a, b| compare(a, b));
-        assert_eq!(parts, ["9", "10", "", "007", "1234567890123456", "a", "b"]);
+    fn names_go_part_by_part_and_numbers_by_value() {
         assert_eq!(compare_names("a", "a.b", '.'), Ordering::Less);
         assert_eq!(compare_names("a.10", "a.9.b", '.'), Ordering::Greater);
+        assert_eq!(compare_names("h10.w", "h9.w", '.'), Ordering::Greater);
+        assert_eq!(compare_names("a-b.w", "a.w", '.'), Ordering::Greater);
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! [`Totals`]: how many tensors, parameters and bytes.
+//! [`Totals`]: how many tensors, parameters and bytes. [`Parameters`]: what counts as a parameter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::iter::Sum;
 use std::ops::{AddAssign, Mul};
 
 use safetensors_core::LazyTensor;
 use safetensors_core::header::TensorInfo;
+use safetensors_core::quantized::QuantizedWeight;
 use safetensors_formats::Stored;
 
 use crate::input::other::{self, Kind};
@@ -24,19 +25,6 @@ impl Totals {
         tensors.into_iter().map(|tensor| Self::one(tensor.info(), other::stored(&tensor))).sum()
     }
 
-    /// The sums for each dtype that occurs, and for each type of another format.
-    pub(crate) fn by_kind<'a, S: 'static>(
-        tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,
-    ) -> BTreeMap<Kind<'a>, Self> {
-        let mut totals: BTreeMap<_, Self> = BTreeMap::new();
-        for tensor in tensors {
-            let stored = other::stored(&tensor);
-            let kind = Kind::of(tensor.info(), stored);
-            *totals.entry(kind).or_default() += Self::one(tensor.info(), stored);
-        }
-        totals
-    }
-
     /// The totals of one tensor, which may be stored in another way than its dtype says.
     pub(crate) fn one(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> Self {
         Self {
@@ -44,6 +32,57 @@ impl Totals {
             parameters: other::element_count(tensor, stored).into(),
             bytes: stored.map_or(tensor.byte_len(), |stored| stored.byte_len).into(),
         }
+    }
+}
+
+/// The parameters of the tensors that store quantised weights: the codes have those of the weight,
+/// its scales none. Of every other tensor an element is a parameter.
+#[derive(Debug, Default)]
+pub(crate) struct Parameters<'w>(HashMap<&'w str, u64>);
+
+impl<'w> Parameters<'w> {
+    /// Counts the parameters of these weights.
+    pub(crate) fn new(weights: &'w [QuantizedWeight]) -> Self {
+        let mut counts = HashMap::new();
+        for weight in weights {
+            let mut own = other::elements(&weight.shape);
+            for tensor in &weight.tensors {
+                let count: &mut u64 = counts.entry(tensor.as_str()).or_default();
+                *count = count.saturating_add(std::mem::take(&mut own));
+            }
+        }
+        Self(counts)
+    }
+
+    /// Whether a tensor stores a quantised weight, or a part of one.
+    pub(crate) fn is_quantised(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The totals of one tensor, which may be stored in another way than its dtype says.
+    pub(crate) fn totals(&self, tensor: TensorInfo<'_>, stored: Option<&Stored>) -> Totals {
+        let parameters = self.count(tensor, stored).into();
+        Totals { parameters, ..Totals::one(tensor, stored) }
+    }
+
+    /// The parameters of one tensor.
+    pub(crate) fn count(&self, tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
+        let quantised = self.0.get(tensor.name()).copied();
+        quantised.unwrap_or_else(|| other::element_count(tensor, stored))
+    }
+
+    /// The sums for each dtype that occurs, and for each type of another format.
+    pub(crate) fn by_kind<'a, S: 'static>(
+        &self,
+        tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,
+    ) -> BTreeMap<Kind<'a>, Totals> {
+        let mut totals: BTreeMap<_, Totals> = BTreeMap::new();
+        for tensor in tensors {
+            let stored = other::stored(&tensor);
+            let kind = Kind::of(tensor.info(), stored);
+            *totals.entry(kind).or_default() += self.totals(tensor.info(), stored);
+        }
+        totals
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn unread(error: Error) -> anyhow::Error {
         return error.into();
     }
     let file = error.file().map(|file| text::path(Path::new(file)));
-    let member = error.tensor().map(text::name);
+    let member = error.tensor().map(text::short);
     let problem = text::printable(&error.into_kind().to_string()).to_string();
     let problem = match member {
         Some(member) => format!("member {member}: {problem}; --drop leaves it out"),

@@ -57,6 +57,11 @@ impl Progress {
         if self.1.load(Ordering::Relaxed) { Err(core::ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
+    /// Adds bytes to the total.
+    pub(crate) fn add_total(&self, bytes: u64) {
+        self.0.inc_length(bytes);
+    }
+
     /// Advances the bar by a number of bytes.
     pub(crate) fn add(&self, bytes: u64) {
         self.0.inc(bytes);

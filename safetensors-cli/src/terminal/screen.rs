@@ -1,6 +1,8 @@
-//! [`Screen`]: the size of the terminal that standard output leads to.
+//! [`Screen`]: the size of the terminal that standard output leads to. [`table_width`]: that of
+//! tables.
 
 use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
 
 use terminal_size::{Height, Width, terminal_size_of};
 
@@ -29,14 +31,8 @@ impl Screen {
             columns: columns.into(),
             rows: rows.into(),
         });
-        let columns = std::env::var("COLUMNS").ok();
-        Some(told.unwrap_or(UNKNOWN).of_width(columns.as_deref()))
-    }
-
-    /// The same with the width that a variable sets, if it sets one.
-    fn of_width(self, columns: Option<&str>) -> Self {
-        let columns = columns.and_then(|columns| columns.trim().parse().ok());
-        Self { columns: columns.filter(|&columns| columns > 0).unwrap_or(self.columns), ..self }
+        let told = told.unwrap_or(UNKNOWN);
+        Some(Self { columns: columns_variable().unwrap_or(told.columns), ..told })
     }
 
     /// Whether a text of printable characters and line ends fits, with a line left for the prompt
@@ -49,17 +45,37 @@ impl Screen {
     }
 }
 
+/// The width of tables. `None` if a program reads them, because standard output is a file or a pipe.
+/// A width in the variable `COLUMNS`, which `watch` exports, means that a person does.
+pub(crate) fn table_width() -> Option<usize> {
+    static WIDTH: OnceLock<Option<usize>> = OnceLock::new();
+    let width = || columns_variable().or_else(|| Screen::of_stdout().map(|screen| screen.columns));
+    *WIDTH.get_or_init(width)
+}
+
+/// Whether a program reads the tables.
+pub(crate) fn is_for_programs() -> bool {
+    table_width().is_none()
+}
+
+/// The width that the variable `COLUMNS` sets, if it sets one.
+fn columns_variable() -> Option<usize> {
+    columns_in(&std::env::var("COLUMNS").ok()?)
+}
+
+fn columns_in(variable: &str) -> Option<usize> {
+    variable.trim().parse().ok().filter(|&columns| columns > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_variable_sets_the_width() {
-        let width = |columns| UNKNOWN.of_width(columns).columns;
-        assert_eq!(width(None), 80);
-        assert_eq!(width(Some("132")), 132);
+        assert_eq!(columns_in(" 132\n"), Some(132));
         for nonsense in ["", "0", "-5", "wide"] {
-            assert_eq!(width(Some(nonsense)), 80, "{nonsense}");
+            assert_eq!(columns_in(nonsense), None, "{nonsense}");
         }
     }
 

@@ -6,26 +6,38 @@ use crate::fixtures::*;
 
 /// A misspelt pattern would otherwise look like one that was applied.
 #[test]
-fn options_that_concern_no_tensor_are_warned_of() {
+fn a_pattern_that_matches_no_tensor_is_an_error_with_near_names() {
     let dir = temp_dir();
     small_file(dir.path(), "in.safetensors");
-    let convert = |args: &[&str]| {
-        let run =
-            dir.run(&[&["convert", "in.safetensors", "out.safetensors", "--force"], args].concat());
-        text(&run.success().get_output().stderr).to_owned()
-    };
-    let warning = |option: &str| {
-        format!(
-            "warning: {option}: no tensor matches; `safetensors inspect --flat` shows the names\n"
-        )
-    };
-    let args =
-        ["--drop", "bias", "--drop", "mas?", "--cast", "embed=f16", "--cast", "*.weight=bf16"];
-    assert_eq!(convert(&args), warning("--drop 'bias'") + &warning("--cast 'embed'"));
+    let ways = "; --ignore-unmatched goes on\n";
+    for (options, expected) in [
+        ("--drop bias", "--drop 'bias'; `safetensors inspect --flat` shows the names"),
+        ("--drop mask --drop embed", "--drop 'embed'; '*embed*' matches embed.weight"),
+        ("-f embed.* -f maks", "--filter 'maks'; near it: mask"),
+        ("--cast embbed.*=f16", "--cast 'embbed.*'; near it: embed.weight"),
+        ("--rename ^embbed x", "--rename '^embbed'; near it: embed.weight"),
+        // Each renames what those before it have made.
+        ("--rename mask a --rename mask b", "--rename 'mask'; `safetensors inspect --flat` shows"),
+    ] {
+        for output in ["out.safetensors", "out"] {
+            let convert = dir.convert(&format!("in.safetensors {output} {options}"));
+            convert.fails(1, &format!("no tensor matches {expected}")).stderr(contains(ways));
+        }
+        assert_eq!(list(dir.path()), ["in.safetensors"], "{options}");
+        dir.convert(&format!("in.safetensors out {options} --ignore-unmatched")).quiet();
+        fs::remove_dir_all(dir.at("out")).unwrap();
+    }
+    let unmatched = "in.safetensors out -f nothing --ignore-unmatched";
+    dir.convert(unmatched).fails(1, "no tensor is left to be written");
     let quantised = "warning: --dequantize: no tensor is quantised\n";
-    assert_eq!(convert(&["--dequantize", "f32", "--dry-run"]), quantised);
-    // A tensor that is left out anyway is one that matches.
-    assert_eq!(convert(&["-f", "mask", "--drop", "embed.*", "--cast", "*.weight=f16"]), "");
+    let plan = "in.safetensors out.safetensors --dequantize f32 --dry-run";
+    dir.convert(plan).success().stderr(quantised);
+    // A tensor that is left out anyway is one that matches, and so is one that an earlier name made.
+    for options in
+        ["-f mask --drop embed.* --cast *.weight=f16", "--rename ^mask$ cover --rename ^cover$ lid"]
+    {
+        dir.convert(&format!("in.safetensors out {options} --force")).quiet();
+    }
 }
 
 /// Names with dtypes, sorted by name.
@@ -145,7 +157,7 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
             assert_eq!(warned.collect::<String>(), error);
         }
     }
-    dir.convert("a.safetensors d.safetensors -f nothing").fails(1, "no tensor is left");
+    dir.convert("a.safetensors d.safetensors -f nothing").fails(1, "no tensor matches --filter");
     assert!(!dir.at("d.safetensors").exists());
 }
 
@@ -249,11 +261,14 @@ fn wrong_kinds_and_wrong_usage() {
         ("a.msgpack b.safetensors", unread),
         ("a.keras b.safetensors", unread),
         ("a.safetensors x.index.json", "name the directory"),
-        ("a.safetensors -", "the output cannot be a pipe"),
+        ("a.safetensors -", "OUT cannot be standard output: the layout of a file"),
         ("a.safetensors", "OUT is missing"),
         ("a.safetensors b --rename ( x", "--rename: "),
-        ("a.safetensors b --dtype bf17", "tip: a similar value exists: 'bf16'"),
-        ("a.safetensors b --cast mask=f17", "expected keep, quantize, or a dtype: bool, "),
+        ("a.safetensors b --dtype bf17", "unknown dtype \"bf17\"; there are BF16, "),
+        (
+            "a.safetensors b --cast mask=f17",
+            "and 16 more; `safetensors convert --help` lists all; or keep, or quantize",
+        ),
         (
             "a.safetensors b.safetensors --max-shard-size 1GB",
             "--max-shard-size, --no-wait, --ranks and --plan are for a directory",

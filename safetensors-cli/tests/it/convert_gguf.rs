@@ -1,6 +1,8 @@
 //! `safetensors convert` with an output of GGUF. `safetensors-formats` tests what the file holds.
 
 use safetensors_core::TensorBuf;
+use safetensors_core::save::AtomicFile;
+use safetensors_formats::gguf::Writer;
 use safetensors_formats::{Options, TensorFile};
 
 use crate::fixtures::*;
@@ -138,8 +140,8 @@ fn what_does_not_belong_is_an_error_with_a_remedy() {
     save_model(dir.path(), more);
     let args = [&args[..], &["--no-tokenizer"]].concat();
     dir.convert(&args).code(1).stderr(
-        "error: tensor \"visual.proj\": it is no tensor of the architecture llama that GGUF has a \
-         name for; --drop leaves it out, --rename names it otherwise\n",
+        "error: tensor \"visual.proj\": it is no tensor of the architecture llama that is known \
+         here; --drop leaves it out, --rename names it otherwise\n",
     );
     dir.convert(&[&args[..], &["--drop", "visual.*"]].concat()).success();
     let drop = ["--drop", "visual.*", "--drop", "lm_head.*", "--force"];
@@ -168,7 +170,7 @@ fn options_of_other_outputs_are_wrong_usage() {
         ("model out.safetensors --no-tokenizer", "--no-tokenizer is for a .gguf file"),
         ("model s3://bucket/out.gguf --quantize q8_0", "GGUF and NumPy's files are written"),
         ("model out --quantize q8_0", "--quantize q8_0 is for a .gguf file as output"),
-        ("model out.gguf --quantize q5_k", "q8_0, q4_0, bf16, f16, f32]"),
+        ("model out.gguf --quantize q5_k", "or for OUT.gguf q8_0, q4_0, bf16, f16, f32\n"),
         ("plain.gguf out.gguf --quantize q8_0", "it is a GGUF file already"),
     ] {
         dir.convert(line).fails(2, expected);
@@ -204,7 +206,7 @@ fn adapters_are_merged_into_both_ends() {
     dir.convert(&args).success();
     let adapter = one_module(dir.path(), "blk.0.ffn_up", [48, 32], 0.37);
     let args = ["q8.gguf", "out.safetensors", "--lora", &adapter];
-    dir.convert(&args).fails(1, "is quantised as Q8_0; --dequantize");
+    dir.convert(&args).fails(1, "is quantised as Q8_0; --dtype bf16 makes");
     assert!(!dir.at("out.safetensors").exists());
     let args = [&args[..], &["--dequantize", "bf16"]].concat();
     dir.convert(&args).quiet();
@@ -219,4 +221,60 @@ fn adapters_are_merged_into_both_ends() {
     let expected = TensorBuf::from_vec(vec![48, 32], sums(base)).unwrap();
     let found = out.tensor("blk.0.ffn_up.weight").unwrap().read().unwrap();
     assert_eq!(found.bytes(), as_bf16(expected).bytes());
+}
+
+#[test]
+fn a_file_of_gguf_becomes_a_model_of_transformers_again() {
+    let dir = model();
+    dir.convert("model q8.gguf --quantize q8_0 --no-tokenizer").success();
+    dir.convert("q8.gguf back --names transformers --dtype bf16").quiet();
+    let back = dir.open("back");
+    assert_eq!(back.metadata()["format"], "pt");
+    assert_eq!(back.len(), tensors().len());
+    for (name, tensor) in tensors() {
+        let found = back.tensor(name).unwrap().read().unwrap();
+        assert_eq!((found.dtype(), found.shape()), (Dtype::BF16, tensor.shape()), "{name}");
+        let found = found.convert(Dtype::F32, &Default::default()).unwrap();
+        let found = found.into_vec::<f32>().unwrap();
+        let given = tensor.into_vec::<f32>().unwrap();
+        assert!(found.iter().zip(&given).all(|(a, b)| (a - b).abs() < 0.006), "{name}");
+    }
+    // Bit for bit, if nothing is rounded.
+    dir.convert("model f32.gguf --quantize f32 --no-tokenizer").success();
+    dir.convert("f32.gguf f32 --names transformers").quiet();
+    dir.run("diff model f32 --ignore-metadata").shows("12 tensors equal");
+
+    // All other options are about these names.
+    let adapter = one_module(dir.path(), "model.layers.0.mlp.up_proj", [48, 32], 0.37);
+    let options = "--names transformers --quantize fp8 --dtype bf16 --drop lm_head.weight --lora";
+    dir.convert(&format!("q8.gguf fp8 {options} {adapter}")).success();
+    let fp8 = dir.open("fp8");
+    let dtype = |name: &str| fp8.tensor(name).unwrap().dtype();
+    assert_eq!(dtype("model.layers.0.self_attn.q_proj.weight"), Dtype::F8_E4M3);
+    assert_eq!(dtype("model.embed_tokens.weight"), Dtype::BF16);
+    assert!(fp8.get("lm_head.weight").is_none());
+}
+
+#[test]
+fn names_of_transformers_need_a_model_that_is_known() {
+    let dir = model();
+    let convert = |line: &str| dir.convert(&format!("{line} --names transformers"));
+    for input in ["model", "model/model.safetensors"] {
+        convert(&format!("{input} out")).fails(2, "--names transformers is for files of GGUF");
+    }
+    convert("model out.gguf --quantize f16").fails(2, "is for files of GGUF");
+    dir.convert("model out --names gguf").fails(2, "[possible values: transformers]");
+    let fixture = crate::other_formats::fixture("gguf/quantised.gguf");
+    fs::copy(fixture, dir.at("in.gguf")).unwrap();
+    let unknown = "tensor \"of.IQ1_M\": it is no tensor of the architecture llama that is known here; \
+                   --drop leaves it out";
+    convert("in.gguf out --dtype f16").fails(1, unknown);
+    convert("in.gguf out --dtype f16 --drop of.*").fails(1, "no tensor is left");
+    let mut writer = Writer::new();
+    writer.metadata("general.architecture", "phi3");
+    let mut file = AtomicFile::create(dir.at("in.gguf"), &quick()).unwrap();
+    writer.write(&file, |_| ()).unwrap();
+    file.commit().unwrap();
+    convert("in.gguf out").fails(1, "in.gguf: general.architecture should be one of llama, qwen2,");
+    assert!(!dir.at("out").exists());
 }

@@ -47,17 +47,17 @@ fn every_kind_of_difference() {
     let (one, two) = ([1.0_f32, 2.0, 4.0], [1.0_f32, 2.5, f32::NAN]);
     file(dir.path(), "a", array(&[3], &one), "old", "pt");
     file(dir.path(), "b", array(&[3], &two), "new", "np");
-    let expected = "   name  A        B        values  max abs  max rel
+    let expected = "   name  differs  A → B    values  max abs  max rel
 ───────────────────────────────────────────────────
 +  new            U8 [1]
--  old   U8 [1]
-~  w     F32 [3]  F32 [3]  2 of 3      inf      inf
+-  old            U8 [1]
+~  w     values   F32 [3]  2 of 3      inf      inf
 
    metadata  A   B
 ───────────────────
 ~  format    pt  np
 
-0 tensors equal, 1 different, 1 only in A, 1 only in B, other metadata
+0 tensors equal, 1 different, 1 only in A, 1 only in B, metadata differs
 ";
     diff(&dir, "").code(1).stdout(expected).stderr("");
     let shown = diff(&dir, "--json").json();
@@ -70,7 +70,9 @@ fn every_kind_of_difference() {
     dir.run("diff a a").success();
     // A filter may match on one side only.
     diff(&dir, "-f new").code(1).stdout(contains("0 tensors equal, 1 only in B"));
-    diff(&dir, "-f none").fails(1, "no tensor matches --filter").stdout("");
+    diff(&dir, "-f none").fails(2, "no tensor matches --filter 'none'; ").stdout("");
+    diff(&dir, "-f new -f none").fails(2, "no tensor matches --filter 'none'; ").stdout("");
+    diff(&dir, "-f new -f none --ignore-unmatched").code(1).stdout(contains("1 only in B"));
 }
 
 #[test]
@@ -109,9 +111,9 @@ fn a_complex_number_is_compared_with_a_real_one() {
 fn equal_means_the_same_bits_unless_there_is_a_tolerance() {
     let minus = [-0.0_f32, 1.0, f32::from_bits(0x7fc0_0001)];
     let dir = two(&[0.0_f32, 1.0, f32::NAN], &minus);
-    let expected = "   name  A        B        values  other bits  max abs  max rel
-───────────────────────────────────────────────────────────────
-~  w     F32 [3]  F32 [3]  0 of 3           2        0        0
+    let expected = "   name  differs  A → B            values  max abs  max rel
+───────────────────────────────────────────────────────────
+~  w     bits     F32 [3]  2 of 3 in bits        0        0
 
 1 tensor equal, 1 different
 ";
@@ -122,6 +124,7 @@ fn equal_means_the_same_bits_unless_there_is_a_tolerance() {
     diff(&dir, "--tolerance 0").success().stdout("2 tensors equal\n");
     diff(&dir, "--relative-tolerance 0").success();
     dir.run("diff a a").success();
+    differs(&two(&[0.0_f32, 1.0], &[-0.0_f32, 2.0]), "", "w .* 1 of 2, 1 in bits +1 +0.5\n");
 }
 
 #[test]
@@ -153,6 +156,137 @@ fn another_shape_is_not_compared() {
     let dir = temp_dir();
     file(dir.path(), "a", array(&[2], &[1_u8, 2]), "x", "pt");
     file(dir.path(), "b", array(&[1, 2], &[1_u8, 2]), "x", "pt");
-    differs(&dir, "", r"~  w     U8 \[2\]  U8 \[1, 2\]\n");
+    differs(&dir, "", r"~  w     shape    U8 \[2\] → \[1, 2\]\n");
     diff(&dir, "-f x").success().stdout("1 tensor equal\n");
+}
+
+/// A script must not take a file that is not there for one that differs.
+#[test]
+fn a_difference_is_1_and_trouble_is_2() {
+    let dir = two(&[1.0_f32], &[2.0_f32]);
+    fs::write(dir.at("broken"), "broken").unwrap();
+    for (args, code) in [("a a", 0), ("a b", 1), ("a gone", 2), ("broken a", 2), ("a", 2)] {
+        for option in ["", " -q", " --headers"] {
+            let code = if (args, option) == ("a b", " --headers") { 0 } else { code };
+            dir.run(&format!("diff {args}{option}")).code(code);
+        }
+    }
+}
+
+#[test]
+fn quiet_prints_nothing_and_ends_at_the_first_difference() {
+    let dir = temp_dir();
+    let long = vec![7_u8; 9_000_000];
+    let mut other = long.clone();
+    other[0] = 8;
+    for (name, values) in [("a", &long), ("b", &other)] {
+        save(dir.at(name), [("w", array(&[9_000_000], values))], &quick()).unwrap();
+    }
+    diff(&dir, "--quiet").code(1).stdout("").stderr("");
+    dir.run("diff -q a a").success().stdout("").stderr("");
+    // What headers decide is not looked for in the data, which is not there.
+    let header = |name: &str, shape: &str| {
+        let header =
+            format!(r#"{{"w":{{"dtype":"U8","shape":{shape},"data_offsets":[0,1099511627776]}}}}"#);
+        raw_file(&dir.at(name), &header, 0);
+        let file = fs::OpenOptions::new().write(true).open(dir.at(name)).unwrap();
+        file.set_len(file.metadata().unwrap().len() + (1 << 40)).is_ok()
+    };
+    if header("a", "[1099511627776]") && header("b", "[2,549755813888]") {
+        let mut command = safetensors();
+        command.timeout(std::time::Duration::from_secs(60)).current_dir(&dir);
+        command.args(["diff", "a", "b", "-q"]).assert().code(1).stdout("");
+    }
+}
+
+#[test]
+fn headers_are_compared_without_the_data() {
+    let dir = temp_dir();
+    file(dir.path(), "a", array(&[2], &[1.0_f32, 2.0]), "x", "pt");
+    file(dir.path(), "b", array(&[2], &[1.0_f32, f32::NAN]), "x", "pt");
+    diff(&dir, "--headers").success().stdout("2 tensors equal in dtype and shape\n");
+    let half = [bf16::ONE; 4];
+    file(dir.path(), "b", array(&[4], &half), "x", "np");
+    let expected = "   name  differs       A → B
+─────────────────────────────────────────
+~  w     dtype, shape  F32 [2] → BF16 [4]
+
+   metadata  A   B
+───────────────────
+~  format    pt  np
+
+1 tensor equal in dtype and shape, 1 different, metadata differs
+";
+    diff(&dir, "--headers").code(1).stdout(expected).stderr("");
+    let json = diff(&dir, "--headers --json").json();
+    assert_eq!(
+        (&json["headers_only"], &json["tensors"][0]["values"]),
+        (&json!(true), &json!(null))
+    );
+    file(dir.path(), "b", array(&[2], &half[..2]), "x", "pt");
+    diff(&dir, "--headers --ignore-dtype").success();
+    diff(&dir, "--headers --tolerance 0").code(2);
+}
+
+#[test]
+fn renamed_tensors_are_compared() {
+    let dir = temp_dir();
+    let values = [1.0_f32, 2.0];
+    let both = |names: [&'static str; 2]| names.map(|name| (name, array(&[2], &values)));
+    save(dir.at("a"), both(["h.0.w", "h.1.w"]), &quick()).unwrap();
+    save(dir.at("b"), both(["model.layers.0.w", "model.layers.1.w"]), &quick()).unwrap();
+    diff(&dir, "").code(1).stdout(contains("0 tensors equal, 2 only in A, 2 only in B"));
+    let renamed = |options: &str| {
+        let mut words = vec!["diff", "a", "b", "--rename", r"^h\.(\d+)", "model.layers.$1"];
+        words.extend(options.split_whitespace());
+        dir.run(&words)
+    };
+    renamed("").success().stdout("2 tensors equal\n");
+    // A pattern is of the new names.
+    renamed("-f model.*.1.w").success().stdout("1 tensor equal\n");
+    renamed("--rename layers same").code(1);
+    dir.run(&["diff", "a", "b", "--rename", r"\d", "n"])
+        .fails(2, r"--rename: h.0.w, h.1.w of A get the same name: h.n.w");
+    diff(&dir, "--rename ( x").fails(2, "--rename: ");
+}
+
+#[test]
+fn stacked_experts_are_compared_with_single_ones() {
+    let dir = temp_dir();
+    let all: Vec<f32> = (0..24_u8).map(f32::from).collect();
+    let single = (0..3).map(|i| (format!("l.0.experts.{i}.w"), array(&[2, 4], &all[i * 8..][..8])));
+    let bias = array(&[3], &all[..3]);
+    let single: Vec<_> = single.chain([("l.0.bias".to_owned(), bias)]).collect();
+    save(dir.at("a"), single, &quick()).unwrap();
+    let stack = |values: &[f32], shape: &[usize]| {
+        let tensors = [("l.0.experts.w", array(shape, values)), ("l.0.bias", bias)];
+        save(dir.at("b"), tensors, &quick()).unwrap();
+    };
+    stack(&all, &[3, 2, 4]);
+    diff(&dir, "").success().stdout("4 tensors equal\n");
+    dir.run("diff b a").success().stdout("4 tensors equal\n");
+    let mut other = all.clone();
+    other[17] = 0.5;
+    stack(&other, &[3, 2, 4]);
+    differs(&dir, "", r"\n~  l.0.experts.2.w  values   F32 \[2, 4\]  1 of 8 ");
+    diff(&dir, "").stdout(contains("3 tensors equal, 1 different\n"));
+    stack(&all, &[3, 4, 2]);
+    differs(&dir, "", r"~  l.0.experts.0.w  shape    F32 \[2, 4\] → \[4, 2\]");
+    // Another number of experts, or of dimensions, is another tensor.
+    for shape in [&[2, 3, 4][..], &[3, 8], &[6, 4]] {
+        stack(&all, shape);
+        diff(&dir, "").code(1).stdout(contains("1 tensor equal, 3 only in A, 1 only in B"));
+    }
+}
+
+/// Sixteen elements of four bits are eight bytes, and each of two experts has four of these.
+#[test]
+fn experts_of_packed_elements_are_whole_bytes() {
+    let dir = temp_dir();
+    let bytes: Vec<u8> = (0..8).collect();
+    let f4 = |shape: &'static [usize], bytes| TensorView::new(Dtype::F4, shape, bytes).unwrap();
+    save(dir.at("b"), [("e.w", f4(&[2, 8], &bytes))], &quick()).unwrap();
+    let single = [("e.0.w", f4(&[8], &bytes[..4])), ("e.1.w", f4(&[8], &bytes[4..]))];
+    save(dir.at("a"), single, &quick()).unwrap();
+    diff(&dir, "").success().stdout("2 tensors equal\n");
 }

@@ -12,10 +12,12 @@ use safetensors_core::save::Order;
 pub(crate) use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 pub(crate) use tempfile::TempDir;
 
-/// The command under test, without the environment's settings of colours.
+/// The command under test, without the environment's settings of colours. Its tables are those for
+/// people, at any width.
 pub(crate) fn safetensors() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
     command
+        .env("COLUMNS", "100000")
         .env_remove("NO_COLOR")
         .env_remove("CLICOLOR_FORCE")
         .env_remove("CLICOLOR")
@@ -259,6 +261,11 @@ pub(crate) trait Dir: AsRef<Path> {
 }
 
 impl<T: AsRef<Path> + ?Sized> Dir for T {}
+
+/// The exit code of a command that fails: that of `diff` is not the one of a difference.
+pub(crate) fn trouble(args: &[&str]) -> i32 {
+    if args[0] == "diff" { 2 } else { 1 }
+}
 
 /// A tensor of these values.
 pub(crate) fn array<'a, T: Element>(shape: &'a [usize], values: &'a [T]) -> TensorView<'a> {

@@ -26,7 +26,7 @@ fn quantised_tensors_are_listed_with_their_types_and_sizes() {
         &["diff", "quantised.gguf", "quantised.gguf"],
         &["extract", "quantised.gguf", "of.Q4_0", "-o", "x.npy"],
     ] {
-        dir.run(args).failure().code(1).stderr(
+        dir.run(args).failure().code(trouble(args)).stderr(
             contains("quantised.gguf: tensor \"of.")
                 .and(contains("convert IN OUT --dequantize f32")),
         );
@@ -170,7 +170,7 @@ fn convert_dequantises_when_it_is_asked_to() {
     let unknown = ["--drop", "of.Q8_[1K]"];
     convert(&unknown).fails(
         1,
-        "quantised.gguf: tensor \"of.IQ1_M\" is quantised as IQ1_M; --dequantize f32 makes numbers",
+        "quantised.gguf: tensor \"of.IQ1_M\" is quantised as IQ1_M; --dtype bf16 makes numbers of it",
     );
     convert(&["--dequantize", "f32"]).fails(
         1,
@@ -188,6 +188,15 @@ fn convert_dequantises_when_it_is_asked_to() {
         assert_eq!(tensor.read().unwrap().bytes(), same.bytes(), "{}", tensor.name());
     }
     assert_eq!(converted.metadata()["general.architecture"], "llama");
+
+    // What no option makes numbers of is refused, also if one makes numbers of others.
+    for options in [&["--cast", "*Q4_K=f16"], &["--cast", "*=keep"]] {
+        convert(&[&unknown[..], options].concat()).fails(1, "tensor \"of.IQ1_M\" is quantised");
+    }
+    convert(&["-f", "*Q4_K", "--cast", "*Q4_K=half"]).quiet();
+    assert_eq!(dir.open("out.safetensors").tensor("of.Q4_K").unwrap().dtype(), Dtype::F16);
+    convert(&[&unknown[..], &["--dtype", "bfloat16"]].concat()).quiet();
+    assert!(dir.open("out.safetensors").tensors().all(|it| it.dtype() == Dtype::BF16));
 
     let args = ["--dequantize", "bf16", "--cast", "*Q4_K=f16"];
     convert(&[&unknown[..], &args].concat()).quiet();

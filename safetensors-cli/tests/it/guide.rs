@@ -16,7 +16,9 @@ fn run(dir: &Path, line: &str) -> String {
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap());
     let line = format!("exec 2>&1; {line}");
-    let output = Command::new("sh").args(["-c", &line]).env("PATH", path).current_dir(dir).output();
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", &line]).env("PATH", path).env("COLUMNS", "100").current_dir(dir);
+    let output = output.output();
     String::from_utf8(output.unwrap().stdout).unwrap()
 }
 

@@ -39,8 +39,8 @@ embed.weight  F32    [2, 3]  24 B
 mask          I64    [2]     16 B
 ";
     for (args, start) in [
-        (&["inspect", "model.safetensors"][..], tree),
-        (&["inspect", "model.safetensors", "--flat"], flat),
+        (&["inspect", "model.safetensors", "--files"][..], tree),
+        (&["inspect", "model.safetensors", "--flat", "--files"], flat),
     ] {
         let mut command = safetensors();
         command.current_dir(dir.path()).args(args);
@@ -105,7 +105,7 @@ fn filter_and_sort() {
     }
     assert_eq!(names("--sort size"), ["11", "1", "10"]);
     dir.run("inspect layers.safetensors -f '*.weights'")
-        .fails(1, "no tensor matches --filter; `safetensors inspect --flat`")
+        .fails(1, "layers.safetensors: no tensor matches --filter '*.weights'; near it: ")
         .stdout("");
     dir.run("inspect layers.safetensors -f [").code(2);
 }
@@ -194,16 +194,23 @@ metadata  value
 ───────────────
 format    pt
 
-file                                    tensors   size  header  padding  data at  aligned to
-────────────────────────────────────────────────────────────────────────────────────────────
-model/model-00001-of-00002.safetensors        1  104 B    88 B      3 B       96        32 B
-model/model-00002-of-00002.safetensors        1  102 B    88 B      1 B       96        32 B
+";
+    let listed = "\
+file                              tensors   size  header  padding  data at  aligned to
+──────────────────────────────────────────────────────────────────────────────────────
+model-00001-of-00002.safetensors        1  104 B    88 B      3 B       96        32 B
+model-00002-of-00002.safetensors        1  102 B    88 B      1 B       96        32 B
 
 index: model/model.safetensors.index.json
 ";
+    let line = "model/model.safetensors.index.json: 2 files, 206 B\n";
     for path in ["model", "model/model.safetensors.index.json"] {
-        let run = dir.run(&["inspect", "--flat", &native(path)]);
-        run.success().stdout(native(expected)).stderr("");
+        for (option, files) in [("--flat", line), ("--flat --files", listed)] {
+            let path = native(path);
+            let args: Vec<_> = ["inspect", &path].into_iter().chain(option.split(' ')).collect();
+            let run = dir.run(&args);
+            run.success().stdout(native(&format!("{expected}{files}"))).stderr("");
+        }
     }
 }
 
@@ -220,9 +227,7 @@ total        0           0   0 B
 
 no metadata
 
-file              tensors  size  header  padding  data at  aligned to
-─────────────────────────────────────────────────────────────────────
-none.safetensors        0  10 B     2 B      0 B       10         2 B
+none.safetensors: 1 file, 10 B
 ";
     dir.run("inspect none.safetensors").success().stdout(expected).stderr("");
 }
@@ -253,11 +258,19 @@ total        3           7  11 B
 
 no metadata
 
+";
+    let line = "odd.safetensors: 1 file, 200 B, 1 tensor misaligned\n";
+    let listed = "\
 file             tensors   size  header  padding  data at  aligned to  misaligned
 ─────────────────────────────────────────────────────────────────────────────────
 odd.safetensors        3  200 B   181 B      0 B      189         1 B    1 tensor
 ";
-    dir.run("inspect --flat odd.safetensors").success().stdout(expected).stderr("");
+    for (args, files) in [
+        ("inspect --flat odd.safetensors", line),
+        ("inspect --flat --files odd.safetensors", listed),
+    ] {
+        dir.run(args).success().stdout(format!("{expected}{files}")).stderr("");
+    }
 }
 
 #[test]
@@ -288,4 +301,98 @@ fn what_cannot_be_shown_is_an_error_and_nothing_else() {
     }
     small_file(dir.path(), "second.safetensors");
     dir.run("inspect .").fails(1, "\"bad.safetensors\", \"second.safetensors\"").stdout("");
+}
+
+#[test]
+fn the_largest_tensors_are_shown_alone() {
+    let dir = temp_dir();
+    layers(dir.path());
+    let rows = |args: &str| {
+        let shown = dir.run(&format!("inspect layers.safetensors {args}")).quiet().out();
+        let (table, rest) = shown.split_once("\n\n").unwrap();
+        let names = table.lines().skip(2).map(|row| row.split(' ').next().unwrap().to_owned());
+        (names.collect::<Vec<_>>().join(" "), rest.to_owned())
+    };
+    let largest = "head model.layers.11.mlp.up.weight model.layers.0.mlp.up.weight";
+    let shown = (largest.to_owned(), "3 of 25 tensors shown, 32 B\n".to_owned());
+    assert_eq!(rows("--top 3"), shown);
+    assert_eq!(rows("--top 3 --flat"), shown);
+    let last =
+        ("model.layers.0.mlp.up.weight".to_owned(), "1 of 25 tensors shown, 8 B\n".to_owned());
+    assert_eq!(rows("--top 1 --sort name -f 'model.*'"), last);
+    // More than there are is all of them.
+    assert!(rows("--top 999").1.starts_with("25 of 25 tensors shown"));
+    for wrong in ["--top 0", "--top x", "--top 1 -d1", "--top 1 --json", "--summary --top 1"] {
+        dir.run(&format!("inspect layers.safetensors {wrong}")).code(2).stdout("");
+    }
+}
+
+#[test]
+fn several_checkpoints_take_a_line_each_in_the_order_of_their_numbers() {
+    let dir = temp_dir();
+    for step in [9, 100, 1000, 20] {
+        fs::create_dir(dir.at(format!("step-{step}"))).unwrap();
+        small_file(&dir.at(format!("step-{step}")), "model.safetensors");
+    }
+    dir.write("bad.safetensors", "bad");
+    let expected = native(
+        "\
+checkpoint                     tensors  parameters  size  stored as
+───────────────────────────────────────────────────────────────────
+./step-9/model.safetensors           2           8  40 B  F32, I64
+./step-20/model.safetensors          2           8  40 B  F32, I64
+./step-100/model.safetensors         2           8  40 B  F32, I64
+./step-1000/model.safetensors        2           8  40 B  F32, I64
+
+5 inputs: 4 shown, 1 not; 8 tensors, 32 parameters, 160 B
+",
+    );
+    let run = dir.run("inspect -r .").code(1).stderr(contains("bad.safetensors: "));
+    let shown = run.out();
+    assert_eq!(shown, expected);
+    // One has a line on request, and several have all of it on request.
+    let one = "step-9            2           8  40 B  F32, I64\n";
+    dir.run("inspect --summary step-9").success().stdout(ends_with(one));
+    dir.run("inspect --summary step-9 -f mask")
+        .success()
+        .stdout(ends_with("  1           2  16 B  I64\n"));
+    dir.run("inspect --summary bad.safetensors").fails(1, "bad.safetensors: ").stdout("");
+    for more in ["--flat", "-d9", "--files", "--sort size", "--top 1"] {
+        let run = dir.run(&format!("inspect {more} step-9 step-20")).quiet();
+        assert!(run.out().starts_with("step-9:\n"), "{more}");
+    }
+}
+
+#[test]
+fn a_quantised_weight_counts_its_numbers_and_has_the_name_of_its_scheme() {
+    let dir = temp_dir();
+    let values = [0.5_f32; 32 * 64];
+    save(dir.at("plain.safetensors"), [("a.q_proj.weight", array(&[32, 64], &values))], &quick())
+        .unwrap();
+    for (scheme, name) in [
+        ("fp8-block128", "fp8"),
+        ("fp8-channel", "fp8"),
+        ("int8-channel", "int8"),
+        ("nvfp4", "nvfp4"),
+        ("mxfp4", "mxfp4"),
+    ] {
+        fs::create_dir(dir.at(scheme)).unwrap();
+        let out = format!("{scheme}/model.safetensors");
+        dir.convert(&["plain.safetensors", &*out, "--quantize", scheme]).success();
+        let json = dir.run(&["inspect", "--json", &out]).quiet().json();
+        assert_eq!(json["quantized_weights"][0]["scheme"], name);
+        assert_eq!(json["quantized_weights"][0]["parameters"], 2048);
+        assert_eq!(json["total"]["parameters"], 2048, "{scheme}");
+        let shown = dir.run(&["inspect", &out]).quiet().out();
+        let row = format!("\n{name:<12}        1       2,048  ");
+        assert!(shown.contains("\nquantised as  weights  parameters  "), "{shown}");
+        assert!(shown.contains(&row) && shown.contains("  bits each\n"), "{shown}");
+        let codes = shown
+            .lines()
+            .find(|line| line.contains("  [32, 64] ") || line.contains("─ weight_packed "))
+            .unwrap();
+        assert!(codes.contains("  2,048  "), "{shown}");
+        let summary = dir.run(&["inspect", "--summary", &out]).out();
+        assert!(summary.ends_with(&format!("  {name}\n")), "{summary}");
+    }
 }

@@ -202,7 +202,7 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
     let codes = text(&dir.at("codes"));
     dir.convert(&[&*model, &*codes, "--quantize", "int8-channel"]).success();
     let cases: [(&[&str], &str); 7] = [
-        (&[&*codes, "out.safetensors"], " as 8-bit with scales; --dequantize f32 does that\n"),
+        (&[&*codes, "out.safetensors"], " as int8; --dequantize f32 does that\n"),
         (&[&*quantised, "out.safetensors"], "which the checkpoint does not have"),
         (&[&*model, &*model, "out.safetensors"], "--lora is for one IN"),
         (&[&*model, "out.safetensors", "--lora", missing.to_str().unwrap()], "missing"),

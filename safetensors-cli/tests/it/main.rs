@@ -25,6 +25,7 @@ mod existing;
 mod extract;
 #[cfg(target_os = "linux")]
 mod faults;
+mod fits;
 mod fixtures;
 mod gguf;
 #[cfg(target_os = "linux")]
@@ -62,6 +63,7 @@ mod sign;
 mod signals;
 mod stats;
 mod stdin;
+mod stored;
 mod streams;
 #[cfg(unix)]
 mod terminal;

@@ -28,7 +28,9 @@ fn inspect_shows_what_is_in_a_file() {
     let shown = output(dir.path(), "inspect tied.pt");
     assert!(shown.contains("lm_head.weight  F32    [4, 3]        1          12  48 B"), "{shown}");
     assert!(shown.contains("model.embed.weight  lm_head.weight\n"), "{shown}");
-    assert!(shown.contains("tied.pt  PyTorch        5  "), "{shown}");
+    assert!(shown.contains("\ntied.pt: 1 file, ") && shown.contains(", PyTorch\n"), "{shown}");
+    let listed = output(dir.path(), "inspect --files tied.pt");
+    assert!(listed.contains("tied.pt  PyTorch        5  "), "{listed}");
 
     // A type that the format lacks is shown by its own name.
     let shown = output(dir.path(), "inspect --flat complex128.pt");
@@ -116,10 +118,32 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
 }
 
 #[test]
+fn a_directory_with_one_file_of_another_format_opens_as_it() {
+    let part = |number| format!("gguf/split-0000{number}-of-00003.gguf");
+    let parts = [part(1), part(2), part(3)];
+    for (names, opened, shown) in [
+        (&["gguf/plain.gguf"][..], "plain.gguf", "8 tensors equal"),
+        (&["stored.npz"], "stored.npz", " tensors equal"),
+        (&["pytorch/tied.pt"], "tied.pt", "5 tensors equal"),
+        (&parts.each_ref().map(String::as_str), "split-00002-of-00003.gguf", "3 tensors equal"),
+    ] {
+        let dir = with(names);
+        dir.write("config.json", "{}");
+        dir.write(".hidden.pt", "");
+        dir.run(&["diff", ".", opened]).shows(shown);
+        dir.convert(". out").success();
+        dir.run(&["diff", "out", opened, "--ignore-metadata"]).shows(shown);
+        // Of two, none is taken.
+        fs::remove_dir_all(dir.at("out")).unwrap();
+        dir.write("other.npz", "");
+        dir.run("inspect .").fails(1, "\"other.npz\"").fails(1, "; name a file");
+    }
+}
+
+#[test]
 fn a_file_of_pytorch_does_not_stand_in_for_shards_without_an_index() {
     let dir = with(&["pytorch/tied.pt"]);
-    let hint = "expected a checkpoint, found \"tied.pt\"; name a file";
-    dir.run("inspect .").fails(1, hint);
+    dir.run("inspect .").success();
     fs::rename(dir.at("tied.pt"), dir.at("pytorch_model.bin")).unwrap();
     dir.run("inspect .").success();
     dir.run("verify .").shows("5 tensors");
@@ -205,7 +229,7 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
         let is_named = contains("tensor \"typed\": a tensor inside")
             .and(contains("tensor \"wide\": the elements are complex128"));
         let shows = contains(shows);
-        dir.run(args).code(1).stdout(shows).stderr(is_named);
+        dir.run(args).code(trouble(args)).stdout(shows).stderr(is_named);
     };
     all(&["stats", "--bins", "0", "arrays.pt"], "fine     F32");
     all(&["digest", "arrays.pt"], "  fine\n");

@@ -116,3 +116,55 @@ fn hostile_names_are_escaped() {
     let refused = dir.run("plan hostile.safetensors -w 1").code(1);
     assert!(is_plain(text(&refused.get_output().stderr)));
 }
+
+/// A layer of attention with four heads of two numbers, and two heads of keys and values.
+fn attention(dir: &Path) {
+    let values = [0.5_f32; 64];
+    let tensors = [("q_proj", [8, 8]), ("k_proj", [4, 8]), ("v_proj", [4, 8]), ("o_proj", [8, 8])];
+    let tensors = tensors.each_ref().map(|(name, shape)| {
+        let name = format!("model.layers.0.self_attn.{name}.weight");
+        (name, array(shape, &values[..shape[0] * shape[1]]))
+    });
+    save(dir.at("model.safetensors"), tensors, &quick()).unwrap();
+}
+
+#[test]
+fn a_rank_that_gets_a_part_of_a_head_is_a_warning_with_a_rule_that_helps() {
+    let dir = temp_dir();
+    attention(dir.path());
+    let config = r#"{"num_attention_heads": 4, "num_key_value_heads": 2}"#;
+    let [k, v] = ["k", "v"].map(|name| format!("model.layers.0.self_attn.{name}_proj.weight"));
+    let shared = format!(
+        "warning: a rank gets a part of a head: 2 heads among 4 ranks: {k}, {v}; \
+         --rule 'NAME=shared:0:2' has ranks share whole heads\n"
+    );
+    // Without settings, nobody knows the heads.
+    dir.run("plan . -w 4").quiet();
+    dir.write("config.json", config);
+    dir.run("plan . -w 2").quiet();
+    dir.run("plan . -w 4").success().stderr(shared.clone());
+    dir.run("plan . -w 4 --rule *.{k,v}_proj.weight=shared:0:2").quiet();
+    dir.run("plan . -w 4 --rule *.{k,v}_proj.weight=replicate").quiet();
+    // Also of a saved plan, and of rows and columns that are no whole heads.
+    dir.run("plan . -w 4 -o plan.json").success();
+    dir.run("plan . --from plan.json").success().stderr(shared);
+    let all = dir.run("plan . -w 8 --rule *.{k,v}_proj.weight=replicate").success();
+    let (all, heads) = (all.err(), "4 heads among 8 ranks");
+    assert!(
+        all.contains(&format!(
+            "{heads}: model.layers.0.self_attn.q_proj.weight; --rule 'NAME=shared:0:4'"
+        )),
+        "{all}"
+    );
+    assert!(
+        all.contains(&format!(
+            "{heads}: model.layers.0.self_attn.o_proj.weight; --rule 'NAME=shared:1:4'"
+        )),
+        "{all}"
+    );
+    dir.run("plan . -w 2 --rule *.k_proj.weight=offsets:0:0,1,4").success().stderr(
+        format!("warning: a rank gets a part of a head: 2 heads among 2 ranks: {k}; --rule 'NAME=shared:0:2' has ranks share whole heads\n"));
+    // Settings that are none do not stop a plan.
+    dir.write("config.json", "{");
+    dir.run("plan . -w 4").quiet();
+}

@@ -231,7 +231,7 @@ fn what_is_refused() {
     fails(&fp8("a.npz"), 2, "NumPy's files and burnpack cannot say");
     fails(&[&fp8("out")[..], &["--ranks", "2"]].concat(), 2, "does not go with --ranks");
     fails(&[&fp8("out")[..], &["--keep-quantized"]].concat(), 2, "cannot be used with");
-    fails(&["model", "out", "--quantize", "fp8"], 2, "fp8-block128");
+    fails(&["model", "out", "--quantize", "fp9"], 2, "fp8-block128");
     fails(&["model", "out", "--cast", "*=quantize"], 2, "needs --quantize SCHEME");
     fails(&["model", "out", "--report"], 2, "--quantize <SCHEME>");
     let norm = ["--cast", "*norm*=quantize"];

@@ -25,6 +25,7 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("inspect", &["inspect", "--json", "--recursive", "shards"], 0),
     ("verify", &["verify", "--json", "small.safetensors", "shards", "cut.safetensors"], 1),
     ("verify", &["verify", "--json", "--digests", "array.npy"], 0),
+    ("verify", &["verify", "--json", "--finite", "odd.safetensors", "gone"], 1),
     ("verify", &["verify", "--json", "--strict", "--digests", "odd.safetensors"], 1),
     #[cfg(feature = "sign")]
     ("verify-signature", &["verify", "--json", "signed", "--signature", "sig", "--key", "pub"], 0),
@@ -42,7 +43,8 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("stats", &["stats", "--json", "arrays.pt"], 1),
     ("diff", &["diff", "--json", "small.safetensors", "small.safetensors"], 0),
     ("diff", &["diff", "--json", "small.safetensors", "odd.safetensors"], 1),
-    ("diff", &["diff", "--json", "arrays.pt", "arrays.pt"], 1),
+    ("diff", &["diff", "--json", "--headers", "small.safetensors", "odd.safetensors"], 1),
+    ("diff", &["diff", "--json", "arrays.pt", "arrays.pt"], 2),
     ("inspect", &["inspect", "--json", "delta"], 0),
     ("inspect", &["inspect", "--json", "delta", "small.safetensors"], 0),
     ("verify", &["verify", "--json", "delta"], 0),

@@ -117,14 +117,69 @@ fn no_table_is_wider_than_its_terminal() {
 }
 
 #[test]
-fn the_variable_sets_the_width_of_a_terminal_and_not_of_a_pipe() {
+fn differences_at_80_columns_say_what_differs() {
+    let dir = temp_dir();
+    let name = |i: usize| format!("model.layers.{i}.self_attention.query_projection.weight");
+    let values = vec![0.5_f32; 150_000];
+    let half = vec![half::bf16::from_f32(0.5); 150_000];
+    let minus: Vec<f32> = values.iter().map(|it| -it).collect();
+    let shape = [300, 500];
+    let a = [0, 1, 2].map(|i| (name(i), array(&shape, &values)));
+    save(dir.at("a"), a, &quick()).unwrap();
+    let b = [
+        (name(0), array(&shape, &half)),
+        (name(1), array(&[500, 300], &values)),
+        (name(2), array(&shape, &minus)),
+    ];
+    save(dir.at("b"), b, &quick()).unwrap();
+    let expected = "\
+   name                                                   differs  …
+────────────────────────────────────────────────────────────────────
+~  model.layers.0.self_attention.query_projection.weight  dtype
+~  model.layers.1.self_attention.query_projection.weight  shape
+~  model.layers.2.self_attention.query_projection.weight  values
+
+0 tensors equal, 3 different
+";
+    let shown = Terminal::new(24, 80).run(dir.path(), &["diff", "a", "b"]).last;
+    assert_eq!(shown.trim_start(), expected.trim_start());
+}
+
+#[test]
+fn a_pipe_gets_tabs_and_whole_names_unless_the_variable_says_that_a_person_reads() {
     let dir = temp_dir();
     minilm(dir.path());
+    long(dir.path());
     let args = ["inspect", "minilm.safetensors", "--no-pager"];
+    let piped = |args: &[&str], columns: Option<&str>| {
+        let mut command = safetensors();
+        command.current_dir(dir.path()).args(args).env_remove("COLUMNS");
+        columns.map(|columns| command.env("COLUMNS", columns));
+        command.assert().quiet().out()
+    };
     let told = Terminal::new(100, 160).env("COLUMNS", "60").run(dir.path(), &args);
     assert_eq!(told.last, on(100, 60, dir.path(), &args).last);
-    let wide = on(100, 200, dir.path(), &args).last;
-    let mut piped = safetensors();
-    piped.current_dir(dir.path()).args(args).env("COLUMNS", "60");
-    piped.assert().success().stdout(wide);
+    assert_eq!(piped(&args, Some("60")), told.last);
+    let shown = piped(&args, None);
+    for line in [
+        "module\tdtype\tshape\ttensors\tparameters\tsize",
+        "pooler.dense\t\t\t2\t147,840\t591.4 kB",
+    ] {
+        assert!(shown.lines().any(|it| it == line), "{line} {shown}");
+    }
+    assert!(!shown.contains("───"), "{shown}");
+    let flat = piped(&["inspect", "--flat", "long.safetensors"], None);
+    let name = format!("{}.weight", "x".repeat(10_000));
+    let value = format!("log\t{}", "v".repeat(5000));
+    for whole in [&format!("{name}\tF32\t[2, 3]\t24 B"), &value] {
+        assert!(flat.lines().any(|line| line == whole));
+    }
+    // A message stays short.
+    let missing = safetensors()
+        .current_dir(dir.path())
+        .env_remove("COLUMNS")
+        .args(["show", "long.safetensors", "xx.weight"])
+        .assert()
+        .err();
+    assert!(missing.len() < 1000, "{}", missing.len());
 }

@@ -38,7 +38,7 @@ sha256:047dbf5366372631ba7e3e02520e651446b899c96c4b64663bac378a298a7bf7  model-0
 2 inputs: 2 shown; 4 tensors, 13 parameters, 54 B
 ";
     dir.run("digest a.safetensors deep/b").success().stdout(expected).stderr("");
-    let shown = dir.run("inspect deep/b a.safetensors").quiet().out();
+    let shown = dir.run("inspect -d9 deep/b a.safetensors").quiet().out();
     let one = |path| dir.run(&["inspect", path]).out();
     let expected = format!(
         "deep/b:\n{}\na.safetensors:\n{}\n2 inputs: 2 shown; 4 tensors, 13 parameters, 54 B\n",
@@ -53,8 +53,9 @@ fn one_that_fails_does_not_stop_the_others() {
     let dir = temp_dir();
     inputs(dir.path());
     for command in ["inspect", "digest"] {
-        let args = [command, "bad.safetensors", "a.safetensors", "missing", "deep/b"];
-        let output = dir.run(&args).code(1).get_output().clone();
+        let in_full = if command == "inspect" { "inspect --sort name" } else { command };
+        let args = format!("{in_full} bad.safetensors a.safetensors missing deep/b");
+        let output = dir.run(&*args).code(1).get_output().clone();
         let (shown, errors) = (text(&output.stdout), text(&output.stderr));
         assert!(shown.starts_with("a.safetensors:\n") && shown.contains("\ndeep/b:\n"), "{shown}");
         assert!(
@@ -71,7 +72,7 @@ fn one_that_fails_does_not_stop_the_others() {
             .stderr(format!("error: {BAD}\nerror: {BAD}\n"));
     }
     // A filter that matches in one of them only.
-    let output = dir.run("inspect -f mask deep/b a.safetensors").code(1);
+    let output = dir.run("inspect -d9 -f mask deep/b a.safetensors").code(1);
     let output = output.get_output();
     assert!(text(&output.stdout).starts_with("a.safetensors:\n"), "{output:?}");
     assert!(text(&output.stderr).contains("no tensor matches --filter"), "{output:?}");

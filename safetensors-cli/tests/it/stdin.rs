@@ -22,7 +22,7 @@ fn it_has_a_name_in_tables_and_errors() {
     fs::write(&bad, b"bad").unwrap();
     for run in [redirected, piped] {
         let shown = run(&["inspect", "-"], &good);
-        assert!(text(&shown.stdout).contains("\nstandard input        2 "), "{shown:?}");
+        assert!(text(&shown.stdout).contains("\nstandard input: 1 file, "), "{shown:?}");
         let shown = run(&["verify", "-"], &good);
         assert_eq!(text(&shown.stdout), "standard input: ok, 2 tensors, 8 parameters, 40 B\n");
         let json = run(&["inspect", "-", "--json"], &good);

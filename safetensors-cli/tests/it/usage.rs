@@ -212,7 +212,7 @@ fn addresses_need_a_feature() {
         &["download", "owner/name"],
         &["cache", "list"],
     ] {
-        let said = dir.run(args).code(1).err();
+        let said = dir.run(args).code(trouble(args)).err();
         assert!(said.contains("was built without addresses and downloads"), "{said}");
         assert!(said.contains("--features remote") && !said.contains("secret"), "{said}");
     }

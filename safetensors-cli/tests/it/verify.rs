@@ -8,7 +8,7 @@ fn a_directory_an_index_and_several_paths() {
     let file = small_file(single.path(), "any-name.safetensors");
     let index = sharded(several.path());
     let expected = format!(
-        "{}: ok, 2 tensors, 8 parameters, 40 B\n{}: ok, {}\n\n2 checked: 2 sound; 54 B\n",
+        "{}: ok, 2 tensors, 8 parameters, 40 B\n{}: ok, {}\n\n2 checked: 2 ok; 54 B\n",
         file.display(),
         index.display(),
         "2 shards, 2 tensors, 5 parameters, 14 B",
@@ -34,7 +34,7 @@ fn directories_are_searched_and_shards_checked_once() {
 ./b/deep/er/x.safetensors: ok, 2 tensors, 8 parameters, 40 B
 ./b/deep/model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 14 B
 
-4 checked: 3 sound, 1 not; 94 B
+4 checked: 3 ok, 1 failed; 94 B
 ";
     dir.run("verify .")
         .code(1)
@@ -45,7 +45,7 @@ fn directories_are_searched_and_shards_checked_once() {
     let one = r#"{"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#;
     raw_file(&dir.at("one.safetensors"), one, 4);
     let expected = "none.safetensors: ok, 0 tensors, 0 parameters, 0 B\n\
-                    one.safetensors: ok, 1 tensor, 1 parameter, 4 B\n\n2 checked: 2 sound; 4 B\n";
+                    one.safetensors: ok, 1 tensor, 1 parameter, 4 B\n\n2 checked: 2 ok; 4 B\n";
     dir.run("verify none.safetensors one.safetensors").quiet().stdout(expected);
 }
 
@@ -145,7 +145,7 @@ error: escape.safetensors.index.json: the index is malformed: \"../x.safetensors
 "
     );
     let all = dir.run(&format!("verify {names}")).code(1);
-    all.stdout("\n8 checked: 0 sound, 8 not; 0 B\n").stderr(expected.clone());
+    all.stdout("\n8 checked: 0 ok, 8 failed; 0 B\n").stderr(expected.clone());
     for (name, line) in names.split(' ').zip(expected.lines()) {
         dir.run(&["verify", name]).code(1).stdout("").stderr(format!("{line}\n"));
     }
@@ -163,7 +163,7 @@ fn numbered_shards_without_an_index_are_not_sound() {
     dir.run("verify m").code(1).stderr(native(error)).stdout(native(
         "m/model-00001-of-00002.safetensors: ok, 1 tensor, 2 parameters, 8 B\n\
          m/model-00002-of-00002.safetensors: ok, 1 tensor, 3 parameters, 6 B\n\n\
-         3 checked: 2 sound, 1 not; 14 B\n",
+         3 checked: 2 ok, 1 failed; 14 B\n",
     ));
     dir.run("inspect m").code(1);
     // One that is named is checked for what it is.
@@ -186,9 +186,170 @@ fn a_broken_shard_is_reported_once() {
     for broken in [&bytes[..bytes.len() - 1], &bytes[..20], b"", b"\x02\0\0\0\0\0\0\0[]"] {
         fs::write(&shard, broken).unwrap();
         let name = "model-00002-of-00002.safetensors: ";
-        dir.run("verify .").code(1).stdout(contains("2 checked: 1 sound, 1 not")).stderr(
+        dir.run("verify .").code(1).stdout("").stderr(
             contains(name).and(predicate::function(|text: &str| text.lines().count() == 1)),
         );
+    }
+}
+
+/// Five shards of one tensor each, `a` to `e`, with their digests.
+fn five_shards(dir: &Path) {
+    let shard = |name: char| format!("{name}.safetensors");
+    let names = ['a', 'b', 'c', 'd', 'e'];
+    for name in names {
+        let values = [name as u8 as f32, 1.0];
+        let tensors = [(name.to_string(), array(&[2], &values))];
+        save(dir.join(shard(name)), tensors, &quick().digests(true)).unwrap();
+    }
+    let map: Vec<_> = names.map(|it| format!(r#""{it}": "{}""#, shard(it))).into();
+    let map = format!(r#"{{"weight_map": {{{}}}}}"#, map.join(","));
+    fs::write(dir.join("model.safetensors.index.json"), map).unwrap();
+}
+
+#[test]
+fn all_faults_of_all_shards_are_told_in_one_run() {
+    let dir = temp_dir();
+    five_shards(dir.path());
+    let b = dir.read("b.safetensors");
+    dir.write("a.safetensors", &b[..b.len() - 1]);
+    fs::remove_file(dir.at("c.safetensors")).unwrap();
+    dir.write("d.safetensors", &b);
+    let mut e = dir.read("e.safetensors");
+    *e.last_mut().unwrap() ^= 1;
+    dir.write("e.safetensors", e);
+    let kinds = |options: &str| {
+        let json = dir.run(&format!("verify --json . {options}")).code(1).stderr("").json();
+        assert_eq!((&json["checked"], &json["failed"]), (&1.into(), &1.into()));
+        let result = &json["results"][0];
+        assert_eq!(result["error"], result["faults"][0]["error"]);
+        let faults = result["faults"].as_array().unwrap().iter();
+        let words = faults.map(|fault| {
+            let file = fault["file"].as_str().unwrap().rsplit(['/', '\\']).next().unwrap();
+            format!("{} {file} {}", fault["kind"], fault["tensor"]).replace('"', "")
+        });
+        words.collect::<Vec<_>>().join(", ")
+    };
+    let headers = "truncated a.safetensors b, missing c.safetensors c, \
+                   index model.safetensors.index.json d";
+    assert_eq!(kinds(""), headers);
+    // The data of the shards that open is read all the same.
+    assert_eq!(kinds("--digests"), format!("{headers}, digest e.safetensors e"));
+    let lines = dir.run("verify .").code(1).stdout("").err();
+    assert_eq!(lines.lines().count(), 3, "{lines}");
+}
+
+#[test]
+fn every_changed_tensor_of_every_shard_is_told() {
+    let dir = temp_dir();
+    five_shards(dir.path());
+    for name in ["a.safetensors", "e.safetensors"] {
+        let mut bytes = dir.read(name);
+        *bytes.last_mut().unwrap() ^= 1;
+        dir.write(name, bytes);
+    }
+    let changed =
+        matches("^error: [^\n]*tensor \"a\": [^\n]*\nerror: [^\n]*tensor \"e\": [^\n]*\n$");
+    dir.run("verify --digests .").code(1).stdout("").stderr(changed);
+    let json = dir.run("verify --digests --json .").json();
+    assert_eq!(json["results"][0]["digests"], 3);
+}
+
+#[test]
+fn shards_without_digests_are_one_warning() {
+    let dir = temp_dir();
+    sharded(dir.path());
+    let warning = |count: &str| {
+        let rest = "record digests; `safetensors digest --record` writes them\n";
+        native(&format!("warning: ./model.safetensors.index.json: {count} {rest}"))
+    };
+    dir.run("verify --digests .").success().stderr(warning("0 of 2 files"));
+    dir.run("digest --record model-00001-of-00002.safetensors").success();
+    dir.run("verify --digests .").success().stderr(warning("1 of 2 files"));
+    dir.run("verify --digests --strict .").code(1);
+}
+
+#[test]
+fn nan_and_infinity_are_faults_where_they_are_asked_for() {
+    let dir = temp_dir();
+    let mut long = vec![0.5_f32; 700_000];
+    long[650_001] = f32::NEG_INFINITY;
+    long[699_999] = f32::NAN;
+    let half = [half::f16::ONE, half::f16::NAN].map(half::f16::to_bits);
+    let half: Vec<_> = half.iter().flat_map(|it| it.to_le_bytes()).collect();
+    let complex: Vec<_> =
+        [1.0, 2.0, 3.0, f32::INFINITY].into_iter().flat_map(f32::to_le_bytes).collect();
+    let tensors = [
+        ("long", array(&[700, 1000], &long)),
+        ("half", TensorView::new(Dtype::F16, &[2], &half).unwrap()),
+        ("complex", TensorView::new(Dtype::C64, &[2], &complex).unwrap()),
+        ("sound", array(&[2], &[f64::MAX, -0.0])),
+        ("number", array(&[1], &[u32::MAX])),
+    ];
+    save(dir.at("x.safetensors"), tensors, &quick()).unwrap();
+    dir.run("verify x.safetensors").quiet();
+    let faults = "\
+error: x.safetensors: tensor \"complex\": 1 of 2 values NaN or infinite; the first, [1], is inf
+error: x.safetensors: tensor \"half\": 1 of 2 values NaN or infinite; the first, [1], is NaN
+error: x.safetensors: tensor \"long\": 2 of 700,000 values NaN or infinite; the first, [650, 1], is -inf
+";
+    let told = dir.run("verify --finite x.safetensors").code(1).stdout("").err();
+    let mut told: Vec<_> = told.lines().collect();
+    told.sort_unstable();
+    assert_eq!(told, faults.lines().collect::<Vec<_>>());
+    let fault =
+        dir.run("verify --finite --json x.safetensors").json()["results"][0]["faults"][0].clone();
+    assert_eq!((&fault["kind"], &fault["file"]), (&"not_finite".into(), &"x.safetensors".into()));
+    small_file(dir.path(), "good.safetensors");
+    dir.run("verify --finite good.safetensors").quiet();
+}
+
+#[test]
+fn files_of_other_formats_in_a_directory_are_counted() {
+    let dir = temp_dir();
+    small_file(dir.path(), "model.safetensors");
+    fs::create_dir(dir.at("sub")).unwrap();
+    for name in ["evil.bin", "a.gguf", "config.json", "README.md", ".hidden.pt", "sub/x.onnx"] {
+        dir.write(name, "");
+    }
+    let names = native("./a.gguf, ./evil.bin, ./sub/x.onnx");
+    let expected = native("./model.safetensors: ok, 2 tensors, 8 parameters, 40 B\n");
+    let line = format!("3 other files not checked; name one to check it: {names}\n");
+    // The option of other commands changes nothing.
+    for search in ["verify .", "verify -r .", "verify --recursive ."] {
+        dir.run(search).success().stdout(format!("{expected}{line}")).stderr("");
+    }
+    dir.run("verify --quiet .").success().stdout("");
+    assert_eq!(dir.run("verify --json .").json()["other_files"], 3);
+    // One that is named is checked.
+    dir.run("verify . a.gguf").code(1).stdout(contains("2 other files not checked"));
+}
+
+#[test]
+fn programs_get_a_kind_for_each_fault() {
+    let dir = temp_dir();
+    let tensor = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    raw_file(&dir.at("cut"), tensor, 3);
+    raw_file(&dir.at("long"), tensor, 5);
+    raw_file(&dir.at("header"), &tensor.replace("F32", "F31"), 4);
+    dir.write("short", "abc");
+    dir.write("page", "<!doctype html><title>Sign in</title>");
+    dir.write("model.safetensors.index.json", r#"{"weight_map": 3}"#);
+    fs::create_dir(dir.at("empty")).unwrap();
+    fs::copy(crate::other_formats::fixture("stored.npz"), dir.at("x.safetensors")).unwrap();
+    for (path, kind) in [
+        ("cut", "truncated"),
+        ("short", "truncated"),
+        ("long", "trailing"),
+        ("header", "header"),
+        ("page", "format"),
+        ("x.safetensors", "format"),
+        ("model.safetensors.index.json", "index"),
+        ("gone", "missing"),
+        ("empty", "missing"),
+    ] {
+        let json = dir.run(&["verify", "--json", path]).code(1).json();
+        let fault = &json["results"][0]["faults"][0];
+        assert_eq!((&fault["kind"], &fault["file"]), (&kind.into(), &path.into()), "{json:#}");
     }
 }
 

@@ -32,7 +32,7 @@ fn a_shard_that_the_index_names_in_other_case_is_checked_once() {
             "./model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 14 B\n";
         run.success().stdout(native(expected)).stderr("");
     } else {
-        run.code(1).stdout(contains("3 checked: 2 sound, 1 not"));
+        run.code(1).stdout(contains("2 checked: 1 ok, 1 failed"));
     }
 }
 
@@ -66,7 +66,7 @@ fn a_link_that_leads_nowhere_is_not_passed_over() {
     let mut command = safetensors();
     let error = matches("^error: ./model.safetensors: No such file[^\n]*\n$");
     let command = command.current_dir(dir.path()).args(["verify", "."]).assert();
-    command.code(1).stdout(contains("2 checked: 1 sound, 1 not")).stderr(error);
+    command.code(1).stdout(contains("2 checked: 1 ok, 1 failed")).stderr(error);
 }
 
 #[cfg(unix)]
@@ -86,7 +86,7 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
     let Ok(output) = verify(".") else { return };
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr), "error: ./secret: Permission denied (os error 13)\n");
-    let expected = "./good.safetensors: ok, 2 tensors, 8 parameters, 40 B\n\n2 checked: 1 sound, 1 not; 40 B\n";
+    let expected = "./good.safetensors: ok, 2 tensors, 8 parameters, 40 B\n\n2 checked: 1 ok, 1 failed; 40 B\n";
     assert_eq!(text(&output.stdout), expected);
     let index = "secret/model.safetensors.index.json";
     assert_eq!(
@@ -122,6 +122,6 @@ fn names_in_upper_case_are_found() {
     let sound = native("./X.SAFETENSORS: ok, 2 tensors, 8 parameters, 40 B\n");
     verify
         .code(1)
-        .stdout(format!("{sound}\n2 checked: 1 sound, 1 not; 40 B\n"))
+        .stdout(format!("{sound}\n2 checked: 1 ok, 1 failed; 40 B\n"))
         .stderr(contains("bad.SafeTensors"));
 }

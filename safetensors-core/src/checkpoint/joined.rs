@@ -53,20 +53,27 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Self> {
         let mut places = Vec::new();
         for (file, (shard, names)) in index.shards().enumerate() {
-            let header = shards[file].archive.header();
-            let start = places.len();
-            for name in names {
-                let Some(position) = header.position(name) else {
-                    let error = Error::from(ErrorKind::NotInShard { shard: shard.to_owned() });
-                    return Err(error.in_tensor(name).in_path(path));
-                };
-                places.push(CatalogPlace { file, position });
-            }
-            places[start..].sort_unstable_by_key(|place| place.position);
+            let mut positions = shards[file].places(shard, names, path)?;
+            positions.sort_unstable();
+            places.extend(positions.into_iter().map(|position| CatalogPlace { file, position }));
         }
         let mut checkpoint = Self::assemble(shards, places, Some((index, path.into())));
         checkpoint.about.index_version = version;
         Ok(checkpoint)
+    }
+}
+
+impl<S> CheckpointFile<S> {
+    /// Returns the positions in this shard of the tensors that the index at a path places in it.
+    pub(super) fn places(&self, shard: &str, names: &[String], path: &Path) -> Result<Vec<usize>> {
+        let header = self.archive.header();
+        let place = |name: &String| {
+            header.position(name).ok_or_else(|| {
+                let error = Error::from(ErrorKind::NotInShard { shard: shard.to_owned() });
+                error.in_tensor(name).in_path(path)
+            })
+        };
+        names.iter().map(place).collect()
     }
 }
 

@@ -15,6 +15,7 @@
 //! | `locate.rs`, `names.rs`, `pattern.rs`, `index*.rs` | which files make a checkpoint |
 //! | `open.rs`, `mmap.rs` | the functions that open a checkpoint |
 //! | `opening.rs`, `siblings.rs`, `current.rs` | opening all shards, again if they change |
+//! | `faults.rs` | why shards do not open |
 //! | `split.rs`, `save.rs`, `staged.rs`, `commit*.rs`, `local_directory.rs` | saving |
 //! | `parts.rs`, `divided.rs`, `dcp.rs`, `assembled.rs`, `whole*.rs` | tensors in pieces, joined |
 //! | `computed*.rs` | tensors that are computed when they are read |
@@ -32,6 +33,7 @@ mod current;
 mod dcp;
 mod destination;
 mod divided;
+mod faults;
 mod foreign;
 mod index;
 mod index_json;
@@ -71,6 +73,7 @@ pub(crate) use computed_tensor::{ComputedTensor, failed, read_numbers};
 pub(crate) use dcp::record as record_dcp;
 pub(crate) use destination::check as check_directory;
 pub(crate) use divided::{PartRecord, Record, record as record_parts};
+pub use faults::faults;
 pub(crate) use index::Index;
 pub use local_directory::LocalDirectory;
 pub(crate) use local_directory::files_of;

@@ -233,9 +233,23 @@ impl<T: Store> Opener<'_, T> {
 
     fn shards(&self, path: &Path, index: &Index) -> Result<Vec<CheckpointFile<T::File>>> {
         let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
-        open_at_once(files, |(file, (_, names))| {
-            self.file(&file).map_err(|error| name_lost(error, names))
-        })
+        open_at_once(files, |(file, (_, names))| self.shard(&file, names))
+    }
+
+    /// The errors of all shards, and the first tensor that each lacks.
+    pub(super) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
+        let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
+        let opened = open_at_once(files, |(file, (shard, names))| {
+            let opened = self.shard(&file, names);
+            let places = |it: CheckpointFile<T::File>| it.places(shard, names, path).map(drop);
+            Ok(opened.and_then(places).err())
+        });
+        opened.into_iter().flatten().flatten().collect()
+    }
+
+    /// Opens a shard, which should have the tensors of these names.
+    fn shard(&self, file: &Path, names: &[String]) -> Result<CheckpointFile<T::File>> {
+        self.file(file).map_err(|error| name_lost(error, names))
     }
 
     /// Opens files at these paths, some at once.

@@ -63,6 +63,9 @@ use crate::format::error::{Error, ErrorKind, Result};
 pub use crate::format::header::{PARAM_IDS_KEY, SCALARS_KEY};
 pub use crate::format::other_format::OtherFormat;
 #[cfg(feature = "std")]
+#[doc(hidden)]
+pub use crate::format::parallel::Meter;
+#[cfg(feature = "std")]
 pub use crate::format::parallel::{default_threads, in_order, in_parallel};
 pub use crate::format::tensor::boolean::check_bools;
 use crate::format::tensor::{TensorBuf, TensorSource, TensorView};

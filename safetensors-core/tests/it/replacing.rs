@@ -98,11 +98,26 @@ fn a_file_that_no_disk_can_hold() {
 }
 
 #[test]
+fn missing_directories_are_created_and_a_failed_save_removes_them() {
+    let directory = tempdir().unwrap();
+    fs::create_dir(directory.path().join("here")).unwrap();
+    let fails = [("a", filled(1, 10, Some(5)))];
+    let path = directory.path().join("here/new/deep/model.safetensors");
+    let error = save(&path, fails, &SaveOptions::new()).unwrap_err();
+    assert_eq!(error.file(), path.to_str());
+    assert!(names_in(&directory.path().join("here")).is_empty(), "{error}");
+    for options in [SaveOptions::new().durable(false), SaveOptions::new()] {
+        save(&path, [("a", filled(1, 10, None))], &options).unwrap();
+        assert_eq!(names_in(path.parent().unwrap()), ["model.safetensors"]);
+        fs::remove_dir_all(directory.path().join("here/new")).unwrap();
+    }
+}
+
+#[test]
 fn impossible_destinations() {
     let directory = tempdir().unwrap();
     let file = write(directory.path(), "file", "");
-    for path in [directory.path().join("missing/model.safetensors"), file.join("model.safetensors")]
-    {
+    for path in [file.join("model.safetensors"), file.join("missing/model.safetensors")] {
         let error = save_filled(&path, 1).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
         assert_eq!(error.file(), path.to_str());

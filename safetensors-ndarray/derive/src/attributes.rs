@@ -88,22 +88,36 @@ fn dimensions(meta: &ParseNestedMeta<'_>, field: &str) -> Result<Vec<LitStr>> {
     Ok(names)
 }
 
-/// The path of `safetensors-ndarray` that a struct's attributes give.
-pub(crate) fn crate_path(attributes: &[Attribute]) -> Result<Option<Path>> {
-    let mut path = None;
-    for_each(attributes, |meta| {
-        if !meta.path.is_ident("crate") {
-            return Err(meta.error(format!(
-                "unknown attribute `{}`; a struct can have crate",
-                text(&meta.path)
-            )));
-        }
-        match path.replace(meta.value()?.parse::<LitStr>()?.parse()?) {
-            Some(_) => Err(meta.error("duplicate attribute `crate`")),
-            None => Ok(()),
-        }
-    })?;
-    Ok(path)
+/// The attributes of a struct.
+#[derive(Default)]
+pub(crate) struct StructAttributes {
+    /// The path of `safetensors-ndarray`, if it is given.
+    pub(crate) crate_path: Option<Path>,
+    /// Arrays that no field has are ignored.
+    pub(crate) ignore_others: bool,
+}
+
+impl StructAttributes {
+    pub(crate) fn parse(attributes: &[Attribute]) -> Result<Self> {
+        let mut found = Self::default();
+        for_each(attributes, |meta| {
+            let twice = if meta.path.is_ident("crate") {
+                found.crate_path.replace(meta.value()?.parse::<LitStr>()?.parse()?).is_some()
+            } else if meta.path.is_ident("ignore_others") {
+                std::mem::replace(&mut found.ignore_others, true)
+            } else {
+                return Err(meta.error(format!(
+                    "unknown attribute `{}`; a struct can have crate and ignore_others",
+                    text(&meta.path)
+                )));
+            };
+            if twice {
+                return Err(meta.error(format!("duplicate attribute `{}`", text(&meta.path))));
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
 }
 
 fn for_each(

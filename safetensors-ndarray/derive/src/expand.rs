@@ -3,25 +3,30 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{
-    DeriveInput, GenericParam, Generics, Lifetime, LifetimeParam, LitStr, Result, WherePredicate,
-    parse_quote,
+    DeriveInput, Error, GenericParam, Generics, Lifetime, LifetimeParam, LitStr, Result,
+    WherePredicate, parse_quote,
 };
 
-use crate::bounds;
 use crate::structure::{Field, StoredField, Structure};
+use crate::{bounds, crate_path};
 
-/// The implementations for a struct.
-pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
+/// The implementations for a struct of a package with this manifest.
+pub(crate) fn expand(input: &DeriveInput, manifest: &str) -> Result<TokenStream> {
     let structure = Structure::parse(input)?;
-    let fields = match &structure.crate_path {
-        Some(path) => quote!(#path::fields),
-        None => quote!(::safetensors_ndarray::fields),
+    let path = match &structure.attributes.crate_path {
+        Some(path) => quote!(#path),
+        None => crate_path::find(manifest).ok_or_else(|| {
+            let message = "Cargo.toml has neither safetensors-ndarray nor safetensors-bridge under \
+                           its own name: give the struct the path of safetensors-ndarray, as in \
+                           #[safetensors(crate = \"other::ndarray\")]";
+            Error::new(input.ident.span(), message)
+        })?,
     };
     let (save, load) = (save(&structure), load(&structure));
     // The constant keeps the name of the module out of the user's code.
     Ok(quote! {
         const _: () = {
-            use #fields as __fields;
+            use #path::fields as __fields;
             #save
             #load
         };
@@ -115,6 +120,11 @@ fn load(structure: &Structure<'_>) -> TokenStream {
             #(file.check_units(#name, #units);)*
         }
     });
+    let names = stored(structure).map(|(_, stored)| &stored.name);
+    let others = structure
+        .attributes
+        .ignore_others
+        .then(|| quote!(file.ignore_others(name, &[#(#names),*]);));
     let loads = structure.fields.iter().map(|field| {
         let (field_ident, ty) = (field.ident, field.ty);
         match &field.stored {
@@ -148,6 +158,7 @@ fn load(structure: &Structure<'_>) -> TokenStream {
                 name: &str,
                 file: &mut __fields::Checking<#file>,
             ) {
+                #others
                 #(#checks)*
             }
 

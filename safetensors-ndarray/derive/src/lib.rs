@@ -1,14 +1,15 @@
-//! The derive macro `SafeTensors` of `safetensors-ndarray`: a struct of ndarray arrays is saved to
+//! The derive macro `NamedArrays` of `safetensors-ndarray`: a struct of ndarray arrays is saved to
 //! a safetensors file, and loaded from one.
 //!
-//! Use it as `safetensors_ndarray::SafeTensors`, with the feature `derive` of that crate. The trait
-//! `safetensors_ndarray::NamedArrays`, which it implements, has the methods and the rules.
+//! Use it as `safetensors_ndarray::NamedArrays`, with the feature `derive` of that crate. The trait
+//! of the same name, which it implements, has the methods and the rules.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod attributes;
 mod bounds;
+mod crate_path;
 mod expand;
 mod structure;
 
@@ -17,8 +18,9 @@ use proc_macro::TokenStream;
 // The doctests of `safetensors-ndarray` run the examples. If this crate depended on that one for its
 // tests, that one and the core would be built a second time, for the compiler itself.
 #[cfg_attr(not(doctest), doc = include_str!("derive.md"))]
-#[proc_macro_derive(SafeTensors, attributes(safetensors))]
-pub fn derive_safetensors(input: TokenStream) -> TokenStream {
-    let expanded = syn::parse(input).and_then(|input| expand::expand(&input));
+#[proc_macro_derive(NamedArrays, attributes(safetensors))]
+pub fn derive_named_arrays(input: TokenStream) -> TokenStream {
+    let manifest = crate_path::manifest();
+    let expanded = syn::parse(input).and_then(|input| expand::expand(&input, &manifest));
     expanded.unwrap_or_else(|error| error.into_compile_error()).into()
 }

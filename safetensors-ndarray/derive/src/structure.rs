@@ -7,14 +7,13 @@ use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
 use syn::{Data, DeriveInput, Error, Fields, Generics, Ident, LitStr, Path, Result, Type};
 
-use crate::attributes::{FieldAttributes, crate_path};
+use crate::attributes::{FieldAttributes, StructAttributes};
 
 /// A struct with named fields.
 pub(crate) struct Structure<'a> {
     pub(crate) ident: &'a Ident,
     pub(crate) generics: &'a Generics,
-    /// The path of `safetensors-ndarray`, if it is given.
-    pub(crate) crate_path: Option<Path>,
+    pub(crate) attributes: StructAttributes,
     pub(crate) fields: Vec<Field<'a>>,
 }
 
@@ -45,7 +44,7 @@ impl<'a> Structure<'a> {
     /// Checks a struct. The error has every problem of every field.
     pub(crate) fn parse(input: &'a DeriveInput) -> Result<Self> {
         let refuse = |found: &str| {
-            let message = format!("SafeTensors needs a struct with named fields, found {found}");
+            let message = format!("NamedArrays needs a struct with named fields, found {found}");
             Err(Error::new(input.ident.span(), message))
         };
         let named = match &input.data {
@@ -58,7 +57,7 @@ impl<'a> Structure<'a> {
             Data::Union(_) => return refuse("a union"),
         };
         let mut errors = Errors(None);
-        let crate_path = errors.note(crate_path(&input.attrs)).flatten();
+        let attributes = errors.note(StructAttributes::parse(&input.attrs)).unwrap_or_default();
         let mut names = BTreeMap::new();
         let mut fields = Vec::with_capacity(named.len());
         for field in named {
@@ -85,7 +84,7 @@ impl<'a> Structure<'a> {
         }
         match errors.0 {
             Some(error) => Err(error),
-            None => Ok(Self { ident: &input.ident, generics: &input.generics, crate_path, fields }),
+            None => Ok(Self { ident: &input.ident, generics: &input.generics, attributes, fields }),
         }
     }
 }
@@ -119,7 +118,7 @@ fn check_type(ty: &Type, field: &str) -> Result<()> {
             _ => ("a reference", "an ArrayView"),
         },
         Type::Array(_) | Type::Slice(_) => ("a Rust array", "an Array of ndarray"),
-        Type::Tuple(_) => ("a tuple", "a struct that derives SafeTensors"),
+        Type::Tuple(_) => ("a tuple", "a struct that derives NamedArrays"),
         Type::BareFn(_) => ("a function", "#[safetensors(skip)]"),
         Type::Ptr(_) => ("a pointer", "#[safetensors(skip)]"),
         Type::TraitObject(_) => ("a trait object", "#[safetensors(skip)]"),

@@ -7,7 +7,7 @@ use super::*;
 
 /// The messages for a struct, in order.
 fn messages(input: &DeriveInput) -> Vec<String> {
-    match expand(input) {
+    match expand(input, "") {
         Ok(tokens) => panic!("accepted: {tokens}"),
         Err(error) => error.into_iter().map(|error| error.to_string()).collect(),
     }
@@ -15,7 +15,7 @@ fn messages(input: &DeriveInput) -> Vec<String> {
 
 /// The code for a struct, without spaces.
 fn code(input: &DeriveInput) -> String {
-    expand(input).unwrap().to_string().replace(' ', "")
+    expand(input, "").unwrap().to_string().replace(' ', "")
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn only_structs_with_named_fields_are_accepted() {
         (parse_quote!(union S { w: u32 }), "a union"),
     ];
     for (input, found) in inputs {
-        let expected = format!("SafeTensors needs a struct with named fields, found {found}");
+        let expected = format!("NamedArrays needs a struct with named fields, found {found}");
         assert_eq!(messages(&input), [expected]);
     }
 }
@@ -68,7 +68,7 @@ fn a_type_that_cannot_be_stored_names_its_field() {
     assert_eq!(
         found,
         [
-            "field `pair`: a tuple cannot be stored; use a struct that derives SafeTensors",
+            "field `pair`: a tuple cannot be stored; use a struct that derives NamedArrays",
             "field `fixed`: a Rust array cannot be stored; use an Array of ndarray",
             "field `reference`: a reference cannot be stored; use an ArrayView",
             "field `slice`: a reference cannot be stored; use an ArrayView",
@@ -112,7 +112,7 @@ fn wrong_attributes_name_their_field() {
     assert_eq!(
         found,
         [
-            "unknown attribute `prefix`; a struct can have crate",
+            "unknown attribute `prefix`; a struct can have crate and ignore_others",
             "field `a`: unknown attribute `renam`; a field can have rename, skip, default, \
              dimensions and units",
             "field `b`: the name is empty",
@@ -233,9 +233,43 @@ fn only_types_that_depend_on_parameters_get_bounds() {
     assert!(elsewhere.contains("usesafetensors_bridge::ndarray::fieldsas__fields"), "{elsewhere}");
 }
 
+#[test]
+fn the_path_of_the_crate_is_that_of_the_dependency() {
+    let input: DeriveInput = parse_quote!(
+        struct S {
+            w: Array1<f32>,
+        }
+    );
+    const OURS: &str = "::safetensors_ndarray::fieldsas";
+    const FACADE: &str = "::safetensors_bridge::ndarray::fieldsas";
+    for (manifest, path) in [
+        // Another build system.
+        ("", OURS),
+        ("[package]\nname = \"safetensors-ndarray\"", OURS),
+        ("[dependencies]\nsafetensors-ndarray = \"0.1\"\nsafetensors-bridge = \"0.1\"", OURS),
+        ("[dev-dependencies.safetensors-ndarray]\nversion = \"0.1\"", OURS),
+        ("[dependencies]\n\"safetensors-ndarray\".workspace = true", OURS),
+        ("[dependencies]\nsafetensors_ndarray = { package = \"other\" }", OURS),
+        ("[dependencies]\nsafetensors-bridge.workspace = true", FACADE),
+        ("[target.'cfg(unix)'.dependencies.safetensors-bridge]", FACADE),
+        ("# safetensors-ndarray\n[dependencies]\nsafetensors-bridge = { path = \"b\" }", FACADE),
+    ] {
+        let found = expand(&input, manifest).unwrap().to_string().replace(' ', "");
+        assert!(found.contains(path), "{manifest}: {found}");
+    }
+    for manifest in [
+        "[dependencies]\nnd = { package = \"safetensors-ndarray\", version = \"0.1\" }",
+        "[dependencies]\nndarray = \"0.17\"",
+        "[package]\nname = \"my-safetensors-bridge\"",
+    ] {
+        let error = expand(&input, manifest).unwrap_err().to_string();
+        assert!(error.ends_with("as in #[safetensors(crate = \"other::ndarray\")]"), "{error}");
+    }
+}
+
 /// The lines of a source that the errors for it are at, counted from 1.
 fn lines_of_errors(source: &str) -> Vec<usize> {
-    match expand(&syn::parse_str(source).unwrap()) {
+    match expand(&syn::parse_str(source).unwrap(), "") {
         Ok(tokens) => panic!("accepted: {tokens}"),
         Err(error) => error.into_iter().map(|error| error.span().start().line).collect(),
     }
@@ -279,7 +313,7 @@ fn the_compilers_errors_are_at_the_type_of_the_field() {
                 Table<String>,
             twice: Option<Option<Inner>>,
         }";
-    let code = expand(&syn::parse_str(source).unwrap()).unwrap();
+    let code = expand(&syn::parse_str(source).unwrap(), "").unwrap();
     for (name, line) in [("Number", 2), ("Table", 4), ("Inner", 5)] {
         let found = lines(code.clone(), name);
         // It is at least saved, compared and loaded.

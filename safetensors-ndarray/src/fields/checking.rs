@@ -1,6 +1,6 @@
 //! [`Checking`]: a file is compared with a struct of arrays, before any elements are read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ndarray::Dimension;
 use safetensors_core::error::Mismatch;
@@ -8,6 +8,7 @@ use safetensors_core::header::{attribute_key, attributes, dimensions};
 use safetensors_core::{Error, ErrorKind, Metadata, Result};
 
 use super::Names;
+use super::names::MAX_DEPTH;
 use super::saving::UNITS;
 use crate::ArrayElement;
 
@@ -26,6 +27,8 @@ pub struct Checking<'r> {
     /// The names of all fields so far, and one that two of them have.
     fields: BTreeSet<String>,
     duplicate: Option<String>,
+    /// The structs that ignore other arrays: the name of each, and the names of its fields.
+    open: BTreeMap<String, &'static [&'static str]>,
     /// The arrays to read, by name.
     arrays: Vec<String>,
     pub(super) mismatches: Vec<Mismatch>,
@@ -37,6 +40,7 @@ impl<'r> Checking<'r> {
             names,
             fields: BTreeSet::new(),
             duplicate: None,
+            open: BTreeMap::new(),
             arrays: Vec::new(),
             mismatches: Vec::new(),
         }
@@ -133,6 +137,24 @@ impl<'r> Checking<'r> {
         self.note(Mismatch::Metadata { key, expected, found });
     }
 
+    /// Ignores the arrays below a struct that belong to none of its fields.
+    #[doc(hidden)]
+    pub fn ignore_others(&mut self, name: &str, fields: &'static [&'static str]) {
+        self.open.insert(name.into(), fields);
+    }
+
+    /// Whether a tensor is below a struct that ignores others, and belongs to none of its fields.
+    fn is_ignored(&self, tensor: &str) -> bool {
+        let dots = tensor.match_indices('.').take(MAX_DEPTH);
+        let below = dots.map(|(dot, _)| (&tensor[..dot], &tensor[dot + 1..]));
+        std::iter::once(("", tensor)).chain(below).any(|(structure, name)| {
+            self.open.get(structure).is_some_and(|fields| {
+                let rests = fields.iter().filter_map(|field| name.strip_prefix(field));
+                !rests.into_iter().any(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+        })
+    }
+
     fn field(&mut self, name: &str) {
         if !self.fields.insert(name.into()) {
             self.duplicate.get_or_insert_with(|| name.into());
@@ -145,8 +167,8 @@ impl<'r> Checking<'r> {
         }
     }
 
-    /// The names of the arrays to read. An error if anything differs, tensors that no field has
-    /// included.
+    /// The names of the arrays to read. An error if anything differs, including tensors that no
+    /// field has and no struct ignores.
     pub(super) fn finish(mut self) -> Result<(Names<'r>, Vec<String>)> {
         let file = self.names.file();
         if let Some(name) = &self.duplicate {
@@ -156,7 +178,7 @@ impl<'r> Checking<'r> {
             self.arrays.iter().filter_map(|name| file.position(name)).collect();
         for position in 0.. {
             let Some((name, _, _)) = file.describe(position) else { break };
-            if !needed.contains(&position) {
+            if !needed.contains(&position) && !self.is_ignored(name) {
                 self.note(Mismatch::Extra { name: name.into() });
             }
         }

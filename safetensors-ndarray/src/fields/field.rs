@@ -8,7 +8,7 @@ use super::{Checking, Loading, Names, Saving};
 /// A type that a field can have in a struct that is saved. The [module](crate::fields) lists them.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` cannot be saved to a safetensors file",
-    label = "not an array, a number, a text, a struct that derives `SafeTensors`, or a `Vec` or \
+    label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec` or \
              `Option` of those",
     note = "`#[safetensors(skip)]` leaves the field out"
 )]
@@ -22,7 +22,7 @@ pub trait SaveField {
 /// borrows, it borrows from there. The [module](crate::fields) lists the types.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` cannot be loaded from a safetensors file",
-    label = "not an array, a number, a text, a struct that derives `SafeTensors`, or a `Vec` or \
+    label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec` or \
              `Option` of those"
 )]
 pub trait LoadField<'r>: Sized {
@@ -46,14 +46,14 @@ pub trait LoadField<'r>: Sized {
     }
 }
 
-/// A type that a `Vec` of a struct of arrays can have: structs that derive `SafeTensors`, arrays,
+/// A type that a `Vec` of a struct of arrays can have: structs that derive `NamedArrays`, arrays,
 /// texts, and `Vec`s of those.
 ///
 /// Numbers are not among them: a `Vec<f64>` would become a metadata entry for each number. Use an
 /// `Array1<f64>`.
 #[diagnostic::on_unimplemented(
     message = "a `Vec` of `{Self}` cannot be a field of a struct of arrays",
-    label = "not a struct that derives `SafeTensors`, an array or a text",
+    label = "not a struct that derives `NamedArrays`, an array or a text",
     note = "use an `Array1` for numbers"
 )]
 #[doc(hidden)]
@@ -63,7 +63,7 @@ pub trait InVec {}
 /// an `Option`.
 #[diagnostic::on_unimplemented(
     message = "an `Option` of `{Self}` cannot be a field of a struct of arrays",
-    label = "not an array, a number, a text, a struct that derives `SafeTensors`, or a `Vec`"
+    label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec`"
 )]
 #[doc(hidden)]
 pub trait InOption {}

@@ -8,7 +8,7 @@ use safetensors_core::{Error, ErrorKind, ReadAt, Result, TensorBuf, TensorView};
 
 use super::Names;
 use crate::array::array_from_buf;
-use crate::{ArrayElement, Reader, ViewArrayExt};
+use crate::{ArrayElement, InMemory, Reader, ViewArrayExt};
 
 /// A file that a struct is loaded from.
 #[doc(hidden)]
@@ -23,17 +23,17 @@ enum Tensors<'r> {
     /// They have been read, all in parallel.
     Read(BTreeMap<String, TensorBuf>),
     /// They lie in the bytes of the file, which are in memory.
-    InMemory(&'r dyn InMemory),
+    InMemory(&'r dyn Lending),
 }
 
 /// A reader whose files are in memory.
-trait InMemory {
+trait Lending {
     fn view(&self, name: &str) -> Result<TensorView<'_>>;
 
     fn read(&self, name: &str) -> Result<TensorBuf>;
 }
 
-impl<B: AsRef<[u8]> + Send + Sync> InMemory for Reader<B> {
+impl<B: InMemory> Lending for Reader<B> {
     fn view(&self, name: &str) -> Result<TensorView<'_>> {
         self.readable(name)?.view()
     }
@@ -55,10 +55,7 @@ impl<'r> Loading<'r> {
     }
 
     /// Borrows arrays from memory.
-    pub(super) fn in_memory<B: AsRef<[u8]> + Send + Sync>(
-        reader: &'r Reader<B>,
-        names: Names<'r>,
-    ) -> Self {
+    pub(super) fn in_memory<B: InMemory>(reader: &'r Reader<B>, names: Names<'r>) -> Self {
         Self { names, tensors: Tensors::InMemory(reader) }
     }
 

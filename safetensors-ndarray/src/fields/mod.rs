@@ -1,4 +1,4 @@
-//! Structs of arrays: [`NamedArrays`], which `#[derive(SafeTensors)]` implements, and the types
+//! Structs of arrays: [`NamedArrays`], which `#[derive(NamedArrays)]` implements, and the types
 //! that the fields of such a struct can have.
 //!
 //! # What fields become
@@ -7,32 +7,22 @@
 //! |---|---|
 //! | `Array<A, D>`, `ArcArray<A, D>`, of any [`ArrayElement`] and dimension | a tensor with the name of the field |
 //! | `ArrayView<'a, A, D>`, `CowArray<'a, A, D>` | the same; loaded by [`view_from`](NamedArrays::view_from) |
-//! | a struct that derives `SafeTensors` | its fields, below the name of the field: `encoder.weight` |
+//! | a struct that derives `NamedArrays` | its fields, below the name of the field: `encoder.weight` |
 //! | `Vec<T>` of structs, arrays, texts or such `Vec`s | its items, below the name of the field: `layers.0.weight` |
 //! | `Option<T>` | `T`, or nothing |
 //! | `bool`, integers, `f32`, `f64`, `String`, `&'a str` | an entry in the metadata |
 //!
 //! # Entries in the metadata
 //!
-//! The key is the name of the field, as for a tensor: `epoch`, or `optimizer.step`. The value is
-//! the text itself, or the number as Rust writes it:
-//!
-//! | type | value |
-//! |---|---|
-//! | `bool` | `true` or `false` |
-//! | integers | digits, without leading zeros: `-7` |
-//! | `f32`, `f64` | the shortest decimal that reads as the same bits: `0.1`, `-0.0`, `1e-8`, `inf` |
-//! | NaN | its bits: `0x7ff8000000000000` for `f64`, `0x7fc00000` for `f32` |
-//!
-//! Every float comes back with the same bits. A decimal from another program is rounded once; one
-//! that is too large is refused, and `NaN` is the usual one.
+//! The key is the name of the field, as for a tensor: `epoch`, or `optimizer.step`. The value is a
+//! text, as [`MetadataValue`](crate::MetadataValue) says. Every float comes back with the same bits,
+//! those of NaN too. A decimal from another program is rounded once; one that is too large is
+//! refused.
 //!
 //! A struct whose `Option`s are all `None` writes nothing. If it is an item of a `Vec` or in an
 //! `Option`, an entry of its name with an empty value stands for it. So a `Vec` keeps its length,
-//! and `Some` stays `Some`. The same holds for a `Vec` without items.
-//!
-//! A field that is a `Vec` without items writes nothing, and a `Vec` that the file does not have is
-//! empty.
+//! and `Some` stays `Some`. An empty `Vec` as a field writes nothing, and a `Vec` that the file does
+//! not have is empty. Inside a `Vec` or `Option` it is an entry with an empty value.
 //!
 //! Other entries in the metadata are ignored.
 

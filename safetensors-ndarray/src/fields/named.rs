@@ -5,22 +5,22 @@ use std::path::Path;
 use safetensors_core::{ReadAt, Result};
 
 use super::{Checking, LoadField, Loading, Names, SaveField, Saving};
-use crate::{Reader, Writer};
+use crate::{InMemory, Reader, Writer};
 
 /// A struct of arrays, which can be saved to a file and loaded from one. Each field has a name
-/// there. `#[derive(SafeTensors)]` implements this trait.
+/// there. `#[derive(NamedArrays)]` implements this trait; one `use` brings in both.
 ///
 /// ```
 /// use ndarray::{Array1, Array2, array};
-/// use safetensors_ndarray::{NamedArrays, SafeTensors};
+/// use safetensors_ndarray::NamedArrays;
 ///
-/// #[derive(SafeTensors, Debug, PartialEq)]
+/// #[derive(NamedArrays, Debug, PartialEq)]
 /// struct Layer {
 ///     weight: Array2<f32>,
 ///     bias: Option<Array1<f32>>,
 /// }
 ///
-/// #[derive(SafeTensors, Debug, PartialEq)]
+/// #[derive(NamedArrays, Debug, PartialEq)]
 /// struct Model {
 ///     layers: Vec<Layer>,
 ///     #[safetensors(rename = "embed_tokens")]
@@ -40,7 +40,7 @@ use crate::{Reader, Writer};
 /// assert_eq!(Model::load_from(&path)?, model);
 ///
 /// // An error lists everything that differs.
-/// #[derive(SafeTensors, Debug)]
+/// #[derive(NamedArrays, Debug)]
 /// struct Other {
 ///     embed_tokens: Array1<f64>,
 ///     scale: Array1<f64>,
@@ -55,7 +55,7 @@ use crate::{Reader, Writer};
 /// ```
 ///
 /// The module [`fields`](crate::fields) lists the types that fields can have, and what is in the
-/// file. The macro [`SafeTensors`](macro@crate::SafeTensors) lists the attributes.
+/// file. The macro [`NamedArrays`](macro@crate::NamedArrays) lists the attributes.
 ///
 /// # Loading is strict
 ///
@@ -67,7 +67,7 @@ use crate::{Reader, Writer};
 ///
 /// A `Vec` has as many items as the file has without a gap, from `0` on. A tensor behind a gap is
 /// one that no field has. Fields that are an `Option` or have the attribute `default` may be
-/// missing.
+/// missing. With the attribute `ignore_others` of the struct, the file may have other tensors.
 ///
 /// # Borrowed arrays
 ///
@@ -80,9 +80,9 @@ use crate::{Reader, Writer};
 ///
 /// ```
 /// use ndarray::{Array, Dimension, Ix2, array};
-/// use safetensors_ndarray::{ArrayElement, NamedArrays, SafeTensors};
+/// use safetensors_ndarray::{ArrayElement, NamedArrays};
 ///
-/// #[derive(SafeTensors)]
+/// #[derive(NamedArrays)]
 /// struct Field<A, D> {
 ///     values: Array<A, D>,
 ///     units: String,
@@ -110,13 +110,15 @@ pub trait NamedArrays: SaveField {
         writer.finish()
     }
 
-    /// Writes the struct to a file that gets other arrays or attributes too.
+    /// Writes the struct to a file that gets other arrays or attributes too. A struct with the
+    /// attribute `ignore_others` can be loaded from such a file.
     ///
     /// ```
     /// use ndarray::{Array1, array};
-    /// use safetensors_ndarray::{NamedArrays, Reader, SafeTensors, Writer};
+    /// use safetensors_ndarray::{NamedArrays, Reader, Writer};
     ///
-    /// #[derive(SafeTensors)]
+    /// #[derive(NamedArrays)]
+    /// #[safetensors(ignore_others)]
     /// struct Wind {
     ///     u: Array1<f64>,
     /// }
@@ -125,6 +127,7 @@ pub trait NamedArrays: SaveField {
     /// # let path = dir.path().join("wind.safetensors");
     /// let w = Writer::create(&path)?;
     /// Wind { u: array![1.0, 2.0] }.write_to(&w)?;
+    /// w.add("x", &array![0.0, 0.5])?;
     /// w.attribute("u", "units", "m/s")?;
     /// w.finish()?;
     ///
@@ -187,9 +190,9 @@ pub trait NamedArrays: SaveField {
     ///
     /// ```
     /// use ndarray::{Array1, array};
-    /// use safetensors_ndarray::{NamedArrays, SafeTensors};
+    /// use safetensors_ndarray::NamedArrays;
     ///
-    /// #[derive(SafeTensors)]
+    /// #[derive(NamedArrays)]
     /// struct State {
     ///     u: Array1<f64>,
     ///     #[safetensors(skip)]
@@ -237,9 +240,9 @@ pub trait NamedArrays: SaveField {
     ///
     /// ```
     /// use ndarray::{Array2, ArrayView2, array};
-    /// use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
+    /// use safetensors_ndarray::{NamedArrays, Reader};
     ///
-    /// #[derive(SafeTensors)]
+    /// #[derive(NamedArrays)]
     /// struct Wind<'a> {
     ///     u: ArrayView2<'a, f64>,
     ///     title: &'a str,
@@ -260,7 +263,7 @@ pub trait NamedArrays: SaveField {
     ///
     /// The errors of [`read_from`](NamedArrays::read_from), and those of [`Reader::view`]: for
     /// example [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
-    fn view_from<'r, B: AsRef<[u8]> + Send + Sync>(reader: &'r Reader<B>) -> Result<Self>
+    fn view_from<'r, B: InMemory>(reader: &'r Reader<B>) -> Result<Self>
     where
         Self: LoadField<'r>,
     {

@@ -8,7 +8,7 @@ use ndarray::{ArrayRef, Dimension};
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::names::{MAX_DEPTH, is_too_deep};
-use crate::{ArrayElement, Ndarray, Writer};
+use crate::{ArrayElement, MetadataValue, Ndarray, Writer};
 
 /// The attribute for the units of an array.
 pub(super) const UNITS: &str = "units";
@@ -36,9 +36,9 @@ impl<'w> Saving<'w> {
         self.writer.add(name, array)
     }
 
-    pub(super) fn entry(&mut self, key: &str, value: impl Into<String>) -> Result<()> {
+    pub(super) fn entry(&mut self, key: &str, value: impl MetadataValue) -> Result<()> {
         self.claim(key)?;
-        self.writer.metadata([(key, value.into())]);
+        self.writer.metadata([(key, value)]);
         Ok(())
     }
 

@@ -3,13 +3,12 @@
 use safetensors_core::{Error, ErrorKind, Result};
 
 use super::{Checking, InOption, InVec, LoadField, Loading, Names, SaveField, Saving};
+use crate::MetadataValue;
 
 /// A value that is one metadata entry.
-trait Scalar: Sized {
+trait Scalar: MetadataValue + Sized {
     /// What an entry should be, for errors.
     const FORM: &'static str;
-
-    fn to_text(&self) -> String;
 
     fn from_text(text: &str) -> Option<Self>;
 }
@@ -18,7 +17,7 @@ macro_rules! scalar_fields {
     ($($type:ty)*) => {$(
         impl SaveField for $type {
             fn save_field(&self, name: &str, file: &mut Saving<'_>) -> Result<()> {
-                file.entry(name, self.to_text())
+                file.entry(name, self)
             }
         }
 
@@ -45,10 +44,6 @@ macro_rules! integers {
         impl Scalar for $type {
             const FORM: &'static str = concat!("an integer that fits ", stringify!($type));
 
-            fn to_text(&self) -> String {
-                self.to_string()
-            }
-
             fn from_text(text: &str) -> Option<Self> {
                 let value = text.parse::<Self>().ok()?;
                 // Refuses other spellings of a number, such as "+1" and "01".
@@ -65,11 +60,6 @@ macro_rules! floats {
                 "a decimal number that fits ", stringify!($type),
                 ", or the bits of a NaN as 0x and ", $digits, " hex digits"
             );
-
-            fn to_text(&self) -> String {
-                // No decimal keeps the bits of a NaN.
-                if self.is_nan() { format!("{:#0width$x}", self.to_bits(), width = 2 + $digits) } else { format!("{self:?}") }
-            }
 
             fn from_text(text: &str) -> Option<Self> {
                 if let Some(digits) = text.strip_prefix("0x") {
@@ -91,10 +81,6 @@ floats! { f32, u32, 8; f64, u64, 16; }
 impl Scalar for bool {
     const FORM: &'static str = "true or false";
 
-    fn to_text(&self) -> String {
-        self.to_string()
-    }
-
     fn from_text(text: &str) -> Option<Self> {
         text.parse().ok()
     }
@@ -102,10 +88,6 @@ impl Scalar for bool {
 
 impl Scalar for String {
     const FORM: &'static str = TEXT;
-
-    fn to_text(&self) -> String {
-        self.clone()
-    }
 
     fn from_text(text: &str) -> Option<Self> {
         Some(text.into())
@@ -172,8 +154,9 @@ mod tests {
             let text = value.to_text();
             assert_eq!(f32::from_text(&text).map(f32::to_bits), Some(value.to_bits()), "{text}");
         }
-        assert_eq!(f64::from_bits(0x7ff8_0000_0000_0000).to_text(), "0x7ff8000000000000");
-        assert_eq!(f32::from_bits(0x7fc0_0000).to_text(), "0x7fc00000");
+        assert_eq!((f64::NAN.to_text(), f32::NAN.to_text()), ("NaN".into(), "NaN".into()));
+        assert_eq!(f64::from_bits(0x7ff8_0000_0000_0001).to_text(), "0x7ff8000000000001");
+        assert_eq!(f32::from_bits(0xffc0_0000).to_text(), "0xffc00000");
     }
 
     #[test]

@@ -47,6 +47,9 @@ fn only_the_bytes_of_the_part_are_read() {
     assert_eq!(found, u.slice(s![10..21, 7..10, ..]));
     assert_eq!(source.take_len(), 11 * 3 * 30 * 4);
     assert_eq!(part.read_as::<f64, Ix3>("u").unwrap()[[0, 0, 0]], f64::from(u[[10, 7, 0]]));
+    // Each coordinate is a part along its own dimension.
+    assert_eq!(part.read::<f64, Ix1>("t").unwrap().len(), 11);
+    assert_eq!(part.read_as::<f64, Ix1>("y").unwrap(), array![32.0, 31.0, 30.0]);
     // Of one dimension twice: what is in both parts.
     let both = r.select("t", 1.0..2.0).unwrap().select("t", 1.45..).unwrap();
     assert_eq!(both.read::<f32, Ix3>("u").unwrap(), u.slice(s![15..20, .., ..]));
@@ -89,12 +92,18 @@ proptest! {
             _ => Bound::Unbounded,
         };
         let range = (bound(starts, start), bound(ends, end));
-        let is_in = |label: &i8| std::ops::RangeBounds::contains(&range, label);
+        let is_reversed = starts < 2 && ends < 2 && start > end;
+        let ascends = labels.first() < labels.last();
+        let is_in = |label: &i8| match is_reversed {
+            true => std::ops::RangeBounds::contains(&(range.1, range.0), label),
+            false => std::ops::RangeBounds::contains(&range, label),
+        };
         let expected: Vec<i32> =
             (0..labels.len()).filter(|&i| is_in(&labels[i])).map(|i| i as i32).collect();
         let labels = Array1::from(labels);
-        let check = |found: safetensors_core::Result<Array1<i32>>| {
-            assert_eq!(found.unwrap().to_vec(), expected);
+        let check = |found: safetensors_core::Result<Array1<i32>>| match is_reversed && ascends {
+            true => assert_says(&found.unwrap_err(), "exchange its ends"),
+            false => assert_eq!(found.unwrap().to_vec(), expected),
         };
         check(series(&labels).select("t", range).and_then(|part| part.read("u")));
         // Labels of one type, and ends of another.
@@ -174,4 +183,62 @@ fn what_does_not_fit_together_is_refused() {
     assert!(matches!(error.kind(), ErrorKind::BadAttribute { .. }), "{error}");
     let error = series(&array![0.0]).select("t", 0.0..).unwrap().read::<i32, Ix2>("u").unwrap_err();
     assert_eq!(*said::<WrongNdim>(&error), WrongNdim { expected: 2, found: vec![1] });
+}
+
+/// A field on a grid whose latitudes descend, as those of most weather models do.
+fn weather() -> Reader<Vec<u8>> {
+    let file = written(|w| {
+        let levels = Array3::from_shape_fn((4, 5, 3), |(t, y, x)| (100 * t + 10 * y + x) as f32);
+        w.add("time", &array![0, 6, 12, 18]).unwrap();
+        w.add("lat", &array![20.0, 10.0, 0.0, -10.0, -20.0]).unwrap();
+        w.add("lon", &array![0.0, 120.0, 240.0]).unwrap();
+        w.add("wind", &levels).unwrap();
+        w.add("mean", &Array2::<f32>::ones((5, 3))).unwrap();
+        w.add("bare", &array![1, 2, 3]).unwrap();
+        w.dimensions("wind", &["time", "lat", "lon"]).unwrap();
+        w.dimensions("mean", &["lat", "lon"]).unwrap();
+    });
+    Reader::from_bytes(file).unwrap()
+}
+
+#[test]
+fn a_selection_over_several_dimensions_has_the_labels_of_each_axis() {
+    let r = weather();
+    let part = r.select("time", 6..18).unwrap().select("lat", -10.0..=10.0).unwrap();
+    assert_eq!(part.read::<f32, Ix3>("wind").unwrap().dim(), (2, 3, 3));
+    assert_eq!(part.read::<i32, Ix1>("time").unwrap(), array![6, 12]);
+    assert_eq!(part.read::<f64, Ix1>("lat").unwrap(), array![10.0, 0.0, -10.0]);
+    // A dimension that nothing was selected of.
+    assert_eq!(part.read::<f64, Ix1>("lon").unwrap(), array![0.0, 120.0, 240.0]);
+    // Other arrays need every dimension, so that no part of the selection is lost in silence.
+    let error = part.read::<f32, Ix2>("mean").unwrap_err();
+    assert_says(&error, r#"expected a dimension "time", found ["lat", "lon"]"#);
+    let error = part.read::<i32, Ix1>("bare").unwrap_err();
+    assert_says(&error, r#"expected a dimension "time", but its dimensions have no names"#);
+}
+
+#[test]
+fn a_reversed_range_selects_along_descending_labels_and_is_refused_along_ascending_ones() {
+    let r = weather();
+    let labels = |range: (Bound<f64>, Bound<f64>)| {
+        r.select("lat", range).and_then(|part| part.read::<f64, Ix1>("lat"))
+    };
+    use Bound::{Excluded, Included};
+    for (range, expected) in [
+        ((Included(10.0), Included(-10.0)), array![10.0, 0.0, -10.0]),
+        ((Included(10.0), Excluded(-10.0)), array![10.0, 0.0]),
+        ((Excluded(10.0), Included(-10.0)), array![0.0, -10.0]),
+        ((Included(90.0), Included(15.0)), array![20.0]),
+    ] {
+        assert_eq!(labels(range).unwrap(), expected, "{range:?}");
+    }
+    let error = r.select("lon", 240.0..=120.5).unwrap_err();
+    assert_eq!(error.tensor(), Some("lon"));
+    assert_says(
+        &error,
+        "the labels ascend, but the range goes from 240.0 down to 120.5: exchange its ends",
+    );
+    // A single label has both orders.
+    let one = series(&array![5.0]);
+    assert_eq!(one.select("t", 9.0..=1.0).unwrap().read::<i32, Ix1>("u").unwrap(), array![0]);
 }

@@ -8,7 +8,7 @@ use ndarray::{Array2, ArrayD, Axis, Ix1, Ix2, Ix3, IxDyn, ShapeBuilder, arr0, ar
 use ndarray_npy::{NpzReader, NpzWriter, ReadNpyExt, WritableElement, WriteNpyExt};
 use proptest::prelude::*;
 use safetensors_core::tied::Tied;
-use safetensors_core::{ConvertOptions, SaveOptions, save};
+use safetensors_core::{ConvertOptions, Error, SaveOptions, save};
 use safetensors_ndarray::npz::{self, Archive, Compression, read_npy, write_npy};
 use safetensors_ndarray::{ArrayElement, DynArray, ReadArrayExt, Reader, array_source};
 
@@ -115,6 +115,61 @@ fn a_tied_array_keeps_its_names_in_an_archive() {
     npz::from_safetensors(&file, &archive, Compression::Stored).unwrap();
     let expected = ["u", "v"].map(|name| (name.to_owned(), DynArray::from(u.clone())));
     assert_eq!(npz::load(&archive).unwrap(), BTreeMap::from(expected));
+}
+
+/// Replaces a text of an archive by one of the same length. Checksums are compared where an array
+/// ends, and this is its header.
+fn patch(archive: &mut [u8], from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let at = archive.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+    archive[at..at + to.len()].copy_from_slice(to.as_bytes());
+}
+
+#[test]
+fn arrays_of_types_that_safetensors_lacks_are_skipped_if_asked_for() {
+    let (dir, path) = place("a.npz");
+    let u = array![[1.0, 2.0]];
+    let arrays: [(&str, DynArray); 4] = [
+        ("names", array![1.0_f32, 2.0].into()),
+        ("u", u.clone().into()),
+        ("table", array![1_u32, 2].into()),
+        ("z", array![1_i64, 2].into()),
+    ];
+    npz::save(&path, arrays, Compression::Stored).unwrap();
+    let mut archive = fs::read(&path).unwrap();
+    patch(&mut archive, "'<f4'", "'<U1'");
+    const END: &str = ", 'fortran_order': False, 'shape': (2,), }";
+    patch(&mut archive, &format!("'<u4'{END}         "), &format!("[('x', '<f4')]{END}"));
+    patch(&mut archive, "'<i8'", "'<M8'");
+    fs::write(&path, &archive).unwrap();
+
+    let file = dir.path().join("a.safetensors");
+    let error = npz::to_safetensors(&path, &file).unwrap_err();
+    let expected = r#"tensor "names": the NumPy type "<U1" has no dtype in the format"#;
+    assert!(error.to_string().ends_with(expected), "{error}");
+    assert_eq!(npz::load(&path).unwrap_err().to_string(), error.to_string());
+    assert!(!file.exists());
+
+    let skipped = npz::to_safetensors_skipping(&path, &file).unwrap();
+    assert!(skipped.iter().filter_map(Error::tensor).eq(["names", "table", "z"]));
+    assert_eq!(skipped[0].to_string(), error.to_string());
+    assert!(Reader::open(&file).unwrap().names().eq(["u"]));
+    assert_eq!(Reader::open(&file).unwrap().read::<f64, Ix2>("u").unwrap(), u);
+
+    // Damage is no type that is lacking.
+    patch(&mut archive, "'<f8'", "'<f8,");
+    fs::write(&path, &archive).unwrap();
+    assert_eq!(npz::to_safetensors_skipping(&path, &file).unwrap_err().tensor(), Some("u"));
+    assert!(Reader::open(&file).unwrap().names().eq(["u"]));
+}
+
+#[test]
+fn a_name_that_occurs_twice_is_refused_by_its_name() {
+    let (dir, path) = place("a.npz");
+    let twice = [1.0, 2.0].map(|value| ("u", DynArray::from(array![value])));
+    let error = npz::save(&path, twice, Compression::Stored).unwrap_err();
+    assert!(error.to_string().ends_with(r#"a.npz: tensor "u": duplicate tensor name"#), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]

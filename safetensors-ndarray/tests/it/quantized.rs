@@ -155,25 +155,25 @@ fn an_archive_gets_no_codes_unless_a_reader_gives_them() {
 
 #[cfg(feature = "derive")]
 mod fields {
-    use safetensors_ndarray::{NamedArrays, SafeTensors};
+    use safetensors_ndarray::NamedArrays;
 
     use super::*;
 
-    #[derive(SafeTensors, Debug)]
+    #[derive(NamedArrays, Debug)]
     struct Codes {
         x: ndarray::Array1<f64>,
         w: Array2<i8>,
         w_scale: ndarray::Array1<f32>,
     }
 
-    #[derive(SafeTensors, Debug)]
+    #[derive(NamedArrays, Debug)]
     struct Weights {
         x: ndarray::Array1<f64>,
         w: Array2<f32>,
     }
 
     /// The weight is stored under another name.
-    #[derive(SafeTensors, Debug)]
+    #[derive(NamedArrays, Debug)]
     #[allow(dead_code, reason = "it is never loaded")]
     struct Model {
         #[safetensors(rename = "layer.weight")]

@@ -233,3 +233,22 @@ fn rows_by_their_numbers_are_arrays_in_the_order_asked_for() {
     assert_eq!(wide, expected.mapv(f64::from));
     assert_eq!(rows.read_any().unwrap().shape(), [5, 16]);
 }
+
+#[test]
+fn rows_are_read_by_their_numbers_and_alone() {
+    let table = Array2::from_shape_fn((100, 3), |(row, column)| (10 * row + column) as i32);
+    let r = reader(&table.clone().into_dyn());
+    let numbers = [70, 3, 70];
+    let bytes = read_by(&r, || {
+        let rows = r.rows::<i32, ndarray::Ix2>("a", &numbers).unwrap();
+        assert_eq!(rows, table.select(Axis(0), &numbers));
+    });
+    assert_eq!(bytes, 2 * 3 * 4);
+    assert_eq!(r.rows::<i32, IxDyn>("a", &[]).unwrap().shape(), [0, 3]);
+    let error = r.rows::<i32, ndarray::Ix2>("a", &[100]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::IndexOutOfBounds { .. }), "{error}");
+    let error = r.rows::<f32, ndarray::Ix2>("a", &[1]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WrongDtype { .. }), "{error}");
+    let error = r.rows::<i32, ndarray::Ix1>("a", &[1]).unwrap_err();
+    assert_eq!(*said::<WrongNdim>(&error), WrongNdim { expected: 1, found: vec![1, 3] });
+}

@@ -102,6 +102,11 @@ fn names_prefixes_attributes_and_metadata() {
     w.add("grid/x", &Array1::<f32>::zeros(4)).unwrap();
     // The value of an attribute may be the name of an array, and makes no alias of it.
     w.attribute("u", "coordinates", "grid/x").unwrap();
+    w.attribute("u", "scale_factor", 0.01).unwrap();
+    w.attribute("u", "_FillValue", f32::NAN).unwrap();
+    w.attribute("u", "level", -7_i64).unwrap();
+    w.attribute("u", "is_periodic", true).unwrap();
+    w.metadata([("planck", 6.62607015e-34)]);
     w.attribute("u", "units", "km/h").unwrap();
     w.add("scalar", &arr0(3_i64)).unwrap();
     w.add_tensor("any", &DynArray::from(array![true, false])).unwrap();
@@ -115,7 +120,11 @@ fn names_prefixes_attributes_and_metadata() {
     let attributes = ["coordinates", "units", "title"].map(|name| r.attribute("u", name));
     assert_eq!(attributes, [Some("grid/x"), Some("km/h"), None]);
     assert_eq!(r.attribute("grid/x", "units"), None);
-    assert_eq!(r.checkpoint().metadata()["title"], "t");
+    let numbers = ["scale_factor", "_FillValue", "level", "is_periodic"];
+    let numbers = numbers.map(|name| r.attribute("u", name));
+    assert_eq!(numbers, [Some("0.01"), Some("NaN"), Some("-7"), Some("true")]);
+    assert_eq!(r.metadata()["planck"].parse(), Ok(6.62607015e-34));
+    assert_eq!(r.metadata()["title"], "t");
     assert_eq!(r.checkpoint().aliases().count(), 0);
     assert_eq!(r.read::<i64, ndarray::Ix0>("scalar").unwrap(), Array0::from_elem((), 3));
     assert_eq!(r.read_any("any").unwrap(), DynArray::from(array![true, false]));

@@ -20,13 +20,13 @@ pub(super) fn cases() -> Vec<Case> {
             "`X.weight_offset`",
             "",
             vec![("a.weight", f8()), ("a.weight_scale", rows()), ("a.weight_offset", rows())],
-            &["a.weight", "a.weight_offset", "8-bit with scales"],
+            &["a.weight", "a.weight_offset", "fp8"],
         ),
         (
             "`X.weight_scale` and `X.weight_scale_inv`",
             "",
             vec![("a.weight", f8()), ("a.weight_scale", rows()), ("a.weight_scale_inv", rows())],
-            &["a.weight", "a.weight_scale", "8-bit with scales"],
+            &["a.weight", "a.weight_scale", "fp8"],
         ),
         (
             "`X.smooth_factor`",

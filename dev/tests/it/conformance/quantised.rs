@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use candle_core::{DType, Device};
 use candle_nn::var_builder::Shard;
 use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
-use safetensors_bridge::candle::{CheckpointBackend, TensorParallelBackend, from_candle_error};
+use safetensors_bridge::candle::{CheckpointBackend, IntoCore, TensorParallelBackend};
 use safetensors_bridge::checkpoint::{Assembled, Computed};
 use safetensors_bridge::framework::prepare;
 use safetensors_bridge::load::QuantizedWeights;
@@ -39,7 +39,7 @@ fn shape_of(fixture: &Quantized, name: &str, options: &LoadOptions) -> Vec<usize
 }
 
 fn of_candle(tensor: candle_core::Result<candle_core::Tensor>) -> Result<(Vec<usize>, Vec<f32>)> {
-    let tensor = tensor.map_err(from_candle_error)?;
+    let tensor = tensor.into_core()?;
     Ok((tensor.dims().to_vec(), tensor.flatten_all().unwrap().to_vec1().unwrap()))
 }
 

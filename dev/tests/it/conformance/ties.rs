@@ -10,7 +10,7 @@ use burn::tensor::Tensor;
 use candle_core::{DType, Device};
 use candle_nn::var_builder::Shard;
 use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
-use safetensors_bridge::candle::{CheckpointBackend, from_candle_error};
+use safetensors_bridge::candle::{CheckpointBackend, IntoCore};
 use safetensors_bridge::ndarray::{DynArray, Reader};
 use safetensors_bridge::ranks::RankRules;
 use safetensors_bridge::slice::TensorPart;
@@ -29,7 +29,7 @@ struct Weight {
 }
 
 fn of_candle(tensor: candle_core::Result<candle_core::Tensor>) -> Result<Vec<f32>> {
-    tensor.and_then(|tensor| tensor.to_vec1()).map_err(from_candle_error)
+    tensor.and_then(|tensor| tensor.to_vec1()).into_core()
 }
 
 fn of_array(array: DynArray) -> Vec<f32> {

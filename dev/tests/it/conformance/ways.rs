@@ -13,9 +13,7 @@ use half::bf16;
 use ndarray::s;
 use num_complex::Complex;
 use safetensors_bridge::burn::{Burn, CheckpointStore, ModuleSnapshot};
-use safetensors_bridge::candle::{
-    Candle, CheckpointBackend, TensorParallelBackend, from_candle_error,
-};
+use safetensors_bridge::candle::{Candle, CheckpointBackend, IntoCore, TensorParallelBackend};
 use safetensors_bridge::checkpoint::store::{AsyncFile, AsyncStore, Fetched};
 use safetensors_bridge::checkpoint::{Assembled, Computed};
 use safetensors_bridge::convert::Converted;
@@ -229,7 +227,7 @@ fn candle_dtype(file: &Opened, ask: Ask) -> Option<DType> {
 }
 
 fn of_candle(tensor: candle_core::Result<candle_core::Tensor>) -> Result<TensorBuf> {
-    let tensor = tensor.map_err(from_candle_error)?;
+    let tensor = tensor.into_core()?;
     saved(&Candle::source(&tensor)?)
 }
 

@@ -8,7 +8,7 @@ use safetensors_core::ReadAt;
 use super::listed::Listed;
 use super::metadata::{self, SHAPE};
 use super::reader::Reader;
-use super::{companions, places, split};
+use super::{companions, model, places, split};
 use crate::budget::Budget;
 use crate::error::{ErrorKind, Result};
 use crate::input::{Cursor, Input};
@@ -50,6 +50,9 @@ pub(crate) fn open<S: ReadAt>(
     }
     let mut builder = Builder { metadata: keys.metadata, split, ..Builder::default() };
     builder.tensors.extend(listed.into_iter().map(|tensor| tensor.into_tensor(options)));
+    if let Some(names) = &options.names {
+        model::rename(&mut builder.tensors, names)?;
+    }
     let built = builder.build(file_len, budget)?;
     TensorFile::new(Format::Gguf, built, Container::File(Arc::clone(&input)))
 }

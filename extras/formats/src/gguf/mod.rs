@@ -63,7 +63,9 @@
 //! # Writing
 //!
 //! A [`Writer`] makes a file of tensors and metadata. A [`Model`] knows what a model of transformers
-//! is called there: it reads the files beside the weights and plans the whole file.
+//! is called there: it reads the files beside the weights and plans the whole file. The other way,
+//! [`Options::transformers_names`](crate::Options::transformers_names) opens a file under the names
+//! of transformers.
 //!
 //! [`ErrorKind::BadSplit`]: crate::ErrorKind::BadSplit
 //! [`ErrorKind::SplitGguf`]: crate::ErrorKind::SplitGguf

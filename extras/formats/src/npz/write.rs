@@ -1,10 +1,11 @@
 //! [`Writer`]: tensors as a `.npz` archive.
 
+use std::collections::HashSet;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use safetensors_core::TensorSource;
+use safetensors_core::{ErrorKind as CoreKind, TensorSource};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -51,6 +52,7 @@ pub struct Writer<W: Write + Seek> {
     gate: CloseOnDrop,
     zip: ZipWriter<Gate<W>>,
     compression: Compression,
+    names: HashSet<String>,
     has_failed: bool,
 }
 
@@ -60,7 +62,8 @@ impl<W: Write + Seek> Writer<W> {
         let is_open = Arc::new(AtomicBool::new(true));
         let zip = ZipWriter::new(Gate { out, is_open: Arc::clone(&is_open), at: 0, end: 0 });
         let gate = CloseOnDrop(is_open);
-        Self { gate, zip, compression: Compression::default(), has_failed: false }
+        let compression = Compression::default();
+        Self { gate, zip, compression, names: HashSet::new(), has_failed: false }
     }
 
     /// How the members that are added from now on are written; [stored](Compression::Stored) by
@@ -77,11 +80,15 @@ impl<W: Write + Seek> Writer<W> {
     ///
     /// [`ErrorKind::NoNumpyType`], naming the member, before anything of the tensor is written;
     /// an error of the core if the tensor cannot give its bytes;
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the writer fails; [`ErrorKind::BadArchive`] if a
-    /// member has the name already, or if the name is longer than 65,531 bytes.
+    /// [`DuplicateTensor`](CoreKind::DuplicateTensor) if a member has the name already;
+    /// [`Io`](CoreKind::Io) if the writer fails; [`ErrorKind::BadArchive`] if the name is longer
+    /// than 65,531 bytes.
     pub fn add(&mut self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         let header = npy::Header::new(tensor.dtype(), tensor.shape()).encode();
         let header = header.map_err(|error| error.in_tensor(name))?;
+        if self.names.contains(name) {
+            return Err(Error::from(CoreKind::DuplicateTensor).in_tensor(name));
+        }
         let method = match self.compression {
             Compression::Stored => CompressionMethod::Stored,
             Compression::Deflated => CompressionMethod::Deflated,
@@ -90,6 +97,7 @@ impl<W: Write + Seek> Writer<W> {
         let options = SimpleFileOptions::default().compression_method(method).large_file(true);
         let started = self.zip.start_file(format!("{name}.npy"), options);
         started.map_err(|error| zipped::failed(error).in_tensor(name))?;
+        self.names.insert(name.into());
         let written = self.zip.write_all(&header).map_err(Error::from);
         let written = written.and_then(|()| npy::write_data(&mut self.zip, tensor));
         self.has_failed |= written.is_err();

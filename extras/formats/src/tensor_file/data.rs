@@ -9,6 +9,8 @@ use safetensors_core::ReadAt;
 #[cfg(feature = "gguf")]
 use super::blocks::Blocks;
 use super::strided::Strided;
+#[cfg(feature = "gguf")]
+use super::undo::Undo;
 use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
 
@@ -40,6 +42,9 @@ pub(crate) enum Data {
     /// They are quantised.
     #[cfg(feature = "gguf")]
     Blocks { place: Place, blocks: Blocks, scales: Option<Scales> },
+    /// The file has them in another way.
+    #[cfg(feature = "gguf")]
+    Undone { data: Box<Self>, undo: Undo },
     /// They cannot be read, for this reason.
     #[cfg(any(feature = "pytorch", feature = "gguf"))]
     Refused(Reason),
@@ -75,6 +80,9 @@ pub(crate) enum Reason {
     /// The effect of other tensors in its module is not known, for this reason.
     #[cfg(feature = "gguf")]
     Companion(Box<str>),
+    /// It has no name in models of this architecture.
+    #[cfg(feature = "gguf")]
+    NoName(&'static str),
 }
 
 impl From<Reason> for ErrorKind {
@@ -95,6 +103,8 @@ impl From<Reason> for ErrorKind {
             Reason::NoDequantizer(kind) => Self::NoDequantizer { kind: kind.into() },
             #[cfg(feature = "gguf")]
             Reason::Companion(problem) => Self::BadCompanion { problem: problem.into() },
+            #[cfg(feature = "gguf")]
+            Reason::NoName(architecture) => Self::NoGgufName { architecture },
         }
     }
 }
@@ -184,6 +194,12 @@ impl Data {
                     scales.multiply(container, part, first * blocks.len as u64)
                 })
             }
+            #[cfg(feature = "gguf")]
+            Self::Undone { data, undo } => in_units(buf, offset, undo.unit(), |first, part| {
+                data.read(container, part, first * undo.unit() as u64)?;
+                undo.apply(part);
+                Ok(())
+            }),
             #[cfg(any(feature = "pytorch", feature = "gguf"))]
             Self::Refused(reason) => Err(ErrorKind::from(reason.clone()).into()),
         }

@@ -7,6 +7,7 @@
 //! | `single` | the tensors of one file |
 //! | `data` | the source of a tensor's bytes |
 //! | `strided` | elements that are not in C order |
+//! | `undo` | numbers of GGUF that the model has in another form |
 //! | `scratch` | members of archives, unpacked to a temporary file |
 //! | `whole` | tensors joined from pieces in the files of a directory |
 
@@ -17,6 +18,8 @@ mod data;
 mod scratch;
 mod single;
 mod strided;
+#[cfg(feature = "gguf")]
+mod undo;
 #[cfg(feature = "pytorch")]
 mod whole;
 
@@ -42,6 +45,8 @@ pub(crate) use scratch::Scratch;
 use single::Single;
 pub(crate) use single::Span;
 pub(crate) use strided::Placement;
+#[cfg(feature = "gguf")]
+pub(crate) use undo::Undo;
 #[cfg(feature = "pytorch")]
 use whole::assembled;
 #[cfg(feature = "pytorch")]

@@ -32,6 +32,15 @@ fn filters_choose_parameters_on_both_ways() {
         matches!(source(&other.load_from(&mut store()).unwrap_err()), StoreError::Missing { names } if names.len() == 10)
     );
     assert_eq!(other.load_from(&mut store().with_regex("^norm")).unwrap().applied.len(), 2);
+
+    // A filter that matches nothing is an error, as on saving, also if parameters may be missing.
+    let before = state(&other);
+    let mut typo = store().with_regex("^nrm").allow_partial(true);
+    let error = other.load_from(&mut typo).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NothingSelected { found: 12 }), "{error}");
+    let advice = "12 tensors is selected; on loading, filters see the paths in the module";
+    assert!(error.to_string().ends_with(advice), "{error}");
+    assert_eq!(state(&other), before);
 }
 
 #[test]

@@ -238,6 +238,9 @@ const OPTIONS: &[(&str, Line)] = &[
         assert!(!theirs.to_string().contains("none"), "{theirs}");
         let ours: Error = refused(&mut CheckpointStore::from_file(&none));
         assert!(ours.to_string().contains("none"), "{ours}");
+        let part = CheckpointStore::from_file(&files.file).prefix("encoder");
+        let ours: &dyn std::error::Error = &refused(&mut { part });
+        assert!(ours.source().unwrap().is::<StoreError>(), "{ours}");
     }),
     ("nothing", |files| {
         let path = files.path("options");
@@ -313,13 +316,18 @@ const DIFFERENCES: &[(&str, Line)] = &[
         assert_eq!(theirs(&files.file).keys().unwrap().len(), PATHS.len() - 1);
         assert!(ours(&files.file).keys().is_err());
     }),
-    ("a save of which the filters leave nothing", |files| {
+    ("a filter or a prefix that matches nothing", |files| {
         let path = files.path("nothing");
         let theirs = SafetensorsStore::from_file(&path).with_regex("^none$");
         files.model.save_into(&mut { theirs }).unwrap();
         assert!(Checkpoint::open(&path).unwrap().is_empty());
         let ours = CheckpointStore::from_file(files.path("ours-nothing")).with_regex("^none$");
         assert!(files.model.save_into(&mut { ours }).is_err());
+        let theirs = SafetensorsStore::from_file(&files.file).with_regex("^none$");
+        assert!(Model::new(7).load_from(&mut { theirs }).unwrap().applied.is_empty());
+        let ours = || CheckpointStore::from_file(&files.file).allow_partial(true);
+        assert!(Model::new(7).load_from(&mut ours().with_regex("^none$")).is_err());
+        assert!(Model::new(7).load_from(&mut ours().prefix("none")).is_err());
     }),
     ("a matrix that fits transposed", |files| {
         let path = files.path("transposed");

@@ -9,7 +9,7 @@ use super::*;
 
 /// Restores each record of epoch 1. Returns the error, which all must give.
 fn refused(epochs: &Epochs) -> Error {
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     let error = of(model.restore(1));
     let text = error.to_string();
     assert_eq!(of(optimizer.restore(1)).to_string(), text);
@@ -31,11 +31,11 @@ fn change_manifest(epochs: &Epochs, change: impl FnOnce(&mut serde_json::Value))
 #[test]
 fn no_epoch() {
     let (_dir, epochs) = saved(4);
-    let (model, ..) = epochs.checkpointers();
+    let (model, ..) = epochs.checkpointers_without_module();
     let error = of(model.restore(1));
     assert!(matches!(reason(&error), EpochError::NotFound { found } if *found == [4]), "{error}");
     let (_dir, epochs) = empty();
-    let (model, ..) = epochs.checkpointers();
+    let (model, ..) = epochs.checkpointers_without_module();
     assert!(of(model.restore(1)).to_string().contains("the directory has none"));
 }
 
@@ -81,7 +81,7 @@ fn a_manifest_of_something_else() {
     // A directory that was renamed.
     fs::write(&path, good).unwrap();
     fs::rename(epochs.path(1), epochs.path(2)).unwrap();
-    let (model, ..) = epochs.checkpointers();
+    let (model, ..) = epochs.checkpointers_without_module();
     let error = of(model.restore(2));
     assert!(matches!(reason(&error), EpochError::OtherEpoch { expected: 2, found: 1 }), "{error}");
 }
@@ -137,26 +137,57 @@ fn a_changed_byte_is_found_wherever_it_is() {
             assert!(matches!(reason(&error), EpochError::Header { .. }), "{at}: {error}");
             headers += 1;
         } else {
-            let error = of(epochs.checkpointers().1.restore(1));
+            let error = of(epochs.checkpointers_without_module().1.restore(1));
             assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }), "{at}: {error}");
             assert!(error.tensor().unwrap().contains(".momentum."));
             assert!(epochs.verify(1).is_err());
             // The other records do not depend on it.
-            epochs.checkpointers().0.restore(1).unwrap();
+            epochs.checkpointers_without_module().0.restore(1).unwrap();
             data += 1;
         }
     }
     assert!(headers > 100 && data > 10, "{headers} and {data}");
+    // The last byte is still wrong, which only the digests say.
+    assert_eq!(epochs.newest().unwrap(), Some(1));
+    assert!(epochs.passed_over().unwrap().is_empty());
+    let comparing = epochs.clone().digests(true);
+    assert_eq!(comparing.newest().unwrap(), None);
+    let passed_over = comparing.passed_over().unwrap();
+    let [epoch] = &passed_over[..] else { panic!("{passed_over:?}") };
+    let problem = epoch.problem().unwrap();
+    assert!(matches!(problem.kind(), ErrorKind::DigestMismatch { .. }), "{problem}");
     fs::write(&path, good).unwrap();
     epochs.verify(1).unwrap();
-    epochs.checkpointers().1.restore(1).unwrap();
+    epochs.checkpointers_without_module().1.restore(1).unwrap();
+    assert_eq!(comparing.newest().unwrap(), Some(1));
+    assert!(comparing.passed_over().unwrap().is_empty());
+}
+
+/// burn's loop panics with `Debug` of the error that it got.
+#[test]
+fn an_epoch_of_another_model_is_found_before_the_launch_and_burn_panics_with_the_same_words() {
+    let (_dir, epochs) = saved(1);
+    epochs.check(1, &Model::new()).unwrap();
+    let before = files(&epochs, 1);
+    let other = LinearConfig::new(3, 4).init(&Device::default());
+    let error = epochs.check(1, &other).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Mismatches { .. }), "{error}");
+    let restored = epochs.checkpointers(&other).0.restore(1);
+    let burns = format!("{:?}", restored.err().unwrap());
+    assert!(burns.contains(&format!("error: {error} }}")), "{burns}");
+    assert_eq!(files(&epochs, 1), before);
+    // Of an epoch that burn would begin to restore, each file is looked at.
+    fs::remove_file(epochs.path(1).join("scheduler.safetensors")).unwrap();
+    assert!(matches!(epochs.check(1, &Model::new()).unwrap_err().kind(), ErrorKind::Io(_)));
+    let error = epochs.check(2, &Model::new()).unwrap_err();
+    assert!(matches!(reason(&error), EpochError::NotFound { .. }), "{error}");
 }
 
 /// A manifest that fits files of something else.
 #[test]
 fn a_file_that_is_no_record() {
     let (_dir, epochs) = saved(1);
-    let (_, optimizer, _) = epochs.checkpointers();
+    let (_, optimizer, _) = epochs.checkpointers_without_module();
     let rewrite = |from: &str, to: &str| {
         let path = epochs.path(1).join("optimizer.safetensors");
         let mut bytes = fs::read(&path).unwrap();
@@ -208,9 +239,9 @@ fn a_manifest_without_a_record() {
 #[test]
 fn an_epoch_that_is_replaced_between_two_records() {
     let (_dir, epochs) = saved(1);
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     model.restore(1).unwrap();
-    Training::trained(3).save(&epochs.checkpointers(), 1);
+    Training::trained(3).save(&epochs.checkpointers_without_module(), 1);
     let error = of(optimizer.restore(1));
     assert!(matches!(reason(&error), EpochError::Replaced), "{error}");
     // All records of the new one.

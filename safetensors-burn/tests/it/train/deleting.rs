@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn a_save_that_fails_deletes_nothing() {
     let (_dir, epochs, training) = saved_to(6);
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     Training::restored(&checkpointers, 3);
     of(checkpointers.0.save(4, failing::quantised()));
     of(checkpointers.1.save(4, training.optimizer.to_record()));
@@ -26,7 +26,7 @@ fn a_save_that_fails_deletes_nothing() {
 #[test]
 fn the_epoch_that_was_restored_stays_until_another_is_saved() {
     let (_dir, epochs, training) = saved_to(6);
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     Training::restored(&checkpointers, 3);
     delete(&checkpointers, 3).unwrap();
     delete(&checkpointers, 2).unwrap();
@@ -40,7 +40,7 @@ fn the_epoch_that_was_restored_stays_until_another_is_saved() {
 #[test]
 fn a_deletion_that_fails_is_tried_again_and_does_not_fail_the_save() {
     let (_dir, epochs, training) = saved_to(1);
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     training.save(&checkpointers, 1);
     delete(&checkpointers, 1).unwrap();
     // A file in the place of the epoch is not deleted.

@@ -20,7 +20,7 @@ fn run(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>, Run) {
     let (dir, epochs) = empty();
     let epochs = epochs.whole_every(3);
     let mut run = begun();
-    let checkpointers = epochs.checkpointers_for(&run.model);
+    let checkpointers = epochs.checkpointers(&run.model);
     let contents = (1..=count).map(|epoch| {
         run.next();
         run.save(&checkpointers, epoch);
@@ -52,7 +52,7 @@ fn each_nth_epoch_is_whole_and_all_are_restored_bit_for_bit() {
     for (epoch, base) in [(1, None), (2, Some(1)), (3, Some(1)), (4, None), (5, Some(4))] {
         assert_eq!(bases(&epochs, epoch), [base, base, None], "{epoch}");
         epochs.verify(epoch).unwrap();
-        assert_eq!(restored(&epochs.checkpointers(), epoch), contents[epoch - 1]);
+        assert_eq!(restored(&epochs.checkpointers_without_module(), epoch), contents[epoch - 1]);
     }
     let len = |path: std::path::PathBuf| fs::metadata(path).unwrap().len();
     let whole = len(epochs.path(1).join("model.safetensors"));
@@ -64,7 +64,7 @@ fn each_nth_epoch_is_whole_and_all_are_restored_bit_for_bit() {
     assert_eq!(names_in(&dir.path().join("run/checkpoints")).len(), 5);
 
     // A training that is resumed from a delta.
-    let checkpointers = epochs.checkpointers_for(&resumed.model);
+    let checkpointers = epochs.checkpointers(&resumed.model);
     resumed = resumed.restore(&checkpointers, 5);
     resumed.next();
     resumed.save(&checkpointers, 6);
@@ -81,8 +81,8 @@ fn the_file_that_a_delta_stands_for_has_the_same_bytes() {
     let epochs = Epochs::new(epochs.path(1).with_file_name("deltas")).whole_every(9);
     for epoch in 1..=3 {
         run.next();
-        run.save(&whole.checkpointers(), epoch);
-        run.save(&epochs.checkpointers(), epoch);
+        run.save(&whole.checkpointers_without_module(), epoch);
+        run.save(&epochs.checkpointers_without_module(), epoch);
     }
     for name in ["model", "optimizer"] {
         let (base, chain) = open_linked(epochs.path(3).join(format!("{name}.delta"))).unwrap();
@@ -99,7 +99,7 @@ fn the_file_that_a_delta_stands_for_has_the_same_bytes() {
 #[test]
 fn no_epoch_loses_its_base() {
     let (_dir, epochs, contents, mut last) = run(3);
-    let again = epochs.checkpointers();
+    let again = epochs.checkpointers_without_module();
     // The base is saved again, and then deleted, by another program.
     let other = begun();
     other.save(&again, 1);
@@ -110,18 +110,18 @@ fn no_epoch_loses_its_base() {
     // The base of the deltas is still the same file.
     let epochs = epochs.whole_every(4);
     last.next();
-    last.save(&epochs.checkpointers(), 4);
+    last.save(&epochs.checkpointers_without_module(), 4);
     assert_eq!(bases(&epochs, 4)[0], Some(1));
-    assert_eq!(epochs.keep(1, &[2]).unwrap(), [3]);
-    assert_eq!(restored(&epochs.checkpointers(), 2), contents[1]);
-    assert_eq!(restored(&epochs.checkpointers(), 4), last.contents());
+    assert_eq!(epochs.delete_all_but(1, &[2]).unwrap(), [3]);
+    assert_eq!(restored(&epochs.checkpointers_without_module(), 2), contents[1]);
+    assert_eq!(restored(&epochs.checkpointers_without_module(), 4), last.contents());
     epochs.verify(2).unwrap();
     // A run that goes back compares with what is before.
     assert_eq!(epochs.delete_after(2).unwrap(), [4]);
     let epochs = epochs.whole_every(3);
-    last.save(&epochs.checkpointers(), 3);
+    last.save(&epochs.checkpointers_without_module(), 3);
     assert_eq!(bases(&epochs, 3)[0], Some(1));
-    last.save(&epochs.checkpointers(), 4);
+    last.save(&epochs.checkpointers_without_module(), 4);
     assert_eq!(bases(&epochs, 4)[0], None);
 }
 
@@ -130,20 +130,20 @@ fn what_would_not_be_smaller_is_whole() {
     let (_dir, epochs) = empty();
     let epochs = epochs.whole_every(5);
     for epoch in 1..=3 {
-        Training::trained(epoch).save(&epochs.checkpointers(), epoch);
+        Training::trained(epoch).save(&epochs.checkpointers_without_module(), epoch);
         assert_eq!(bases(&epochs, epoch), [None; 3]);
     }
     for count in [0, 1] {
         let (_dir, epochs) = empty();
         let epochs = epochs.whole_every(count);
         let run = begun();
-        (1..=2).for_each(|epoch| run.save(&epochs.checkpointers(), epoch));
+        (1..=2).for_each(|epoch| run.save(&epochs.checkpointers_without_module(), epoch));
         assert_eq!(bases(&epochs, 2), [None; 3]);
     }
     // One file changes completely.
     let (_dir, epochs) = empty();
     let epochs = epochs.whole_every(5);
-    let (mut run, checkpointers) = (begun(), epochs.checkpointers());
+    let (mut run, checkpointers) = (begun(), epochs.checkpointers_without_module());
     run.save(&checkpointers, 1);
     run.model = begun().model;
     run.save(&checkpointers, 2);
@@ -159,7 +159,7 @@ fn problem(epochs: &Epochs, epoch: usize) -> String {
     let list = epochs.list().unwrap();
     let found = list.iter().find(|found| found.number() == epoch).unwrap();
     let error = found.problem().unwrap();
-    let restored = of(epochs.checkpointers().0.restore(epoch));
+    let restored = of(epochs.checkpointers_without_module().0.restore(epoch));
     assert_eq!(error.to_string(), restored.to_string());
     assert_eq!(epochs.verify(epoch).unwrap_err().to_string(), restored.to_string());
     if error.file().unwrap().contains("epoch-1") {
@@ -202,17 +202,19 @@ fn a_base_that_is_missing_or_changed_is_an_error_that_names_it() {
     assert_eq!(epochs.newest().unwrap(), Some(2));
     // It is no epoch to compare with, so this is the second one after its base.
     last.next();
-    last.save(&epochs.checkpointers(), 4);
+    last.save(&epochs.checkpointers_without_module(), 4);
     assert_eq!(bases(&epochs, 4)[0], Some(1));
 
     // A value that has changed is found only by reading.
     fs::write(&link, &bytes).unwrap();
-    assert_eq!(restored(&epochs.checkpointers(), 3), contents[2]);
+    assert_eq!(restored(&epochs.checkpointers_without_module(), 3), contents[2]);
     for from_end in [1, 20] {
         place(&bytes);
         flip(&link, |len| len - from_end);
         assert_eq!(bases(&epochs, 3)[0], Some(1));
-        for error in [of(epochs.checkpointers().0.restore(3)), epochs.verify(3).unwrap_err()] {
+        for error in
+            [of(epochs.checkpointers_without_module().0.restore(3)), epochs.verify(3).unwrap_err()]
+        {
             assert_eq!(error.file(), link.to_str(), "{error}");
             assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }), "{error}");
         }
@@ -234,7 +236,7 @@ fn the_files_of_a_delta_and_its_base_are_not_edited() {
             assert!(matches!(error.kind(), ErrorKind::InManifest { .. }), "{name}: {error}");
         }
     }
-    assert_eq!(restored(&epochs.checkpointers(), 3), contents[2]);
+    assert_eq!(restored(&epochs.checkpointers_without_module(), 3), contents[2]);
 }
 
 /// The length and the digest of its header are those of the manifest, and it cannot be opened.
@@ -254,12 +256,12 @@ fn an_epoch_whose_base_is_damaged_is_whole() {
     assert!(text.contains(&before));
     fs::write(&manifest, text.replace(&before, &header())).unwrap();
     last.next();
-    last.save(&epochs.checkpointers(), 2);
+    last.save(&epochs.checkpointers_without_module(), 2);
     assert_eq!(bases(&epochs, 2), [None, Some(1), None]);
     let names = ["manifest.json", "model.safetensors", "optimizer.delta", "scheduler.safetensors"];
     assert_eq!(names_in(&epochs.path(2)), names);
     epochs.verify(2).unwrap();
-    assert_eq!(restored(&epochs.checkpointers(), 2), last.contents());
+    assert_eq!(restored(&epochs.checkpointers_without_module(), 2), last.contents());
 }
 
 #[test]
@@ -281,11 +283,11 @@ fn a_delta_that_is_missing_or_changed_is_an_error() {
     // A compressed difference is checked when it is read.
     let path = epochs.path(2).join("optimizer.delta/model-00000-of-00001.safetensors");
     flip(&path, |len| len - 3);
-    let error = of(epochs.checkpointers().1.restore(2));
+    let error = of(epochs.checkpointers_without_module().1.restore(2));
     assert!(error.tensor().is_some_and(|name| name.contains("head")), "{error}");
     assert_eq!(epochs.verify(2).unwrap_err().to_string(), error.to_string());
     flip(&path, |len| len - 3);
-    assert_eq!(restored(&epochs.checkpointers(), 2), contents[1]);
+    assert_eq!(restored(&epochs.checkpointers_without_module(), 2), contents[1]);
     // A name in the manifest leads nowhere else.
     let path = epochs.path(2).join("manifest.json");
     let manifest = fs::read_to_string(&path).unwrap();
@@ -299,7 +301,7 @@ fn what_is_made_of_deltas_can_lie_in_memory() {
     let staging = dir.path().join("staging");
     fs::create_dir(&staging).unwrap();
     let epochs = epochs.staging(&staging);
-    let (model, optimizer, _) = epochs.checkpointers();
+    let (model, optimizer, _) = epochs.checkpointers_without_module();
     model.restore(2).unwrap();
     assert_eq!(names_in(&staging).len(), 1);
     // Another epoch takes its place.

@@ -13,7 +13,7 @@ fn an_epoch_appears_with_its_last_record() {
     let (dir, epochs) = empty();
     assert_eq!((listed(&epochs), epochs.newest().unwrap()), (vec![], None));
     let training = Training::trained(1);
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     // Burn's order is that of the tuple, but the threads may end in any order.
     let save: [&dyn Fn() -> Result<(), CheckpointerError>; 3] = [
         &|| model.save(12, training.model.clone().into_record()),
@@ -43,12 +43,15 @@ fn an_epoch_appears_with_its_last_record() {
 fn an_epoch_that_is_saved_again_is_replaced_as_a_whole() {
     let (_dir, epochs) = saved(5);
     let (first, second) = (Training::trained(1), Training::trained(2));
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     first.save(&checkpointers, 5);
     // Half of another save changes nothing.
     checkpointers.0.save(5, second.model.clone().into_record()).unwrap();
     checkpointers.1.save(5, second.optimizer.to_record()).unwrap();
-    assert_eq!(Training::restored(&epochs.checkpointers(), 5).model.bits(), first.model.bits());
+    assert_eq!(
+        Training::restored(&epochs.checkpointers_without_module(), 5).model.bits(),
+        first.model.bits()
+    );
     checkpointers.2.save(5, second.scheduler.to_record()).unwrap();
     assert_eq!(restored(&checkpointers, 5), second.contents());
 }
@@ -58,7 +61,7 @@ fn an_epoch_that_is_saved_again_is_replaced_as_a_whole() {
 fn the_records_of_two_saves_are_not_mixed() {
     let (_dir, epochs) = empty();
     let (first, second) = (Training::trained(1), Training::trained(2));
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     model.save(1, first.model.clone().into_record()).unwrap();
     model.save(1, second.model.clone().into_record()).unwrap();
     optimizer.save(1, first.optimizer.to_record()).unwrap();
@@ -66,7 +69,7 @@ fn the_records_of_two_saves_are_not_mixed() {
     assert_eq!(content(model.restore(1).unwrap()), content(first.model.into_record()));
     scheduler.save(1, second.scheduler.to_record()).unwrap();
     optimizer.save(1, second.optimizer.to_record()).unwrap();
-    assert_eq!(restored(&epochs.checkpointers(), 1), second.contents());
+    assert_eq!(restored(&epochs.checkpointers_without_module(), 1), second.contents());
 }
 
 #[test]
@@ -77,9 +80,9 @@ fn the_last_epochs_and_the_best_are_kept() {
     fs::create_dir(epochs.path(9)).unwrap();
     assert_eq!(epochs.newest().unwrap(), Some(6));
     // Epoch 4 is not complete. Epoch 9 may be one that is being copied.
-    assert_eq!(epochs.keep(2, &[1]).unwrap(), [2, 3, 4]);
+    assert_eq!(epochs.delete_all_but(2, &[1]).unwrap(), [2, 3, 4]);
     assert_eq!(listed(&epochs), [(1, true), (5, true), (6, true), (9, false)]);
-    assert!(epochs.keep(5, &[]).unwrap().is_empty());
+    assert!(epochs.delete_all_but(5, &[]).unwrap().is_empty());
 }
 
 /// As after a change by another program. It may be the newest state.
@@ -97,7 +100,7 @@ fn an_epoch_after_the_newest_complete_one_is_passed_over_and_kept() {
         for epoch in passed_over {
             assert!(matches!(reason(epoch.problem().unwrap()), EpochError::Length { .. }));
         }
-        assert_eq!(epochs.keep(last, &[]).unwrap(), [[3].as_slice(), &[1, 2]][last]);
+        assert_eq!(epochs.delete_all_but(last, &[]).unwrap(), [[3].as_slice(), &[1, 2]][last]);
     }
     assert_eq!(listed(&epochs), [(4, false), (5, false)]);
 }
@@ -108,7 +111,7 @@ fn an_epoch_after_the_newest_complete_one_is_passed_over_and_kept() {
 fn an_epoch_that_is_a_link_is_passed_over_and_never_ends_a_training() {
     let (dir, epochs) = empty();
     let [first, second] = [1, 2].map(Training::trained);
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     (1..=3).for_each(|epoch| first.save(&checkpointers, epoch));
     let elsewhere = dir.path().join("elsewhere");
     fs::rename(epochs.path(3), &elsewhere).unwrap();
@@ -121,11 +124,11 @@ fn an_epoch_that_is_a_link_is_passed_over_and_never_ends_a_training() {
         assert!(matches!(reason(passed_over[0].problem().unwrap()), EpochError::Link));
         assert_eq!(epochs.newest().unwrap(), Some(2));
         // As `keep_last` and burn's strategies ask.
-        assert!(epochs.keep(2, &[]).unwrap().is_empty());
+        assert!(epochs.delete_all_but(2, &[]).unwrap().is_empty());
         delete(&checkpointers, 3).unwrap();
         assert!(epochs.delete_after(2).unwrap().is_empty());
         // The training that is resumed repeats the epoch.
-        second.save(&epochs.checkpointers(), 3);
+        second.save(&epochs.checkpointers_without_module(), 3);
         assert_eq!(listed(&epochs), [(1, true), (2, true), (3, true)]);
         epochs.verify(3).unwrap();
         assert_eq!(epochs.delete_after(2).unwrap(), [3]);
@@ -147,7 +150,7 @@ fn an_epoch_that_cannot_be_read_is_neither_passed_over_nor_deleted() {
             fs::rename(&path, &aside).unwrap();
             // A link to itself has too many levels of links.
             std::os::unix::fs::symlink(&path, &path).unwrap();
-            let error = epochs.keep(1, &[]).unwrap_err();
+            let error = epochs.delete_all_but(1, &[]).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
             assert_eq!(error.file(), path.to_str());
             // A newer epoch that is complete is enough.
@@ -164,7 +167,7 @@ fn an_epoch_of_another_version_is_not_deleted() {
     let path = epochs.path(1).join("manifest.json");
     let manifest = fs::read_to_string(&path).unwrap();
     fs::write(path, manifest.replace("\"version\": 1", "\"version\": 9")).unwrap();
-    assert_eq!(epochs.keep(1, &[]).unwrap(), [2, 3]);
+    assert_eq!(epochs.delete_all_but(1, &[]).unwrap(), [2, 3]);
     assert_eq!(listed(&epochs), [(1, false), (4, true)]);
 }
 
@@ -176,14 +179,14 @@ fn a_reader_of_an_epoch_that_is_replaced_finds_a_complete_one() {
     let trainings = [Training::trained(1), Training::trained(2)];
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let checkpointers = epochs.checkpointers();
+            let checkpointers = epochs.checkpointers_without_module();
             for training in trainings.iter().cycle().take(30) {
                 training.save(&checkpointers, 2);
             }
         });
         while !writer.is_finished() {
             assert!(epochs.newest().unwrap().is_some());
-            assert!(epochs.keep(2, &[]).unwrap().is_empty());
+            assert!(epochs.delete_all_but(2, &[]).unwrap().is_empty());
         }
     });
     assert_eq!(listed(&epochs), [(1, true), (2, true)]);
@@ -210,7 +213,7 @@ fn a_save_removes_what_killed_processes_left() {
         fs::create_dir_all(directory.join(name).join("old")).unwrap();
         fs::write(directory.join(name).join(".lock"), "").unwrap();
     }
-    Training::trained(1).save(&epochs.checkpointers(), 3);
+    Training::trained(1).save(&epochs.checkpointers_without_module(), 3);
     let expected =
         [".epoch-x.aB3dE6.tmp", ".model.aB3dE6.tmp", "epoch-1.aB3dE6.tmp", "epoch-2", "epoch-3"];
     assert_eq!(names_in(&directory), expected);
@@ -256,7 +259,7 @@ fn names_that_are_no_epochs_are_left_alone() {
     }
     fs::write(directory.join("epoch-7"), "a file").unwrap();
     assert_eq!(listed(&epochs), [(2, true)]);
-    assert_eq!(epochs.keep(0, &[]).unwrap(), [2]);
+    assert_eq!(epochs.delete_all_but(0, &[]).unwrap(), [2]);
     assert_eq!(names_in(&directory).len(), 8);
 }
 
@@ -264,7 +267,7 @@ fn names_that_are_no_epochs_are_left_alone() {
 fn the_newest_epoch_is_deleted_only_after_a_newer_one_is_complete() {
     let (_dir, epochs) = empty();
     let training = Training::trained(1);
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     let (model, optimizer, scheduler) = &checkpointers;
     let delete = |epoch| delete(&checkpointers, epoch).unwrap();
     training.save(&checkpointers, 1);
@@ -294,12 +297,12 @@ fn two_runs_in_one_directory_do_not_mix_their_records() {
     let trainings = [Training::trained(1), Training::trained(2)];
     std::thread::scope(|scope| {
         for training in &trainings {
-            let checkpointers = epochs.checkpointers();
+            let checkpointers = epochs.checkpointers_without_module();
             scope.spawn(move || (0..10).for_each(|_| training.save(&checkpointers, 1)));
         }
     });
     epochs.verify(1).unwrap();
-    let found = restored(&epochs.checkpointers(), 1);
+    let found = restored(&epochs.checkpointers_without_module(), 1);
     assert!(trainings.iter().any(|training| training.contents() == found));
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }

@@ -23,8 +23,8 @@ pub(super) fn quantised() -> ModuleRecord {
 #[test]
 fn a_quantised_tensor_is_refused_by_name() {
     let (_dir, epochs) = saved(1);
-    let expected = restored(&epochs.checkpointers(), 1);
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let expected = restored(&epochs.checkpointers_without_module(), 1);
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     let error = of(model.save(1, quantised()));
     assert!(matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { .. }), "{error}");
     assert_eq!(error.tensor(), Some("enc.weight"));
@@ -33,7 +33,7 @@ fn a_quantised_tensor_is_refused_by_name() {
     for error in others(&optimizer, &scheduler) {
         assert!(matches!(reason(&error), EpochError::OtherFailed), "{error}");
     }
-    assert_eq!(restored(&epochs.checkpointers(), 1), expected);
+    assert_eq!(restored(&epochs.checkpointers_without_module(), 1), expected);
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }
 
@@ -49,7 +49,7 @@ fn others(
 #[test]
 fn more_tensors_than_burn_restores_are_refused() {
     let (_dir, epochs) = empty();
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     // burn itself writes such a container, and refuses to read it.
     let over = MAX_TENSOR_COUNT + 1;
     let error = of(model.save(1, Many::new(over).into_record()));
@@ -81,7 +81,7 @@ fn a_directory_that_cannot_be_created_is_an_error() {
     let (_dir, path) = place("file");
     fs::write(&path, "").unwrap();
     let epochs = Epochs::new(path.join("checkpoints"));
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     let error = of(model.save(1, Model::new().into_record()));
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     others(&optimizer, &scheduler);
@@ -114,7 +114,7 @@ fn what_is_not_ours_is_neither_replaced_nor_deleted() {
         let before = |path: &Path| (path.is_dir().then(|| names_in(path)), fs::read(path).ok());
         make(&path);
         let seen = before(&path);
-        let (model, optimizer, scheduler) = epochs.checkpointers();
+        let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
         let error = of(model.save(2, training.model.clone().into_record()));
         assert!(matches!(reason(&error), EpochError::Foreign { .. }), "{error}");
         assert!(error.to_string().contains(found), "{error}");
@@ -123,10 +123,10 @@ fn what_is_not_ours_is_neither_replaced_nor_deleted() {
         of(optimizer.save(2, training.optimizer.to_record()));
         of(scheduler.save(2, training.scheduler.to_record()));
         if path.is_dir() {
-            training.save(&epochs.checkpointers(), 3);
+            training.save(&epochs.checkpointers_without_module(), 3);
             let error = epochs.delete_after(0).unwrap_err();
             assert!(matches!(reason(&error), EpochError::Foreign { .. }), "{error}");
-            assert_eq!(epochs.keep(1, &[]).unwrap(), [1]);
+            assert_eq!(epochs.delete_all_but(1, &[]).unwrap(), [1]);
             assert_eq!(epochs.newest().unwrap(), Some(3));
         }
         assert_eq!(before(&path), seen);

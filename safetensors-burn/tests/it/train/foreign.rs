@@ -45,12 +45,12 @@ impl Net {
 
 /// Saves epoch 1.
 fn save(epochs: &Epochs, model: impl Module, optimizer: OptimizerRecord) {
-    save_records(&epochs.checkpointers(), 1, model, optimizer);
+    save_records(&epochs.checkpointers_without_module(), 1, model, optimizer);
 }
 
 /// Restores each record of epoch 1 for a module. Returns the error, which all must give.
 fn refused(epochs: &Epochs, module: &impl Module) -> Error {
-    let (model, optimizer, scheduler) = epochs.checkpointers_for(module);
+    let (model, optimizer, scheduler) = epochs.checkpointers(module);
     let error = of(scheduler.restore(1));
     assert_eq!(of(model.restore(1)).to_string(), error.to_string());
     assert_eq!(of(optimizer.restore(1)).to_string(), error.to_string());
@@ -177,7 +177,7 @@ fn a_state_of_another_shape_or_dtype() {
         let net = Net::new(DType::F32).steps(&mut optimizer);
         let (_dir, epochs) = empty();
         save(&epochs, net.clone(), optimizer.to_record());
-        let restored = epochs.checkpointers_for(&net).1.restore(1).unwrap();
+        let restored = epochs.checkpointers(&net).1.restore(1).unwrap();
         assert_eq!(content(restored), content(optimizer.to_record()), "{optimizer_name}");
 
         let count = optimizer.to_record().len();
@@ -218,7 +218,7 @@ fn the_state_of_a_parameter_of_half_precision_may_be_f32() {
         let net = Net::new(DType::BF16).steps(&mut optimizer);
         let (_dir, epochs) = empty();
         save(&epochs, net.clone(), optimizer.to_record());
-        let restored = epochs.checkpointers_for(&net).1.restore(1).unwrap();
+        let restored = epochs.checkpointers(&net).1.restore(1).unwrap();
         assert_eq!(content(restored), content(optimizer.to_record()));
     }
 }
@@ -311,7 +311,7 @@ fn parameters_that_were_tied_are_tied_again() {
     let new = Two { a: weight(), b: weight() };
     let id = new.a.id;
     assert_ne!(id, new.b.id);
-    let (model, optimizer, _) = epochs.checkpointers_for(&new);
+    let (model, optimizer, _) = epochs.checkpointers(&new);
     let state = content(optimizer.restore(1).unwrap());
     assert!(!state.0.is_empty() && state.0.iter().all(|tensor| tensor.3 == Some(id.val())));
     let restored = new.load_record(model.restore(1).unwrap());
@@ -337,7 +337,7 @@ fn a_parameter_that_is_saved_in_another_dtype() {
     save(&epochs, saved, state);
     let ones = burn::module::Initializer::Ones;
     for new in [halved(value()), halved(ones.init([2, 3], &device))] {
-        let (model, optimizer, _) = epochs.checkpointers_for(&new);
+        let (model, optimizer, _) = epochs.checkpointers(&new);
         assert_eq!(optimizer.restore(1).unwrap().len(), 2);
         let restored = new.load_record(model.restore(1).unwrap());
         assert_eq!(restored.weight.val().dtype(), DType::F32);
@@ -357,6 +357,6 @@ fn a_state_that_belongs_to_no_parameter_is_restored() {
     let (_dir, epochs) = empty();
     let net = Net::new(DType::F32);
     save(&epochs, net.clone(), optimizer_record(&bytes));
-    let restored = epochs.checkpointers_for(&net).1.restore(1).unwrap();
+    let restored = epochs.checkpointers(&net).1.restore(1).unwrap();
     assert_eq!(content(restored), content(optimizer_record(&bytes)));
 }

@@ -14,7 +14,7 @@ use super::*;
 fn child() {
     let Some(directory) = std::env::var_os("EPOCHS_DIRECTORY") else { return };
     let records = std::env::var("EPOCHS_RECORDS").unwrap();
-    let (model, optimizer, scheduler) = Epochs::new(directory).checkpointers();
+    let (model, optimizer, scheduler) = Epochs::new(directory).checkpointers_without_module();
     let training = Training::trained(2);
     let mut result = Ok(());
     for record in records.chars() {
@@ -59,7 +59,7 @@ fn killed_child() {
     let epochs = Epochs::new(directory);
     #[cfg(feature = "delta")]
     let epochs = epochs.whole_every(3);
-    let (mut run, checkpointers) = (begun(), epochs.checkpointers());
+    let (mut run, checkpointers) = (begun(), epochs.checkpointers_without_module());
     let (model, optimizer, scheduler) = &checkpointers;
     let next = epochs.newest().unwrap().unwrap_or(0) + 1;
     for epoch in next..next + 3 {
@@ -107,7 +107,7 @@ fn a_process_that_is_killed_leaves_epochs_that_can_all_be_restored() {
         let found = epochs.newest().unwrap().unwrap();
         assert!(found >= newest, "{found} after {newest}");
         newest = found;
-        restored(&epochs.checkpointers(), newest);
+        restored(&epochs.checkpointers_without_module(), newest);
     }
     let left = names_in(epochs.path(1).parent().unwrap());
     assert!(left.iter().all(|name| name.starts_with("epoch-")), "{left:?}");
@@ -118,7 +118,7 @@ fn a_process_that_is_killed_leaves_epochs_that_can_all_be_restored() {
 #[test]
 fn a_full_disk_leaves_the_old_epoch() {
     let (_dir, epochs) = saved(1);
-    let expected = content(epochs.checkpointers().0.restore(1).unwrap());
+    let expected = content(epochs.checkpointers_without_module().0.restore(1).unwrap());
     // In blocks of 512 bytes. The file of the optimizer is the longest.
     let len = |name: &str| fs::metadata(epochs.path(1).join(name)).unwrap().len();
     let blocks = len("model.safetensors").div_ceil(512);
@@ -128,9 +128,9 @@ fn a_full_disk_leaves_the_old_epoch() {
     assert_eq!(status.code(), Some(7), "{printed}");
     let path = epochs.path(1).join("optimizer.safetensors");
     assert!(printed.contains(path.to_str().unwrap()), "{printed}");
-    assert_eq!(content(epochs.checkpointers().0.restore(1).unwrap()), expected);
+    assert_eq!(content(epochs.checkpointers_without_module().0.restore(1).unwrap()), expected);
     // `exit` runs no destructors, so the hidden directory stays until the next save.
-    Training::trained(1).save(&epochs.checkpointers(), 1);
+    Training::trained(1).save(&epochs.checkpointers_without_module(), 1);
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }
 
@@ -139,7 +139,7 @@ fn a_full_disk_leaves_the_old_epoch() {
 fn restoring_child() {
     let Some(directory) = std::env::var_os("EPOCHS_RESTORED") else { return };
     std::thread::Builder::new().spawn(|| ()).unwrap_err();
-    let (model, optimizer, _) = Epochs::new(directory).checkpointers();
+    let (model, optimizer, _) = Epochs::new(directory).checkpointers_without_module();
     let records = (model.restore(1), optimizer.restore(1));
     eprintln!("{} and {} tensors", records.0.unwrap().len(), records.1.unwrap().len());
 }
@@ -157,7 +157,7 @@ fn a_record_is_restored_where_no_thread_can_be_started() {
     let loss = loss.reduce(|a, b| a + b).unwrap();
     let gradients = GradientsParams::from_grads(loss.backward(), &model);
     let model = optimizer.step(0.1, model, gradients);
-    save_records(&epochs.checkpointers(), 1, model, optimizer.to_record());
+    save_records(&epochs.checkpointers_without_module(), 1, model, optimizer.to_record());
 
     let output = command_of(restoring_child)
         .env("EPOCHS_RESTORED", epochs.path(1).parent().unwrap())

@@ -65,7 +65,7 @@ fn launch(epochs: &Epochs, to: usize, direction: Direction) -> (Option<String>, 
     };
     let loss = LossMetric::new();
     let strategy = epochs.keep_last(2).keep_best(&loss, Aggregate::Mean, direction, Split::Valid);
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     let directory = epochs.path(1).parent().unwrap().with_file_name("metrics");
     let mut run = SupervisedTraining::new(directory, loader(), loader())
         .num_epochs(to)

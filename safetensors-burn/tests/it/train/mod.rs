@@ -202,7 +202,7 @@ fn empty() -> (TempDir, Epochs) {
 /// A directory with one epoch.
 fn saved(epoch: usize) -> (TempDir, Epochs) {
     let (dir, epochs) = empty();
-    Training::trained(2).save(&epochs.checkpointers(), epoch);
+    Training::trained(2).save(&epochs.checkpointers_without_module(), epoch);
     (dir, epochs)
 }
 
@@ -210,7 +210,7 @@ fn saved(epoch: usize) -> (TempDir, Epochs) {
 fn saved_to(last: usize) -> (TempDir, Epochs, Training) {
     let (dir, epochs) = empty();
     let training = Training::trained(1);
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     (1..=last).for_each(|epoch| training.save(&checkpointers, epoch));
     (dir, epochs, training)
 }
@@ -232,10 +232,7 @@ fn of<T>(result: Result<T, CheckpointerError>) -> Error {
 
 /// The reason of an error of this module.
 fn reason(error: &Error) -> &EpochError {
-    match error.kind() {
-        ErrorKind::Framework { source, .. } => source.downcast_ref().unwrap(),
-        _ => panic!("{error}"),
-    }
+    std::error::Error::source(error).unwrap().downcast_ref().unwrap()
 }
 
 /// What a record has, in burn's own form: tensors, scalars, texts.

@@ -9,7 +9,7 @@ use super::*;
 fn records_come_back_bit_for_bit() {
     let (_dir, epochs) = empty();
     let training = Training::trained(3);
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     training.save(&checkpointers, 3);
     let expected = training.contents();
     // Two moments of three parameters, two numbers of each, three paths.
@@ -50,8 +50,8 @@ fn through_model(tensors: Vec<PackTensor>) -> (TempDir, Epochs, Content, Content
     let bytes = Writer::new(tensors).into_bytes().unwrap();
     let record = ModuleRecord::from_bytes(bytes).unwrap();
     let expected = content(record.clone());
-    save_model(&epochs.checkpointers(), record);
-    let found = content(epochs.checkpointers().0.restore(1).unwrap());
+    save_model(&epochs.checkpointers_without_module(), record);
+    let found = content(epochs.checkpointers_without_module().0.restore(1).unwrap());
     (dir, epochs, expected, found)
 }
 
@@ -111,7 +111,7 @@ fn every_shape_comes_back() {
 #[test]
 fn scalars_keep_their_types_and_all_their_bits() {
     let (_dir, epochs) = empty();
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     let record = LrSchedulerRecord::new()
         .with_scalar("most", u64::MAX)
         .with_scalar("least", i64::MIN)
@@ -139,7 +139,7 @@ fn a_tensor_without_a_parameter_beside_others_is_an_error_that_names_it() {
     let of_numbers = Writer::new(vec![pack("ema", None)]).with_scalar("7.__rank", Scalar::UInt(1));
     for writer in [of_parameters, of_numbers] {
         let (_dir, epochs) = empty();
-        let checkpointers = epochs.checkpointers();
+        let checkpointers = epochs.checkpointers_without_module();
         let record = optimizer_record(&writer.into_bytes().unwrap());
         save_records(&checkpointers, 1, Model::new(), record);
         let error = of(checkpointers.1.restore(1));
@@ -167,7 +167,7 @@ fn every_optimizer_comes_back() {
     ];
     for writer in writers {
         let (_dir, epochs) = empty();
-        let checkpointers = epochs.checkpointers();
+        let checkpointers = epochs.checkpointers_without_module();
         let bytes = writer.into_bytes().unwrap();
         save_records(&checkpointers, 1, Model::new(), optimizer_record(&bytes));
         let restored = checkpointers.1.restore(1).unwrap();

@@ -63,11 +63,11 @@ fn only_the_states_in_use_are_restored() {
         let (_dir, epochs) = empty();
         let mut whole = prepare();
         assert_eq!(whole.optimizer.to_record().len(), saved);
-        whole.save(&epochs.checkpointers(), 6);
+        whole.save(&epochs.checkpointers_without_module(), 6);
 
         let new = Training::new();
         let id = new.model.first.weight.id;
-        let checkpointers = epochs.checkpointers_for(&new.model);
+        let checkpointers = epochs.checkpointers(&new.model);
         let mut resumed = new.restore(&checkpointers, 6);
         assert_eq!(resumed.model.first.weight.id, id);
         assert_eq!(resumed.optimizer.to_record().len(), restored);
@@ -82,12 +82,12 @@ fn only_the_states_in_use_are_restored() {
 #[test]
 fn the_record_comes_back_whole() {
     let (_dir, epochs) = empty();
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     // This record has fewer tensors.
     Training::trained(3).save(&checkpointers, 3);
     let training = reloaded("^first");
     training.save(&checkpointers, 6);
-    let restored = epochs.checkpointers().1.restore(6).unwrap();
+    let restored = epochs.checkpointers_without_module().1.restore(6).unwrap();
     assert_eq!(content(restored), content(training.optimizer.to_record()));
     let file = Safetensors::open(epochs.path(6).join("optimizer.safetensors")).unwrap();
     let readable: Vec<_> = file.tensors().filter(|t| t.name().starts_with("layers.0")).collect();
@@ -101,11 +101,11 @@ fn no_state_is_lost_silently_if_none_is_in_use() {
     let (_dir, epochs) = empty();
     let mut training = Training::trained(3);
     reload(&mut training, "");
-    training.save(&epochs.checkpointers(), 3);
-    let (_, optimizer, _) = epochs.checkpointers_for(&Training::new().model);
+    training.save(&epochs.checkpointers_without_module(), 3);
+    let (_, optimizer, _) = epochs.checkpointers(&Training::new().model);
     let error = optimizer.restore(3).unwrap_err().to_string();
     assert!(error.contains("none of the 3 parameters"), "{error}");
     // With burn's own ids, nothing is lost.
-    let restored = epochs.checkpointers().1.restore(3).unwrap();
+    let restored = epochs.checkpointers_without_module().1.restore(3).unwrap();
     assert_eq!(content(restored), content(training.optimizer.to_record()));
 }

@@ -9,14 +9,14 @@ use super::*;
 fn a_resumed_training_ends_with_the_same_bits() {
     let (_dir, epochs) = empty();
     let mut whole = Training::trained(7);
-    whole.save(&epochs.checkpointers(), 7);
+    whole.save(&epochs.checkpointers_without_module(), 7);
     whole.steps(5);
-    let mut resumed = Training::restored(&epochs.checkpointers(), 7);
+    let mut resumed = Training::restored(&epochs.checkpointers_without_module(), 7);
     resumed.steps(5);
     assert_eq!(resumed.model.bits(), whole.model.bits());
     assert_eq!(content(resumed.optimizer.to_record()), content(whole.optimizer.to_record()));
     // Without the state of the optimizer the bits differ, so the test can fail.
-    let mut forgetful = Training::restored(&epochs.checkpointers(), 7);
+    let mut forgetful = Training::restored(&epochs.checkpointers_without_module(), 7);
     forgetful.optimizer = Training::new().optimizer;
     forgetful.steps(5);
     assert_ne!(forgetful.model.bits(), whole.model.bits());
@@ -27,7 +27,7 @@ fn a_resumed_training_ends_with_the_same_bits() {
 fn the_state_meets_the_parameters_of_a_module_with_other_ids() {
     let (_dir, epochs) = empty();
     let mut whole = Training::trained(4);
-    whole.save(&epochs.checkpointers(), 4);
+    whole.save(&epochs.checkpointers_without_module(), 4);
     let mut resumed = Training::new();
     let path = epochs.path(4).join("model.safetensors");
     let weights = safetensors_burn::load(&path).unwrap();
@@ -37,7 +37,7 @@ fn the_state_meets_the_parameters_of_a_module_with_other_ids() {
     let id = resumed.model.first.weight.id;
     assert_ne!(id, whole.model.first.weight.id);
 
-    let (model, optimizer, scheduler) = epochs.checkpointers_for(&resumed.model);
+    let (model, optimizer, scheduler) = epochs.checkpointers(&resumed.model);
     resumed.optimizer = resumed.optimizer.load_record(optimizer.restore(4).unwrap());
     resumed.scheduler = resumed.scheduler.load_record(scheduler.restore(4).unwrap());
     assert_eq!(resumed.model.first.weight.id, id);
@@ -62,7 +62,7 @@ fn another_model_is_refused_with_all_differences() {
         first: LinearConfig::new(3, 5).init(&device),
         second: LinearConfig::new(5, 1).with_bias(false).init(&device),
     };
-    let (model, optimizer, scheduler) = epochs.checkpointers_for(&other);
+    let (model, optimizer, scheduler) = epochs.checkpointers(&other);
     let error = of(model.restore(1));
     assert_eq!(error.file(), epochs.path(1).join("model.safetensors").to_str());
     let ErrorKind::Mismatches { mismatches } = error.kind() else { panic!("{error}") };

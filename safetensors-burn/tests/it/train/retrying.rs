@@ -20,14 +20,14 @@ fn broken() -> OptimizerRecord {
 
 /// Epoch 1 must have the records of this training, and nothing else may be left.
 fn holds(epochs: &Epochs, training: &Training) {
-    assert_eq!(restored(&epochs.checkpointers(), 1), training.contents());
+    assert_eq!(restored(&epochs.checkpointers_without_module(), 1), training.contents());
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }
 
 #[test]
 fn all_records_are_saved_again_after_one_failed() {
     let (_dir, epochs) = empty();
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     for steps in 1..=3 {
         let training = Training::trained(steps);
         of(save_in_order(&checkpointers, &training, broken()));
@@ -46,7 +46,7 @@ fn all_records_are_saved_again_after_one_failed() {
 fn one_record_cannot_be_saved_again_without_the_others() {
     for with_scheduler in [false, true] {
         let (_dir, epochs) = empty();
-        let checkpointers = epochs.checkpointers();
+        let checkpointers = epochs.checkpointers_without_module();
         let (_, optimizer, scheduler) = &checkpointers;
         let [first, second] = [1, 2].map(Training::trained);
         of(save_in_order(&checkpointers, &first, broken()));
@@ -68,7 +68,7 @@ fn one_record_cannot_be_saved_again_without_the_others() {
 #[test]
 fn an_epoch_that_cannot_be_put_in_place_is_saved_again_as_a_whole() {
     let (_dir, epochs) = empty();
-    let checkpointers = epochs.checkpointers();
+    let checkpointers = epochs.checkpointers_without_module();
     let [first, second] = [1, 2].map(Training::trained);
     let (model, optimizer, scheduler) = &checkpointers;
     scheduler.save(1, first.scheduler.to_record()).unwrap();
@@ -89,7 +89,7 @@ fn an_epoch_that_cannot_be_put_in_place_is_saved_again_as_a_whole() {
 fn threads_do_not_mix_a_failed_save_with_the_next() {
     for round in 0..20 {
         let (_dir, epochs) = empty();
-        let (model, optimizer, scheduler) = epochs.checkpointers();
+        let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
         let trainings = [1, 2, 3].map(Training::trained);
         // How long the threads wait differs, so each is the first one at times.
         let each = |which: u64, save: &dyn Fn(usize, &Training)| {

@@ -25,7 +25,7 @@ fn every_tensor_is_the_same_and_nothing_stays_in_the_directory() {
     };
     let save = |epochs: &Epochs| {
         let record = ModuleRecord::from_bytes(pack().into_bytes().unwrap()).unwrap();
-        save_model(&epochs.checkpointers(), record);
+        save_model(&epochs.checkpointers_without_module(), record);
     };
     let (_dir, plain) = empty();
     save(&plain);
@@ -43,7 +43,7 @@ fn a_directory_that_is_missing_is_an_error_and_the_old_epoch_stays() {
     let missing = dir.path().join("missing");
     let epochs = epochs.staging(&missing);
     let training = Training::trained(1);
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     let error = of(model.save(1, training.model.into_record()));
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert!(error.file().unwrap().starts_with(missing.to_str().unwrap()), "{error}");
@@ -60,7 +60,8 @@ fn an_error_of_the_directory_keeps_its_kind() {
     // Nothing can be created in this directory, whoever asks.
     let (_dir, epochs) = empty();
     let epochs = epochs.staging("/proc");
-    let result = epochs.checkpointers().0.save(1, Training::new().model.into_record());
+    let result =
+        epochs.checkpointers_without_module().0.save(1, Training::new().model.into_record());
     let Err(CheckpointerError::IOError(error)) = result else { panic!("{result:?}") };
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
     assert!(error.to_string().contains("/proc"), "{error}");
@@ -72,7 +73,7 @@ fn what_was_staged_is_removed_after_an_error() {
     let staging = tempdir().unwrap();
     let (_dir, epochs) = empty();
     let epochs = epochs.staging(staging.path());
-    let error = of(epochs.checkpointers().0.save(1, super::failing::quantised()));
+    let error = of(epochs.checkpointers_without_module().0.save(1, super::failing::quantised()));
     assert!(matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { .. }), "{error}");
     assert_eq!(error.tensor(), Some("enc.weight"));
     assert_eq!(error.file(), epochs.path(1).join("model.safetensors").to_str());
@@ -89,6 +90,6 @@ fn what_killed_processes_left_is_removed() {
     fs::write(left.join("record.bpk"), "half").unwrap();
     fs::write(left.join(".lock"), "").unwrap();
     let (_dir, epochs) = empty();
-    Training::trained(1).save(&epochs.staging(staging.path()).checkpointers(), 1);
+    Training::trained(1).save(&epochs.staging(staging.path()).checkpointers_without_module(), 1);
     assert!(names_in(staging.path()).is_empty());
 }

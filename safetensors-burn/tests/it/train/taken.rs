@@ -12,14 +12,14 @@ use super::*;
 /// a module take no record apart.
 fn assert_is_of_bytes(epochs: &Epochs, epoch: usize, module: &impl Module, state: OptimizerRecord) {
     let (_dir, plain) = empty();
-    save_records(&plain.checkpointers(), epoch, module.clone(), state);
+    save_records(&plain.checkpointers_without_module(), epoch, module.clone(), state);
     assert_eq!(files(epochs, epoch), files(&plain, epoch));
 }
 
 /// Saves a module twice.
 fn assert_saves_are_of_bytes(module: &impl Module) {
     let (_dir, epochs) = empty();
-    let checkpointers = epochs.checkpointers_for(module);
+    let checkpointers = epochs.checkpointers(module);
     for epoch in [1, 2] {
         save_records(&checkpointers, epoch, module.clone(), OptimizerRecord::default());
         assert_is_of_bytes(&epochs, epoch, module, OptimizerRecord::default());
@@ -31,7 +31,7 @@ fn every_optimizer_of_burn_is_saved_as_its_bytes_are() {
     for (name, mut optimizer) in optimizers() {
         let (_dir, epochs) = empty();
         let net = Net::new(DType::F32);
-        let checkpointers = epochs.checkpointers_for(&net);
+        let checkpointers = epochs.checkpointers(&net);
         // The first record has no states, the second one new states, the third one as many.
         save_records(&checkpointers, 1, net.clone(), optimizer.to_record());
         let mut net = net;
@@ -40,7 +40,7 @@ fn every_optimizer_of_burn_is_saved_as_its_bytes_are() {
             save_records(&checkpointers, epoch, net.clone(), optimizer.to_record());
         }
         for epoch in 1..5 {
-            let found = epochs.checkpointers().1.restore(epoch).unwrap();
+            let found = epochs.checkpointers_without_module().1.restore(epoch).unwrap();
             assert_eq!(found.is_empty(), epoch == 1, "{name}");
         }
         assert_is_of_bytes(&epochs, 4, &net, optimizer.to_record());
@@ -109,7 +109,7 @@ fn a_parameter_of_many_dimensions_is_saved() {
 fn a_parameter_of_another_shape_is_saved_as_its_bytes_are() {
     let (_dir, epochs) = empty();
     let net = Net::new(DType::F32);
-    let checkpointers = epochs.checkpointers_for(&net);
+    let checkpointers = epochs.checkpointers(&net);
     save_records(&checkpointers, 1, net.clone(), OptimizerRecord::default());
 
     let larger = Net::of_shape([5, 3], DType::F32);
@@ -133,7 +133,7 @@ fn parameters_of_other_names_are_saved_as_their_bytes_are() {
     let weight = || Param::from_tensor(Tensor::from_data([1.0_f32, 2.0], &Device::default()));
     let (_dir, epochs) = empty();
     let named = Named { weight: weight() };
-    let checkpointers = epochs.checkpointers_for(&named);
+    let checkpointers = epochs.checkpointers(&named);
     save_records(&checkpointers, 1, named.clone(), OptimizerRecord::default());
     let renamed = Renamed { scale: weight() };
     save_records(&checkpointers, 2, renamed.clone(), OptimizerRecord::default());
@@ -147,11 +147,11 @@ fn another_optimizer_of_burn_is_saved_as_its_bytes_are() {
         let (_dir, epochs) = empty();
         let mut adam = AdamWConfig::new().init();
         let net = Net::new(DType::F32).steps(&mut adam);
-        let mut checkpointers = epochs.checkpointers_for(&net);
+        let mut checkpointers = epochs.checkpointers(&net);
         save_records(&checkpointers, 1, net.clone(), adam.to_record());
         let mut lamb = LambConfig::new().init();
         if is_resumed {
-            checkpointers = epochs.checkpointers_for(&net);
+            checkpointers = epochs.checkpointers(&net);
             lamb = lamb.load_record(checkpointers.1.restore(1).unwrap());
         }
         let net = net.steps(&mut lamb);
@@ -179,11 +179,11 @@ fn a_record_of_an_unknown_optimizer_may_have_any_names() {
         let bytes = writer.into_bytes().unwrap();
         let (_dir, epochs) = empty();
         let net = Net::new(DType::F32);
-        let checkpointers = epochs.checkpointers_for(&net);
+        let checkpointers = epochs.checkpointers(&net);
         for epoch in 1..4 {
             save_records(&checkpointers, epoch, net.clone(), optimizer_record(&bytes));
             assert_is_of_bytes(&epochs, epoch, &net, optimizer_record(&bytes));
-            let restored = epochs.checkpointers().1.restore(epoch).unwrap();
+            let restored = epochs.checkpointers_without_module().1.restore(epoch).unwrap();
             assert_eq!(content(restored), content(optimizer_record(&bytes)), "{name:?}");
         }
     }
@@ -231,12 +231,15 @@ fn a_record_is_the_same_file_as_by_earlier_versions() {
     let record = || optimizer_record(&bytes);
     let (_dir, epochs) = empty();
     let net = Net::new(DType::F32);
-    let checkpointers = epochs.checkpointers_for(&net);
+    let checkpointers = epochs.checkpointers(&net);
     for epoch in [1, 2] {
         save_records(&checkpointers, epoch, net.clone(), record());
         let file = fs::read(epochs.path(epoch).join("optimizer.safetensors")).unwrap();
         assert_eq!(file, fs::read(fixture).unwrap());
-        assert_eq!(content(epochs.checkpointers().1.restore(epoch).unwrap()), content(record()));
+        assert_eq!(
+            content(epochs.checkpointers_without_module().1.restore(epoch).unwrap()),
+            content(record())
+        );
     }
 }
 
@@ -256,7 +259,7 @@ fn a_record_that_burn_does_not_give_fails_one_save() {
         let (_dir, epochs) = empty();
         let mut adam = AdamWConfig::new().init();
         let net = Net::new(DType::F32).steps(&mut adam);
-        let checkpointers = epochs.checkpointers_for(&net);
+        let checkpointers = epochs.checkpointers(&net);
         save_records(&checkpointers, 1, net.clone(), adam.to_record());
 
         checkpointers.0.save(2, net.clone().into_record()).unwrap();

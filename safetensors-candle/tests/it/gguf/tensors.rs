@@ -1,13 +1,13 @@
 //! Tensors by their names, and all at once.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use candle_core::quantized::GgmlDType::{self, *};
 use candle_core::{DType, Device};
 use safetensors_candle::gguf::GgufFile;
-use safetensors_core::ReadAt;
+use safetensors_core::{ErrorKind, LoadOptions, ReadAt};
 
 use super::{Far, assert_same, by_candle, of_bytes, open, quantised, written};
 
@@ -146,4 +146,34 @@ fn large_tensors_come_whole_from_any_source() {
     let far = GgufFile::from_source(Far::new(bytes), "far.gguf").unwrap();
     check(&|| loaded(&far));
     check(&|| NAMES.map(|name| far.qtensor(name, &Device::Cpu).unwrap()).into());
+
+    // Each way reports all bytes, and can be cancelled midway.
+    let total: usize = tensors.iter().map(|tensor| tensor.storage_size_in_bytes()).sum();
+    watched(&near, total as u64);
+    watched(&unaligned, total as u64);
+    watched(&far, total as u64);
+}
+
+/// Loads with a callback, and once more with one that cancels.
+fn watched<S: ReadAt + 'static>(file: &GgufFile<S>, total: u64) {
+    for threads in [1, 3] {
+        let told = Arc::new(AtomicU64::new(0));
+        let telling = Arc::clone(&told);
+        let options = LoadOptions::new().threads(threads).progress(move |progress| {
+            assert_eq!(progress.bytes_total, total);
+            telling.fetch_max(progress.bytes_done, Ordering::Relaxed);
+            ControlFlow::Continue(())
+        });
+        file.load_with(&Device::Cpu, &options).unwrap();
+        assert_eq!(told.swap(0, Ordering::Relaxed), total);
+
+        let telling = Arc::clone(&told);
+        let options = LoadOptions::new().threads(threads).progress(move |progress| {
+            telling.fetch_max(progress.bytes_done, Ordering::Relaxed);
+            ControlFlow::Break(())
+        });
+        let error = file.load_with(&Device::Cpu, &options).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+        assert!(told.load(Ordering::Relaxed) < total, "{told:?}");
+    }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_core::{DType, Tensor, safetensors as candles};
 use candle_nn::{VarBuilder, VarMap};
 use safetensors_candle::{
-    Error, ErrorKind, IntoCandle, SaveOptions, from_candle_error, load, save, train, var_builder,
+    Error, ErrorKind, IntoCandle, IntoCore, SaveOptions, load, save, train, var_builder,
 };
 
 use super::{CPU, Line, assert_same};
@@ -32,7 +32,7 @@ pub(super) const LINES: &[(&str, Line)] = &[
     }),
     ("a conversion that does not exist", |files| {
         let [_, ours] = builders(&files.file, DType::F6E2M3);
-        let error = from_candle_error(ours.get(2, "ids").unwrap_err());
+        let error = ours.get(2, "ids").unwrap_err().into_core();
         assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
         Ok(())
     }),
@@ -83,5 +83,5 @@ fn builders(path: &Path, dtype: DType) -> [VarBuilder<'static>; 2] {
 }
 
 fn refused(builder: &VarBuilder, name: &str) -> Error {
-    from_candle_error(builder.get(1, name).unwrap_err())
+    builder.get(1, name).unwrap_err().into_core()
 }

@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Error};
 use candle_nn::var_builder::{Shard, ShardedSafeTensors};
-use safetensors_candle::{from_candle_dtype, from_candle_error, to_candle_dtype};
+use safetensors_candle::{IntoCore, from_candle_dtype, to_candle_dtype};
 use safetensors_core::{Dtype, ErrorKind};
 
 use super::{backend, builder};
@@ -79,7 +79,7 @@ fn a_part_is_asked_for_with_the_whole_shape_or_with_its_own_or_without_one() {
     // The shape that the part would have does not exist.
     let uneven = Shard { dim: 0, rank: 0, world_size: 3 };
     let error = ours.get_with_hints((2, 6), "weight", uneven).unwrap_err();
-    assert!(matches!(from_candle_error(error).kind(), ErrorKind::UnevenParts { .. }));
+    assert!(matches!(error.into_core().kind(), ErrorKind::UnevenParts { .. }));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Error, IndexOp};
 use candle_nn::var_builder::Shard;
-use safetensors_candle::from_candle_error;
+use safetensors_candle::IntoCore;
 use safetensors_core::slice::{RankPart, TensorPart};
 use safetensors_core::{Dtype, ErrorKind, LoadOptions, TensorBuf, Widening};
 
@@ -47,7 +47,7 @@ fn dimensions_ranks_and_positions_that_do_not_exist_are_errors() {
         }),
     ];
     for (name, hint, is_expected) in cases {
-        let error = from_candle_error(of_ranks.get_with_hints((), name, hint).unwrap_err());
+        let error = of_ranks.get_with_hints((), name, hint).unwrap_err().into_core();
         assert!(is_expected(error.kind()), "{error}");
         assert_eq!(error.tensor(), Some(name));
         assert!(error.file().is_some_and(|file| file.ends_with("model.safetensors")));
@@ -55,8 +55,8 @@ fn dimensions_ranks_and_positions_that_do_not_exist_are_errors() {
     for (dim, offset, len) in [(0, 3, 2), (1, 7, 0), (1, usize::MAX, 1), (0, 1, usize::MAX)] {
         let span = TensorPart::span(dim, offset, len);
         for error in [
-            from_candle_error(of_spans.get_with_hints((), "w", span).unwrap_err()),
-            from_candle_error(of_spans.get_with_hints((1, 1), "w", span).unwrap_err()),
+            of_spans.get_with_hints((), "w", span).unwrap_err().into_core(),
+            of_spans.get_with_hints((1, 1), "w", span).unwrap_err().into_core(),
             spans.prefetch([("w", span)], DType::F32, &Device::Cpu).unwrap_err(),
         ] {
             assert!(matches!(error.kind(), ErrorKind::IndexOutOfBounds { .. }), "{error}");
@@ -123,7 +123,7 @@ fn parts_are_widened_and_converted_as_whole_tensors_are() {
     assert_eq!(seed.flatten_all().unwrap().to_vec1::<i64>().unwrap(), [7]);
     let first = Shard { rank: 0, ..last };
     let error = rows.get_with_hints_dtype((2, 1), "seeds", first, DType::I64).unwrap_err();
-    assert!(matches!(from_candle_error(error).kind(), ErrorKind::DoesNotFit { .. }));
+    assert!(matches!(error.into_core().kind(), ErrorKind::DoesNotFit { .. }));
 
     // Complex numbers become pairs, in each part.
     let rope = rows.get_with_hints_dtype((4, 6, 2), "rope", last, DType::F32).unwrap();
@@ -131,10 +131,10 @@ fn parts_are_widened_and_converted_as_whole_tensors_are() {
     let half = Shard { dim: 1, ..last };
     let fp4 = rows.get_with_hints_dtype((4, 6), "fp4", half, DType::F32).unwrap_err();
     // Half a row of packed elements begins inside a byte.
-    assert!(matches!(from_candle_error(fp4).kind(), ErrorKind::SliceInsideByte { .. }));
+    assert!(matches!(fp4.into_core().kind(), ErrorKind::SliceInsideByte { .. }));
 
     let exact = LoadOptions::new().widening(Widening::Refuse);
     let (_dir, exact) = backend_with(&tensors, &exact);
     let error = builder(&exact, DType::U8).get_with_hints((4, 6), "mask", last).unwrap_err();
-    assert!(matches!(from_candle_error(error).kind(), ErrorKind::WouldWiden { .. }));
+    assert!(matches!(error.into_core().kind(), ErrorKind::WouldWiden { .. }));
 }

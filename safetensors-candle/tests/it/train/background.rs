@@ -163,6 +163,7 @@ fn shards_have_the_state_of_the_call() {
 #[test]
 fn an_error_comes_from_the_next_call() {
     let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("none"), "a file").unwrap();
     let (nowhere, path) = (dir.path().join("none/a.safetensors"), dir.path().join("a.safetensors"));
     let map = model(1);
     let mut saver = BackgroundSaver::new();

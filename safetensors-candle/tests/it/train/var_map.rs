@@ -83,6 +83,8 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
         r#"missing: "a.bias"; not needed: "aa", "z"; "#,
         r#""a.weight" should have shape [4, 3], found [3, 4]"#,
         r#""b.weight" should have dtype F32, found F64"#,
+        "in StateOptions, allow_missing(true) loads the rest, allow_extra(true) skips what is not \
+         needed, cast(true) converts dtypes",
     ] {
         assert!(message.contains(part), "{message}");
     }
@@ -92,9 +94,13 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
     let options = StateOptions::new().allow_missing(true);
     let error = options.load(&path, &fresh).unwrap_err();
     assert!(!mismatches(&error).contains(&missing("a.bias")));
+    assert!(error.to_string().ends_with(
+        "; in StateOptions, allow_extra(true) skips what is not needed, cast(true) converts dtypes"
+    ));
     let options = options.allow_extra(true).cast(true);
     let error = options.load(&path, &fresh).unwrap_err();
     assert_eq!(mismatches(&error), &expected[..1]);
+    assert!(error.to_string().ends_with("found [3, 4]"), "{error}");
     assert_eq!(values(&fresh), values(&model(50)));
 
     // A sharded checkpoint is named by its index.

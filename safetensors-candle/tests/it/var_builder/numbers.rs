@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device};
 use float8::F8E4M3;
-use safetensors_candle::from_candle_error;
+use safetensors_candle::IntoCore;
 use safetensors_core::load::QuantizedWeights;
 use safetensors_core::{ErrorKind, LoadOptions, TensorBuf};
 
@@ -62,7 +62,7 @@ fn a_refused_weight_fails_only_those_who_ask_for_it() {
     for i in 0..LAYERS {
         let layer = builder.pp("h").pp(i);
         layer.get(8, "norm").unwrap();
-        let error = from_candle_error(layer.get((2, 2), "fc.weight").unwrap_err());
+        let error = layer.get((2, 2), "fc.weight").unwrap_err().into_core();
         assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
         assert_eq!(error.tensor(), Some(&*format!("h.{i}.fc.weight")));
     }

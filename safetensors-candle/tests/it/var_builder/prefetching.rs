@@ -1,8 +1,8 @@
 //! Tensors that are read at once because the caller says so.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device};
 use safetensors_core::{ErrorKind, LoadOptions, TensorBuf};
@@ -37,6 +37,33 @@ fn all_at_once_with_progress() {
     }
     // A second time the tensor is read anew.
     assert!(builder(&backend).get(16, "model.norm.weight").is_err());
+}
+
+#[test]
+fn all_reads_of_a_model_count_as_one() {
+    let model = model(4);
+    let in_memory: u64 = model.iter().map(|(_, len)| 4 * *len as u64).sum();
+    for read_ahead in [0, 10_000, u64::MAX] {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let telling = told.clone();
+        let options = LoadOptions::new().progress(move |progress| {
+            telling.lock().unwrap().push((progress.bytes_done, progress.bytes_total));
+            ControlFlow::Continue(())
+        });
+        let (backend, _) = backend_with(&sorted(&model), &options);
+        let backend = backend.read_ahead(read_ahead).filter(|name| name != "model.norm.weight");
+        for (name, len) in model.iter().filter(|(name, _)| name != "model.norm.weight") {
+            builder(&backend).get(*len, name).unwrap();
+        }
+        // A tensor that is read again is not counted again.
+        builder(&backend).get(4096, "model.embed.weight").unwrap();
+        let told = told.lock().unwrap();
+        let total = in_memory - 64;
+        assert!(told.iter().all(|(_, of)| *of == total), "{told:?}");
+        assert!(told.is_sorted() && told[0].0 < total, "{told:?}");
+        let ends = told.iter().filter(|(done, _)| *done == total).count();
+        assert_eq!(ends, 2, "{read_ahead}: {told:?}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use float8::F8E4M3;
 use half::f16;
-use safetensors_candle::{CheckpointBackend, from_candle_error, var_builder};
+use safetensors_candle::{CheckpointBackend, IntoCore, var_builder};
 use safetensors_core::convert::Overflow;
 use safetensors_core::element::{F4Packed, F8E8M0};
 use safetensors_core::{
@@ -122,7 +122,7 @@ fn shape_and_presence_are_known_without_reading_data() {
     let error = builder.get(2, "ids").unwrap_err();
     let message = error.to_string();
     assert!(message.contains("\"ids\"") && message.contains("model.safetensors"), "{message}");
-    let ours = from_candle_error(error);
+    let ours = error.into_core();
     assert!(matches!(ours.kind(), ErrorKind::Io(_)), "{ours}");
     assert_eq!((ours.tensor(), ours.file()), (Some("ids"), path.to_str()));
 }
@@ -133,11 +133,10 @@ fn our_errors_pass_through_candles_whole() {
     let error = builder(&path, DType::I64).get(1, "seeds").unwrap_err();
     let message = error.to_string();
     assert!(message.contains("\"seeds\"") && message.contains("model.safetensors"), "{message}");
-    assert!(matches!(from_candle_error(error).kind(), ErrorKind::DoesNotFit { index: 0, .. }));
+    assert!(matches!(error.into_core().kind(), ErrorKind::DoesNotFit { index: 0, .. }));
 
     for name in ["ids", "mask", "rope", "layer.0.weight"] {
-        let error =
-            from_candle_error(builder(&path, DType::F6E2M3).get_unchecked(name).unwrap_err());
+        let error = builder(&path, DType::F6E2M3).get_unchecked(name).unwrap_err().into_core();
         assert!(
             matches!(error.kind(), ErrorKind::NoConversion { to: Dtype::F6_E2M3, .. }),
             "{error}"
@@ -152,7 +151,7 @@ fn exact_loading_refuses_to_widen() {
     let exact = LoadOptions::new().widening(Widening::Refuse);
     let backend = CheckpointBackend::new_with(Checkpoint::open(&path).unwrap(), &exact).unwrap();
     let get = |name: &str, dtype: DType| backend.get_unchecked(name, dtype, &Device::Cpu);
-    let error = from_candle_error(get("mask", DType::U8).unwrap_err());
+    let error = get("mask", DType::U8).unwrap_err().into_core();
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BOOL, .. }), "{error}");
     assert_eq!(error.tensor(), Some("mask"));
     // A requested conversion does not count as widening.

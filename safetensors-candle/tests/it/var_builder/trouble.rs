@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device};
 use candle_nn::var_builder::SimpleBackend;
-use safetensors_candle::{CheckpointBackend, from_candle_error};
+use safetensors_candle::{CheckpointBackend, IntoCore};
 use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, save};
 
 use super::spy::{assert_values, backend, builder, model, sorted};
@@ -18,7 +18,7 @@ fn a_bad_tensor_fails_only_those_who_ask_for_it() {
     for (name, len) in model.iter().filter(|(name, _)| name != bad) {
         assert_values(name, &builder(&backend).get(*len, name).unwrap());
     }
-    let error = from_candle_error(builder(&backend).get(1024, bad).unwrap_err());
+    let error = builder(&backend).get(1024, bad).unwrap_err().into_core();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some(bad), Some("spied")));
     // The disk is well again.
@@ -66,7 +66,7 @@ fn a_file_that_changes_is_an_error_of_the_next_tensor_that_is_read() {
         match builder.get(*len, name) {
             Ok(tensor) => assert_values(name, &tensor),
             Err(error) => {
-                let error = from_candle_error(error);
+                let error = error.into_core();
                 assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
                 assert_eq!((error.tensor(), error.file()), (Some(&**name), path.to_str()));
                 failed += 1;

@@ -100,7 +100,7 @@ fn tensor(
     lines: &mut Lines<'_>,
 ) {
     let totals = app.outline.node(node).totals;
-    lines.title(text::name(info.name()));
+    lines.title(text::short(info.name()));
     lines.fact("dtype", kind.name());
     lines.fact("shape", text::shape(shape));
     lines.fact("parameters", text::count(totals.parameters));
@@ -122,7 +122,7 @@ fn tensor(
         if i == 0 {
             lines.heading("Attributes");
         }
-        lines.fact(&text::name(name), text::value(value));
+        lines.fact(&text::short(name), text::value(value));
     }
 }
 
@@ -160,7 +160,7 @@ fn facts_lines(facts: &Facts, lines: &mut Lines<'_>) {
 
 fn module(app: &App<'_>, number: usize, lines: &mut Lines<'_>) {
     let totals = app.outline.node(number).totals;
-    lines.title(text::name(&app.outline.path_of(number)));
+    lines.title(text::short(&app.outline.path_of(number)));
     lines.fact("tensors", text::count(totals.tensors));
     lines.fact("parameters", text::count(totals.parameters));
     sizes(totals.bytes, app, lines);
@@ -180,7 +180,7 @@ fn checkpoint(app: &App<'_>, lines: &mut Lines<'_>) {
     let metadata = app.checkpoint.metadata();
     lines.heading(format!("Metadata ({})", text::count(metadata.len() as u64)));
     for (key, value) in metadata.iter().take(MOST) {
-        lines.plain(text::name(key), lines.looks.faint);
+        lines.plain(text::short(key), lines.looks.faint);
         let value = text::value_within(value, MOST_OF_VALUE);
         lines.plain(format!("  {value}"), Style::default());
     }

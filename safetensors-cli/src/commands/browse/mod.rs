@@ -22,7 +22,6 @@ mod values;
 mod view;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -33,25 +32,30 @@ use looks::Looks;
 use outline::{Kind, Outline};
 use safetensors_core::framework::Quoted;
 use screen::Screen;
-use values::Job;
+use values::{Job, Sources};
 use view::View;
 
 use super::Run;
-use crate::input::{Checkpoint, Input};
+use crate::input::values::Values;
+use crate::input::{self, Checkpoint, Input};
 use crate::model::order::Sort;
+use crate::model::totals::Parameters;
 use crate::model::tree::Tree;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 
 /// Look through a checkpoint in the terminal: modules, search, statistics of tensors.
 ///
-/// Only headers are read, until the statistics of a tensor are asked for. The last line shows the
+/// Only headers are read, until the statistics of a tensor are asked for. Of the codes of a quantised
+/// weight they are those of its numbers. The last line shows the
 /// most useful keys, and ? shows all.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
+    #[command(flatten)]
+    values: Values,
 }
 
 const EXAMPLES: &str = "\
@@ -85,12 +89,18 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "standard output is not a terminal; `safetensors inspect` shows a checkpoint there",
         ));
     }
-    let checkpoint = Arc::new(args.input.open()?);
+    let checkpoint = args.input.open()?;
+    let weights = input::quantized_weights(&checkpoint);
+    let sources = Sources::new(args, checkpoint, &weights)?;
+    let checkpoint = sources.stored();
     let mut tensors: Vec<_> = checkpoint.tensors().collect();
-    let outline = Outline::new(args.input.name(), &Tree::of(&mut tensors, Sort::Name));
+    let outline = Outline::new(
+        args.input.name(),
+        &Tree::of(&mut tensors, &Parameters::new(&weights), Sort::Name),
+    );
     drop(tensors);
-    let app = App::new(&checkpoint, outline);
-    match screen::guarded(|| interface(&checkpoint, app))? {
+    let app = App::new(checkpoint, outline);
+    match screen::guarded(|| interface(&sources, app))? {
         End::Quit => Ok(ExitCode::SUCCESS),
         #[cfg(unix)]
         End::Signal(signal) => {
@@ -101,7 +111,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn interface(checkpoint: &Arc<Checkpoint>, mut app: App<'_>) -> anyhow::Result<End> {
+fn interface(sources: &Sources, mut app: App<'_>) -> anyhow::Result<End> {
     let (sender, events) = mpsc::channel();
     let mut view = View::new(Looks::from_environment());
     let mut screen = Screen::enter().context("the terminal")?;
@@ -133,7 +143,7 @@ fn interface(checkpoint: &Arc<Checkpoint>, mut app: App<'_>) -> anyhow::Result<E
             };
             match wish {
                 Wish::Nothing => {}
-                Wish::Compute(node) => start(checkpoint, &mut app, node, &sender)?,
+                Wish::Compute(node) => start(sources, &mut app, node, &sender)?,
                 Wish::Suspend => suspend(&mut screen).context("the terminal")?,
                 Wish::Quit => {
                     screen.leave().context("the terminal")?;
@@ -157,13 +167,14 @@ fn next(events: &Receiver<Event>, is_working: bool) -> anyhow::Result<Option<Eve
 }
 
 fn start(
-    checkpoint: &Arc<Checkpoint>,
+    sources: &Sources,
     app: &mut App<'_>,
     node: usize,
     events: &Sender<Event>,
 ) -> anyhow::Result<()> {
     if let Kind::Tensor(info, ..) = app.outline.node(node).kind {
-        let job = Job::start(checkpoint, info.name(), node, events.clone());
+        let (checkpoint, name) = sources.of(info.name());
+        let job = Job::start(checkpoint, name, node, events.clone());
         app.job = Some(job.with_context(|| format!("tensor {}", Quoted(info.name())))?);
     }
     Ok(())

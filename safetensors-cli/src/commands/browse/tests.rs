@@ -1,5 +1,7 @@
 //! Screens of the interface, drawn into memory.
 
+use std::sync::Arc;
+
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -9,6 +11,7 @@ use tempfile::TempDir;
 use super::app::Focus;
 use super::*;
 use crate::input;
+use crate::model::totals::Parameters;
 
 /// An interface on a screen in memory.
 struct Test<'a> {
@@ -33,7 +36,10 @@ fn checkpoint<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> (TempDir, Ar
 impl<'a> Test<'a> {
     fn new(checkpoint: &'a Checkpoint, width: u16, height: u16) -> Self {
         let mut tensors: Vec<_> = checkpoint.tensors().collect();
-        let outline = Outline::new("m.safetensors".into(), &Tree::of(&mut tensors, Sort::Name));
+        let outline = Outline::new(
+            "m.safetensors".into(),
+            &Tree::of(&mut tensors, &Parameters::default(), Sort::Name),
+        );
         let terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         Self { app: App::new(checkpoint, outline), view: View::new(Looks::new(true)), terminal }
     }

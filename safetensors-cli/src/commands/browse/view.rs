@@ -133,7 +133,7 @@ impl View {
         let indent = (usize::from(node.depth) * 2).min(width / 3);
         let label = match node.kind {
             Kind::Checkpoint => node.label.to_string(),
-            _ => text::name(&node.label),
+            _ => text::short(&node.label),
         };
         let room = width.saturating_sub(indent + 2);
         // What does not fit beside the name is left out, the kind first.

@@ -1,8 +1,10 @@
 //! [`Cast`]: what `--cast` says of the tensors that match a pattern; the dtypes and schemes of options.
 
+use std::ffi::OsStr;
 use std::fmt;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
 use safetensors_core::Dtype;
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::Quantization;
@@ -22,21 +24,44 @@ pub(super) enum To {
     Quantised,
 }
 
-/// Parses a dtype in lower case, as a command line has it, or in the format's own spelling.
+/// The parser of an option whose values have several spellings. Shells complete one of each.
+#[derive(Clone)]
+pub(super) struct Words<T> {
+    listed: fn() -> Vec<PossibleValue>,
+    parse: fn(&str) -> Result<T, String>,
+}
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Words<T> {
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        option: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<T, clap::Error> {
+        let parse = self.parse;
+        StringValueParser::new().try_map(move |text| parse(&text)).parse_ref(command, option, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.listed)().into_iter()))
+    }
+}
+
+/// Parses a dtype, as core does.
 fn dtype(text: &str) -> Result<Dtype, String> {
-    text.to_uppercase()
-        .parse()
-        .map_err(|_| format!("expected keep, quantize, or a dtype: {}", dtypes().join(", ")))
+    let all = "`safetensors convert --help` lists all";
+    text.parse().map_err(|error: safetensors_core::Error| format!("{error}; {all}"))
 }
 
-/// The parser of an option that takes only a dtype. Shells can complete it, and a misspelt dtype
-/// gets a suggestion.
-pub(super) fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
-    PossibleValuesParser::new(dtypes()).try_map(|text| dtype(&text))
-}
-
-fn dtypes() -> Vec<String> {
-    Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase()).collect()
+/// The parser of an option that takes only a dtype.
+pub(super) fn dtype_parser() -> Words<Dtype> {
+    let listed = || {
+        let names = Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase());
+        names.map(PossibleValue::new).collect()
+    };
+    Words { listed, parse: dtype }
 }
 
 /// How `--quantize` stores weights.
@@ -51,12 +76,37 @@ pub(super) enum Scheme {
 impl Scheme {
     /// The names of those for GGUF.
     pub(super) fn for_gguf() -> String {
-        let for_gguf = Self::all().filter(|scheme| matches!(scheme, Self::Gguf(_)));
-        for_gguf.map(|scheme| scheme.to_string()).collect::<Vec<_>>().join(", ")
+        Type::WRITTEN.map(|kind| Self::Gguf(kind).to_string()).join(", ")
     }
 
     fn all() -> impl Iterator<Item = Self> {
         Quantization::ALL.map(Self::Tensors).into_iter().chain(Type::WRITTEN.map(Self::Gguf))
+    }
+
+    fn listed(self) -> PossibleValue {
+        let value = PossibleValue::new(self.to_string());
+        match self {
+            Self::Tensors(_) => value,
+            Self::Gguf(_) => value.help("For OUT.gguf"),
+        }
+    }
+
+    /// Parses a name, the short one by which config.json calls a scheme, or a dtype of GGUF.
+    fn parse(text: &str) -> Result<Self, String> {
+        let name = match text.to_lowercase() {
+            name if name == "fp8" => Quantization::Fp8Block128.to_string(),
+            name if name == "int8" => Quantization::Int8Channel.to_string(),
+            name => name,
+        };
+        let dtype = name.parse::<Dtype>().ok();
+        let is_it = |scheme: &Self| match scheme {
+            Self::Gguf(kind) if dtype.is_some() => kind.dtype() == dtype,
+            scheme => scheme.to_string() == name,
+        };
+        Self::all().find(is_it).ok_or_else(|| {
+            let names = Quantization::ALL.map(|how| how.to_string()).join(", ");
+            format!("expected {names}, or for OUT.gguf {}", Self::for_gguf())
+        })
     }
 }
 
@@ -70,14 +120,8 @@ impl fmt::Display for Scheme {
 }
 
 /// The parser of `--quantize`.
-pub(super) fn scheme_parser() -> impl TypedValueParser<Value = Scheme> {
-    let values = Scheme::all().map(|scheme| match scheme {
-        Scheme::Tensors(_) => PossibleValue::new(scheme.to_string()),
-        Scheme::Gguf(_) => PossibleValue::new(scheme.to_string()).help("For OUT.gguf"),
-    });
-    PossibleValuesParser::new(values).try_map(|text| {
-        Scheme::all().find(|scheme| scheme.to_string() == text).ok_or("there is no such scheme")
-    })
+pub(super) fn scheme_parser() -> Words<Scheme> {
+    Words { listed: || Scheme::all().map(Scheme::listed).collect(), parse: Scheme::parse }
 }
 
 impl Cast {
@@ -86,10 +130,10 @@ impl Cast {
         let (pattern, to) =
             text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
         let pattern = pattern.parse::<Pattern>().map_err(|error| error.to_string())?;
-        let to = match to {
+        let to = match &*to.to_lowercase() {
             "keep" => To::Kept,
             "quantize" => To::Quantised,
-            to => To::Dtype(dtype(to)?),
+            _ => To::Dtype(dtype(to).map_err(|error| format!("{error}; or keep, or quantize"))?),
         };
         Ok(Self { pattern, to })
     }

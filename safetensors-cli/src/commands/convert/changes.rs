@@ -1,30 +1,35 @@
 //! [`Changes`]: which tensors are taken, under which names, in which dtypes.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use regex::Regex;
 use safetensors_core::convert::Overflow;
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorSource};
 
 use super::casts::{Cast, Scheme, To, dtype_parser, scheme_parser};
+use super::{FILES, NAMES};
 use crate::input::Rewrite;
+use crate::input::renames::Renames;
 use crate::input::select::{Matcher, Select};
+use crate::input::unmatched::unmatched;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
 /// The options that select, rename and convert tensors.
 #[derive(Debug, clap::Args)]
 pub(super) struct Changes {
-    /// Convert floating-point tensors to this dtype, such as bf16, f16, f32 or f8_e4m3
+    /// Convert floating-point tensors to this dtype, such as bf16, f16 or f32
     ///
-    /// Numbers are rounded to nearest, ties to even
+    /// Numbers are rounded to nearest, ties to even. Names are in upper or lower case, also
+    /// PyTorch's: bfloat16, half, torch.float32, fp8 (f8_e4m3). The others are f64, f8_e5m2,
+    /// f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz, f6_e2m3, f6_e3m2, f4, bool, u8, i8, u16, i16, u32, i32,
+    /// u64, i64 and c64
     #[arg(
         long,
         value_name = "DTYPE",
         value_parser = dtype_parser(),
-        ignore_case = true,
         hide_possible_values = true
     )]
     dtype: Option<Dtype>,
@@ -43,13 +48,13 @@ pub(super) struct Changes {
     ///
     /// These are tensors of GGUF files, and the weights of every scheme that `safetensors inspect`
     /// names, such as GPTQ. The numbers are computed as f32 and then rounded once. The tensors that
-    /// stored them are left out. --dtype and --cast make numbers of weights, too, and go before
-    /// this dtype. A tensor of a GGUF file needs this option
+    /// stored them are left out. --dtype makes numbers of them, too, in the dtype of all floats,
+    /// and --cast of some; both go before this dtype. A quantised tensor of a GGUF file needs one of
+    /// these options
     #[arg(
         long,
         value_name = "DTYPE",
         value_parser = dtype_parser(),
-        ignore_case = true,
         hide_possible_values = true
     )]
     dequantize: Option<Dtype>,
@@ -63,7 +68,7 @@ pub(super) struct Changes {
     ///
     /// These are tensors such as optimizer.state.NAME.exp_avg for the parameter NAME. Checkpoints of
     /// other trainers have such tensors under names of their own, which are always taken
-    #[arg(long)]
+    #[arg(long, help_heading = FILES)]
     pub(super) optimizer_state: bool,
     /// Quantise weights, without calibration
     ///
@@ -76,19 +81,27 @@ pub(super) struct Changes {
     /// stacked experts. --cast takes out others with `keep` or a dtype, and takes in others with
     /// `quantize`. nvfp4 needs rows of whole groups of 16 numbers, mxfp4 of 32. --dtype converts
     /// what is left. The config.json of a directory OUT is that of IN, and says how weights are
-    /// stored. Weights that are quantised already are quantised again
+    /// stored. Weights that are quantised already are quantised again. fp8 is fp8-block128 and int8
+    /// is int8-channel
     #[arg(long, value_name = "SCHEME", value_parser = scheme_parser())]
     pub(super) quantize: Option<Scheme>,
     /// How to convert numbers that are too large for the new dtype
     #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
     overflow: OnOverflow,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = NAMES)]
     select: Select,
-    /// Leave out the tensors whose names match
+    /// Leave out the tensors whose whole names match
     ///
     /// May be given several times
     #[arg(long, value_name = "GLOB")]
     drop: Vec<Pattern>,
+    /// Give the tensors of a GGUF file other names: those of transformers
+    ///
+    /// Such as model.layers.0.self_attn.q_proj.weight. Numbers are put back in the order that
+    /// transformers has, such as the rows of Llama's queries and keys. This is for the models that
+    /// OUT.gguf may be made of. All other options apply to these names
+    #[arg(long, value_name = "WHOSE", value_enum)]
+    pub(super) names: Option<NamesOf>,
     /// Replace what matches REGEX in names by NEW; $1 is the first group
     ///
     /// Write ${1} if a letter follows. May be given several times
@@ -115,6 +128,13 @@ enum OnOverflow {
     Ieee,
     /// Fail, and write nothing
     Error,
+}
+
+/// Who gives the tensors of a GGUF file their names.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum NamesOf {
+    /// As its checkpoints have them
+    Transformers,
 }
 
 /// What a tensor is to the options that convert.
@@ -161,7 +181,7 @@ pub(super) struct Change<'a> {
     /// What quantised tensors become where no other option says it.
     pub(super) dequantize: Option<Dtype>,
     select: Matcher<'a>,
-    renames: Vec<(Regex, &'a str)>,
+    renames: Renames<'a>,
 }
 
 impl Changes {
@@ -170,12 +190,7 @@ impl Changes {
         if self.quantize.is_none() && self.casts.iter().any(|cast| cast.to == To::Quantised) {
             return Err(wrong_usage("--cast GLOB=quantize needs --quantize SCHEME"));
         }
-        let mut renames = Vec::new();
-        for pair in self.rename.chunks_exact(2) {
-            let regex =
-                Regex::new(&pair[0]).map_err(|error| wrong_usage(format!("--rename: {error}")))?;
-            renames.push((regex, pair[1].as_str()));
-        }
+        let renames = Renames::new(&self.rename)?;
         let (dequantize, select) = (self.dequantize, self.select.matcher());
         Ok(Change { changes: self, dequantize, select, renames })
     }
@@ -238,22 +253,33 @@ impl Change<'_> {
         Some(self.changes.casts.iter().find(|cast| cast.pattern.matches(name))?.to)
     }
 
-    /// Warns of options that concern no tensor of the inputs, which has these names.
-    pub(super) fn warn_of_no_effect(&self, names: &[&str], any_quantised: bool) {
-        let drops = self.changes.drop.iter().map(|pattern| ("--drop", pattern));
-        let casts = self.changes.casts.iter().map(|cast| ("--cast", &cast.pattern));
-        for (option, pattern) in drops.chain(casts) {
-            if !names.iter().any(|name| pattern.matches(name)) {
-                let pattern = text::printable(pattern.as_str()).to_string();
-                warn(format!(
-                    "{option} '{pattern}': no tensor matches; `safetensors inspect --flat` shows \
-                     the names"
-                ));
-            }
-        }
+    /// Warns if --dequantize concerns no tensor of the inputs.
+    pub(super) fn warn_of_no_effect(&self, any_quantised: bool) {
         if self.changes.dequantize.is_some() && !any_quantised {
             warn("--dequantize: no tensor is quantised");
         }
+    }
+
+    /// Fails if a pattern of an option matches no tensor of the inputs, which have these names.
+    pub(super) fn check(&self, names: &[&str]) -> anyhow::Result<()> {
+        let drops = self.changes.drop.iter().map(|pattern| ("--drop", pattern));
+        let casts = self.changes.casts.iter().map(|cast| ("--cast", &cast.pattern));
+        self.select.check(names)?;
+        self.select.check_others(drops.chain(casts), names)?;
+        if self.changes.select.ignore_unmatched {
+            return Ok(());
+        }
+        let mut renamed: Vec<Cow<'_, str>> = names.iter().copied().map(Cow::from).collect();
+        for (regex, new) in &self.renames {
+            if !renamed.iter().any(|name| regex.is_match(name)) {
+                let names: Vec<_> = renamed.iter().map(|name| &**name).collect();
+                return Err(unmatched("--rename", regex.as_str(), &names));
+            }
+            for name in &mut renamed {
+                *name = regex.replace_all(name, *new).into_owned().into();
+            }
+        }
+        Ok(())
     }
 
     /// Whether any quantised weight may become numbers.
@@ -288,17 +314,28 @@ impl Change<'_> {
     /// Whether a quantised weight of a model with these layers becomes numbers. It does not if it
     /// stays in its dtype.
     pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight, layers: &LinearLayers) -> bool {
-        if let Some(how) = self.quantization() {
-            let by_default = || layers.suits(how, &weight.name, &weight.shape);
-            if self.quantizes(&weight.name, Kind::Quantised).unwrap_or_else(by_default) {
-                return true;
-            }
+        if self.quantizes_again(&weight.name, &weight.shape, layers) {
+            return true;
         }
         let to = |from| self.cast(&weight.name, from, Kind::Quantised);
         // Of a weight that keeps its dtype, `cast` returns the dtype that it was given. --dequantize
         // makes numbers of that dtype, too.
         let may_stay = self.changes.dtype.is_some() || self.cast_of(&weight.name).is_some();
         to(Dtype::F32).is_some() && !(may_stay && to(weight.dtype) == Some(weight.dtype))
+    }
+
+    /// Whether a quantised tensor of a GGUF file becomes numbers. Nothing else can become of it.
+    pub(super) fn makes_numbers(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
+        let by_default =
+            !self.changes.keep_quantized && self.changes.dtype.or(self.dequantize).is_some();
+        let is_cast = matches!(self.cast_of(name), Some(To::Dtype(_)));
+        is_cast || by_default || self.quantizes_again(name, shape, layers)
+    }
+
+    /// Whether --quantize applies to a weight that is quantised already.
+    fn quantizes_again(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
+        let Some(how) = self.quantization() else { return false };
+        self.quantizes(name, Kind::Quantised).unwrap_or_else(|| layers.suits(how, name, shape))
     }
 
     /// Whether a tensor is taken, by its name in the input.
@@ -332,11 +369,7 @@ impl Change<'_> {
 
     /// The name in the output.
     pub(super) fn rename(&self, name: &str) -> String {
-        let mut name = name.to_owned();
-        for (regex, new) in &self.renames {
-            name = regex.replace_all(&name, *new).into_owned();
-        }
-        format!("{}{name}", self.changes.prefix)
+        format!("{}{}", self.changes.prefix, self.renames.apply(name))
     }
 
     /// The conversion policy.
@@ -369,79 +402,4 @@ fn warn_of_what_stays(rewrite: &Rewrite<'_>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        changes: Changes,
-    }
-
-    fn parsed(args: &str) -> Result<Changes, clap::Error> {
-        Ok(Cli::try_parse_from(format!("x {args}").split(' '))?.changes)
-    }
-
-    fn changes(args: &str) -> Changes {
-        parsed(args).unwrap()
-    }
-
-    #[test]
-    fn the_first_cast_that_matches_goes_before_the_dtype() {
-        let changes = changes("--dtype bf16 --cast a.*=f32 --cast *.b=keep --cast n=F64");
-        let change = changes.prepare().unwrap();
-        let cast = |name, from| change.cast(name, from, Kind::Plain);
-        assert_eq!(cast("w", Dtype::F32), Some(Dtype::BF16));
-        assert_eq!(cast("w", Dtype::I64), None);
-        assert_eq!(cast("a.b", Dtype::F16), Some(Dtype::F32));
-        assert_eq!(cast("c.b", Dtype::F32), Some(Dtype::F32));
-        assert_eq!(cast("n", Dtype::I64), Some(Dtype::F64));
-        // An alias follows its tensor unless --cast names it.
-        for kind in [Kind::Alias, Kind::Kept] {
-            assert_eq!(change.cast("w", Dtype::F32, kind), None);
-            assert_eq!(change.cast("c.b", Dtype::F32, kind), Some(Dtype::F32));
-        }
-    }
-
-    #[test]
-    fn quantised_tensors_have_a_dtype_of_their_own_unless_another_is_asked_for() {
-        let both = changes("--dequantize f16 --cast n=f32");
-        let change = both.prepare().unwrap();
-        assert_eq!(change.cast("w", Dtype::F32, Kind::Quantised), Some(Dtype::F16));
-        assert_eq!(change.cast("w", Dtype::F32, Kind::Plain), None);
-        assert_eq!(change.cast("n", Dtype::F32, Kind::Quantised), Some(Dtype::F32));
-        let all = changes("--dequantize f32 --dtype bf16");
-        assert_eq!(
-            all.prepare().unwrap().cast("w", Dtype::F32, Kind::Quantised),
-            Some(Dtype::BF16)
-        );
-    }
-
-    #[test]
-    fn names_are_chosen_and_changed() {
-        let changes = changes(r"-f m.* --drop *.bias --rename ^m\.(\d+) layer_$1 --prefix p.");
-        let change = changes.prepare().unwrap();
-        assert!(change.takes("m.1.weight") && !change.takes("m.1.bias") && !change.takes("x"));
-        assert_eq!(change.rename("m.12.weight"), "p.layer_12.weight");
-    }
-
-    #[test]
-    fn names_may_start_with_a_hyphen() {
-        let changes = changes("--rename w -y --rename -z a --prefix -p");
-        let change = changes.prepare().unwrap();
-        assert_eq!(
-            (change.rename("w"), change.rename("-z")),
-            ("-p-y".to_owned(), "-pa".to_owned())
-        );
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_refused() {
-        for args in ["--dtype bf17", "--cast x", "--cast x=y", "--all", "--rename x", "--drop ["] {
-            assert!(parsed(args).is_err(), "{args}");
-        }
-        assert!(changes("--rename ( x").prepare().is_err());
-    }
-}
+mod tests;

@@ -43,6 +43,7 @@ use output::{Output, Target};
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::{QuantizationProblem, TieProblem};
 use safetensors_core::framework::Quoted;
+use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
 use source::{FLOATS_STAY, Source, layers_of};
 
@@ -58,18 +59,12 @@ use crate::terminal::text;
 
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
-/// Each IN is a .safetensors, .npz or .npy file; a file of PyTorch (.pt, .pth, .bin), GGUF
-/// or burn (.mpk, .bpk); an index (*.safetensors.index.json, *.bin.index.json); a directory that holds
-/// model.safetensors, or else an index, or else exactly one file, or else
-/// pytorch_model.bin or its index, or a checkpoint of a trainer (DCP, DeepSpeed); an
-/// address of these or of safetensors files, such as hf://owner/name; or - for a
-/// safetensors file on standard input. OUT is a .safetensors, .gguf, .bpk, .npz or .npy
-/// file, or else a directory, which becomes a checkpoint of one or more files with an
-/// index; or a .safetensors file or a directory of a bucket, such as s3://bucket/model.
-/// NumPy's files (.npz, .npy) hold no metadata and no second names of tied weights.
-///
-/// A .bpk file is burnpack, which burn reads (ModuleRecord, BurnpackStore). Names and
-/// values stay as they are, and parameters get the ids that the metadata has.
+/// Each IN is a file of safetensors, PyTorch, GGUF or NumPy; an index; a directory that holds one of
+/// these, or a checkpoint of a trainer (DCP, DeepSpeed); an address, such as hf://owner/name; or -
+/// for a safetensors file on standard input. OUT is a .safetensors, .gguf, .npz or .npy file, or
+/// else a directory, which becomes a checkpoint of one or more files with an index; or either of a
+/// bucket, such as s3://bucket/model. NumPy's files hold no metadata and no second names of tied
+/// weights. The README has the table of all formats.
 ///
 /// A .gguf file is for llama.cpp and programs like it. It is made of one model of
 /// transformers, in a directory with its config.json and tokenizer: Llama, Mistral, Qwen2,
@@ -112,16 +107,16 @@ pub(crate) struct Args {
         value_parser = crate::input::address::parser()
     )]
     paths: Vec<PathBuf>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = WEIGHTS)]
     changes: Changes,
     /// With --quantize: show how far each weight is from what it was
     ///
     /// Its share of the bytes of IN; the largest difference; the root of the mean of the squared
     /// differences; and this root in relation to that of the numbers. The errors are found while the
     /// weights are written
-    #[arg(long, requires = "quantize")]
+    #[arg(long, requires = "quantize", help_heading = WEIGHTS)]
     report: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = FILES)]
     loras: Loras,
     /// Write OUT.gguf without a tokenizer
     ///
@@ -134,14 +129,19 @@ pub(crate) struct Args {
     /// Units are decimal, as on the Hub
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
     max_shard_size: Option<MaxShardSize>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Ranks")]
     ranks: Ranks,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = None::<&str>)]
     writing: Writing,
     /// Fail if another command saves to the directory OUT at the same time; else wait for it
     #[arg(long, conflicts_with_all = ["ranks", "plan"])]
     no_wait: bool,
 }
+
+/// The groups of options. A heading is for all options from there to the next heading.
+const WEIGHTS: &str = "Dtypes and quantised weights";
+const NAMES: &str = "Tensors and their names";
+const FILES: &str = "Inputs and outputs";
 
 /// Clap's help except for the arguments. The headings copy clap's style.
 const HELP: &str = "\
@@ -150,10 +150,9 @@ const HELP: &str = "\
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
   <IN>...  A file, an index, a directory, an address (feature remote), or -
-  <OUT>    A .safetensors, .gguf, .bpk, .npz or .npy file, a directory, a bucket
+  <OUT>    A .safetensors, .gguf, .npz or .npy file, a directory, a bucket
 
-\x1b[1m\x1b[4mOptions:\x1b[0m
-{options}{after-help}";
+{all-args}{after-help}";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -167,9 +166,8 @@ Examples:
   safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
   safetensors convert pytorch_model.bin model.safetensors
-  safetensors convert model.mpk model.bpk
   safetensors convert run/checkpoint-500/ model/ --max-shard-size 5GB
-  safetensors convert model.gguf out.safetensors --dequantize bf16
+  safetensors convert llama.gguf llama/ --names transformers --dtype bf16
   safetensors convert llama-gptq/ llama/ --dtype bf16
   safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report
   safetensors convert llama/ small/ --quantize nvfp4 --cast '*.v_proj.*=keep'
@@ -286,7 +284,16 @@ fn open(
     if !adapters.is_empty() && inputs.len() > 1 {
         return Err(wrong_usage("--lora is for one IN"));
     }
-    inputs.iter().map(|path| Source::open(path, change, adapters)).collect()
+    let mut sources = Vec::new();
+    for path in inputs {
+        let source = Source::open(path, change, adapters)?;
+        if change.changes.names.is_some() && !source.is_of_gguf() {
+            let problem = "--names transformers is for files of GGUF as IN";
+            return Err(wrong_usage(format!("{}: {problem}", source.name())));
+        }
+        sources.push(source);
+    }
+    Ok(sources)
 }
 
 /// The tensors that are taken, converted and renamed.
@@ -302,8 +309,10 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     }
     let mut names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     names.extend(&stored.kept);
-    change.warn_of_no_effect(&names, !stored.quantised.is_empty());
-    let rewrite = match change.apply(taken(sources, change)?, &stored) {
+    names.extend(sources.iter().flat_map(|source| &source.replaced).map(String::as_str));
+    change.check(&names)?;
+    change.warn_of_no_effect(!stored.quantised.is_empty());
+    let rewrite = match change.apply(taken(sources, change, &stored.layers)?, &stored) {
         // Codes and scales may be of different inputs.
         Err(error)
             if sources.len() > 1
@@ -311,7 +320,7 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         {
             warn(format!("{error}; {FLOATS_STAY}"));
             stored.kept = names.iter().copied().collect();
-            change.apply(taken(sources, change)?, &stored)?
+            change.apply(taken(sources, change, &stored.layers)?, &stored)?
         }
         applied => applied?,
     };
@@ -324,10 +333,18 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
 }
 
 /// The tensors that are taken, as they are.
-fn taken<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
+fn taken<'a>(
+    sources: &'a [Source],
+    change: &Change<'_>,
+    layers: &LinearLayers,
+) -> anyhow::Result<Rewrite<'a>> {
     let mut rewrite = Rewrite::default();
     for source in sources {
-        rewrite = source.add_to(rewrite, |name| change.takes(name))?;
+        rewrite = source.add_to(rewrite, change, layers)?;
+    }
+    if change.changes.names.is_some() {
+        // transformers refuses a file whose metadata has other entries only.
+        rewrite.metadata_mut().entry("format".into()).or_insert_with(|| "pt".into());
     }
     Ok(change.select(rewrite))
 }
@@ -385,7 +402,7 @@ fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> 
             .into_iter()
             .filter(|old| !change.drops(old) && change.rename(old) == name);
         names
-            .map(|old| (!change.takes(old), format!("{} of {}", text::name(old), source.name())))
+            .map(|old| (!change.takes(old), format!("{} of {}", text::short(old), source.name())))
             .collect::<Vec<_>>()
     };
     let mut from: Vec<_> = sources.iter().flat_map(of_source).collect();

@@ -80,6 +80,12 @@ impl Target {
     /// Decides what to write to a path. Refuses a path that nothing can be written to, and options
     /// that do not suit what is written there.
     pub(super) fn new(args: &Args, path: &Path) -> anyhow::Result<Self> {
+        if input::is_stdin(path) {
+            return Err(wrong_usage(
+                "OUT cannot be standard output: the layout of a file is decided beforehand; name a \
+                 file or a directory",
+            ));
+        }
         let wrong = |problem: String| wrong_usage(format!("{}: {problem}", input::name(path)));
         args.ranks.check()?;
         let form = form(path).map_err(wrong)?;
@@ -108,9 +114,6 @@ impl Target {
 
 /// The form of an output by its path; `None` for GGUF. A name of no known kind is a directory.
 fn form(path: &Path) -> Result<Option<Form>, String> {
-    if input::is_stdin(path) {
-        return Err("the output cannot be a pipe: its layout is decided beforehand".into());
-    }
     let form = match Kind::of(path) {
         Kind::Safetensors => return Ok(Some(Form::File)),
         Kind::Checkpoint => return Ok(Some(Form::Directory)),

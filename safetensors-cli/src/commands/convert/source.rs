@@ -35,6 +35,8 @@ pub(super) struct Source {
     content: Content,
     /// The names of the quantised weights that are read as numbers.
     pub(super) numbers: Vec<String>,
+    /// The names of the tensors that stored these.
+    pub(super) replaced: Vec<String>,
     /// Those of the others, and of the tensors that store them.
     pub(super) kept: Vec<String>,
     /// The dtypes that merged tensors have without adapters, by their names.
@@ -84,8 +86,8 @@ impl Source {
         if !adapters.is_empty() {
             return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's files"));
         }
-        let (numbers, kept, merged) = Default::default();
-        Ok(Self { path: path.into(), content, numbers, kept, merged })
+        let (numbers, replaced, kept, merged) = Default::default();
+        Ok(Self { path: path.into(), content, numbers, replaced, kept, merged })
     }
 
     fn of_checkpoint(
@@ -94,10 +96,11 @@ impl Source {
         adapters: &Adapters,
     ) -> anyhow::Result<Self> {
         let optimizer_state = change.changes.optimizer_state;
-        let dequantize = change.dequantize.is_some();
-        let opening = Opening { optimizer_state, dequantize, ..Opening::default() };
+        let dequantize = change.may_make_numbers();
+        let transformers = change.changes.names.is_some();
+        let opening = Opening { optimizer_state, dequantize, transformers, ..Opening::default() };
         let mut checkpoint = input::open_with(path, opening)?;
-        let (mut numbers, mut kept) = (Vec::new(), Vec::new());
+        let (mut numbers, mut replaced, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         if change.may_make_numbers() {
             let layers = layers_of(change, Some(&checkpoint), LinearLayers::new())?;
             let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
@@ -115,7 +118,10 @@ impl Source {
             if !made.is_empty() {
                 checkpoint = checkpoint.dequantized_but(&mut leaves, makes)?.into_boxed();
             }
-            numbers.extend(made.into_iter().map(|weight| weight.name));
+            for weight in made {
+                numbers.push(weight.name);
+                replaced.extend(weight.tensors);
+            }
             kept.extend(others.into_iter().flat_map(|it| [it.tensors, vec![it.name]].concat()));
             let is_left = |name: &&str| left.iter().any(|start| name.starts_with(start));
             let names = checkpoint.tensors().map(|tensor| tensor.name()).filter(is_left);
@@ -124,7 +130,7 @@ impl Source {
         }
         let (checkpoint, merged) = adapters.merged(checkpoint)?;
         let content = Content::Checkpoint(Box::new(checkpoint));
-        Ok(Self { path: path.into(), content, numbers, kept, merged })
+        Ok(Self { path: path.into(), content, numbers, replaced, kept, merged })
     }
 
     /// The name to show in messages.
@@ -141,6 +147,13 @@ impl Source {
                 warn(format!("{}: {}", text::path(file.path()), text::printable(note)));
             }
         }
+    }
+
+    /// Whether it is of GGUF.
+    pub(super) fn is_of_gguf(&self) -> bool {
+        let files = self.checkpoint().map_or(&[][..], |it| it.files()).iter();
+        let mut others = files.filter_map(|file| other::of(file.safetensors().source()));
+        others.any(|other| other.format() == Format::Gguf)
     }
 
     /// The paths of its files.
@@ -176,17 +189,18 @@ impl Source {
     pub(super) fn add_to<'a>(
         &'a self,
         rewrite: Rewrite<'a>,
-        takes: impl Fn(&str) -> bool,
+        change: &Change<'_>,
+        layers: &LinearLayers,
     ) -> anyhow::Result<Rewrite<'a>> {
         match &self.content {
             Content::Checkpoint(checkpoint) => {
-                self.refuse_unreadable(takes)?;
+                self.refuse_unreadable(change, layers)?;
                 Ok(rewrite.merge(checkpoint))
             }
-            Content::Npy(array) if !takes(array.name()) => Ok(rewrite),
+            Content::Npy(array) if !change.takes(array.name()) => Ok(rewrite),
             Content::Npy(array) => Ok(rewrite.add(array.name(), array)?),
             Content::Npz(archive) => {
-                let mut taken = archive.names().enumerate().filter(|(_, name)| takes(name));
+                let mut taken = archive.names().enumerate().filter(|(_, name)| change.takes(name));
                 taken.try_fold(rewrite, |rewrite, (i, name)| {
                     Ok(rewrite.add(name, archive.array_at(i).map_err(numpy::unread)?)?)
                 })
@@ -202,8 +216,12 @@ impl Source {
     }
 
     /// Refuses a tensor that is taken and cannot be read, before anything is written.
-    fn refuse_unreadable(&self, takes: impl Fn(&str) -> bool) -> anyhow::Result<()> {
-        let mut unreadable = self.stored().filter(|(name, it)| !it.is_readable && takes(name));
+    fn refuse_unreadable(&self, change: &Change<'_>, layers: &LinearLayers) -> anyhow::Result<()> {
+        let mut unreadable = self.stored().filter(|(name, it)| {
+            let is_number = it.is_readable
+                && (!it.is_quantised || change.makes_numbers(name, &it.shape, layers));
+            !is_number && change.takes(name)
+        });
         let Some((name, stored)) = unreadable.next() else { return Ok(()) };
         let tensor = self.checkpoint().and_then(|checkpoint| checkpoint.tensor(name).ok());
         if let Some(why) = tensor.and_then(|tensor| other::why_unread(&tensor)) {
@@ -211,8 +229,8 @@ impl Source {
         }
         let (path, name, kind) = (self.name(), Quoted(name), &stored.type_name);
         anyhow::bail!(
-            "{path}: tensor {name} is quantised as {kind}; --dequantize f32 makes numbers of such \
-             tensors, --drop leaves them out"
+            "{path}: tensor {name} is quantised as {kind}; --dtype bf16 makes numbers of it, --drop \
+             leaves it out"
         )
     }
 

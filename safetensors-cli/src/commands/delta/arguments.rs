@@ -127,7 +127,7 @@ impl Unversioned {
             None => before().ok_or_else(|| {
                 wrong_usage(format!(
                     "no number comes before the version {}; name the base with --base-version",
-                    crate::terminal::text::name(to)
+                    crate::terminal::text::short(to)
                 ))
             })?,
         };

@@ -49,6 +49,10 @@ pub(crate) struct Args {
 }
 
 const EXAMPLES: &str = "\
+More commands:
+  squash  Make one delta of several, from the base of the first to the version of the last
+  follow  Keep OUT at the newest version that a trainer publishes in ROOT
+
 Examples:
   safetensors delta make step-1/ step-2/ weight_v000002
   safetensors delta inspect weight_v000002
@@ -67,7 +71,9 @@ enum Command {
     Apply(Apply),
     Verify(Verify),
     Inspect(Inspect),
+    #[command(hide = true)]
     Squash(Squash),
+    #[command(hide = true)]
     Follow(follow::Follow),
 }
 

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `compare` | the differences between two tensors, piece by piece |
 //! | `distance` | how far pairs of numbers are apart |
+//! | `pairs` | which tensors are compared with each other: renamed ones, stacked experts |
 //! | `tolerance` | how far apart they may be and still count as equal |
 
 mod compare;
 mod distance;
+mod pairs;
 mod tolerance;
 
 use std::collections::BTreeSet;
@@ -16,17 +18,20 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use compare::{Buffers, Difference};
+use pairs::{Pair, Part};
 use safetensors_core::framework::in_order;
 use safetensors_core::load::Piece;
-use safetensors_core::{LazyTensor, Metadata};
+use safetensors_core::{Error, Metadata};
 use serde::Serialize;
 use tolerance::Tolerance;
 
 use super::Run;
 use crate::input;
 use crate::input::other::{self, Kind};
+use crate::input::renames::Renames;
 use crate::input::select::Select;
-use crate::input::{Checkpoint, Source, Tensor};
+use crate::input::values::Values;
+use crate::input::{Checkpoint, Source};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{report, wrong_usage};
 use crate::terminal::stdout::Out;
@@ -43,14 +48,17 @@ use crate::terminal::{json, table, text};
 /// tolerance, which may be 0, they are compared as numbers: 0 equals -0, and NaN
 /// equals NaN. Values are read in pieces, so a tensor may be larger than memory. One of
 /// PyTorch that cannot be read counts as unequal, and the others are still compared.
+///
+/// Experts that one side has as one tensor, such as mlp.experts.w, are compared with those
+/// that the other side has one by one: mlp.experts.0.w and so on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
-    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
+    /// one of PyTorch, GGUF or NumPy. These are read, too. An address is hf://owner/name, s3://bucket/model
     /// (gs, az), https://host/model.safetensors
     #[arg(value_name = "A", value_parser = crate::input::address::parser())]
     a: PathBuf,
@@ -60,13 +68,28 @@ pub(crate) struct Args {
     #[command(flatten)]
     select: Select,
     #[command(flatten)]
+    values: Values,
+    #[command(flatten)]
     tolerance: Tolerance,
+    /// Compare A under other names: replace what matches REGEX in them by NEW; $1 is the first group
+    ///
+    /// Write ${1} if a letter follows. May be given several times
+    #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"], allow_hyphen_values = true)]
+    rename: Vec<String>,
+    /// Compare only names, dtypes, shapes and metadata, as the files have them; read no values
+    ///
+    /// Of an address, only headers are fetched
+    #[arg(long, conflicts_with_all = ["absolute", "relative"])]
+    headers: bool,
     /// Treat tensors of different dtypes as equal if their values are equal
     #[arg(long)]
     ignore_dtype: bool,
     /// Do not compare metadata
     #[arg(long)]
     ignore_metadata: bool,
+    /// Print nothing; end at the first difference
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
     /// Print everything as one JSON document
     ///
     /// The values of a tensor have their number (of), the number that differ (values), and the
@@ -82,16 +105,15 @@ Examples:
   safetensors diff model.safetensors shards/ --ignore-metadata && echo equal
   safetensors diff before.safetensors after.safetensors --tolerance 0
   safetensors diff f32/ bf16/ --ignore-dtype --relative-tolerance 0.004
+  safetensors diff hf://owner/name model/ --headers
+  safetensors diff old/ new/ --rename '^transformer\\.' model. --quiet
 
-Exit codes: 0 equal, 1 different, or a path is malformed or cannot be read, 2 wrong usage.";
-
-/// A name, and each side's tensor of that name.
-type Pair<'a> = (&'a str, Option<Tensor<'a>>, Option<Tensor<'a>>);
+Exit codes: 0 equal, 1 different, 2 wrong usage, or a path is malformed or cannot be read.";
 
 /// A tensor that differs, with its dtype and shape on each side.
 #[derive(Serialize)]
 struct Entry<'a> {
-    name: &'a str,
+    name: String,
     a: Option<Side<'a>>,
     b: Option<Side<'a>>,
     /// `None` unless both sides have the tensor in the same shape, and it can be read.
@@ -117,6 +139,7 @@ struct MetadataEntry<'a> {
 #[derive(Serialize)]
 struct Document<'a> {
     equal: bool,
+    headers_only: bool,
     equal_tensors: u64,
     tensors: Vec<Entry<'a>>,
     metadata: Vec<MetadataEntry<'a>>,
@@ -127,88 +150,106 @@ impl Run for Args {
         true
     }
 
+    /// As of `cmp` and `grep`, so that a difference is not taken for trouble.
+    fn trouble(&self) -> ExitCode {
+        ExitCode::from(2)
+    }
+
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if input::is_stdin(&self.a) && input::is_stdin(&self.b) {
             return Err(wrong_usage("A and B cannot both be standard input"));
         }
-        let (a, b) = (input::open_numbers(&self.a)?, input::open_numbers(&self.b)?);
+        let open = |path| match self.headers {
+            true => input::open(path),
+            false => self.values.of(input::open(path)?, Select::default().matcher()),
+        };
+        let a = open(&self.a)?;
+        let b = open(&self.b)?;
         let document = compare(self, &a, &b)?;
+        let mut errors =
+            document.tensors.iter().filter_map(|entry| entry.error.as_ref()).peekable();
+        let is_trouble = errors.peek().is_some();
         if self.json {
             json::write(&document, out)?;
         } else {
-            document.show(out)?;
-            out.flush()?;
-            document.tensors.iter().filter_map(|entry| entry.error.as_ref()).for_each(report);
+            if !self.quiet {
+                document.show(out)?;
+                out.flush()?;
+            }
+            errors.for_each(report);
         }
-        Ok(if document.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(match document.equal {
+            _ if is_trouble => self.trouble(),
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
     }
 }
 
 fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Result<Document<'a>> {
     let matcher = args.select.matcher();
-    let (of_a, of_b) = match (matcher.tensors(a), matcher.tensors(b)) {
-        (Err(nothing_matches), Err(_)) => return Err(nothing_matches),
-        (of_a, of_b) => (of_a.unwrap_or_default(), of_b.unwrap_or_default()),
-    };
-    let names: BTreeSet<&str> = of_a.iter().chain(&of_b).map(LazyTensor::name).collect();
-    let pairs: Vec<Pair<'a>> =
-        names.into_iter().map(|name| (name, a.get(name), b.get(name))).collect();
-    let bytes = pairs.iter().filter_map(comparable).map(|(a, b)| a.byte_len() + b.byte_len());
-    let progress = Progress::bytes(bytes.sum());
-    let (mut tensors, mut equal_tensors) = (Vec::new(), 0);
-    let mut differences: Vec<_> =
-        pairs.iter().map(|pair| comparable(pair).map(|_| Difference::default())).collect();
-    // A large tensor is shared by several threads.
-    let pieces = pairs.iter().enumerate().flat_map(|(i, pair)| {
-        let both = comparable(pair).into_iter().flat_map(|(a, b)| a.pieces().zip(b.pieces()));
-        both.map(move |(a, b)| (i, a, b))
-    });
-    type Both<'a> = (usize, Piece<'a, Source>, Piece<'a, Source>);
-    let work = |(_, a, b): &Both<'a>, buffers: &mut Buffers| {
-        let difference = Difference::of(a, b, args.tolerance, buffers);
-        progress.add(a.byte_len() + b.byte_len());
-        difference
-    };
-    in_order(pieces, 0, work, |(i, ..), found| -> anyhow::Result<()> {
-        let found = found?;
-        differences[i].iter_mut().for_each(|difference| difference.merge(&found));
-        Ok(())
-    })?;
-    drop(progress);
-    for (&(name, a, b), values) in pairs.iter().zip(differences) {
-        let error = [a, b].iter().flatten().find_map(other::why_unread);
-        let side = |tensor: Option<Tensor<'a>>| {
-            tensor.map(|tensor| {
-                let shape = other::shape(tensor.info(), other::stored(&tensor));
-                Side { dtype: other::kind(&tensor), shape }
-            })
-        };
-        let (a, b) = (side(a), side(b));
-        let same_values = values.is_some_and(|values| values.is_none());
-        let same_dtype = a.as_ref().map(|a| a.dtype) == b.as_ref().map(|b| b.dtype);
-        if same_values && (same_dtype || args.ignore_dtype) {
-            equal_tensors += 1;
-        } else {
-            tensors.push(Entry { name, a, b, values, error });
-        }
+    let mut pairs = pairs::pairs(a, b, &Renames::new(&args.rename)?)?;
+    matcher.check(&pairs.iter().map(|pair| &*pair.name).collect::<Vec<_>>())?;
+    pairs.retain(|pair| matcher.matches(&pair.name));
     }
     let metadata = if args.ignore_metadata {
         Vec::new()
     } else {
         compare_metadata(a.metadata(), b.metadata())
     };
+    let same_headers = |pair: &Pair<'_>| pair.has_equal_headers(args.ignore_dtype);
+    let is_decided = args.quiet && !(metadata.is_empty() && pairs.iter().all(same_headers));
+    let differences = if args.headers || is_decided {
+        vec![None; pairs.len()]
+    } else {
+        compare_values(args, &pairs)?
+    };
+    let mut tensors = Vec::new();
+    let mut equal_tensors = 0;
+    for (pair, values) in pairs.into_iter().zip(differences) {
+        let same_values = values.map_or(args.headers || is_decided, |values| values.is_none());
+        if same_values && same_headers(&pair) {
+            equal_tensors += 1;
+        } else {
+            tensors.push(Entry::new(pair, values, args.headers));
+        }
+    }
     Ok(Document {
         equal: tensors.is_empty() && metadata.is_empty(),
+        headers_only: args.headers,
         equal_tensors,
         tensors,
         metadata,
     })
 }
 
-/// Both tensors, if they can be compared value by value.
-fn comparable<'a>(&(_, a, b): &Pair<'a>) -> Option<(Tensor<'a>, Tensor<'a>)> {
-    let is_read = |tensor: &Tensor<'_>| !other::stored(tensor).is_some_and(other::is_unread);
-    a.zip(b).filter(|(a, b)| a.shape() == b.shape() && is_read(a) && is_read(b))
+/// The differences of the values of each pair that has some to compare.
+fn compare_values(args: &Args, pairs: &[Pair<'_>]) -> anyhow::Result<Vec<Option<Difference>>> {
+    let bytes = pairs.iter().filter_map(Pair::comparable).map(|(a, b)| a.byte_len() + b.byte_len());
+    let progress = Progress::bytes(bytes.sum());
+    let mut differences: Vec<_> =
+        pairs.iter().map(|pair| pair.comparable().map(|_| Difference::default())).collect();
+    // A large tensor is shared by several threads.
+    let pieces = pairs.iter().enumerate().flat_map(|(i, pair)| {
+        let both = pair.comparable().into_iter().flat_map(|(a, b)| a.pieces().zip(b.pieces()));
+        both.map(move |(a, b)| (i, a, b))
+    });
+    type Both<'a> = (usize, Piece<'a, Source>, Piece<'a, Source>);
+    let work = |(_, a, b): &Both<'_>, buffers: &mut Buffers| {
+        let difference = Difference::of(a, b, args.tolerance, buffers);
+        progress.add(a.byte_len() + b.byte_len());
+        difference
+    };
+    let compared = in_order(pieces, 0, work, |(i, ..), found| -> Result<(), Option<Error>> {
+        let found = found.map_err(Some)?;
+        differences[i].iter_mut().for_each(|difference| difference.merge(&found));
+        // No more is asked for.
+        if args.quiet && !found.is_none() { Err(None) } else { Ok(()) }
+    });
+    match compared {
+        Err(Some(error)) => Err(error.into()),
+        Err(None) | Ok(()) => Ok(differences),
+    }
 }
 
 fn compare_metadata<'a>(a: &'a Metadata, b: &'a Metadata) -> Vec<MetadataEntry<'a>> {
@@ -224,20 +265,17 @@ fn compare_metadata<'a>(a: &'a Metadata, b: &'a Metadata) -> Vec<MetadataEntry<'
 impl Document<'_> {
     fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
         if !self.tensors.is_empty() {
-            // These are rare, so they get a column only if there are any.
-            let bits = self
-                .tensors
-                .iter()
-                .any(|entry| entry.values.is_some_and(|values| values.other_bits > 0));
             let number = |title, rank| Column::number(title).rank(rank);
-            let mut columns =
-                vec![Column::word("").rank(0), Column::name("name").rank(0).distinct()];
-            columns.extend([Column::word("A").rank(2), Column::word("B").rank(3)]);
-            columns.push(number("values", 1));
-            columns.extend(bits.then(|| number("other bits", 6)));
-            columns.extend([number("max abs", 4), number("max rel", 5)]);
+            let name = Column::name("name").rank(0).distinct();
+            let mut columns = vec![Column::word("").rank(0), name, Column::word("differs").rank(0)];
+            columns.push(Column::word("A → B").rank(1));
+            if !self.headers_only {
+                columns.extend([number("values", 2), number("max abs", 3), number("max rel", 4)]);
+            }
             table::write(&columns, out, |rows| {
-                self.tensors.iter().for_each(|entry| rows.row(entry.cells(bits)));
+                self.tensors
+                    .iter()
+                    .for_each(|it| rows.row(it.cells().into_iter().take(columns.len())));
             })?;
             writeln!(out)?;
         }
@@ -262,7 +300,8 @@ impl Document<'_> {
                 _ => differ += 1,
             }
         }
-        let mut parts = vec![format!("{} equal", text::counted(self.equal_tensors, "tensor"))];
+        let equal = if self.headers_only { "equal in dtype and shape" } else { "equal" };
+        let mut parts = vec![format!("{} {equal}", text::counted(self.equal_tensors, "tensor"))];
         let counts = [
             (differ, "different"),
             (unread, "unread"),
@@ -276,34 +315,81 @@ impl Document<'_> {
                 .map(|(count, what)| format!("{} {what}", text::count(*count))),
         );
         if !self.metadata.is_empty() {
-            parts.push("other metadata".into());
+            parts.push("metadata differs".into());
         }
         Ok(writeln!(out, "{}", parts.join(", "))?)
     }
 }
 
-impl Entry<'_> {
-    fn cells(&self, bits: bool) -> Vec<String> {
-        let side = |side: &Option<Side<'_>>| {
-            side.as_ref()
-                .map(|it| format!("{} {}", it.dtype, other::shape_text(it.dtype, it.shape)))
-                .unwrap_or_default()
+impl<'a> Entry<'a> {
+    fn new(pair: Pair<'a>, values: Option<Difference>, headers_only: bool) -> Self {
+        let sides = [pair.a, pair.b];
+        let why_unread = |part: &Part<'_>| other::why_unread(&part.tensor);
+        let error = sides.iter().flatten().find_map(why_unread).filter(|_| !headers_only);
+        let [a, b] = sides.map(|part| Some(Side { dtype: part?.kind(), shape: part?.shape() }));
+        Self { name: pair.name, a, b, values, error }
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let [values, absolute, relative] = match self.values {
+            Some(Difference { values, other_bits, of, max_absolute, max_relative }) => {
+                let (count, in_bits) = match (values, other_bits) {
+                    (0, 1..) => (other_bits, " in bits".to_owned()),
+                    (_, 0) => (values, String::new()),
+                    _ => (values, format!(", {} in bits", text::count(other_bits))),
+                };
+                [
+                    format!("{} of {}{in_bits}", text::count(count), text::count(of)),
+                    text::number(max_absolute),
+                    text::number(max_relative),
+                ]
+            }
+            None => <[String; 3]>::default(),
         };
-        let [values, other_bits, absolute, relative] = match self.values {
-            Some(Difference { values, other_bits, of, max_absolute, max_relative }) => [
-                format!("{} of {}", text::count(values), text::count(of)),
-                text::count(other_bits),
-                text::number(max_absolute),
-                text::number(max_relative),
-            ],
-            None => <[String; 4]>::default(),
+        // Of a tensor on both sides, B says only what is not as in A.
+        let b = match (&self.a, &self.b) {
+            (Some(a), Some(b)) => {
+                let dtype = (a.dtype != b.dtype).then(|| b.dtype.to_string());
+                let shape = (a.shape != b.shape).then(|| other::shape_text(b.dtype, b.shape));
+                dtype.into_iter().chain(shape).collect::<Vec<_>>().join(" ")
+            }
+            (_, b) => side(b),
         };
         let sign = sign(self.a.is_some(), self.b.is_some());
-        let mut cells =
-            vec![sign.into(), text::name(self.name), side(&self.a), side(&self.b), values];
-        cells.extend(bits.then_some(other_bits));
-        cells.extend([absolute, relative]);
-        cells
+        let (name, reasons) = (text::name(&self.name), self.reasons().join(", "));
+        [sign.into(), name, reasons, self.change(), values, absolute, relative]
+    }
+
+    /// What differs, where both sides have the tensor.
+    fn reasons(&self) -> Vec<&'static str> {
+        let (Some(a), Some(b)) = (&self.a, &self.b) else { return Vec::new() };
+        let has = |count: fn(&Difference) -> u64| self.values.is_some_and(|it| count(&it) > 0);
+        let has_values = has(|it| it.values);
+        let all = [
+            (a.dtype != b.dtype, "dtype"),
+            (a.shape != b.shape, "shape"),
+            (has_values, "values"),
+            (!has_values && has(|it| it.other_bits), "bits"),
+            (self.error.is_some(), "unread"),
+        ];
+        all.into_iter().filter(|(differs, _)| *differs).map(|(_, what)| what).collect()
+    }
+
+    /// The dtype and the shape: what is the same only once.
+    fn change(&self) -> String {
+        let shape = |side: &Side<'_>| other::shape_text(side.dtype, side.shape);
+        let (a, b) = match (&self.a, &self.b) {
+            (Some(a), Some(b)) => (a, b),
+            (Some(side), None) | (None, Some(side)) => (side, side),
+            (None, None) => return String::new(),
+        };
+        let [from, to] = [a, b].map(shape);
+        match (a.dtype == b.dtype, from == to) {
+            (true, true) => format!("{} {from}", a.dtype),
+            (true, false) => format!("{} {from} → {to}", a.dtype),
+            (false, true) => format!("{} → {} {from}", a.dtype, b.dtype),
+            (false, false) => format!("{} {from} → {} {to}", a.dtype, b.dtype),
+        }
     }
 }
 

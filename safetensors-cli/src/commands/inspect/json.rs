@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use super::{Dtypes, Tensors};
 use crate::input::other;
 use crate::input::{Checkpoint, Source, Tensor};
-use crate::model::totals::Totals;
+use crate::model::totals::{Parameters, Totals};
 
 /// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
 #[derive(Serialize)]
@@ -33,6 +33,7 @@ struct WeightEntry<'a> {
     name: &'a str,
     scheme: &'a str,
     shape: &'a [usize],
+    parameters: u64,
     bytes: u64,
     tensors: &'a [String],
 }
@@ -56,11 +57,13 @@ struct FileEntry {
 }
 
 /// The tensors, each of which becomes an entry when it is written: there may be a million.
-struct TensorList<'a>(&'a Tensors<'a>, &'a Metadata);
+struct TensorList<'a>(&'a Tensors<'a>, &'a Metadata, &'a Parameters<'a>);
 
 impl Serialize for TensorList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|tensor| TensorEntry::of(tensor, self.1)))
+        let Self(tensors, metadata, parameters) = self;
+        let entry = |tensor| TensorEntry::of(tensor, metadata, parameters);
+        serializer.collect_seq(tensors.iter().map(entry))
     }
 }
 
@@ -79,14 +82,14 @@ struct TensorEntry<'a> {
 }
 
 impl<'a> TensorEntry<'a> {
-    fn of(tensor: &Tensor<'a>, metadata: &Metadata) -> Self {
+    fn of(tensor: &Tensor<'a>, metadata: &Metadata, parameters: &Parameters<'_>) -> Self {
         let kind = other::kind(tensor);
         let ndim = tensor.shape().len();
         Self {
             name: tensor.name(),
             dtype: kind.name(),
             shape: other::shape(tensor.info(), other::stored(tensor)),
-            parameters: other::element_count(tensor.info(), other::stored(tensor)),
+            parameters: parameters.count(tensor.info(), other::stored(tensor)),
             bytes: other::byte_len(tensor),
             file: tensor.file_index(),
             // The bytes of a tensor of another format may lie in many places, or in none.
@@ -96,18 +99,25 @@ impl<'a> TensorEntry<'a> {
     }
 }
 
+/// The quantised weights of a checkpoint, what counts as a parameter, and the sums.
+pub(super) struct About<'a, 'd> {
+    pub(super) weights: &'a [QuantizedWeight],
+    pub(super) parameters: &'a Parameters<'a>,
+    pub(super) dtypes: &'d Dtypes<'a>,
+}
+
 /// The document of a checkpoint and some of its tensors.
 pub(super) fn document<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &'a Tensors<'a>,
-    weights: &'a [QuantizedWeight],
-    dtypes: &Dtypes<'a>,
+    about: &About<'a, '_>,
     files: &[(&CheckpointFile<Source>, FileLayout)],
 ) -> Document<'a> {
     let entry = |weight: &'a QuantizedWeight| WeightEntry {
         name: &weight.name,
         scheme: weight.scheme,
         shape: &weight.shape,
+        parameters: other::elements(&weight.shape),
         bytes: weight.byte_len,
         tensors: &weight.tensors,
     };
@@ -144,10 +154,10 @@ pub(super) fn document<'a>(
     Document {
         index: checkpoint.index_path().map(path),
         metadata: checkpoint.metadata(),
-        total: dtypes.values().copied().sum(),
-        dtypes: dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),
+        total: about.dtypes.values().copied().sum(),
+        dtypes: about.dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),
         files: files.collect(),
-        tensors: TensorList(tensors, checkpoint.metadata()),
-        quantized_weights: weights.iter().map(entry).collect(),
+        tensors: TensorList(tensors, checkpoint.metadata(), about.parameters),
+        quantized_weights: about.weights.iter().map(entry).collect(),
     }
 }

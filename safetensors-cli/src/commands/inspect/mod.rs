@@ -10,8 +10,9 @@ mod json;
 mod tables;
 mod training;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use safetensors_core::Error;
@@ -24,9 +25,10 @@ use crate::input::select::Select;
 use crate::input::targets::Target;
 use crate::input::{self, Checkpoint, Tensor, delta};
 use crate::model::order::Sort;
-use crate::model::totals::Totals;
+use crate::model::totals::{Parameters, Totals};
 use crate::model::tree::Tree;
 use crate::terminal::stdout::Out;
+use crate::terminal::text;
 
 /// Show the modules, tensors, totals, metadata and files of a checkpoint.
 ///
@@ -37,6 +39,9 @@ use crate::terminal::stdout::Out;
 /// are shown. Of a directory with the epochs of a training of burn, the epochs are
 /// shown, with their sizes and the metrics that burn has logged. Unprintable characters in names
 /// are escaped. Very long names and values are shortened.
+///
+/// Several PATHs, and --recursive, show one line for each, unless --flat, --depth, --sort, --top or
+/// --files asks for more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -56,6 +61,20 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     depth: Option<u64>,
+    /// Show one line: tensors, parameters, size, and how they are stored, largest first
+    #[arg(long, conflicts_with_all = ["flat", "depth", "sort", "top", "files", "json"])]
+    summary: bool,
+    /// Show only the N largest tensors, or the first N in the order of --sort
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["depth", "json"],
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    top: Option<u32>,
+    /// Show each file, with its header, padding and alignment
+    #[arg(long, conflicts_with = "json")]
+    files: bool,
     #[command(flatten)]
     select: Select,
     /// The order of modules and tensors; by default name for a tree, offset with --flat
@@ -75,8 +94,9 @@ Examples:
   safetensors inspect path/to/checkpoint/ --sort size --depth 2
   safetensors inspect model.safetensors --flat --filter '*.attention.*'
   safetensors inspect model.safetensors --json | jq '.tensors[].name'
+  safetensors inspect model.safetensors --top 10
   safetensors inspect *.safetensors
-  safetensors inspect --recursive models/
+  safetensors inspect --recursive models/ | cut -f 1,3
   safetensors inspect run/
 
 Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
@@ -92,8 +112,58 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        if self.is_summary() {
+            return self.inputs.tabulate("stored as", out, |target| summary(self, target));
+        }
         self.inputs.show(self.json, out, |target, out| show(self, target, out))
     }
+}
+
+impl Args {
+    /// Whether each input is one line.
+    fn is_summary(&self) -> bool {
+        let is_more = self.flat || self.json || self.files || self.sort.is_some();
+        let is_more = is_more || self.depth.is_some() || self.top.is_some();
+        self.summary || self.inputs.is_many() && !is_more
+    }
+
+    fn sort(&self) -> Sort {
+        self.sort.unwrap_or(match (self.top, self.flat || self.json) {
+            (Some(_), _) => Sort::Size,
+            (None, true) => Sort::Offset,
+            (None, false) => Sort::Name,
+        })
+    }
+}
+
+/// Sums up one input: a checkpoint, a delta, or the epochs of a training.
+fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)> {
+    let checkpoint = match target.open() {
+        Ok(checkpoint) => checkpoint,
+        Err(error) if delta::is_delta(&error) => {
+            return Ok((show_delta(args, target, &mut io::sink())?, "delta".into()));
+        }
+        Err(error) => {
+            let shown = trainings(args, target, &mut io::sink()).unwrap_or(Err(error))?;
+            return Ok((shown, "epochs".into()));
+        }
+    };
+    let tensors = args.select.matcher().tensors(&checkpoint)?;
+    let weights = input::quantized_weights(&checkpoint);
+    let parameters = Parameters::new(&weights);
+    let all = parameters.by_kind(tensors.iter().copied()).into_values().sum();
+    let plain = tensors.iter().filter(|tensor| !parameters.is_quantised(tensor.name()));
+    let mut bytes: BTreeMap<&str, u128> = BTreeMap::new();
+    for (kind, totals) in parameters.by_kind(plain.copied()) {
+        *bytes.entry(kind.name()).or_default() += totals.bytes;
+    }
+    for weight in weights.iter().filter(|weight| args.select.matcher().matches(&weight.name)) {
+        *bytes.entry(weight.scheme).or_default() += u128::from(weight.byte_len);
+    }
+    let mut stored: Vec<_> = bytes.into_iter().collect();
+    stored.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let stored: Vec<_> = stored.into_iter().map(|(name, _)| name).collect();
+    Ok((ShownInput::new(all), stored.join(", ")))
 }
 
 /// Shows the epochs of the trainings in a directory that is no checkpoint; `None` if there are
@@ -143,17 +213,28 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     let parts = target.parts(&checkpoint)?;
     let files = Target::stored(&checkpoint, &parts).iter().flat_map(Checkpoint::files);
     let files = files.map(|file| Ok((file, file.layout()?))).collect::<Result<Vec<_>, Error>>()?;
-    let dtypes = Totals::by_kind(tensors.iter().copied());
-    let shown = ShownInput::new(dtypes.values().copied().sum());
     let weights = input::quantized_weights(&checkpoint);
-    if args.json || args.flat {
-        args.sort.unwrap_or(Sort::Offset).apply_to_tensors(&mut tensors);
+    let parameters = Parameters::new(&weights);
+    let dtypes = parameters.by_kind(tensors.iter().copied());
+    let shown = ShownInput::new(dtypes.values().copied().sum());
+    if args.json || args.flat || args.top.is_some() {
+        args.sort().apply_to_tensors(&mut tensors);
     }
     if args.json {
+        let about = json::About { weights: &weights, parameters: &parameters, dtypes: &dtypes };
         crate::terminal::json::write(
-            &json::document(&checkpoint, &tensors, &weights, &dtypes, &files),
+            &json::document(&checkpoint, &tensors, &about, &files),
             &mut out,
         )?;
+        return Ok(shown);
+    }
+    if let Some(most) = args.top {
+        tensors.truncate(most.try_into()?);
+        tables::flat(&checkpoint, &tensors, &mut out)?;
+        let bytes = parameters.by_kind(tensors.iter().copied()).into_values().sum::<Totals>().bytes;
+        let all = text::counted(checkpoint.len() as u64, "tensor");
+        let count = text::count(tensors.len() as u64);
+        writeln!(out, "\n{count} of {all} shown, {}", text::size(bytes))?;
         return Ok(shown);
     }
     if tensors.is_empty() {
@@ -161,7 +242,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     } else if args.flat {
         tables::flat(&checkpoint, &tensors, &mut out)?;
     } else {
-        let trees = Tree::folded(&mut tensors, args.sort.unwrap_or(Sort::Name));
+        let trees = Tree::folded(&mut tensors, &parameters, args.sort());
         tables::tree(&trees, args.depth.unwrap_or(u64::MAX), &mut out)?;
     }
     writeln!(out)?;
@@ -174,6 +255,6 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     writeln!(out)?;
     tables::metadata(&checkpoint, &mut out)?;
     writeln!(out)?;
-    tables::files(&checkpoint, &files, &mut out)?;
+    tables::files(&checkpoint, &files, args.files, &mut out)?;
     Ok(shown)
 }

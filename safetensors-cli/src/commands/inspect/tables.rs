@@ -142,9 +142,6 @@ pub(super) fn quantized(
     one_by_one: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let parameters = |weight: &QuantizedWeight| {
-        weight.shape.iter().fold(1_u64, |all, &dim| all.saturating_mul(dim as u64))
-    };
     if one_by_one {
         let columns = [
             Column::name("quantised weight").rank(0).distinct(),
@@ -160,7 +157,7 @@ pub(super) fn quantized(
                     weight.scheme.to_owned(),
                     text::shape(&weight.shape),
                     text::size(weight.byte_len),
-                    text::bits_each(weight.byte_len, parameters(weight)),
+                    text::bits_each(weight.byte_len, other::elements(&weight.shape)),
                 ]);
             }
         });
@@ -175,7 +172,8 @@ pub(super) fn quantized(
     let mut sums: BTreeMap<&str, [u64; 3]> = BTreeMap::new();
     for weight in weights {
         let sum = sums.entry(weight.scheme).or_default();
-        for (sum, more) in sum.iter_mut().zip([1, parameters(weight), weight.byte_len]) {
+        let own = [1, other::elements(&weight.shape), weight.byte_len];
+        for (sum, more) in sum.iter_mut().zip(own) {
             *sum = sum.saturating_add(more);
         }
     }
@@ -241,18 +239,28 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     })
 }
 
-/// The files with their sizes and alignment, and the index. The size of a file includes its header.
+/// The files with their sizes and alignment, and the index; or, if they are not listed, a line about
+/// all of them. The size of a file includes its header.
 pub(super) fn files(
     checkpoint: &Checkpoint,
     files: &[(&CheckpointFile<Source>, FileLayout)],
+    is_listed: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let others = checkpoint.files().iter().map(|file| other::of(file.safetensors().source()));
     if let Some(others) = others.collect::<Option<Vec<_>>>().filter(|files| !files.is_empty()) {
-        return other_files(checkpoint, &others, out);
+        return other_files(checkpoint, &others, is_listed, out);
+    }
+    if !is_listed {
+        let bytes = files.iter().map(|(file, _)| file.safetensors().source().byte_len()).sum();
+        let misaligned = match files.iter().map(|(_, layout)| layout.misaligned_tensors).sum() {
+            0_u64 => String::new(),
+            some => format!(", {} misaligned", text::counted(some, "tensor")),
+        };
+        return file_line(checkpoint, files.len(), bytes, &misaligned, out);
     }
     let columns = [
-        Column::name("file").rank(0),
+        Column::name("file").rank(0).distinct(),
         Column::number("tensors").rank(3),
         Column::number("size").rank(1),
         Column::number("header").rank(4),
@@ -266,7 +274,7 @@ pub(super) fn files(
     let row = |shard: &CheckpointFile<Source>, layout: &FileLayout, rows: &mut Rows<'_>| {
         let archive = shard.safetensors();
         let cells = [
-            text::path(shard.path()),
+            input::shard_name(checkpoint, shard.path()),
             text::count(archive.header().len() as u64),
             text::size(archive.source().byte_len()),
             text::size(layout.header_len),
@@ -286,23 +294,43 @@ pub(super) fn files(
     }
 }
 
+/// A line about the files: the path that opens, their number and size, and what else is known.
+fn file_line(
+    checkpoint: &Checkpoint,
+    count: usize,
+    bytes: u64,
+    more: &str,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let path = input::opened_path(checkpoint);
+    let count = text::counted(count as u64, "file");
+    writeln!(out, "{path}: {count}, {}{more}", text::size(bytes))
+}
+
 /// The files of another format.
 fn other_files(
     checkpoint: &Checkpoint,
     others: &[&TensorFile],
+    is_listed: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let columns = [("file", Left), ("format", Left), ("tensors", Right), ("size", Right)];
-    table::write(&columns, out, |rows| {
-        for (file, other) in checkpoint.files().iter().zip(others) {
-            rows.row([
-                text::path(file.path()),
-                other.format().to_string(),
-                text::count(file.safetensors().header().len() as u64),
-                text::size(other.file_len()),
-            ]);
-        }
-    })?;
+    if is_listed {
+        let columns = [("file", Left), ("format", Left), ("tensors", Right), ("size", Right)];
+        table::write(&columns, out, |rows| {
+            for (file, other) in checkpoint.files().iter().zip(others) {
+                rows.row([
+                    text::path(file.path()),
+                    other.format().to_string(),
+                    text::count(file.safetensors().header().len() as u64),
+                    text::size(other.file_len()),
+                ]);
+            }
+        })?;
+    } else {
+        let bytes = others.iter().map(|other| other.file_len()).sum();
+        let format = others.first().map(|other| format!(", {}", other.format()));
+        file_line(checkpoint, others.len(), bytes, &format.unwrap_or_default(), out)?;
+    }
     for (file, other) in checkpoint.files().iter().zip(others) {
         for note in other.notes() {
             writeln!(out, "\n{}: {}", text::path(file.path()), text::printable(note))?;

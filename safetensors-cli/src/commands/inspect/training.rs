@@ -174,7 +174,7 @@ impl Epoch {
     fn metrics_by_title(&self) -> impl Iterator<Item = (String, String)> {
         self.metrics.iter().flat_map(|(part, metrics)| {
             let cell = move |(name, value): (&String, &f64)| {
-                (format!("{part} {}", text::name(name)), text::number(*value))
+                (format!("{part} {}", text::short(name)), text::number(*value))
             };
             metrics.iter().map(cell)
         })

@@ -147,6 +147,7 @@ mod tests {
 
     use super::*;
     use crate::model::order::Sort;
+    use crate::model::totals::Parameters;
 
     /// The groups of tensors with these names and numbers of bytes.
     fn groups(tensors: &[(String, usize)]) -> Option<Vec<(String, u128)>> {
@@ -157,7 +158,7 @@ mod tests {
         let file = serialize(views, &SaveOptions::new()).unwrap();
         let archive = SafeTensors::parse(file).unwrap();
         let mut tensors: Vec<_> = archive.tensors().collect();
-        let groups = Groups::of(&Tree::of(&mut tensors, Sort::Name))?;
+        let groups = Groups::of(&Tree::of(&mut tensors, &Parameters::default(), Sort::Name))?;
         for (i, group) in groups.list.iter().enumerate() {
             assert!(
                 groups.positions.iter().any(|(path, &at)| at == i && path.ends_with(&group.name))

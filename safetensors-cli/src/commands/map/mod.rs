@@ -22,7 +22,7 @@ use crate::input::other::Kind;
 use crate::input::select::Select;
 use crate::input::{self, Checkpoint, Input, Tensor};
 use crate::model::order::Sort;
-use crate::model::totals::Totals;
+use crate::model::totals::{Parameters, Totals};
 use crate::model::tree::Tree;
 use crate::output::writing::{Destination, Writing};
 use crate::terminal::report::wrong_usage;
@@ -83,7 +83,9 @@ impl Run for Args {
         self.check_name()?;
         let checkpoint = self.input.open()?;
         let mut tensors = self.select.matcher().tensors(&checkpoint)?;
-        let dtypes = Totals::by_kind(tensors.iter().copied());
+        let weights = input::quantized_weights(&checkpoint);
+        let parameters = Parameters::new(&weights);
+        let dtypes = parameters.by_kind(tensors.iter().copied());
         if dtypes.values().all(|totals| totals.bytes == 0) {
             anyhow::bail!(
                 "{}: there is nothing to draw: no tensor has any bytes",
@@ -91,7 +93,7 @@ impl Run for Args {
             );
         }
         let destination = self.writing.output(&self.output, &checkpoint)?;
-        let trees = Tree::of(&mut tensors, Sort::Name);
+        let trees = Tree::of(&mut tensors, &parameters, Sort::Name);
         let groups = Groups::of(&trees);
         let page = page::Page {
             title: &self.title.clone().unwrap_or_else(|| name(self.input.path())),
@@ -99,6 +101,7 @@ impl Run for Args {
             tensors: &tensors,
             trees: &trees,
             dtypes: &dtypes,
+            parameters: &parameters,
             groups: groups.as_ref(),
             is_by_module: self.colour.map_or(has_one_dtype(&dtypes), |by| by == Colour::Module),
         };

@@ -26,11 +26,15 @@ use super::Run;
 use crate::input::Input;
 use crate::input::find;
 use crate::input::slicing::{Selection, Slice};
+use crate::input::values::Values;
 use crate::terminal::screen::Screen;
 use crate::terminal::stdout::Out;
 use crate::terminal::{json, text};
 
 /// Show the values of a tensor, or of a slice of it.
+///
+/// A quantised weight is shown as numbers, by the name that its model knows. The name of a tensor
+/// that stores a part of one, such as its scales, shows that tensor.
 ///
 /// Only the values that are shown are read. Of more than 1000 values the first and last three of
 /// each dimension are shown; --all, --json and --csv show all of them.
@@ -49,6 +53,8 @@ pub(crate) struct Args {
     /// The part to show, such as '[0:3, -1]'; all of the tensor by default
     #[arg(value_name = "SLICE", value_parser = Slice::parse, allow_hyphen_values = true)]
     slice: Option<Slice>,
+    #[command(flatten)]
+    values: Values,
     /// Show all values, however many they are
     ///
     /// They are read twice, so that a few MiB of memory are enough
@@ -58,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "csv")]
     json: bool,
     /// Print a line for each row, with commas between the values
-    #[arg(long)]
+    #[arg(long, hide_short_help = true, help_heading = "More options")]
     csv: bool,
 }
 
@@ -67,7 +73,7 @@ Examples:
   safetensors show model.safetensors embed.weight
   safetensors show model.safetensors embed.weight '[0:3, :5]'
   safetensors show checkpoint/ lm_head.weight '[-1, ::64]'
-  safetensors show model.safetensors norm.bias --csv > bias.csv
+  safetensors show llama-fp8/ up_proj.weight --stored
   safetensors show model.safetensors scale --json | jq '.values'
 
 Exit codes: 0 shown, 1 there is no such tensor or part, or reading failed, 2 wrong usage.";
@@ -90,7 +96,7 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        let checkpoint = find::with_numbers_of(self.input.open()?, &self.name)?;
+        let checkpoint = self.values.of_tensor(self.input.open()?, &self.name)?;
         let tensor = find::tensor(&checkpoint, &self.name)?;
         let selection = match &self.slice {
             Some(slice) => slice.select(&tensor)?,

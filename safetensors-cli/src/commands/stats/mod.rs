@@ -32,10 +32,11 @@ use serde::{Serialize, Serializer};
 
 use super::Run;
 use crate::commands::inputs::{Inputs, ShownInput};
+use crate::input::Tensor;
 use crate::input::other::{self, Kind};
 use crate::input::select::Select;
 use crate::input::targets::Target;
-use crate::input::{self, Tensor};
+use crate::input::values::Values;
 use crate::model::totals::Totals;
 use crate::terminal::progress::Progress;
 use crate::terminal::report::report;
@@ -53,6 +54,7 @@ use crate::terminal::{json, text};
 /// Values are read once, in pieces, so a tensor may be larger than memory. Each part of
 /// a complex number counts as a value. A BOOL tensor with bytes other than 0 and 1
 /// is an error, and so is one of PyTorch that cannot be read; the others are still shown.
+/// Quantised weights are shown under the names and shapes that their model knows.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -60,6 +62,8 @@ pub(crate) struct Args {
     inputs: Inputs,
     #[command(flatten)]
     select: Select,
+    #[command(flatten)]
+    values: Values,
     /// The percentiles to show: numbers from 0 to 100, separated by commas
     #[arg(
         long,
@@ -206,7 +210,7 @@ fn show(
     target: &Target,
     mut out: &mut dyn Write,
 ) -> anyhow::Result<ShownInput> {
-    let checkpoint = input::numbers(target.open()?)?;
+    let checkpoint = args.values.of(target.open()?, args.select.matcher())?;
     let tensors = args.select.matcher().tensors(&checkpoint)?;
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
     let mut kept = KeptSummaries::new(tensors.len(), percentiles, args.bins);

@@ -13,7 +13,7 @@ use safetensors_formats::Stored;
 
 use crate::input::other::{self, Kind};
 use crate::model::order::{self, MAX_PARTS, Position, Sort, Sortable};
-use crate::model::totals::Totals;
+use crate::model::totals::{Parameters, Totals};
 
 /// A module, a tensor, or several of either that differ only in a number in their names.
 ///
@@ -33,8 +33,9 @@ pub(crate) struct Tree<'a> {
 
 #[derive(Clone, Debug)]
 enum Content<'a> {
-    /// A tensor, the number of its file, and how it is stored if its dtype does not say that.
-    Tensor(TensorInfo<'a>, usize, Option<&'a Stored>),
+    /// A tensor, the number of its file, how it is stored if its dtype does not say that, and its
+    /// parameters.
+    Tensor(TensorInfo<'a>, usize, Option<&'a Stored>, u64),
     /// The modules and tensors in a module.
     Module(Box<[Tree<'a>]>),
 }
@@ -44,18 +45,31 @@ type Fold = for<'a> fn(Vec<Tree<'a>>) -> Vec<Tree<'a>>;
 
 impl<'a> Tree<'a> {
     /// The top-level modules and tensors of these tensors, which are sorted by name on the way.
-    pub(crate) fn of<S: 'static>(tensors: &mut [LazyTensor<'a, S>], sort: Sort) -> Vec<Self> {
-        Self::grow(tensors, sort, |trees| trees)
+    pub(crate) fn of<S: 'static>(
+        tensors: &mut [LazyTensor<'a, S>],
+        parameters: &Parameters<'_>,
+        sort: Sort,
+    ) -> Vec<Self> {
+        Self::grow(tensors, parameters, sort, |trees| trees)
     }
 
     /// The same, with layers of the same structure folded into one.
-    pub(crate) fn folded<S: 'static>(tensors: &mut [LazyTensor<'a, S>], sort: Sort) -> Vec<Self> {
-        Self::grow(tensors, sort, fold::fold_alike)
+    pub(crate) fn folded<S: 'static>(
+        tensors: &mut [LazyTensor<'a, S>],
+        parameters: &Parameters<'_>,
+        sort: Sort,
+    ) -> Vec<Self> {
+        Self::grow(tensors, parameters, sort, fold::fold_alike)
     }
 
-    fn grow<S: 'static>(tensors: &mut [LazyTensor<'a, S>], sort: Sort, fold: Fold) -> Vec<Self> {
+    fn grow<S: 'static>(
+        tensors: &mut [LazyTensor<'a, S>],
+        parameters: &Parameters<'_>,
+        sort: Sort,
+        fold: Fold,
+    ) -> Vec<Self> {
         let separator = order::by_name(tensors);
-        let mut trees = Grow { separator, fold }.children(tensors, 0, 0);
+        let mut trees = Grow { separator, fold, parameters }.children(tensors, 0, 0);
         sort_all(&mut trees, sort);
         trees
     }
@@ -71,7 +85,7 @@ impl<'a> Tree<'a> {
     /// The dtype of the tensor, as it is shown. `None` for a module.
     pub(crate) fn kind(&self) -> Option<Kind<'a>> {
         match &self.content {
-            Content::Tensor(info, _, stored) => Some(Kind::of(*info, *stored)),
+            Content::Tensor(info, _, stored, _) => Some(Kind::of(*info, *stored)),
             Content::Module(_) => None,
         }
     }
@@ -79,7 +93,7 @@ impl<'a> Tree<'a> {
     /// The dimensions of the tensor in its file. `None` for a module.
     pub(crate) fn shape(&self) -> Option<&'a [usize]> {
         match &self.content {
-            Content::Tensor(info, _, stored) => Some(other::shape(*info, *stored)),
+            Content::Tensor(info, _, stored, _) => Some(other::shape(*info, *stored)),
             Content::Module(_) => None,
         }
     }
@@ -87,7 +101,7 @@ impl<'a> Tree<'a> {
     /// The number of the tensor's file. `None` for a module.
     pub(crate) fn file_index(&self) -> Option<usize> {
         match &self.content {
-            Content::Tensor(_, file, _) => Some(*file),
+            Content::Tensor(_, file, ..) => Some(*file),
             Content::Module(_) => None,
         }
     }
@@ -103,7 +117,10 @@ impl<'a> Tree<'a> {
     /// The totals of one copy.
     pub(crate) fn totals(&self) -> Totals {
         match &self.content {
-            Content::Tensor(info, _, stored) => Totals::one(*info, *stored),
+            Content::Tensor(info, _, stored, parameters) => {
+                let one = Totals::one(*info, *stored);
+                Totals { parameters: (*parameters).into(), ..one }
+            }
             Content::Module(children) => children.iter().map(Self::all).sum(),
         }
     }
@@ -128,7 +145,7 @@ impl Sortable for Tree<'_> {
 
     fn position(&self) -> Position {
         match &self.content {
-            Content::Tensor(info, file, _) => {
+            Content::Tensor(info, file, ..) => {
                 let place = info.data_offsets();
                 (*file, place.start, place.end)
             }
@@ -150,12 +167,13 @@ fn sort_all(trees: &mut [Tree<'_>], sort: Sort) {
 }
 
 /// Builds trees from names.
-struct Grow {
+struct Grow<'p> {
     separator: char,
     fold: Fold,
+    parameters: &'p Parameters<'p>,
 }
 
-impl Grow {
+impl Grow<'_> {
     /// The modules and tensors of sorted tensors whose names share their first `depth` parts, which
     /// end before the byte `start`.
     fn children<'a, S: 'static>(
@@ -187,11 +205,20 @@ impl Grow {
             let label = part(&group[0]);
             let (end, ends) = split(group);
             let (tensors, inside) = group.split_at(ends);
-            trees.extend(tensors.iter().map(|tensor| Tree {
-                label: label.into(),
-                copies: 1,
-                content: Content::Tensor(tensor.info(), tensor.file_index(), other::stored(tensor)),
-                separator: self.separator,
+            trees.extend(tensors.iter().map(|tensor| {
+                let stored = other::stored(tensor);
+                let parameters = self.parameters.count(tensor.info(), stored);
+                Tree {
+                    label: label.into(),
+                    copies: 1,
+                    content: Content::Tensor(
+                        tensor.info(),
+                        tensor.file_index(),
+                        stored,
+                        parameters,
+                    ),
+                    separator: self.separator,
+                }
             }));
             if let Some(first) = inside.first() {
                 let children = self.children(inside, depth + 1, end + self.separator.len_utf8());

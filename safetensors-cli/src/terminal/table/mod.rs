@@ -1,5 +1,4 @@
-//! Tables: columns under a rule. Nothing else is drawn, so that other programs can split the
-//! columns.
+//! Tables: for people columns under a rule, for programs lines with tabs between the cells.
 //!
 //! | file | content |
 //! |---|---|
@@ -16,7 +15,7 @@ use std::io::{self, Write};
 pub(crate) use shorten::start;
 use unicode_width::UnicodeWidthStr;
 
-use crate::terminal::screen::Screen;
+use crate::terminal::screen;
 
 /// The spaces between two columns.
 const GAP: usize = 2;
@@ -103,7 +102,7 @@ impl<'t> From<(&'t str, Align)> for Column<'t> {
 ///
 /// On a terminal rows fit the line: long names are shortened, and columns left out. A `…` after the
 /// titles says that some are. Rows are longer only where not even the columns of rank 0 fit. A file
-/// or a pipe gets everything.
+/// or a pipe gets everything, with a tab between two cells.
 ///
 /// `rows` is called several times and must give the same rows: the first call measures the columns,
 /// the last writes, and those between look for names that are shortened to the same text. No row is
@@ -113,10 +112,10 @@ pub(crate) fn write<'t, C: Copy + Into<Column<'t>>>(
     out: &mut impl Write,
     rows: impl Fn(&mut Rows<'_>),
 ) -> io::Result<()> {
-    write_within(Screen::of_stdout().map(|screen| screen.columns), columns, out, rows)
+    write_within(screen::table_width(), columns, out, rows)
 }
 
-/// [`write()`] for lines of this width; `None` is any.
+/// [`write()`] for lines of this width; `None` is for programs.
 fn write_within<'t, C: Copy + Into<Column<'t>>>(
     width: Option<usize>,
     columns: &[C],
@@ -126,11 +125,15 @@ fn write_within<'t, C: Copy + Into<Column<'t>>>(
     let columns: Vec<_> = columns.iter().map(|&column| column.into()).collect();
     let titles = columns.iter().map(|column| Some(column.title.width())).collect();
     let mut all = Rows { columns: &columns, widths: titles, to: To::Measure, outcome: Ok(()) };
+    let Some(width) = width else {
+        all.to = To::Separate(out);
+        all.row(columns.iter().map(|column| column.title));
+        rows(&mut all);
+        return all.outcome;
+    };
     rows(&mut all);
-    if let Some(width) = width {
-        let natural: Vec<_> = all.widths.iter().map(|width| width.unwrap_or(0)).collect();
-        all.widths = fit_distinct(&columns, &natural, width, &rows);
-    }
+    let natural: Vec<_> = all.widths.iter().map(|width| width.unwrap_or(0)).collect();
+    all.widths = fit_distinct(&columns, &natural, width, &rows);
     let is_less = all.widths.contains(&None);
     all.to = To::Write(out);
     let titles = all.cells(columns.iter().map(|column| column.title));
@@ -188,6 +191,8 @@ enum To<'t> {
     /// Different names are counted.
     Compare(Seen),
     Write(&'t mut dyn Write),
+    /// Lines with tabs, in full.
+    Separate(&'t mut dyn Write),
 }
 
 /// Different names in a column, and what they are shortened to. Of each only a hash is kept.
@@ -224,6 +229,14 @@ impl Rows<'_> {
                 let line = self.cells(cells);
                 self.line(line.trim_end());
             }
+            To::Separate(_) => {
+                let mut line = String::new();
+                for (i, cell) in cells.into_iter().enumerate() {
+                    line.push_str(if i > 0 { "\t" } else { "" });
+                    line.push_str(cell.as_ref());
+                }
+                self.line(&line);
+            }
         }
     }
 
@@ -247,7 +260,7 @@ impl Rows<'_> {
     }
 
     fn line(&mut self, line: &str) {
-        if let (To::Write(out), Ok(())) = (&mut self.to, &self.outcome) {
+        if let (To::Write(out) | To::Separate(out), Ok(())) = (&mut self.to, &self.outcome) {
             self.outcome = writeln!(out, "{line}");
         }
     }
@@ -269,7 +282,7 @@ mod tests {
     }
 
     fn shown(columns: &[(&'static str, Align)], rows: &[&[&str]]) -> String {
-        within(None, columns, rows)
+        within(Some(1000), columns, rows)
     }
 
     #[test]
@@ -287,6 +300,15 @@ b       1,000 B  long name
     }
 
     #[test]
+    fn programs_get_tabs_and_every_cell_in_full() {
+        let columns = [Column::name("name").rank(0), Column::number("size"), Column::text("value")];
+        let long = "v".repeat(5000);
+        let rows = [&["a b", "1 B", ""][..], &["", "1,000 B", &long]];
+        let expected = format!("name\tsize\tvalue\na b\t1 B\t\n\t1,000 B\t{long}\n");
+        assert_eq!(within(None, &columns, &rows), expected);
+    }
+
+    #[test]
     fn wide_characters_take_two_columns_and_empty_cells_none() {
         let columns = [("a", Align::Left), ("b", Align::Right)];
         assert_eq!(shown(&columns, &[]), "a  b\n────\n");
@@ -295,7 +317,7 @@ b       1,000 B  long name
 
     #[test]
     fn a_full_disk_is_told() {
-        let mut full = &mut [0_u8; 6][..];
+        let mut full = &mut [0_u8; 3][..];
         assert!(write(&[("a", Align::Left)], &mut full, |table| table.row(["b"])).is_err());
     }
 

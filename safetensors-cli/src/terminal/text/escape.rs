@@ -4,22 +4,33 @@ use std::fmt::{self, Display, Write};
 use std::path::Path;
 
 use super::count;
+use crate::terminal::screen;
 
-/// The most characters of a name, a key or a shape that a table shows.
+/// The most characters of a name or a key that a message or a table on a terminal shows.
 const MAX_NAME: usize = 120;
 
-/// The most characters of a metadata value that a table shows.
+/// The most characters of a metadata value that a table on a terminal shows.
 const MAX_VALUE: usize = 80;
 
 /// A name or key on one line. Two different short names never look alike.
 ///
 /// Control, bidirectional and other unprintable characters are escaped as in Rust, and so is the
 /// backslash. A name that is empty, starts with a quote, or starts or ends with a space is quoted.
-/// The middle of a very long name is left out.
+/// On a terminal the middle of a very long name is left out.
 pub(crate) fn name(name: &str) -> String {
+    within(name, if screen::is_for_programs() { usize::MAX - 1 } else { MAX_NAME })
+}
+
+/// A [`name`] for a message: the middle of a very long one is always left out.
+pub(crate) fn short(name: &str) -> String {
+    within(name, MAX_NAME)
+}
+
+/// A [`name`] of at most this many characters.
+fn within(name: &str, most: usize) -> String {
     // A fast path for nearly every name: a checkpoint may have a hundred thousand.
     let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
-    if (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain) {
+    if (1..=most).contains(&name.len()) && name.bytes().all(plain) {
         return name.to_owned();
     }
     let quoted = name.is_empty() || name.starts_with([' ', '"']) || name.ends_with(' ');
@@ -28,14 +39,14 @@ pub(crate) fn name(name: &str) -> String {
         '\'' => c.to_string(),
         _ => escape(c),
     };
-    let text = shorten(name, MAX_NAME, pieces);
+    let text = shorten(name, most, pieces);
     if quoted { format!("\"{text}\"") } else { text }
 }
 
 /// The first of these names, which are enough to recognize what is meant, and the number of others.
 pub(crate) fn some<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
     let mut names = names.into_iter();
-    let shown: Vec<_> = names.by_ref().take(3).map(|it| name(it.as_ref())).collect();
+    let shown: Vec<_> = names.by_ref().take(3).map(|it| short(it.as_ref())).collect();
     let shown = shown.join(", ");
     match names.count() as u64 {
         0 => shown,
@@ -43,10 +54,10 @@ pub(crate) fn some<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String 
     }
 }
 
-/// A metadata value on one line, escaped like a [`name`]. Of a long value only the start is shown,
-/// with the length.
+/// A metadata value on one line, escaped like a [`name`]. On a terminal only the start of a long
+/// value is shown, with the length.
 pub(crate) fn value(value: &str) -> String {
-    value_within(value, MAX_VALUE)
+    value_within(value, if screen::is_for_programs() { usize::MAX } else { MAX_VALUE })
 }
 
 /// The same for another length: `most` is the most characters that are shown.
@@ -196,24 +207,25 @@ mod tests {
     #[test]
     fn long_names_keep_both_ends() {
         let exact = "x".repeat(MAX_NAME);
-        assert_eq!(name(&exact), exact);
+        assert_eq!(short(&exact), exact);
         let long = format!("model.{}.weight", "layer.".repeat(1000));
-        let shown = name(&long);
+        let shown = short(&long);
         assert_eq!(shown.chars().count(), MAX_NAME);
         assert!(
             shown.starts_with("model.layer.") && shown.contains('…') && shown.ends_with(".weight"),
             "{shown}"
         );
         // Escapes are kept whole or left out.
-        let shown = name(&"\u{202e}".repeat(50));
+        let shown = short(&"\u{202e}".repeat(50));
         assert!(shown.chars().count() <= MAX_NAME);
         assert_eq!(shown.replace(r"\u{202e}", ""), "…");
     }
 
     #[test]
     fn long_values_say_their_length() {
-        assert_eq!(value(&"v".repeat(MAX_VALUE)), "v".repeat(MAX_VALUE));
-        assert_eq!(value(&"v".repeat(5000)), format!("{}… (5,000 bytes)", "v".repeat(MAX_VALUE)));
+        let within = |value: &str| value_within(value, MAX_VALUE);
+        assert_eq!(within(&"v".repeat(MAX_VALUE)), "v".repeat(MAX_VALUE));
+        assert_eq!(within(&"v".repeat(5000)), format!("{}… (5,000 bytes)", "v".repeat(MAX_VALUE)));
         assert_eq!(
             (value_within("é\n", 3), value_within("é\nb", 3)),
             ("é\\n".into(), "é\\n… (4 bytes)".into())

@@ -4,7 +4,11 @@
 //! of the text. All text from files goes through this module before it is printed.
 
 mod escape;
+mod natural;
 mod numbers;
 
-pub(crate) use escape::{escaped, is_printable, name, path, printable, some, value, value_within};
+pub(crate) use escape::{
+    escaped, is_printable, name, path, printable, short, some, value, value_within,
+};
+pub(crate) use natural::Natural;
 pub(crate) use numbers::{bits_each, count, counted, number, percent, shape, size};

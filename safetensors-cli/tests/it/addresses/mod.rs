@@ -36,6 +36,8 @@ pub(crate) fn safetensors(dir: &Path, args: &[&str]) -> Command {
         command.env_remove(variable);
     }
     command.current_dir(dir).env("HF_HOME", dir.join("hf")).args(args);
+    // Tables for people, at any width.
+    command.env("COLUMNS", "100000");
     command
 }
 

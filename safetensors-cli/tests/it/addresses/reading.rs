@@ -242,7 +242,7 @@ fn several_addresses_and_paths_at_once() {
     let assert = with_hub(&server, dir.path(), &args).assert().code(1);
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let (out, err) = (text(&assert.get_output().stdout), text(&assert.get_output().stderr));
-    assert!(out.contains("4 checked: 3 sound, 1 not"), "{out}\n{err}");
+    assert!(out.contains("4 checked: 3 ok, 1 failed"), "{out}\n{err}");
     assert!(err.contains("owner/absent: there is no such repository") && err.contains("HF_TOKEN"));
     let args = ["inspect", "hf://owner/other", "--json"];
     let json: serde_json::Value =

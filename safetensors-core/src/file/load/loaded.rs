@@ -94,7 +94,12 @@ impl DtypePlan {
     }
 
     /// Returns the bytes in memory of a tensor of this shape in the file.
-    pub(crate) fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::ShapeOverflow`](crate::ErrorKind::ShapeOverflow).
+    #[doc(hidden)]
+    pub fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
         self.conversion(options.conversions())?;
         Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }

@@ -228,6 +228,14 @@ impl LoadOptions {
         self
     }
 
+    /// Makes each load with these options report its progress as a part of one of this many bytes.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn parts_of(mut self, bytes: u64) -> Self {
+        self.work = self.work.parts_of(bytes);
+        self
+    }
+
     /// Makes all loads with these options report progress together, of this many bytes.
     pub(crate) fn counting(mut self, bytes: u64) -> Self {
         self.work = self.work.counting(bytes);
@@ -241,7 +249,8 @@ impl LoadOptions {
     }
 
     /// Counts the progress of these options, to this many bytes.
-    pub(crate) fn meter(&self, bytes: u64) -> Meter {
+    #[doc(hidden)]
+    pub fn meter(&self, bytes: u64) -> Meter {
         self.work.meter(bytes)
     }
 
@@ -250,7 +259,8 @@ impl LoadOptions {
     }
 
     /// Returns the number of threads that was set; 0 for the default.
-    pub(crate) fn thread_count(&self) -> usize {
+    #[doc(hidden)]
+    pub fn thread_count(&self) -> usize {
         self.work.thread_count()
     }
 }

@@ -1,5 +1,7 @@
 //! [`Piece`]: a piece of a tensor that may be larger than memory.
 
+use std::ops::Range;
+
 use crate::file::io::ReadAt;
 use crate::file::load::LazyTensor;
 use crate::format::error::{Error, ErrorKind, Result};
@@ -49,11 +51,20 @@ impl<'a, S> LazyTensor<'a, S> {
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'a, S>> + Clone + use<'a, S> {
+        self.pieces_of(0..self.element_count())
+    }
+
+    /// [`pieces`](Self::pieces) of some elements in C order, which must fill whole bytes.
+    #[doc(hidden)]
+    pub fn pieces_of(
+        &self,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = Piece<'a, S>> + Clone + use<'a, S> {
         let tensor = *self;
-        let mut next = 0;
+        let mut next = range.start;
         std::iter::from_fn(move || {
             let start = next;
-            let elements = tensor.element_count().saturating_sub(start).min(ELEMENTS);
+            let elements = range.end.saturating_sub(start).min(ELEMENTS);
             next = start + elements;
             (elements > 0).then_some(Piece { tensor, start, elements })
         })
@@ -78,10 +89,14 @@ impl<'a, S> Piece<'a, S> {
 
     /// Returns the number of bytes.
     pub fn byte_len(&self) -> u64 {
+        self.bytes_of(self.elements)
+    }
+
+    fn bytes_of(&self, elements: u64) -> u64 {
         // A sub-byte dtype needs no rounding: an entire tensor fills its bytes, and so does each
         // piece.
         let bits = u64::from(self.tensor.dtype().bits());
-        self.elements / 8 * bits + self.elements % 8 * bits / 8
+        elements / 8 * bits + elements % 8 * bits / 8
     }
 }
 
@@ -140,8 +155,7 @@ impl<S: ReadAt> Piece<'_, S> {
     }
 
     fn fill(&self, bytes: &mut [u8]) -> Result<(), Error> {
-        let offset =
-            self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());
+        let offset = self.tensor.file_offset() + self.bytes_of(self.start);
         self.tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
         self.tensor.check_unchanged()
     }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use super::atomic::AtomicFile;
+use super::atomic::{AtomicFile, directory};
+use super::directories::NewDirectories;
 use super::gather::{Gathered, runs, write_run};
 use super::spec::Spec;
 use super::stream::StreamWriter;
 use super::{SaveOptions, ties};
-use crate::format::error::Result;
+use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::in_parallel;
 use crate::format::tensor::TensorSource;
 
@@ -19,8 +20,9 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 ///
 /// Tensors that are contiguous in memory are not copied, and several are written at a time. The
 /// file gets the mode of the file that it replaces; otherwise its mode follows the umask. Links are
-/// followed. Equal tensors and options give equal bytes. Where the file system can reserve space, a
-/// full disk is found before anything is written.
+/// followed. Missing directories above it are created, and removed again after an error. Equal
+/// tensors and options give equal bytes. Where the file system can reserve space, a full disk is
+/// found before anything is written.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -45,7 +47,14 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<()> {
-    stage(path.as_ref(), tensors, options)?.commit()
+    let path = path.as_ref();
+    let made = NewDirectories::create_all(directory(path));
+    let made = made.map_err(|error| Error::io(error, path))?;
+    stage(path, tensors, options)?.commit()?;
+    if options.durable {
+        made.sync().map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(path))?;
+    }
+    Ok(())
 }
 
 /// Writes all of the file that [`save`] puts in place, which the path does not have until the

@@ -5,35 +5,112 @@ use core::str::FromStr;
 use super::{Error, ErrorKind};
 use crate::format::dtype::Dtype;
 
+/// Other words for dtypes: the names of PyTorch and NumPy, and short forms of them.
+const WORDS: [(&str, Dtype); 28] = [
+    ("bfloat16", Dtype::BF16),
+    ("float16", Dtype::F16),
+    ("half", Dtype::F16),
+    ("fp16", Dtype::F16),
+    ("float32", Dtype::F32),
+    ("float", Dtype::F32),
+    ("fp32", Dtype::F32),
+    ("float64", Dtype::F64),
+    ("double", Dtype::F64),
+    ("fp64", Dtype::F64),
+    ("fp8", Dtype::F8_E4M3),
+    ("float8_e4m3fn", Dtype::F8_E4M3),
+    ("float8_e5m2", Dtype::F8_E5M2),
+    ("float8_e4m3fnuz", Dtype::F8_E4M3FNUZ),
+    ("float8_e5m2fnuz", Dtype::F8_E5M2FNUZ),
+    ("float8_e8m0fnu", Dtype::F8_E8M0),
+    ("uint8", Dtype::U8),
+    ("int8", Dtype::I8),
+    ("int16", Dtype::I16),
+    ("short", Dtype::I16),
+    ("uint16", Dtype::U16),
+    ("int32", Dtype::I32),
+    ("int", Dtype::I32),
+    ("uint32", Dtype::U32),
+    ("int64", Dtype::I64),
+    ("long", Dtype::I64),
+    ("uint64", Dtype::U64),
+    ("complex64", Dtype::C64),
+];
+
+/// What may stand before a name of PyTorch.
+const TORCH: &str = "torch.";
+
 impl FromStr for Dtype {
     type Err = Error;
 
-    /// Parses a name exactly as the format spells it, in upper case.
+    /// Parses the name of a dtype in upper or lower case: the format's, PyTorch's, such as
+    /// `bfloat16` or `torch.half`, or a common short form, such as `fp16`. `fp8` is F8_E4M3.
+    ///
+    /// A header is stricter: it must spell the name as the format does.
+    ///
+    /// ```
+    /// use safetensors_core::Dtype;
+    ///
+    /// for word in ["BF16", "bf16", "bfloat16", "torch.bfloat16"] {
+    ///     assert_eq!(word.parse::<Dtype>()?, Dtype::BF16);
+    /// }
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// [`ErrorKind::UnknownDtype`] for any other text.
     fn from_str(name: &str) -> Result<Self, Error> {
-        Self::from_name(name.as_bytes())
-            .ok_or_else(|| ErrorKind::UnknownDtype { found: name.into() }.into())
+        let short = match name.split_at_checked(TORCH.len()) {
+            Some((start, rest)) if start.eq_ignore_ascii_case(TORCH) => rest,
+            _ => name,
+        };
+        let names = Self::ALL.iter().map(|dtype| (dtype.name(), *dtype));
+        let mut known = names.chain(WORDS);
+        match known.find(|(word, _)| word.eq_ignore_ascii_case(short)) {
+            Some((_, dtype)) => Ok(dtype),
+            None => Err(ErrorKind::UnknownDtype { found: name.into() }.into()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::ToOwned;
+    use std::format;
+    use std::string::ToString;
+
     use super::*;
 
     #[test]
-    fn names_are_exact() {
+    fn each_dtype_has_its_own_name_and_known_words_in_any_case() {
         for &dtype in Dtype::ALL {
-            assert_eq!(dtype.name().parse::<Dtype>().unwrap(), dtype);
+            for name in [dtype.name().to_owned(), dtype.name().to_lowercase()] {
+                assert_eq!(name.parse::<Dtype>().unwrap(), dtype);
+            }
         }
-        for name in ["", "bf16", "BF16 ", "F8_E4M3FN", "f32", "C128"] {
+        for (word, dtype) in WORDS {
+            for name in [word.to_owned(), word.to_uppercase(), format!("torch.{word}")] {
+                assert_eq!(name.parse::<Dtype>().unwrap(), dtype, "{name}");
+            }
+            let taken = Dtype::ALL.iter().any(|dtype| dtype.name().eq_ignore_ascii_case(word));
+            assert!(!taken && WORDS.iter().filter(|(other, _)| *other == word).count() == 1);
+        }
+        assert_eq!("Torch.Bool".parse::<Dtype>().unwrap(), Dtype::BOOL);
+    }
+
+    #[test]
+    fn other_words_are_unknown_and_the_error_names_some_dtypes() {
+        for name in ["", "BF16 ", "bf17", "torch.", "torch.torch.half", "tor\u{e9}", "C128"] {
             let error = name.parse::<Dtype>().unwrap_err();
             assert!(
                 matches!(error.kind(), ErrorKind::UnknownDtype { found } if found == name),
                 "{error}"
             );
         }
+        assert_eq!(
+            "bf17".parse::<Dtype>().unwrap_err().to_string(),
+            "unknown dtype \"bf17\"; there are BF16, F16, F32, F64, F8_E4M3, I64 and 16 more"
+        );
     }
 }

@@ -97,7 +97,11 @@ pub enum ErrorKind {
     #[error("{field} should hold unsigned 64-bit integers in plain digits, found {found}")]
     BadNumber { field: &'static str, found: String },
     /// The format has no dtype of this name.
-    #[error("unknown dtype {}", Quoted(.found))]
+    #[error(
+        "unknown dtype {}; there are BF16, F16, F32, F64, F8_E4M3, I64 and {} more",
+        Quoted(.found),
+        Dtype::ALL.len() - 6
+    )]
     UnknownDtype { found: String },
 
     // Sizes and offsets.
@@ -245,8 +249,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("an earlier run left synced steps in {}: resume or remove them", Escaped(.directory))]
     SyncedStepsLeft { directory: String },
-    /// The [writer](crate::save::GrowingWriter) has finished its file.
-    #[error("the file is finished already, and takes nothing more")]
+    /// The [writer](crate::save::GrowingWriter) has finished its file, or was dropped.
+    #[error("the file is finished, or its writer was dropped: it takes nothing more")]
     AlreadyFinished,
     /// The name of an attribute has a `#`, which ends the name of the tensor in the metadata key.
     #[error("the name of an attribute must not have '#' in it, found {}", Quoted(.found))]
@@ -338,9 +342,9 @@ pub enum ErrorKind {
         Escaped(.file), NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
-    /// A selection matches none of the tensors, so there is nothing to save.
+    /// A selection matches none of the tensors, so there is nothing to save or to load.
     #[cfg(feature = "std")]
-    #[error("none of the {found} tensors is selected, so there is nothing to save")]
+    #[error("none of the {found} tensors is selected")]
     NothingSelected { found: usize },
     /// Another checkpoint replaced this one at each attempt to open it.
     #[cfg(feature = "std")]

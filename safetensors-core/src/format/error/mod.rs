@@ -42,7 +42,7 @@ pub use ranks::RankProblem;
 #[cfg(feature = "std")]
 pub use similar::similar_names;
 pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
-use text::{NameList, debug_error};
+use text::{NameList, debug_fields};
 pub use tie::TieProblem;
 
 use crate::format::other_format::OtherFormat;
@@ -57,7 +57,8 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 ///
 /// Names come from files and may be hostile. The message quotes and shortens them, and escapes
 /// control and bidirectional characters. So a message has at most 1,500 bytes, whatever the file
-/// holds. `Debug` shows at most 4 KiB.
+/// holds. `{:?}` is the message too, because `expect` and a `main` that returns an error print it.
+/// `{:#?}` shows the fields, in at most 4 KiB.
 ///
 /// ```
 /// use safetensors_core::{ErrorKind, SafeTensors};
@@ -65,6 +66,7 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 /// let error = SafeTensors::parse(b"\x02\0\0\0").unwrap_err();
 /// assert!(matches!(error.kind(), ErrorKind::TooShort { found: 4 }));
 /// assert_eq!(error.to_string(), "expected at least 8 bytes for the header length, found 4");
+/// assert_eq!(format!("{error:?}"), error.to_string());
 /// ```
 pub struct Error(Box<Inner>);
 
@@ -77,6 +79,8 @@ struct Inner {
     similar: Vec<String>,
     /// The other format of the file, or of the bytes after its tensors.
     looks_like: Option<OtherFormat>,
+    /// Says what to do, at the end of the message.
+    advice: Option<String>,
 }
 
 impl Error {
@@ -98,6 +102,12 @@ impl Error {
             *index = place(*index);
         }
         self
+    }
+
+    /// Returns `true` if the file is of another format.
+    #[doc(hidden)]
+    pub fn is_other_format(&self) -> bool {
+        self.0.looks_like.is_some()
     }
 
     /// The path of the file that the error is about, if it is about a file.
@@ -218,6 +228,15 @@ impl Error {
         self.in_file(path.as_ref().display())
     }
 
+    /// Adds what the caller can do, which ends the message. Text from a file must be
+    /// [quoted](crate::framework::Quoted).
+    #[must_use]
+    #[doc(hidden)]
+    pub fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.0.advice = Some(advice.into());
+        self
+    }
+
     /// Adds the other format of the file, or of the bytes after its tensors.
     #[must_use]
     pub(crate) fn looking_like(mut self, format: OtherFormat) -> Self {
@@ -312,7 +331,8 @@ impl From<ErrorKind> for Error {
         let tensor = None;
         let similar = Vec::new();
         let looks_like = None;
-        Self(Box::new(Inner { kind, file, tensor, similar, looks_like }))
+        let advice = None;
+        Self(Box::new(Inner { kind, file, tensor, similar, looks_like, advice }))
     }
 }
 
@@ -377,20 +397,28 @@ impl fmt::Display for Error {
         if !self.0.similar.is_empty() {
             write!(f, "; did you mean {}?", NameList(&self.0.similar))?;
         }
-        Ok(())
+        match &self.0.advice {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        }
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug_error(&self.0, f)
+        if f.alternate() { debug_fields(&self.0, f) } else { fmt::Display::fmt(self, f) }
     }
 }
 
 impl core::error::Error for Error {
-    /// The source of the framework's or the system's error. That error itself is part of the
-    /// message and of [`kind`](Error::kind), so a printed chain repeats nothing.
+    /// Returns the error of the framework, of its own type or of its adapter's. For other kinds,
+    /// returns the source of the system's error or of another package's: that error itself is in
+    /// the message, and [`kind`](Error::kind) and [`other`](Error::other) return it.
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        core::error::Error::source(&self.0.kind)?.source()
+        let source = core::error::Error::source(&self.0.kind)?;
+        match self.0.kind {
+            ErrorKind::Framework { .. } => Some(source),
+            _ => source.source(),
+        }
     }
 }

@@ -149,22 +149,15 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
-/// Writes what an error holds for its `Debug`, as `Error(...)` of at most 4 KiB. The output is
-/// bounded, because a `main` that returns an error prints it.
+/// Writes the fields of an error for `{:#?}`, as `Error(...)` of at most 4 KiB.
 ///
 /// # Errors
 ///
 /// The errors of the formatter.
-pub(crate) fn debug_error(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(crate) fn debug_fields(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const MOST: usize = 4096;
-    let is_alternate = f.alternate();
     let mut out = Capped { out: &mut *f, left: MOST };
-    let written = if is_alternate {
-        write!(out, "Error({inner:#?})")
-    } else {
-        write!(out, "Error({inner:?})")
-    };
-    match written {
+    match write!(out, "Error({inner:#?})") {
         Err(_) if out.left == 0 => f.write_str("..."),
         written => written,
     }

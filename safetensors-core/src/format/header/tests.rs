@@ -21,7 +21,7 @@ fn outcome(text: &[u8], limits: &Limits, way: Way) -> String {
             let lengths = (header.json_len(), header.data_len());
             format!("{:?} {:?} {lengths:?}", header.iter().collect::<Vec<_>>(), header.metadata())
         }
-        Err(error) => format!("{error:?} {error}"),
+        Err(error) => format!("{error:#?}"),
     }
 }
 

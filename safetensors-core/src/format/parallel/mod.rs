@@ -13,8 +13,7 @@ use std::thread;
 
 pub use in_order::in_order;
 pub(crate) use in_order::in_order_ahead;
-pub(crate) use progress::Meter;
-pub use progress::Progress;
+pub use progress::{Meter, Progress};
 pub(crate) use queue::OnPanic;
 use queue::Queue;
 pub(crate) use task::Task;

@@ -39,9 +39,11 @@ type Callback = dyn Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync;
 /// The meter in options holds only the callback. Each operation makes its own from that [with a
 /// total](Meter::for_total). Clones of such a meter count together.
 #[derive(Clone, Default)]
-pub(crate) struct Meter {
+#[doc(hidden)]
+pub struct Meter {
     callback: Option<Arc<Callback>>,
     count: Option<Arc<Count>>,
+    whole: Option<Arc<Whole>>,
 }
 
 struct Count {
@@ -50,11 +52,18 @@ struct Count {
     cancelled: AtomicBool,
 }
 
+/// Several operations, one after the other or at once, of which each can be cancelled alone.
+struct Whole {
+    /// The bytes of the operations that are done.
+    done: AtomicU64,
+    total: u64,
+}
+
 impl Meter {
     pub(crate) fn new(
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        Self { callback: Some(Arc::new(callback)), count: None }
+        Self { callback: Some(Arc::new(callback)), count: None, whole: None }
     }
 
     /// Makes a meter that calls `first` and then the callback of this one.
@@ -83,7 +92,13 @@ impl Meter {
         Self {
             callback: self.callback.clone(),
             count: Some(self.count.clone().unwrap_or_else(new)),
+            whole: self.whole.clone(),
         }
+    }
+
+    /// A meter whose operations report their progress as parts of one of `total` bytes.
+    pub(crate) fn parts_of(self, total: u64) -> Self {
+        Self { whole: Some(Arc::new(Whole { done: AtomicU64::new(0), total })), ..self }
     }
 
     /// Adds bytes of a tensor that have been done.
@@ -92,17 +107,27 @@ impl Meter {
     ///
     /// [`ErrorKind::Cancelled`] if the callback cancels the operation, or has cancelled it or
     /// panicked before. Bytes for which the callback cancels are not counted.
-    pub(crate) fn add(&self, bytes: u64, tensor: &str) -> Result<()> {
+    pub fn add(&self, bytes: u64, tensor: &str) -> Result<()> {
         let (Some(callback), Some(count)) = (&self.callback, &self.count) else { return Ok(()) };
         self.check()?;
         let before = count.done.fetch_add(bytes, Ordering::Relaxed);
         let bytes_done = before + bytes;
         if before / STEP != bytes_done / STEP || bytes_done == count.total {
-            let progress = Progress { bytes_done, bytes_total: count.total, tensor };
+            let mut progress = Progress { bytes_done, bytes_total: count.total, tensor };
+            if let Some(whole) = &self.whole {
+                // Bytes that are read again count once.
+                let bytes_done = whole.done.load(Ordering::Relaxed).saturating_add(bytes_done);
+                progress.bytes_done = bytes_done.min(whole.total);
+                progress.bytes_total = whole.total;
+            }
             let _cancel = OnPanic(|| count.cancelled.store(true, Ordering::Relaxed));
             if callback(progress).is_break() {
                 count.cancelled.store(true, Ordering::Relaxed);
                 self.take_back(bytes);
+            } else if let Some(whole) = &self.whole
+                && bytes_done == count.total
+            {
+                whole.done.fetch_add(bytes_done, Ordering::Relaxed);
             }
         }
         self.check()

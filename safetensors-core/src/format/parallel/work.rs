@@ -42,6 +42,12 @@ impl Work {
         Self { progress: self.progress.for_total(total), ..self }
     }
 
+    /// Makes each later operation with these options report its progress as a part of an
+    /// operation on `total` bytes.
+    pub(crate) fn parts_of(self, total: u64) -> Self {
+        Self { progress: self.progress.parts_of(total), ..self }
+    }
+
     /// Returns a meter for an operation on `total` bytes.
     pub(crate) fn meter(&self, total: u64) -> Meter {
         self.progress.for_total(total)

@@ -4,7 +4,7 @@ mod batch;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,9 @@ use batch::stack;
 
 use super::Framework;
 use super::files::load_by;
-use crate::checkpoint::Opener;
-use crate::checkpoint::store::{FileKind, LocalStore, Store};
+use crate::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
+use crate::checkpoint::{Checkpoint, Opener};
+use crate::file::io::ReadAt;
 use crate::file::load::{LoadOptions, read_tensors};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
@@ -24,13 +25,16 @@ use crate::format::tensor::TensorBuf;
 /// How many samples are read ahead, unless the program says otherwise.
 const PREFETCH: usize = 16;
 
-/// A directory of safetensors files as a data set: each `*.safetensors` file in it is a sample, in
-/// the order of the names. The directory is on the local disk or in any [`Store`], such as a
-/// bucket.
+/// How deep directories are searched for samples.
+const DEEPEST: usize = 16;
+
+/// A directory of safetensors files as a data set: each `*.safetensors` file in it and in the
+/// directories below is a sample, in the order of the paths. The directory is on the local disk or
+/// in any [`Store`], such as a bucket.
 ///
-/// Files are opened when they are read, so any number of them takes little memory. Subdirectories
-/// and files with names that begin with a dot are not samples. Neither are files of a local disk
-/// with names that are not UTF-8.
+/// Files are opened when they are read, so any number of them takes little memory. Files and
+/// directories with names that begin with a dot are skipped. So are synced steps of an unfinished
+/// file, and files of a local disk with names that are not UTF-8.
 ///
 /// ```
 /// use safetensors_core::framework::{Framework, Samples, Support};
@@ -69,6 +73,10 @@ const PREFETCH: usize = 16;
 ///     Ok::<(), Error>(())
 /// })?;
 /// assert_eq!(seen, 10);
+///
+/// // Some tensors of each sample, or only its metadata.
+/// assert_eq!(samples.metadata(3)?["taken"], "2026-11-03");
+/// assert!(samples.only(["image"]).get(3)?.tensors.contains_key("image"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -85,6 +93,8 @@ struct Files<S> {
     store: S,
     paths: Vec<PathBuf>,
     options: LoadOptions,
+    /// The names of the tensors that are read; `None` for all.
+    only: Option<BTreeSet<String>>,
 }
 
 /// A sample: the content of a file.
@@ -108,34 +118,29 @@ pub struct SampleBatch<T> {
 }
 
 impl<F: Framework> Samples<F> {
-    /// Lists the samples in a directory of the local disk. Tensors go to `device`.
+    /// Lists the samples in a directory of the local disk, and below it. Tensors go to `device`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed, or directories
+    /// are nested more than 16 deep.
     pub fn open(directory: impl AsRef<Path>, device: F::Device) -> Result<Self> {
         Self::open_in(LocalStore, directory, device)
     }
 }
 
 impl<F: Framework, S: Store> Samples<F, S> {
-    /// Lists the samples in a directory of a store.
+    /// Lists the samples in a directory of a store, and below it.
     ///
     /// # Errors
     ///
-    /// As for [`Store::list`].
+    /// As for [`Store::list`] and [`open`](Samples::open).
     pub fn open_in(store: S, directory: impl AsRef<Path>, device: F::Device) -> Result<Self> {
-        let directory = directory.as_ref();
-        let entries = store.list(directory)?.into_iter();
-        let mut names: Vec<String> = entries
-            .filter(|entry| entry.kind == FileKind::File)
-            .map(|entry| entry.name)
-            .filter(|name| name.ends_with(".safetensors") && !name.starts_with('.'))
-            .collect();
-        names.sort();
-        let paths = names.into_iter().map(|name| directory.join(name)).collect();
+        let mut paths = Vec::new();
+        list(&store, directory.as_ref(), DEEPEST, &mut paths)?;
+        paths.sort();
         let options = LoadOptions::new().for_framework::<F>();
-        let files = Files { store, paths, options };
+        let files = Files { store, paths, options, only: None };
         Ok(Self { files, device, threads: 0, prefetch: PREFETCH })
     }
 
@@ -144,6 +149,16 @@ impl<F: Framework, S: Store> Samples<F, S> {
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.files.options = options.for_framework::<F>();
+        self
+    }
+
+    /// Reads only the tensors of these names, and of earlier calls: for example the labels. The
+    /// others are not read at all. Without names, samples have only their metadata. A sample
+    /// that lacks one of the tensors is an error.
+    #[must_use]
+    pub fn only(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let names = names.into_iter().map(Into::into);
+        self.files.only.get_or_insert_default().extend(names);
         self
     }
 
@@ -189,6 +204,15 @@ impl<F: Framework, S: Store> Samples<F, S> {
         let Sample { tensors, metadata } = self.files.read(position)?;
         let tensors = self.place(tensors).map_err(|error| self.locate(error, position))?;
         Ok(Sample { tensors, metadata })
+    }
+
+    /// Reads the metadata of the sample at a position. No tensors are read.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get`](Samples::get).
+    pub fn metadata(&self, position: usize) -> Result<Metadata> {
+        Ok(self.files.open(position)?.metadata().clone())
     }
 
     /// Returns all positions in an order that the seed decides. Equal seeds give equal orders on
@@ -305,22 +329,64 @@ impl<F: Framework, S: Store> Samples<F, S> {
 }
 
 impl<S: Store> Files<S> {
-    /// Reads a sample into main memory.
-    fn read(&self, position: usize) -> Result<Sample<TensorBuf>> {
+    fn open(&self, position: usize) -> Result<Checkpoint<S::File>> {
         let Some(path) = self.paths.get(position) else {
             let text = format!("there is no sample {position} among {}", self.paths.len());
             let error = std::io::Error::new(std::io::ErrorKind::NotFound, text);
             return Err(ErrorKind::Io(error).into());
         };
-        let opener = Opener { store: &self.store, limits: &Limits::default(), joins: false };
-        let file = opener.alone(path)?;
+        Opener { store: &self.store, limits: &Limits::default(), joins: false }.alone(path)
+    }
+
+    /// Reads a sample into main memory.
+    fn read(&self, position: usize) -> Result<Sample<TensorBuf>> {
+        let file = self.open(position)?;
         // Samples are read side by side.
         let options = self.options.clone().threads(1);
         let numbers = if options.reads_numbers() { file.numbers()? } else { None };
         let tensors = match &numbers {
-            Some(file) => load_by(file, &options, |tensors| read_tensors(tensors, &options)),
-            None => load_by(&file, &options, |tensors| read_tensors(tensors, &options)),
+            Some(file) => self.tensors(file, &options),
+            None => self.tensors(&file, &options),
         }?;
         Ok(Sample { tensors, metadata: file.metadata().clone() })
     }
+
+    fn tensors(
+        &self,
+        file: &Checkpoint<impl ReadAt>,
+        options: &LoadOptions,
+    ) -> Result<BTreeMap<String, TensorBuf>> {
+        let Some(only) = &self.only else {
+            return load_by(file, options, |tensors| read_tensors(tensors, options));
+        };
+        let names: Vec<&String> = only.iter().collect();
+        Ok(only.iter().cloned().zip(file.read_named(&names, options)?).collect())
+    }
+}
+
+/// Adds the samples in a directory, and in those below it.
+fn list(
+    store: &impl Store,
+    directory: &Path,
+    deepest: usize,
+    paths: &mut Vec<PathBuf>,
+) -> Result<()> {
+    if deepest == 0 {
+        let problem = format!("more than {DEEPEST} directories deep: does a link lead back up?");
+        return Err(Error::io(std::io::Error::other(problem), directory));
+    }
+    for StoreEntry { name, kind } in store.list(directory)? {
+        if name.starts_with('.') {
+            continue;
+        }
+        let path = directory.join(&name);
+        match kind {
+            FileKind::File if name.ends_with(".safetensors") => paths.push(path),
+            FileKind::Directory if !name.ends_with(".synced") => {
+                list(store, &path, deepest - 1, paths)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }

@@ -74,7 +74,8 @@ fn samples(count: u16) -> (Arc<Counting>, Samples<Bufs, Arc<Counting>>) {
     let mut files = MemoryStore::from_iter(files);
     files.insert("set/notes.txt", b"none".to_vec());
     files.insert("set/.hidden.safetensors", b"none".to_vec());
-    files.insert("set/below/x.safetensors", b"none".to_vec());
+    files.insert("set/.below/x.safetensors", b"none".to_vec());
+    files.insert("set/run.safetensors.synced/00000001.safetensors", b"none".to_vec());
     let store = Arc::new(Counting { files, opened: AtomicUsize::new(0) });
     (store.clone(), Samples::open_in(store, "set", ()).unwrap())
 }
@@ -93,6 +94,55 @@ fn samples_are_the_files_of_a_directory_by_name() {
     let error = samples.get(12).unwrap_err();
     assert!(error.to_string().ends_with("there is no sample 12 among 12"), "{error}");
     assert!(Samples::<Bufs>::open("there/is/none", ()).is_err());
+}
+
+#[test]
+fn samples_are_found_in_directories_below() {
+    let names = ["set/cat/1", "set/0", "set/dog/far/2", "set/cat/0", "set/z"];
+    let files = names.map(|name| (format!("{name}.safetensors"), file(1, &[2])));
+    let samples = Samples::<Bufs, _>::open_in(MemoryStore::from_iter(files), "set", ()).unwrap();
+    let paths = (0..samples.len()).filter_map(|i| samples.path(i)?.to_str());
+    let expected = ["set/0", "set/cat/0", "set/cat/1", "set/dog/far/2", "set/z"];
+    assert!(paths.eq(expected.map(|name| format!("{name}.safetensors"))));
+    assert_eq!(samples.get(3).unwrap().metadata["number"], "1");
+
+    // Not for ever, where a directory has itself below it.
+    let deep = format!("{}x.safetensors", "d/".repeat(16));
+    let store = MemoryStore::from_iter([(deep, file(1, &[2]))]);
+    let error = Samples::<Bufs, _>::open_in(store, "", ()).unwrap_err();
+    assert!(error.to_string().contains("more than 16 directories deep"), "{error}");
+}
+
+#[test]
+fn some_tensors_of_each_sample_are_read_or_none() {
+    let (store, samples) = samples(3);
+    assert_eq!(samples.metadata(2).unwrap()["number"], "2");
+    assert!(samples.metadata(3).is_err());
+    assert_eq!(store.opened.load(Ordering::SeqCst), 1);
+
+    let labels = samples.only(["label"]);
+    let batches = labels.for_each_batch(0..3, 3, |batch| {
+        assert!(batch.tensors.keys().eq(["label"]));
+        assert_eq!(batch.tensors["label"].as_slice::<i16>().unwrap(), [0, 1, 2]);
+        Ok::<(), Error>(())
+    });
+    batches.unwrap();
+    let error = labels.only(["lable"]).get(1).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
+    assert_eq!(
+        (error.file(), error.similar()),
+        (Some("set/001.safetensors"), &["label".into()][..])
+    );
+
+    let (_, samples) = self::samples(3);
+    let mut seen = Vec::new();
+    let metadata = samples.only([""; 0]).for_each(0..3, |_, sample| {
+        assert!(sample.tensors.is_empty());
+        seen.push(sample.metadata["number"].clone());
+        Ok::<(), Error>(())
+    });
+    metadata.unwrap();
+    assert_eq!(seen, ["0", "1", "2"]);
 }
 
 #[test]

@@ -49,7 +49,7 @@ mod verify;
 #[cfg(feature = "sha256")]
 pub use files::hash_files;
 #[cfg(feature = "std")]
-pub use verify::{VerifiedFile, verify};
+pub use verify::{VerifiedFile, verify, verify_all};
 
 pub use crate::file::hash::Sha256;
 #[cfg(feature = "std")]

@@ -1,5 +1,6 @@
 //! Compares files with the digests that they record.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use crate::checkpoint::{Checkpoint, CheckpointFile};
@@ -76,8 +77,24 @@ pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     options: &DigestOptions,
 ) -> Result<Vec<VerifiedFile<'a>>> {
-    let files = checkpoint.stored_files()?.iter().map(|file| Recorded::read(file, options));
-    run(&files.collect::<Result<Vec<_>>>()?, options)
+    run(checkpoint.stored_files()?, options, Err).map(|(files, _)| files)
+}
+
+/// [`verify`] that does not end at a file or a tensor that is at fault: lists the errors, in the
+/// order of the files. [`VerifiedFile::checked`] has only the tensors that agree.
+///
+/// # Errors
+///
+/// [`ErrorKind::Cancelled`]; those of [`stored_files`](Checkpoint::stored_files).
+#[doc(hidden)]
+pub fn verify_all<'a, S: ReadAt>(
+    checkpoint: &'a Checkpoint<S>,
+    options: &DigestOptions,
+) -> Result<(Vec<VerifiedFile<'a>>, Vec<Error>)> {
+    run(checkpoint.stored_files()?, options, |error| match error.kind() {
+        ErrorKind::Cancelled => Err(error),
+        _ => Ok(error),
+    })
 }
 
 /// One file, and the digests that it records.
@@ -147,12 +164,16 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         Err(Error::from(mismatch).in_path(self.file))
     }
 
-    fn verified(&self) -> VerifiedFile<'a> {
+    fn verified(&self, faults: &[Error]) -> VerifiedFile<'a> {
+        let file = self.file.display().to_string();
+        let is_of_file = |it: &&Error| it.file() == Some(&file);
+        let changed: HashSet<_> = faults.iter().filter(is_of_file).map(Error::tensor).collect();
+        let names = self.tensors.iter().map(|(tensor, _)| tensor.name());
         VerifiedFile {
             file: self.file,
-            checked: self.tensors.iter().map(|(tensor, _)| tensor.name()).collect(),
+            checked: names.filter(|name| !changed.contains(&Some(name))).collect(),
             unrecorded: self.unrecorded.clone(),
-            sha256: self.sha256,
+            sha256: self.sha256.filter(|_| !changed.contains(&None)),
         }
     }
 }
@@ -164,14 +185,23 @@ enum Job<'f, 'a, S> {
 }
 
 /// Compares all recorded digests. The tensors of a file come before all its data, because they show
-/// the place of the change.
+/// the place of the change. `keep` decides whether an error ends the work or is listed.
 fn run<'a, S: ReadAt>(
-    files: &[Recorded<'a, S>],
+    files: &'a [CheckpointFile<S>],
     options: &DigestOptions,
-) -> Result<Vec<VerifiedFile<'a>>> {
+    keep: impl Fn(Error) -> Result<Error> + Sync,
+) -> Result<(Vec<VerifiedFile<'a>>, Vec<Error>)> {
+    let mut recorded = Vec::new();
+    let mut faults = Vec::new();
+    for file in files {
+        match Recorded::read(file, options) {
+            Ok(file) => recorded.push(file),
+            Err(error) => faults.push(keep(error)?),
+        }
+    }
     let mut jobs = Vec::new();
     let mut total = 0;
-    for file in files {
+    for file in &recorded {
         total += file.tensors.iter().map(|(tensor, _)| tensor.byte_len()).sum::<u64>();
         jobs.extend((0..file.tensors.len()).map(|position| Job::Tensor(file, position)));
         if file.sha256.is_some() {
@@ -180,14 +210,20 @@ fn run<'a, S: ReadAt>(
         }
     }
     let progress = options.work.meter(total);
-    options.work.each(jobs, |job, buffer| match job {
-        Job::Tensor(file, position) => file.check_tensor(position, buffer, &progress),
-        Job::Data(file) => file.check_data(buffer, &progress),
+    let outcomes = options.work.each(jobs, |job, buffer| {
+        let checked = match job {
+            Job::Tensor(file, position) => file.check_tensor(position, buffer, &progress),
+            Job::Data(file) => file.check_data(buffer, &progress),
+        };
+        checked.err().map(&keep).transpose()
     })?;
+    faults.extend(outcomes.into_iter().flatten());
     // This check comes last. If a file has changed, a digest mismatch is the better error, because
     // it names the tensor.
-    for file in files {
-        file.archive.source().check_unchanged().map_err(|error| Error::io(error, file.file))?;
+    for file in &recorded {
+        if let Err(error) = file.archive.source().check_unchanged() {
+            faults.push(keep(Error::io(error, file.file))?);
+        }
     }
-    Ok(files.iter().map(Recorded::verified).collect())
+    Ok((recorded.iter().map(|file| file.verified(&faults)).collect(), faults))
 }

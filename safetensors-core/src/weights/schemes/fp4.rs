@@ -153,8 +153,13 @@ fn of_groups(
             Some((combine, of_matrices(scale, &shape, is_down)?))
         }
     };
+    let scheme = match (&second, is_six) {
+        (Some(_), _) => "nvfp4",
+        (None, true) => "mxfp6",
+        (None, false) => "mxfp4",
+    };
     let codes = Grouped::new(codes, columns).scaled(Scales { first, second });
-    Ok(weight(NAME, &tensor.name, &shape, &tensors, codes))
+    Ok(weight(scheme, &tensor.name, &shape, &tensors, codes))
 }
 
 /// Returns the second scale of a weight or of each of its matrices. The first half of the rows and
@@ -206,7 +211,7 @@ fn experts(tensor: &Stored, scales: &Stored, name: &str, is_transposed: bool) ->
         (Grouped::new(codes, columns), grid, [rows, columns])
     };
     let shape = [lead, &shape[..]].concat();
-    Ok(weight(NAME, name, &shape, &[tensor, scales], codes.scaled(grid)))
+    Ok(weight("mxfp4", name, &shape, &[tensor, scales], codes.scaled(grid)))
 }
 
 /// Checks that a weight of a module without a mark is not ComfyUI's: its NVFP4 and MXFP8 have equal

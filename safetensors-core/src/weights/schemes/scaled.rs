@@ -13,8 +13,6 @@ use super::scales::{numbers_of, plain, zero_points};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
-const NAME: &str = "8-bit with scales";
-
 /// The dtypes of the weights.
 const FLOATS: &[Dtype] = &[
     Dtype::F8_E4M3,
@@ -26,12 +24,23 @@ const FLOATS: &[Dtype] = &[
     Dtype::F6_E3M2,
 ];
 
+/// The name that settings and `--quantize` have for weights of this dtype.
+fn name_of(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::I8 => "int8",
+        Dtype::F4 => "fp4",
+        Dtype::F6_E2M3 | Dtype::F6_E3M2 => "fp6",
+        _ => "fp8",
+    }
+}
+
 pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let is_float = FLOATS.contains(&tensor.dtype);
     if !is_float && tensor.dtype != Dtype::I8 {
         return Ok(None);
     }
     let name = &tensor.name;
+    let scheme = name_of(tensor.dtype);
     let module = name.strip_suffix(".weight");
     // F4 with two scales is NVFP4.
     let is_of_two = tensor.dtype == Dtype::F4 && second_scale(model, name).is_some();
@@ -49,15 +58,15 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
         // If all weights of a model have scales, none lacks them.
         let is_expected = is_float && module.is_some() && model.config.method.is_some();
         return match is_expected {
-            true => model.need(NAME, tensor, &names[1]).map(|_| None),
+            true => model.need(scheme, tensor, &names[1]).map(|_| None),
             false => Ok(None),
         };
     };
     if is_exponents(scales) && module.is_some() && scales.name == names[1] {
-        check_no_tiles(NAME, model, tensor, scales)?;
+        check_no_tiles(scheme, model, tensor, scales)?;
     }
-    let numbers = numbers_of(NAME, scales)?;
-    let zeros = zero_points(NAME, model, tensor, name)?;
+    let numbers = numbers_of(scheme, scales)?;
+    let zeros = zero_points(scheme, model, tensor, name)?;
     let factors = module.and_then(|module| model.get(&format!("{module}.pre_quant_scale")));
-    plain(NAME, model, name, tensor, (scales, numbers), zeros, factors).map(Some)
+    plain(scheme, model, name, tensor, (scales, numbers), zeros, factors).map(Some)
 }

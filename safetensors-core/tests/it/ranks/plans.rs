@@ -151,6 +151,7 @@ fn a_hostile_text_is_refused() {
     let tensor = |fields: &str| plan("2", &format!("{{{fields}}}"));
     let good = r#""name": "w", "dtype": "U8", "shape": [4], "division": "split:0""#;
     RankPlan::from_str(&tensor(good)).unwrap();
+    RankPlan::from_str(&tensor(&good.replace("U8", "torch.uint8"))).unwrap();
     let swapped = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");
         tensor(&good.replace(from, to))
@@ -170,7 +171,7 @@ fn a_hostile_text_is_refused() {
         (plan("0", ""), "world size"),
         (plan("1048577", ""), "world size"),
         (plan("1e2", ""), "invalid"),
-        (swapped("U8", "u8"), "unknown dtype"),
+        (swapped("U8", "U9"), "unknown dtype"),
         (swapped("[4]", "[5]"), "equal parts"),
         (swapped("[4]", "[-1]"), "invalid"),
         (swapped("[4]", "[4294967295, 4294967295, 2]"), "overflows"),

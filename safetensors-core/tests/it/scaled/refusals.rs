@@ -34,7 +34,7 @@ fn codes_become_numbers_only_if_they_are_asked_for() {
         ] {
             assert_eq!(error.tensor(), Some("w"));
             let message = error.to_string();
-            assert!(message.contains("8-bit with scales"), "{message}");
+            assert!(message.contains("fp8"), "{message}");
             assert!(message.contains("QuantizedWeights::Numbers"), "{message}");
         }
         // Other tensors are not concerned.

@@ -2,18 +2,18 @@
 
 use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewD, CowArray, Ix2, array, s};
 use safetensors_core::ErrorKind;
-use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
+use safetensors_ndarray::{NamedArrays, Reader};
 
 use super::{differences, file, place};
 use crate::common::shifted;
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Layer<'a> {
     weight: ArrayView2<'a, f32>,
     mask: Option<ArrayView1<'a, bool>>,
 }
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Model<'a, 'n> {
     title: &'n str,
     layers: Vec<Layer<'a>>,
@@ -65,12 +65,12 @@ fn views_are_saved_in_any_layout_and_borrow_from_memory() {
     assert!(!memory.contains(&viewed.owned.as_ptr()));
 }
 
-#[derive(SafeTensors, Debug)]
+#[derive(NamedArrays, Debug)]
 struct View<'a> {
     x: ArrayView1<'a, f64>,
 }
 
-#[derive(SafeTensors, Debug)]
+#[derive(NamedArrays, Debug)]
 struct Cow<'a> {
     x: CowArray<'a, f64, ndarray::Ix1>,
 }

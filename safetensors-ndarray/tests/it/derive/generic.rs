@@ -4,18 +4,18 @@ use std::marker::PhantomData;
 
 use ndarray::{Array, Array1, Array2, ArrayView, Dimension, Ix1, Ix2, Ix3, array};
 use safetensors_ndarray::fields::LoadField;
-use safetensors_ndarray::{ArrayElement, NamedArrays, SafeTensors};
+use safetensors_ndarray::{ArrayElement, NamedArrays};
 
 use super::{differences, place};
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Field<A, D: Dimension = Ix2> {
     values: Array<A, D>,
     #[safetensors(default)]
     errors: Vec<Array<A, D>>,
 }
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Pair<T: Clone, U, const N: usize>
 where
     U: PartialEq,
@@ -28,7 +28,7 @@ where
     rate: T,
 }
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Borrowed<'a, 'b: 'a, A, D: Dimension> {
     x: ArrayView<'a, A, D>,
     y: ArrayView<'b, A, D>,
@@ -82,7 +82,7 @@ fn fields_can_be_of_any_type_that_a_parameter_stands_for() {
     assert_eq!(round_trip(&nested), nested);
 }
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Node<A> {
     values: Array1<A>,
     children: Vec<Node<A>>,
@@ -101,14 +101,14 @@ mod renamed {
     pub(super) use safetensors_ndarray as arrays;
 }
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 #[safetensors(crate = "renamed::arrays")]
 struct Elsewhere {
     x: Array1<f32>,
 }
 
 /// Names of the user's that the macro's code must not meet.
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Hygiene {
     name: Array1<f32>,
     file: u8,

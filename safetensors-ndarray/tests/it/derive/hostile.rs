@@ -2,17 +2,17 @@
 
 use ndarray::{Array1, array};
 use safetensors_core::ErrorKind;
-use safetensors_ndarray::{NamedArrays, SafeTensors};
+use safetensors_ndarray::NamedArrays;
 
 use super::{differences, file, mismatches};
 
-#[derive(SafeTensors, Debug, Default)]
+#[derive(NamedArrays, Debug, Default)]
 struct Layer {
     w: Option<Array1<f32>>,
     a: Option<u8>,
 }
 
-#[derive(SafeTensors, Debug, Default)]
+#[derive(NamedArrays, Debug, Default)]
 struct Layers {
     layers: Vec<Layer>,
 }
@@ -47,13 +47,13 @@ fn an_index_from_a_file_is_no_length() {
     assert_eq!(Layers::load_from(&path).unwrap().layers.len(), 0);
 }
 
-#[derive(SafeTensors, Debug, Default)]
+#[derive(NamedArrays, Debug, Default)]
 struct Tree {
     children: Vec<Tree>,
     next: Vec<Option1>,
 }
 
-#[derive(SafeTensors, Debug, Default)]
+#[derive(NamedArrays, Debug, Default)]
 struct Option1 {
     tree: Option<Tree>,
 }
@@ -72,12 +72,12 @@ fn names_of_a_million_dots_do_not_fill_the_stack() {
     }
 }
 
-#[derive(SafeTensors, Debug)]
+#[derive(NamedArrays, Debug)]
 struct Wide {
     items: Vec<WideItem>,
 }
 
-#[derive(SafeTensors, Debug)]
+#[derive(NamedArrays, Debug)]
 struct WideItem {
     _a: Array1<f32>,
     _b: Array1<f32>,
@@ -97,7 +97,7 @@ fn a_list_of_differences_is_bounded() {
 
 #[test]
 fn shapes_that_ndarray_refuses_are_errors() {
-    #[derive(SafeTensors, Debug)]
+    #[derive(NamedArrays, Debug)]
     struct Empty {
         _x: ndarray::ArrayD<u8>,
     }

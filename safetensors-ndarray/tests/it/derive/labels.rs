@@ -1,11 +1,11 @@
 //! Fields whose axes have names, and which have units.
 
 use ndarray::{Array1, Array2, array};
-use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
+use safetensors_ndarray::{NamedArrays, Reader};
 
 use super::file;
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Wind {
     t: Array1<f64>,
     #[safetensors(dimensions("t", "x"), units = "m/s")]
@@ -52,7 +52,7 @@ fn names_and_units_are_written_and_compared() {
 
 #[test]
 fn an_array_has_as_many_names_as_axes() {
-    #[derive(SafeTensors)]
+    #[derive(NamedArrays)]
     struct Wrong {
         #[safetensors(dimensions("t"))]
         u: Array2<f32>,

@@ -1,11 +1,11 @@
 //! Numbers and texts: entries in the metadata.
 
 use ndarray::{Array1, array};
-use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
+use safetensors_ndarray::{NamedArrays, Reader};
 
 use super::{differences, file, place};
 
-#[derive(SafeTensors, Clone, Debug, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
 struct Settings {
     adam: bool,
     i8: i8,
@@ -21,7 +21,7 @@ struct Settings {
     nested: Nested,
 }
 
-#[derive(SafeTensors, Clone, Debug, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
 struct Nested {
     step: u32,
 }
@@ -111,7 +111,7 @@ fn malformed_entries_are_listed_with_what_they_should_be() {
     );
 }
 
-#[derive(SafeTensors, Clone, Debug, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
 struct Alias {
     weight: Array1<f32>,
     /// A text that is the name of a tensor looks like the alias of a tied tensor.
@@ -129,13 +129,13 @@ fn a_text_that_names_a_tensor_stays_a_text() {
 
 #[test]
 fn a_tied_tensor_is_found_under_its_other_name() {
-    #[derive(SafeTensors, Debug)]
+    #[derive(NamedArrays, Debug)]
     struct Tied {
         embed: Array1<f32>,
         head: Array1<f32>,
     }
 
-    #[derive(SafeTensors, Debug)]
+    #[derive(NamedArrays, Debug)]
     struct OnlyHead {
         head: Array1<f32>,
     }

@@ -1,4 +1,4 @@
-//! Structs of arrays: `#[derive(SafeTensors)]`.
+//! Structs of arrays: `#[derive(NamedArrays)]`.
 
 mod borrowed;
 mod generic;

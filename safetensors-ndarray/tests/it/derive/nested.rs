@@ -2,11 +2,11 @@
 
 use ndarray::{Array1, Array2, array};
 use safetensors_core::ErrorKind;
-use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
+use safetensors_ndarray::{NamedArrays, Reader};
 
 use super::{differences, file, place};
 
-#[derive(SafeTensors, Clone, Debug, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
 struct Linear {
     weight: Array2<f32>,
     bias: Option<Array1<f32>>,
@@ -14,7 +14,7 @@ struct Linear {
     uses: u32,
 }
 
-#[derive(SafeTensors, Clone, Debug, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
 struct Model {
     embed: Linear,
     layers: Vec<Linear>,
@@ -82,13 +82,13 @@ fn options_and_empty_lists_keep_what_they_are() {
     }
 }
 
-#[derive(SafeTensors, Clone, Debug, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
 struct Sparse {
     a: Option<Array1<f32>>,
     b: Option<u8>,
 }
 
-#[derive(SafeTensors, Clone, Debug, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
 struct Sparses {
     one: Option<Sparse>,
     many: Vec<Sparse>,
@@ -115,7 +115,7 @@ fn items_without_content_are_counted() {
     }
 }
 
-#[derive(SafeTensors, Debug, Default, PartialEq)]
+#[derive(NamedArrays, Debug, Default, PartialEq)]
 struct Tree {
     value: Option<u32>,
     children: Vec<Tree>,
@@ -145,14 +145,14 @@ fn a_struct_can_have_itself_as_items_to_a_depth() {
 }
 
 /// An entry of the metadata and an array of one name.
-#[derive(SafeTensors, Debug)]
+#[derive(NamedArrays, Debug)]
 struct Clash {
     #[safetensors(rename = "inner.value")]
     outer: u32,
     inner: Inner,
 }
 
-#[derive(SafeTensors, Debug)]
+#[derive(NamedArrays, Debug)]
 struct Inner {
     value: Array1<f32>,
 }
@@ -174,7 +174,7 @@ fn two_fields_of_one_name_are_refused() {
     }
 }
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Defaults {
     #[safetensors(default)]
     array: Array1<f32>,

@@ -3,11 +3,11 @@
 use half::f16;
 use ndarray::{ArcArray1, Array, Array0, Array1, Array2, Array3, ArrayD, IxDyn, arr0, array};
 use num_complex::Complex;
-use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
+use safetensors_ndarray::{NamedArrays, Reader};
 
 use super::place;
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Everything {
     mask: Array1<bool>,
     i8: Array2<i8>,
@@ -55,7 +55,7 @@ fn every_element_type_and_dimension_comes_back() {
     }
 }
 
-#[derive(SafeTensors, Debug, PartialEq)]
+#[derive(NamedArrays, Debug, PartialEq)]
 struct Renamed {
     #[safetensors(rename = "model.embed-tokens/weight")]
     a: Array1<f32>,
@@ -88,7 +88,7 @@ fn names_are_those_of_fields_or_given() {
     assert_eq!(Renamed::load_from(&path).unwrap(), saved);
 }
 
-#[derive(SafeTensors)]
+#[derive(NamedArrays)]
 struct Nothing {
     #[safetensors(skip)]
     count: u32,

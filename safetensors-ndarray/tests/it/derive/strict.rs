@@ -3,11 +3,11 @@
 use ndarray::{Array1, Array2, ArrayD, arr0, array};
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind};
-use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
+use safetensors_ndarray::{NamedArrays, Reader};
 
 use super::{differences, file, mismatches, place};
 
-#[derive(SafeTensors, Clone, Debug, Default, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, Default, PartialEq)]
 struct Layer {
     weight: Array2<f32>,
     bias: Option<Array1<f32>>,
@@ -15,7 +15,7 @@ struct Layer {
     uses: u32,
 }
 
-#[derive(SafeTensors, Clone, Debug, Default, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, Default, PartialEq)]
 struct Model {
     mask: Array1<bool>,
     layers: Vec<Layer>,
@@ -81,6 +81,58 @@ fn everything_that_differs_is_listed_at_once() {
     assert_eq!(mismatches(&viewed.unwrap_err()), mismatches(&error));
 }
 
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
+#[safetensors(ignore_others)]
+struct Output {
+    layers: Vec<Layer>,
+    #[safetensors(rename = "grid.x")]
+    x: Array1<f32>,
+    #[safetensors(skip)]
+    mask: bool,
+}
+
+#[test]
+fn a_struct_can_ignore_arrays_that_belong_to_none_of_its_fields() {
+    let layer = Layer { weight: array![[1.0, 2.0]], bias: None, uses: 0 };
+    let output = Output { layers: vec![layer], x: array![0.5], mask: false };
+    let with = |others: &'static [&'static str]| {
+        let output = output.clone();
+        file(move |writer| {
+            output.write_to(writer).unwrap();
+            others.iter().for_each(|name| writer.add(name, &array![1_u8]).unwrap());
+            writer.metadata([("title", "wind")]);
+        })
+    };
+    let (_dir, path) = with(&["mask", "grid", "grid.y", "layer", "layers2.0", "", "a.b.c"]);
+    assert_eq!(Output::load_from(&path).unwrap(), output);
+    let mut loaded = output.clone();
+    loaded.load_into(&path).unwrap();
+    let memory = Reader::open_in_memory(&path).unwrap();
+    assert_eq!(Output::view_from(&memory).unwrap(), output);
+    // What is below the name of a field was meant for it.
+    let (_dir, path) = with(&["other", "layers.2.weight", "layers.0.scale", "grid.x.y"]);
+    let found = differences(&Output::load_from(&path).unwrap_err());
+    let expected = ["grid.x.y", "layers.0.scale", "layers.2.weight"];
+    let expected = expected.map(|name| format!("{name:?} is not needed"));
+    assert!(found.len() == 3 && expected.iter().all(|one| found.contains(one)), "{found:?}");
+}
+
+#[derive(NamedArrays, Debug)]
+struct Outer {
+    inner: Output,
+}
+
+#[test]
+fn a_struct_ignores_only_what_is_below_it() {
+    let (_dir, path) = file(|writer| {
+        writer.add("inner.grid.x", &array![0.5_f32]).unwrap();
+        writer.add("inner.other", &array![1_u8]).unwrap();
+        writer.add("outer", &array![1_u8]).unwrap();
+    });
+    let error = Outer::load_from(&path).unwrap_err();
+    assert_eq!(differences(&error), [r#""outer" is not needed"#]);
+}
+
 #[test]
 fn loading_into_a_value_compares_shapes_and_lengths() {
     let (_dir, path) = place();
@@ -115,12 +167,12 @@ fn loading_into_a_value_compares_shapes_and_lengths() {
     assert_eq!(value, before);
 }
 
-#[derive(SafeTensors, Clone, Debug, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
 struct Notes {
     notes: Vec<Note>,
 }
 
-#[derive(SafeTensors, Clone, Debug, PartialEq)]
+#[derive(NamedArrays, Clone, Debug, PartialEq)]
 struct Note {
     text: Option<String>,
 }

@@ -31,6 +31,58 @@ pub(super) struct Architecture {
     pub(super) read: fn(&mut Fields, &Sizes) -> Result<Settings>,
 }
 
+impl Architecture {
+    /// The tensor of this name in GGUF.
+    pub(super) fn part(&self, name: &str) -> Option<Part> {
+        let (module, end) = name.rsplit_once('.')?;
+        let is_bias = match end {
+            "weight" => false,
+            "bias" => true,
+            _ => return None,
+        };
+        let (layer, target, rows) = match module.strip_prefix("blk.") {
+            Some(rest) => {
+                let (number, target) = rest.split_once('.')?;
+                let layer: u32 = number.parse().ok().filter(|it: &u32| it.to_string() == number)?;
+                (Some(layer), target, self.layer)
+            }
+            None => (None, module, self.outer),
+        };
+        let row = rows.iter().find(|row| row.target == target)?;
+        (!is_bias || row.bias != Bias::Never).then_some(Part { row, layer, is_bias })
+    }
+}
+
+/// A tensor that a model has.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) row: &'static Row,
+    pub(super) layer: Option<u32>,
+    pub(super) is_bias: bool,
+}
+
+impl Part {
+    /// The name in GGUF.
+    pub(super) fn target(self) -> String {
+        let layer = self.layer.map(|layer| format!("blk.{layer}.")).unwrap_or_default();
+        format!("{layer}{}{}", self.row.target, self.end())
+    }
+
+    /// The name in transformers.
+    pub(super) fn source(self, architecture: &Architecture) -> String {
+        let Architecture { prefix, layers, classes, .. } = architecture;
+        // A class without a head has no prefix.
+        let is_base = classes.iter().any(|class| class.ends_with("Model"));
+        let prefix = if self.row.is_head || is_base { "" } else { prefix };
+        let layer = self.layer.map(|layer| format!("{layers}{layer}.")).unwrap_or_default();
+        format!("{prefix}{layer}{}{}", self.row.source, self.end())
+    }
+
+    fn end(self) -> &'static str {
+        if self.is_bias { ".bias" } else { ".weight" }
+    }
+}
+
 /// What an architecture has besides sizes.
 #[derive(Default)]
 pub(super) struct Settings {

@@ -5,6 +5,7 @@
 //! | `architecture` | the table of tensors that each architecture is described by |
 //! | `llama`, `qwen`, `gemma`, `bert` | these tables, and the settings that only they have |
 //! | `modules` | what most of these tables have |
+//! | `names` | the tables read the other way |
 //! | `fields` | `config.json`: every field must be known |
 //! | `rope` | rotary embeddings |
 //! | `arrange` | weights whose numbers or rows are changed |
@@ -22,6 +23,7 @@ mod files;
 mod gemma;
 mod llama;
 mod modules;
+mod names;
 mod pre;
 mod qwen;
 mod rope;
@@ -34,6 +36,7 @@ use std::path::{Path, PathBuf};
 use architecture::{Architecture, Settings, Sizes};
 use fields::{Fields, bad, wrong};
 use files::read_json;
+pub(super) use names::rename;
 use serde_json::Value as Json;
 pub use tensors::Notes;
 use tokenizer::Tokenizer;
@@ -54,6 +57,9 @@ static ARCHITECTURES: [&Architecture; 8] = [
     &gemma::GEMMA3,
     &bert::BERT,
 ];
+
+/// The tensor that is computed from the settings of rotary embeddings.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// A model of transformers, as GGUF describes it: its architecture, sizes and tokenizer.
 ///

@@ -1,13 +1,11 @@
 //! [`Model::writer`]: the tensors of a model under their names in GGUF.
 
-use std::fmt::Write;
-
 use safetensors_core::{TensorBuf, TensorSource};
 
-use super::Model;
-use super::architecture::{Bias, Change, Row};
+use super::architecture::{Bias, Change, Part};
 use super::arrange::{Interleaved, PlusOne};
 use super::fields::bad;
+use super::{Model, ROPE_FACTORS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::{Type, Writer};
 
@@ -24,14 +22,6 @@ pub struct Notes {
 /// The numbers that `general.file_type` has for types.
 const FILE_TYPES: [(Type, u32); 5] =
     [(Type::F32, 0), (Type::F16, 1), (Type::Q4_0, 2), (Type::Q8_0, 7), (Type::BF16, 32)];
-
-/// A tensor that the model has.
-#[derive(Clone, Copy)]
-struct Part {
-    row: &'static Row,
-    layer: Option<u32>,
-    is_bias: bool,
-}
 
 impl Model {
     /// Plans the file of this model. The tensors come with their names in transformers.
@@ -77,7 +67,7 @@ impl Model {
         if let Some(llama3) = &self.settings.llama3 {
             let factors = llama3.factors(self.sizes.head);
             let factors = TensorBuf::from_vec(vec![factors.len()], factors)?;
-            writer.add("rope_freqs.weight", Type::F32, factors)?;
+            writer.add(ROPE_FACTORS, Type::F32, factors)?;
         }
         for (key, value) in self.metadata(number) {
             writer.metadata(key, value);
@@ -114,7 +104,7 @@ impl Model {
             let problem = format!("its elements are {}, not floats", source.dtype());
             return Err(ErrorKind::NotForGguf { problem }.into());
         }
-        let target = self.target(part);
+        let target = part.target();
         let is_matrix = dims.len() > 1 && !row.is_exact;
         let row_len = source.shape().last().copied().unwrap_or(1);
         let kind = match kind {
@@ -172,26 +162,6 @@ impl Model {
         self.architecture.unused.iter().any(ends)
     }
 
-    /// The name in GGUF.
-    fn target(&self, part: Part) -> String {
-        let Part { row, layer, is_bias } = part;
-        let mut name = String::new();
-        if let Some(layer) = layer {
-            // To a string, this cannot fail.
-            let _ = write!(name, "blk.{layer}.");
-        }
-        name + row.target + if is_bias { ".bias" } else { ".weight" }
-    }
-
-    /// The name in transformers.
-    fn source(&self, part: Part) -> String {
-        let Part { row, layer, is_bias } = part;
-        let prefix = if row.is_head { "" } else { self.architecture.prefix };
-        let layer = layer.map(|layer| format!("{}{layer}.", self.architecture.layers));
-        let end = if is_bias { ".bias" } else { ".weight" };
-        format!("{prefix}{}{}{end}", layer.unwrap_or_default(), row.source)
-    }
-
     /// Fails if a tensor is missing. A program that reads the file would refuse it, or take another
     /// tensor in place of the head.
     fn check_complete(&self, writer: &Writer<'_>) -> Result<()> {
@@ -206,8 +176,9 @@ impl Model {
             let biases = if has_bias { &[false, true][..] } else { &[false] };
             biases.iter().map(move |&is_bias| Part { row, layer, is_bias })
         });
-        let missing = parts.filter(|&part| !writer.has(&self.target(part)));
-        let names: Vec<_> = missing.take(SHOWN).map(|part| self.source(part)).collect();
+        let missing = parts.filter(|&part| !writer.has(&part.target()));
+        let names: Vec<_> =
+            missing.take(SHOWN).map(|part| part.source(self.architecture)).collect();
         if names.is_empty() { Ok(()) } else { Err(ErrorKind::MissingTensors { names }.into()) }
     }
 }

@@ -149,6 +149,20 @@ impl<'a, T: Store> Folder<'a, T> {
         self.files.iter().any(|name| name.ends_with(".safetensors"))
     }
 
+    /// The only file of a format that is read, by its name, or the first part of the only split GGUF
+    /// file.
+    pub(crate) fn only_file(&self) -> Option<PathBuf> {
+        let is_first = |name: &str| match name.rsplit_once("-of-") {
+            Some((start, end)) if end.ends_with(".gguf") => start.ends_with("-00001"),
+            _ => true,
+        };
+        let mut named = self.files.iter().filter(|name| {
+            !name.starts_with('.') && is_first(name) && Format::from_name(name).is_some()
+        });
+        let only = named.next()?;
+        named.next().is_none().then(|| self.path.join(only))
+    }
+
     fn has(&self, name: &str) -> bool {
         self.files.iter().any(|file| file == name)
     }

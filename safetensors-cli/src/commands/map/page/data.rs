@@ -48,18 +48,19 @@ struct Data<'d, 'a> {
     tree: Vec<Node<'d, 'a>>,
 }
 
-/// The position in `kinds` of each type and shape.
-type Kinds<'a> = HashMap<(Kind<'a>, &'a [usize]), usize>;
+/// The position in `kinds` of each type, shape and number of parameters.
+type Kinds<'a> = HashMap<(Kind<'a>, &'a [usize], u128), usize>;
 
 /// The kinds of all tensors, and what the page says of each.
 fn kinds<'p>(page: &Page<'p>) -> (Kinds<'p>, Vec<(usize, String, u128, u128)>) {
     let (mut kinds, mut list) = (Kinds::new(), Vec::new());
     for tensor in page.tensors {
         let kind = other::kind(tensor);
-        let shape = other::shape(tensor.info(), other::stored(tensor));
-        kinds.entry((kind, shape)).or_insert_with(|| {
+        let stored = other::stored(tensor);
+        let shape = other::shape(tensor.info(), stored);
+        let one = page.parameters.totals(tensor.info(), stored);
+        kinds.entry((kind, shape, one.parameters)).or_insert_with(|| {
             let dtype = page.dtypes.keys().position(|it| *it == kind).unwrap_or_default();
-            let one = Totals::one(tensor.info(), other::stored(tensor));
             list.push((dtype, text::shape(shape), one.parameters, one.bytes));
             list.len() - 1
         });
@@ -103,7 +104,10 @@ pub(super) fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
             .groups
             .iter()
             .flat_map(|groups| {
-                groups.list.iter().map(|group| (text::name(&group.name), group.totals.bytes as f64))
+                groups
+                    .list
+                    .iter()
+                    .map(|group| (text::short(&group.name), group.totals.bytes as f64))
             })
             .collect(),
         by_module: page.is_by_module && page.groups.is_some(),
@@ -114,7 +118,7 @@ pub(super) fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
         metadata: metadata
             .iter()
             .take(MOST_ENTRIES)
-            .map(|(key, value)| (text::name(key), text::value_within(value, MOST_OF_VALUE)))
+            .map(|(key, value)| (text::short(key), text::value_within(value, MOST_OF_VALUE)))
             .collect(),
         more_metadata: metadata.len().saturating_sub(MOST_ENTRIES),
         tree: page.trees.iter().map(|tree| Node { tree, path: String::new(), shown }).collect(),
@@ -145,11 +149,12 @@ impl Serialize for Node<'_, '_> {
         let path = path_of(path, tree);
         let group = shown.groups.and_then(|groups| groups.position(&path));
         let group = group.map_or(-1, |group| group as i64);
-        let label = text::name(&tree.label);
+        let label = text::short(&tree.label);
         let mut node = serializer.serialize_seq(None)?;
         node.serialize_element(&label)?;
         let tensor = tree.kind().zip(tree.shape()).zip(tree.file_index());
-        if let Some((kind, file)) = tensor {
+        if let Some(((kind, shape), file)) = tensor {
+            let kind = (kind, shape, tree.totals().parameters);
             node.serialize_element(&shown.kinds.get(&kind).copied().unwrap_or_default())?;
             node.serialize_element(&file)?;
         } else {

@@ -25,7 +25,7 @@ use sha2::{Digest, Sha256};
 use super::groups::Groups;
 use super::{Checkpoint, Tensor, Tree, palette, text};
 use crate::input::other::Kind;
-use crate::model::totals::Totals;
+use crate::model::totals::{Parameters, Totals};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -47,6 +47,7 @@ pub(super) struct Page<'p> {
     pub(super) tensors: &'p [Tensor<'p>],
     pub(super) trees: &'p [Tree<'p>],
     pub(super) dtypes: &'p BTreeMap<Kind<'p>, Totals>,
+    pub(super) parameters: &'p Parameters<'p>,
     pub(super) groups: Option<&'p Groups>,
     /// Whether colours stand for modules at first. The reader can change that.
     pub(super) is_by_module: bool,

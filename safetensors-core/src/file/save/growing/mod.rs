@@ -17,8 +17,8 @@ mod tensors;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
 
 use crate::format::parallel::{lock, unpoisoned};
 use append::Before;
@@ -88,9 +88,15 @@ const RESERVED: u64 = 8 << 20;
 /// [`resume`](Self::resume) continues a finished file, or one that a killed run has left.
 #[derive(Debug)]
 pub struct GrowingWriter {
+    shared: Arc<Shared>,
+}
+
+/// What a writer shares with its growing tensors.
+#[derive(Debug)]
+struct Shared {
     path: PathBuf,
     options: SaveOptions,
-    sync_every: u64,
+    sync_every: AtomicU64,
     passes: Mutex<Passes>,
     tensors: Mutex<Tensors>,
     /// Locked for reading by all writing threads, and for writing by `finish`.
@@ -161,14 +167,15 @@ impl GrowingWriter {
 
     fn new(path: &Path, options: SaveOptions, writing: Writing, mut tensors: Tensors) -> Self {
         tensors.metadata.clone_from(&options.metadata);
-        Self {
+        let shared = Shared {
             path: path.into(),
             options,
-            sync_every: 0,
+            sync_every: AtomicU64::new(0),
             passes: Mutex::default(),
             tensors: Mutex::new(tensors),
             state: RwLock::new(State::Writing(Box::new(writing))),
-        }
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Calls [`sync`](Self::sync) whenever a tensor has grown by this many steps. The default, 0,
@@ -181,8 +188,8 @@ impl GrowingWriter {
     /// pass, the call waits until there are twice as many steps. Another kind of loop must call
     /// `sync` itself when a pass ends.
     #[must_use]
-    pub fn sync_every(mut self, steps: u64) -> Self {
-        self.sync_every = steps;
+    pub fn sync_every(self, steps: u64) -> Self {
+        self.shared.sync_every.store(steps, Ordering::Relaxed);
         self
     }
 
@@ -195,7 +202,7 @@ impl GrowingWriter {
     /// [`ErrorKind::Io`], [`ErrorKind::SourceLength`] or an error of the source, the file can be
     /// finished only when a tensor with this name, dtype and shape was added.
     pub fn add(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
-        self.write(name, tensor).map_err(|error| self.locate(error.in_tensor(name)))
+        self.write(name, tensor).map_err(|error| self.shared.locate(error.in_tensor(name)))
     }
 
     fn write(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
@@ -203,7 +210,7 @@ impl GrowingWriter {
         let shape = tensor.shape();
         let len = shape::byte_len(dtype, shape)?;
         check_ndim(shape.len())?;
-        self.while_writing(|Writing { body, .. }| self.write_to(body, name, tensor, len))
+        self.shared.while_writing(|Writing { body, .. }| self.write_to(body, name, tensor, len))
     }
 
     fn write_to(
@@ -215,12 +222,12 @@ impl GrowingWriter {
     ) -> Result<()> {
         let dtype = tensor.dtype();
         let shape = tensor.shape();
-        let entry = lock(&self.tensors).enter_whole(name, dtype, shape, || {
+        let entry = lock(&self.shared.tensors).enter_whole(name, dtype, shape, || {
             body.place(dtype, len).map_err(|error| ErrorKind::Io(error).into())
         })?;
         let GrowingEntry::Whole(whole) = &*entry else { return Ok(()) };
         let BodyPlace { home, start, .. } = &whole.place;
-        lock(&self.passes).add();
+        lock(&self.shared.passes).add();
         let write = || {
             if len >= RESERVED {
                 let (file, start) = body.locate(home, *start).map_err(ErrorKind::Io)?;
@@ -274,15 +281,15 @@ impl GrowingWriter {
         dtype: Dtype,
         axis: usize,
         step_shape: &[usize],
-    ) -> Result<GrowingTensor<'_>> {
+    ) -> Result<GrowingTensor> {
         let series = Series::new(name, dtype, axis, step_shape).map_err(Error::from);
         let series = series.and_then(|series| {
             check_ndim(step_shape.len() + 1)?;
-            self.while_writing(|_| self.grow_on(series))
+            self.shared.while_writing(|_| self.grow_on(series))
         });
         match series {
-            Ok(series) => Ok(GrowingTensor { writer: self, series }),
-            Err(error) => Err(self.locate(error.in_tensor(name))),
+            Ok(series) => Ok(GrowingTensor { writer: Arc::clone(&self.shared), series }),
+            Err(error) => Err(self.shared.locate(error.in_tensor(name))),
         }
     }
 
@@ -293,7 +300,7 @@ impl GrowingWriter {
         entries: impl IntoIterator<Item = (K, V)>,
     ) {
         let entries = entries.into_iter().map(|(key, value)| (key.into(), value.into()));
-        lock(&self.tensors).metadata.extend(entries);
+        lock(&self.shared.tensors).metadata.extend(entries);
     }
 
     /// Gives a tensor an [attribute](crate::header::attributes()), such as its units. The tensor
@@ -327,7 +334,7 @@ impl GrowingWriter {
         value: impl FnOnce(usize) -> Result<String>,
     ) -> Result<()> {
         let set = |_: &Writing| {
-            let mut tensors = lock(&self.tensors);
+            let mut tensors = lock(&self.shared.tensors);
             let Tensors { list, names, metadata, .. } = &mut *tensors;
             let Some(at) = names.find(tensor, |i| list[i].name()) else {
                 return Err(Error::not_found(tensor, list.iter().map(|entry| entry.name())));
@@ -339,9 +346,18 @@ impl GrowingWriter {
             metadata.insert(attribute_key(tensor, name)?, value(ndim)?);
             Ok(())
         };
-        self.while_writing(set).map_err(|error| self.locate(error.in_tensor(tensor)))
+        self.shared.while_writing(set).map_err(|error| self.shared.locate(error.in_tensor(tensor)))
     }
+}
 
+/// Other writers of the path may begin, and what still grows takes nothing more.
+impl Drop for GrowingWriter {
+    fn drop(&mut self) {
+        *unpoisoned(self.shared.state.write()) = State::Finished;
+    }
+}
+
+impl Shared {
     /// Calls a function with the files that are written to, while the file cannot be finished.
     fn while_writing<T>(&self, work: impl FnOnce(&Writing) -> Result<T>) -> Result<T> {
         match &*unpoisoned(self.state.read()) {

@@ -127,8 +127,7 @@ fn recover(
         add_file(&writer, &file, &mut growing)
             .map_err(|error| error.in_path(directory.join(file_name(number))))?;
     }
-    drop(growing);
-    let mut tensors = lock(&writer.tensors);
+    let mut tensors = lock(&writer.shared.tensors);
     let mut metadata = std::mem::take(&mut tensors.metadata);
     // A tensor with an attribute may have been added after the last sync.
     rename_attributes(&mut metadata, |name| tensors.has(name).then(|| name.to_owned()));
@@ -161,10 +160,10 @@ fn check_files(synced: &Synced, listed: &Listed) -> Result<()> {
 }
 
 /// Adds the complete tensors and the steps of a file.
-fn add_file<'w>(
-    writer: &'w GrowingWriter,
+fn add_file(
+    writer: &GrowingWriter,
     file: &SafeTensors<FileSource>,
-    growing: &mut HashMap<String, GrowingTensor<'w>>,
+    growing: &mut HashMap<String, GrowingTensor>,
 ) -> Result<()> {
     for tensor in file.tensors() {
         match Growth::of(file, &tensor)? {
@@ -180,11 +179,11 @@ fn add_file<'w>(
     Ok(())
 }
 
-fn add_steps<'w>(
-    writer: &'w GrowingWriter,
+fn add_steps(
+    writer: &GrowingWriter,
     tensor: &LazyTensor<'_, FileSource>,
     Growth { axis, kept }: Growth,
-    growing: &mut HashMap<String, GrowingTensor<'w>>,
+    growing: &mut HashMap<String, GrowingTensor>,
 ) -> Result<()> {
     let mut step_shape = tensor.shape().to_vec();
     let steps = step_shape.remove(axis);

@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+#[cfg(doc)]
 use super::GrowingWriter;
+use super::Shared;
 use super::body::{ALIGN, Body};
 use super::passes::Rank;
 use super::steps::{Layers, write_layers};
@@ -14,14 +16,15 @@ use crate::format::parallel::lock;
 use crate::format::tensor::{TensorSource, shape, write_exactly};
 
 /// A tensor of a [`GrowingWriter`] that grows along one dimension. It can be cloned and sent to
-/// other threads; all clones append to the one tensor.
+/// other threads; all clones append to the one tensor. It borrows nothing, so a struct can have it
+/// together with its writer. Once the writer is dropped, it takes no more steps.
 #[derive(Clone, Debug)]
-pub struct GrowingTensor<'w> {
-    pub(super) writer: &'w GrowingWriter,
+pub struct GrowingTensor {
+    pub(super) writer: Arc<Shared>,
     pub(super) series: Arc<Series>,
 }
 
-impl GrowingTensor<'_> {
+impl GrowingTensor {
     /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         lock(&self.series.state).steps
@@ -32,8 +35,9 @@ impl GrowingTensor<'_> {
     /// # Errors
     ///
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from the
-    /// declaration by [`grow`](GrowingWriter::grow); [`ErrorKind::Io`]; any error of the source.
-    /// With [`sync_every`](GrowingWriter::sync_every) also the failures of
+    /// declaration by [`grow`](GrowingWriter::grow); [`ErrorKind::AlreadyFinished`], also if the
+    /// writer was dropped; [`ErrorKind::Io`]; any error of the source. With
+    /// [`sync_every`](GrowingWriter::sync_every) also the failures of
     /// [`sync`](GrowingWriter::sync).
     pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::GrowingWriter;
 use super::body::ROOM;
+use super::{GrowingTensor, GrowingWriter};
 use crate::checkpoint::Checkpoint;
 use crate::file::io::SafeTensors;
 use crate::file::io::testing::{names_in, place};
@@ -73,6 +73,38 @@ fn tensors_of_all_dtypes_and_odd_lengths_are_aligned() {
     // A small file has no more header than it needs.
     assert!(archive.header().data_start() < ROOM / 2);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// A program's writer and one of its tensors, which no borrow keeps apart.
+struct Output {
+    tensor: GrowingTensor,
+    writer: GrowingWriter,
+}
+
+#[test]
+fn a_struct_can_have_a_writer_and_its_tensors_and_ends_both() {
+    let (dir, path) = place("a.safetensors");
+    let one = TensorBuf::from_vec(vec![], vec![1_u8]).unwrap();
+    let open = || {
+        let writer = create(&path).sync_every(0);
+        Output { tensor: writer.grow("x", Dtype::U8, 0, &[]).unwrap(), writer }
+    };
+    // Dropped, the writer frees the path, whatever is left of its tensors.
+    let Output { tensor, writer } = open();
+    tensor.append(&one).unwrap();
+    drop(writer);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    let error = tensor.append(&one).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::AlreadyFinished), "{error}");
+    assert_eq!((error.file(), error.tensor()), (path.to_str(), Some("x")));
+
+    let output = open();
+    output.tensor.append(&one).unwrap();
+    output.writer.finish().unwrap();
+    assert!(matches!(output.tensor.append(&one).unwrap_err().kind(), ErrorKind::AlreadyFinished));
+    assert_eq!(output.tensor.steps(), 1);
+    drop(output);
+    assert_eq!(Checkpoint::open(&path).unwrap().tensor("x").unwrap().shape(), [1]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Models of each architecture, under the names that llama.cpp reads.
 
+mod names;
 mod others;
 
 use std::collections::BTreeSet;
@@ -10,12 +11,15 @@ use safetensors_formats::{ErrorKind, TensorFile};
 
 use super::{FEED, HEAD, HIDDEN, Listed, Tiny, numbers, tensors, written};
 
-/// What a model becomes, as F32.
+/// What a model becomes, as F32. It is the same again under the names of transformers.
 fn converted(tiny: &Tiny) -> Checkpoint<TensorFile> {
     let dir = tempfile::tempdir().unwrap();
     let (writer, notes) = tiny.plan(dir.path(), Type::F32).unwrap();
     assert!(notes.left_out.is_empty() && notes.not_quantised.is_empty(), "{notes:?}");
-    written(&writer, &dir.path().join("a.gguf"))
+    let path = dir.path().join("a.gguf");
+    let read = written(&writer, &path);
+    names::assert_same_again(&path, tiny);
+    read
 }
 
 fn assert_names(read: &Checkpoint<TensorFile>, outer: &[&str], layer: &[&str]) {
@@ -157,7 +161,7 @@ fn tensors_that_do_not_belong_are_errors() {
     ] {
         let error = plan(&|tensors| tensors.push((name.into(), vec![1])));
         let expected = format!(
-            "tensor {name:?}: it is no tensor of the architecture llama that GGUF has a name for"
+            "tensor {name:?}: it is no tensor of the architecture llama that is known here"
         );
         assert_eq!(error, expected);
     }

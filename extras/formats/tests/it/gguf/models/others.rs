@@ -4,6 +4,7 @@ use safetensors_formats::gguf::Type;
 use serde_json::json;
 
 use super::super::{FEED, HEAD, HIDDEN, Tiny, VOCABULARY, attention_and_mlp, numbers, written};
+use super::names::assert_names_again;
 use super::{ATTENTION_AND_MLP, assert_metadata, assert_names, converted, values};
 
 #[test]
@@ -185,6 +186,10 @@ fn bert_keeps_small_embeddings_exact() {
             assert_eq!(kind, expected, "{name}");
         }
         let read = written(&writer, &dir.path().join("a.gguf"));
+        let again = tiny.tensors.iter().filter(|(name, _)| !name.contains("pooler"));
+        let again = again.map(|(name, _)| name.strip_prefix(prefix).unwrap());
+        let again = again.map(|name| name.replace("gamma", "weight").replace("beta", "bias"));
+        assert_names_again(&dir.path().join("a.gguf"), again.collect());
         let pair = |name: &str| ["weight", "bias"].map(|end| format!("{name}.{end}"));
         let modules = [
             "attn_q",

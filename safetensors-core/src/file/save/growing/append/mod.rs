@@ -52,7 +52,7 @@ impl GrowingWriter {
 
     /// Lets a tensor grow: one of the file that is appended to, or a new one.
     pub(super) fn grow_on(&self, mut series: Series) -> Result<Arc<Series>> {
-        let mut tensors = lock(&self.tensors);
+        let mut tensors = lock(&self.shared.tensors);
         let Tensors { list, names, .. } = &mut *tensors;
         let found = names.find(&series.name, |i| list[i].name());
         if let Some(entry) = found.and_then(|i| list.get_mut(i))

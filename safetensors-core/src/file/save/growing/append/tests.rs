@@ -36,7 +36,7 @@ fn append(writer: &GrowingWriter, tensors: &[Grown], steps: Range<usize>) -> Res
         .enumerate()
         .map(|(i, t)| writer.grow(&i.to_string(), t.dtype, t.axis, &t.step_shape))
         .collect::<Result<Vec<_>>>()?;
-    let name = format!("whole {}", lock(&writer.tensors).list.len());
+    let name = format!("whole {}", lock(&writer.shared.tensors).list.len());
     writer.add(&name, &TensorView::from_slice(&[3], &[steps.start as u8; 3])?)?;
     for step in steps {
         for (tensor, growing) in tensors.iter().zip(&growing).filter(|(t, _)| step < t.steps) {
@@ -157,6 +157,7 @@ fn appending_writes_the_new_steps_only() {
     {
         use std::os::unix::fs::MetadataExt;
         writer
+            .shared
             .while_writing(|writing| {
                 let written = writing.body.file().metadata().unwrap().blocks() * 512;
                 assert!(written <= 1 << 20, "{written}");

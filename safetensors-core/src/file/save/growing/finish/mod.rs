@@ -85,14 +85,14 @@ impl GrowingWriter {
     /// Like [`finish`](Self::finish), but no other writer can begin. Returns `None` if the file was
     /// finished before.
     pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
-        let durable = self.options.durable;
-        let mut state = unpoisoned(self.state.write());
+        let durable = self.shared.options.durable;
+        let mut state = unpoisoned(self.shared.state.write());
         let placed = match &mut *state {
             State::Writing(writing) => self.put_in_place(writing),
             State::Placed(synced) => synced.sync_name(durable),
             State::Finished => return Ok(None),
         };
-        let placed = placed.map_err(|error| self.locate(error));
+        let placed = placed.map_err(|error| self.shared.locate(error));
         if placed.as_ref().err().is_none_or(is_in_place) {
             *state = match mem::take(&mut *state) {
                 State::Writing(writing) => State::Placed(writing.into_synced()),
@@ -114,23 +114,23 @@ impl GrowingWriter {
         let synced = unpoisoned(synced.get_mut());
         body.flush().map_err(ErrorKind::Io)?;
         let mut metadata = match before {
-            Some(before) => before.refresh(&self.path)?,
+            Some(before) => before.refresh(&self.shared.path)?,
             None => Metadata::new(),
         };
-        let digests = self.options.digests || metadata.contains_key(hash::KEY);
-        let Tensors { list, metadata: new, .. } = &*lock(&self.tensors);
+        let digests = self.shared.options.digests || metadata.contains_key(hash::KEY);
+        let Tensors { list, metadata: new, .. } = &*lock(&self.shared.tensors);
         metadata.extend(new.clone());
         let options = SaveOptions {
             metadata,
             digests,
             order: Order::Given,
             tied: None,
-            ..self.options.clone()
+            ..self.shared.options.clone()
         };
         let parts = list.iter().map(|entry| FinishedTensor::of(entry));
         let mut parts = parts.collect::<Result<Vec<_>>>()?;
         parts.sort_by_key(FinishedTensor::rank);
-        let assembly = Assembly { path: &self.path, body, before: before.as_ref(), parts };
+        let assembly = Assembly { path: &self.shared.path, body, before: before.as_ref(), parts };
         let mut moved = assembly.put(&options)?;
         drop(assembly);
         synced.mark_finishing(options.durable)?;

@@ -18,7 +18,7 @@ use super::series::{Series, SeriesState};
 use super::synced::{
     Growth, Listed, MARK, file_name, incomplete_directory, list, mark, synced_directory,
 };
-use super::{GrowingEntry, GrowingWriter, Whole, Writing};
+use super::{GrowingEntry, GrowingWriter, Shared, Whole, Writing};
 use crate::file::io::failpoint;
 use crate::file::io::hidden::directory;
 use crate::file::io::lock::GrowingLock;
@@ -72,9 +72,13 @@ impl GrowingWriter {
     /// [`ErrorKind::AlreadyFinished`]; [`ErrorKind::Io`]. Earlier files stay. The next sync writes
     /// the steps that this one did not.
     pub fn sync(&self) -> Result<()> {
-        self.while_writing(|writing| self.sync_files(writing)).map_err(|error| self.locate(error))
+        let Self { shared } = self;
+        let synced = shared.while_writing(|writing| shared.sync_files(writing));
+        synced.map_err(|error| shared.locate(error))
     }
+}
 
+impl Shared {
     fn sync_files(&self, writing: &Writing) -> Result<()> {
         let mut synced = lock(&writing.synced);
         let (entries, mut metadata) = {
@@ -119,11 +123,12 @@ impl GrowingWriter {
 
     /// Syncs if a pass ends before the next step of this tensor, and there are enough new steps.
     pub(super) fn sync_if_due(&self, series: &Series, writing: &Writing) -> Result<()> {
-        if self.sync_every == 0 {
+        let sync_every = self.sync_every.load(Ordering::Relaxed);
+        if sync_every == 0 {
             return Ok(());
         }
         let next = lock(&series.state).rank;
-        let is_due = lock(&self.passes).is_due(next, self.sync_every);
+        let is_due = lock(&self.passes).is_due(next, sync_every);
         if is_due { self.sync_files(writing) } else { Ok(()) }
     }
 }

@@ -1,4 +1,12 @@
 //! `safetensors verify`: checks whether files and checkpoints are sound.
+//!
+//! | file | content |
+//! |---|---|
+//! | `fault` | one reason why something is not sound, with its kind for programs |
+//! | `finite` | NaN and infinity in values |
+
+mod fault;
+mod finite;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,16 +14,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use safetensors_core::audit::Severity;
-use safetensors_core::digest::{self, DigestOptions};
+use safetensors_core::digest::{self, DigestOptions, VerifiedFile};
 use safetensors_core::framework::{Quoted, default_threads, in_order};
 use serde::Serialize;
 
+use self::fault::Fault;
 use super::{Run, sign};
 use crate::commands;
 use crate::input::kind::{Expected, Judge};
-use crate::input::other;
-use crate::input::targets::{self, Target};
-use crate::input::{Checkpoint, Opening, delta};
+use crate::input::targets::{self, Target, Targets};
+use crate::input::{self, Checkpoint, Opening, delta, other};
 use crate::model::epochs::{self, Epoch};
 use crate::model::totals::Totals;
 use crate::terminal::colour::{Colour, paint};
@@ -28,11 +36,11 @@ use crate::terminal::{json, text};
 ///
 /// The header of each file is checked: its length, its JSON, each tensor's dtype,
 /// shape and offsets, and whether the file has the length that they ask for. An index
-/// must map every tensor to a file that has it. Values are read only with --digests,
-/// because the format allows any value.
+/// must map every tensor to a file that has it. Values are read only with --digests and
+/// --finite, because the format allows any value.
 ///
-/// Each sound file or checkpoint gets one line on standard output, each other one a
-/// line on standard error. A file of PyTorch, GGUF or NumPy is an error, unless its name or
+/// Each sound file or checkpoint gets one line on standard output. Each fault gets a line on
+/// standard error, also where several shards of a checkpoint have one. A file of PyTorch, GGUF or NumPy is an error, unless its name or
 /// --format says that it is one. Then its structure and the places of tensors are checked,
 /// and with --digests the checksums of an archive. A file of two formats is an error. Of a
 /// delta, the index and the files are checked, and with --digests every compressed
@@ -72,13 +80,22 @@ pub(crate) struct Args {
     /// warning names booleans that are neither 0 nor 1
     #[arg(long)]
     digests: bool,
+    /// Read all data, and fail if a float is NaN or infinite
+    ///
+    /// Quantised weights are checked as the numbers that they stand for. The error names the
+    /// tensor and the first of these values
+    #[arg(long)]
+    finite: bool,
+    /// Accepted as by other commands: directories are always searched
+    #[arg(short = 'r', long = "recursive")]
+    _searches: bool,
     /// Print nothing but errors and warnings
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
     /// Print the outcome as one JSON document
     ///
-    /// Its keys are checked, sound, warnings and results. A result has an error, a text or null,
-    /// and a list of warnings. With --strict, that list has the departures, too. With --signature,
+    /// Its keys are checked, sound, failed, warnings, other_files, total and results. A result has
+    /// faults, each with a kind such as missing or truncated, and warnings. With --strict, that list has the departures, too. With --signature,
     /// the keys are verified, error, signer, and lists of the files that differ, among others
     #[arg(long)]
     json: bool,
@@ -90,7 +107,8 @@ const EXAMPLES: &str = "\
 Examples:
   safetensors verify model.safetensors
   safetensors verify --strict ~/models
-  safetensors verify --json models/ | jq '.results[] | select(.sound|not).path'
+  safetensors verify --finite --quiet run/ || echo 'the training has diverged'
+  safetensors verify --json models/ | jq '.results[].faults[] | .kind, .file'
   safetensors verify --quiet model.safetensors.index.json && echo sound
   safetensors verify model/ --signature model/model.sig --key key.pub
 
@@ -101,7 +119,9 @@ Exit codes: 0 all is sound, or as it was signed, 1 something is not, 2 wrong usa
 struct Outcome {
     path: String,
     sound: bool,
+    /// The text of the first fault.
     error: Option<String>,
+    faults: Vec<Fault>,
     warnings: Vec<String>,
     files: usize,
     digests: usize,
@@ -121,7 +141,11 @@ struct Outcome {
 struct Document<'a> {
     checked: usize,
     sound: usize,
+    failed: usize,
     warnings: usize,
+    /// The files of other formats that were found and not checked.
+    other_files: usize,
+    total: Totals,
     results: &'a [Outcome],
 }
 
@@ -136,8 +160,9 @@ impl Run for Args {
             return sign::verify(&self.signature, file, &self.paths, shown, out);
         }
         let mut outcomes = Vec::new();
-        let targets = targets::of(&self.paths);
-        let progress = if self.digests { Progress::bytes(0) } else { Progress::hidden() };
+        let Targets { targets, others } = targets::search(&self.paths);
+        let progress =
+            if self.digests || self.finite { Progress::bytes(0) } else { Progress::hidden() };
         // Files are already checked in parallel, so each check gets a share of the threads.
         let threads = (default_threads() / targets.len().max(1)).max(1);
         in_order(
@@ -161,14 +186,21 @@ impl Run for Args {
             outcomes.push(outcome);
         }
         let sound = outcomes.iter().filter(|outcome| outcome.sound).count();
-        let warnings = outcomes.iter().map(|outcome| outcome.warnings.len()).sum();
-        let document = Document { checked: outcomes.len(), sound, warnings, results: &outcomes };
+        let document = Document {
+            checked: outcomes.len(),
+            sound,
+            failed: outcomes.len() - sound,
+            warnings: outcomes.iter().map(|outcome| outcome.warnings.len()).sum(),
+            other_files: others.len(),
+            total: outcomes.iter().map(|outcome| outcome.totals).sum(),
+            results: &outcomes,
+        };
         if self.json {
             json::write(&document, out)?;
-        } else if document.checked > 1 && !self.quiet {
-            document.summarise(out)?;
+        } else if !self.quiet {
+            document.summarise(&others, out)?;
         }
-        Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if document.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
@@ -183,61 +215,125 @@ fn epochs(paths: &[PathBuf], targets: &[Target], strict: bool) -> Vec<Outcome> {
     epochs.into_values().map(|epoch| Outcome::of_epoch(epoch, strict)).collect()
 }
 
-/// Checks one file or checkpoint. Opening it checks every rule of the format. The audit adds the
-/// warnings. `None` if the file was found, and has been removed since.
+/// Checks one file or checkpoint. `None` if the file was found, and has been removed since.
 fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Option<Outcome> {
     let mut outcome = Outcome::new(target);
-    let mut look = || -> anyhow::Result<()> {
-        let judge = args.format.map_or(Judge::ByName, Judge::As);
-        let checkpoint = match target.open_with(Opening { judge, ..Opening::default() }) {
-            Err(error) if delta::is_delta(&error) => {
-                return check_delta(target, args, &mut outcome);
-            }
-            opened => opened?,
-        };
-        outcome.totals = Totals::of(checkpoint.tensors());
-        outcome.files = checkpoint.files().len();
-        if check_other(&checkpoint, args, &mut outcome)? {
-            return Ok(());
-        }
-        // Digests and layouts are those of files, also where the tensors of these are parts.
-        let parts = target.parts(&checkpoint)?;
-        let opened = Target::stored(&checkpoint, &parts);
-        outcome.files = opened.iter().map(|opened| opened.files().len()).sum();
-        let mut findings = Vec::new();
-        for opened in opened {
-            for file in opened.files() {
-                judge.judge(file.path(), None)?;
-                outcome.warnings.extend(judge.misnamed(file.path()));
-                other::refuse_polyglot(file.safetensors().source(), file.path())?;
-            }
-            findings.extend(opened.audit()?);
-        }
-        if args.digests {
-            findings.extend(checkpoint.audit_values()?);
-        }
-        let told = findings
-            .into_iter()
-            .filter(|finding| args.strict || finding.severity() == Severity::Warning);
-        outcome.warnings.extend(told.map(|finding| finding.to_string()));
-        if args.digests {
-            let options = DigestOptions::new().threads(threads).progress(progress.uncounted());
-            opened.iter().try_for_each(|opened| compare(opened, &options, &mut outcome))?;
-        }
-        Ok(())
-    };
-    match look() {
+    match look(target, args, threads, progress, &mut outcome) {
         Err(error) if target.is_beside(&error) => outcome.warnings.push(format!(
             "{}: has parts of tensors that the checkpoint of this directory does not name",
             text::printable(&outcome.path)
         )),
-        looked => outcome.error = looked.err().map(|error| format!("{error:#}")),
+        Err(error) => {
+            outcome.faults.extend(target.faults(error).into_iter().map(Fault::from));
+            if args.digests || args.finite {
+                check_shards(target, args, threads, progress, &mut outcome);
+            }
+        }
+        Ok(()) => {}
     }
-    if outcome.error.is_some() && target.is_gone() {
+    if !outcome.faults.is_empty() && target.is_gone() {
         return None;
     }
-    outcome.sound = outcome.error.is_none() && (outcome.warnings.is_empty() || !args.strict);
-    Some(outcome)
+    Some(outcome.judged(args.strict))
+}
+
+/// Checks the values of the shards that open where their index does not.
+fn check_shards(
+    target: &Target,
+    args: &Args,
+    threads: usize,
+    progress: &Progress,
+    outcome: &mut Outcome,
+) {
+    for shard in target.shards() {
+        let mut of_shard = Outcome::default();
+        let opened = look(&shard, args, threads, progress, &mut of_shard);
+        of_shard.faults.extend(opened.err().map(Fault::from));
+        let is_known = |fault: &Fault| outcome.faults.iter().any(|it| it.file == fault.file);
+        of_shard.faults.retain(|fault| !is_known(fault));
+        outcome.faults.append(&mut of_shard.faults);
+    }
+}
+
+/// Opening the checkpoint checks every rule of the format. The audit adds the warnings.
+fn look(
+    target: &Target,
+    args: &Args,
+    threads: usize,
+    progress: &Progress,
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
+    let judge = args.format.map_or(Judge::ByName, Judge::As);
+    let opening = Opening { judge, dequantize: args.finite, ..Opening::default() };
+    let checkpoint = match target.open_with(opening) {
+        Err(error) if delta::is_delta(&error) => return check_delta(target, args, outcome),
+        opened => opened?,
+    };
+    outcome.totals = Totals::of(checkpoint.tensors());
+    outcome.files = checkpoint.files().len();
+    if !check_other(&checkpoint, args, outcome)? {
+        check_files(target, &checkpoint, args, threads, progress, outcome)?;
+    }
+    if args.digests {
+        outcome.warnings.extend(checkpoint.audit_values()?.iter().map(ToString::to_string));
+    }
+    if args.finite {
+        outcome.faults.extend(finite::faults(&input::numbers(checkpoint)?, threads, progress));
+    }
+    Ok(())
+}
+
+/// Checks safetensors files.
+fn check_files(
+    target: &Target,
+    checkpoint: &Checkpoint,
+    args: &Args,
+    threads: usize,
+    progress: &Progress,
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
+    let judge = args.format.map_or(Judge::ByName, Judge::As);
+    // Digests and layouts are those of files, also where the tensors of these are parts.
+    let parts = target.parts(checkpoint)?;
+    let opened = Target::stored(checkpoint, &parts);
+    outcome.files = opened.iter().map(|opened| opened.files().len()).sum();
+    let mut unrecorded = 0;
+    for opened in opened {
+        for file in opened.files() {
+            let (path, source) = (file.path(), file.safetensors().source());
+            let judged = judge.judge(path, None);
+            let judged = judged.and_then(|()| other::refuse_polyglot(source, path));
+            outcome.faults.extend(judged.err().map(Fault::from));
+            outcome.warnings.extend(judge.misnamed(path));
+        }
+        let told = opened.audit()?;
+        let told = told.iter().filter(|it| args.strict || it.severity() == Severity::Warning);
+        outcome.warnings.extend(told.map(ToString::to_string));
+        if args.digests {
+            let options = DigestOptions::new().threads(threads).progress(progress.uncounted());
+            let (verified, faults) = digest::verify_all(opened, &options)?;
+            outcome.faults.extend(faults.into_iter().map(anyhow::Error::from).map(Fault::from));
+            outcome.digests += verified.iter().map(recorded).sum::<usize>();
+            // A file without tensors, such as a scheduler's, has nothing to record.
+            let has_none = |it: &&VerifiedFile<'_>| recorded(it) == 0 && !it.unrecorded.is_empty();
+            unrecorded += verified.iter().filter(has_none).count();
+        }
+    }
+    let path = text::printable(&outcome.path).to_string();
+    let record = "`safetensors digest --record` writes them";
+    match (outcome.files - unrecorded, outcome.files) {
+        _ if unrecorded == 0 => {}
+        (_, 1) => outcome.warnings.push(format!("{path}: records no digests; {record}")),
+        (some, all) => {
+            outcome.warnings.push(format!("{path}: {some} of {all} files record digests; {record}"))
+        }
+    }
+    Ok(())
+}
+
+/// The number of digests of a file that are right.
+fn recorded(file: &VerifiedFile<'_>) -> usize {
+    file.checked.len() + usize::from(file.sha256.is_some())
 }
 
 /// Checks a delta, which opening does but for the compressed differences.
@@ -251,26 +347,6 @@ fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::R
     outcome.summary = Some(commands::delta::summary(&delta));
     if args.digests {
         delta.verify()?;
-    }
-    Ok(())
-}
-
-/// Compares files with the digests that they record.
-fn compare(
-    opened: &Checkpoint,
-    options: &DigestOptions,
-    outcome: &mut Outcome,
-) -> anyhow::Result<()> {
-    for file in digest::verify(opened, options)? {
-        outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
-        // A file without tensors, such as a scheduler's, has nothing to record.
-        let has_tensors = !file.unrecorded.is_empty();
-        if file.checked.is_empty() && file.sha256.is_none() && has_tensors {
-            let path = text::path(file.file);
-            outcome.warnings.push(format!(
-                "{path}: records no digests; `safetensors digest --record` writes them"
-            ));
-        }
     }
     Ok(())
 }
@@ -293,11 +369,8 @@ fn check_other(
             format!("{path}: tensor {} is {kind}, which cannot be read", Quoted(name))
         }));
         if args.digests {
-            outcome.checksums += file.verify_checksums().map_err(other::unopened)?;
+            outcome.checksums += file.verify_checksums()?;
         }
-    }
-    if args.digests {
-        outcome.warnings.extend(checkpoint.audit_values()?.iter().map(ToString::to_string));
     }
     Ok(outcome.format.is_some())
 }
@@ -317,17 +390,24 @@ impl Outcome {
             Some(problem) if epoch.is_link() => {
                 outcome.warnings.push(format!("{shown}: {problem}"))
             }
-            Some(problem) => {
-                outcome.error = Some(format!("{shown}: this epoch is not complete: {problem}"))
-            }
+            Some(problem) => outcome.faults.push(Fault::new(
+                "incomplete",
+                format!("{shown}: this epoch is not complete: {problem}"),
+            )),
             None => {
                 let files = text::counted(epoch.files.len() as u64, "file");
                 outcome.summary = Some(format!("complete, {files} as in its manifest"));
             }
         }
         outcome.files = epoch.files.len();
-        outcome.sound = outcome.error.is_none() && (outcome.warnings.is_empty() || !strict);
-        outcome
+        outcome.judged(strict)
+    }
+
+    /// Says whether it is sound.
+    fn judged(mut self, strict: bool) -> Self {
+        self.error = self.faults.first().map(|fault| fault.error.clone());
+        self.sound = self.error.is_none() && (self.warnings.is_empty() || !strict);
+        self
     }
 
     /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
@@ -342,7 +422,7 @@ impl Outcome {
         }
         // Standard error is not buffered. Its lines must not overtake those of earlier paths.
         out.flush()?;
-        self.error.iter().for_each(report);
+        self.faults.iter().for_each(|fault| report(&fault.error));
         self.warnings
             .iter()
             .for_each(|warning| if args.strict { report(warning) } else { warn(warning) });
@@ -379,21 +459,27 @@ impl Outcome {
 }
 
 impl Document<'_> {
-    fn summarise(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let totals: Totals = self.results.iter().map(|outcome| outcome.totals).sum();
-        let warnings = match self.warnings {
-            0 => String::new(),
-            some => format!(", {}", text::counted(some as u64, "warning")),
-        };
-        let not_sound = match self.checked - self.sound {
-            0 => String::new(),
-            some => format!(", {} not", text::count(some as u64)),
-        };
-        let (checked, sound) = (text::count(self.checked as u64), text::count(self.sound as u64));
-        Ok(writeln!(
-            out,
-            "\n{checked} checked: {sound} sound{not_sound}{warnings}; {}",
-            text::size(totals.bytes)
-        )?)
+    /// Prints a last line if there is more than one outcome, and how many `others` are not checked.
+    fn summarise(&self, others: &[PathBuf], out: &mut impl Write) -> anyhow::Result<()> {
+        if self.checked > 1 {
+            let warnings = match self.warnings {
+                0 => String::new(),
+                some => format!(", {}", text::counted(some as u64, "warning")),
+            };
+            let failed = match self.failed {
+                0 => String::new(),
+                some => format!(", {} failed", text::count(some as u64)),
+            };
+            let checked = text::count(self.checked as u64);
+            let sound = text::count(self.sound as u64);
+            let size = text::size(self.total.bytes);
+            writeln!(out, "\n{checked} checked: {sound} ok{failed}{warnings}; {size}")?;
+        }
+        if !others.is_empty() {
+            let count = text::counted(others.len() as u64, "other file");
+            let names = text::some(others.iter().map(|path| path.to_string_lossy()));
+            writeln!(out, "{count} not checked; name one to check it: {names}")?;
+        }
+        Ok(())
     }
 }

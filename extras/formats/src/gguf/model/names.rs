@@ -1,0 +1,153 @@
+//! [`Options::transformers_names`]: the tables of architectures, read from GGUF to transformers.
+
+use safetensors_core::{Dtype, Metadata, shape};
+
+use super::architecture::{Architecture, Change, Part};
+use super::fields::bad;
+use super::{ARCHITECTURES, ROPE_FACTORS};
+use crate::Options;
+use crate::error::{Quoted, Result};
+use crate::options::Names;
+use crate::tensor_file::{Data, Reason, Stored, Tensor, Undo};
+
+/// The key that names the architecture.
+const ARCHITECTURE: &str = "general.architecture";
+
+/// The most bytes of a head, which is read as one. Those of the largest models have 8 MiB.
+const MOST: u64 = 16 << 20;
+
+impl Options {
+    /// Gives the tensors of a GGUF file the names that transformers has for them, and puts their
+    /// numbers back: the rows of Llama's queries and keys, and the norms of Gemma. The architecture
+    /// is in the metadata of the file, which has been opened before; the architectures are those of
+    /// [`Model`](crate::gguf::Model).
+    ///
+    /// `rope_freqs.weight` is not listed, because transformers computes it from `config.json`.
+    /// Another tensor without such a name keeps its own, and to read it is
+    /// [`ErrorKind::NoGgufName`](crate::ErrorKind::NoGgufName).
+    ///
+    /// ```no_run
+    /// use safetensors_formats::Options;
+    ///
+    /// let stored = safetensors_formats::open("llama.gguf", &Options::new())?;
+    /// let options = Options::new().dequantize(true).transformers_names(stored.metadata())?;
+    /// let checkpoint = safetensors_formats::open("llama.gguf", &options)?;
+    /// let queries = checkpoint.tensor("model.layers.0.self_attn.q_proj.weight")?.read()?;
+    /// # Ok::<(), safetensors_formats::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadModel`](crate::ErrorKind::BadModel) for metadata without an architecture, or
+    /// with one that is not known.
+    pub fn transformers_names(mut self, metadata: &Metadata) -> Result<Self> {
+        let name = metadata.get(ARCHITECTURE).map_or("", String::as_str);
+        let architecture = find(name).ok_or_else(|| {
+            let mut known: Vec<_> = ARCHITECTURES.iter().map(|it| it.name).collect();
+            known.dedup();
+            let known = known.join(", ");
+            bad(format!("{ARCHITECTURE} should be one of {known}, found {}", Quoted(name)))
+        })?;
+        let name = architecture.name;
+        let heads = |key: &str| metadata.get(&format!("{name}.attention.{key}"))?.parse().ok();
+        let queries = heads("head_count");
+        self.names =
+            Some(Names { architecture: name, queries, keys: heads("head_count_kv").or(queries) });
+        Ok(self)
+    }
+}
+
+/// The first architecture of a name in GGUF. All that have it have the same tensors.
+fn find(name: &str) -> Option<&'static Architecture> {
+    ARCHITECTURES.into_iter().find(|architecture| architecture.name == name)
+}
+
+/// Gives the tensors of a file these names.
+pub(crate) fn rename(tensors: &mut Vec<Tensor>, names: &Names) -> Result<()> {
+    let Some(architecture) = find(names.architecture) else { return Ok(()) };
+    tensors.retain(|tensor| tensor.name != ROPE_FACTORS);
+    for tensor in tensors {
+        let Some(part) = architecture.part(&tensor.name) else {
+            refuse(tensor, architecture.name);
+            continue;
+        };
+        if !matches!(tensor.data, Data::Refused(_))
+            && let Some(undo) =
+                undo(tensor, part, names).map_err(|error| error.in_tensor(&tensor.name))?
+        {
+            let data = std::mem::replace(&mut tensor.data, Data::Refused(Reason::NoName("")));
+            tensor.data = Data::Undone { data: Box::new(data), undo };
+        }
+        tensor.name = part.source(architecture);
+    }
+    Ok(())
+}
+
+/// Lists a tensor as one that cannot be read.
+fn refuse(tensor: &mut Tensor, architecture: &'static str) {
+    let Tensor { dtype, shape, .. } = tensor;
+    let stored = tensor.stored.take().unwrap_or_else(|| Stored {
+        type_name: dtype.to_string(),
+        shape: shape.clone(),
+        byte_len: shape::byte_len(*dtype, shape).unwrap_or(u64::MAX),
+        is_readable: false,
+        is_quantised: false,
+    });
+    tensor.stored = Some(Stored { is_readable: false, is_quantised: false, ..stored });
+    tensor.data = Data::Refused(Reason::NoName(architecture));
+}
+
+/// How the numbers of a tensor are put back; `None` if they are as the model has them.
+fn undo(tensor: &Tensor, part: Part, names: &Names) -> Result<Option<Undo>> {
+    let heads = match part.row.change {
+        Change::Nothing => return Ok(None),
+        Change::AddOne if tensor.dtype == Dtype::F32 => return Ok(Some(Undo::PlusOne)),
+        Change::AddOne => return Err(bad(format!("it should be F32, found {}", tensor.dtype))),
+        Change::InterleaveQueries => names.queries,
+        Change::InterleaveKeys => names.keys,
+    };
+    let Some((&rows, columns)) = tensor.shape.split_first() else {
+        return Err(bad("it has no rows".into()));
+    };
+    let row = shape::byte_len(tensor.dtype, columns)?;
+    let heads: usize = heads.unwrap_or(0);
+    let Some(of_head) = rows.checked_div(heads).filter(|it| it * heads == rows && it % 2 == 0)
+    else {
+        return Err(bad(format!(
+            "its {rows} rows are no heads with halves, of which there are {heads}"
+        )));
+    };
+    match row.checked_mul(of_head as u64) {
+        // Without bytes, nothing is read.
+        Some(0) => Ok(None),
+        Some(bytes) if bytes <= MOST => {
+            Ok(Some(Undo::Interleaved { row: row as usize, rows: of_head }))
+        }
+        _ => Err(bad(format!("a head has more than {MOST} bytes"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::architecture::Row;
+    use super::*;
+
+    #[test]
+    fn a_name_in_gguf_is_one_tensor_of_an_architecture() {
+        for architecture in ARCHITECTURES {
+            let same = find(architecture.name).unwrap();
+            for (rows, others) in
+                [(architecture.outer, same.outer), (architecture.layer, same.layer)]
+            {
+                let names = |rows: &[Row]| {
+                    rows.iter().map(|row| (row.target, row.source)).collect::<Vec<_>>()
+                };
+                assert_eq!(names(rows), names(others), "{}", architecture.name);
+                let targets: HashSet<_> = rows.iter().map(|row| row.target).collect();
+                assert_eq!(targets.len(), rows.len(), "{}", architecture.name);
+            }
+        }
+    }
+}

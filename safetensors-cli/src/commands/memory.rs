@@ -1,0 +1,169 @@
+//! `safetensors memory`: the memory that a checkpoint takes once it is loaded.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use safetensors_core::Dtype;
+
+use super::Run;
+use crate::input::other;
+use crate::input::{self, Checkpoint, Input};
+use crate::model::config::ModelConfig;
+use crate::model::totals::Parameters;
+use crate::terminal::stdout::Out;
+use crate::terminal::table::Column;
+use crate::terminal::{table, text};
+
+/// Show the memory that the weights take as each dtype, and whether this machine has it free.
+///
+/// The first row is for weights as they are stored, quantised ones included. In the other rows all
+/// floats and quantised weights have the dtype, and integers stay. --length adds the cache of keys
+/// and values. Activations are not counted. Only headers are read.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Add the KV cache for a text of this many tokens, by the config.json beside PATH
+    ///
+    /// It has 32 bits a number if all floats are F32, and 16 otherwise
+    #[arg(long, value_name = "TOKENS")]
+    length: Option<u64>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors memory llama/
+  safetensors memory llama/ --length 8192
+  safetensors memory hf://owner/name --length 32768
+
+Exit codes: 0 shown, 1 PATH cannot be read, or config.json lacks what --length needs,
+2 wrong usage.";
+
+/// The dtypes of a load.
+const LOADED: [(&str, Dtype); 3] =
+    [("F32", Dtype::F32), ("BF16, F16", Dtype::BF16), ("8 bits", Dtype::F8_E4M3)];
+
+impl Run for Args {
+    fn is_paged(&self) -> bool {
+        true
+    }
+
+    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        let checkpoint = self.input.open()?;
+        let cached = self.length.map(|tokens| cached_numbers(&checkpoint, tokens)).transpose()?;
+        let free = free_memory();
+        let mut columns =
+            vec![Column::word("loaded as").rank(0), Column::number("weights").rank(2)];
+        columns.extend(cached.map(|_| Column::number("KV cache").rank(4)));
+        columns.extend(cached.map(|_| Column::number("total").rank(1)));
+        columns.extend(free.map(|_| Column::word("fits").rank(3)));
+        let weights = input::quantized_weights(&checkpoint);
+        let parameters = Parameters::new(&weights);
+        let mut floats = checkpoint.tensors().map(|it| it.dtype()).filter(|it| it.is_float());
+        let is_single = floats.all(|dtype| matches!(dtype, Dtype::F32 | Dtype::F64));
+        let stored: u128 = checkpoint.tensors().map(|it| u128::from(other::byte_len(&it))).sum();
+        let mut rows = vec![("stored", stored, is_single)];
+        rows.extend(LOADED.map(|(title, dtype)| {
+            (title, loaded(&checkpoint, &parameters, dtype), dtype == Dtype::F32)
+        }));
+        table::write(&columns, out, |table| {
+            for &(title, weights, is_single) in &rows {
+                let each = if is_single { 4 } else { 2 };
+                let cache = u128::from(cached.unwrap_or(0)) * each;
+                let mut cells = vec![title.to_owned(), text::size(weights)];
+                cells.extend(cached.map(|_| text::size(cache)));
+                cells.extend(cached.map(|_| text::size(weights + cache)));
+                cells.extend(free.map(|free| match (weights + cache).checked_sub(free.into()) {
+                    None | Some(0) => "yes".to_owned(),
+                    Some(more) => format!("no, {} more", text::size(more)),
+                }));
+                table.row(cells);
+            }
+        })?;
+        match free {
+            Some(free) => writeln!(out, "\n{} of memory are free here", text::size(free))?,
+            None => writeln!(out, "\nthe free memory of this machine is not known")?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
+    let config = ModelConfig::beside(checkpoint)?.ok_or_else(|| {
+        anyhow::anyhow!("there is no config.json beside the checkpoint, which --length needs")
+    })?;
+    config.cached_numbers(tokens).ok_or_else(|| {
+        anyhow::anyhow!(
+            "config.json lacks num_hidden_layers, num_attention_heads or hidden_size, which --length \
+             needs"
+        )
+    })
+}
+
+/// The bytes of all tensors, with this dtype for floats and quantised weights.
+fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) -> u128 {
+    let bytes = |tensor: input::Tensor<'_>| {
+        let stored = other::stored(&tensor);
+        let is_number = tensor.dtype().is_float()
+            || parameters.is_quantised(tensor.name())
+            || stored.is_some_and(|stored| stored.is_quantised);
+        match is_number {
+            true => {
+                let count = u128::from(parameters.count(tensor.info(), stored));
+                (count * u128::from(dtype.bits())).div_ceil(8)
+            }
+            false => other::byte_len(&tensor).into(),
+        }
+    };
+    checkpoint.tensors().map(bytes).sum()
+}
+
+/// The memory that a program can still take: of the machine, and of its control group. `None` where
+/// the system does not tell it.
+fn free_memory() -> Option<u64> {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let machine = field(&machine, "MemAvailable:")?.saturating_mul(1024);
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let group = free_in_group(&Path::new("/sys/fs/cgroup").join(own));
+    Some(group.map_or(machine, |group| group.min(machine)))
+}
+
+/// The memory that a control group leaves. What it has read from files can be read again.
+fn free_in_group(group: &Path) -> Option<u64> {
+    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    let most: u64 = read("memory.max")?.trim().parse().ok()?;
+    let taken: u64 = read("memory.current")?.trim().parse().ok()?;
+    let of_files = field(&read("memory.stat")?, "file").unwrap_or(0);
+    Some(most.saturating_sub(taken.saturating_sub(of_files)))
+}
+
+/// The number after a name in a text of lines.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    lines.find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_group_leaves_what_files_have_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let free = |most: &str| {
+            std::fs::write(dir.path().join("memory.max"), most).unwrap();
+            free_in_group(dir.path())
+        };
+        assert_eq!(free("1000\n"), None);
+        std::fs::write(dir.path().join("memory.current"), "700\n").unwrap();
+        std::fs::write(dir.path().join("memory.stat"), "anon 1\nfile 300\nfile_mapped 9\n")
+            .unwrap();
+        assert_eq!(free("1000\n"), Some(600));
+        assert_eq!(free("100\n"), Some(0));
+        // Without a limit, the machine has one.
+        assert_eq!(free("max\n"), None);
+    }
+}

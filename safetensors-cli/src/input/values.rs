@@ -1,0 +1,47 @@
+//! [`Values`]: whether quantised weights are numbers, or codes and scales.
+
+use super::select::Matcher;
+use super::{Checkpoint, opened_path, quantized_weights};
+
+/// The option of every command that shows values.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Values {
+    /// Take codes and scales as they are stored, not the numbers of quantised weights
+    #[arg(long)]
+    stored: bool,
+}
+
+impl Values {
+    /// Whether codes and scales are asked for.
+    pub(crate) fn are_stored(self) -> bool {
+        self.stored
+    }
+
+    /// Makes the quantised weights numbers, unless codes and scales are asked for. Fails if a pattern
+    /// matches nothing but codes and scales.
+    pub(crate) fn of(self, stored: Checkpoint, matcher: Matcher<'_>) -> anyhow::Result<Checkpoint> {
+        let weights = if self.stored { Vec::new() } else { quantized_weights(&stored) };
+        if weights.is_empty() {
+            return Ok(stored);
+        }
+        let numbers = stored.dequantized()?.into_boxed();
+        let mut codes = weights.iter().flat_map(|weight| &weight.tensors);
+        let is_of_codes = !numbers.tensors().any(|tensor| matcher.matches(tensor.name()))
+            && codes.any(|name| matcher.matches(name));
+        anyhow::ensure!(
+            !is_of_codes,
+            "{}: --filter matches only codes and scales of quantised weights; --stored takes them",
+            opened_path(&numbers)
+        );
+        Ok(numbers)
+    }
+
+    /// The checkpoint in which the tensor of this name has numbers. The name of a tensor that stores
+    /// a part of a weight, such as its scales, is that tensor.
+    pub(crate) fn of_tensor(self, stored: Checkpoint, name: &str) -> anyhow::Result<Checkpoint> {
+        let weights = if self.stored { Vec::new() } else { quantized_weights(&stored) };
+        let is_weight = weights.iter().any(|weight| weight.name == name);
+        let is_stored = weights.is_empty() || stored.get(name).is_some() && !is_weight;
+        Ok(if is_stored { stored } else { stored.dequantized()?.into_boxed() })
+    }
+}

@@ -1,0 +1,109 @@
+//! [`ModelConfig`]: the numbers of a `config.json` that describe attention.
+
+use anyhow::Context;
+use safetensors_core::python_json;
+use serde_json::{Map, Value};
+
+use crate::input::Checkpoint;
+use crate::terminal::text;
+
+/// The largest `config.json` that is read. Real ones have a few KiB.
+const MOST: u64 = 16 << 20;
+
+/// The settings of a model. The settings of the text part of a multimodal model replace the others.
+#[derive(Debug)]
+pub(crate) struct ModelConfig(Map<String, Value>);
+
+impl ModelConfig {
+    /// Reads the `config.json` beside a checkpoint. `None` if there is none.
+    pub(crate) fn beside(checkpoint: &Checkpoint) -> anyhow::Result<Option<Self>> {
+        let Some((path, bytes)) = checkpoint.read_beside("config.json", MOST)? else {
+            return Ok(None);
+        };
+        let config = python_json::read(&bytes).with_context(|| text::path(&path))?;
+        Ok(Some(Self::new(config)))
+    }
+
+    fn new(config: Value) -> Self {
+        let Value::Object(mut all) = config else { return Self(Map::new()) };
+        if let Some(Value::Object(text)) = all.remove("text_config") {
+            all.extend(text);
+        }
+        Self(all)
+    }
+
+    /// The first of these settings that is a number.
+    fn number(&self, names: &[&str]) -> Option<u64> {
+        names.iter().find_map(|name| self.0.get(*name)?.as_u64())
+    }
+
+    /// The number of attention heads.
+    pub(crate) fn heads(&self) -> Option<u64> {
+        self.number(&["num_attention_heads", "n_head"]).filter(|&heads| heads > 0)
+    }
+
+    /// The number of heads of keys and values, which several heads of queries may share.
+    pub(crate) fn key_value_heads(&self) -> Option<u64> {
+        self.number(&["num_key_value_heads"]).filter(|&heads| heads > 0).or_else(|| self.heads())
+    }
+
+    /// How many numbers the cache of keys and values holds at most for this many tokens. `None` if
+    /// settings for that are missing.
+    pub(crate) fn cached_numbers(&self, tokens: u64) -> Option<u64> {
+        let layers = self.number(&["num_hidden_layers", "n_layer"])?;
+        let each = match self.number(&["kv_lora_rank"]) {
+            // What DeepSeek caches instead is shared by all heads.
+            Some(rank) => rank.saturating_add(self.number(&["qk_rope_head_dim"])?),
+            None => {
+                let of_head = || Some(self.number(&["hidden_size", "n_embd"])? / self.heads()?);
+                let of_head = self.number(&["head_dim"]).or_else(of_head)?;
+                of_head.saturating_mul(self.key_value_heads()?).saturating_mul(2)
+            }
+        };
+        let window = self.number(&["sliding_window"]).unwrap_or(tokens).min(tokens);
+        let cached = match self.0.get("layer_types").and_then(Value::as_array) {
+            Some(types) => types.iter().fold(0_u64, |all, kind| match kind.as_str() {
+                Some("sliding_attention") => all.saturating_add(window),
+                Some(kind) if kind.ends_with("attention") && kind != "linear_attention" => {
+                    all.saturating_add(tokens)
+                }
+                // The state of such a layer does not grow with the text.
+                _ => all,
+            }),
+            None => layers.saturating_mul(tokens),
+        };
+        Some(cached.saturating_mul(each))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_cache_follows_heads_windows_and_layers() {
+        let llama = json!({"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096,
+            "num_key_value_heads": 8});
+        let gemma = json!({"text_config": {"num_hidden_layers": 3, "num_attention_heads": 4,
+            "head_dim": 256, "sliding_window": 512,
+            "layer_types": ["sliding_attention", "full_attention", "linear_attention"]}});
+        let deepseek = json!({"num_hidden_layers": 61, "num_attention_heads": 128,
+            "kv_lora_rank": 512, "qk_rope_head_dim": 64});
+        let gpt2 = json!({"n_layer": 12, "n_head": 12, "n_embd": 768});
+        for (config, tokens, expected) in [
+            (llama, 8192, Some(32 * 8192 * 2 * 8 * 128)),
+            (gemma, 1000, Some((512 + 1000) * 2 * 4 * 256)),
+            (deepseek, 10, Some(61 * 10 * (512 + 64))),
+            (gpt2, 1024, Some(12 * 1024 * 2 * 768)),
+            (json!({"num_hidden_layers": 2}), 10, None),
+            (json!({"n_layer": 1, "n_head": 0, "n_embd": 8}), 10, None),
+            (json!({"n_layer": u64::MAX, "n_head": 1, "n_embd": u64::MAX}), 9, Some(u64::MAX)),
+            (json!([]), 10, None),
+        ] {
+            let shown = config.to_string();
+            assert_eq!(ModelConfig::new(config).cached_numbers(tokens), expected, "{shown}");
+        }
+    }
+}

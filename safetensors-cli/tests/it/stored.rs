@@ -1,0 +1,84 @@
+//! Commands that show values: numbers of quantised weights, or with `--stored` codes and scales.
+
+use crate::fixtures::*;
+
+/// The weight `l.weight`, which is 0.5, 0.5, 1, 1: the codes of 1, 1, 2, 2, and their scale; and the
+/// same weight in numbers.
+fn weight(dir: &Path) {
+    let codes = TensorView::new(Dtype::F8_E4M3, &[2, 2], &[0x38, 0x38, 0x40, 0x40]).unwrap();
+    let scale = [0.5_f32];
+    let tensors = [("l.weight", codes), ("l.weight_scale", array(&[1, 1], &scale))];
+    save(dir.at("codes.safetensors"), tensors, &quick()).unwrap();
+    let numbers = [0.5_f32, 0.5, 1.0, 1.0];
+    let numbers = [("l.weight", array(&[2, 2], &numbers))];
+    save(dir.at("numbers.safetensors"), numbers, &quick()).unwrap();
+}
+
+#[test]
+fn every_command_shows_numbers_and_on_request_codes() {
+    let dir = temp_dir();
+    weight(dir.path());
+    for (args, numbers, codes) in [
+        ("show codes.safetensors l.weight --json", "[0.5, 0.5]", "[1.0, 1.0]"),
+        (
+            "stats codes.safetensors --bins 0",
+            "\nl.weight  F32    [2, 2]  0.5",
+            "\nl.weight        F8_E4M3",
+        ),
+        (
+            "diff codes.safetensors numbers.safetensors",
+            "1 tensor equal\n",
+            "1 different, 1 only in A",
+        ),
+    ] {
+        assert!(dir.run(args).out().contains(numbers), "{args}");
+        let stored = dir.run(&format!("{args} --stored")).out();
+        assert!(stored.contains(codes) && !stored.contains(numbers), "{stored}");
+    }
+    let extracted = |options: &str| {
+        dir.run(&format!("extract codes.safetensors l.weight -o o.safetensors --force {options}"));
+        let tensor = dir.open("o.safetensors");
+        let tensor = tensor.tensor("l.weight").unwrap();
+        (tensor.dtype(), tensor.read().unwrap().bytes().to_vec())
+    };
+    let numbers: Vec<u8> =
+        [0.5_f32, 0.5, 1.0, 1.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    assert_eq!(extracted(""), (Dtype::F32, numbers));
+    assert_eq!(extracted("--stored"), (Dtype::F8_E4M3, vec![0x38, 0x38, 0x40, 0x40]));
+}
+
+#[test]
+fn a_pattern_that_matches_only_scales_says_which_option_takes_them() {
+    let dir = temp_dir();
+    weight(dir.path());
+    let says = "--filter matches only codes and scales of quantised weights; --stored takes them";
+    let error = format!("error: codes.safetensors: {says}\n");
+    dir.run("stats codes.safetensors -f *_scale").code(1).stdout("").stderr(error);
+    dir.run("stats codes.safetensors -f *_scale --stored").shows("\nl.weight_scale  F32 ");
+    // Names of nothing are another error, and a plain checkpoint has neither codes nor scales.
+    dir.run("stats codes.safetensors -f *_scales").fails(1, "no tensor matches --filter");
+    dir.run("stats numbers.safetensors -f *_scale").fails(1, "no tensor matches --filter");
+    dir.run("stats numbers.safetensors --stored").quiet();
+}
+
+#[cfg(unix)]
+#[test]
+fn browse_has_the_statistics_of_numbers_and_on_request_of_codes() {
+    let dir = temp_dir();
+    weight(dir.path());
+    for (args, max) in [
+        (&["browse", "codes.safetensors"][..], "max         1\n"),
+        (&["browse", "codes.safetensors", "--stored"], "max         2\n"),
+    ] {
+        let mut session = crate::pty::Session::start(dir.path(), args, (40, 100));
+        session.wait_for("q quit");
+        // The codes are a weight of four parameters, and the scale has none.
+        session.wait_for("parameters  4");
+        session.send("/l.weight\r");
+        session.wait_for("Esc end search");
+        session.send("s");
+        session.wait_for(max);
+        session.send("q");
+        assert!(session.end().success());
+    }
+}

@@ -1,0 +1,22 @@
+//! [`faults`]: every shard of an index that keeps it from opening.
+
+use std::path::Path;
+
+use super::index::Index;
+use super::locate::locate;
+use super::store::Store;
+use super::{CheckpointPath, Opener};
+use crate::format::error::Error;
+use crate::format::header::Limits;
+
+/// Lists the errors of all shards of an index, at most one for each, in the order of their names.
+/// Opening the checkpoint ends at one of them.
+///
+/// Empty if the path leads to no index, or if the index itself is at fault.
+#[doc(hidden)]
+pub fn faults<T: Store>(store: &T, path: &Path) -> Vec<Error> {
+    let limits = &Limits::default();
+    let Ok(CheckpointPath::Index(path)) = locate(store, path) else { return Vec::new() };
+    let Ok(index) = Index::read(store, &path, limits) else { return Vec::new() };
+    Opener { store, limits, joins: true }.faults(&path, &index)
+}

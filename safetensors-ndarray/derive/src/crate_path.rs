@@ -1,0 +1,37 @@
+//! Where the code of the macro finds `safetensors-ndarray`, if the struct does not say.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+/// The manifest of the package that is compiled. Empty if cargo does not compile it.
+pub(crate) fn manifest() -> String {
+    let path = std::env::var_os("CARGO_MANIFEST_PATH").unwrap_or_default();
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The path of `safetensors-ndarray` in a package with this manifest: that crate, or the module of
+/// its facade. `None` if the manifest names neither.
+pub(crate) fn find(manifest: &str) -> Option<TokenStream> {
+    if manifest.is_empty() || names(manifest, "safetensors-ndarray") {
+        return Some(quote!(::safetensors_ndarray));
+    }
+    names(manifest, "safetensors-bridge").then(|| quote!(::safetensors_bridge::ndarray))
+}
+
+/// Whether a manifest is that of a package, or has it as a dependency under its own name.
+fn names(manifest: &str, package: &str) -> bool {
+    manifest.lines().any(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        let is_word = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
+        let words = line.split(|c| !is_word(c)).filter(|word| !word.is_empty());
+        let mut words = words.map(|word| word.replace('_', "-"));
+        match words.next() {
+            // A table of its own: `[dependencies.safetensors-ndarray]`.
+            Some(_) if line.trim_start().starts_with('[') => {
+                words.next_back().as_deref() == Some(package)
+            }
+            Some(key) if key == "name" => words.next().as_deref() == Some(package),
+            key => key.as_deref() == Some(package),
+        }
+    })
+}
