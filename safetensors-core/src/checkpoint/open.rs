@@ -149,7 +149,8 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// As for [`SafeTensors::from_source`].
+    /// Every broken rule of the format has its own [`ErrorKind`](crate::ErrorKind).
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the source fails.
     pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
         Self::from_single(CheckpointFile::read(name.into(), source)?)
     }

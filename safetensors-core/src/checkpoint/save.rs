@@ -96,10 +96,6 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
 /// assert_eq!(Checkpoint::open_in(store, "", &Limits::default())?.len(), 2);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
-///
-/// # Errors
-///
-/// As for [`save_sharded`].
 pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
     directory: &mut D,
     tensors: impl IntoIterator<Item = (N, S)>,

@@ -65,10 +65,6 @@ pub(super) fn load_by<S: ReadAt, T: Clone>(
 }
 
 /// Opens a checkpoint, as [`Checkpoint::open`] does, and [loads](load) every tensor.
-///
-/// # Errors
-///
-/// As for [`Checkpoint::open`] and [`load`].
 pub fn load_path<F: Framework>(
     path: impl AsRef<Path>,
     device: &F::Device,
@@ -80,10 +76,6 @@ pub fn load_path<F: Framework>(
 /// Prepares a checkpoint for a load with these options: with [quantised weights as
 /// numbers](Checkpoint::dequantized) for [`Numbers`](crate::load::QuantizedWeights::Numbers),
 /// otherwise as it is stored.
-///
-/// # Errors
-///
-/// As for [`Checkpoint::dequantized`].
 #[doc(hidden)]
 pub fn prepare<S: ReadAt>(
     checkpoint: Checkpoint<S>,
@@ -99,10 +91,6 @@ pub fn prepare<S: ReadAt>(
 /// main memory holds one batch.
 ///
 /// A batch has tensors that take up to `batch_bytes` in memory, or one that is larger.
-///
-/// # Errors
-///
-/// As for [`Framework::read_tensors`].
 pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
@@ -133,10 +121,6 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
 
 /// Reads all tensors in parallel into main memory, and moves them onto a device. This is the
 /// default of [`Framework::read_tensors`].
-///
-/// # Errors
-///
-/// As for [`Framework::read_tensors`].
 pub(super) fn read_into_host<F: Framework + ?Sized, S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
@@ -172,10 +156,6 @@ where
 
 /// Saves tensors of a framework to a directory as a checkpoint in one or more files, see
 /// [`crate::save_sharded`].
-///
-/// # Errors
-///
-/// As for [`Framework::source`] and [`crate::save_sharded`].
 pub fn save_sharded<'a, F: Framework>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,

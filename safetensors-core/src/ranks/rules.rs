@@ -150,7 +150,8 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// As for [`plan_tensors`](RankRules::plan_tensors).
+    /// [`RankProblem::NoRule`] for a tensor that no rule matches; otherwise as for
+    /// [`plan_tensors`](RankRules::plan_tensors).
     pub fn plan<S>(&self, checkpoint: &Checkpoint<S>, world_size: usize) -> Result<RankPlan> {
         let tensors = checkpoint.tensors();
         let tensors =

@@ -274,10 +274,6 @@ where
     /// memory twice. A larger tensor is fetched alone.
     ///
     /// Dropping the future cancels the load.
-    ///
-    /// # Errors
-    ///
-    /// As for [`read_tensors`].
     pub async fn load(
         &self,
         tensors: &[LazyTensor<'_, AsyncFile<S>>],

@@ -101,10 +101,6 @@ pub trait Store: Send + Sync {
     /// A store that cannot list returns no entries. A directory then opens only if it has one of
     /// the two standard names, audits find no stray files, and an index does not open if its files
     /// may have [parts of tensors](crate::error::RankProblem::PartsOfTensors).
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store.
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
 
     /// Returns the current version of a file. It differs as soon as the path leads to another file
@@ -113,10 +109,6 @@ pub trait Store: Send + Sync {
     ///
     /// Opening a checkpoint compares the versions of its index before and after its shards are
     /// opened. If they differ, the shards may not belong together, and everything is opened again.
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store.
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         let _ = path;
         Ok(None)

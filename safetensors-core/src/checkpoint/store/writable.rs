@@ -53,10 +53,6 @@ pub trait WritableDirectory {
 
     /// Begins to change the directory: all new files are written. Takes the lock, if there is one,
     /// and fails if something is in the way. Returns the same as [`files`](Self::files).
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store.
     fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<Self::Version>> {
         let _ = new;
         self.files(pattern)
@@ -64,17 +60,9 @@ pub trait WritableDirectory {
 
     /// Returns the index and the files that the pattern [matches](FilePattern::matches). Others may
     /// be among them.
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store.
     fn files(&self, pattern: &FilePattern) -> Result<Versions<Self::Version>>;
 
     /// Returns the version of a file; `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store.
     fn version_of(&self, name: &str) -> Result<Option<Self::Version>>;
 
     /// Gives a written file its name, replacing an older file, if other files still have these
@@ -107,20 +95,12 @@ pub trait WritableDirectory {
 
     /// Takes the name of a [placed](Self::place) file away, if it still has this version. A store
     /// that keeps the file can place it again; by default it is removed.
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store.
     fn take_back(&mut self, name: &str, version: &Self::Version) -> Result<()> {
         self.remove(name, version)
     }
 
     /// Gives files second names, as pairs of a name and a second name, which is free: all of them
     /// or, after an error, none.
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store.
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()>;
 
     /// Replaces a small file by these bytes, if it still has a version, or still does not exist.
@@ -145,10 +125,6 @@ pub trait WritableDirectory {
     fn remove(&mut self, name: &str, version: &Self::Version) -> Result<()>;
 
     /// Waits until all changes of names last, also after a power cut.
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store.
     fn sync(&mut self) -> Result<()> {
         Ok(())
     }

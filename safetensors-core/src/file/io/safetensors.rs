@@ -51,7 +51,7 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
     ///
     /// # Errors
     ///
-    /// As for [`Header::parse`].
+    /// Every broken rule of the format has its own [`ErrorKind`](crate::ErrorKind).
     pub fn parse(bytes: B) -> Result<Self> {
         let header = Header::parse(bytes.as_ref(), &Limits::default())?;
         Ok(Self::from_parts(header, bytes))

@@ -45,10 +45,6 @@ impl<S: ReadAt> LazyTensor<'_, S> {
 
 impl<S: ReadAt> LazySlice<'_, S> {
     /// Reads the slice into existing memory, see [`LazyTensor::read_into`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`LazyTensor::read_into`].
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
         let tensor = self.tensor();
         let mut read = || {

@@ -108,7 +108,9 @@ pub fn read_tensors<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// As for [`read_tensors`].
+/// The first failure stops all threads. It names the tensor and the file.
+/// [`NoConversion`](crate::ErrorKind::NoConversion) comes before anything is read.
+/// [`Io`](crate::ErrorKind::Io) also means that a file has changed since it was opened.
 pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,

@@ -52,7 +52,8 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`TensorView::slice`](crate::TensorView::slice).
+    /// [`ErrorKind::TooManyIndices`], [`ErrorKind::IndexOutOfBounds`], [`ErrorKind::ZeroStep`] and
+    /// [`ErrorKind::SliceInsideByte`], see [`TensorView::slice`](crate::TensorView::slice).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
         let selection = indices
             .into_indices(self.shape())
@@ -328,7 +329,8 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`LazyTensor::read`].
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
+    /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
         TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             self.fill(bytes)?;
@@ -354,10 +356,6 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
     /// assert_eq!(wide.into_vec::<i64>()?, [2, 4]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`read_slices`](crate::load::read_slices).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_slice(self, options)
     }

@@ -72,10 +72,6 @@ impl Header {
 
     /// Parses the JSON text of a header, without the length before it. The length of the data is
     /// not checked.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Header::parse`].
     pub fn parse_json(json: &[u8], limits: &Limits) -> Result<Self> {
         Self::parse_by(json, limits, Way::FastFirst)
     }

@@ -131,10 +131,6 @@ impl<F: Framework> Samples<F> {
 
 impl<F: Framework, S: Store> Samples<F, S> {
     /// Lists the samples in a directory of a store, and below it.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Store::list`] and [`open`](Samples::open).
     pub fn open_in(store: S, directory: impl AsRef<Path>, device: F::Device) -> Result<Self> {
         let mut paths = Vec::new();
         list(&store, directory.as_ref(), DEEPEST, &mut paths)?;
@@ -207,10 +203,6 @@ impl<F: Framework, S: Store> Samples<F, S> {
     }
 
     /// Reads the metadata of the sample at a position. No tensors are read.
-    ///
-    /// # Errors
-    ///
-    /// As for [`get`](Samples::get).
     pub fn metadata(&self, position: usize) -> Result<Metadata> {
         Ok(self.files.open(position)?.metadata().clone())
     }

@@ -340,10 +340,6 @@ impl<'a> Edit<'a> {
     /// assert_eq!(edit.notes()?, [Note::Removed { key: "modelspec.hash_sha256" }]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`dry_run`](Edit::dry_run).
     pub fn notes(&self) -> Result<Vec<Note>> {
         let (plan, outcome) = self.checked_plan()?;
         if outcome == Edited::Unchanged {

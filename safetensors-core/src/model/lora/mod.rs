@@ -109,7 +109,7 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// As for [`Checkpoint::open`] and [`Adapter::of`].
+    /// [`ErrorKind::Adapter`] if the files do not form a LoRA adapter that can be merged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = path.join(PEFT_FILE);
@@ -176,10 +176,6 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// Like [`merged`](Checkpoint::merged), with other dtypes: `dtype` gets the name and the dtype
     /// of a merged tensor in this checkpoint, and returns the dtype of the sum, which is rounded
     /// once. F32 is not rounded at all.
-    ///
-    /// # Errors
-    ///
-    /// As for [`merged`](Checkpoint::merged).
     pub fn merged_as(
         self,
         adapters: impl IntoIterator<Item = Adapter>,

@@ -370,7 +370,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`Checkpoint::check_unchanged`].
+    /// [`ErrorKind::Io`] for a source or an index that has changed.
     pub fn check_unchanged(&self) -> Result<()> {
         self.sources.iter().try_for_each(|source| source.check_unchanged())
     }

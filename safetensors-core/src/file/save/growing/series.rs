@@ -50,10 +50,6 @@ impl GrowingTensor {
 
     /// Appends several steps. The first dimension of the source counts them, along any dimension
     /// that the tensor grows.
-    ///
-    /// # Errors
-    ///
-    /// As for [`append`](GrowingTensor::append).
     pub fn extend(&self, steps: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(steps, |expected, found| match found.split_first() {
             Some((&steps, found)) if found == expected => Ok(steps as u64),
