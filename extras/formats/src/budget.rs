@@ -1,4 +1,4 @@
-//! [`Budget`]: the memory and steps that the readers of one open may take, and [`Depth`].
+//! [`Budget`]: the memory and steps that the readers may take to open a file, and [`Depth`].
 
 use std::io::Read;
 use std::sync::Arc;
@@ -155,7 +155,7 @@ fn add(count: &AtomicU64, more: u64) -> u64 {
     count.fetch_add(more, Ordering::Relaxed).saturating_add(more)
 }
 
-/// The length of a text in JSON.
+/// Returns the length of a text in JSON.
 pub(crate) fn escaped(text: &str) -> usize {
     let bytes = text.bytes().map(|byte| match byte {
         0..b' ' => 6,

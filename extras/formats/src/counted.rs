@@ -12,7 +12,7 @@ pub(crate) struct Counted<R> {
     pub(crate) wording: Wording,
 }
 
-/// The errors of wrong bytes.
+/// The texts for errors in the bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Wording {
     /// The kind of a problem at a position.
@@ -26,7 +26,7 @@ impl<R: Read> Counted<R> {
         Self { inner, at: 0, limit, wording }
     }
 
-    /// The number of bytes that are read.
+    /// Returns the number of bytes that are read.
     pub(crate) fn position(&self) -> u64 {
         self.at
     }

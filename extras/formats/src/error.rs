@@ -366,7 +366,7 @@ impl fmt::Display for DidYouMean<'_> {
     }
 }
 
-/// A path as errors name it.
+/// Returns a path as errors name it.
 pub(crate) fn label(path: &Path) -> String {
     path.display().to_string()
 }

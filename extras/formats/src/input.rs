@@ -36,7 +36,7 @@ impl<S> Input<S> {
         self.allowance.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether a cursor was stopped for reading more than was allowed.
+    /// Returns whether a cursor was stopped for reading more than was allowed.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.allowance.load(Ordering::Relaxed) == 0
     }
@@ -63,7 +63,7 @@ impl<S> Clone for Cursor<S> {
 }
 
 impl<S: ReadAt> Cursor<S> {
-    /// The bytes after this position.
+    /// Returns the bytes after this position.
     pub(crate) fn left(&self) -> u64 {
         self.input.source.byte_len().saturating_sub(self.at)
     }
@@ -98,7 +98,7 @@ impl<S: ReadAt> Seek for Cursor<S> {
     }
 }
 
-/// The name of the file without its extension.
+/// Returns the name of the file without its extension.
 pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -227,12 +227,12 @@ impl TensorFile {
 }
 
 impl<S: ReadAt> TensorFile<S> {
-    /// Opens a file in memory, or anywhere else. `path` is its name in errors. A file of one tensor
-    /// without a name, such as a `.npy` file, names the tensor after it.
+    /// Opens a file in memory, or anywhere else. `path` is its name in errors. A file
+    /// without a name for its only tensor, such as a `.npy` file, names the tensor after `path`.
     ///
     /// # Errors
     ///
-    /// As for [`open`](TensorFile::open).
+    /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat); any error of the format.
     pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let budget = Budget::new(&options.limits);

@@ -29,7 +29,7 @@ pub struct Options {
     pub(crate) placed: Option<HashSet<String>>,
 }
 
-/// What the names and numbers of transformers follow from, as the metadata of a GGUF file has it.
+/// The metadata of a GGUF file that decides transformers' names and numbers.
 #[cfg(feature = "gguf")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
@@ -53,7 +53,7 @@ impl Options {
     }
 
     /// Sets whether quantised tensors are read as numbers, which are F32. Otherwise reading one is
-    /// an error. `false` by default, because the numbers take several times as many bytes.
+    /// an error. `false` by default, because the numbers take several times the bytes.
     #[must_use]
     pub fn dequantize(mut self, dequantize: bool) -> Self {
         self.dequantize = dequantize;

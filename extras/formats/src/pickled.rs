@@ -14,7 +14,7 @@ use crate::opcodes as op;
 const STEPS: u32 = 100_000;
 /// The most reads. A file that needs more is a pickle.
 const READS: u32 = 32;
-/// The bytes of a read: few at first, and each time twice as many while a text without a length
+/// The bytes of a read: few at first, and each time twice the number while a text without a length
 /// continues. All reads together have 7 MiB at most.
 const CHUNK: usize = 4 << 10;
 const LARGEST_CHUNK: usize = 256 << 10;
@@ -202,7 +202,7 @@ impl<S: ReadAt> Bytes<'_, S> {
         Ok(self.chunk[(at - self.start) as usize])
     }
 
-    /// A number of this many bytes, little-endian.
+    /// Returns a number of this many bytes, little-endian.
     fn number(&mut self, len: u32) -> Result<u64, Stop> {
         (0..len).try_fold(0, |number, i| Ok(number | u64::from(self.byte()?) << (8 * i)))
     }

@@ -53,8 +53,8 @@ pub fn check_polyglot(source: &impl ReadAt) -> Result<()> {
     }
 }
 
-/// Fails if a file is a pickle, and has a format that can be the start of one. Files that begin
-/// with a letter of a zip archive or of NumPy cannot.
+/// Fails if a file is a pickle, and has a format that can be the start of a pickle. Files that
+/// begin with a letter of a zip archive or of NumPy cannot.
 fn check_pickle(source: &impl ReadAt) -> Result<()> {
     let mut start = [0; 16];
     let len = source.byte_len().min(16) as usize;
@@ -86,7 +86,7 @@ pub(crate) fn check_archive(source: &impl ReadAt, begin: u64, list: u64) -> Resu
     if archive.list == list { Ok(()) } else { bad("the archive has two lists of members") }
 }
 
-/// The error of a file that is also an archive.
+/// Returns the error of a file that is also an archive.
 fn two(source: &impl ReadAt, archive: Range<u64>) -> Result<Error> {
     let at = if archive.start == 0 && begins(source)? { archive.end } else { 0 };
     let file_len = source.byte_len();
@@ -94,7 +94,7 @@ fn two(source: &impl ReadAt, archive: Range<u64>) -> Result<Error> {
     Ok(ErrorKind::TwoFormats { other, archive, file_len }.into())
 }
 
-/// Whether a file begins as an archive.
+/// Returns whether a file begins as an archive.
 fn begins(source: &impl ReadAt) -> io::Result<bool> {
     let mut start = [0; 4];
     let len = source.byte_len().min(4) as usize;
@@ -164,7 +164,7 @@ fn of_record(source: &impl ReadAt, at: u64, record: &[u8]) -> io::Result<Option<
     Ok(is_list.then_some(Archive { place: begin..end, list }))
 }
 
-/// A number of up to 8 bytes in a record, little-endian.
+/// Returns a number of up to 8 bytes in a record, little-endian.
 fn number(record: &[u8], at: usize, len: usize) -> u64 {
     let bytes = record.get(at..at + len).unwrap_or_default();
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))

@@ -23,14 +23,14 @@ pub(crate) struct Window<'a, S> {
 }
 
 impl<'a, S: ReadAt> Window<'a, S> {
-    /// The bytes from `start` on. `None` if the file ends before.
+    /// Selects the bytes from `start` on. `None` if the file ends before.
     #[cfg(feature = "pytorch")]
     pub(crate) fn new(source: &'a S, start: u64, len: u64) -> Option<Self> {
         let end = start.checked_add(len)?;
         (end <= source.byte_len()).then_some(Self { source, start, len, ahead: Vec::new() })
     }
 
-    /// All bytes.
+    /// Selects all bytes.
     pub(crate) fn whole(source: &'a S) -> Self {
         Self { source, start: 0, len: source.byte_len(), ahead: Vec::new() }
     }

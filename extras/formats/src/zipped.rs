@@ -108,7 +108,7 @@ impl<S: ReadAt> Zipped<S> {
         read(&mut member)
     }
 
-    /// Where the bytes of a member are.
+    /// Returns where the bytes of a member are.
     pub(crate) fn place(&self, index: usize) -> Result<Place> {
         self.member(index, |member| {
             Ok(match (member.compression(), member.data_start()) {
@@ -169,7 +169,7 @@ pub(crate) fn expect_end(member: &mut impl Read) -> Result<()> {
     }
 }
 
-/// An error of the archive.
+/// Returns an error of the archive.
 pub(crate) fn failed(error: ZipError) -> Error {
     match error {
         ZipError::Io(error) => error.into(),

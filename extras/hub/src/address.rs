@@ -75,7 +75,7 @@ impl HubAddress {
         Ok(Self { repo, revision, path })
     }
 
-    /// The repository.
+    /// Returns the repository.
     pub fn repo(&self) -> &RepoId {
         &self.repo
     }
@@ -92,7 +92,7 @@ impl HubAddress {
 }
 
 impl fmt::Display for HubAddress {
-    /// The address, which `parse` reads back.
+    /// Writes the address so that `parse` reads it back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}://{}", self.repo)?;
         let revision = self.revision.as_str();
@@ -116,13 +116,13 @@ impl FromStr for HubAddress {
     }
 }
 
-/// Where the revision at the start of a text ends.
+/// Returns where the revision at the start of a text ends.
 fn revision_end(text: &str) -> usize {
     special_ref(text).or_else(|| text.find('/')).unwrap_or(text.len())
 }
 
-/// The length of `refs/pr/1` or `refs/convert/x` at the start of a text. These have `/` in them and
-/// need no escape.
+/// Returns the length of `refs/pr/1` or `refs/convert/x` at the start of a text. These have `/` in
+/// them and need no escape.
 fn special_ref(text: &str) -> Option<usize> {
     let (before, rest, is_part): (_, _, fn(char) -> bool) =
         if let Some(rest) = text.strip_prefix("refs/pr/") {

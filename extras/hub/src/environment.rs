@@ -36,7 +36,7 @@ impl Environment<'_> {
         }
     }
 
-    /// The home of the Hub's files: `HF_HOME`, or `huggingface` in the user's cache.
+    /// Returns the home of the Hub's files: `HF_HOME`, or `huggingface` in the user's cache.
     fn home(&self) -> Result<PathBuf> {
         if let Some(home) = self.path("HF_HOME") {
             return Ok(home);
@@ -95,7 +95,7 @@ impl Environment<'_> {
 
 #[cfg(feature = "download")]
 impl Environment<'_> {
-    /// The address of the Hub: `HF_ENDPOINT`.
+    /// Returns the address of the Hub: `HF_ENDPOINT`.
     pub(crate) fn endpoint(&self) -> String {
         self.text("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into())
     }

@@ -18,12 +18,12 @@ impl From<ErrorKind> for Error {
     }
 }
 
-/// The error of the system about a path on the disk.
+/// Returns the error of the system about a path on the disk.
 pub(crate) fn io_at(error: io::Error, path: &Path) -> Error {
     Error::from(core::ErrorKind::Io(error)).in_path(path)
 }
 
-/// Whether an error of the system says that there is no such file.
+/// Returns whether an error of the system says that there is no such file.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -53,13 +53,14 @@ impl Etag {
         is_name.then(|| Self { text: text.into(), digest })
     }
 
-    /// The text of an ETag in a header, without its quotes and without the mark of a weak one.
+    /// Returns the text of an ETag in a header, without its quotes and without the mark of a weak
+    /// one.
     pub(crate) fn text_of(header: &str) -> &str {
         let text = header.strip_prefix("W/").unwrap_or(header);
         text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text)
     }
 
-    /// Whether the content of a whole file can be checked against the ETag.
+    /// Returns whether the content of a whole file can be checked against the ETag.
     pub(crate) fn is_digest(&self) -> bool {
         self.digest != Algorithm::Unknown
     }
@@ -75,7 +76,6 @@ impl Etag {
         Self { text: format!("{start}-{}", &place[..32]), digest: Algorithm::Unknown }
     }
 
-    /// The ETag of a blob in a cache.
     pub(crate) fn of_blob(name: &str) -> Option<Self> {
         Self::of_header(name, true)
     }
@@ -94,7 +94,7 @@ impl Etag {
         self.check_while(path, size, stop, &mut || ())
     }
 
-    /// [`check`](Etag::check), which calls a function for each piece of the file.
+    /// Like [`check`](Etag::check), and calls a function for each piece of the file.
     pub(crate) fn check_while(
         &self,
         path: &Path,

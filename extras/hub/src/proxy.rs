@@ -64,7 +64,7 @@ impl Proxies {
         Ok(Self { http: proxy.clone(), https: proxy, direct: parse_all(except) })
     }
 
-    /// The proxy for an address; `None` if it is reached directly.
+    /// Returns the proxy for an address; `None` if it is reached directly.
     pub(crate) fn of(&self, scheme: &str, host: &str, port: Option<u16>) -> Option<&Proxy> {
         let is_encrypted = scheme == "https";
         let proxy = if is_encrypted { &self.https } else { &self.http }.as_ref()?;
@@ -133,7 +133,7 @@ fn parse_all(list: &str) -> Vec<Direct> {
 }
 
 impl Direct {
-    /// `None` for an entry without a host.
+    /// Reads an entry of `NO_PROXY`; `None` for an entry without a host.
     fn from_entry(entry: &str) -> Option<Self> {
         let entry = entry.trim().to_ascii_lowercase();
         let (scheme, rest) = match entry.split_once("://") {
@@ -159,7 +159,7 @@ impl Direct {
         (!is_empty).then(|| Self { scheme: scheme.map(str::to_owned), hosts, port })
     }
 
-    /// Whether no host has a proxy.
+    /// Returns whether no host has a proxy.
     fn is_everything(&self) -> bool {
         matches!(self, Self { scheme: None, hosts: Hosts::All, port: None })
     }
@@ -179,8 +179,8 @@ impl Direct {
     }
 }
 
-/// An address such as `10.0.0.1`, or a network such as `10.0.0.0/8`: the address and the number of
-/// bits that count.
+/// Returns an address such as `10.0.0.1`, or a network such as `10.0.0.0/8`: the address and the
+/// number of bits that count.
 fn network(text: &str) -> Option<(IpAddr, u32)> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits.parse().ok()?)),
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::environment::with;
 
-    /// The host of the proxy for an address, with these variables.
+    /// Returns the host of the proxy for an address, with these variables.
     fn proxy(pairs: &[(&str, &str)], scheme: &str, host: &str, port: Option<u16>) -> String {
         let proxies = with(pairs, |environment| Proxies::of_environment(&environment)).unwrap();
         let found = proxies.of(scheme, host, port);

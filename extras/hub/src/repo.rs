@@ -67,23 +67,23 @@ impl RepoId {
         KINDS.contains(&part)
     }
 
-    /// The name with its kind, as in addresses of the Hub's API.
+    /// Returns the name with its kind, as in addresses of the Hub's API.
     pub(crate) fn with_kind(&self) -> String {
         let (kind, rest) = kind_and_rest(&self.0);
         format!("{kind}/{rest}")
     }
 
-    /// Whether it has no commits.
+    /// Returns whether it has no commits.
     pub(crate) fn is_bucket(&self) -> bool {
         kind_and_rest(&self.0).0 == BUCKETS
     }
 
-    /// The name of the repository's folder in a cache, such as `models--owner--name`.
+    /// Returns the name of the repository's folder in a cache, such as `models--owner--name`.
     pub(crate) fn folder(&self) -> String {
         self.with_kind().replace('/', "--")
     }
 
-    /// The repository that a folder of a cache belongs to.
+    /// Returns the repository that a folder of a cache belongs to.
     pub(crate) fn of_folder(folder: &str) -> Option<Self> {
         let (kind, rest) = folder.split_once("--")?;
         let repo = Self::parse(&format!("{kind}/{}", rest.replacen("--", "/", 1))).ok()?;
@@ -131,12 +131,11 @@ impl Revision {
         }
     }
 
-    /// The text.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The branch `main`.
+    /// Returns the branch `main`.
     pub(crate) fn main() -> Self {
         Self("main".into())
     }
@@ -149,7 +148,7 @@ impl Revision {
 }
 
 impl Default for Revision {
-    /// The branch `main`.
+    /// Returns the branch `main`.
     fn default() -> Self {
         Self::main()
     }
@@ -182,7 +181,7 @@ macro_rules! text {
 
 text!(RepoId, Revision);
 
-/// Whether a text has `digits` lower-case hex digits, and nothing else.
+/// Returns whether a text has `digits` lower-case hex digits, and nothing else.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -24,7 +24,7 @@ impl Token {
         Ok(Self(token.into()))
     }
 
-    /// The secret itself.
+    /// Returns the secret itself.
     pub(crate) fn secret(&self) -> &str {
         &self.0
     }

@@ -95,7 +95,7 @@ impl Bundle {
         if is_old { ErrorKind::OldFormat.into() } else { ErrorKind::WrongSignature.into() }
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     pub(crate) fn to_json(&self) -> Result<String> {
         // The reference reads no file without this list.
         let tlog_entries = Some(Vec::new());

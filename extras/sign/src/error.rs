@@ -15,7 +15,7 @@ impl From<ErrorKind> for Error {
     }
 }
 
-/// The error of the system about a path on the disk.
+/// Returns the error of the system about a path on the disk.
 pub(crate) fn io_at(error: io::Error, path: &Path) -> Error {
     Error::from(core::ErrorKind::Io(error)).in_path(path)
 }

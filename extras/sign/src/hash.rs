@@ -26,7 +26,7 @@ pub enum HashAlgorithm {
 }
 
 impl HashAlgorithm {
-    /// The name in signatures.
+    /// Returns the name in signatures.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",

@@ -111,7 +111,7 @@ macro_rules! curves {
                 pem.map_err(|_| malformed())
             }
 
-            /// The hash that a signature of this curve is made over.
+            /// Returns the hash that a signature of this curve is made over.
             pub(crate) fn hash(&self) -> SignatureHash {
                 match self {
                     $(Self::$name(_) => SignatureHash::$hash,)*
@@ -220,12 +220,12 @@ impl PublicKey {
     }
 }
 
-/// The name of the key with this PEM text.
+/// Returns the name of the key with this PEM text.
 pub(crate) fn hint_of(pem: &[u8]) -> String {
     HEXLOWER.encode(&Sha256::digest(pem))
 }
 
-/// The curve that a key names.
+/// Returns the curve that a key names.
 fn curve_of(
     algorithm: ObjectIdentifier,
     parameters: Option<AnyRef<'_>>,

@@ -13,7 +13,7 @@ pub(crate) struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Whether an old header says that the content is encrypted.
+    /// Returns whether an old header says that the content is encrypted.
     pub(crate) fn has_encryption_header(&self) -> bool {
         self.text.contains("Proc-Type:") && self.text.contains("ENCRYPTED")
     }

@@ -34,7 +34,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every signed file is there, unchanged.
+    /// Returns whether every signed file is there, unchanged.
     pub(crate) fn has_all(&self) -> bool {
         self.changed.is_empty() && self.missing.is_empty() && self.renamed.is_empty()
     }

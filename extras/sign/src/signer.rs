@@ -227,7 +227,7 @@ impl Signer {
         Ok((material, report))
     }
 
-    /// The text of the signature.
+    /// Returns the text of the signature.
     fn bundle(
         &self,
         model: &Path,
@@ -277,7 +277,7 @@ fn base_name(path: &Path) -> String {
     name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// The path of a file that one listing has otherwise than another.
+/// Returns the path of a file that one listing has otherwise than another.
 fn first_difference(before: &Listing, after: &Listing, model: &Path) -> PathBuf {
     let differs = |name: &&String| before.files.get(*name) != after.files.get(*name);
     let name = before.files.keys().chain(after.files.keys()).find(differs);

@@ -146,7 +146,7 @@ impl Verifier {
         Err(Error::from(ErrorKind::FilesDiffer { report: Box::new(report) }).in_path(model))
     }
 
-    /// The signed list and its signer, after everything about the signature is verified.
+    /// Returns the signed list and its signer, after everything about the signature is verified.
     fn open(&self, bundle: &Bundle) -> Result<(Manifest, String)> {
         let (key, signer) = self.key(&bundle.material)?;
         if !key.is_signed(&message(&bundle.payload), key.hash(), &bundle.signature) {
@@ -155,7 +155,7 @@ impl Verifier {
         Ok((Manifest::parse(&bundle.payload)?, signer))
     }
 
-    /// The key that the signature must be of, and its holder.
+    /// Returns the key that the signature must be of, and its holder.
     fn key(&self, material: &Material) -> Result<(PublicKey, String)> {
         match (&self.trust, material) {
             (Trust::Key(key), Material::Key(named)) => {
@@ -227,7 +227,7 @@ impl Verifier {
         Ok(report)
     }
 
-    /// Which signed files are missing or changed.
+    /// Returns which signed files are missing or changed.
     fn compare_signed(
         &self,
         found: &BTreeMap<String, File>,
@@ -314,7 +314,7 @@ impl fmt::Debug for Verifier {
 mod tests {
     use super::*;
 
-    /// A digest that several numbers share.
+    /// Returns a digest that several numbers share.
     fn digest(number: usize) -> [u8; 32] {
         std::array::from_fn(|at| if at < 8 { (number / 3).to_le_bytes()[at] } else { 0 })
     }

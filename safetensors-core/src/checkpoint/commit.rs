@@ -54,7 +54,7 @@ pub(super) struct Done<V> {
 /// 3. The files that go next to the checkpoint get their names, so that no tensors are ever
 ///    described by older ones. Then the new files do. Nothing refers to them yet, unless the
 ///    checkpoint is the one file `model.safetensors`: then it opens from here on.
-/// 4. The new index replaces the current one. A new checkpoint of one file also gets an index for
+/// 4. The new index replaces the current one. A new checkpoint in one file also gets an index for
 ///    this step if the old one has an index.
 /// 5. The files of the old checkpoint and the second names are removed. `model.safetensors` goes
 ///    first, because a directory that has it opens as it, and not by the index. If the new

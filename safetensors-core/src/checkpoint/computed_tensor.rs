@@ -59,7 +59,7 @@ impl<S: ReadAt> Files for Checkpoint<S> {
     }
 }
 
-/// Files, with some bytes of one file already in memory: its number, their start, and the bytes.
+/// Files, with some bytes of a file already in memory: its number, their start, and the bytes.
 pub(super) struct Ahead<'a, S> {
     files: &'a Vec<CheckpointFile<S>>,
     bytes: Option<(usize, u64, Vec<u8>)>,

@@ -133,7 +133,7 @@ impl Checkpoint<FileSource> {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Makes a checkpoint of one source: bytes in memory, borrowed or owned, or any other
+    /// Makes a checkpoint of a single source: bytes in memory, borrowed or owned, or any other
     /// [`ReadAt`]. `name` is the path in errors and in [`CheckpointFile::path`]; nothing is opened
     /// under it.
     ///

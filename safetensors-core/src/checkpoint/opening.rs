@@ -236,7 +236,7 @@ impl<T: Store> Opener<'_, T> {
         open_at_once(files, |(file, (_, names))| self.shard(&file, names))
     }
 
-    /// The errors of all shards, and the first tensor that each lacks.
+    /// Returns the errors of all shards, and the first tensor that each lacks.
     pub(super) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
         let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
         let opened = open_at_once(files, |(file, (shard, names))| {

@@ -15,7 +15,7 @@ use crate::format::header::{FORMAT_KEY, Metadata};
 use crate::format::tensor::{TensorSource, shape};
 use crate::format::tied;
 
-/// Saves tensors to a directory as a checkpoint of one file, or of several files with an index if
+/// Saves tensors to a directory as a checkpoint in one file, or in several files with an index if
 /// they do not fit into one.
 ///
 /// The tensors are divided in the given order, by their bytes in the file. Files of the same

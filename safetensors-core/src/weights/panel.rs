@@ -15,9 +15,9 @@ use crate::format::parallel::{lock, unpoisoned};
 const MOST: usize = if cfg!(test) { 1 << 9 } else { 1 << 18 };
 
 /// The most bytes of codes of a panel of several reads.
-// A row of a transposed weight is in as many places of the file as the weight has inputs. So a load
-// announces its rows, and as many as give reads of 2 KiB are read together. Only announced rows are
-// read, so a rank still reads its own part alone.
+// A transposed weight stores each row in many places of the file, one for each input. So a load
+// announces its rows, and enough of them for reads of 2 KiB are read together. Only announced rows
+// are read, so a rank still reads its own part alone.
 const SHARED: usize = if cfg!(test) { 1 << 9 } else { 8 << 20 };
 
 /// The approximate number of bytes of codes that are read at once.

@@ -65,7 +65,7 @@
 //!   [request](crate::Options::optimizer_state). Frozen parameters, and buffers, have the dtype in
 //!   which they are stored.
 //! - Ranks may save a file each, such as `model_world_size_4_rank_0.pt`, with `DTensor`s. They are
-//!   joined if a mesh of one dimension divides them, by `Shard` or `Replicate`.
+//!   joined if a mesh with one dimension divides them, by `Shard` or `Replicate`.
 //!
 //! Files of ranks without a common `.metadata` do not show which step they are from. Different
 //! shapes are an error, different numbers are not found.
@@ -83,7 +83,7 @@
 //!
 //! # Tied tensors
 //!
-//! Two names of one tensor, by storage, offset, shape, strides and type, are one tensor here. The
+//! Two names with the same storage, offset, shape, strides and type are one tensor here. The
 //! first name in sorted order has the bytes, the others are
 //! [aliases](safetensors_core::Checkpoint::aliases). Tensors that only overlap are read separately.
 //!
@@ -225,7 +225,7 @@ fn is_reserved(name: &str) -> bool {
             .any(|prefix| name.starts_with(prefix))
 }
 
-/// The properties that names of one tensor share.
+/// The properties that names of a tensor share.
 type Key<'a> = (u32, u64, &'static str, &'a [usize], &'a [u64]);
 
 fn key(tensor: &TensorRef) -> Key<'_> {

@@ -1,6 +1,6 @@
 //! [`Values`]: the objects of a pickle.
 //!
-//! An object is a node of one list, and a value that refers to it holds its position. So an object
+//! An object is a node of a list, and a value that refers to it holds its position. So an object
 //! that a pickle builds once and uses often is one node, as it is one object in Python. Nothing
 //! here runs code: either this module knows the effect of a class, or the object remains a list of
 //! its parts.

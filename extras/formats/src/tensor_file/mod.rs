@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `mod` | the open file, and its bytes at any position |
 //! | `build` | the header of the safetensors file that the tensors make |
-//! | `single` | the tensors of one file |
+//! | `single` | the tensors of a file |
 //! | `data` | the source of a tensor's bytes |
 //! | `strided` | elements that are not in C order |
 //! | `undo` | numbers of GGUF that the model has in another form |

@@ -1,17 +1,17 @@
-//! [`Undo`]: numbers that the file has in another way than the model, as the model has them.
+//! [`Undo`]: converts numbers from the file's form to the model's.
 
 /// How the numbers of a tensor are put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undo {
-    /// The rows of each head are interleaved: the first of one half, the first of the other half,
-    /// the second of each, and so on. A row has `row` bytes, and a head has `rows` rows.
+    /// The rows of each head are interleaved: the first row of each half, the second row of each
+    /// half, and so on. A row has `row` bytes, and a head has `rows` rows.
     Interleaved { row: usize, rows: usize },
     /// One was added to each F32.
     PlusOne,
 }
 
 impl Undo {
-    /// The bytes that are put back together.
+    /// Returns the number of bytes that are put back at a time.
     pub(super) fn unit(self) -> usize {
         match self {
             Self::Interleaved { row, rows } => row * rows,

@@ -228,7 +228,8 @@ impl LoadOptions {
         self
     }
 
-    /// Makes each load with these options report its progress as a part of one of this many bytes.
+    /// Makes each load with these options report its progress as a part of an operation on `bytes`
+    /// bytes.
     #[must_use]
     #[doc(hidden)]
     pub fn parts_of(mut self, bytes: u64) -> Self {

@@ -54,7 +54,7 @@ impl<'a, S> LazyTensor<'a, S> {
         self.pieces_of(0..self.element_count())
     }
 
-    /// [`pieces`](Self::pieces) of some elements in C order, which must fill whole bytes.
+    /// Like [`pieces`](Self::pieces), for some elements in C order. They must fill their bytes.
     #[doc(hidden)]
     pub fn pieces_of(
         &self,

@@ -96,7 +96,8 @@ impl Meter {
         }
     }
 
-    /// A meter whose operations report their progress as parts of one of `total` bytes.
+    /// Makes a meter that reports the progress of its operations as parts of an operation on
+    /// `total` bytes.
     pub(crate) fn parts_of(self, total: u64) -> Self {
         Self { whole: Some(Arc::new(Whole { done: AtomicU64::new(0), total })), ..self }
     }

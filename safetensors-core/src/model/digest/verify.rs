@@ -80,12 +80,12 @@ pub fn verify<'a, S: ReadAt>(
     run(checkpoint.stored_files()?, options, Err).map(|(files, _)| files)
 }
 
-/// [`verify`] that does not end at a file or a tensor that is at fault: lists the errors, in the
-/// order of the files. [`VerifiedFile::checked`] has only the tensors that agree.
+/// Like [`verify`], but does not end at a file or a tensor that is at fault: lists the errors, in
+/// the order of the files. [`VerifiedFile::checked`] has only the tensors that agree.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Cancelled`]; those of [`stored_files`](Checkpoint::stored_files).
+/// [`ErrorKind::Cancelled`]; as for [`stored_files`](Checkpoint::stored_files).
 #[doc(hidden)]
 pub fn verify_all<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,

@@ -24,7 +24,7 @@ const FLOATS: &[Dtype] = &[
     Dtype::F6_E3M2,
 ];
 
-/// The name that settings and `--quantize` have for weights of this dtype.
+/// Returns the name that settings and `--quantize` have for weights of this dtype.
 fn name_of(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::I8 => "int8",

@@ -125,7 +125,7 @@ pub(super) fn is_of_all(tensor: &Stored, lead: &[usize]) -> bool {
     tensor.len() == 1 && (tensor.shape.len() < 2 || lead.iter().all(|&count| count == 1))
 }
 
-/// Checks that the number of scales matches the groups of columns of one of these sizes, which the
+/// Checks that the number of scales matches groups of columns with a size from `sizes`, which the
 /// settings name, if they name any.
 pub(super) fn check_group_size(
     scheme: &'static str,

@@ -153,7 +153,7 @@ fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()
     Ok(())
 }
 
-/// Fails if the files of the optimizer do not come from all ranks of one step. `first` is the
+/// Fails if the files of the optimizer do not come from all ranks of a step. `first` is the
 /// number of the first of them.
 fn check_partitions<S>(
     partitions: &[Partition],

@@ -1,5 +1,5 @@
 //! Files that each rank of a job has saved separately, with its parts of the tensors: `DTensor`s
-//! that a mesh of one dimension divides, in files such as `model_world_size_2_rank_0.pt`.
+//! that a mesh with one dimension divides, in files such as `model_world_size_2_rank_0.pt`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -217,7 +217,7 @@ fn fields(values: &Values, object: Value) -> Option<Value> {
     }
 }
 
-/// Returns a field of one of PyTorch's objects. Many objects could share a dictionary of many
+/// Returns a field of an object of PyTorch. Many objects could share a dictionary of many
 /// fields, and each search would pass all.
 fn field(values: &Values, fields: Value, name: &str) -> Option<Value> {
     values.dict(fields).filter(|fields| fields.len() <= MOST_FIELDS)?;

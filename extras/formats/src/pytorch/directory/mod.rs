@@ -149,8 +149,8 @@ impl<'a, T: Store> Folder<'a, T> {
         self.files.iter().any(|name| name.ends_with(".safetensors"))
     }
 
-    /// The only file of a format that is read, by its name, or the first part of the only split GGUF
-    /// file.
+    /// Returns the only file of a format that is read, by its name, or the first part of the only
+    /// split GGUF file.
     pub(crate) fn only_file(&self) -> Option<PathBuf> {
         let is_first = |name: &str| match name.rsplit_once("-of-") {
             Some((start, end)) if end.ends_with(".gguf") => start.ends_with("-00001"),
