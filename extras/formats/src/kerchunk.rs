@@ -15,8 +15,8 @@
 //! | BF16, floats of 8 bits | unsigned integers of the same bits, with the attribute `safetensors_dtype` |
 //! | packed dtypes (F4, F6_E2M3, F6_E3M2) | their bytes in one dimension, with the attributes `safetensors_dtype` and `safetensors_shape` |
 //!
-//! Large arrays are cut into chunks along the first dimension, so that a part can be read.
-//! All chunks of Zarr have the same length. So their number divides that dimension.
+//! Large arrays are cut into chunks along the first dimension, so that a part can be read. All
+//! chunks of Zarr have the same length. So their number divides that dimension.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -16,9 +16,9 @@ pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     found.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// The address of a repository, of a folder or of a file in it, as Python's
-/// `huggingface_hub` writes it: `hf://[models/]owner/name[@revision][/path]`, for other kinds with
-/// `datasets`, `spaces` or `kernels` instead of `models`, or `hf://buckets/owner/name[/path]`.
+/// The address of a repository, of a folder or of a file in it, as Python's `huggingface_hub`
+/// writes it: `hf://[models/]owner/name[@revision][/path]`, for other kinds with `datasets`,
+/// `spaces` or `kernels` instead of `models`, or `hf://buckets/owner/name[/path]`.
 ///
 /// A revision that contains `/` is written with `%2F`, except in the forms `refs/pr/1` and
 /// `refs/convert/x`.

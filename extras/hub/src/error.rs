@@ -61,7 +61,6 @@ pub(crate) fn to_io(error: Error) -> io::Error {
 ///
 /// Sizes are in bytes. Messages shorten text from outside, fields do not. No error has a token, or
 /// the query of a signed address.
-/// the query of a signed address.
 ///
 /// ```
 /// use safetensors_hub::{ErrorKind, RepoId};

@@ -37,8 +37,8 @@
 //!
 //! # Meaning of a signature
 //!
-//! - The holder of the key has signed these files. With certificates, this can be anyone with
-//!   a certificate below the root: look at [`Report::signer`].
+//! - The holder of the key has signed these files. With certificates, this can be anyone with a
+//!   certificate below the root: look at [`Report::signer`].
 //! - It proves no date. So an older version of a model has a right signature for ever. Certificates
 //!   must be valid now, unless [`allow_expired_certificates`](Verifier::allow_expired_certificates)
 //!   is set. Revoked certificates are not recognised.

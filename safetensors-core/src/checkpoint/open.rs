@@ -82,8 +82,8 @@ impl Checkpoint {
 }
 
 impl<S: ReadAt> Checkpoint<Assembled<S>> {
-    /// Opens a checkpoint in a [`Store`], for example in memory. To lend their
-    /// bytes, call [`into_stored`](Checkpoint::into_stored) afterwards.
+    /// Opens a checkpoint in a [`Store`], for example in memory. To lend their bytes, call
+    /// [`into_stored`](Checkpoint::into_stored) afterwards.
     ///
     /// # Errors
     ///
@@ -186,8 +186,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::from_files(files)
     }
 
-    /// Opens a checkpoint with another way to open each file, for example to hold it in
-    /// memory, so that tensors can be lent as [views](crate::LazyTensor::view):
+    /// Opens a checkpoint with another way to open each file, for example to hold it in memory, so
+    /// that tensors can be lent as [views](crate::LazyTensor::view):
     ///
     /// ```
     /// use safetensors_core::io::FileSource;

@@ -22,8 +22,7 @@ impl RankPlan {
     /// [`Checkpoint::read_parts`].
     ///
     /// A checkpoint that ranks have [saved](super::RankSaver::save), by this plan or another, is
-    /// opened with [`Checkpoint::open`]. Of each file, the bytes that the rank needs are
-    /// read.
+    /// opened with [`Checkpoint::open`].
     ///
     /// ```
     /// use safetensors_core::ranks::{Rank, RankRules, RankSaver};

@@ -1,8 +1,8 @@
 //! Quantised weights as tensors store them.
 //!
 //! Finds the tensors that are codes, their scales, their weights, and the numbers of the weights.
-//! [`Known::weights`] finds all of a checkpoint, [`Known::of_tensor`] the one of a tensor. Every
-//! way to read asks here, so that none takes codes for numbers.
+//! [`Known::weights`] finds the weights of a checkpoint, [`Known::of_tensor`] the weight of a
+//! tensor. Every way to read asks here, so that none takes codes for numbers.
 //!
 //! This module knows no files, only the [`Tensors`] that it is given.
 //!

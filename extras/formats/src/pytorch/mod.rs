@@ -83,8 +83,8 @@
 //!
 //! # Tied tensors
 //!
-//! Two names with the same storage, offset, shape, strides and type are one tensor here. The
-//! first name in sorted order has the bytes, the others are
+//! Two names with the same storage, offset, shape, strides and type are one tensor here. The first
+//! name in sorted order has the bytes, the others are
 //! [aliases](safetensors_core::Checkpoint::aliases). Tensors that only overlap are read separately.
 //!
 //! ```

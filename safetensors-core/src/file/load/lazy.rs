@@ -158,10 +158,10 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         .map_err(|error| self.locate(error))
     }
 
-    /// Reads the tensor with options: several threads for a large tensor, conversion
-    /// while reading, progress and cancelling. [The table](crate::convert) lists the possible
-    /// conversions. In addition to the result, memory holds one small piece for each thread in the
-    /// file's dtype. [`read_tensors`](crate::load::read_tensors) reads many tensors at once.
+    /// Reads the tensor with options: several threads for a large tensor, conversion while reading,
+    /// progress and cancelling. [The table](crate::convert) lists the possible conversions. In
+    /// addition to the result, memory holds one small piece for each thread in the file's dtype.
+    /// [`read_tensors`](crate::load::read_tensors) reads many tensors at once.
     ///
     /// ```
     /// use safetensors_core::{

@@ -339,8 +339,8 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         .map_err(|error| self.tensor.locate(error))
     }
 
-    /// Reads the slice with options: several threads for a large slice, conversion while
-    /// reading, progress and cancelling.
+    /// Reads the slice with options: several threads for a large slice, conversion while reading,
+    /// progress and cancelling.
     ///
     /// ```
     /// use safetensors_core::{Dtype, LoadOptions, SafeTensors, SaveOptions, TensorView, serialize};

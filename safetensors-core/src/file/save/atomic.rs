@@ -73,7 +73,6 @@ impl AtomicFile {
     ///
     /// If it replaces another file, it gets that file's mode and, where the system allows it, its
     /// owner and group. Otherwise its mode follows the umask.
-    /// umask.
     ///
     /// Links are followed, also dangling ones: the file that the link leads to is replaced, and the
     /// link stays.

@@ -17,8 +17,8 @@
 //! | any other dtype | C64 | not possible |
 //! | any other dtype | F4, F6_E2M3, F6_E3M2, F8_E8M0 | not possible: the elements and scales of a block must be chosen together |
 //!
-//! A pair that is not possible is [`ErrorKind::NoConversion`]. [`can_convert`] tells whether a pair
-//! is possible.
+//! A pair that is not possible is [`ErrorKind::NoConversion`]. [`can_convert`] returns whether a
+//! pair is possible.
 //!
 //! - A value that the target has is unchanged, including subnormals and the sign of zero. The two
 //!   FNUZ dtypes have no negative zero: it becomes zero, and so do negative numbers that round to

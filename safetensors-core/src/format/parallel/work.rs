@@ -42,8 +42,8 @@ impl Work {
         Self { progress: self.progress.for_total(total), ..self }
     }
 
-    /// Makes each later operation with these options report its progress as a part of an
-    /// operation on `total` bytes.
+    /// Makes each later operation with these options report its progress as a part of an operation
+    /// on `total` bytes.
     pub(crate) fn parts_of(self, total: u64) -> Self {
         Self { progress: self.progress.parts_of(total), ..self }
     }

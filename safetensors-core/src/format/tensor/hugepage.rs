@@ -15,8 +15,8 @@
 
 use core::ops::Range;
 
-/// The pages behind the buffers of a load. Their size is decided piece by piece, while the
-/// buffers are filled.
+/// The pages behind the buffers of a load. Their size is decided piece by piece, while the buffers
+/// are filled.
 pub(crate) struct Pages {
     #[cfg(target_os = "linux")]
     windows: linux::Windows,

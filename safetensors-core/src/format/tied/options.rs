@@ -26,7 +26,7 @@ pub enum Views {
 
 /// Options for saving tensors that share storage: once, under one of their names.
 ///
-/// Kept is the first name, in sorted order, of a tensor that fills the entire storage.
+/// Of the tensors that fill the entire storage, the first name in sorted order is kept.
 /// [`prefer`](Tied::prefer) changes the choice. Each dropped name becomes a metadata entry with the
 /// kept name as its value. The keys `format`, `modelspec.*`, `attribute:*` and
 /// `safetensors_bridge.*` have another meaning in the metadata, so such a name cannot be dropped.

@@ -47,8 +47,8 @@ pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
         let Some(storage) = tensor.storage() else { continue };
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
-        // A source that numbers its storages gives an empty tensor a storage of a byte, so that
-        // it can be shared.
+        // A source that numbers its storages gives an empty tensor a storage of a byte, so that it
+        // can be shared.
         let byte_len = if options.empty { byte_len.max(1) } else { byte_len };
         if byte_len > 0 && storage.byte_len > 0 {
             let member = Member { position, name, tensor, storage, byte_len };

@@ -149,8 +149,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
     }
 
     /// Reads only the tensors of these names, and of earlier calls: for example the labels. The
-    /// others are not read at all. Without names, samples have only their metadata. A sample
-    /// that lacks one of the tensors is an error.
+    /// others are not read at all. Without names, samples have only their metadata. A sample that
+    /// lacks one of the tensors is an error.
     #[must_use]
     pub fn only(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let names = names.into_iter().map(Into::into);

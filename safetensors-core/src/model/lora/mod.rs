@@ -30,7 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Which adapters
+//! # Adapters
 //!
 //! | file | tensors of module `X` | factor of the product |
 //! |---|---|---|
@@ -151,8 +151,8 @@ impl Adapter {
 
 impl<S: ReadAt + 'static> Checkpoint<S> {
     /// Merges LoRA adapters into the weights, see [the module](crate::lora). A merged tensor has
-    /// the dtype that it has in this checkpoint. Only descriptions of quantised weights are read
-    /// yet.
+    /// the dtype that it has in this checkpoint. So far only descriptions of quantised weights are
+    /// read.
     ///
     /// A quantised weight is refused: call [`dequantized`](Checkpoint::dequantized) before. A
     /// weight with several [names](Checkpoint::aliases) changes under all of them. A complete

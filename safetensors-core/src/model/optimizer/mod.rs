@@ -21,9 +21,9 @@
 //! leads from there to a name, unless the parameters were given with names (`param_names`, PyTorch
 //! 2.6 and later). So the caller gives the names in that order, with
 //! [`parameters`](PyTorchTraining::parameters). For `AdamW(model.parameters())` they are `[name for
-//! name, _ in model.named_parameters()]`. The order is never guessed: two parameters with the
-//! same shape would change places without a trace. The order of `model.state_dict()` differs: it
-//! also has buffers, and every name of a tied parameter.
+//! name, _ in model.named_parameters()]`. The order is never guessed: two parameters with the same
+//! shape would change places without a trace. The order of `model.state_dict()` differs: it also
+//! has buffers, and every name of a tied parameter.
 //!
 //! PyTorch's distributed checkpoints have names, `optimizer.state.NAME.exp_avg`, and need nothing
 //! else. A parameter that never got a gradient has no state in PyTorch.
@@ -91,8 +91,7 @@ impl PyTorchTraining {
     }
 
     /// Sets the key of the model's `state_dict()`, such as `model_state_dict`. Nested keys are
-    /// joined by dots. An empty key is for a model that is the entire file, or that has no
-    /// key.
+    /// joined by dots. An empty key is for a model that is the entire file, or that has no key.
     #[must_use]
     pub fn model(mut self, key: impl Into<String>) -> Self {
         self.model = key.into();

@@ -153,8 +153,8 @@ fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()
     Ok(())
 }
 
-/// Fails if the files of the optimizer do not come from all ranks of a step. `first` is the
-/// number of the first of them.
+/// Fails if the files of the optimizer do not come from all ranks of a step. `first` is the number
+/// of the first of them.
 fn check_partitions<S>(
     partitions: &[Partition],
     models: &[ModelState],

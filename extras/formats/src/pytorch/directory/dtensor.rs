@@ -217,8 +217,8 @@ fn fields(values: &Values, object: Value) -> Option<Value> {
     }
 }
 
-/// Returns a field of an object of PyTorch. Many objects could share a dictionary of many
-/// fields, and each search would pass all.
+/// Returns a field of an object of PyTorch. Many objects could share a dictionary of many fields,
+/// and each search would pass all.
 fn field(values: &Values, fields: Value, name: &str) -> Option<Value> {
     values.dict(fields).filter(|fields| fields.len() <= MOST_FIELDS)?;
     values.get(fields, name)

@@ -91,9 +91,9 @@ impl Directory {
         }
     }
 
-    /// Returns the key of a file. A path with `/` is a file further below. The name is not
-    /// encoded, as in indexes and listings, and as a reader asks for it: see [`RemoteStore`].
-    /// `Key::join` would encode many characters.
+    /// Returns the key of a file. A path with `/` is a file further below. The name is not encoded,
+    /// as in indexes and listings, and as a reader asks for it: see [`RemoteStore`]. `Key::join`
+    /// would encode many characters.
     ///
     /// [`RemoteStore`]: crate::remote::RemoteStore
     pub(super) fn file(&self, name: &str) -> Key {

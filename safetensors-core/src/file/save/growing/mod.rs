@@ -243,8 +243,8 @@ impl GrowingWriter {
         written
     }
 
-    /// Begins a tensor that grows along dimension `axis`. `step_shape` is the shape of a step:
-    /// the tensor's shape without that dimension. A tensor of a file that is [appended
+    /// Begins a tensor that grows along dimension `axis`. `step_shape` is the shape of a step: the
+    /// tensor's shape without that dimension. A tensor of a file that is [appended
     /// to](Self::resume) continues with its present steps.
     ///
     /// Dimension 0 is cheapest. Along another dimension the bytes of a step are not contiguous in
