@@ -114,7 +114,7 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     if opening.transformers && format == Some(Format::Gguf) {
         let stored = safetensors_formats::join(Arc::clone(&store), format, files)?;
         let named = options.transformers_names(stored.metadata()).and_then(|it| open(&it));
-        files = named.map_err(|error| unopened(error.in_path(path)))?;
+        files = named.map_err(|error| error.in_path(path))?;
     }
     let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
     Ok(safetensors_formats::join(store, format, sources)?.into_boxed())
