@@ -1,4 +1,4 @@
-//! [`Budget`]: how much memory and time the readers of one open may take, and [`Depth`].
+//! [`Budget`]: the memory and steps that the readers of one open may take, and [`Depth`].
 
 use std::io::Read;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::error::{ErrorKind, Result};
 const MEMORY: (u64, u64) = (16 << 20, 16);
 const STEPS: (u64, u64) = (1 << 20, 16);
 
-/// The bytes of memory and the steps of a file for each of [`Limits::directory_bytes`], however long
-/// it is.
+/// The bytes of memory and the steps of a file for each of [`Limits::directory_bytes`], for any
+/// length of the file.
 const MEMORY_OF_TEXT: u64 = 32;
 const STEPS_OF_TEXT: u64 = 2;
 
@@ -34,7 +34,7 @@ const MOST_ADDED: u64 = u64::MAX >> 16;
 /// The deepest nesting of any kind.
 const DEEPEST: usize = 100;
 
-/// Limits the memory and the steps of one open. All files of a directory or an index share it.
+/// Limits the memory and the steps of an open. All files of a directory or an index share it.
 /// Clones share the counts.
 ///
 /// A small file can name a long text, a list or a tensor any number of times. So readers count
@@ -65,7 +65,7 @@ impl Budget {
         &self.limits
     }
 
-    /// Adds a file of this length to those that are opened.
+    /// Adds a file of this length to the opened files.
     pub(crate) fn grow(&self, file_len: u64) {
         add(&self.counts.files, 1);
         add(&self.counts.file_len, file_len);
@@ -90,13 +90,13 @@ impl Budget {
         self.count(&self.counts.memory, bytes, MEMORY, most, "bytes of memory")
     }
 
-    /// Counts so many values of a type that are to be kept or copied.
+    /// Counts this many values of a type that are to be kept or copied.
     pub(crate) fn keep_all<T>(&self, count: usize) -> Result<()> {
         self.keep(count.saturating_mul(size_of::<T>()))
     }
 
-    /// Reads up to so many bytes, and counts them as they come: memory grows with those that are
-    /// there, not with those that are asked for.
+    /// Reads up to `len` bytes, and counts them as they come: memory grows with present bytes, not
+    /// with requested ones.
     pub(crate) fn read(&self, from: &mut impl Read, len: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         loop {
@@ -149,7 +149,7 @@ impl Budget {
     }
 }
 
-/// Adds to a count, and returns the sum. No sum of what may be kept overflows.
+/// Adds to a count, and returns the sum. No sum of permitted counts overflows.
 fn add(count: &AtomicU64, more: u64) -> u64 {
     let more = more.min(MOST_ADDED);
     count.fetch_add(more, Ordering::Relaxed).saturating_add(more)
@@ -165,7 +165,7 @@ pub(crate) fn escaped(text: &str) -> usize {
     bytes.sum()
 }
 
-/// How deep a value is nested in others, of whatever kind.
+/// The depth of a value nested in others of any kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Depth(usize);
 

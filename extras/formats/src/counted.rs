@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of which at most so many are read.
+/// Bytes that are read up to a limit.
 pub(crate) struct Counted<R> {
     pub(crate) inner: R,
     at: u64,
@@ -12,7 +12,7 @@ pub(crate) struct Counted<R> {
     pub(crate) wording: Wording,
 }
 
-/// The errors of bytes that are wrong.
+/// The errors of wrong bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Wording {
     /// The kind of a problem at a position.

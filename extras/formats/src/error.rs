@@ -1,4 +1,4 @@
-//! [`ErrorKind`]: what only this crate knows can go wrong, inside the library's errors.
+//! [`ErrorKind`]: failures of this crate alone, inside the library's errors.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -13,7 +13,7 @@ impl From<ErrorKind> for Error {
     }
 }
 
-/// As an error of reading bytes. Core adds the file and the tensor, so both are left out.
+/// Converts to an error of reading bytes. Core adds the file and the tensor, so both are omitted.
 pub(crate) fn to_io(error: Error) -> io::Error {
     match error.into_kind() {
         CoreKind::Io(error) => error,
@@ -22,10 +22,10 @@ pub(crate) fn to_io(error: Error) -> io::Error {
     }
 }
 
-/// What can go wrong with a file of another format, with what was expected and what was found.
+/// Failures of a file of another format, with the expected and the found values.
 ///
 /// An [`Error`] has it as [`ErrorKind::Other`](CoreKind::Other), and names the file, and the tensor
-/// or the member of an archive. What other crates fail with too has a kind of the core.
+/// or the member of an archive. Failures that other crates share have a kind of the core.
 ///
 /// Sizes are in bytes. Messages shorten text from outside, fields do not.
 ///
@@ -44,7 +44,7 @@ pub enum ErrorKind {
     /// The file does not start as a `.npy` file does; `found` is its start.
     #[error("not a .npy file")]
     NotNpy { found: Vec<u8> },
-    /// The version of the header is none of those that NumPy writes.
+    /// NumPy writes no header of this version.
     #[error(".npy version {major}.{minor} is unknown; expected 1.0, 2.0 or 3.0")]
     UnknownVersion { major: u8, minor: u8 },
     /// The header is longer than [`Limits`](crate::Limits) allows.
@@ -53,7 +53,7 @@ pub enum ErrorKind {
     /// The file ends inside the header.
     #[error("the .npy header should have {expected} bytes, but only {found} are there")]
     HeaderCut { expected: u64, found: u64 },
-    /// The header is of version 3.0 and not UTF-8.
+    /// The header has version 3.0 and is not UTF-8.
     #[error("the .npy header is not UTF-8 from its byte {offset}")]
     HeaderNotUtf8 { offset: usize },
     /// The header is not written as Python writes a literal.
@@ -77,25 +77,24 @@ pub enum ErrorKind {
     /// The array is a table of named fields, or of arrays.
     #[error("the .npy array has fields; only plain arrays can be read")]
     Fields,
-    /// The elements have a type that safetensors has no dtype for. `hint` is empty, or says what
-    /// to do.
+    /// The elements have a type that safetensors has no dtype for. `hint` is empty, or a way out.
     #[error("the NumPy type {} has no dtype in the format{hint}", Quoted(.descr))]
     UnsupportedType { descr: String, hint: &'static str },
-    /// The array does not have as many bytes as its header asks for.
+    /// The bytes of the array do not match its header.
     #[error("the array has {found} bytes, but its shape asks for {expected}")]
     DataLength { expected: u64, found: u64 },
 
     // Archives.
-    /// The archive is damaged, or uses what cannot be read, such as encryption.
+    /// The archive is damaged, or uses a feature that cannot be read, such as encryption.
     #[error("{problem}")]
     BadArchive { problem: String },
     /// More members than [`Limits`](crate::Limits) allows.
     #[error("the archive has {found} members, over the limit of {limit}")]
     TooManyMembers { limit: usize, found: usize },
-    /// Two members have one name. Which of them is read depends on the reader.
+    /// Two members have the same name. Readers differ in which of them they read.
     #[error("two members of the archive have the same name; write it anew with one of them")]
     DuplicateMember,
-    /// Two members are arrays of one name, such as `a` and `a.npy`.
+    /// Two members are arrays with the same name, such as `a` and `a.npy`.
     #[error("two members of the archive have this name, with and without .npy")]
     DuplicateArray,
     /// No array has the name. `similar` are the names that may have been meant, at most three.
@@ -110,33 +109,33 @@ pub enum ErrorKind {
     ImpossibleSize { stored: u64, most: u64, found: u64 },
 
     // Any format.
-    /// The file is of no format that this crate reads.
+    /// The file has no format that this crate reads.
     #[error(
         "not a file of NumPy, PyTorch, GGUF or burn{}",
         .found.map_or_else(String::new, |format| format!(": {format}"))
     )]
     UnknownFormat { found: Option<OtherFormat> },
-    /// The file is of a format whose feature is not enabled.
+    /// The file has a format that needs a feature which is not enabled.
     #[error("a file of {format}, which this program was built without")]
     NotEnabled { format: crate::Format },
-    /// The file is a ZIP archive and something else, too: `other` is what stands before the
-    /// archive, or else behind it.
+    /// The file is a ZIP archive and something else, too: `other` is before the archive, or
+    /// otherwise behind it.
     #[error(
         "it is {other}, and also a ZIP archive, from byte {} to {} of {file_len}; which of them is \
          read depends on the program", .archive.start, .archive.end
     )]
     TwoFormats { other: String, archive: std::ops::Range<u64>, file_len: u64 },
-    /// The file is of another format, and a program that reads pickles takes it for one, too, and
-    /// imports what it names.
+    /// The file has another format, and a program that reads pickles takes it for one, too, and
+    /// imports a name in it.
     #[error(
         "it is {other}, and also a pickle that imports {import}; which of them is read depends on \
          the program"
     )]
     AlsoPickle { other: String, import: String },
-    /// The file is of another format than its place asks for.
+    /// The file has another format than its place asks for.
     #[error("expected a file of {expected}, found one of {found}")]
     OtherFormat { expected: &'static str, found: String },
-    /// The tensors have far more bytes than a file of this length can stand for.
+    /// The tensors have far more bytes than a file of this length can hold.
     #[error(
         "the tensors up to this one have {found} bytes, but those of a file of {file_len} bytes \
          may have {limit} at most"
@@ -173,13 +172,14 @@ pub enum ErrorKind {
     /// A pickle that breaks a rule; `offset` is the byte after the opcode.
     #[error("the pickle, up to its byte {offset}: {}", Short(.problem))]
     BadPickle { offset: u64, problem: String },
-    /// A tensor or an array is a part of an object whose class is not known. No code of a file is
-    /// run, so it is not known what the tensor means.
+    /// A tensor or an array is a part of an object of an unknown class. No code of a file is run,
+    /// so the meaning of the tensor is not known.
     #[error(
         "a tensor inside {}, which is not read; save its state_dict() instead", Quoted(.class)
     )]
     UnknownObject { class: String },
-    /// The archive lacks the code of a class of TorchScript, which lists its parameters and buffers.
+    /// The archive lacks the code of a class of TorchScript, which lists its parameters and
+    /// buffers.
     #[error("the archive has no code of the class {}, which lists its parameters", Quoted(.class))]
     NoCode { class: String },
     /// The code of TorchScript lists parameters or buffers in a way that is not known.
@@ -190,10 +190,10 @@ pub enum ErrorKind {
         "an archive of torch.export, which is not read; save the module's state_dict() instead"
     )]
     Exported,
-    /// A dictionary has this key twice, of which Python would keep the last value.
+    /// A dictionary has this key twice. Python would keep the last value.
     #[error("its dictionary has this key twice")]
     DuplicateDictKey,
-    /// The file says something else than `little` or `big` of the order of bytes.
+    /// The file names another order of bytes than `little` or `big`.
     #[error("the byte order of the archive should be little, found {}", Quoted(.found))]
     UnknownByteOrder { found: String },
     /// The storage of a tensor is not in the file.
@@ -220,12 +220,12 @@ pub enum ErrorKind {
     /// An index breaks a rule.
     #[error("the index: {}", Short(.problem))]
     BadIndex { problem: String },
-    /// The index says that a shard has a tensor which it lacks.
+    /// The index assigns a tensor to a shard which lacks it.
     #[error("the index maps it to {}, which does not have it", Quoted(.shard))]
     NotInShard { shard: String },
 
     // burn.
-    /// A record of burn breaks a rule; `offset` is the byte after what is wrong.
+    /// A record of burn breaks a rule; `offset` is the byte after the problem.
     #[error("the record of burn, up to its byte {offset}: {}", Short(.problem))]
     BadRecord { offset: u64, problem: String },
 
@@ -234,7 +234,7 @@ pub enum ErrorKind {
     NotForBurn { problem: String },
 
     // Directories of trainers.
-    /// The file holds parts of tensors, which only its directory makes whole.
+    /// The file holds parts of tensors, which only its directory completes.
     #[error(
         "a part of a checkpoint that is divided among files; open the directory, which holds them \
          all"
@@ -246,18 +246,18 @@ pub enum ErrorKind {
     /// The files of a directory break a rule, or do not belong together.
     #[error("{}", Short(.problem))]
     BadDirectory { problem: String },
-    /// What is not read, although it may be sound.
+    /// Content that is not read, although it may be valid.
     #[error("not read: {}", Short(.problem))]
     NotRead { problem: String },
 
     // GGUF.
-    /// The header breaks a rule; `offset` is the byte after what is wrong.
+    /// The header breaks a rule; `offset` is the byte after the problem.
     #[error("the GGUF header, up to its byte {offset}: {}", Short(.problem))]
     BadGguf { offset: u64, problem: String },
     /// A tensor reaches past the end of the file.
     #[error("its data ends at byte {expected}, but the file has {found}")]
     PastEnd { expected: u64, found: u64 },
-    /// The file is a part of a GGUF file that was split, and is no whole model.
+    /// The file is a part of a split GGUF file, and not a complete model.
     #[error(
         "it is part {} of {count} of a split GGUF file, and no whole model without the others",
         u32::from(*number) + 1
@@ -291,16 +291,17 @@ pub enum ErrorKind {
     /// A quantised type cannot hold a number: it is not finite, or its scale exceeds F16.
     #[error("element {index} is {value}, which does not fit {kind}")]
     NotQuantisable { index: u64, value: String, kind: &'static str },
-    /// The settings beside the weights say what GGUF cannot, or what is not known here.
+    /// The settings next to the weights have something that GGUF cannot have, or that is not known
+    /// here.
     #[error("{}", Short(.problem))]
     BadModel { problem: String },
-    /// The tokenizer beside the weights cannot be in a GGUF file, or is not known here.
+    /// The tokenizer next to the weights cannot be in a GGUF file, or is not known here.
     #[error("{}", Short(.problem))]
     BadTokenizer { problem: String },
-    /// The tensor is none of those that models of the architecture have.
+    /// Models of the architecture have no such tensor.
     #[error("it is no tensor of the architecture {architecture} that is known here")]
     NoGgufName { architecture: &'static str },
-    /// The shape is another than the settings of the model ask for.
+    /// The shape does not match the settings of the model.
     #[error("the model's settings ask for shape {expected:?}, found {found:?}")]
     WrongShape { expected: Vec<u64>, found: Vec<usize> },
     /// The model lacks tensors. At most a few of them are named.
@@ -314,7 +315,7 @@ pub enum ErrorKind {
     /// Zarr does not allow the name of a tensor.
     #[error("Zarr does not allow the name: {problem}")]
     NotForZarr { problem: &'static str },
-    /// An earlier tensor was not written whole, so the archive cannot be finished.
+    /// An earlier tensor was not written completely, so the archive cannot be finished.
     #[error("an earlier tensor was not written whole")]
     WriterFailed,
 

@@ -1,12 +1,12 @@
-//! [`Format`]: the formats that this crate reads, and the names that their files have.
+//! [`Format`]: the formats that this crate reads, and the names of their files.
 
 use std::fmt;
 use std::path::Path;
 
-/// What a directory is opened as if it is none of a trainer.
+/// The files that a directory is opened as if it is not a trainer's.
 pub(crate) const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"];
 
-/// The names of files of each format, by what follows the last dot, in lower case.
+/// The names of files of each format, by the text after the last dot, in lower case.
 const EXTENSIONS: [(&str, Format); 11] = [
     ("bin", Format::Pytorch),
     ("bpk", Format::Burnpack),
@@ -46,9 +46,9 @@ pub enum Format {
     ///
     /// A record is MessagePack: maps by the names of fields, lists of layers, and at their ends the
     /// bytes, the shape and the dtype of each tensor. A tensor is named by the keys that lead to
-    /// it, as burn names its parameters: `layers.0.weight`. The elements are read where they lie,
-    /// so a model larger than memory passes through. Names of enum variants are parts of the names
-    /// of tensors, as in burn.
+    /// it, as burn names its parameters: `layers.0.weight`. The elements are read in place, so a
+    /// model larger than memory can be converted. Names of enum variants are parts of the names of
+    /// tensors, as in burn.
     ///
     /// The ids of parameters become the metadata entry by which the burn adapter finds them
     /// (`safetensors_bridge.param_ids`); the version of burn becomes `burn.version`.
@@ -61,11 +61,11 @@ pub enum Format {
     /// A tensor of another dtype, which is quantised or has booleans of 4 bytes, is
     /// [`ErrorKind::NoDtype`](crate::ErrorKind::NoDtype).
     ///
-    /// What is no tensor is left out and counted in
+    /// Values that are no tensors are skipped and counted in
     /// [`TensorFile::notes`](crate::TensorFile::notes). Records of burn 0.13 and older list their
     /// numbers without a dtype; burn 0.14 to 0.16 read them with the feature
-    /// `record-backward-compat`, and save them anew. Files of the other recorders (bincode, JSON,
-    /// gzip) are not read: bincode has no names.
+    /// `record-backward-compat`, and can save them again. Files of the other recorders (bincode,
+    /// JSON, gzip) are not read: bincode has no names.
     ///
     /// Such files are not written. Since 0.20, burn reads burnpack, and an older record needs more
     /// than names: `layers.0` is an entry of a list or of a map.
@@ -74,9 +74,9 @@ pub enum Format {
     /// `BurnpackStore` since 0.20 (`.bpk`). `burn::Writer` writes such files.
     ///
     /// Tensors have the names of burn's parameters and the dtypes of the table above, and are read
-    /// where they lie. Two names of the same bytes are a tied weight. The metadata is kept, and the
-    /// ids of parameters are the entry `safetensors_bridge.param_ids`. Numbers beside the tensors,
-    /// such as the steps of an optimizer, are left out and counted in
+    /// in place. Two names of the same bytes are a tied weight. The metadata is kept, and the ids
+    /// of parameters are the entry `safetensors_bridge.param_ids`. Numbers that are not tensors,
+    /// such as the steps of an optimizer, are skipped and counted in
     /// [`TensorFile::notes`](crate::TensorFile::notes).
     Burnpack,
     /// A directory of PyTorch's distributed checkpoints, with `.metadata` and `.distcp` files, also
@@ -105,8 +105,8 @@ impl fmt::Display for Format {
 }
 
 impl Format {
-    /// The format that a name claims by what follows its last dot, in upper or lower case.
-    /// [`detect`](Format::detect) tells what a file is.
+    /// Returns the format that a name claims by the text after its last dot, in upper or lower
+    /// case. [`detect`](Format::detect) examines the file.
     ///
     /// ```
     /// use safetensors_formats::Format;
@@ -121,7 +121,7 @@ impl Format {
         found.map(|(_, format)| *format)
     }
 
-    /// The format of a directory, by the names of the files in it: that of a trainer, or
+    /// Returns the format of a directory, by the names of the files in it: a trainer's, or
     /// [`Pytorch`](Self::Pytorch) for `pytorch_model.bin` or its index. `None` for every other
     /// directory, also for one of safetensors files.
     ///
@@ -152,13 +152,13 @@ impl Format {
         trainers.or(is_standard.then_some(Self::Pytorch))
     }
 
-    /// Whether it is a format of directories, and not of single files.
+    /// Returns `true` for a format of directories, `false` for a format of single files.
     pub fn is_of_directories(self) -> bool {
         matches!(self, Self::Dcp | Self::DeepSpeed | Self::Dtensor)
     }
 }
 
-/// Whether the name of a member of an archive is one that only `torch.export` writes.
+/// Returns `true` if only `torch.export` writes an archive's member with this name.
 pub(crate) fn is_exported(member: &str) -> bool {
     ["archive_format", "models/model.json", "serialized_exported_program.json"]
         .iter()

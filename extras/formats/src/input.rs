@@ -10,7 +10,7 @@ use safetensors_core::io::FileSource;
 
 use crate::error::{self, Error, Result};
 
-/// Bytes that can be read at any position, and what errors call them.
+/// Bytes that can be read at any position, with a name for errors.
 #[derive(Debug)]
 pub(crate) struct Input<S> {
     pub(crate) source: S,
@@ -43,13 +43,13 @@ impl<S> Input<S> {
 }
 
 impl<S: ReadAt> Input<S> {
-    /// Fails if the source is not what it was when it was opened.
+    /// Fails if the source has changed since it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.source.check_unchanged().map_err(|error| Error::from(error).in_file(&self.file))
     }
 }
 
-/// A position in an input. Copies of it share the input, and move on their own.
+/// A position in an input. Copies of it share the input, and move independently.
 #[derive(Debug)]
 pub(crate) struct Cursor<S> {
     pub(crate) input: Arc<Input<S>>,

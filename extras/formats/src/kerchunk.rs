@@ -1,5 +1,5 @@
-//! Manifests of Zarr: where the bytes of tensors lie in safetensors files, as
-//! [kerchunk references](https://fsspec.github.io/kerchunk/spec.html) of version 1.
+//! Manifests of Zarr: the places of tensors' bytes in safetensors files, as [kerchunk
+//! references](https://fsspec.github.io/kerchunk/spec.html) of version 1.
 //!
 //! fsspec's `ReferenceFileSystem` shows such a manifest as a Zarr store of version 2. So Zarr,
 //! xarray and VirtualiZarr read tensors in place and in part, also from a bucket, and need no
@@ -16,7 +16,7 @@
 //! | packed dtypes (F4, F6_E2M3, F6_E3M2) | their bytes in one dimension, with the attributes `safetensors_dtype` and `safetensors_shape` |
 //!
 //! Large arrays are cut into chunks along the first dimension, so that a part of one can be read.
-//! Zarr stores all chunks at one length. So there are as many as divide that dimension.
+//! All chunks of Zarr have the same length. So their number divides that dimension.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -36,15 +36,15 @@ const GROUP: &str = r#"{"zarr_format":2}"#;
 /// The bytes of a dimension's name after the name of its tensor.
 const DIM_BYTES: usize = 32;
 
-/// A chunk pays for a byte of its reference with so many of its own.
+/// A chunk needs this many bytes for each byte of its reference.
 const PAID: u64 = 16;
 
 /// The most chunks that an array is cut into.
 const MOST_CHUNKS: usize = 4096;
 
-/// The manifest of a checkpoint of safetensors files, as JSON. `location` says what stands for a
-/// file: the path or the address by which fsspec opens it. Chunks have at most `chunk_bytes` bytes
-/// where the first dimension can be divided so.
+/// Returns the manifest of a checkpoint of safetensors files, as JSON. `location` returns the path
+/// or the address by which fsspec opens a file. Chunks have at most `chunk_bytes` bytes where the
+/// first dimension can be divided so.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -62,8 +62,9 @@ const MOST_CHUNKS: usize = 4096;
 /// # Errors
 ///
 /// [`ErrorKind::NotForZarr`] for a name that Zarr does not allow; [`ErrorKind::OutOfProportion`]
-/// for a manifest far longer than the headers; [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute);
-/// the errors of `location`. Each names the tensor or the file.
+/// for a manifest far longer than the headers;
+/// [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute); any error of `location`. Each names
+/// the tensor or the file.
 pub fn manifest<S>(
     checkpoint: &Checkpoint<S>,
     chunk_bytes: u64,
@@ -101,7 +102,7 @@ pub fn manifest<S>(
             let file = files.get(tensor.file_index()).map_or("", String::as_str);
             let dims = array_shape(tensor.info()).len().max(1);
             for (number, (offset, len)) in chunks.enumerate() {
-                // The data is there once, under whatever names.
+                // The data is there once, under any number of names.
                 let paid = if name == tensor.name() { len / PAID } else { 0 };
                 arrays.keep_unpaid(escaped(name) + 2 * dims + file.len(), paid)?;
                 let key = format!("{name}/{number}{}", ".0".repeat(dims - 1));
@@ -114,7 +115,7 @@ pub fn manifest<S>(
     Ok(json!({ "version": 1, "refs": arrays.refs }).to_string())
 }
 
-/// Metadata of the file that is about no tensor, and is no name of one.
+/// Returns metadata of the file that is about no tensor, and names no tensor.
 fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
     let of_file = metadata
         .iter()
@@ -125,7 +126,7 @@ fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
         .into()
 }
 
-/// The shape of the array that stands for a tensor.
+/// Returns the shape of a tensor's array.
 fn array_shape(tensor: TensorInfo<'_>) -> Vec<u64> {
     if tensor.dtype().is_sub_byte() {
         return vec![tensor.byte_len()];
@@ -133,7 +134,7 @@ fn array_shape(tensor: TensorInfo<'_>) -> Vec<u64> {
     tensor.shape().iter().map(|&dim| dim as u64).collect()
 }
 
-/// The references so far, and what the arrays that are added need.
+/// The references so far, and the data to add arrays.
 struct Arrays<'m> {
     refs: Map<String, Value>,
     metadata: &'m Metadata,
@@ -150,7 +151,7 @@ impl Arrays<'_> {
         self.keep_unpaid(bytes, 0)
     }
 
-    /// Counts an entry but for the bytes that data has paid.
+    /// Counts an entry, except for the bytes that data has paid.
     fn keep_unpaid(&self, bytes: usize, paid: u64) -> Result<()> {
         let bytes = bytes.saturating_mul(2).saturating_add(ENTRY);
         self.budget.keep(bytes.saturating_sub(usize::try_from(paid).unwrap_or(usize::MAX)))
@@ -182,8 +183,8 @@ impl Arrays<'_> {
         Ok(())
     }
 
-    /// The names of the dimensions of an array. A coordinate needs no attribute: a tensor of one
-    /// dimension that has the name of a dimension names its own so.
+    /// Returns the names of the dimensions of an array. A coordinate needs no attribute: a tensor
+    /// with one dimension and the name of a dimension names its own.
     fn dims_of(&self, name: &str, tensor: TensorInfo<'_>) -> Result<Vec<String>> {
         if !tensor.dtype().is_sub_byte() {
             if let Some(named) = dimensions(self.metadata, name, tensor.shape().len())? {
@@ -245,11 +246,11 @@ impl Arrays<'_> {
     }
 }
 
-/// Into how many chunks an array is cut: a number that divides its first dimension.
+/// Returns the number of chunks of an array: a number that divides its first dimension.
 fn chunk_count(first: u64, len: u64, chunk_bytes: u64) -> u64 {
     let wanted = len.div_ceil(chunk_bytes.max(1)).max(1);
     let most = first.min(MOST_CHUNKS as u64);
-    // The next larger divisor, or else the largest one.
+    // The next larger divisor, or otherwise the largest one.
     let larger = (wanted..=most).find(|count| first.is_multiple_of(*count));
     let largest = || (1..=most).rev().find(|count| first.is_multiple_of(*count));
     larger.or_else(largest).unwrap_or(1)

@@ -1,4 +1,4 @@
-//! Tensors of other formats beside safetensors, read and written as streams.
+//! Tensors of formats other than safetensors, read and written as streams.
 //!
 //! | format | to read | to write |
 //! |---|---|---|
@@ -10,13 +10,13 @@
 //! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, so that
 //! all of core works on it: tensors, slices and parts of it are read without a copy of the file.
 //! Files of PyTorch, GGUF and burn need the features `pytorch`, `gguf` and `burn`. A directory of
-//! one of PyTorch's trainers opens in the same way, as one checkpoint of whole tensors.
-//! [`Format::Burn`] and [`Format::Burnpack`] say which files of burn are read.
+//! one of PyTorch's trainers opens in the same way, as one checkpoint of joined tensors.
+//! [`Format::Burn`] and [`Format::Burnpack`] describe the supported files of burn.
 //!
-//! What `npy` and `npz` read is a [`TensorSource`](safetensors_core::TensorSource), and what is
-//! written takes one. So everything in core that saves, merges, casts or shards tensors takes
-//! arrays from these files, and every tensor of core, of a framework or of a checkpoint goes into
-//! them. Nothing is held in memory but a few pieces: a model larger than memory passes through.
+//! `npy` and `npz` read a [`TensorSource`](safetensors_core::TensorSource), and write one. So
+//! everything in core that saves, merges, casts or shards tensors takes arrays from these files,
+//! and every tensor of core, of a framework or of a checkpoint goes into them. Memory holds only a
+//! few pieces, so a model can be larger than memory.
 //!
 //! ```
 //! use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
@@ -50,18 +50,18 @@
 //!
 //! # Hostile files
 //!
-//! Nothing here panics on what a file holds, and no code in a file is ever run. What is held in
-//! memory to open a file is in proportion to its length and bounded by [`Limits`], whatever it
-//! claims. A member of an archive is unpacked to as many bytes as its array asks for, and to none
-//! more. [`npz::Archive::check`] finds archives that claim to unpack to more than they can.
+//! No content of a file makes this crate panic, and no code in a file is ever run. The memory to
+//! open a file is in proportion to its length and bounded by [`Limits`], for any claims in it. A
+//! member of an archive is unpacked only to the bytes that its array asks for.
+//! [`npz::Archive::check`] finds archives that claim to unpack to more than they can.
 //!
-//! Every malformed file is an [`Error`] that names the file, the member, what was expected and what
-//! was found.
+//! Every malformed file is an [`Error`] that names the file, the member, the expected and the found
+//! values.
 //!
-//! # What this crate does not do
+//! # Limits of this crate
 //!
 //! It converts no elements: [`safetensors_core::convert::Converted`] does, and takes these sources.
-//! Of pickles it reads those of PyTorch, with the feature `pytorch`, and no arrays of objects.
+//! It reads PyTorch's pickles, with the feature `pytorch`, and no arrays of objects.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
@@ -107,7 +107,7 @@ pub use options::Options;
 pub use polyglot::check_polyglot;
 pub use tensor_file::{Stored, TensorFile};
 
-/// The README, whose example is tested.
+/// The README: its example is tested.
 #[cfg(all(doctest, feature = "gguf", feature = "pytorch"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

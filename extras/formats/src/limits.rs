@@ -1,6 +1,6 @@
-//! [`Limits`]: how much a hostile file may make a reader hold in memory.
+//! [`Limits`]: bounds on the memory that a hostile file can make a reader use.
 
-/// How much of a file is read before its arrays are.
+/// Bounds on reading a file before its arrays.
 ///
 /// A small file can claim much, and name the same things again and again. The memory to open it is
 /// in proportion to its length, and so is the number of steps. The files of a directory or an index
@@ -18,18 +18,18 @@
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest header of one array in bytes; 1 MiB by default. NumPy's own limit is 10,000
+    /// The longest header of an array in bytes; 1 MiB by default. NumPy's own limit is 10,000
     /// characters.
     pub header_bytes: u64,
-    /// The most members of an archive; 500,000 by default. A GGUF file may have as many
-    /// tensors, and as many keys.
+    /// The most members of an archive; 500,000 by default. It also limits the tensors of a GGUF
+    /// file, and its keys.
     pub members: usize,
-    /// The most bytes that are read to list the members of an archive; 64 MiB by default, which
-    /// half a million names of usual length take.
+    /// The most bytes that are read to list the members of an archive; 64 MiB by default, enough
+    /// for half a million names of usual length.
     ///
-    /// The pickle of a file of PyTorch, the header of a GGUF file, and an index may have as many
-    /// bytes. All that is kept to open a file, such as names, takes up to 32 times as many. Opening
-    /// takes up to twice as many steps, such as one for each value that is looked at.
+    /// It also limits the pickle of a file of PyTorch, the header of a GGUF file, and an index.
+    /// Everything that is kept to open a file, such as names, takes up to 32 times this. Opening
+    /// takes up to twice this number of steps, such as one for each value that is looked at.
     pub directory_bytes: u64,
 }
 

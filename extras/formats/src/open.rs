@@ -1,4 +1,4 @@
-//! Opening a file of any format: which one it has is told by its content.
+//! Opening a file of any format, recognised by its content.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::window::Window;
 use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
 
-/// The bytes at the start of a file that tell its format.
+/// The bytes at the start of a file that show its format.
 const START: usize = 512;
 
 /// Opens a file of any format as a checkpoint, an index of PyTorch with its shards, a directory of
-/// one of PyTorch's trainers, or a split GGUF file with all of its parts. Of safetensors files,
-/// only those of a directory that have parts of tensors: core opens the others.
+/// one of PyTorch's trainers, or a split GGUF file with all of its parts. Of safetensors files it
+/// opens only a directory with parts of tensors: core opens the others.
 ///
 /// ```
 /// use safetensors_core::TensorBuf;
@@ -50,14 +50,14 @@ const START: usize = 512;
 ///
 /// # Errors
 ///
-/// The errors of [`open_files`], and of core, such as a tensor that two shards have.
+/// As for [`open_files`]; also errors of core, such as a tensor that two shards have.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
     let files = open_files(LocalStore, path, options)?;
     let format = files.first().map(|(_, file)| file.format());
     join(LocalStore, format, files)
 }
 
-/// Makes one checkpoint of files of this format, which are of this store.
+/// Makes one checkpoint of files of this format in this store.
 #[doc(hidden)]
 pub fn join<S: ReadAt>(
     store: impl Store + 'static,
@@ -66,27 +66,27 @@ pub fn join<S: ReadAt>(
 ) -> Result<Checkpoint<S>> {
     let is_directory = format.is_some_and(Format::is_of_directories);
     let checkpoint = Checkpoint::from_sources(files)?.in_store(store, is_directory);
-    // The config.json beside a GGUF file may be of the model that the file was made of.
+    // The config.json next to a GGUF file may belong to the model that the file was made from.
     Ok(if format == Some(Format::Gguf) { checkpoint.without_codes() } else { checkpoint })
 }
 
-/// Opens the files that a path of a store leads to, of which
-/// [`Checkpoint::from_sources`] makes one checkpoint, as [`open`] does of those of the disk: one
-/// file, the shards that an index of PyTorch names, the parts of a split GGUF file, or a directory,
-/// which is one file here. Each comes with its path.
+/// Opens the files at a path of a store, for [`Checkpoint::from_sources`] to make one checkpoint,
+/// as [`open`] does on the disk: one file, the shards that an index of PyTorch names, the parts of
+/// a split GGUF file, or a directory, which is one file here. Each comes with its path.
 ///
-/// With the feature `pytorch`, a directory is opened as the checkpoint of a trainer, or else as
-/// the whole tensors of safetensors files that have parts of them
-/// ([`Checkpoint::open`]), or else as the index `pytorch_model.bin.index.json`, or else as
-/// the file `pytorch_model.bin`, or else as its only file with the name of a format that is read.
+/// With the feature `pytorch`, a directory is opened as the first of these that it has: the
+/// checkpoint of a trainer, safetensors files with parts of tensors ([`Checkpoint::open`]), the
+/// index `pytorch_model.bin.index.json`, the file `pytorch_model.bin`, its only file with the name
+/// of a format that is read.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::UnknownFormat`] for a directory that holds none of these; the errors of
-/// [`TensorFile::open`] and of the store; [`ErrorKind::BadIndex`] and [`ErrorKind::NotInShard`];
-/// [`ErrorKind::BadSplit`] for a part that is missing, or that belongs to another file;
-/// for the checkpoint of a trainer, [`ErrorKind::MissingFile`], [`ErrorKind::BadDirectory`],
-/// [`ErrorKind::NotRead`], and the errors of core for parts that do not make whole tensors.
+/// [`ErrorKind::UnknownFormat`] for a directory that holds none of these; as for
+/// [`TensorFile::open`]; any error of the store; [`ErrorKind::BadIndex`] and
+/// [`ErrorKind::NotInShard`]; [`ErrorKind::BadSplit`] for a part that is missing, or that belongs
+/// to another file; for the checkpoint of a trainer, [`ErrorKind::MissingFile`],
+/// [`ErrorKind::BadDirectory`], [`ErrorKind::NotRead`], and errors of core for parts that do not
+/// make up their tensors.
 pub fn open_files<T: Store<File: 'static> + 'static>(
     store: T,
     path: impl AsRef<Path>,
@@ -166,8 +166,8 @@ fn open_directory<T: Store<File: 'static> + 'static>(
             Err(error) if matches!(error.kind(), core::ErrorKind::NoCheckpoint { .. }) => {
                 found_none = error;
             }
-            // The tensors of the other file are sound, whatever these files are. But it must not
-            // take the place of parts that are not complete.
+            // The tensors of the other file are valid, regardless of these files. But it must not
+            // replace parts that are not complete.
             Err(error)
                 if standard.is_some() && !matches!(error.kind(), core::ErrorKind::Ranks { .. }) => {
             }
@@ -184,10 +184,10 @@ fn open_directory<T: Store<File: 'static> + 'static>(
 }
 
 impl Format {
-    /// The format of a file. Of most, only the first bytes are read; of a zip archive, the names of
-    /// its members. `None` for a safetensors file and for everything else.
+    /// Recognises the format of a file. Mostly only the first bytes are read; of a zip archive, the
+    /// names of its members. `None` for a safetensors file and for everything else.
     ///
-    /// A format whose feature is not enabled is told, too.
+    /// A format is also recognised if its feature is not enabled.
     ///
     /// # Errors
     ///
@@ -212,13 +212,13 @@ impl Format {
 }
 
 impl TensorFile {
-    /// Opens a file of another format, which its content tells.
+    /// Opens a file of another format, recognised by its content.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat) for every other file, also for
-    /// a safetensors file; an error of the core if there is no such regular
-    /// file; those of the format.
+    /// a safetensors file; an error of the core if there is no such regular file; any error of the
+    /// format.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
@@ -227,12 +227,12 @@ impl TensorFile {
 }
 
 impl<S: ReadAt> TensorFile<S> {
-    /// Opens a file that is in memory, or anywhere else. `path` is what errors call it. A file of
-    /// one tensor without a name, such as a `.npy` file, names the tensor after it.
+    /// Opens a file in memory, or anywhere else. `path` is its name in errors. A file of one tensor
+    /// without a name, such as a `.npy` file, names the tensor after it.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](TensorFile::open).
+    /// As for [`open`](TensorFile::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let budget = Budget::new(&options.limits);
@@ -246,10 +246,10 @@ impl<S: ReadAt> TensorFile<S> {
     }
 }
 
-/// What the first bytes of a file tell.
+/// The file's kind, by its first bytes.
 enum Start {
     Format(Format),
-    /// An archive, with the kind that its first member says. All members say the format.
+    /// An archive, with the kind of its first member. All members decide the format.
     Zip(OtherFormat),
     /// Any other file, with its format if that is known.
     Other(Option<OtherFormat>),
@@ -265,7 +265,7 @@ impl Start {
     }
 
     /// No header of safetensors begins so: its length would be over every limit, or the byte after
-    /// it would be another than `{`.
+    /// it would not be `{`.
     fn of(start: &[u8]) -> Self {
         match OtherFormat::of(start) {
             Some(OtherFormat::Gguf) => Self::Format(Format::Gguf),
@@ -285,8 +285,8 @@ impl Start {
     }
 }
 
-/// The format of an archive, by the names of its members. An archive that cannot be listed is taken
-/// for the one that its first member says, or the more common one. Opening it says what is wrong.
+/// Returns the format of an archive, by the names of its members. An archive that cannot be listed
+/// is classified by its first member, or as the more common one. Opening it gives the error.
 fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Option<Format> {
     let Ok(names) = zipped.as_ref().map_err(|_| ()).and_then(|it| it.names().map_err(|_| ()))
     else {
@@ -301,7 +301,7 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Opti
     (names.is_empty() || names.iter().any(|name| name.ends_with(".npy"))).then_some(Format::Npz)
 }
 
-/// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.
+/// Opens a file. A file that may have changed unseen is opened twice: both must be equal.
 fn open_source<S: ReadAt>(
     source: S,
     path: &Path,

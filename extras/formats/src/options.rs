@@ -21,10 +21,10 @@ pub struct Options {
     pub(crate) dequantize: bool,
     pub(crate) blocks: bool,
     pub(crate) optimizer_state: bool,
-    /// The names that transformers has for the tensors of a GGUF file.
+    /// Transformers' names for the tensors of a GGUF file.
     #[cfg(feature = "gguf")]
     pub(crate) names: Option<Names>,
-    /// Of a shard, the tensors that its index places in it. `None` for a file without an index.
+    /// For a shard, the tensors that its index places in it. `None` for a file without an index.
     #[cfg(feature = "pytorch")]
     pub(crate) placed: Option<HashSet<String>>,
 }
@@ -40,41 +40,40 @@ pub(crate) struct Names {
 }
 
 impl Options {
-    /// The default limits; quantised tensors are listed, and not read.
+    /// Uses the default limits; quantised tensors are listed, and not read.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bounds on what a hostile file may make a reader hold in memory.
+    /// Sets bounds on the memory that a hostile file can make a reader use.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Whether quantised tensors are read as numbers, which are F32. Without it, to read one is an
-    /// error. `false` by default, because the numbers take several times as many bytes.
+    /// Sets whether quantised tensors are read as numbers, which are F32. Otherwise reading one is
+    /// an error. `false` by default, because the numbers take several times as many bytes.
     #[must_use]
     pub fn dequantize(mut self, dequantize: bool) -> Self {
         self.dequantize = dequantize;
         self
     }
 
-    /// Whether quantised tensors are read as the bytes of their blocks, which are U8: the last
+    /// Sets whether quantised tensors are read as the bytes of their blocks, which are U8: the last
     /// dimension counts the bytes of a row. They are no numbers, so this is for programs that know
-    /// the type, which [`TensorFile::stored`](crate::TensorFile::stored) tells. `false` by default.
-    /// It goes before [`dequantize`](Self::dequantize).
+    /// the type, see [`TensorFile::stored`](crate::TensorFile::stored). `false` by default. It
+    /// overrides [`dequantize`](Self::dequantize).
     #[must_use]
     pub fn blocks(mut self, blocks: bool) -> Self {
         self.blocks = blocks;
         self
     }
 
-    /// Whether the state of the optimizer is read, too, from directories of DeepSpeed, in which it
-    /// would otherwise have no names: `optimizer.state.NAME.exp_avg` for the parameter NAME. Its
-    /// settings are the entry `optimizer.param_groups` of the metadata then.
-    /// `false` by default. Other checkpoints have such tensors under names of their own, which are
-    /// always read.
+    /// Sets whether the state of the optimizer is read, too, from directories of DeepSpeed, in
+    /// which it would otherwise have no names: `optimizer.state.NAME.exp_avg` for the parameter
+    /// NAME. Its settings are then the entry `optimizer.param_groups` of the metadata. `false` by
+    /// default. Other checkpoints have such tensors under their own names, which are always read.
     #[must_use]
     pub fn optimizer_state(mut self, optimizer_state: bool) -> Self {
         self.optimizer_state = optimizer_state;

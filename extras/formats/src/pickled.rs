@@ -1,8 +1,8 @@
 //! Files that a program which reads pickles takes for one.
 //!
 //! A pickle has no fixed start, and text and bytes in it are skipped by their lengths. So the
-//! header of a sound safetensors file can be the beginning of a pickle, which goes on in the values
-//! of a tensor. Reading such a pickle runs what it imports, before anything is found to be wrong.
+//! header of a valid safetensors file can be the beginning of a pickle, which continues in the
+//! values of a tensor. Reading such a pickle runs its imports, before any error is found.
 
 use std::io;
 
@@ -10,19 +10,19 @@ use safetensors_core::ReadAt;
 
 use crate::opcodes as op;
 
-/// The most opcodes that are followed. What has more is a pickle.
+/// The most opcodes that are followed. A file with more is a pickle.
 const STEPS: u32 = 100_000;
-/// The most reads. What needs more is a pickle.
+/// The most reads. A file that needs more is a pickle.
 const READS: u32 = 32;
 /// The bytes of a read: few at first, and each time twice as many while a text without a length
-/// goes on. All reads together have 7 MiB at most.
+/// continues. All reads together have 7 MiB at most.
 const CHUNK: usize = 4 << 10;
 const LARGEST_CHUNK: usize = 256 << 10;
 /// The most bytes of a name that are shown.
 const NAME: usize = 256;
 
-/// What a file imports first if it is read as a pickle from its first byte on. `None` if it cannot
-/// be one, or imports nothing.
+/// Returns the first import of a file if it is read as a pickle from its first byte on. `None` if
+/// it cannot be one, or imports nothing.
 pub(crate) fn import(source: &impl ReadAt) -> io::Result<Option<String>> {
     let mut bytes = Bytes { source, at: 0, chunk: Vec::new(), start: 0, reads: 0 };
     match follow(&mut bytes) {
@@ -42,7 +42,7 @@ enum Stop {
     Io(io::Error),
 }
 
-/// The opcodes that nothing follows, other than those that take a name from the stack.
+/// The opcodes without an argument, other than opcodes that take a name from the stack.
 const HAVE_NO_ARGUMENT: &[u8] = &[
     op::MARK,
     op::EMPTY_TUPLE,
@@ -78,9 +78,9 @@ const HAVE_NO_ARGUMENT: &[u8] = &[
     op::READONLY_BUFFER,
 ];
 
-/// Follows the opcodes to the first import. Every opcode of every protocol goes on, and only what
-/// no reader of pickles passes ends the search. Whether the values on the stack suit is not looked
-/// at, but that there are two texts before a name is taken from them.
+/// Follows the opcodes to the first import. Every opcode of every protocol is followed, and the
+/// search ends only where no reader of pickles continues. Types of values on the stack are not
+/// checked, except that there are two texts before a name is taken from them.
 fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
     let mut texts = 0;
     for _ in 0..STEPS {
@@ -122,14 +122,14 @@ fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Resu
         op::BININT | op::LONG_BINPUT | op::LONG_BINGET | op::EXT4 => bytes.skip(4),
         op::BINFLOAT | op::FRAME => bytes.skip(8),
         op::INT | op::LONG | op::FLOAT | op::GET | op::PUT => {
-            // What follows the number, after a zero, is not looked at by all readers.
+            // Some readers ignore the text after a zero behind the number.
             if !bytes.line(|at, byte| at > 0 || begins_number(byte))? {
                 return Ok(false);
             }
             *texts += u32::from(opcode == op::GET && *texts > 0);
         }
-        // A name that only a program which gives names itself passes. A file of zeros whose
-        // header has such a length would be one name of megabytes, and is no pickle.
+        // Only a program with its own names passes such a name. A file of zeros with such a length
+        // of its header would be one name of megabytes, and is no pickle.
         op::PERSID => {
             let is_first = bytes.at == 1;
             match bytes.line(|_, byte| byte.is_ascii()) {
@@ -155,8 +155,8 @@ fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Resu
         }
         op::BINUNICODE | op::BINSTRING | op::BINBYTES | op::LONG4 => bytes.skip_text(4, texts)?,
         op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => bytes.skip_text(8, texts)?,
-        // What has no argument. A call, an object or its state needs no import to be passed:
-        // some values take the state None, and a program may give names itself.
+        // No argument. A call, an object or its state needs no import to be passed: some values
+        // take the state None, and a program may have its own names.
         opcode if HAVE_NO_ARGUMENT.contains(&opcode) => {}
         // The end, or no opcode.
         _ => return Ok(false),
@@ -164,7 +164,7 @@ fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Resu
     Ok(true)
 }
 
-/// Whether a line that begins so may be a number, for some reader of pickles.
+/// Returns `true` if a line that begins so may be a number, for some reader of pickles.
 fn begins_number(byte: u8) -> bool {
     byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"+-._\x0binIN".contains(&byte)
 }
@@ -231,13 +231,13 @@ impl<S: ReadAt> Bytes<'_, S> {
         Ok(true)
     }
 
-    /// A line that can be the name of a module or of what is in it.
+    /// Reads a line that can be the name of a module or of an item in it.
     fn name(&mut self) -> Result<Option<String>, Stop> {
         let mut name = String::new();
         loop {
             match self.byte()? {
                 b'\n' => break,
-                // A name of any length can lead from a module to what is in it, and back again.
+                // A name of any length can lead from a module to an item in it, and back again.
                 byte if byte.is_ascii_alphanumeric() || b"_.".contains(&byte) => {
                     if name.len() < NAME {
                         name.push(byte.into());
@@ -268,7 +268,7 @@ mod tests {
             // A class by one text, twice.
             (b"\x8c\x04copy2\x93)R.", Some("a class")),
             (b"\x8c\x04copyq\0h\0\x93)R.", Some("a class")),
-            // Data alone is harmless, and so is what ends before it imports.
+            // Data alone is harmless, and so is a file that ends before it imports.
             (b"\x80\x02}q\0X\x01\0\0\0ai\0", None),
             (b"(lp0\nI1\na.cos\nsystem\n", None),
             (b"c{\nsystem\n", None),
@@ -290,8 +290,8 @@ mod tests {
         assert!(import(&[&b"\x8e"[..], &[0xff; 8]].concat()).unwrap().is_none());
     }
 
-    /// All opcodes of Python's `pickletools.opcodes` but the end and those that import, each with
-    /// an argument.
+    /// All opcodes of Python's `pickletools.opcodes` except the end and imports, each with an
+    /// argument.
     #[test]
     fn every_opcode_goes_on() {
         let lines =
@@ -321,7 +321,7 @@ mod tests {
         use std::sync::Mutex;
 
         type Fill<'a> = &'a (dyn Fn(Range<u64>, &mut [u8]) + Sync);
-        /// What fills the bytes of the file, and the reads and bytes so far.
+        /// A function that fills the bytes of the file, and the reads and bytes so far.
         struct Counted<'a>(Fill<'a>, Mutex<(u32, u64)>);
         impl ReadAt for Counted<'_> {
             fn byte_len(&self) -> u64 {

@@ -15,20 +15,20 @@ use crate::pickled;
 const END: u64 = 22;
 /// The most bytes of a comment.
 const COMMENT: u64 = u16::MAX as u64;
-/// The record of an archive with large numbers, and what says where that record is. Both stand
-/// before the end.
+/// The record of an archive with large numbers, and the record with its position. Both are before
+/// the end.
 const LARGE_END: u64 = 56;
 const LOCATOR: u64 = 20;
-/// The bytes of a file that tell what it looks like.
+/// The bytes of a file that show its format.
 const SHOWN: u64 = 512;
 
-/// Fails if a file is of two formats at once: if a zip archive ends in a file that begins as one of
-/// another format does, such as a safetensors file; or if a safetensors or GGUF file can be read as
-/// a pickle that imports something.
+/// Fails if a file has two formats at once: if a zip archive ends in a file that begins like
+/// another format, such as a safetensors file; or if a safetensors or GGUF file can be read as a
+/// pickle that imports something.
 ///
-/// The format allows any values, so such a file may be a sound safetensors file. Opening a
-/// [`TensorFile`](crate::TensorFile) checks this by itself. Of nearly every file only the start and
-/// the last 64 KiB are read.
+/// The format allows any values, so such a file may be a valid safetensors file. Opening a
+/// [`TensorFile`](crate::TensorFile) checks this, too. Of nearly every file only the start and the
+/// last 64 KiB are read.
 ///
 /// ```
 /// use safetensors_core::{SaveOptions, TensorView, serialize};
@@ -53,8 +53,8 @@ pub fn check_polyglot(source: &impl ReadAt) -> Result<()> {
     }
 }
 
-/// Fails if a file of a format that can be the start of a pickle is one. Those that begin with a
-/// letter of a zip archive or of NumPy cannot.
+/// Fails if a file is a pickle, and has a format that can be the start of one. Files that begin
+/// with a letter of a zip archive or of NumPy cannot.
 fn check_pickle(source: &impl ReadAt) -> Result<()> {
     let mut start = [0; 16];
     let len = source.byte_len().min(16) as usize;
@@ -102,7 +102,7 @@ fn begins(source: &impl ReadAt) -> io::Result<bool> {
     Ok(start == *b"PK\x03\x04" || start == *b"PK\x05\x06")
 }
 
-/// What a file looks like from a position on, for an error.
+/// Describes the content of a file from a position on, for an error.
 pub(crate) fn looks_like(source: &impl ReadAt, at: u64) -> io::Result<String> {
     let mut bytes = vec![0; source.byte_len().saturating_sub(at).min(SHOWN) as usize];
     source.read_exact_at(&mut bytes, at)?;
@@ -121,8 +121,8 @@ struct Archive {
     list: u64,
 }
 
-/// The zip archive that ends last in a file. Only a record of an end that leads to a
-/// list of members counts: the mark alone may stand in the values of a tensor.
+/// Finds the zip archive that ends last in a file. Only a record of an end that leads to a list of
+/// members counts: the mark alone may be in the values of a tensor.
 fn find(source: &impl ReadAt) -> io::Result<Option<Archive>> {
     let file_len = source.byte_len();
     // Nearly every archive ends without a comment.
@@ -140,11 +140,11 @@ fn find(source: &impl ReadAt) -> io::Result<Option<Archive>> {
     Ok(None)
 }
 
-/// The archive whose end is this record, at this position.
+/// Returns the archive that ends with this record, at this position.
 fn of_record(source: &impl ReadAt, at: u64, record: &[u8]) -> io::Result<Option<Archive>> {
     let end = (at + END + number(record, 20, 2)).min(source.byte_len());
     let mut list = (at, number(record, 12, 4), number(record, 16, 4));
-    // An archive with large numbers has them in a record of its own.
+    // An archive with large numbers has them in a separate record.
     if let Some(large) = at.checked_sub(LARGE_END + LOCATOR) {
         let mut bytes = [0; (LARGE_END + LOCATOR) as usize];
         source.read_exact_at(&mut bytes, large)?;
@@ -155,8 +155,8 @@ fn of_record(source: &impl ReadAt, at: u64, record: &[u8]) -> io::Result<Option<
     }
     let (list_end, list_len, offset) = list;
     let Some(list) = list_end.checked_sub(list_len) else { return Ok(None) };
-    // The offset is counted from the start of the archive, or from that of the file. Python's
-    // zipfile also reads an archive whose offsets are all too large by the same number.
+    // The offset is counted from the start of the archive, or of the file. Python's zipfile also
+    // reads an archive with offsets that are all too large by the same number.
     let begin = list.saturating_sub(offset);
     let mut mark = [0; 4];
     source.read_exact_at(&mut mark, list)?;

@@ -7,8 +7,8 @@ use safetensors_core::ReadAt;
 use safetensors_core::io::ReadRange;
 use safetensors_core::io::Requests;
 
-/// The bytes at the start and at the end of a range that are read at once. The archive of one
-/// tensor has everything but the elements there.
+/// The bytes at the start and at the end of a range that are read at once. The archive of a single
+/// tensor has everything except the elements there.
 #[cfg(feature = "pytorch")]
 const AHEAD: u64 = 4 << 10;
 
@@ -35,7 +35,7 @@ impl<'a, S: ReadAt> Window<'a, S> {
         Self { source, start: 0, len: source.byte_len(), ahead: Vec::new() }
     }
 
-    /// Reads the first and last bytes of several windows of one file at once.
+    /// Reads the first and last bytes of several windows of a file at once.
     #[cfg(feature = "pytorch")]
     pub(crate) fn read_ahead(windows: &mut [Self]) -> io::Result<()> {
         let Some(first) = windows.first() else { return Ok(()) };

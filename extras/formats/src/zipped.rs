@@ -1,8 +1,8 @@
-//! [`Zipped`]: a zip archive from anywhere, whose members are read one at a time.
+//! [`Zipped`]: a zip archive from anywhere, with members that are read one at a time.
 //!
 //! An archive may be hostile. The list of its members is bounded by [`Limits`]. A member is
-//! unpacked as a stream, by whoever asks for it, and never to more than it claims. What it claims
-//! can be [checked](Zipped::check_size) against the bytes that it has in the archive.
+//! unpacked as a stream, by its reader, and never to more than it claims. Its claim can be
+//! [checked](Zipped::check_size) against its bytes in the archive.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -90,7 +90,8 @@ impl<S: ReadAt> Zipped<S> {
         budget.keep_all::<u64>(usize::try_from(len).unwrap_or(usize::MAX))
     }
 
-    /// The names of all members in the order of the archive. The name of a folder ends in `/`.
+    /// Returns the names of all members in the order of the archive. The name of a folder ends in
+    /// `/`.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         let names = self.zip.file_names().map(|name| Ok(name.map_err(failed)?.into_owned()));
         names.collect::<Result<_>>().map_err(|error| error.in_file(&self.input.file))
@@ -157,7 +158,7 @@ impl<S: ReadAt> Zipped<S> {
     }
 }
 
-/// Reads what is left of a member, which should be nothing: at the end the checksum is compared.
+/// Reads the rest of a member, which should be nothing: at the end the checksum is compared.
 pub(crate) fn expect_end(member: &mut impl Read) -> Result<()> {
     match member.read(&mut [0])? {
         0 => Ok(()),

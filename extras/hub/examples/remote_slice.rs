@@ -1,5 +1,5 @@
-//! Reads one rank's part of a model that lies in a bucket, on a web server or on the Hub. Only the
-//! bytes of the part are fetched.
+//! Reads one rank's part of a model in a bucket, on a web server or on the Hub. Only the bytes of
+//! the part are fetched.
 //!
 //! ```text
 //! cargo run -p safetensors-hub --features remote --example remote_slice
@@ -26,7 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (rank, world_size) = (number(0)?, number(2)?);
 
     let checkpoint = remote::open(&address)?;
-    // Weights are cut by their rows, if these are as many for each rank. The rest is read whole.
+    // Weights are cut by their rows, if these divide evenly among the ranks. The rest is read in
+    // full.
     let mut parts = Vec::new();
     for tensor in checkpoint.tensors() {
         let rows = tensor.shape().first().copied().unwrap_or(0);

@@ -9,19 +9,19 @@ use crate::repo::{RepoId, Revision, check_file_name, percent_decoded, percent_en
 /// The scheme of the address of something on the Hub.
 const SCHEME: &str = "hf";
 
-/// What follows `scheme://`, which may be in lower or upper case (RFC 3986, 3.1); `None` if the
-/// text is no such address.
+/// Returns the text after `scheme://`, which may be in lower or upper case (RFC 3986, 3.1); `None`
+/// if the text is not such an address.
 pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     let (found, rest) = text.split_once("://")?;
     found.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// The address of a repository, of one of its folders or of one of its files, as Python's
+/// The address of a repository, of a folder or of a file in it, as Python's
 /// `huggingface_hub` writes it: `hf://[models/]owner/name[@revision][/path]`, for other kinds with
 /// `datasets`, `spaces` or `kernels` instead of `models`, or `hf://buckets/owner/name[/path]`.
 ///
-/// A revision that contains `/` is written with `%2F`, except for those of the forms `refs/pr/1`
-/// and `refs/convert/x`.
+/// A revision that contains `/` is written with `%2F`, except in the forms `refs/pr/1` and
+/// `refs/convert/x`.
 ///
 /// ```
 /// use safetensors_hub::HubAddress;
@@ -80,12 +80,12 @@ impl HubAddress {
         &self.repo
     }
 
-    /// The revision; `main` if the address has none.
+    /// Returns the revision; `main` if the address has none.
     pub fn revision(&self) -> &Revision {
         &self.revision
     }
 
-    /// The path in the repository; empty for the repository itself.
+    /// Returns the path in the repository; empty for the repository itself.
     pub fn path(&self) -> &str {
         &self.path
     }

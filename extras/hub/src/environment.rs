@@ -27,8 +27,8 @@ impl Environment<'static> {
 }
 
 impl Environment<'_> {
-    /// The cache of the Hub: `HF_HUB_CACHE`, under its older name `HUGGINGFACE_HUB_CACHE`, or `hub`
-    /// in the home of everything.
+    /// Returns the cache of the Hub: `HF_HUB_CACHE`, under its older name `HUGGINGFACE_HUB_CACHE`,
+    /// or `hub` in the home of everything.
     pub(crate) fn cache(&self) -> Result<PathBuf> {
         match self.path("HF_HUB_CACHE").or_else(|| self.path("HUGGINGFACE_HUB_CACHE")) {
             Some(cache) => Ok(cache),
@@ -53,7 +53,8 @@ impl Environment<'_> {
         (self.get)(name).filter(|home| !home.is_empty()).map(PathBuf::from)
     }
 
-    /// A path, with `~` for the user's directory, and then `$NAME` and `${NAME}` for variables.
+    /// Returns a path, with `~` for the user's directory, and then `$NAME` and `${NAME}` for
+    /// variables.
     fn path(&self, name: &str) -> Option<PathBuf> {
         let path = (self.get)(name).filter(|path| !path.is_empty()).map(PathBuf::from)?;
         let path = match (path.strip_prefix("~"), self.user()) {
@@ -66,8 +67,8 @@ impl Environment<'_> {
         }
     }
 
-    /// A text with the values of the variables in it. As in Python, one that is not set stays as it
-    /// is written, and values are not looked through again.
+    /// Replaces variables in a text by their values. As in Python, one that is not set stays as it
+    /// is written, and values are not searched again.
     fn with_variables(&self, text: &str) -> OsString {
         let mut parts = text.split('$');
         let mut whole = OsString::from(parts.next().unwrap_or_default());
@@ -99,7 +100,7 @@ impl Environment<'_> {
         self.text("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into())
     }
 
-    /// Whether no request may be made: `HF_HUB_OFFLINE` or, if that is not set at all,
+    /// Returns `true` if no request may be made: `HF_HUB_OFFLINE` or, if that is not set at all,
     /// `TRANSFORMERS_OFFLINE`.
     pub(crate) fn is_offline(&self) -> bool {
         match self.text("HF_HUB_OFFLINE") {
@@ -108,9 +109,9 @@ impl Environment<'_> {
         }
     }
 
-    /// The token: `HF_TOKEN`, under its older name `HUGGING_FACE_HUB_TOKEN`, or the file that
-    /// `HF_TOKEN_PATH` names, or the file `token` in the home of everything. `None` if there is none,
-    /// or if `HF_HUB_DISABLE_IMPLICIT_TOKEN` says that none is sent unless the caller names it.
+    /// Returns the token: `HF_TOKEN`, under its older name `HUGGING_FACE_HUB_TOKEN`, or the file
+    /// that `HF_TOKEN_PATH` names, or the file `token` in the home of everything. `None` if there
+    /// is none, or if `HF_HUB_DISABLE_IMPLICIT_TOKEN` forbids tokens that the caller does not give.
     pub(crate) fn token(&self) -> Result<Option<Token>> {
         if self.is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
             return Ok(None);
@@ -135,14 +136,14 @@ impl Environment<'_> {
         }
     }
 
-    /// The file with the certificates that are trusted in place of the built-in ones:
-    /// `SSL_CERT_FILE`, or `REQUESTS_CA_BUNDLE`.
+    /// Returns the file with the certificates that replace the built-in ones: `SSL_CERT_FILE`, or
+    /// `REQUESTS_CA_BUNDLE`.
     pub(crate) fn certificates(&self) -> Option<PathBuf> {
         self.path("SSL_CERT_FILE").or_else(|| self.path("REQUESTS_CA_BUNDLE"))
     }
 
-    /// The value of one of the variables about proxies, whose name is given in upper case. As in
-    /// Python, the one in lower case goes first, and if it is empty there is none.
+    /// Returns the value of a variable about proxies, given its name in upper case. As in Python,
+    /// the name in lower case takes precedence, and if it is empty there is no proxy.
     pub(crate) fn proxy(&self, name: &str) -> Option<String> {
         // A web server sets this one from the header `Proxy` of a request.
         let is_of_client = name == "HTTP_PROXY" && (self.get)("REQUEST_METHOD").is_some();

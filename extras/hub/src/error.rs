@@ -1,4 +1,4 @@
-//! [`ErrorKind`]: what only this crate knows can go wrong, and its place in the library's errors.
+//! [`ErrorKind`]: failures of this crate alone, and their place in the library's errors.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The error with which work ends that was told to stop.
+/// Returns the error of cancelled work.
 #[cfg(feature = "download")]
 pub(crate) fn cancelled() -> Error {
     core::ErrorKind::Cancelled.into()
@@ -40,7 +40,7 @@ pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Ordering::Relaxed) { Err(cancelled()) } else { Ok(()) }
 }
 
-/// The error as one of the system: not found, permission denied, storage full, or the like.
+/// Converts the error to an I/O error: not found, permission denied, storage full, or the like.
 #[cfg(feature = "download")]
 pub(crate) fn to_io(error: Error) -> io::Error {
     let kind = match (error.kind(), error.other()) {
@@ -52,15 +52,15 @@ pub(crate) fn to_io(error: Error) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// What can go wrong with the Hub, a download or the cache, with what was expected and what was
-/// found.
+/// Failures of the Hub, a download or the cache, with the expected and the found values.
 ///
-/// An [`Error`] has it as [`ErrorKind::Other`](core::ErrorKind::Other), and says which repository
-/// and file it is about: its [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path
-/// on the disk. What other crates fail with too has a kind of the core: `Io` for errors of the
-/// system, `Cancelled` if a progress callback stopped the work.
+/// An [`Error`] has it as [`ErrorKind::Other`](core::ErrorKind::Other), and names the repository
+/// and file: its [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path on the disk.
+/// Failures that other crates share have a kind of the core: `Io` for I/O errors, `Cancelled` if a
+/// progress callback stopped the work.
 ///
 /// Sizes are in bytes. Messages shorten text from outside, fields do not. No error has a token, or
+/// the query of a signed address.
 /// the query of a signed address.
 ///
 /// ```
@@ -73,7 +73,7 @@ pub(crate) fn to_io(error: Error) -> io::Error {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum ErrorKind {
-    // What the caller or the environment says.
+    // From the caller or the environment.
     /// A text is not the name of a repository.
     #[error("{} is no repository; expected owner/name", Quoted(.found))]
     BadRepoId { found: String },
@@ -104,7 +104,7 @@ pub enum ErrorKind {
     #[error("there is no home directory; set HF_HOME, or name a cache directory")]
     NoHome,
 
-    // What the Hub says.
+    // From the Hub.
     /// The repository does not exist, or is private.
     #[error(
         "there is no such repository, or it is private; check the name{}",
@@ -157,23 +157,23 @@ pub enum ErrorKind {
     #[error("it changed on the Hub: its {what} was {}, and is {}", Plain(.before), Plain(.now))]
     Changed { what: &'static str, before: String, now: String },
 
-    // What arrived.
-    /// The file does not have the size that the Hub says.
+    // About the data that arrived.
+    /// The file does not have the size that the Hub reports.
     #[error("expected {expected} bytes, found {found}")]
     WrongSize { expected: u64, found: u64 },
-    /// The file does not have the digest that the Hub says.
+    /// The file does not have the digest that the Hub reports.
     #[error("expected the {algorithm} {expected}, found {found}")]
     WrongDigest { algorithm: &'static str, expected: String, found: String },
     /// The disk has less room than the download needs.
     #[error("the download needs {}, but the disk has only {} free", Bytes(*.needed), Bytes(*.free))]
     NoSpace { needed: u64, free: u64 },
 
-    /// The disk became full. What was written stays there, and the next attempt goes on with it.
+    /// The disk became full. Written bytes stay there, and the next attempt continues with them.
     #[error("{error}; {} were written and are kept, {} are free", Bytes(*.written), Bytes(*.free))]
     DiskFull { written: u64, free: u64, error: io::Error },
 
     // The cache.
-    /// Without a network, the cache does not have what is asked for.
+    /// The cache does not have the wanted file, and no request may be made.
     #[error(
         "{} is not in the cache {}, and {reason}",
         Quoted(.what),
@@ -196,7 +196,7 @@ pub enum ErrorKind {
 
 #[cfg(feature = "download")]
 impl ErrorKind {
-    /// What the operating system would call it.
+    /// Returns the matching kind of I/O error.
     fn of_system(&self) -> io::ErrorKind {
         match self {
             Self::RepoNotFound { .. }

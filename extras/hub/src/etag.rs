@@ -1,7 +1,7 @@
-//! [`Etag`]: what the Hub calls the content of a file, and the check that a file has it.
+//! [`Etag`]: the Hub's identifier of a file's content, and the check that a file has it.
 //!
-//! The digests are those of `ring`, which TLS needs anyway: it is assembly, and so as fast in a
-//! debug build, where other crates take minutes for a model.
+//! The digests come from `ring`, which TLS needs anyway: it is assembly, and so as fast in a debug
+//! build, where other crates take minutes for a model.
 
 use std::fmt;
 use std::io::Read;
@@ -25,7 +25,7 @@ pub(crate) struct Etag {
     digest: Algorithm,
 }
 
-/// What an ETag is made by.
+/// The algorithm of an ETag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     /// The SHA-256 of the content, as for every large file on the Hub.
@@ -38,8 +38,8 @@ enum Algorithm {
 }
 
 impl Etag {
-    /// The ETag in a header, with its quotes. `is_linked` says that it is that of a large file,
-    /// from the header `X-Linked-Etag`. `None` if it cannot be the name of a file.
+    /// Parses the ETag in a header, with its quotes. `is_linked` means that it belongs to a large
+    /// file, from the header `X-Linked-Etag`. `None` if it cannot be the name of a file.
     pub(crate) fn of_header(header: &str, is_linked: bool) -> Option<Self> {
         let text = Self::text_of(header);
         let is_name = (1..=LONGEST).contains(&text.len())
@@ -64,8 +64,8 @@ impl Etag {
         self.digest != Algorithm::Unknown
     }
 
-    /// The name of the blob of a file in a cache. A text that is no digest may belong to two files
-    /// of the same length, as with nginx, so the name says which file it is of.
+    /// Returns the name of the blob of a file in a cache. A text that is no digest may belong to
+    /// two files of the same length, as with nginx, so the name identifies the file.
     pub(crate) fn blob(&self, commit: &Revision, path: &str, size: u64) -> Self {
         if self.is_digest() {
             return self.clone();
@@ -85,12 +85,11 @@ impl Etag {
     }
 
     /// Checks that a file has the content of this ETag. Reads the file from its start. `size` is
-    /// the length that the Hub says.
+    /// the length that the Hub reports.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; `Io`;
-    /// `Cancelled`.
+    /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; `Io`; `Cancelled`.
     pub(crate) fn check(&self, path: &Path, size: Option<u64>, stop: &AtomicBool) -> Result<()> {
         self.check_while(path, size, stop, &mut || ())
     }

@@ -6,7 +6,7 @@
 //! | download a checkpoint, and open it as a path | [`download()`] | `download` |
 //! | read files of the Hub by range | [`client`] | `download` |
 //! | open checkpoints in buckets, on web servers and on the Hub without a download | `remote` | `remote` |
-//! | see what the cache has | [`cache`] | |
+//! | list the content of the cache | [`cache`] | |
 //! | check whether the cache is intact | [`CachedRepo::verify`](cache::CachedRepo::verify) | `download` |
 //! | name a repository, a revision, something on the Hub | [`RepoId`], [`Revision`], [`HubAddress`] | |
 //!
@@ -21,12 +21,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is promised
+//! # Guarantees
 //!
 //! A server is not trusted. Names of files that lead out of the cache are refused, and so is an
 //! index that core would refuse. A file is in the cache under its name only if it has the size and
-//! the digest that the Hub says. Every broken or wrong answer is overcome or is an [`Error`] that
-//! says where it happened. The token goes to the Hub's own address only, and is never shown.
+//! the digest that the Hub reports. Every broken or wrong answer is overcome or is an [`Error`]
+//! that names its place. The token goes to the Hub's own address only, and is never shown.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "download"), allow(rustdoc::broken_intra_doc_links))]
 #![forbid(unsafe_code)]
@@ -60,7 +60,7 @@ pub use download::{DownloadOptions, DownloadProgress, Snapshot, download};
 pub use error::{Error, ErrorKind, Result};
 pub use repo::{RepoId, Revision};
 
-/// The README, whose example is tested.
+/// The README: its example is tested.
 #[cfg(all(doctest, feature = "remote"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,4 +1,4 @@
-//! [`each`]: files, and ranges of them, are worked on by several threads.
+//! [`each`]: works on files, and ranges of them, in several threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,11 +1,11 @@
-//! [`Proxies`]: which proxy a request goes through.
+//! [`Proxies`]: chooses the proxy of a request.
 //!
 //! There are two HTTP clients. `object_store` needs an asynchronous one, `reqwest` on `tokio`: the
 //! feature `remote` adds some 130 crates. Downloads read into the thread that writes the file, by
 //! `ureq`: the feature `download` adds 22. So a program that only downloads stays small.
 //!
-//! Neither client may look into the environment by itself: they read it differently, and take what
-//! they do not understand for no proxy at all.
+//! Neither client may read the environment: they read it differently, and silently ignore proxies
+//! that they do not understand.
 
 use std::net::IpAddr;
 
@@ -31,16 +31,16 @@ pub(crate) struct Proxy {
 }
 
 impl Proxies {
-    /// The proxies that the environment names, as the clients of Python understand it:
-    /// `HTTPS_PROXY` or `HTTP_PROXY` by the scheme of the address, or else `ALL_PROXY`, for all
-    /// hosts but those of `NO_PROXY`. A name in lower case goes before the same in upper case.
+    /// Reads the proxies that the environment names, as the clients of Python understand it:
+    /// `HTTPS_PROXY` or `HTTP_PROXY` by the scheme of the address, otherwise `ALL_PROXY`, for all
+    /// hosts except `NO_PROXY`. A name in lower case takes precedence.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::BadSetting`] for a proxy that cannot be used.
     pub(crate) fn of_environment(environment: &Environment<'_>) -> Result<Self> {
         let direct = parse_all(&environment.proxy("NO_PROXY").unwrap_or_default());
-        // Whoever wants no proxy at all need not correct the variables of one.
+        // A user who wants no proxy at all need not correct its variables.
         if direct.iter().any(Direct::is_everything) {
             return Ok(Self::default());
         }
@@ -52,7 +52,7 @@ impl Proxies {
         Ok(Self { http: proxy("HTTP_PROXY")?, https: proxy("HTTPS_PROXY")?, direct })
     }
 
-    /// One proxy for all hosts but those of a list, which is written like `NO_PROXY`. `setting` is
+    /// Uses one proxy for all hosts except a list, which is written like `NO_PROXY`. `setting` is
     /// the name of the option that has its address.
     ///
     /// # Errors
@@ -76,14 +76,14 @@ impl Proxies {
 }
 
 impl Proxy {
-    /// An address without a scheme is that of an HTTP proxy.
+    /// Parses the address of a proxy. Without a scheme it is an HTTP proxy.
     fn parse(setting: &'static str, value: &str) -> Result<Self> {
         let bad = |problem: String| Error::from(ErrorKind::BadSetting { setting, problem });
         let (scheme, rest) = value.split_once("://").unwrap_or(("http", value));
         let scheme = match &*scheme.to_ascii_lowercase() {
             "http" => "http",
             "https" => "https",
-            // The proxy looks names up for both, as in Python's client. What is outside may have no
+            // The proxy looks names up for both, as in Python's client. An outside host may have no
             // name inside.
             "socks5" | "socks5h" => "socks5h",
             _ => {

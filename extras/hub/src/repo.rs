@@ -1,4 +1,4 @@
-//! [`RepoId`] and [`Revision`]: which repository, and which state of it.
+//! [`RepoId`] and [`Revision`]: a repository, and its state.
 
 use std::fmt;
 use std::str::FromStr;
@@ -62,7 +62,7 @@ impl RepoId {
         }
     }
 
-    /// Whether a part of an address says of which kind a repository is.
+    /// Returns `true` if a part of an address is the kind of a repository.
     pub(crate) fn is_kind(part: &str) -> bool {
         KINDS.contains(&part)
     }
@@ -141,7 +141,7 @@ impl Revision {
         Self("main".into())
     }
 
-    /// Whether it is a whole commit id: 40 lower-case hex digits. What such a revision has never
+    /// Returns `true` for a complete commit id: 40 lower-case hex digits. Its content never
     /// changes.
     pub(crate) fn is_commit(&self) -> bool {
         is_hex(&self.0, 40)
@@ -155,7 +155,7 @@ impl Default for Revision {
     }
 }
 
-/// What both types have of a text.
+/// Implements text conversions for both types.
 macro_rules! text {
     ($($name:ident),+) => {$(
         impl AsRef<str> for $name {
@@ -217,7 +217,7 @@ pub(crate) fn percent_encoded(text: &str, keep_slash: bool) -> String {
     out
 }
 
-/// The bytes for which escapes such as `%2F` stand. `None` if two hexadecimal digits are missing.
+/// Decodes escapes such as `%2F` to bytes. `None` if two hexadecimal digits are missing.
 pub(crate) fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 const PLAIN: usize = 320;
 
 /// Displays a text without quotes. Characters that are not printable are escaped, and the end of a
-/// long text is left out.
+/// long text is omitted.
 pub(crate) struct Plain<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Plain<'_> {

@@ -9,7 +9,7 @@ use crate::error::{ErrorKind, Result};
 pub(crate) struct Token(String);
 
 impl Token {
-    /// A token without the space and line ends around it.
+    /// Makes a token of a text, without the space and line ends around it.
     ///
     /// # Errors
     ///

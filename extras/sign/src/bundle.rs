@@ -16,7 +16,7 @@ use crate::key::hint_of;
 /// The most bytes of a signature file. One file of a model takes some 250 bytes in it.
 const MAX_LEN: u64 = 64 << 20;
 
-/// The most certificates of a signature, and the most bytes of one of them.
+/// The most certificates of a signature, and the most bytes of each.
 const MAX_CERTIFICATES: (usize, usize) = (16, 64 << 10);
 
 const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
@@ -25,7 +25,7 @@ const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 /// Stands in payloads of model-signing 0.2.0, which signed them in another form.
 const OLD_PREDICATE: &[u8] = b"https://model_signing/Digests/v0.1";
 
-/// A signature with what it is over, as far as that is known without the key.
+/// A signature and its signed content, as far as they are known without the key.
 pub(crate) struct Bundle {
     pub(crate) material: Material,
     /// Whoever reads this must have verified the signature.
@@ -34,16 +34,16 @@ pub(crate) struct Bundle {
     pub(crate) signature: Vec<u8>,
 }
 
-/// What a signature says of its key.
+/// The key of a signature, as the file describes it.
 pub(crate) enum Material {
     /// The name of a key, if the signature has it.
     Key(Option<String>),
-    /// Certificates in DER: that of the key, and those of its issuers.
+    /// Certificates in DER: the key's, and its issuers'.
     Certificates { leaf: Vec<u8>, issuers: Vec<Vec<u8>> },
 }
 
 impl Material {
-    /// Certificates, of which the first is that of the key, within the limits of the format.
+    /// Takes certificates, the key's first, within the limits of the format.
     pub(crate) fn certificates(mut der: Vec<Vec<u8>>) -> Result<Self> {
         let (most, longest) = MAX_CERTIFICATES;
         if der.is_empty() || der.len() > most {
@@ -88,8 +88,8 @@ impl Bundle {
         })
     }
 
-    /// The error of a signature that is wrong. A signature of model-signing 0.2.0 always is, since
-    /// that version signed the text that Python prints for the payload.
+    /// Returns the error of a wrong signature. A signature of model-signing 0.2.0 always is one,
+    /// since that version signed the text that Python prints for the payload.
     pub(crate) fn wrong_signature(&self) -> Error {
         let is_old = self.payload.windows(OLD_PREDICATE.len()).any(|part| part == OLD_PREDICATE);
         if is_old { ErrorKind::OldFormat.into() } else { ErrorKind::WrongSignature.into() }
@@ -128,7 +128,7 @@ impl Bundle {
     }
 }
 
-/// The bytes that are signed in place of a payload: DSSE's pre-authentication encoding.
+/// Returns the bytes that are signed instead of a payload: DSSE's pre-authentication encoding.
 pub(crate) fn message(payload: &[u8]) -> Vec<u8> {
     let start = format!("DSSEv1 {} {PAYLOAD_TYPE} {} ", PAYLOAD_TYPE.len(), payload.len());
     [start.as_bytes(), payload].concat()

@@ -1,4 +1,4 @@
-//! [`ErrorKind`]: what only this crate knows can go wrong, and its place in the library's errors.
+//! [`ErrorKind`]: failures of this crate alone, and their place in the library's errors.
 
 use std::io;
 use std::path::Path;
@@ -20,12 +20,12 @@ pub(crate) fn io_at(error: io::Error, path: &Path) -> Error {
     Error::from(core::ErrorKind::Io(error)).in_path(path)
 }
 
-/// What can go wrong with a key, a certificate, a signature or the files that it is about.
+/// Failures of a key, a certificate, a signature or the signed files.
 ///
-/// An [`Error`] has it as [`ErrorKind::Other`](core::ErrorKind::Other), and says which file it is
-/// about. What other crates fail with too has a kind of the core: `Io` for errors of the system,
-/// `FileExists` for a signature that must not be replaced, `InHubCache`, and `Cancelled` if a
-/// progress callback stopped the work.
+/// An [`Error`] has it as [`ErrorKind::Other`](core::ErrorKind::Other), and names the file.
+/// Failures that other crates share have a kind of the core: `Io` for I/O errors, `FileExists` for
+/// a signature that must not be replaced, `InHubCache`, and `Cancelled` if a progress callback
+/// stopped the work.
 ///
 /// Messages shorten text from outside, fields do not. No error has any part of a private key.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ pub enum ErrorKind {
     /// The text is not a signature in the OpenSSF Model Signing format.
     #[error("not a signature of a model: {problem}")]
     BadBundle { problem: String },
-    /// A part of the signature is of a kind that is not supported.
+    /// A part of the signature has a kind that is not supported.
     #[error("{what} is {}; expected {expected}", Quoted(.found))]
     Unsupported { what: &'static str, expected: &'static str, found: String },
     /// There is more than one signature, or none.
@@ -78,22 +78,22 @@ pub enum ErrorKind {
     /// The signature was made with a key, and certificates were given, or the other way round.
     #[error("the signature was made with {found}, and is to be verified with {given}")]
     OtherMethod { given: &'static str, found: &'static str },
-    /// The signature says that another key made it. Both are the SHA-256 of a public key in PEM.
+    /// The signature names another key. Both are the SHA-256 of a public key in PEM.
     #[error("the signature was made with another key: expected {expected}, found {found}")]
     OtherKey { expected: String, found: String },
     /// The signature does not belong to the content and the key.
     #[error("the signature is wrong: it was made with another key or over other content")]
     WrongSignature,
 
-    /// What is to be replaced by a signature is not one, or a link.
+    /// The file to be replaced by a signature is not one, or is a link.
     #[error(
         "exists, and is not a signature that a key or certificates have made, or is a link; it is \
          not replaced"
     )]
     NotASignature,
 
-    // What is signed.
-    /// The digest of the whole list is not that of its parts.
+    // The signed content.
+    /// The digest of the list does not match its parts.
     #[error("the digest of the signed list should be {expected}, found {found}")]
     WrongListDigest { expected: String, found: String },
     /// A signed name is not a plain path below the model.
@@ -107,13 +107,13 @@ pub enum ErrorKind {
     NoFiles,
 
     // The files.
-    /// The files are not those that were signed.
+    /// The files differ from the signed ones.
     #[error("{report}")]
     FilesDiffer { report: Box<Report> },
     /// A symbolic link, which was not allowed.
     #[error("a symbolic link; it is followed only if links are allowed")]
     Link,
-    /// A symbolic link to a directory. The reference does not look into it, so what is in it would
+    /// A symbolic link to a directory. The reference does not look into it, so its content would
     /// not be signed.
     #[error("a symbolic link to a directory, which cannot be signed")]
     LinkToDirectory,
@@ -123,7 +123,7 @@ pub enum ErrorKind {
     /// A file name that is not UTF-8 cannot be in a signature.
     #[error("the file name is not UTF-8, so it cannot be in a signature")]
     NameNotUtf8,
-    /// A temporary file of a save that goes on, or that was killed.
+    /// A temporary file of a save that is under way, or that was killed.
     #[error("a temporary file: a save goes on, or was killed; sign when it is complete")]
     Unfinished,
     /// A file was changed, added or removed while the model was signed.

@@ -15,11 +15,11 @@ use crate::names::SINGLE_FILE;
 pub(crate) struct File {
     pub(crate) path: PathBuf,
     pub(crate) len: u64,
-    /// Shows whether the file was written to meanwhile, as far as the file system records it.
+    /// Shows whether the file was written to in between, as far as the file system records it.
     modified: Option<SystemTime>,
 }
 
-/// What was found in a directory.
+/// The entries of a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listing {
     /// By their names, with `/` between the parts.
@@ -31,14 +31,14 @@ pub(crate) struct Listing {
 /// How a model is listed.
 pub(crate) struct Rules<'a> {
     pub(crate) allow_symlinks: bool,
-    /// Whether a path is left out, with all below it.
+    /// Whether a path is skipped, with everything below it.
     pub(crate) is_left_out: &'a dyn Fn(&str) -> bool,
-    /// Whether what cannot be signed, such as a FIFO, is left out in place of an error.
+    /// Whether a path that cannot be signed, such as a FIFO, is skipped instead of an error.
     pub(crate) is_tolerated: &'a dyn Fn(&str) -> bool,
 }
 
-/// Lists the files of a model: of a directory with all below it, or the file that a path names.
-/// Links are not followed, unless the rules allow it; the path itself may be one.
+/// Lists the files of a model: of a directory with everything below it, or a single file. Links are
+/// not followed, unless the rules allow it; the path itself may be one.
 pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
     let mut listing = Listing::default();
     let found = fs::metadata(model).map_err(|error| io_at(error, model))?;
@@ -121,7 +121,7 @@ impl File {
     }
 }
 
-/// The name of a file in a model, if it lies below it. The file need not exist.
+/// Returns the name of a file in a model, if it is below it. The file need not exist.
 pub(crate) fn name_in(model: &Path, file: &Path) -> Option<String> {
     let parent = match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

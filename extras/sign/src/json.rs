@@ -14,8 +14,8 @@ use crate::error::ErrorKind;
 /// How deeply objects and arrays may nest. The format needs six levels.
 const MAX_DEPTH: usize = 16;
 
-/// How many values a text may have, since in memory each takes up to 16 times its bytes in the text.
-/// A signed file is four of them, and a signature file that is not too long has fewer than these.
+/// The most values of a text, since in memory each takes up to 16 times its bytes in the text. A
+/// signed file is four values, and a signature file within its limit has fewer than these.
 const MAX_VALUES: usize = 2 << 20;
 
 /// Reads one JSON value into a type, and ignores the keys that the type does not have.

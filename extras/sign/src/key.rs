@@ -1,4 +1,4 @@
-//! Keys of the three curves that the format has: [`PrivateKey`] signs, [`PublicKey`] verifies.
+//! Keys of the format's three curves: [`PrivateKey`] signs, [`PublicKey`] verifies.
 
 use std::fmt;
 
@@ -78,7 +78,7 @@ macro_rules! curves {
                 }
             }
 
-            /// The signature of a message, in DER. The same message gives the same signature
+            /// Returns the signature of a message, in DER. Equal messages give equal signatures
             /// (RFC 6979), so no random numbers are needed.
             pub(crate) fn sign(&self, message: &[u8]) -> Result<Vec<u8>> {
                 match self {
@@ -118,7 +118,7 @@ macro_rules! curves {
                 }
             }
 
-            /// Whether a signature in DER is of a message, hashed by `hash`.
+            /// Returns `true` if a signature in DER matches a message, hashed by `hash`.
             pub(crate) fn is_signed(
                 &self,
                 message: &[u8],
@@ -214,7 +214,7 @@ impl PublicKey {
         }
     }
 
-    /// The name of the key in a signature: the SHA-256 of its PEM text, in hexadecimal.
+    /// Returns the name of the key in a signature: the SHA-256 of its PEM text, in hexadecimal.
     pub(crate) fn hint(&self) -> Result<String> {
         Ok(hint_of(self.to_pem()?.as_bytes()))
     }

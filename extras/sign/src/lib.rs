@@ -1,7 +1,7 @@
 //! Signs the files of a model, and verifies such signatures, in the format of OpenSSF Model Signing
 //! (OMS) 1.0. Nothing here uses a network.
 //!
-//! A signature is a file of its own, such as `model.sig`. It lists the digest of every file of a
+//! A signature is a separate file, such as `model.sig`. It lists the digest of every file of a
 //! directory, and signs the list. The Python package `model-signing` writes and reads the same
 //! files.
 //!
@@ -26,45 +26,42 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is supported
+//! # Supported
 //!
 //! | | |
 //! |---|---|
 //! | keys | ECDSA with P-256, P-384 and P-521; private ones in PKCS#8 or SEC1, not encrypted |
 //! | certificates | X.509 that leads to a root which the user gives; issuers with these curves, or RSA from 2048 bits (PKCS#1 v1.5), with SHA-256, SHA-384 or SHA-512 |
-//! | files | hashed whole, with SHA-256 or BLAKE3 |
+//! | files | hashed completely, with SHA-256 or BLAKE3 |
 //! | refused, with the reason | keyless signatures (Sigstore), files hashed in pieces (`shards`), BLAKE2, signatures of model-signing 0.2.0 |
 //!
-//! # What a signature shows
+//! # Meaning of a signature
 //!
-//! - The holder of the key has signed these files. With certificates, any holder of one below the
-//!   root can be that: look at [`Report::signer`].
-//! - It shows nothing about when. A signature has no date that could be trusted, so an older
-//!   version of a model has a right signature for ever. Certificates must be valid now, unless
-//!   [`allow_expired_certificates`](Verifier::allow_expired_certificates) says otherwise.
-//!   Certificates that were revoked are not known.
-//! - The digests are those of the bytes on the disk at that time. What is loaded afterwards is read
-//!   again.
-//! - A directory of a delta, or one of several shards, is signed as the files that it has. What is
-//!   made of them is another model.
+//! - The holder of the key has signed these files. With certificates, this can be anyone with
+//!   a certificate below the root: look at [`Report::signer`].
+//! - It proves no date. So an older version of a model has a right signature for ever. Certificates
+//!   must be valid now, unless [`allow_expired_certificates`](Verifier::allow_expired_certificates)
+//!   is set. Revoked certificates are not recognised.
+//! - The digests belong to the bytes on the disk at that time. A later load reads them again.
+//! - In a directory with a delta, or with some shards, the signature covers the files, not the
+//!   model made from them.
 //!
-//! # Where this differs from the specification and the reference
+//! # Differences from the specification and the reference
 //!
-//! - Certificates must be valid now, as the specification says. The reference asks whether they
-//!   were when the first became valid.
-//! - If a certificate says what its key is for, by its key usage, its extended key usage or both,
-//!   each must allow to sign (`digitalSignature`, `codeSigning`); issuers must allow `codeSigning`,
-//!   too. One of the two is enough for the reference, which does not ask issuers.
+//! - Certificates must be valid now, as in the specification. The reference asks whether they were
+//!   when the first became valid.
+//! - If a certificate restricts its key, by its key usage, its extended key usage or both, each
+//!   must allow to sign (`digitalSignature`, `codeSigning`); issuers must allow `codeSigning`, too.
+//!   For the reference one of the two is enough, and it does not ask issuers.
 //! - A certificate with a critical extension that restricts names or policies is refused. The
 //!   reference obeys these.
-//! - The user says whether links are followed, not the signature, as in the reference. A link to a
-//!   directory is an error, because the reference does not look into it.
+//! - The user decides whether links are followed, not the signature, as in the reference. A link to
+//!   a directory is an error, because the reference does not look into it.
 //! - A single file has the name `.` in its signature, as in the reference. Its own name is read,
 //!   too.
-//! - Resources may be in any order, because the reference sorts them otherwise than the
-//!   specification says.
-//! - Duplicate keys and names, names that lead elsewhere, base64 that is not strict, and lists
-//!   whose digest is wrong are errors.
+//! - Resources may be in any order, because the reference does not sort them as specified.
+//! - Duplicate keys and names, names that lead elsewhere, base64 that is not strict, and lists with
+//!   a wrong digest are errors.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 #![forbid(unsafe_code)]
@@ -91,7 +88,7 @@ pub use report::Report;
 pub use signer::Signer;
 pub use verifier::Verifier;
 
-/// For the fuzz targets: the names that a signature file lists, which nobody has verified.
+/// Returns the names in a signature file, which nobody has verified, for the fuzz targets.
 #[cfg(feature = "__unverified")]
 #[doc(hidden)]
 pub fn parse_unverified(file: &[u8]) -> Result<Vec<String>> {
@@ -106,7 +103,7 @@ pub fn parse_unverified(file: &[u8]) -> Result<Vec<String>> {
     Ok(statement::Manifest::parse(&bundle.payload)?.files.into_keys().collect())
 }
 
-/// The README, whose example is tested.
+/// The README: its example is tested.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -2,14 +2,14 @@
 
 use std::path::{Component, Path};
 
-/// What is left out of every signature, at the top of the model.
+/// The paths that every signature omits, at the top of the model.
 pub(crate) const GIT: [&str; 4] = [".git", ".gitattributes", ".github", ".gitignore"];
 
-/// The name of a file that is a whole model, as the reference writes it.
+/// The name of a file that is the entire model, as the reference writes it.
 pub(crate) const SINGLE_FILE: &str = ".";
 
-/// Whether a name is a plain path below the model: no part of it is empty, `.` or `..`, and no part
-/// means something else on this system, such as a drive.
+/// Returns `true` if a name is a plain path below the model: no part of it is empty, `.` or `..`,
+/// and no part means something else on this system, such as a drive.
 pub(crate) fn is_plain(name: &str) -> bool {
     let parts = || name.split('/');
     let is_normal = |(part, component): (&str, _)| component == Component::Normal(part.as_ref());
@@ -18,7 +18,7 @@ pub(crate) fn is_plain(name: &str) -> bool {
         && parts().zip(Path::new(name).components()).all(is_normal)
 }
 
-/// Whether a name is a path, or lies below it. A path that is not plain has nothing below it.
+/// Returns `true` if a name is a path, or below it. A path that is not plain has nothing below it.
 pub(crate) fn is_below(name: &str, path: &str) -> bool {
     let path = path.strip_suffix('/').unwrap_or(path);
     name.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -22,7 +22,7 @@ impl Block<'_> {
 const BEGIN: &str = "-----BEGIN ";
 const DASHES: &str = "-----";
 
-/// Fails if a path is the text of a key, which no error may show, in place of where it lies.
+/// Fails if a path is the text of a key instead, which no error may show.
 pub(crate) fn refuse_pem(path: &Path) -> Result<()> {
     if !path.to_string_lossy().contains(BEGIN) {
         return Ok(());
@@ -30,7 +30,7 @@ pub(crate) fn refuse_pem(path: &Path) -> Result<()> {
     Err(ErrorKind::BadKey { problem: "a path is expected, not a text in PEM".to_owned() }.into())
 }
 
-/// The blocks of a text, in order. A block without its end is left out.
+/// Returns the blocks of a text, in order. A block without its end is skipped.
 pub(crate) fn blocks(text: &str) -> Vec<Block<'_>> {
     let mut blocks = Vec::new();
     let mut rest = text;

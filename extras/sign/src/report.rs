@@ -1,12 +1,12 @@
-//! [`Report`]: what a signature is about, and where the files differ from it.
+//! [`Report`]: the signed files, and their differences from the present ones.
 
 use std::fmt;
 
 use safetensors_core::framework::{NameList, Quoted};
 
-/// What was signed, or what was found to differ from it.
+/// The signed files, or their differences from the present ones.
 ///
-/// Names are those in the signature: relative to the model, with `/` between their parts.
+/// Names are as in the signature: relative to the model, with `/` between their parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -21,15 +21,15 @@ pub struct Report {
     pub changed: Vec<String>,
     /// Signed files that are not there, under any name.
     pub missing: Vec<String>,
-    /// Files that are not signed, where the signature does not leave them out.
+    /// Files that are not signed, where the signature does not allow them.
     pub unsigned: Vec<String>,
     /// Signed files that are there under another name: the signed name and the present one.
     pub renamed: Vec<(String, String)>,
-    /// Paths that the signature itself leaves out, besides its own and those of Git, each with the
-    /// number of unsigned files that a [`Verifier`](crate::Verifier) has found there.
+    /// Paths that the signature itself omits, other than its own and Git's, each with the number of
+    /// unsigned files that a [`Verifier`](crate::Verifier) has found there.
     pub left_out: Vec<(String, usize)>,
-    /// Symbolic links that lead out of the model. What they lead to is signed, but a copy of the
-    /// directory may not have it.
+    /// Symbolic links that lead out of the model. Their targets are signed, but a copy of the
+    /// directory may lack them.
     pub links_outside: Vec<String>,
 }
 

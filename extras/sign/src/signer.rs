@@ -24,11 +24,11 @@ use crate::statement::Manifest;
 
 /// Signs the files of a model with a key, or with a key and its certificates.
 ///
-/// Left out are the signature itself, `.git`, `.github`, `.gitattributes` and `.gitignore` at the
-/// top, and the paths that are [ignored](Signer::ignore). The signature names what was left out.
+/// The signature omits itself, `.git`, `.github`, `.gitattributes` and `.gitignore` at the top, and
+/// the paths that are [ignored](Signer::ignore). It names the omitted paths.
 ///
 /// Verifiers look at the bytes on the disk. If a directory holds a delta, or some shards of a
-/// checkpoint, the signature is about these files and not about what is made of them.
+/// checkpoint, the signature covers these files and not the model made from them.
 pub struct Signer {
     key: PrivateKey,
     certificates: Vec<Certificate>,
@@ -57,12 +57,12 @@ impl Signer {
         })
     }
 
-    /// Puts certificates in PEM into the signature: first that of the key, then those of its
-    /// issuers. A verifier needs only their root. That root is better left out.
+    /// Puts certificates in PEM into the signature: first the key's, then its issuers'. A verifier
+    /// needs only their root, so the root itself is better omitted.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadCertificate`] if the first is not that of the key, or not meant for
+    /// [`ErrorKind::BadCertificate`] if the first does not belong to the key, or is not meant for
     /// signatures; [`ErrorKind::BadCertificates`].
     pub fn certificates(mut self, pem: &str) -> Result<Self> {
         self.certificates = Certificate::parse_all(pem)?;
@@ -84,8 +84,8 @@ impl Signer {
         self
     }
 
-    /// Leaves out a file, or a directory with all below it. The path is relative to the model, with
-    /// `/` between its parts, and has no wildcards.
+    /// Omits a file, or a directory with everything below it. The path is relative to the model,
+    /// with `/` between its parts, and has no wildcards.
     #[must_use]
     pub fn ignore(mut self, path: impl Into<String>) -> Self {
         self.ignored.push(path.into());
@@ -99,7 +99,7 @@ impl Signer {
         self
     }
 
-    /// Sets whether a signature that exists is replaced, also one in a cache of the Hub. By default
+    /// Sets whether an existing signature is replaced, also one in a cache of the Hub. By default
     /// it is an error. Links and files that are no signatures are never replaced.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
@@ -118,16 +118,16 @@ impl Signer {
     }
 
     /// Signs a directory, or one file, and writes the signature. The file is complete or does not
-    /// appear; it may lie in the directory.
+    /// appear; it may be in the directory.
     ///
-    /// The directory must not change meanwhile. A file that does, by its length, its time or its
-    /// name, is an error.
+    /// The directory must not change at the same time. A file that does, by its length, its time or
+    /// its name, is an error.
     ///
     /// # Errors
     ///
-    /// [`FileExists`](CoreKind::FileExists), [`ErrorKind::NotASignature`];
-    /// [`ErrorKind::NoFiles`]; [`ErrorKind::Link`] and others for what cannot be signed;
-    /// [`ErrorKind::Unfinished`]; [`ErrorKind::ChangedMeanwhile`]. Errors of the system.
+    /// [`FileExists`](CoreKind::FileExists), [`ErrorKind::NotASignature`]; [`ErrorKind::NoFiles`];
+    /// [`ErrorKind::Link`] and others for entries that cannot be signed; [`ErrorKind::Unfinished`];
+    /// [`ErrorKind::ChangedMeanwhile`]. I/O errors.
     pub fn sign(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
         self.sign_or_plan(model.as_ref(), signature.as_ref(), false)
     }
@@ -136,7 +136,7 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// The errors that `sign` finds before it hashes.
+    /// As for `sign`, before it hashes.
     pub fn plan(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
         self.sign_or_plan(model.as_ref(), signature.as_ref(), true)
     }
@@ -158,7 +158,7 @@ impl Signer {
             .replace_cached(self.overwrite)
             .replace_read_only(self.overwrite);
         if !is_plan {
-            // Removes what a process left that was killed here before. Errors come back below.
+            // Removes leftovers of a process that was killed here before. Errors come back below.
             _ = AtomicFile::create(signature, &options);
         }
         let listing = list(model, &rules)?;
@@ -199,13 +199,14 @@ impl Signer {
         Ok(())
     }
 
-    /// What is left out, with the signature if it lies in the model.
+    /// Returns the omitted paths, with the signature if it is in the model.
     fn left_out(&self, signature: Option<String>) -> BTreeSet<String> {
         let ignored = self.ignored.iter().map(|path| path.trim_end_matches('/').to_owned());
         ignored.chain(GIT.map(str::to_owned)).chain(signature).collect()
     }
 
-    /// What the signature says of the key, and the report. Fails for files that cannot be signed.
+    /// Returns the description of the key in the signature, and the report. Fails for files that
+    /// cannot be signed.
     fn report(&self, model: &Path, listing: &Listing) -> Result<(Material, Report)> {
         if listing.files.is_empty() {
             return Err(Error::from(ErrorKind::NoFiles).in_path(model));
@@ -250,7 +251,7 @@ impl Signer {
         Ok(text)
     }
 
-    /// What the signature says of the key, and what a report says.
+    /// Returns the descriptions of the key for the signature and for a report.
     fn material(&self) -> Result<(Material, String)> {
         if let [leaf, ..] = &self.certificates[..] {
             let der = self.certificates.iter().map(|it| it.der().to_vec()).collect();
@@ -269,7 +270,7 @@ impl fmt::Debug for Signer {
     }
 }
 
-/// The last part of a path, also of one such as `..`.
+/// Returns the last part of a path, also of a path such as `..`.
 fn base_name(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = path.file_name().or_else(|| absolute.file_name());

@@ -1,4 +1,4 @@
-//! What is signed: a statement of in-toto, which lists the digest of each file.
+//! The signed content: a statement of in-toto, which lists the digest of each file.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(crate) type Digests = BTreeMap<String, [u8; 32]>;
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) hash: HashAlgorithm,
-    /// Paths that the signer left out.
+    /// Paths that the signer omitted.
     pub(crate) ignored: Vec<String>,
     pub(crate) files: Digests,
 }
@@ -69,8 +69,8 @@ impl Manifest {
         Ok(Self { hash, ignored: serialization.ignore_paths, files })
     }
 
-    /// The payload to sign. It also says how the model is called and whether links were followed.
-    /// Files are in the order of their names, as the specification asks.
+    /// Returns the payload to sign. It also has the name of the model and whether links were
+    /// followed. Files are in the order of their names, as the specification asks.
     pub(crate) fn to_json(&self, model: String, allow_symlinks: bool) -> Result<Vec<u8>> {
         let mut list = Sha256::new();
         let mut resource = |(name, digest): (&String, &[u8; 32])| {

@@ -66,7 +66,7 @@ fn names_that_lead_elsewhere_are_refused() {
     assert!(error(&payload(&["a", "."], |_| {})).contains("\".\" is not a plain relative path"));
     assert!(error(&payload(&["a", "a"], |_| {})).contains("\"a\" is signed twice"));
     assert!(error(&payload(&[], |_| {})).contains("there are no files"));
-    // The signature is no file of the model, whatever it says.
+    // The signature is no file of the model, even if it lists itself.
     assert!(error(&payload(&["a", "b", "model.sig"], |_| {})).contains("missing: \"model.sig\""));
 }
 

@@ -25,8 +25,8 @@ use crate::statement::{Digests, Manifest};
 /// The order is fixed: the signature file is parsed with limits, its key is compared, the signature
 /// is verified, and only then is the signed list read and compared with the files.
 ///
-/// What was verified are the bytes on the disk at that time. Whoever loads the model afterwards
-/// reads the files again, so nobody else may be able to write to them in between.
+/// A result holds for the bytes on the disk at that time. A later load reads the files again, so
+/// nobody else may be able to write to them in between.
 pub struct Verifier {
     trust: Trust,
     ignored: Vec<String>,
@@ -80,8 +80,9 @@ impl Verifier {
         }
     }
 
-    /// Allows unsigned files at a path and below it, besides those that the signature names so. It
-    /// is relative to the model, with `/` between its parts. Signed files are compared everywhere.
+    /// Allows unsigned files at a path and below it, in addition to the paths that the signature
+    /// names. It is relative to the model, with `/` between its parts. Signed files are compared
+    /// everywhere.
     #[must_use]
     pub fn ignore(mut self, path: impl Into<String>) -> Self {
         self.ignored.push(path.into());
@@ -95,7 +96,7 @@ impl Verifier {
         self
     }
 
-    /// Sets whether symbolic links to files are followed, whatever the signer did. By default one
+    /// Sets whether symbolic links to files are followed, regardless of the signer. By default one
     /// is an error.
     #[must_use]
     pub fn allow_symlinks(mut self, allow_symlinks: bool) -> Self {
@@ -103,11 +104,10 @@ impl Verifier {
         self
     }
 
-    /// Sets whether the certificates need to have been valid only when that of the key became
-    /// valid, as the reference has it. By default they must be valid now.
+    /// Sets whether the certificates need to have been valid only when the key's certificate became
+    /// valid, as in the reference. By default they must be valid now.
     ///
-    /// A signature has no date that could be trusted. So with this, whoever gets an expired key can
-    /// still sign.
+    /// A signature proves no date. So with this, anyone who gets an expired key can still sign.
     #[must_use]
     pub fn allow_expired_certificates(mut self, allow: bool) -> Self {
         self.allow_expired = allow;
@@ -128,9 +128,9 @@ impl Verifier {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FilesDiffer`] with a report of what differs; [`ErrorKind::WrongSignature`],
+    /// [`ErrorKind::FilesDiffer`] with a report of the differences; [`ErrorKind::WrongSignature`],
     /// [`ErrorKind::OtherKey`], [`ErrorKind::BadCertificate`]; [`ErrorKind::BadBundle`],
-    /// [`ErrorKind::Keyless`] and others for a file that cannot be used. Errors of the system.
+    /// [`ErrorKind::Keyless`] and others for a file that cannot be used. I/O errors.
     pub fn verify(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
         let model = model.as_ref();
         let signature = signature.as_ref();
@@ -193,7 +193,7 @@ impl Verifier {
             let path = path.trim_end_matches('/');
             is_plain(path) && own.as_deref() != Some(path) && ignored().all(|it| it != path)
         });
-        // What lies below a path is between `path/` and `path0`, since `0` follows `/`.
+        // Everything below a path is between `path/` and `path0`, since `0` follows `/`.
         let is_signed = |name: &str| {
             let below = format!("{name}/")..format!("{name}0");
             signed.contains_key(name) || signed.range(below).next().is_some()
@@ -271,8 +271,8 @@ impl Verifier {
 }
 
 /// Pairs each missing file with the first unsigned one that has its digest and is not paired yet.
-/// `digests` are those of the unsigned files. Either may be a million files of a stranger, so each
-/// is looked at once.
+/// `digests` belong to the unsigned files. Either may be a million files of a stranger, so each is
+/// looked at once.
 fn pair_renamed(signed: &Digests, digests: Vec<[u8; 32]>, report: &mut Report) {
     let mut unsigned: Vec<_> = report.unsigned.drain(..).map(Some).collect();
     let mut alike: HashMap<_, Vec<usize>> = HashMap::new();
@@ -288,8 +288,7 @@ fn pair_renamed(signed: &Digests, digests: Vec<[u8; 32]>, report: &mut Report) {
     report.unsigned = unsigned.into_iter().flatten().collect();
 }
 
-/// Gives a file that is a whole model the name that the signature has for it: `.`, or that of the
-/// file.
+/// Gives a file that is the entire model its name in the signature: `.`, or its own name.
 fn adopt_single_name(files: &mut BTreeMap<String, File>, signed: &Digests, model: &Path) {
     let name = model.file_name().and_then(|name| name.to_str()).unwrap_or(SINGLE_FILE);
     if signed.contains_key(name)
@@ -300,7 +299,7 @@ fn adopt_single_name(files: &mut BTreeMap<String, File>, signed: &Digests, model
     }
 }
 
-/// With the kind of what is trusted.
+/// Shows the kind of trust.
 impl fmt::Debug for Verifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let trust = match &self.trust {
@@ -337,7 +336,7 @@ mod tests {
         assert!(report.missing.is_empty());
         assert_eq!(report.unsigned, ["other"]);
 
-        // Of files that are alike, the first is taken, and what has no counterpart stays.
+        // Of equal files, the first is taken, and a file without counterpart stays.
         let mut report = Report {
             missing: vec![old(0), old(1), old(5)],
             unsigned: vec!["a".into(), "b".into(), "c".into()],

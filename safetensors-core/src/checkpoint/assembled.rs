@@ -1,4 +1,4 @@
-//! [`Assembled`]: a file whose tensors are made of pieces of other files.
+//! [`Assembled`]: a file with tensors that are made of pieces of other files.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,11 +16,12 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{HeaderEntry, Metadata, encode};
 use crate::format::tensor::shape::byte_len;
 
-/// A file whose tensors are made of pieces of other files, or one file as it is. It reads as a
-/// safetensors file. Of a part of a tensor, only the bytes of the pieces that it needs are read.
+/// A file with tensors that are made of pieces of other files, or a stored file itself. It reads as
+/// a safetensors file. For a part of a tensor, only the bytes of the needed pieces are read.
 ///
-/// [`Checkpoint::open`] makes one of the files that the ranks of a job have saved. An index lists the tensors of all files once;
-/// here one tensor has pieces in several files, in any number of dimensions.
+/// [`Checkpoint::open`] makes one from the files that the ranks of a job have saved. An index lists
+/// the tensors of all files once; here one tensor has pieces in several files, in any number of
+/// dimensions.
 pub struct Assembled<S = FileSource> {
     content: Content<S>,
 }
@@ -33,11 +34,11 @@ enum Content<S> {
 
 struct Whole<S> {
     sources: Vec<(PathBuf, S)>,
-    /// That of the sources, if there is one.
+    /// The index of the sources, if there is one.
     index: Option<Index>,
     /// The first bytes.
     header: Vec<u8>,
-    /// What follows, in order and without gaps. None is empty.
+    /// The data after the header, in order and without gaps. None is empty.
     segments: Vec<Segment>,
     byte_len: u64,
 }
@@ -62,7 +63,7 @@ impl<S> fmt::Debug for Assembled<S> {
 }
 
 impl<S> Assembled<S> {
-    /// The source of the file, or those that the pieces of tensors are read from.
+    /// Returns the source of the file, or the sources of the pieces of its tensors.
     pub fn sources(&self) -> impl Iterator<Item = &S> {
         let (stored, whole) = match &self.content {
             Content::Stored(source) => (Some(source), &[][..]),
@@ -71,7 +72,7 @@ impl<S> Assembled<S> {
         stored.into_iter().chain(whole.iter().map(|(_, source)| source))
     }
 
-    /// The sources with their paths, and their index. That of a file as it is has this path.
+    /// Returns the sources with their paths, and their index. A stored file has this path.
     pub(super) fn into_sources(self, path: PathBuf) -> (Vec<(PathBuf, S)>, Option<Index>) {
         match self.content {
             Content::Stored(source) => (vec![(path, source)], None),
@@ -79,12 +80,12 @@ impl<S> Assembled<S> {
         }
     }
 
-    /// Whether this is a file as it is.
+    /// Returns whether this is a file as it is.
     pub(super) fn is_stored(&self) -> bool {
         matches!(self.content, Content::Stored(_))
     }
 
-    /// The source of a file as it is.
+    /// Returns the source of a file as it is.
     pub(super) fn into_stored(self) -> Option<S> {
         match self.content {
             Content::Stored(source) => Some(source),
@@ -102,8 +103,8 @@ impl<S> Assembled<S> {
 }
 
 impl<S: ReadAt> Assembled<S> {
-    /// A file of these tensors, in this order, with this metadata. The sources come with the paths
-    /// that errors call them, and the pieces of the tensors name them by their numbers.
+    /// Makes a file of these tensors, in this order, with this metadata. The sources come with
+    /// their paths for errors, and the pieces of the tensors refer to them by number.
     ///
     /// ```
     /// use safetensors_core::checkpoint::{Assembled, TensorPiece, WholeTensor};
@@ -126,9 +127,9 @@ impl<S: ReadAt> Assembled<S> {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::BadParts`](crate::error::RankProblem::BadParts) for pieces that do not make up
-    /// their tensor: if one lies outside of it or of its source, if two overlap, or if some are
-    /// missing; [`ErrorKind::SliceInsideByte`] for a piece that begins or ends inside a byte;
+    /// [`RankProblem::BadParts`](crate::error::RankProblem::BadParts) for pieces that do not make
+    /// up their tensor: one is outside of it or of its source, two overlap, or some are missing;
+    /// [`ErrorKind::SliceInsideByte`] for a piece that begins or ends inside a byte;
     /// [`ErrorKind::ShapeOverflow`]. Each names the tensor and, if it is about a piece, its file.
     #[doc(hidden)]
     pub fn new(
@@ -164,15 +165,14 @@ impl<S: ReadAt> Assembled<S> {
         Ok(Self { content: Content::Whole(Box::new(whole)) })
     }
 
-    /// A file as it is.
     pub(super) fn stored(source: S) -> Self {
         Self { content: Content::Stored(source) }
     }
 }
 
 impl<S: ReadAt> Whole<S> {
-    /// The segments that have bytes of a range, and the part of the range in each, counted from its
-    /// start.
+    /// Returns the segments that have bytes of a range, and the part of the range in each, counted
+    /// from its start.
     fn segments_of(&self, range: Range<u64>) -> impl Iterator<Item = (&Segment, Range<u64>)> {
         let first = self.segments.partition_point(|segment| segment.end <= range.start);
         let start = range.start;
@@ -185,13 +185,13 @@ impl<S: ReadAt> Whole<S> {
         )
     }
 
-    /// The bytes of the sources that are read for a range: at most one range of each piece, with
-    /// the number of its source.
+    /// Returns the bytes of the sources that are read for a range: at most one range of each piece,
+    /// with the number of its source.
     fn below(&self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
         self.segments_of(range).flat_map(|(segment, part)| segment.placed.sources_of(part))
     }
 
-    /// Reads blocks of tensors: what lies in one source with one call.
+    /// Reads blocks of tensors, with one call for each source.
     fn read_blocks(&self, mut blocks: Vec<(&Segment, TiledBlock<'_, '_>)>) -> io::Result<()> {
         let mut wanted: BTreeMap<usize, (&str, Vec<ReadRange<'_>>)> = BTreeMap::new();
         for (segment, block) in &mut blocks {
@@ -213,7 +213,7 @@ impl<S: ReadAt> Whole<S> {
     }
 }
 
-/// The most ranges of the sources that are held to tell the sources of them.
+/// The most ranges of the sources that are held to announce them.
 const MOST_HELD: usize = 1 << 10;
 
 impl<S: ReadAt> ReadAt for Whole<S> {
@@ -226,7 +226,7 @@ impl<S: ReadAt> ReadAt for Whole<S> {
     }
 
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        // What is copied is in memory twice, and no more than this of it.
+        // Copied bytes are in memory twice, so this limits them.
         let most = self.requests().map_or(PIECE, |requests| requests.byte_len);
         let mut blocks = Vec::new();
         let mut held = 0;
@@ -317,8 +317,8 @@ impl<S: ReadAt> ReadAt for Assembled<S> {
     }
 }
 
-/// Copies what a range has of a header that is in memory. Returns the offset of the rest, and its
-/// bytes.
+/// Copies the part of a range that is in a header in memory. Returns the offset of the rest, and
+/// its bytes.
 pub(super) fn take_header<'a>(
     header: &[u8],
     byte_len: u64,

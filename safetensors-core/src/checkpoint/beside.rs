@@ -1,4 +1,4 @@
-//! [`Beside`]: the files that a commit puts beside those of the tensors.
+//! [`Beside`]: the files that a commit puts next to the files of tensors.
 
 use super::ShardOptions;
 use super::store::{Store, WritableDirectory, read_to_vec};
@@ -8,8 +8,8 @@ use crate::format::error::{Error, ErrorKind, Result};
 /// The most bytes of earlier files that are kept in memory, to be put back after a failure.
 const MOST_PUT_BACK: u64 = 64 << 20;
 
-/// The files that a commit has put beside those of the tensors, with their versions and the earlier
-/// ones.
+/// The files that a commit has put next to the files of tensors, with their versions and the
+/// earlier ones.
 pub(super) struct Beside<V> {
     files: Vec<(String, V, Earlier)>,
     /// How many more bytes can be kept.
@@ -56,8 +56,8 @@ impl<V: Clone + PartialEq> Beside<V> {
         Ok(())
     }
 
-    /// Puts the earlier files back after a failure, and takes the others away. The error of the save
-    /// is reported, not those of this.
+    /// Puts the earlier files back after a failure, and removes the others. The error of the save
+    /// is reported, not failures of this.
     pub(super) fn put_back<D: WritableDirectory<Version = V>>(&mut self, directory: &mut D) {
         for (name, version, earlier) in std::mem::take(&mut self.files) {
             let _ = match earlier {
@@ -69,7 +69,8 @@ impl<V: Clone + PartialEq> Beside<V> {
         }
     }
 
-    /// The version of a file that another will replace, and its bytes, unless they are too many.
+    /// Returns the version of a file that another will replace, and its bytes, unless they are too
+    /// many.
     fn earlier<D: WritableDirectory<Version = V>>(
         &mut self,
         directory: &D,
@@ -90,7 +91,7 @@ impl<V: Clone + PartialEq> Beside<V> {
     }
 }
 
-/// The error if another writer has replaced a file of this save.
+/// Returns the error if another writer has replaced a file of this save.
 pub(super) fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
     Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
 }

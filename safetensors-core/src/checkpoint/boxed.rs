@@ -7,12 +7,12 @@ use crate::file::io::ReadAt;
 use crate::format::error::{Error, Result};
 use crate::weights::Weight;
 
-/// Accepts the error of a weight whose tensors then stay as they are stored.
+/// Accepts the error of a weight, so that its tensors stay as they are stored.
 pub(crate) type Leaves<'a> = &'a mut dyn FnMut(&Error) -> bool;
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// The same checkpoint with sources of a type that does not tell where they come from. So a
-    /// program can treat checkpoints of the local disk and of remote stores alike.
+    /// Erases the type of the sources, so that a program can treat checkpoints of the local disk
+    /// and of remote stores alike.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorView, serialize};
@@ -36,13 +36,13 @@ impl<S: ReadAt> Checkpoint<S> {
         self.map_sources(|source| Box::new(source) as Box<dyn ReadAt + 'a>)
     }
 
-    /// The same checkpoint, which reads from this one.
+    /// Returns a checkpoint that reads from this one.
     pub(crate) fn by_ref(&self) -> Checkpoint<&dyn ReadAt> {
         Checkpoint { catalog: self.catalog.by_ref(), about: self.about.clone() }
     }
 
-    /// The quantised weights, in the order of the tensors that hold their codes, without those whose
-    /// errors `leaves` accepts.
+    /// Returns the quantised weights, in the order of the tensors that hold their codes, without
+    /// the weights with errors that `leaves` accepts.
     pub(crate) fn stored_weights(&self, leaves: Leaves<'_>) -> Result<Vec<Weight>> {
         let weights = self.catalog.weights();
         let Err(failed) = weights else { return weights };
@@ -59,20 +59,20 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> Checkpoint<S> {
-    /// The same checkpoint, of which no tensor is codes of a quantised weight.
+    /// Declares that no tensor is codes of a quantised weight.
     #[doc(hidden)]
     pub fn without_codes(mut self) -> Self {
         self.catalog.is_plain = true;
         self
     }
 
-    /// The same checkpoint with sources of another type, which have the same bytes.
+    /// Changes the sources to ones of another type with the same bytes.
     pub(super) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Checkpoint<T> {
         let Ok(changed) = self.try_map_sources::<T, Infallible>(|source| Ok(change(source)));
         changed
     }
 
-    /// [`map_sources`](Self::map_sources) where a source may have no such type.
+    /// Like [`map_sources`](Self::map_sources), where a source may have no such type.
     pub(super) fn try_map_sources<T, E>(
         self,
         change: impl Fn(S) -> Result<T, E>,

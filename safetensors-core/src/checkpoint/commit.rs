@@ -1,5 +1,5 @@
-//! [`commit`]: several new files take the place of an earlier checkpoint, in steps. After each
-//! of them the old or the new checkpoint is whole.
+//! [`commit`]: several new files replace an earlier checkpoint, in steps. After each step the old
+//! or the new checkpoint is complete.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -16,20 +16,20 @@ use crate::file::io::SafeTensors;
 use crate::file::io::identity::process_id;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// The files of a new checkpoint, all of which are written.
+/// The files of a new checkpoint, all written.
 #[derive(Debug)]
 pub(super) struct NewFiles {
     pub(super) index: Index,
     /// The text of the index, if it is given.
     pub(super) json: Option<Vec<u8>>,
-    /// The files that go beside those of the tensors, in the order in which they do.
+    /// The files that go next to the files of tensors, in their order.
     pub(super) beside: Vec<String>,
-    /// Whether the checkpoint that the directory opens as is the old one, also if its names are of
-    /// another pattern.
+    /// Whether the new checkpoint replaces the one that the directory opens as, even if its names
+    /// have another pattern.
     pub(super) replaces_any: bool,
 }
 
-/// What a commit has done, also if it failed.
+/// The results of a commit, also if it failed.
 #[derive(Debug)]
 pub(super) struct Done<V> {
     /// The files that are in place.
@@ -41,28 +41,28 @@ pub(super) struct Done<V> {
 /// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
 ///
 /// Several files cannot be renamed at once, and new shards may have the names of old ones. So at
-/// every moment a single file decides what the directory opens as: `model.safetensors` if it
-/// exists, else the index. That file is replaced or removed in one step. No file changes while the
-/// index names it.
+/// every moment a single file decides the checkpoint that the directory opens as:
+/// `model.safetensors` if it exists, otherwise the index. That file is replaced or removed in one
+/// step. No file changes while the index names it.
 ///
 /// 1. All new files are written, and have reached the disk, before anything else changes. Then the
 ///    directory is locked, if it can be.
 /// 2. If new shards need names that the current index uses, these old shards get second names, and
 ///    an index with the second names replaces the current one. If there is no index, but one file
-///    of another name than `model.safetensors`, an index of that file is written. Without it, the
+///    with another name than `model.safetensors`, an index of that file is written. Without it, the
 ///    new shards would make the directory ambiguous.
-/// 3. The files that go beside the checkpoint get their names, so that no tensors are ever described
-///    by older ones. Then the new files do. Nothing refers to them yet, unless the checkpoint is the
-///    one file `model.safetensors`: then it opens from here on.
+/// 3. The files that go next to the checkpoint get their names, so that no tensors are ever
+///    described by older ones. Then the new files do. Nothing refers to them yet, unless the
+///    checkpoint is the one file `model.safetensors`: then it opens from here on.
 /// 4. The new index replaces the current one. A new checkpoint of one file also gets an index for
 ///    this step if the old one has an index.
 /// 5. The files of the old checkpoint and the second names are removed. `model.safetensors` goes
 ///    first, because a directory that has it opens as it, and not by the index. If the new
 ///    checkpoint has one file, the index goes last; if that file is `model.safetensors`, first.
 ///
-/// A generation number in each name would be simpler, but the names would not be the Hub's.
-/// After an interruption the next save takes the same steps, whatever index it finds, and removes
-/// what was left behind. A process that reads the old index and then new shards notices that the
+/// A generation number in each name would be simpler, but the names would not match the Hub's.
+/// After an interruption the next save takes the same steps with the index that it finds, and
+/// removes the leftovers. A process that reads the old index and then new shards notices that the
 /// index has changed, and starts again (`opening.rs`).
 ///
 /// Where there is no lock, another save may take these steps at the same time. Each save checks,
@@ -129,7 +129,7 @@ struct Commit<'a, D: WritableDirectory> {
     index: String,
     /// The files of the old checkpoint, and the index in place.
     before: Versions<D::Version>,
-    /// Those of these files that have names of no pattern of the new checkpoint.
+    /// The files among them with names that match no pattern of the new checkpoint.
     others: BTreeSet<String>,
     beside: Beside<D::Version>,
     /// Whether the index of the new files may have been written.
@@ -146,15 +146,15 @@ enum Goes {
 }
 
 impl<D: WritableDirectory> Commit<'_, D> {
-    /// Finds the old checkpoint, as far as it must stay loadable while new files get their names, and
-    /// with `replaces_any` the files that it has under names of other patterns.
+    /// Finds the old checkpoint, as far as it must stay loadable while new files get their names,
+    /// and with `replaces_any` the files that it has under names of other patterns.
     fn find_old(&mut self, files: &[&str], replaces_any: bool) -> Result<Option<Index>> {
         let is_one_file = files == [self.pattern.file_name(0, 1)];
         let path = self.directory.path();
         let index = path.join(&self.index);
         let has_index = self.before.contains_key(&self.index);
-        // One new file needs no preparation: it replaces the old file, or lies beside it. Nor does
-        // a directory that opens as `model.safetensors` until that is removed.
+        // One new file needs no preparation: it replaces the old file, or is placed next to it. Nor
+        // does a directory that opens as `model.safetensors` until that is removed.
         let old = if has_index || !is_one_file && !self.before.contains_key(STANDARD_FILE) {
             current(self.directory.store(), &path, has_index.then_some(&index))?
         } else {
@@ -173,8 +173,8 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(old)
     }
 
-    /// Fails if a file would replace one that belongs to no version of the checkpoint. A commit that
-    /// was interrupted may have left one that no index names, which has the same tensors.
+    /// Fails if a file would replace one that belongs to no version of the checkpoint. A commit
+    /// that was interrupted may have left one that no index names, which has the same tensors.
     fn refuse_foreign(&self, new: &Index) -> Result<()> {
         for (file, tensors) in new.shards().filter(|(file, _)| !self.before.contains_key(*file)) {
             if self.directory.version_of(file)?.is_none() {
@@ -193,8 +193,8 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(())
     }
 
-    /// Step 2: gives old shards whose names are needed second names, and replaces the index by one
-    /// with these. Returns the second names.
+    /// Does step 2: gives old shards second names if their names are needed, and replaces the index
+    /// by one with these. Returns the second names.
     fn keep_old_loadable(&mut self, old: Option<Index>, files: &[&str]) -> Result<Vec<String>> {
         let Some(mut old) = old else { return Ok(Vec::new()) };
         let index = self.directory.path().join(&self.index);
@@ -221,7 +221,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(names.into_iter().map(|(_, second)| second).collect())
     }
 
-    /// A name that no other save chooses.
+    /// Returns a name that no other save chooses.
     fn second_name(&self, file: &str) -> String {
         loop {
             let mut random = RandomState::new().build_hasher();
@@ -233,9 +233,9 @@ impl<D: WritableDirectory> Commit<'_, D> {
         }
     }
 
-    /// Takes the new files back and puts the earlier ones back after a failure, unless the directory
-    /// may open as the new checkpoint: if the file `decisive` is not the earlier one any more, or if
-    /// that is not known.
+    /// Takes the new files back and puts the earlier ones back after a failure, unless the
+    /// directory may open as the new checkpoint: if the file `decisive` is not the earlier one any
+    /// more, or if that is not known.
     fn put_back(&mut self, decisive: &str, earlier: Option<&D::Version>) {
         let found = self.directory.version_of(decisive);
         if !found.is_ok_and(|found| found.as_ref() == earlier) {
@@ -288,7 +288,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         self.remove_old(second_names, &index_goes, is_one_file)
     }
 
-    /// Step 3.
+    /// Does step 3.
     fn place(&mut self, files: &[&str]) -> Result<()> {
         for &file in files {
             // An earlier attempt of this commit has placed it, and a later step has failed.
@@ -317,11 +317,11 @@ impl<D: WritableDirectory> Commit<'_, D> {
             let now = self.now(&[])?;
             self.unless_replaced(&now)
         });
-        // An error must not look like that of a save that has changed nothing.
+        // The error must not look like a save that has changed nothing.
         checked.map_err(|error| if are_new { error.in_place() } else { error })
     }
 
-    /// The files of the old checkpoint and of the new one that are there now, and these.
+    /// Returns the files of the old checkpoint and of the new one that are there now, and these.
     fn now(&self, second: &[String]) -> Result<Versions<D::Version>> {
         let mut now = self.directory.files(self.pattern)?;
         let placed = self.done.placed.iter().map(|(name, _)| name);
@@ -349,7 +349,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         replaced.ok_or_else(|| overtaken(self.directory, &self.index))
     }
 
-    /// Step 5. The new checkpoint is in place, but if it has several files, an old
+    /// Does step 5. The new checkpoint is in place, but if it has several files, an old
     /// `model.safetensors` still goes before it.
     fn remove_old(&mut self, second: &[String], index: &Goes, is_one_file: bool) -> Result<()> {
         let is_shadowed = !is_one_file && self.before.contains_key(STANDARD_FILE);
@@ -377,8 +377,8 @@ impl<D: WritableDirectory> Commit<'_, D> {
         finish(self.directory)
     }
 
-    /// The files that are removed, in order: of the old checkpoint, as far as they are still the
-    /// same. Files that other writers have added meanwhile stay.
+    /// Returns the files to remove, in order: files of the old checkpoint, as far as they are
+    /// unchanged. Files that other writers have added since stay.
     fn stale(
         &self,
         now: &Versions<D::Version>,
@@ -408,14 +408,14 @@ impl<D: WritableDirectory> Commit<'_, D> {
     }
 }
 
-/// The last steps, when the new checkpoint is in place.
+/// Does the last steps, when the new checkpoint is in place.
 pub(super) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
 }
 
-/// The error if the old file `model.safetensors` could not be removed. The directory opens as it,
-/// although the new index is in place.
+/// Returns the error if the old file `model.safetensors` could not be removed. The directory opens
+/// as it, although the new index is in place.
 fn still_old(error: Error, directory: &Path) -> Error {
     let path = directory.join(STANDARD_FILE);
     match error.into_kind() {

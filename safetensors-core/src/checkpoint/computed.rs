@@ -1,4 +1,4 @@
-//! [`Computed`]: a file some of whose tensors are computed when they are read.
+//! [`Computed`]: a file in which some tensors are computed when they are read.
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
@@ -21,7 +21,7 @@ use crate::format::slice::read_range::Files;
 /// of the part that is read.
 pub struct Computed<S> {
     pub(super) shared: Arc<Shared<S>>,
-    /// The number of the file that this stands for.
+    /// The number of the stored file.
     pub(super) file: usize,
     /// The first bytes; none if the file is as it is stored.
     pub(super) header: Vec<u8>,
@@ -46,7 +46,7 @@ impl<S> Clone for Computed<S> {
     }
 }
 
-/// What all files of a checkpoint read from.
+/// The sources of all files of a checkpoint.
 pub(super) struct Shared<S> {
     pub(super) files: Vec<CheckpointFile<S>>,
     pub(super) tensors: Vec<Box<dyn ComputedTensor>>,
@@ -81,24 +81,24 @@ impl<S> Computed<S> {
         self.shared.files[self.file].path()
     }
 
-    /// Whether this is a file as it is stored.
+    /// Returns whether this is a file as it is stored.
     pub(super) fn is_stored(&self) -> bool {
         self.header.is_empty()
     }
 
-    /// The source of the file that this stands for.
+    /// Returns the source of the stored file.
     pub fn stored(&self) -> &S {
         self.shared.files[self.file].archive.source()
     }
 
-    /// The segments that have bytes of a range.
+    /// Returns the segments that have bytes of a range.
     fn segments_of(&self, start: u64, end: u64) -> &[Segment] {
         let first = self.segments.partition_point(|segment| segment.start + segment.len <= start);
         let rest = &self.segments[first..];
         &rest[..rest.partition_point(|segment| segment.start < end)]
     }
 
-    /// The part of a segment that is in a range: its bytes in the file that this stands for, or the
+    /// Returns the part of a segment that is in a range: its bytes in the stored file, or the
     /// elements of a computed tensor.
     fn part_of(&self, segment: &Segment, range: &Range<u64>) -> Part {
         let start = range.start.saturating_sub(segment.start);

@@ -13,11 +13,11 @@ use crate::format::error::Result;
 use crate::format::header::{HeaderEntry, Limits, Metadata, encode};
 use crate::format::tensor::shape::byte_len;
 
-/// What replaces tensors of a checkpoint.
+/// The tensors that replace others of a checkpoint.
 pub(crate) struct Replacement<'a> {
     pub(crate) tensors: Vec<Box<dyn ComputedTensor>>,
-    /// By the names of stored tensors, the number of the computed one that replaces it; `None` for a
-    /// tensor that is removed.
+    /// By the names of stored tensors, the number of the computed one that replaces it; `None` for
+    /// a tensor that is removed.
     pub(crate) instead: HashMap<&'a str, Option<usize>>,
     /// The numbers of computed tensors that are new. They come last in the last file.
     pub(crate) added: Vec<usize>,
@@ -28,7 +28,7 @@ pub(crate) struct Replacement<'a> {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// The same checkpoint with computed tensors that replace others.
+    /// Replaces tensors of the checkpoint by computed ones.
     pub(crate) fn computed(self, replacement: Replacement<'_>) -> Result<Checkpoint<Computed<S>>> {
         let Replacement { tensors, instead, added, others, metadata } = replacement;
         let mut catalog = self.catalog;
@@ -73,7 +73,7 @@ struct FileMaker<'a, S> {
 }
 
 impl<S: ReadAt> FileMaker<'_, S> {
-    /// The file, of which the tensors at these positions belong to the checkpoint.
+    /// Makes the file. The tensors at these positions belong to the checkpoint.
     fn make(&self, positions: &[usize]) -> Result<CheckpointFile<Computed<S>>> {
         let CheckpointFile { path, archive } = &self.shared.files[self.file];
         let header = archive.header();
@@ -99,7 +99,7 @@ impl<S: ReadAt> FileMaker<'_, S> {
             self.compute(number, &mut content)?;
         }
         let mut metadata = (self.metadata)(archive.metadata());
-        // Digests of what is stored are none of what is computed.
+        // Digests of stored tensors do not match computed ones.
         remove_record(&mut metadata);
         let source = self.source(content, &metadata);
         let archive = SafeTensors::from_source_with(source, &Limits::default().of_all_files());
@@ -114,7 +114,7 @@ impl<S: ReadAt> FileMaker<'_, S> {
         content.add(tensor.name(), tensor.dtype(), tensor.shape(), Content::Computed(number))
     }
 
-    /// The file as it is stored.
+    /// Returns the file as it is stored.
     fn stored(&self) -> Computed<S> {
         let len = self.shared.files[self.file].archive.source().byte_len();
         Computed {

@@ -1,5 +1,5 @@
-//! [`ComputedTensor`]: a tensor whose elements are computed when they are read, and the bytes that
-//! they are computed from.
+//! [`ComputedTensor`]: a tensor that is computed when it is read, and the bytes that it is computed
+//! from.
 
 use std::io;
 use std::ops::Range;
@@ -15,32 +15,32 @@ use crate::format::tensor::{TensorBuf, TensorView};
 /// The most elements that are computed at once before they are rounded.
 pub(super) const MOST: usize = 1 << 16;
 
-/// A tensor whose elements are computed when they are read.
+/// A tensor that is computed when it is read.
 pub(crate) trait ComputedTensor: Send + Sync {
     fn name(&self) -> &str;
 
-    /// F32, or a float of whole bytes that F32 is rounded to.
+    /// Returns F32, or a float of whole bytes that F32 is rounded to.
     fn dtype(&self) -> Dtype;
 
     fn shape(&self) -> &[usize];
 
-    /// The numbers of the files whose bytes are read.
+    /// Returns the numbers of the files that are read.
     fn files(&self) -> Vec<usize>;
 
     /// Computes elements as F32, from this one on in C order.
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()>;
 
-    /// Hears which elements will be read soon, piece by piece. Does nothing by default.
+    /// Announces elements that will be read soon, piece by piece. Does nothing by default.
     fn will_read(&self, elements: &[Range<u64>]) {
         let _ = elements;
     }
 
-    /// Hears that these elements are not going to be read any more. Does nothing by default.
+    /// Announces that these elements will not be read any more. Does nothing by default.
     fn has_read(&self, elements: Range<u64>) {
         let _ = elements;
     }
 
-    /// The file and its bytes that elements are computed from, if these lie together.
+    /// Returns the file and the bytes that elements are computed from, if these are contiguous.
     fn source_bytes(&self, elements: Range<u64>) -> Option<(usize, Range<u64>)> {
         let _ = elements;
         None
@@ -59,14 +59,14 @@ impl<S: ReadAt> Files for Checkpoint<S> {
     }
 }
 
-/// Files, of one of which some bytes are in memory already: its number, their start, and they.
+/// Files, with some bytes of one file already in memory: its number, their start, and the bytes.
 pub(super) struct Ahead<'a, S> {
     files: &'a Vec<CheckpointFile<S>>,
     bytes: Option<(usize, u64, Vec<u8>)>,
 }
 
 impl<'a, S: ReadAt> Ahead<'a, S> {
-    /// Reads bytes with one call, if they are of a source whose calls wait.
+    /// Reads bytes with one call, if their source has calls that wait.
     pub(super) fn of(
         files: &'a Vec<CheckpointFile<S>>,
         bytes: Option<(usize, Range<u64>)>,
@@ -145,7 +145,7 @@ pub(crate) fn read_numbers(
     Ok(())
 }
 
-/// An error of this library where only one of the system can be returned.
+/// Wraps an error of this library where only an I/O error can be returned.
 pub(crate) fn failed(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }

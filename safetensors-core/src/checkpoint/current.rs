@@ -12,12 +12,12 @@ use crate::file::io::{SafeTensors, failpoint};
 use crate::format::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::format::header::Limits;
 
-/// The checkpoint that the index describes or, without an index, the one file that the directory
-/// opens as. `None` if there is none, or if it is malformed: then there is nothing to keep loadable.
-/// The files that an index names need not be there.
+/// Returns the checkpoint that the index describes or, without an index, the one file that the
+/// directory opens as. `None` if there is none, or if it is malformed: then there is nothing to
+/// keep loadable. The files that an index names need not exist.
 ///
-/// A file without tensors is left out, because no index can describe it. So is `model.safetensors`,
-/// because the directory opens as that file until it is removed, whatever lies beside it.
+/// A file without tensors is skipped, because no index can describe it. So is `model.safetensors`,
+/// because the directory opens as that file until it is removed, with any other files next to it.
 ///
 /// # Errors
 ///
@@ -38,7 +38,7 @@ pub(super) fn current<T: Store>(
     unless_broken(found)
 }
 
-/// The one file that a directory without an index opens as, described as an index of one shard.
+/// Returns an index of a single shard for the file that a directory without an index opens.
 fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     let CheckpointPath::File(path) = locate(store, directory)? else { return Ok(None) };
     let name = path.file_name().and_then(|name| name.to_str());
@@ -52,8 +52,8 @@ fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
 }
 
-/// The names of the files that a directory opens as: a file, or an index and the files that it
-/// names. Second names that an interrupted commit has given these, or the new files, are added.
+/// Returns the names of the files that a directory opens as: a file, or an index and the files that
+/// it names. Second names that an interrupted commit has given these, or the new files, are added.
 pub(super) fn old_files<T: Store>(
     store: &T,
     directory: &Path,

@@ -1,15 +1,15 @@
-//! Parts of tensors in files of PyTorch's distributed checkpoints (DCP): where they belong.
+//! Parts of tensors in files of PyTorch's distributed checkpoints (DCP): their places.
 //!
-//! With `HuggingFaceStorageWriter(save_distributed=True)`, each rank writes files of its own. A
-//! tensor has the same name in several of them, and in each the shape of its part. The metadata
-//! entry `DCP_SHARDING_INFO` has the first position of the part in each dimension:
+//! With `HuggingFaceStorageWriter(save_distributed=True)`, each rank writes its own files. A tensor
+//! has the same name in several of them, and in each the shape of its part. The metadata entry
+//! `DCP_SHARDING_INFO` has the first position of the part in each dimension:
 //!
 //! ```json
 //! {"up": {"saved_offsets": [16, 0]}}
 //! ```
 //!
-//! No file has the shape of the whole. It ends where the last part does, so a last part that is
-//! missing cannot be noticed. Rules: `torch/distributed/checkpoint/hf_storage.py` of torch 2.15.
+//! No file has the full shape. The tensor ends with its last part, so a last part that is missing
+//! cannot be noticed. Rules: `torch/distributed/checkpoint/hf_storage.py` of torch 2.15.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -30,7 +30,7 @@ struct SavedPart {
     saved_offsets: Vec<usize>,
 }
 
-/// Whether a file has parts of tensors.
+/// Returns whether a file has parts of tensors.
 pub(super) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
     file.archive.metadata().contains_key(DCP_KEY)
 }
@@ -44,24 +44,24 @@ pub(super) fn refuse_indexed<S>(file: &CheckpointFile<S>) -> Result<()> {
     }
 }
 
-/// The error of an index that names a file, while another file of its directory has parts.
+/// Returns the error of an index that names a file, while another file of its directory has parts.
 pub(super) fn beside_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
     bad(format!("the index names it, but not {other:?}, which has parts as well"), named)
 }
 
-/// The error of an index that names a file with parts, in a store that does not tell which files
-/// lie beside it, where the names do not tell that they are all.
+/// Returns the error of an index that names a file with parts, if the store cannot list the
+/// directory, and the names do not show that these are all files.
 pub(super) fn not_listed<S>(named: &CheckpointFile<S>) -> Error {
     let problem = "the store does not list its directory, where others may have parts as well";
     bad(problem.into(), named)
 }
 
-/// Fails if files, all of which have parts, are not those of one save, or not all of them, as far
-/// as they tell.
+/// Fails if files with parts belong to several saves, or if some are missing, as far as this can be
+/// known.
 ///
-/// Those of our ranks have the name of their save, and the number of its files. Those of PyTorch
-/// have numbers in their names. A rank writes the ones that it has tensors of, so that each number
-/// must be there once, and not for each rank.
+/// Files of our ranks have the name of their save, and the number of its files. PyTorch's files
+/// have numbers in their names. A rank writes a file only if it has tensors of it, so each number
+/// must occur once, and not once for each rank.
 pub(super) fn check_complete<S>(files: &[CheckpointFile<S>]) -> Result<()> {
     let Some(first) = files.first() else { return Ok(()) };
     let of = |file: &CheckpointFile<S>, key| file.archive.metadata().get(key).cloned();
@@ -100,24 +100,25 @@ pub(super) fn check_complete<S>(files: &[CheckpointFile<S>]) -> Result<()> {
     }
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// Of a name such as `shard-00001-model-00002-of-00003.safetensors`, the last two numbers.
+/// Returns the last two numbers of a name such as `shard-00001-model-00002-of-00003.safetensors`.
 fn numbers_of(path: &Path) -> Option<(usize, usize)> {
     numbers_in(name_of(path).strip_prefix("shard-")?.split_once("-model-")?.1)
 }
 
-/// Of the end of a name such as `00002-of-00003.safetensors`, the two numbers.
+/// Returns the two numbers of the end of a name, such as `00002-of-00003.safetensors`.
 fn numbers_in(name: &str) -> Option<(usize, usize)> {
     let (number, count) = name.strip_suffix(".safetensors")?.split_once("-of-")?;
     Some((number.parse().ok()?, count.parse().ok()?))
 }
 
-/// Whether files are, by their names, all those that PyTorch has saved whole tensors to:
-/// `model-00001-of-00002.safetensors` and so on. The names of files of parts begin with `shard-`.
+/// Returns `true` if files are, by their names, all files to which PyTorch has saved entire
+/// tensors: `model-00001-of-00002.safetensors` and so on. The names of files of parts begin with
+/// `shard-`.
 pub(super) fn are_whole<S>(files: &[CheckpointFile<S>]) -> bool {
     let numbers: BTreeSet<_> = files
         .iter()
@@ -138,7 +139,7 @@ pub(crate) fn record<'a>(
     metadata.insert(DCP_VERSION_KEY.into(), "1.0".into());
 }
 
-/// The whole tensors of files, all of which have parts. The numbers of the files are those of the
+/// Returns the joined tensors of files with parts. The numbers of the files are the numbers of the
 /// sources. Whether the parts make up the tensors is not checked.
 pub(super) fn whole_tensors<S>(files: &[CheckpointFile<S>]) -> Result<Vec<WholeTensor>> {
     let mut tensors: Vec<WholeTensor> = Vec::new();
@@ -192,7 +193,7 @@ fn extend(
     Ok(())
 }
 
-/// What a file says of its parts.
+/// Returns the record of parts in a file.
 fn saved_parts<S>(file: &CheckpointFile<S>) -> Result<BTreeMap<String, SavedPart>> {
     let header = file.archive.header();
     let text = header.metadata().get(DCP_KEY).map_or("{}", String::as_str);

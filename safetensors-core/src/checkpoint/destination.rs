@@ -18,7 +18,7 @@ use crate::format::header::Limits;
 /// Checks whether these files of the pattern can be saved to a directory, as far as that is known
 /// beforehand.
 ///
-/// A checkpoint of one file has no index. Opening the directory finds that file only if it is
+/// A checkpoint in a single file has no index. Opening the directory finds that file only if it is
 /// `model.safetensors`, or if the directory has no other file of tensors and no other index.
 pub(crate) fn check(
     directory: &Path,
@@ -58,8 +58,8 @@ pub(crate) fn check(
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
-/// Fails if what a directory has is parts of tensors that ranks have saved, which open
-/// together. It would open as the new checkpoint beside them.
+/// Fails if a directory opens as parts of tensors that ranks have saved. It would open as the new
+/// checkpoint next to them.
 pub(super) fn refuse_to_hide(directory: &Path) -> Result<()> {
     let opener = Opener { store: &LocalStore, limits: &Limits::default(), joins: false };
     let hides_parts = match CheckpointPath::find(directory) {
@@ -82,7 +82,7 @@ pub(super) fn refuse_long_names(directory: &Path, pattern: &FilePattern) -> Resu
 }
 
 /// Fails if a file that a save would replace or remove is a directory, a special file, or a file
-/// that the options say must stay: the new files, the index, and all files of the pattern.
+/// that must stay by the options: the new files, the index, and all files of the pattern.
 pub(super) fn refuse_irreplaceable(
     directory: &Path,
     pattern: &FilePattern,
@@ -103,7 +103,7 @@ pub(super) fn refuse_irreplaceable(
     Ok(())
 }
 
-/// Fails if a new file cannot replace what is at the path: a directory or a special file.
+/// Fails if a new file cannot replace the entry at the path: a directory or a special file.
 fn refuse_other_than_files(path: &Path) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => "a directory",

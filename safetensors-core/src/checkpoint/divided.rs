@@ -1,4 +1,4 @@
-//! Parts of tensors in files that ranks have saved: where they belong, as the metadata records it.
+//! Parts of tensors in files that ranks have saved: their places, as the metadata records them.
 //!
 //! [The ranks' documentation](crate::ranks) has the convention. The record is not trusted.
 
@@ -13,13 +13,12 @@ use crate::format::header::{
     DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Limits, Metadata, PARTS_KEY, UniqueMap,
 };
 
-/// What a file records of one part.
+/// The record of a part in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PartRecord {
     /// The name of the whole tensor.
     pub(crate) tensor: String,
-    /// Its shape.
     pub(crate) shape: Vec<usize>,
     /// The dimension that is cut.
     pub(crate) dim: usize,
@@ -27,23 +26,23 @@ pub(crate) struct PartRecord {
     pub(crate) offset: usize,
 }
 
-/// What the metadata of a file records: the name of each part that it has.
+/// The record in the metadata of a file: the name of each part that it has.
 pub(crate) type Record = BTreeMap<String, PartRecord>;
 
-/// Whether a file has parts of tensors.
+/// Returns whether a file has parts of tensors.
 pub(super) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
     file.safetensors().metadata().contains_key(PARTS_KEY)
 }
 
-/// Removes what says of a file that it has parts, also as PyTorch says it.
+/// Removes the entries that describe parts of a file, including PyTorch's.
 pub(super) fn forget(metadata: &mut Metadata) {
     for key in [DCP_KEY, DCP_VERSION_KEY, FILES_KEY, PARTS_KEY] {
         metadata.remove(key);
     }
 }
 
-/// The whole tensors of a checkpoint, in the order of its files. The numbers of the files are those
-/// of the sources. Whether the parts make up the tensors is not checked.
+/// Returns the joined tensors of a checkpoint, in the order of its files. The numbers of the files
+/// are the numbers of the sources. Whether the parts make up the tensors is not checked.
 pub(super) fn whole_tensors<S>(checkpoint: &Checkpoint<S>) -> Result<Vec<WholeTensor>> {
     let records = checkpoint.files().iter().map(read_record).collect::<Result<Vec<_>>>()?;
     let mut tensors: Vec<WholeTensor> = Vec::new();
@@ -120,7 +119,7 @@ fn read_record<S>(file: &CheckpointFile<S>) -> Result<Record> {
     Ok(record)
 }
 
-/// Whether a tensor of this shape can be the part that is recorded.
+/// Returns whether a tensor of this shape can be the part that is recorded.
 fn fits(part: &PartRecord, shape: &[usize]) -> bool {
     let is_same = |dim: usize| dim == part.dim || shape[dim] == part.shape[dim];
     shape.len() == part.shape.len()

@@ -1,5 +1,5 @@
-//! Opening the files of a foreign index, for the package that knows what they mean. They look like
-//! those of a checkpoint, but their tensors are no numbers of a model, so no other way opens them.
+//! Opening the files of a foreign index, for the package that knows their meaning. They look like a
+//! checkpoint, but their tensors are not the numbers of a model, so no other way opens them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::format::header::{Limits, Metadata};
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Opens the files of a foreign index, which every other way to open a checkpoint refuses with
-    /// [`ErrorKind::IsDelta`]. Besides them it returns the strings in the metadata of the index
-    /// alone, because the metadata of the files has the names of tensors as its keys.
+    /// [`ErrorKind::IsDelta`]. It also returns the strings in the metadata of the index alone,
+    /// because the metadata of the files has the names of tensors as its keys.
     ///
-    /// It is for the package that says what the tensors mean. The `path` and the store are those of
-    /// [`open_in`](Checkpoint::open_in).
+    /// It is for the package that defines the meaning of the tensors. The `path` and the store are
+    /// as for [`open_in`](Checkpoint::open_in).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotADelta`]; the errors of [`open_in`](Checkpoint::open_in).
+    /// [`ErrorKind::NotADelta`]; otherwise as for [`open_in`](Checkpoint::open_in).
     #[doc(hidden)]
     pub fn open_foreign_in(
         store: impl Store<File = S> + 'static,
@@ -36,7 +36,8 @@ impl<S: ReadAt> Checkpoint<S> {
         until_settled(path, || {
             let index = match locate(&*store, path)? {
                 CheckpointPath::Index(index) => index,
-                // A directory opens as its `model.safetensors`, which a foreign index may name, too.
+                // A directory opens as its `model.safetensors`, which a foreign index may name,
+                // too.
                 CheckpointPath::File(file) => match opener.foreign_index(&file) {
                     Some((index, _)) if file != path => index,
                     _ => return Err(Error::from(ErrorKind::NotADelta).in_path(file)),

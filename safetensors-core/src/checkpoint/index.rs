@@ -1,4 +1,4 @@
-//! [`Index`]: which shard contains which tensor. An index file is treated as hostile.
+//! [`Index`]: maps tensors to shards. An index file is treated as hostile.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) struct Index {
     pub(crate) total_size: Option<u64>,
     /// The strings in the index's metadata.
     pub(crate) metadata: Metadata,
-    /// Whether only the package that has written the shards knows what their tensors mean.
+    /// Whether only the package that has written the shards knows the meaning of their tensors.
     pub(crate) is_foreign: bool,
 }
 
@@ -43,7 +43,8 @@ impl Index {
         }
     }
 
-    /// The error for a foreign index: read as numbers, its tensors would be a model of nonsense.
+    /// Returns the error for a foreign index: read as numbers, its tensors would be a model of
+    /// nonsense.
     pub(super) fn refused(&self) -> Error {
         let base = self.metadata.get(FOREIGN_BASE_KEY).cloned().unwrap_or_default();
         ErrorKind::IsDelta { base }.into()
@@ -77,12 +78,12 @@ impl Index {
         }
     }
 
-    /// Each shard's file name with the names of its tensors, in order of the file names.
+    /// Returns each shard's file name with the names of its tensors, in order of the file names.
     pub(super) fn shards(&self) -> impl ExactSizeIterator<Item = (&str, &[String])> {
         self.shards.iter().map(|(file, names)| (file.as_str(), names.as_slice()))
     }
 
-    /// The paths of the shards, sorted by name, of an index that lies at this path.
+    /// Returns the paths of the shards, sorted by name, of an index at this path.
     pub(super) fn files_beside(&self, index: &Path) -> Vec<PathBuf> {
         let folder = index.parent().unwrap_or(Path::new(""));
         self.shards().map(|(file, _)| folder.join(file)).collect()
@@ -94,7 +95,7 @@ impl Index {
         self.to_json().map(drop)
     }
 
-    /// The text of the index file. The same index gives the same bytes.
+    /// Returns the text of the index file. Equal indexes give equal bytes.
     ///
     /// # Errors
     ///

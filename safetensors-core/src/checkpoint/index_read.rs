@@ -53,7 +53,7 @@ impl IndexFile {
     }
 }
 
-/// The limit on the entries of one object, and whether an object exceeded it.
+/// The limit on the entries of an object, and whether an object exceeded it.
 struct Most {
     entries: usize,
     is_exceeded: Cell<bool>,
@@ -129,7 +129,7 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
         while let Some((tensor, file)) = map.next_entry::<String, Cow<'_, str>>()? {
             self.0.check(count)?;
             count += 1;
-            // Many tensors lie in one file. Its name is stored only once.
+            // Many tensors share a file. Its name is stored only once.
             match shards.get_mut(&*file) {
                 Some(tensors) => tensors.push(tensor),
                 None => _ = shards.insert(file.into_owned(), vec![tensor]),
@@ -175,7 +175,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
     }
 }
 
-/// A number of bytes. Some writers compute it in floating point and write `1024.0`.
+/// Returns a number of bytes. Some writers compute it in floating point and write `1024.0`.
 fn whole_number(json: &str) -> Option<u64> {
     json.parse().ok().or_else(|| {
         let number: f64 = json.parse().ok()?;

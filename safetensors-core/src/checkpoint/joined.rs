@@ -1,4 +1,4 @@
-//! Checkpoints of files that are open: one, several, or the shards of an index.
+//! Checkpoints of open files: one, several, or the shards of an index.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,13 +10,13 @@ use crate::file::io::ReadAt;
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// A checkpoint of one file.
+    /// Makes a checkpoint of a single file.
     pub(super) fn from_single(file: CheckpointFile<S>) -> Result<Self> {
         refuse_parts(&file)?;
         Ok(Self::of_file(file))
     }
 
-    /// A checkpoint of one file that may have parts of tensors.
+    /// Makes a checkpoint of a single file that may have parts of tensors.
     pub(super) fn of_file(file: CheckpointFile<S>) -> Self {
         let places = (0..file.archive.header().len())
             .map(|position| CatalogPlace { file: 0, position })
@@ -24,8 +24,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::assemble(vec![file], places, None)
     }
 
-    /// A checkpoint of several files, none of which has a tensor of another. They are sorted by
-    /// their paths.
+    /// Makes a checkpoint of several files without common tensors. They are sorted by their paths.
     pub(super) fn from_files(files: Vec<CheckpointFile<S>>) -> Result<Self> {
         let mut places = Vec::new();
         let mut owners = HashMap::new();
@@ -44,8 +43,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(Self::assemble(files, places, None))
     }
 
-    /// A checkpoint of an index and its shards. Of each shard, it has only the tensors that the
-    /// index maps to that shard. So if two shards contain a tensor, the index decides.
+    /// Makes a checkpoint of an index and its shards. From each shard, it takes only the tensors
+    /// that the index maps to that shard. So if two shards contain a tensor, the index decides.
     pub(super) fn from_shards(
         shards: Vec<CheckpointFile<S>>,
         index: &Index,
@@ -65,7 +64,7 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> CheckpointFile<S> {
-    /// The positions in this shard of the tensors that the index at a path places in it.
+    /// Returns the positions in this shard of the tensors that the index at a path places in it.
     pub(super) fn places(&self, shard: &str, names: &[String], path: &Path) -> Result<Vec<usize>> {
         let header = self.archive.header();
         let place = |name: &String| {
@@ -78,7 +77,7 @@ impl<S> CheckpointFile<S> {
     }
 }
 
-/// Fails if a file has parts of tensors: they must not be taken for whole ones.
+/// Fails if a file has parts of tensors: they must not be taken for entire ones.
 fn refuse_parts<S>(file: &CheckpointFile<S>) -> Result<()> {
     if !dcp::has_parts(file) && !divided::has_parts(file) {
         return Ok(());

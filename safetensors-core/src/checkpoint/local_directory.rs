@@ -50,7 +50,7 @@ pub struct LocalDirectory {
     second_names: SecondNames,
     temp: TempDirectory,
     /// The directories that were created for the checkpoint and for its files below. They are
-    /// removed if they are empty, so `temp`, which lies in them, is dropped before.
+    /// removed if they are empty, so `temp`, which is in them, is dropped before.
     made: NewDirectories,
     /// The rights of new files that replace no file of the same name: the rights of the old
     /// checkpoint's files.
@@ -63,13 +63,13 @@ pub struct LocalDirectory {
 }
 
 impl LocalDirectory {
-    /// Prepares to save to a directory, which is created if it does not exist. The options are
-    /// those of the save.
+    /// Prepares to save to a directory, which is created if it does not exist. Pass the options of
+    /// the save.
     ///
     /// # Errors
     ///
-    /// The errors of [`save_sharded`](super::save_sharded) that are about the files in the
-    /// directory, so that they come before anything is written.
+    /// As for [`save_sharded`](super::save_sharded), as far as existing files cause them, so that
+    /// they come before anything is written.
     #[doc(hidden)]
     pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {
         let directory = directory.as_ref();
@@ -112,7 +112,8 @@ impl LocalDirectory {
         Ok(created)
     }
 
-    /// [`create`](Self::create) by a caller who holds the lock of the directory until the end.
+    /// Like [`create`](Self::create), by a caller who holds the lock of the directory until the
+    /// end.
     pub(crate) fn create_locked(
         directory: &Path,
         options: &ShardOptions,
@@ -123,18 +124,18 @@ impl LocalDirectory {
         Ok(Self { is_locked_by_caller: true, ..Self::prepare(directory, &options)? })
     }
 
-    /// The hidden directory, to write files to that [`staged`](Self::staged) then names.
+    /// Returns the hidden directory, to write files to that [`staged`](Self::staged) then names.
     #[doc(hidden)]
     pub fn staging(&self) -> &Path {
         self.temp.path()
     }
 
-    /// The path to write a new file to.
+    /// Returns the path to write a new file to.
     pub(crate) fn hidden(&self, file: &str) -> PathBuf {
         self.temp.path().join(file)
     }
 
-    /// The final path of a file.
+    /// Returns the final path of a file.
     pub(crate) fn destination(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
@@ -151,8 +152,8 @@ impl LocalDirectory {
         Error::from(ErrorKind::DirectoryBusy).in_path(&self.directory)
     }
 
-    /// The current versions of the two files that decide what the directory opens as: the single
-    /// file and the index.
+    /// Returns the current versions of the two files that decide the checkpoint that the directory
+    /// opens as: the single file and the index.
     fn versions(&self) -> [Option<Version>; 2] {
         let pattern = self.options.pattern();
         [pattern.file_name(0, 1), pattern.index_name()]
@@ -194,8 +195,8 @@ impl LocalDirectory {
     }
 }
 
-/// Renames a file. If `to` is a link, the link is replaced and not the file that it leads to: in the
-/// Hub's cache other revisions of the model share that file.
+/// Renames a file. If `to` is a link, the link is replaced and not the file that it leads to: in
+/// the Hub's cache other revisions of the model share that file.
 fn rename(from: &Path, to: &Path) -> Result<()> {
     rename_over(from, to).map_err(|error| Error::io(error, to))?;
     remove_header_backup(to);
@@ -333,7 +334,7 @@ impl WritableDirectory for LocalDirectory {
         if !self.save_options().durable {
             return Ok(());
         }
-        // A directory comes after those below it, whose names it has.
+        // A directory comes after its subdirectories, because it has their names.
         let below = self.folders.iter().rev().flat_map(|folder| folder.ancestors());
         let below = below.filter(|it| it.starts_with(&self.directory) && **it != self.directory);
         for directory in below.chain([&*self.directory]) {
@@ -372,7 +373,7 @@ impl Drop for SecondNames {
     }
 }
 
-/// The names of all files of a pattern in a directory.
+/// Returns the names of all files of a pattern in a directory.
 pub(crate) fn files_of(directory: &Path, pattern: &FilePattern) -> Result<Vec<String>> {
     let names = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
     Ok(names.filter(|name| pattern.matches(name)).collect())

@@ -1,4 +1,4 @@
-//! Finding the file or index that a user's path means.
+//! Finds the file or index at a user's path.
 
 use std::path::{Path, PathBuf};
 
@@ -26,10 +26,10 @@ pub enum CheckpointPath {
 }
 
 impl CheckpointPath {
-    /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json`
-    /// file is an index, every other file contains tensors, and a directory is searched for either.
-    /// No file is read but one: a foreign index in a folder of the directory, where that may be an
-    /// epoch of a training.
+    /// Finds the file or index that [`Checkpoint::open`](super::Checkpoint::open) opens for this
+    /// path: a `*.json` file is an index, every other file contains tensors, and a directory is
+    /// searched for either. No file is read, except a foreign index in a folder of the directory,
+    /// if that may be an epoch of a training.
     ///
     /// # Errors
     ///
@@ -38,8 +38,8 @@ impl CheckpointPath {
         locate(&LocalStore, path.as_ref())
     }
 
-    /// [`find`](Self::find) for files that do not lie on the local disk. Only names are needed, so
-    /// the store may have empty files, for example those that a server lists:
+    /// Like [`find`](Self::find), for files outside the local disk. Only names are needed, so the
+    /// store may have empty files, for example from a server's list:
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -54,14 +54,14 @@ impl CheckpointPath {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; the errors of the
+    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; any error of the
     /// store.
     pub fn find_in(store: &impl Store, path: impl AsRef<Path>) -> Result<Self> {
         locate(store, path.as_ref())
     }
 
-    /// Tells an index from a file of tensors by the end of the name: `.safetensors.index.json` or
-    /// `.safetensors`. `None` for every other name. The file need not exist.
+    /// Recognises an index or a file of tensors by the end of the name: `.safetensors.index.json`
+    /// or `.safetensors`. `None` for every other name. The file need not exist.
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -79,7 +79,7 @@ impl CheckpointPath {
         name.ends_with(FILE_SUFFIX).then(|| Self::File(path.into()))
     }
 
-    /// The files of tensors: the file itself, or those that the index names, in order of their
+    /// Returns the files of tensors: the file itself, or the files in the index, in order of their
     /// names. The index is read and checked; the files need not exist.
     ///
     /// ```
@@ -109,8 +109,8 @@ impl CheckpointPath {
         }
     }
 
-    /// [`files`](Self::files) for a copy or a list, which does not need to understand them: also
-    /// those of a foreign index, which `files` refuses.
+    /// Like [`files`](Self::files), but also accepts a foreign index: to copy or list files, their
+    /// meaning does not matter.
     ///
     /// # Errors
     ///
@@ -125,8 +125,8 @@ impl CheckpointPath {
         }
     }
 
-    /// What a path means if it is not a directory: a `*.json` file is an index, everything else is
-    /// a file of tensors.
+    /// Classifies a path that is not a directory: a `*.json` file is an index, everything else is a
+    /// file of tensors.
     pub(super) fn by_extension(path: &Path) -> Self {
         if path.extension().is_some_and(|extension| extension == "json") {
             Self::Index(path.into())
@@ -135,7 +135,7 @@ impl CheckpointPath {
         }
     }
 
-    /// The path of the file or index.
+    /// Returns the path of the file or index.
     pub(super) fn path(&self) -> &Path {
         match self {
             Self::File(path) | Self::Index(path) => path,
@@ -143,8 +143,8 @@ impl CheckpointPath {
     }
 }
 
-/// What a path means: an index if its name ends in `.json`, else a file of tensors. For a
-/// directory, [`choose`] decides.
+/// Finds the checkpoint at a path: an index if its name ends in `.json`, otherwise a file of
+/// tensors. For a directory, [`choose`] decides.
 pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
     match store.kind(path).map_err(|error| error.in_path(path))? {
         Some(FileKind::Directory) => choose(store, path),
@@ -212,9 +212,9 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     }
 }
 
-/// Whether an index is foreign. One that cannot be understood, or whose name alone is
-/// known, is so in the directory of an epoch: opening it says what is wrong, and another file of
-/// the epoch does not take its place.
+/// Returns `true` if an index is foreign. In the directory of an epoch, so is an index that cannot
+/// be understood, or that is known by name alone: opening it gives the error, and no other file of
+/// the epoch replaces it.
 fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool> {
     match Index::read_any(store, index, &Limits::default()) {
         Ok(index) => Ok(index.is_foreign),
@@ -223,14 +223,14 @@ fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool>
     }
 }
 
-/// The names of the files of tensors in a directory, sorted.
+/// Returns the names of the files of tensors in a directory, sorted.
 pub(super) fn files_of<T: Store>(store: &T, directory: &Path) -> Result<Vec<String>> {
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
     let [_, files] = found(&entries);
     Ok(files.into_iter().map(str::to_owned).collect())
 }
 
-/// The names of indexes, and the names of files of tensors, each sorted.
+/// Returns the names of indexes, and the names of files of tensors, each sorted.
 fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {
@@ -244,8 +244,8 @@ fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     found
 }
 
-/// The indexes and files of tensors that lie one level down, for an error message. Hidden
-/// directories are left out, and so are those that cannot be read.
+/// Returns the indexes and files of tensors one level down, for an error message. Hidden and
+/// unreadable directories are skipped.
 fn found_below<T: Store>(store: &T, directory: &Path, entries: &[StoreEntry]) -> Vec<String> {
     let is_shown =
         |entry: &&StoreEntry| entry.kind == FileKind::Directory && !entry.name.starts_with('.');

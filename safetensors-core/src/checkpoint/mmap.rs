@@ -58,9 +58,9 @@ impl Checkpoint<Mmap> {
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Checkpoint::open).
+    /// As for [`open`](Checkpoint::open).
     /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for tensors in
-    /// parts, which no mapping has together.
+    /// parts, which no mapping holds together.
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let opener = Opener { store: &MappedStore, limits: &Limits::default(), joins: false };
@@ -69,8 +69,8 @@ impl Checkpoint<Mmap> {
     }
 }
 
-/// The local disk, with files mapped. Only [`mmap`](Checkpoint::mmap) uses it, whose caller
-/// promises that no file changes while its mapping lives.
+/// The local disk, with files mapped. Only [`mmap`](Checkpoint::mmap) uses it; its caller promises
+/// that no file changes while its mapping lives.
 struct MappedStore;
 
 impl Store for MappedStore {
@@ -95,7 +95,7 @@ impl Store for MappedStore {
     }
 }
 
-/// Maps a regular file, read-only and whole. A file without bytes is an empty mapping.
+/// Maps a complete regular file, read-only. A file without bytes is an empty mapping.
 ///
 /// # Safety
 ///
@@ -103,8 +103,8 @@ impl Store for MappedStore {
 ///
 /// # Errors
 ///
-/// The errors of [`FileSource::open`], and [`ErrorKind::Io`](crate::ErrorKind::Io) if the system
-/// refuses the mapping.
+/// As for [`FileSource::open`]; [`ErrorKind::Io`](crate::ErrorKind::Io) if the system refuses the
+/// mapping.
 unsafe fn map_file(path: &Path) -> Result<Mmap> {
     let source = FileSource::open(path)?;
     // SAFETY: the caller promises that the file stays as it is while the mapping lives.

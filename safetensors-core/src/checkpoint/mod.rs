@@ -2,11 +2,11 @@
 //!
 //! [`Checkpoint`] opens a file, a directory or an index, finds each tensor, and refuses files that
 //! do not belong together. [`save_sharded`] divides tensors over files and replaces an older
-//! checkpoint in steps that readers never see half of. A [`store`] is the place of the files: a
-//! directory, memory, a bucket.
+//! checkpoint in steps, so that readers never see a mixture. A [`store`] is the place of the files:
+//! a directory, memory, a bucket.
 //!
-//! This part knows no model: not what a tensor is for, and nothing of optimizers, adapters or ranks
-//! but what their files record.
+//! This module does not know the purpose of a tensor, and of optimizers, adapters or ranks only the
+//! records in their files.
 //!
 //! Begin with `locate.rs` and `opening.rs` to open, with `save.rs` and `commit.rs` to save.
 //!
@@ -17,7 +17,7 @@
 //! | `opening.rs`, `siblings.rs`, `current.rs` | opening all shards, again if they change |
 //! | `faults.rs` | why shards do not open |
 //! | `split.rs`, `save.rs`, `staged.rs`, `commit*.rs`, `local_directory.rs` | saving |
-//! | `parts.rs`, `divided.rs`, `dcp.rs`, `assembled.rs`, `whole*.rs` | tensors in pieces, as wholes |
+//! | `parts.rs`, `divided.rs`, `dcp.rs`, `assembled.rs`, `whole*.rs` | tensors in pieces, joined |
 //! | `computed*.rs` | tensors that are computed when they are read |
 //! | `store/` | places of files |
 
@@ -102,8 +102,8 @@ use crate::format::tensor::TensorBuf;
 /// The tensors of a model, in one file or in the shards that an index names.
 ///
 /// [`open`](Checkpoint::open) takes the path of a file, of an index, or of the directory that holds
-/// either. Opening reads and checks the headers. Tensors are read on request, into buffers of their
-/// own. The default `S` reads the files at positions, which is safe even if they change. With
+/// either. Opening reads and checks the headers. Tensors are read on request, each into its own
+/// buffer. The default `S` reads the files at positions, which is safe even if they change. With
 /// [`mmap`](Checkpoint::mmap) tensors can also be borrowed, without a copy.
 ///
 /// ```
@@ -137,14 +137,14 @@ pub struct Checkpoint<S = Assembled> {
     about: About,
 }
 
-/// What is known of a checkpoint besides its tensors.
+/// Facts about a checkpoint other than its tensors.
 #[derive(Clone, Default)]
 struct About {
     index: Option<PathBuf>,
     index_total_size: Option<u64>,
-    /// The version of the index when it was opened; `None` if the store cannot tell.
+    /// The version of the index when it was opened; `None` if the store does not know it.
     index_version: Option<store::Version>,
-    /// Finds what lies beside the files. `None` for a file that was already open.
+    /// Finds files next to these. `None` for a file that was already open.
     siblings: Option<Arc<dyn siblings::Siblings>>,
     /// Whether the checkpoint was opened by the path of its directory.
     is_of_directory: bool,
@@ -183,7 +183,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Self { catalog, about: About { index: path, index_total_size, ..About::default() } }
     }
 
-    /// The tensor of this name or [alias](Checkpoint::aliases).
+    /// Returns a tensor by name or [alias](Checkpoint::aliases).
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl<S: ReadAt> Checkpoint<S> {
         self.get(name).ok_or_else(|| self.missing(name))
     }
 
-    /// The error of a read of a tensor that is not there.
+    /// Returns the error of reading a tensor that does not exist.
     #[doc(hidden)]
     pub fn missing(&self, name: &str) -> Error {
         let weights = self.catalog.weights().unwrap_or_default();
@@ -211,7 +211,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`read_tensors`].
+    /// See [`read_tensors`].
     pub fn read_all(&self, options: &LoadOptions) -> Result<Vec<TensorBuf>> {
         read_tensors(&self.tensors().collect::<Vec<_>>(), options)
     }
@@ -222,7 +222,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), before anything is read;
-    /// the errors of [`read_tensors`].
+    /// otherwise as for [`read_tensors`].
     pub fn read_named<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -235,42 +235,41 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> Checkpoint<S> {
-    /// The tensors: shards in order of file name, each shard's tensors in file order. Each appears
-    /// once, under its name in the file. [`aliases`](Checkpoint::aliases) lists the other names.
+    /// Returns the tensors: shards in order of file name, each shard's tensors in file order. Each
+    /// appears once, under its name in the file. [`aliases`](Checkpoint::aliases) lists the other
+    /// names.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.catalog.tensors()
     }
 
-    /// The aliases, sorted, each with its tensor. Tensors that share one storage are saved once,
-    /// under one name; their other names are aliases.
+    /// Returns the aliases, sorted, each with its tensor. Tensors that share one storage are saved
+    /// once, under one name; their other names are aliases.
     ///
     /// `safetensors.torch.save_model`, `huggingface_hub` and
     /// [`SaveOptions::tied`](crate::SaveOptions::tied) record each alias in the metadata of a file
     /// or of the index: the key is the alias, the value the name of the tensor in the file. An
     /// entry is an alias if its value names a tensor, and its key neither names a tensor nor has a
-    /// meaning of its own. The keys `format` and `modelspec.*` and those of the
-    /// [digests](crate::digest) and [attributes](crate::header::attributes()) have one. An entry
-    /// whose value is the name of a tensor by chance looks the same, and is taken for an alias.
+    /// fixed meaning. The keys `format` and `modelspec.*` and the keys of [digests](crate::digest)
+    /// and [attributes](crate::header::attributes()) have a fixed meaning. An entry with a value
+    /// that names a tensor by chance is taken for an alias, too.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.catalog.aliases()
     }
 
-    /// The tensor of this name or [alias](Checkpoint::aliases), if there is one. A tensor's own
-    /// name costs one hash and one comparison. An alias costs one more lookup. Nothing is read or
-    /// allocated.
+    /// Finds a tensor by name or [alias](Checkpoint::aliases). A tensor's own name costs one hash
+    /// and one comparison, an alias one more lookup. Nothing is read or allocated.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.catalog.get(name)
     }
 
-    /// The position among [`tensors`](Checkpoint::tensors) of the tensor of this name or
-    /// [alias](Checkpoint::aliases), if there is one. It costs as much as
-    /// [`get`](Checkpoint::get).
+    /// Returns the position among [`tensors`](Checkpoint::tensors) of a tensor by name or
+    /// [alias](Checkpoint::aliases). It costs as much as [`get`](Checkpoint::get).
     #[doc(hidden)]
     pub fn position(&self, name: &str) -> Option<usize> {
         self.catalog.position(name)
     }
 
-    /// The tensor at a position among [`tensors`](Checkpoint::tensors), if there is one.
+    /// Returns the tensor at a position among [`tensors`](Checkpoint::tensors), if there is one.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -289,35 +288,35 @@ impl<S> Checkpoint<S> {
         self.catalog.tensor_at(position)
     }
 
-    /// The number of tensors, without aliases.
+    /// Returns the number of tensors, without aliases.
     pub fn len(&self) -> usize {
         self.catalog.places().len()
     }
 
-    /// Whether there is no tensor.
+    /// Returns whether there is no tensor.
     pub fn is_empty(&self) -> bool {
         self.catalog.places().is_empty()
     }
 
-    /// The `__metadata__` of all files together, and the strings in the index's `metadata`. If a
-    /// key has several values, that of the first file wins; the index comes last.
+    /// Returns the `__metadata__` of all files together, and the strings in the index's `metadata`.
+    /// If a key has several values, the first file wins; the index comes last.
     pub fn metadata(&self) -> &Metadata {
         self.catalog.metadata()
     }
 
-    /// The files, in order of their names.
+    /// Returns the files, in order of their names.
     pub fn files(&self) -> &[CheckpointFile<S>] {
         self.catalog.files()
     }
 
-    /// The [files](Self::files), for work on files and not on tensors: their digests, their layout,
-    /// the positions of their bytes.
+    /// Returns the [files](Self::files), for work on files and not on tensors: their digests, their
+    /// layout, the positions of their bytes.
     ///
     /// # Errors
     ///
     /// [`RankProblem::PartsOfTensors`] if the tensors are joined from parts that ranks have saved.
-    /// The one file that this checkpoint has then is nowhere stored;
-    /// [`into_parts`](Checkpoint::into_parts) has the files.
+    /// The one file of this checkpoint is then stored nowhere;
+    /// [`into_parts`](Checkpoint::into_parts) returns the stored files.
     pub fn stored_files(&self) -> Result<&[CheckpointFile<S>]> {
         if self.about.is_joined {
             return Err(self.in_first_path(RankProblem::PartsOfTensors.into()));
@@ -340,27 +339,28 @@ impl<S> Checkpoint<S> {
         self
     }
 
-    /// Whether the checkpoint was opened by the path of its directory. What lies beside its files
-    /// then belongs to it.
+    /// Returns `true` if the checkpoint was opened by its directory, so that other files in it
+    /// belong to it.
     #[doc(hidden)]
     pub fn is_of_directory(&self) -> bool {
         self.about.is_of_directory
     }
 
-    /// The path of the index, if there is one.
+    /// Returns the path of the index, if there is one.
     pub fn index_path(&self) -> Option<&Path> {
         self.about.index.as_deref()
     }
 
-    /// The `total_size` of the index: the number of bytes of all tensors, as its writer counted
-    /// them. It is not checked, because writers count in different ways, and some count wrongly.
+    /// Returns the `total_size` of the index: the number of bytes of all tensors, as its writer
+    /// counted them. It is not checked, because writers count in different ways, and some count
+    /// wrongly.
     #[doc(hidden)]
     pub fn index_total_size(&self) -> Option<u64> {
         self.about.index_total_size
     }
 
-    /// The tensors that the index does not map to the file that contains them, each with that file.
-    /// They are not part of the checkpoint.
+    /// Returns the tensors that the index does not map to the file that contains them, each with
+    /// that file. They are not part of the checkpoint.
     #[doc(hidden)]
     pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
         self.files().iter().enumerate().flat_map(|(number, file)| {

@@ -1,5 +1,4 @@
-//! The names of a checkpoint's files: their endings, their shard numbers, and which of them are
-//! safe.
+//! The names of a checkpoint's files: their endings, their shard numbers, and their safety.
 
 pub(super) use crate::file::io::hidden::shard_numbers;
 
@@ -12,7 +11,7 @@ pub(super) const UQFF_SUFFIX: &str = ".uqff";
 /// How the name of an index ends.
 pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
-/// A directory that contains this file opens as it, whatever else it contains.
+/// A directory that contains this file opens as it, regardless of its other files.
 pub(crate) const STANDARD_FILE: &str = "model.safetensors";
 
 /// A directory that contains this index, and not the [`STANDARD_FILE`], opens as it.
@@ -22,37 +21,38 @@ pub(crate) const STANDARD_INDEX: &str = "model.safetensors.index.json";
 /// `model.replaced-1.safetensors`.
 const REPLACED: &str = ".replaced-";
 
-/// Whether the name of a shard in an index is safe to open: it ends in `.safetensors` and, on every
-/// system, leads to a path below the index's folder.
+/// Returns `true` if the name of a shard in an index is safe to open: it ends in `.safetensors`
+/// and, on every system, leads to a path below the index's folder.
 ///
 /// `\` and `:` are refused everywhere: on Windows they would be a separator and a drive or stream.
 pub(super) fn is_safe(name: &str) -> bool {
     name.ends_with(FILE_SUFFIX) && name.split('/').all(is_plain)
 }
 
-/// Whether, on every system, this is the name of one file and not a path.
+/// Returns `true` if, on every system, this is the name of a file and not a path.
 fn is_plain(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// Whether a file can have this name beside the files of any checkpoint.
+/// Returns `true` if a file next to the files of a checkpoint can have this name.
 pub(super) fn is_beside(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     is_plain(name) && ![FILE_SUFFIX, INDEX_SUFFIX].iter().any(|suffix| lower.ends_with(suffix))
 }
 
-/// Whether a file name belongs to one shard of several.
+/// Returns whether a file name belongs to one shard of several.
 pub(super) fn is_shard_of_several(name: &str) -> bool {
     let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
     numbers.is_some_and(|(_, shards, _)| !matches!(shards.trim_start_matches('0'), "" | "1"))
 }
 
-/// The second name of a shard, under which it stays readable while a new file takes its name.
+/// Returns the second name of a shard, under which it stays readable while a new file takes its
+/// name.
 pub(super) fn set_aside(name: &str, number: u32) -> String {
     format!("{}{REPLACED}{number}{FILE_SUFFIX}", name.strip_suffix(FILE_SUFFIX).unwrap_or(name))
 }
 
-/// The name without its ending, and without the mark of [`set_aside`] if it has one.
+/// Returns the name without its ending, and without the mark of [`set_aside`] if it has one.
 pub(super) fn stem(name: &str) -> Option<&str> {
     let stem = name.strip_suffix(FILE_SUFFIX)?;
     let Some((before, number)) = stem.rsplit_once(REPLACED) else { return Some(stem) };

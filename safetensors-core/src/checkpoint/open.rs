@@ -16,35 +16,35 @@ use crate::format::header::Limits;
 
 impl Checkpoint {
     /// Opens a file, an index (`*.json`), or a directory. In a directory this finds
-    /// `model.safetensors`, or else the index `model.safetensors.index.json`, or else the only
-    /// other index, or else the only `*.safetensors` file.
+    /// `model.safetensors`, otherwise the index `model.safetensors.index.json`, otherwise the only
+    /// other index, otherwise the only `*.safetensors` file.
     ///
     /// An index is treated as hostile: its size is limited, duplicate keys are refused, and shard
     /// names must be plain relative paths to regular `*.safetensors` files. Its `total_size` is not
     /// trusted.
     ///
-    /// If [`save_sharded`](crate::save_sharded) replaces the checkpoint at the same time, this opens
-    /// the old one or the new one, never a mixture: if the index has changed after its shards were
-    /// opened, everything is opened again.
+    /// If [`save_sharded`](crate::save_sharded) replaces the checkpoint at the same time, this
+    /// opens the old one or the new one, never a mixture: if the index has changed after its shards
+    /// were opened, everything is opened again.
     ///
     /// # Parts of tensors
     ///
-    /// The parts that ranks have saved open as whole tensors:
+    /// The parts that ranks have saved open as joined tensors:
     ///
-    /// - with [`RankSaver`](crate::ranks::RankSaver) or `safetensors convert --ranks`: the directory
-    ///   or its index;
+    /// - with [`RankSaver`](crate::ranks::RankSaver) or `safetensors convert --ranks`: the
+    ///   directory or its index;
     /// - with PyTorch's `torch.distributed.checkpoint` and
     ///   `HuggingFaceStorageWriter(save_distributed=True)`, or with
     ///   [`ShardOptions::dcp`](crate::ShardOptions::dcp): the directory.
     ///
     /// A read of a tensor, or of a slice, takes the bytes it needs from each file. So one process,
-    /// or any number of ranks, can go on with it.
+    /// or any number of ranks, can continue with it.
     ///
-    /// Where there is no index, all `*.safetensors` files of the directory must have parts, and be
-    /// of one save. The parts may be boxes in any number of dimensions. Files of
-    /// `ShardOptions::dcp` say how many they are. PyTorch's files have neither that number nor the
-    /// shape of a tensor. It ends where the last part does: so **a missing last part of theirs is
-    /// not noticed**, unless the caller compares the shapes, for example by
+    /// Where there is no index, all `*.safetensors` files of the directory must have parts, and
+    /// belong to one save. The parts may be boxes in any number of dimensions. Files of
+    /// `ShardOptions::dcp` record their number. PyTorch's files have neither that number nor the
+    /// shape of a tensor. A tensor ends with its last part, so **a missing last part of PyTorch's
+    /// files is not noticed**, unless the caller compares the shapes, for example by
     /// [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
     ///
     /// ```
@@ -70,11 +70,11 @@ impl Checkpoint {
     /// - [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
     ///   [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
     ///   [`ErrorKind::KeepsChanging`] for a checkpoint that is replaced again and again;
-    ///   [`ErrorKind::Io`]; and, for each file, the errors of
+    ///   [`ErrorKind::Io`]; and for each file as for
     ///   [`Header::parse`](crate::header::Header::parse).
     /// - [`RankProblem::PartsOfTensors`] for the path of a file with parts;
-    ///   [`RankProblem::BadParts`] for parts that overlap or leave a gap, for files that are missing
-    ///   or of two saves, for parts of one name that differ in their dtype or their number of
+    ///   [`RankProblem::BadParts`] for parts that overlap or leave a gap, for files that are
+    ///   missing or belong to two saves, for parts with one name that differ in dtype or number of
     ///   dimensions, and for a malformed `DCP_SHARDING_INFO` or `safetensors_bridge.parts`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
@@ -82,12 +82,12 @@ impl Checkpoint {
 }
 
 impl<S: ReadAt> Checkpoint<Assembled<S>> {
-    /// [`open`](Checkpoint::open) for files of a [`Store`], for example in memory.
-    /// [`into_stored`](Checkpoint::into_stored) is for lending their bytes.
+    /// Opens a checkpoint in a [`Store`], for example in memory. To lend their
+    /// bytes, call [`into_stored`](Checkpoint::into_stored) afterwards.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Checkpoint::open) and of the store.
+    /// As for [`open`](Checkpoint::open); any error of the store.
     pub fn open_in(
         store: impl Store<File = S> + 'static,
         path: impl AsRef<Path>,
@@ -122,8 +122,8 @@ impl Checkpoint<FileSource> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the files have; [`ErrorKind::Io`]; and,
-    /// for each file, the errors of [`Header::parse`](crate::header::Header::parse).
+    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the files have; [`ErrorKind::Io`]; and
+    /// for each file as for [`Header::parse`](crate::header::Header::parse).
     pub fn open_files(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         let mut paths: Vec<_> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         paths.sort();
@@ -133,9 +133,9 @@ impl Checkpoint<FileSource> {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// The checkpoint of one source: bytes in memory, borrowed or owned, or whatever else
-    /// implements [`ReadAt`]. `name` stands for a path in errors and in [`CheckpointFile::path`].
-    /// Nothing is looked for under it.
+    /// Makes a checkpoint of one source: bytes in memory, borrowed or owned, or any other
+    /// [`ReadAt`]. `name` is the path in errors and in [`CheckpointFile::path`]; nothing is opened
+    /// under it.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -149,13 +149,13 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`SafeTensors::from_source`].
+    /// As for [`SafeTensors::from_source`].
     pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
         Self::from_single(CheckpointFile::read(name.into(), source)?)
     }
 
-    /// Several sources as one checkpoint, without an index; each comes with the path that stands
-    /// for it in errors. The order does not matter: the files are sorted by their paths.
+    /// Makes a checkpoint of several sources, without an index; each comes with its path for
+    /// errors. The order does not matter: the files are sorted by their paths.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -172,7 +172,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the sources have; the errors of
+    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the sources have; otherwise as for
     /// [`SafeTensors::from_source`].
     pub fn from_sources<P: Into<PathBuf>>(
         sources: impl IntoIterator<Item = (P, S)>,
@@ -185,7 +185,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::from_files(files)
     }
 
-    /// [`open`](Checkpoint::open) with another way to open each file, for example to hold it in
+    /// Opens a checkpoint with another way to open each file, for example to hold it in
     /// memory, so that tensors can be lent as [views](crate::LazyTensor::view):
     ///
     /// ```
@@ -203,14 +203,14 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A path that ends in `.safetensors` or `.json` means a file or an index, which need not lie
-    /// on the disk. `open` opens the index and its shards. Every other path is looked up on the
-    /// disk, where it may be a directory. To look up directories elsewhere too, use
+    /// A path that ends in `.safetensors` or `.json` means a file or an index, which need not be on
+    /// the disk. `open` opens the index and its shards. Every other path is looked up on the disk,
+    /// where it may be a directory. To look up directories elsewhere too, use
     /// [`open_in`](Checkpoint::open_in).
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Checkpoint::open) and of the function `open`. Several threads call it
+    /// As for [`open`](Checkpoint::open); any error of the function `open`. Several threads call it
     /// at once if there are several shards. [`RankProblem::PartsOfTensors`] for tensors in parts,
     /// which have no bytes that could be lent.
     pub fn open_by(
@@ -225,7 +225,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// Finds what a path means where only a directory need be on the disk.
+/// Finds the checkpoint at a path if only directories need to be on the disk.
 fn locate_by_name(path: &Path) -> Result<CheckpointPath> {
     let is_named = path.extension().is_some_and(|end| end == "safetensors" || end == "json");
     if !is_named && matches!(LocalStore.kind(path), Ok(Some(FileKind::Directory))) {

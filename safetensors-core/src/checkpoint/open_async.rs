@@ -11,19 +11,18 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
 
 impl<S: AsyncReadAt + 'static> Checkpoint<AsyncFile<S>> {
-    /// [`open_in`](Checkpoint::open_in) that does not block while it fetches. Only headers and the
-    /// index are fetched, those of all shards at once, and the first 64 KiB of each file.
-    /// [`AsyncStore`] has an example, and reads the tensors. Other ways to open are for
-    /// [`AsyncStore::run`].
+    /// Opens a checkpoint without blocking while it fetches. It fetches only headers and the index:
+    /// the first 64 KiB of each file, and all shards at once. [`AsyncStore`] has an example, and
+    /// reads the tensors. Other ways to open work in [`AsyncStore::run`].
     ///
-    /// An index that is replaced meanwhile is noticed if its source has a
+    /// An index that is replaced during this is noticed if its source has a
     /// [version](AsyncReadAt::version).
     ///
     /// # Errors
     ///
-    /// The errors of [`open_in`](Checkpoint::open_in).
-    /// [`RankProblem::BadParts`](crate::error::RankProblem::BadParts) for an index whose files may
-    /// have parts of tensors, because the store cannot list the others.
+    /// As for [`open_in`](Checkpoint::open_in).
+    /// [`RankProblem::BadParts`](crate::error::RankProblem::BadParts) for an index of files that
+    /// may have parts of tensors, because the store cannot list the others.
     pub async fn open_async<O, F>(
         store: &AsyncStore<S, O>,
         path: impl AsRef<Path>,

@@ -48,7 +48,7 @@ pub(super) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>
 pub(crate) struct Opener<'a, T> {
     pub(crate) store: &'a T,
     pub(crate) limits: &'a Limits,
-    /// Whether tensors in parts are joined. Sources that lend their bytes cannot have them.
+    /// Whether tensors in parts are joined. Sources that lend their bytes cannot do that.
     pub(crate) joins: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Indexed<S> {
     pub(super) version: Option<Version>,
 }
 
-/// What a path means.
+/// Opens the checkpoint at a path.
 impl<T: Store> Opener<'_, T> {
     /// Opens the file, index or directory that `locate` finds at a path, and tries again until the
     /// files belong together.
@@ -115,7 +115,7 @@ impl<T: Store> Opener<'_, T> {
         Ok(Some(stored.into_assembled()))
     }
 
-    /// Opens a file, by its own path or as the checkpoint of a directory. Of a directory, it may
+    /// Opens a file, by its own path or as the checkpoint of a directory. In a directory, it may
     /// have parts of tensors: then the others are there as well.
     fn open_file(&self, path: &Path, directory: Option<&Path>) -> Opened<T> {
         let file = self.file(path)?;
@@ -147,8 +147,8 @@ impl<T: Store> Opener<'_, T> {
         Ok(gathered.map(|gathered| gathered.of_directory(true)))
     }
 
-    /// Whether no checkpoint was found in a directory because its files have parts of tensors. The
-    /// first one that opens decides; opening all of them finds errors of the others.
+    /// Returns `true` if no checkpoint was found in a directory because its files have parts of
+    /// tensors. The first file that opens decides; opening all of them finds errors of the others.
     pub(super) fn is_of_parts(&self, directory: &Path, error: &Error) -> bool {
         let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return false };
         let is_file =
@@ -157,7 +157,7 @@ impl<T: Store> Opener<'_, T> {
         found.iter().all(is_file) && files.next().is_some_and(|file| dcp::has_parts(&file))
     }
 
-    /// Whether a file has parts of tensors.
+    /// Returns whether a file has parts of tensors.
     pub(super) fn has_parts(&self, path: &Path) -> bool {
         self.file(path).is_ok_and(|file| dcp::has_parts(&file) || divided::has_parts(&file))
     }
@@ -169,7 +169,7 @@ impl<T: Store> Opener<'_, T> {
         Err(Error::from(RankProblem::PartsOfTensors).in_path(path))
     }
 
-    /// The whole tensors of all files of a directory, each of which must have parts.
+    /// Joins the tensors of all files of a directory. Every file must have parts.
     fn gather(&self, directory: &Path) -> Opened<T> {
         let names = files_of(self.store, directory)?;
         let paths: Vec<_> = names.iter().map(|name| directory.join(name)).collect();
@@ -202,8 +202,7 @@ impl<T: Store> Opener<'_, T> {
         Checkpoint::from_single(file)
     }
 
-    /// Opens several files, none of which has a tensor of another, as one checkpoint. The paths are
-    /// sorted.
+    /// Opens several files without common tensors as one checkpoint. The paths are sorted.
     pub(super) fn each(&self, paths: &[PathBuf]) -> Result<Checkpoint<T::File>> {
         let files = self.files(paths)?;
         files.iter().try_for_each(|file| self.refuse_foreign(file))?;
@@ -262,8 +261,8 @@ impl<T: Store> Opener<'_, T> {
         let span = Span::open(path.display());
         let _open = span.enter();
         // When a save takes one of several names from a file, the kernel sets the number of links a
-        // moment before the time of change. A file that was opened in this moment seems to have been
-        // written to since.
+        // moment before the time of change. A file that was opened in this moment seems to have
+        // been written to since.
         let archive = match self.read_header(path) {
             Err(error) if says_changed(&error) => self.read_header(path),
             archive => archive,
@@ -277,10 +276,10 @@ impl<T: Store> Opener<'_, T> {
         SafeTensors::from_source_with(self.store.open(path)?, self.limits)
     }
 
-    /// Fails if an index may name a part of a tensor, beside which there are others.
+    /// Fails if an index may name a part of a tensor, and other parts are not in it.
     ///
-    /// PyTorch writes `DCP_SHARDING_INFO` and an index if it saves whole tensors. Then each begins
-    /// at its first element, and all files are those of the index.
+    /// PyTorch writes `DCP_SHARDING_INFO` and an index if it saves entire tensors. Then each begins
+    /// at its first element, and the index names all files.
     fn refuse_indexed(
         &self,
         index: &Path,
@@ -304,8 +303,8 @@ impl<T: Store> Opener<'_, T> {
         Ok(())
     }
 
-    /// Fails for a file of a foreign index that is opened alone. Nothing is looked up for one that
-    /// cannot be that.
+    /// Fails for a file of a foreign index that is opened alone. Nothing is looked up for other
+    /// files.
     fn refuse_foreign(&self, file: &CheckpointFile<T::File>) -> Result<()> {
         if !file.looks_foreign() {
             return Ok(());
@@ -316,7 +315,7 @@ impl<T: Store> Opener<'_, T> {
         }
     }
 
-    /// The foreign index that names a file, if it is in the same directory.
+    /// Returns the foreign index that names a file, if it is in the same directory.
     pub(super) fn foreign_index(&self, file: &Path) -> Option<(PathBuf, Index)> {
         let path = file.with_file_name(STANDARD_INDEX);
         if !matches!(self.store.kind(&path), Ok(Some(FileKind::File))) {
@@ -347,7 +346,7 @@ fn open_at_once<I, T: Send>(
 /// Adds a tensor to the error of a shard that is missing or truncated: the first one that the index
 /// maps to the shard.
 ///
-/// Other errors are about the content of the shard, and stay as they are.
+/// Other errors are about the content of the shard, and stay unchanged.
 fn name_lost(error: Error, names: &[String]) -> Error {
     let is_lost = matches!(
         error.kind(),

@@ -30,8 +30,8 @@ pub struct ShardOptions {
 }
 
 impl ShardOptions {
-    /// The default options: shards of at most 5 GB, named `model{suffix}.safetensors`, saved with
-    /// the default [`SaveOptions`].
+    /// Returns the default options: shards of at most 5 GB, named `model{suffix}.safetensors`,
+    /// saved with the default [`SaveOptions`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -83,15 +83,15 @@ impl ShardOptions {
         self
     }
 
-    /// Sets what happens if another save writes to the same directory.
+    /// Sets how to react if another save writes to the same directory.
     #[must_use]
     pub fn contention(mut self, contention: Contention) -> Self {
         self.contention = contention;
         self
     }
 
-    /// Puts a small file beside the tensors in the same save, such as the `config.json` that
-    /// describes them. It takes its place just before they do. So a reader may see the new file and
+    /// Puts a small file next to the tensors in the same save, such as the `config.json` that
+    /// describes them. It gets its name just before they do. So a reader may see the new file and
     /// the earlier tensors for a moment, or after a power cut, but never the reverse. If the save
     /// fails, the earlier file is put back.
     ///
@@ -114,19 +114,18 @@ impl ShardOptions {
         self
     }
 
-    /// Whether ranks save their parts as PyTorch's distributed checkpoints (DCP) do, in safetensors
-    /// files: `HuggingFaceStorageReader` of `torch.distributed.checkpoint` reads them, and
-    /// `consolidate_safetensors_files` makes whole files of them. So does
+    /// Sets whether ranks save their parts as PyTorch's distributed checkpoints (DCP) do, in
+    /// safetensors files: `HuggingFaceStorageReader` of `torch.distributed.checkpoint` reads them,
+    /// and `consolidate_safetensors_files` joins them. So does
     /// [`Checkpoint::open`](crate::Checkpoint::open). `false` by default.
     ///
     /// The files are named `shard-00001-model-00001-of-00001.safetensors` after the rank and its
-    /// files, whatever the [pattern](ShardOptions::file_pattern) says. A part has the name of its
-    /// tensor, and `DCP_SHARDING_INFO` in the metadata says where it belongs. The metadata of the
-    /// options goes into each file, with the number of all files. There is no index, so the
-    /// directory must have no other files of tensors, and a save replaces none.
+    /// files; the [pattern](ShardOptions::file_pattern) is ignored. A part has the name of its
+    /// tensor, and `DCP_SHARDING_INFO` in the metadata has its place. The metadata of the options
+    /// goes into each file, with the number of all files. There is no index, so the directory must
+    /// have no other files of tensors, and a save replaces none.
     ///
-    /// Only saves of ranks on the local disk ask for it:
-    /// [`RankSaver`](crate::ranks::RankSaver) and
+    /// Only saves of ranks on the local disk support it: [`RankSaver`](crate::ranks::RankSaver) and
     /// [`Rewrite::save_ranks`](crate::Rewrite::save_ranks). Every other save fails with
     /// [`ErrorKind::Io`].
     ///
@@ -154,13 +153,14 @@ impl ShardOptions {
         self
     }
 
-    /// Whether existing files are replaced.
+    /// Returns whether existing files are replaced.
     #[doc(hidden)]
     pub fn overwrites(&self) -> bool {
         self.save_options.overwrites()
     }
 
-    /// Fails if a file beside the tensors would lie elsewhere, or could be one of theirs.
+    /// Fails if a file next to the tensors would be in another directory, or could be one of
+    /// theirs.
     pub(super) fn check_beside(&self) -> Result<()> {
         let Some(name) = self.beside.keys().find(|name| !is_beside(name)) else { return Ok(()) };
         let problem = format!(
@@ -170,17 +170,17 @@ impl ShardOptions {
         Err(ErrorKind::Io(io::Error::new(io::ErrorKind::InvalidInput, problem)).into())
     }
 
-    /// The names of these files, and those beside them.
+    /// Returns the names of these files, and of the files next to them.
     pub(super) fn with_beside<'f>(&'f self, files: &[&'f str]) -> Vec<&'f str> {
         files.iter().copied().chain(self.beside.keys().map(String::as_str)).collect()
     }
 
-    /// The largest size of a shard.
+    /// Returns the largest size of a shard.
     pub(crate) fn max_shard(&self) -> MaxShardSize {
         self.max_shard_size
     }
 
-    /// The names of the files, of the index, and of earlier saves' files.
+    /// Returns the names of the files, of the index, and of earlier saves' files.
     #[doc(hidden)]
     pub fn pattern(&self) -> &FilePattern {
         &self.file_pattern
@@ -193,10 +193,10 @@ impl AsMut<SaveOptions> for ShardOptions {
     }
 }
 
-/// What a sharded save does if another one writes to the same directory.
+/// How a sharded save reacts if another one writes to the same directory.
 ///
-/// Several saves can write at the same time, each into its own hidden directory. Complete
-/// files are then put in place by one save after the other.
+/// Several saves can write at the same time, each into its own hidden directory. Complete files are
+/// then put in place by one save after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contention {
     /// Waits until the other save has put its files in place, and then replaces them: the last one
@@ -205,6 +205,6 @@ pub enum Contention {
     Wait,
     /// Fails with [`ErrorKind::DirectoryBusy`](crate::ErrorKind::DirectoryBusy) if the other save
     /// is putting its files in place, or has done so since this one began. The directory then
-    /// contains what the other one saved.
+    /// contains the other save's files.
     Fail,
 }

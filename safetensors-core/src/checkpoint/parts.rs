@@ -36,9 +36,9 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::TensorNotFound`], and the errors of [`TensorPart::ranges`] and of
+    /// - [`ErrorKind::TensorNotFound`], and as for [`TensorPart::ranges`] and
     ///   [`TensorView::slice`](crate::TensorView::slice).
-    /// - The errors of [`read_slices`].
+    /// - As for [`read_slices`].
     ///
     /// The first are found before any data is read.
     pub fn read_parts<N: AsRef<str>>(

@@ -57,13 +57,13 @@ impl FromStr for FilePattern {
 }
 
 impl FilePattern {
-    /// The pattern of which this is the name of the single file, or of the index.
+    /// Returns the pattern for a single file or an index with this name.
     pub(super) fn from_name(name: &str) -> Self {
         let stem = name.strip_suffix(INDEX_SUFFIX).or_else(|| name.strip_suffix(FILE_SUFFIX));
         Self { prefix: stem.unwrap_or(name).into(), rest: String::new() }
     }
 
-    /// The file name of shard number `shard`, counted from 0, of `shards` in all.
+    /// Returns the file name of shard number `shard`, counted from 0, of `shards` in all.
     #[doc(hidden)]
     pub fn file_name(&self, shard: usize, shards: usize) -> String {
         let Self { prefix, rest } = self;
@@ -73,22 +73,21 @@ impl FilePattern {
         }
     }
 
-    /// The name of the index.
+    /// Returns the name of the index.
     #[doc(hidden)]
     pub fn index_name(&self) -> String {
         let Self { prefix, rest } = self;
         format!("{prefix}{rest}{INDEX_SUFFIX}")
     }
 
-    /// A name as long as any that a save gives a file: the second name of a shard.
+    /// Returns a name as long as the longest that a save gives a file: the second name of a shard.
     pub(super) fn longest_name(&self) -> String {
         set_aside(&self.file_name(0, 2), u32::MAX)
     }
 
-    /// Parses the name of one shard of several: returns the pattern, the number of the shard,
-    /// counted from 0, and the number of shards. `None` for any other name, also for the second
-    /// name that a shard has while it is replaced. This is the reverse of
-    /// [`file_name`](FilePattern::file_name).
+    /// Parses the name of a shard: returns the pattern, the number of the shard, counted from 0,
+    /// and the number of shards. `None` for any other name, also for the second name that a shard
+    /// has while it is replaced. This is the reverse of [`file_name`](FilePattern::file_name).
     ///
     /// ```
     /// use safetensors_core::checkpoint::FilePattern;
@@ -111,9 +110,9 @@ impl FilePattern {
         (is_named && is_one_of_several).then(|| (pattern, shard - 1, shards))
     }
 
-    /// Whether a file has a name of this pattern: that of the single file, of a shard of any
-    /// number, or a second name that a save has given one of these. So a save may remove it once
-    /// the new files are in place.
+    /// Returns `true` if a file has a name of this pattern: the name of the single file, of a shard
+    /// of any number, or a second name that a save has given one of these. So a save may remove it
+    /// once the new files are in place.
     #[doc(hidden)]
     pub fn matches(&self, name: &str) -> bool {
         let Some(stem) = stem(name) else { return false };

@@ -30,15 +30,14 @@ use crate::format::tied;
 /// may open as that one or, if neither is named `model{suffix}.safetensors`, as none. Open such a
 /// checkpoint by the path of its file or index.
 ///
-/// Saves to one directory at the same time do not mix, whether in one process or in several.
-/// [`Contention`](crate::checkpoint::Contention) sets what the second one does. On network file
+/// Saves to one directory at the same time do not mix, in one process or in several.
+/// [`Contention`](crate::checkpoint::Contention) sets how the second one reacts. On network file
 /// systems locks may not reach other machines. There a save fails with [`ErrorKind::Overtaken`] if
-/// another one was done first, and leaves what that one has saved. Files that other writers add
-/// meanwhile stay.
+/// another one was done first, and leaves the other's files. Files that other writers add during
+/// the save stay.
 ///
-/// A new file gets the permissions of the file that it replaces. One that replaces none gets the
-/// strictest permissions among the files of the earlier checkpoint. If there is none, it follows
-/// the umask.
+/// A new file gets the permissions of the file that it replaces. Otherwise it gets the strictest
+/// permissions among the files of the earlier checkpoint. If there is none, it follows the umask.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
@@ -59,18 +58,18 @@ use crate::format::tied;
 ///
 /// # Errors
 ///
-/// The errors of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
+/// For each file as for [`save`](crate::save()); [`ErrorKind::DuplicateTensor`];
 /// [`ErrorKind::BadIndex`] if the index would be larger than the default [`Limits`](crate::Limits)
-/// allow, before anything is written;
-/// [`ErrorKind::NotAFile`] if a new file would replace a directory or a special file;
-/// [`ErrorKind::ReadOnlyFile`] if it would replace or remove a read-only file;
-/// [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a directory with parts
-/// that ranks have saved;
-/// [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier
-/// checkpoint cannot be read. After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the
-/// directory opens as the new checkpoint. After [`ErrorKind::Overtaken`] it opens as the checkpoint
-/// of the other writer, or as the new one if that writer has failed. If both have changed files at
-/// the very same time, it may be a mixture. After other errors it opens as before.
+/// allow, before anything is written; [`ErrorKind::NotAFile`] if a new file would replace a
+/// directory or a special file; [`ErrorKind::ReadOnlyFile`] if it would replace or remove a
+/// read-only file; [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a
+/// directory with parts that ranks have saved; [`ErrorKind::DirectoryBusy`] and
+/// [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier checkpoint cannot be read.
+///
+/// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the directory opens as the new
+/// checkpoint. After [`ErrorKind::Overtaken`] it opens as the checkpoint of the other writer, or as
+/// the new one if that writer has failed. If both have changed files at the very same time, it may
+/// be a mixture. After other errors it opens as before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -80,8 +79,8 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     stage_sharded_to(&mut directory, tensors, options)?.commit()
 }
 
-/// [`save_sharded`] to a directory of any store. [`Contention`](super::Contention) is that of the
-/// directory, where it has one.
+/// Saves like [`save_sharded`], to a directory of any store. The directory decides its own
+/// [`Contention`](super::Contention), if it has one.
 ///
 /// ```
 /// use safetensors_core::checkpoint::save_sharded_to;
@@ -100,7 +99,7 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// The errors of [`save_sharded`].
+/// As for [`save_sharded`].
 pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
     directory: &mut D,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -113,7 +112,7 @@ pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// The errors of [`save_sharded`] that are not about the commit.
+/// As for [`save_sharded`], except for the commit.
 #[doc(hidden)]
 pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
     directory: &'d mut D,
@@ -136,7 +135,6 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
     Ok(StagedShards::new(directory, options, index, saved))
 }
 
-/// What a sharded save will write.
 #[derive(Debug)]
 pub(crate) struct ShardPlan {
     /// The tensors of each file.
@@ -213,7 +211,7 @@ fn record(
     let progress = options.progress.for_total(split.total_size);
     let mut each = SaveOptions { tied: None, progress, ..options.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
-    // An index has no place for the records of one file.
+    // An index has no place for the records of a single file.
     forget(&mut metadata, Change::File);
     let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
     each.metadata.insert(FORMAT_KEY.into(), format);
@@ -239,8 +237,8 @@ fn refuse_duplicates(names: &[&str]) -> Result<()> {
     }
 }
 
-/// The size of each tensor. Tensors that share storage are written once for each name here, so the
-/// size of each counts.
+/// Returns the size of each tensor. Tensors that share storage are written once for each name here,
+/// so the size of each counts.
 fn sizes<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)]) -> Result<Vec<(u64, Option<()>)>> {
     let mut total = 0_u64;
     let sizes = tensors.iter().map(|(name, tensor)| {

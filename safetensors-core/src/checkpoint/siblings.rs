@@ -1,4 +1,4 @@
-//! [`Siblings`]: the files beside an open checkpoint's files.
+//! [`Siblings`]: the files next to an open checkpoint's files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,12 +17,13 @@ pub(super) trait Siblings: Send + Sync {
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
     fn version(&self, path: &Path) -> Result<Option<Version>>;
-    /// The files that an index names.
+    /// Returns the files that an index names.
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
-    /// The bytes of a file, at most this many; `None` if there is none. Links on a local disk must
-    /// not lead out of the directory, except those of the checkpoint's own file.
+    /// Returns the bytes of a file, at most this many; `None` if there is none. Links on a local
+    /// disk must not lead out of the directory, except links of the checkpoint's own file.
     fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>>;
-    /// Whether a file is a backup of a header; `false` if there is none, or if it cannot be read.
+    /// Returns `true` if a file is a backup of a header; `false` if there is none, or if it cannot
+    /// be read.
     fn is_header_backup(&self, path: &Path) -> bool;
 }
 
@@ -47,7 +48,7 @@ impl<T: Store> Siblings for T {
         match Store::kind(self, path) {
             Ok(Some(FileKind::File)) => {}
             Ok(_) => return Ok(None),
-            // Credentials may be good for some files only, as those in a signed address are.
+            // Credentials may allow some files only, as in a signed address.
             Err(error) if is_refused(&error) => return Ok(None),
             Err(error) => return Err(error),
         }
@@ -76,7 +77,7 @@ impl<T: Store> Siblings for T {
     }
 }
 
-/// Whether a store refuses to tell what a path leads to.
+/// Returns `true` if a store denies access to a path.
 fn is_refused(error: &Error) -> bool {
     let kind = std::io::ErrorKind::PermissionDenied;
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == kind)
@@ -84,12 +85,12 @@ fn is_refused(error: &Error) -> bool {
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Checks that the files, and the index if there is one, have not changed since they were
-    /// opened, as far as their sources and their store can tell. Call it after reading, to be sure
-    /// that everything came from one checkpoint.
+    /// opened, as far as their sources and their store can detect. Call it after reading, to be
+    /// sure that everything came from one checkpoint.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], which says what has changed.
+    /// [`ErrorKind::Io`], which describes the change.
     pub fn check_unchanged(&self) -> Result<()> {
         if let (Some(index), Some(siblings)) = (&self.about.index, &self.about.siblings)
             && siblings.version(index)? != self.about.index_version
@@ -107,11 +108,11 @@ impl<S: ReadAt> Checkpoint<S> {
     /// directory.
     ///
     /// A file that was replaced can still be read, so that is no error for a save to another place.
-    /// But a save to the same place would undo what the other writer saved there.
+    /// But a save to the same place would undo the other writer's save.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], which says what has changed.
+    /// [`ErrorKind::Io`], which describes the change.
     #[doc(hidden)]
     pub fn check_before_replacing(&self, place: impl AsRef<Path>) -> Result<()> {
         self.check_unchanged()?;
@@ -133,24 +134,25 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// The one path of a file or directory; `None` if there is none.
+/// Returns the one path of a file or directory; `None` if there is none.
 fn canonical(path: &Path) -> Option<PathBuf> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     std::fs::canonicalize(path).ok()
 }
 
 impl<S> Checkpoint<S> {
-    /// The entries of a directory in the store that the checkpoint was opened from.
+    /// Returns the entries of a directory in the store that the checkpoint was opened from.
     pub(crate) fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         self.about.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
     }
 
-    /// The version of a file in that store; `None` if there is no such file, or it cannot be told.
+    /// Returns the version of a file in that store; `None` if there is no such file, or its version
+    /// is unknown.
     pub(crate) fn version_of(&self, file: &Path) -> Option<Version> {
         self.about.siblings.as_ref()?.version(file).ok()?
     }
 
-    /// The path and the bytes of a small file beside the index or the first file, such as
+    /// Returns the path and the bytes of a small file next to the index or the first file, such as
     /// `config.json`; `None` if the store has none, or does not let it be read.
     ///
     /// ```
@@ -169,14 +171,14 @@ impl<S> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], also for a file over `most` bytes; [`ErrorKind::NotAFile`] for anything but
-    /// a regular file, and for a link that leads out of the directory.
+    /// [`ErrorKind::Io`], also for a file over `most` bytes; [`ErrorKind::NotAFile`] for anything
+    /// but a regular file, and for a link that leads out of the directory.
     pub fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.catalog.read_beside(name, most)
     }
 
-    /// The same checkpoint, which finds in this store what is beside its files. A directory may be a
-    /// file of another format: it has them in it.
+    /// Sets the store in which files next to the checkpoint's are found. With `is_directory`, the
+    /// checkpoint's own path is a directory of another format, and the files are in it.
     #[doc(hidden)]
     pub fn in_store(self, store: impl Store + 'static, is_directory: bool) -> Self {
         self.beside(Arc::new(store), is_directory)
@@ -196,22 +198,22 @@ impl<S> Checkpoint<S> {
         self
     }
 
-    /// The files that another index in that store names. Empty if the index cannot be read; opening
-    /// it gives the error.
+    /// Returns the files that another index in that store names. Empty if the index cannot be read;
+    /// opening it gives the error.
     pub(crate) fn files_of_other_index(&self, index: &Path) -> Vec<PathBuf> {
         let files = self.about.siblings.as_ref().map(|siblings| siblings.files_of_index(index));
         files.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// The backup of a file's header, if one lies beside the file in that store.
+    /// Returns the backup of a file's header, if it is next to the file in that store.
     pub(crate) fn header_backup_of(&self, file: &Path) -> Option<PathBuf> {
         let backup = header_backup(file);
         let is_there = self.about.siblings.as_ref()?.is_header_backup(&backup);
         is_there.then_some(backup)
     }
 
-    /// The standard index, if it lies beside the standard file in a directory that was opened. The
-    /// directory opens as the file, so the index is not used.
+    /// Returns the standard index, if it is next to the standard file in a directory that was
+    /// opened. The directory opens as the file, so the index is not used.
     pub(crate) fn shadowed_index(&self) -> Result<Option<PathBuf>> {
         let (Some(siblings), [shard], true) = (
             &self.about.siblings,

@@ -23,11 +23,10 @@ pub struct SavedShards {
     pub total_size: u64,
 }
 
-/// A checkpoint with all its files written, none of which has its name yet. Dropping it removes
-/// them.
+/// A checkpoint with all its files written, but not yet named. Dropping it removes them.
 ///
-/// [`commit`](Self::commit) replaces the checkpoint of the directory by it. What must hold at that
-/// moment, for example that no source has changed, is checked between [`begin`](Self::begin) and
+/// [`commit`](Self::commit) replaces the checkpoint of the directory by it. Conditions of that
+/// moment, for example that no source has changed, are checked between [`begin`](Self::begin) and
 /// `commit`.
 ///
 /// ```
@@ -59,7 +58,7 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     done: Done<D::Version>,
 }
 
-/// What [`begin`](StagedShards::begin) has begun ends here at the latest.
+/// Ends [`begin`](StagedShards::begin) here at the latest.
 impl<D: WritableDirectory> Drop for StagedShards<'_, D> {
     fn drop(&mut self) {
         if self.before.is_some() {
@@ -69,7 +68,7 @@ impl<D: WritableDirectory> Drop for StagedShards<'_, D> {
 }
 
 impl<'d, D: WritableDirectory> StagedShards<'d, D> {
-    /// The files of a checkpoint with this index, which the directory has
+    /// Makes the files of a checkpoint with this index, which the directory has
     /// [written](WritableDirectory::write).
     pub(crate) fn new(
         directory: &'d mut D,
@@ -96,8 +95,8 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FileExists`]; [`ErrorKind::DirectoryBusy`]; the errors of the store. Nothing
-    /// has changed, and this can be called again.
+    /// [`ErrorKind::FileExists`]; [`ErrorKind::DirectoryBusy`]; any error of the store. Nothing has
+    /// changed, and this can be called again.
     #[doc(hidden)]
     pub fn begin(&mut self) -> Result<()> {
         if self.before.is_some() || self.is_in_place {
@@ -128,12 +127,12 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     /// Puts the checkpoint in place. [Begins](Self::begin) if that has not been done.
     ///
     /// After an error other than [`ErrorKind::Overtaken`] this can be called again, also if the
-    /// directory opens as the new checkpoint already. A store other than the local disk and memory may have lost files by then, which the
-    /// next call reports.
+    /// directory already opens as the new checkpoint. A store other than the local disk and memory
+    /// may have lost files by then, which the next call reports.
     ///
     /// # Errors
     ///
-    /// As of [`save_sharded`](crate::save_sharded), but for those of writing the files.
+    /// As for [`save_sharded`](crate::save_sharded), except for writing the files.
     #[doc(hidden)]
     pub fn commit(&mut self) -> Result<SavedShards> {
         self.begin()?;
@@ -155,30 +154,30 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
 }
 
 impl LocalDirectory {
-    /// Removes the hidden files and directories that killed processes have left in a directory for a
-    /// file of this name, or for the checkpoint that it belongs to. Those that a process is using
-    /// stay. Errors are ignored. [`create`](Self::create) does this, too.
+    /// Removes the hidden files and directories that killed processes have left in a directory for
+    /// a file of this name, or for its checkpoint. Hidden files that a process is using stay.
+    /// Errors are ignored. [`create`](Self::create) does this, too.
     #[doc(hidden)]
     pub fn clean(directory: impl AsRef<Path>, file_name: &str) {
         remove_leftovers_now(directory.as_ref(), file_name.as_ref());
     }
 
-    /// Replaces the path in the [`staging`](Self::staging) directory by the path after the commit, in
-    /// an error about a file there.
+    /// Replaces the path in the [`staging`](Self::staging) directory by the path after the commit,
+    /// in an error about a file there.
     #[must_use]
     #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         error.moved_below(self.staging(), &self.directory)
     }
 
-    /// A checkpoint, or files of a foreign index, with names of its own. Its files are written to the
-    /// [`staging`](Self::staging) directory: `main`, which is its single file or its index, the
-    /// files that this index names, and those that go `beside` them, as paths relative to that
-    /// directory.
+    /// Stages a checkpoint, or files of a foreign index, with their own names. The files are
+    /// written to the [`staging`](Self::staging) directory: `main`, which is its single file or its
+    /// index, the files that this index names, and the files that go `beside` them, as paths
+    /// relative to that directory.
     ///
-    /// The commit replaces what the directory opens as, and leaves all other files. A file beside
-    /// the tensors replaces an earlier one of its name, unless the options forbid that. A commit that
-    /// fails after that puts the earlier one back, and cannot be repeated.
+    /// The commit replaces the checkpoint that the directory opens as, and keeps all other files. A
+    /// file next to the tensors replaces an earlier one with its name, unless the options forbid
+    /// that. A commit that fails after that puts the earlier one back, and cannot be repeated.
     ///
     /// ```
     /// use safetensors_core::checkpoint::LocalDirectory;
@@ -196,7 +195,7 @@ impl LocalDirectory {
     ///
     /// # Errors
     ///
-    /// The errors of opening `main`; [`ErrorKind::Io`].
+    /// As for opening `main`; [`ErrorKind::Io`].
     #[doc(hidden)]
     pub fn staged<N: Into<String>>(
         &mut self,
@@ -247,7 +246,7 @@ fn remove_left<D: WritableDirectory>(
     Ok(())
 }
 
-/// Fails if there are files which the options do not let a save replace.
+/// Fails if there are files that the options forbid to replace.
 pub(super) fn unless_refused<D: WritableDirectory>(
     directory: &D,
     found: &Versions<D::Version>,

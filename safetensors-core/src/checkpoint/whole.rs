@@ -1,4 +1,4 @@
-//! Checkpoints of files with parts of tensors, as whole tensors.
+//! Joins tensors that are in parts in several files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use crate::file::io::{ReadAt, SafeTensors};
 use crate::format::error::{Error, RankProblem, Result};
 use crate::format::header::{Limits, Metadata};
 
-/// The name that stands for all files of a directory.
+/// The name of all files of a directory together.
 const ALL: &str = "*.safetensors";
 
 impl<S: ReadAt> Checkpoint<Assembled<S>> {
-    /// The same checkpoint with its files as they are stored, so that those in memory can be lent
+    /// Returns the checkpoint with its stored files as sources, so that files in memory can be lent
     /// as [views](crate::LazyTensor::view).
     ///
     /// ```
@@ -42,14 +42,13 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
         })
     }
 
-    /// Each file that tensors are read from as a checkpoint of its own, for what is about files:
-    /// their [digests](crate::digest) and their [layout](Checkpoint::audit). Files with an index are
-    /// one checkpoint. A tensor that is in parts has the shape of its part there. The headers are
-    /// read again.
+    /// Returns each stored file as its own checkpoint, for work on files: their
+    /// [digests](crate::digest) and their [layout](Checkpoint::audit). Files with an index are one
+    /// checkpoint. A tensor in parts has the shape of its part there. The headers are read again.
     ///
     /// # Errors
     ///
-    /// The errors of [`from_source`](Checkpoint::from_source), but for parts.
+    /// As for [`from_source`](Checkpoint::from_source), except that parts are allowed.
     pub fn into_parts(mut self) -> Result<Vec<Checkpoint<S>>> {
         let siblings = self.about.siblings;
         let version = self.about.index_version;
@@ -78,13 +77,13 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// The same checkpoint with a type of source that could also assemble tensors.
+    /// Wraps the sources in a type that could also assemble tensors.
     pub(super) fn into_assembled(self) -> Checkpoint<Assembled<S>> {
         self.map_sources(Assembled::stored)
     }
 }
 
-/// The whole tensors of files of PyTorch (DCP), all of which have parts.
+/// Joins the tensors of files of PyTorch (DCP). Every file must have parts.
 pub(super) fn join_dcp<S: ReadAt>(
     directory: &Path,
     files: Vec<CheckpointFile<S>>,
@@ -99,7 +98,7 @@ pub(super) fn join_dcp<S: ReadAt>(
     assemble(directory.join(ALL), Stored { files, index: None }, tensors, metadata, limits)
 }
 
-/// The whole tensors of a checkpoint of our own ranks, which has parts of them, and its index.
+/// Joins the tensors of a checkpoint of our own ranks that has parts of them, and its index.
 pub(super) fn join<S: ReadAt>(
     path: &Path,
     parts: Checkpoint<S>,
@@ -121,7 +120,7 @@ struct Stored<S> {
     index: Option<Index>,
 }
 
-/// Tensors whose pieces are in files, as a checkpoint of one file at a path.
+/// Makes a checkpoint of a single file at a path, from tensors with pieces in files.
 fn assemble<S: ReadAt>(
     path: PathBuf,
     stored: Stored<S>,

@@ -24,7 +24,7 @@ pub struct WholeTensor {
     pub pieces: Vec<TensorPiece>,
 }
 
-/// Some elements of a [`WholeTensor`] that lie together in a file, in C order.
+/// Some elements of a [`WholeTensor`] that are contiguous in a file, in C order.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct TensorPiece {
@@ -35,15 +35,16 @@ pub struct TensorPiece {
 }
 
 impl TensorPiece {
-    /// A box: of each dimension of the tensor, `sizes` positions from `offsets` on. Its elements
-    /// begin at byte `offset` of the source with the number `source`.
+    /// Makes a box: in each dimension of the tensor, `sizes` positions from `offsets` on. Its
+    /// elements begin at byte `offset` of the source with the number `source`.
     #[doc(hidden)]
     pub fn new(source: usize, offset: u64, offsets: Vec<usize>, sizes: Vec<usize>) -> Self {
         Self { source, offset, place: Tile { offsets, sizes }, is_flat: false }
     }
 
-    /// The `len` elements of the tensor from the element `first` on, counted in C order, as if the
-    /// tensor had one dimension. They begin at byte `offset` of the source with the number `source`.
+    /// Makes a piece of the `len` elements of the tensor from the element `first` on, counted in C
+    /// order, as if the tensor had one dimension. They begin at byte `offset` of the source with
+    /// the number `source`.
     #[doc(hidden)]
     pub fn flat(source: usize, offset: u64, first: usize, len: usize) -> Self {
         let place = Tile { offsets: vec![first], sizes: vec![len] };
@@ -51,7 +52,7 @@ impl TensorPiece {
     }
 }
 
-/// Where the bytes of a tensor lie.
+/// The places of a tensor's bytes.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) tiles: Tiles,
@@ -103,8 +104,8 @@ impl Placed {
         Ok(placed)
     }
 
-    /// The bytes of the sources that a range of the tensor is read from, with the number of each
-    /// source.
+    /// Returns the bytes of the sources that a range of the tensor is read from, with the number of
+    /// each source.
     pub(super) fn sources_of(
         &self,
         range: Range<u64>,
@@ -122,7 +123,7 @@ fn bad(problem: String) -> Error {
     RankProblem::BadParts { problem }.into()
 }
 
-/// The number of elements, as a length of one dimension.
+/// Returns the number of elements, as the length of a dimension.
 fn element_count(shape: &[usize]) -> Result<usize> {
     if shape.contains(&0) {
         return Ok(0);

@@ -1,20 +1,20 @@
-//! One file: opened, loaded in parallel, and saved so that it is whole or not there.
+//! One file: opened, loaded in parallel, and saved so that it is complete or absent.
 //!
 //! Reading goes through `io::ReadAt`, bytes at a position, whether they are in a file, in memory or
-//! on a network. `load` plans which bytes to read at once, and turns them into tensors. `save` lays
-//! out a file, writes it under a hidden name, and renames it. `hash` has digests of tensors, and
-//! what a change to a file does to the digests that others have of it.
+//! on a network. `load` plans reads and turns bytes into tensors. `save` lays out a file, writes it
+//! under a hidden name, and renames it. `hash` computes digests of tensors, and updates or drops
+//! recorded digests when a file changes.
 //!
-//! It does not know that a checkpoint may have several files.
+//! Checkpoints with several files are in `checkpoint`.
 //!
 //! Begin with `io/read_at.rs` and `load/plan.rs` to read, with `save/atomic.rs` to write.
 //!
 //! | module | is about |
 //! |---|---|
-//! | `io` | files: read, copied, locked, removed; hidden names; a file whose header is parsed |
+//! | `io` | files: read, copied, locked, removed; hidden names; a file with its parsed header |
 //! | `load` | tensors and parts of tensors, lazily and in parallel |
 //! | `hash` | digests as values; records of a file |
-//! | `save` | a file, written at once, as a stream, or growing; a directory that appears whole |
+//! | `save` | a file, written at once, as a stream, or growing; a directory that appears complete |
 
 pub mod io;
 

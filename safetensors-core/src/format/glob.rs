@@ -6,7 +6,7 @@ use std::string::String;
 
 use regex::Regex;
 
-/// A pattern that a whole name has to match.
+/// A pattern that an entire name has to match.
 ///
 /// The format gives names no structure, so `*` and `?` match dots and slashes too.
 ///
@@ -19,7 +19,7 @@ use regex::Regex;
 /// | `{a,b}` | either; both may be patterns, and both may be empty |
 /// | `\*` | the character after the backslash, outside of brackets |
 ///
-/// A pattern becomes a regular expression, which takes time linear in the length of a name. Names
+/// Patterns become regular expressions, which match in time linear in the length of a name. Names
 /// come from untrusted files.
 ///
 /// ```
@@ -79,12 +79,12 @@ impl Pattern {
         Ok(Self { regex: Regex::new(regex).map_err(too_large)?, text: pattern.into() })
     }
 
-    /// Whether the name matches.
+    /// Returns whether the name matches.
     pub fn matches(&self, name: &str) -> bool {
         self.regex.is_match(name)
     }
 
-    /// The text of the pattern.
+    /// Returns the text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -102,7 +102,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// The regular expression that matches what the glob matches.
+/// Translates the glob into a regular expression.
 fn regex_of(pattern: &str) -> Result<String, String> {
     // `s` lets `.` match line ends too.
     let mut regex = String::from("(?s)^");
@@ -171,7 +171,7 @@ fn class(rest: &mut Chars<'_>) -> Result<String, String> {
     Ok(regex)
 }
 
-/// A character as a regular expression, inside and outside of a class.
+/// Returns a character as a regular expression, inside and outside of a class.
 fn literal(c: char) -> String {
     format!("\\x{{{:x}}}", u32::from(c))
 }

@@ -1,11 +1,9 @@
-//! What the bytes of a safetensors file mean.
+//! The safetensors format: headers, dtypes, tensors in memory, conversions and slices.
 //!
-//! A file is a header, a JSON object of names with dtypes, shapes and places, and then the bytes of
-//! the tensors. This part parses and writes the header, has the dtypes and the tensors in memory,
-//! converts numbers, finds the bytes of a slice, and has the errors of the whole crate. It opens no
-//! file, and most of it needs no `std`.
-//!
-//! It does not know files, shards, quantised weights or libraries of tensors.
+//! A file is a header, which is a JSON object with the name, dtype, shape and offsets of each
+//! tensor, followed by the bytes of the tensors. This module also has the errors of the crate. It
+//! opens no file, and most of it needs no `std`. It knows nothing of shards, quantised weights or
+//! frameworks.
 //!
 //! Begin with `dtype`, one row a dtype, then `header/parse.rs`, the rules of the format.
 //!
@@ -13,8 +11,8 @@
 //! |---|---|
 //! | `dtype`, `tensor` | the types of elements; one tensor: shape, elements, bytes |
 //! | `header` | the text of the header, and the entries of its metadata |
-//! | `convert` | numbers of one dtype as those of another |
-//! | `slice` | which bytes a slice of a tensor has |
+//! | `convert` | conversions between dtypes |
+//! | `slice` | the bytes of a slice of a tensor |
 //! | `tied` | tensors that share storage, and how a file records it |
 //! | `error` | every way to fail, and where it happened |
 //! | `other_format`, `python_json` | other formats by their first bytes; settings that Python wrote |

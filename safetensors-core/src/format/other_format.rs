@@ -8,8 +8,8 @@ const LENGTH_BYTES: usize = 8;
 /// A length that no header has: more than twice the default limit.
 const IMPOSSIBLE: u64 = 1 << 28;
 
-/// The key, in the metadata of an index, that makes it foreign: only the package that writes such
-/// files knows what their tensors mean. It is that of a delta.
+/// Marks an index as foreign when its metadata has this key: only the package that writes such
+/// files knows what their tensors mean. Deltas use it.
 #[cfg(feature = "std")]
 pub(crate) const FOREIGN_KEY: &str = "delta_encoding";
 
@@ -17,12 +17,12 @@ pub(crate) const FOREIGN_KEY: &str = "delta_encoding";
 #[cfg(feature = "std")]
 pub(crate) const FOREIGN_BASE_KEY: &str = "base_version";
 
-/// The folder, in that of an epoch of a training, of the files of a foreign index.
+/// The folder for the files of a foreign index, inside the folder of a training epoch.
 #[cfg(feature = "std")]
 pub(crate) const FOREIGN_FOLDER: &str = "model.delta";
 
-/// A format other than safetensors that a file looks like, by its first bytes. It is displayed as
-/// in an error.
+/// A format other than safetensors, recognised by the first bytes of a file. It is displayed as in
+/// an error.
 ///
 /// ```
 /// use safetensors_core::framework::OtherFormat;
@@ -39,9 +39,9 @@ pub enum OtherFormat {
     Npy,
     /// A pickle of protocol 2 to 5. Older protocols have no fixed start.
     Pickle,
-    /// A ZIP archive whose first member is a pickle, as PyTorch writes it.
+    /// A ZIP archive that begins with a pickle, as PyTorch writes it.
     PytorchArchive,
-    /// A ZIP archive whose first member is an array of NumPy.
+    /// A ZIP archive that begins with a NumPy array.
     Npz,
     /// Any other ZIP archive.
     Zip,
@@ -49,7 +49,7 @@ pub enum OtherFormat {
     Burnpack,
     /// A record of an old burn.
     BurnRecord,
-    /// A format that this library does not read, in the words of an error.
+    /// Another format that this library does not read, by the words that an error uses.
     Named(&'static str),
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for OtherFormat {
 }
 
 impl OtherFormat {
-    /// The format that a file beginning with `start` looks like. Archives need 512 bytes, most other
+    /// Recognises the format of a file by its first bytes. Archives need 512 bytes, most other
     /// formats 16.
     #[doc(hidden)]
     pub fn of(start: &[u8]) -> Option<Self> {
@@ -151,8 +151,8 @@ impl OtherFormat {
     }
 }
 
-/// Whether a file begins as an ONNX model does: with a small version, and the name of the program
-/// that wrote it, or the graph. As a length of a header, these bytes are over every limit.
+/// Returns whether a file begins as an ONNX model does: with a small version, and the name of the
+/// program that wrote it, or the graph. As a length of a header, these bytes are over every limit.
 fn is_onnx(start: &[u8]) -> bool {
     match start {
         [0x08, 1..=32, 0x12, len @ 1..=64, name @ ..] if name.len() >= 4 => {
@@ -163,7 +163,7 @@ fn is_onnx(start: &[u8]) -> bool {
     }
 }
 
-/// Whether a file begins as a model of CTranslate2 does: with a version, and the name of a
+/// Returns whether a file begins as a model of CTranslate2 does: with a version, and the name of a
 /// specification with its length and a zero.
 fn is_ctranslate2(start: &[u8]) -> bool {
     let [1..=32, 0, 0, 0, len, 0, name @ ..] = start else { return false };
@@ -173,7 +173,7 @@ fn is_ctranslate2(start: &[u8]) -> bool {
         && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == 0)
 }
 
-/// Whether a file begins as MessagePack does that is a map by names.
+/// Returns whether a file begins as MessagePack does that is a map by names.
 fn is_map(start: &[u8]) -> bool {
     let key = match start {
         [0x81..=0x8f, key @ ..] | [0xde, _, _, key @ ..] | [0xdf, _, _, _, _, key @ ..] => key,
@@ -187,8 +187,8 @@ fn is_map(start: &[u8]) -> bool {
     !name.is_empty() && name.iter().take(usize::from(len)).all(|byte| byte.is_ascii_graphic())
 }
 
-/// Whether a file begins like text in UTF-8. As a length of a header, eight letters are over every
-/// limit.
+/// Returns whether a file begins like text in UTF-8. As a length of a header, eight letters are
+/// over every limit.
 fn is_text(start: &[u8]) -> bool {
     let text = match core::str::from_utf8(start) {
         Ok(text) => text,
@@ -218,7 +218,7 @@ fn of_zip(start: &[u8]) -> OtherFormat {
     }
 }
 
-/// Whether a file is a pickle of protocol 2 to 5. Older protocols have no fixed start.
+/// Returns whether a file is a pickle of protocol 2 to 5. Older protocols have no fixed start.
 fn is_pickle(start: &[u8]) -> bool {
     // The opcodes that a pickle can start with: an empty container, a mark, a global, a long
     // integer, a frame.
@@ -291,7 +291,7 @@ mod tests {
         ] {
             let found = OtherFormat::of(start);
             assert!(found.is_some_and(|it| it.to_string().starts_with(says)), "{says}: {found:?}");
-            // A truncated start must not panic. Sixteen bytes are enough, but for archives.
+            // A truncated start must not panic. Sixteen bytes suffice, except for archives.
             (0..start.len()).for_each(|len| _ = OtherFormat::of(&start[..len]));
             if start.len() > 16
                 && !says.contains("archive")

@@ -7,16 +7,16 @@ use regex_automata::nfa::thompson::WhichCaptures;
 
 use crate::format::error::Quoted;
 
-/// The most bytes of the text of one expression.
+/// The most bytes in the text of an expression.
 pub(crate) const LONGEST: usize = 1000;
 
-/// The most expressions of one file, and the most bytes of them once they are compiled. A name
-/// takes 2,000, `\w` 20,000.
+/// The most expressions in one file, and the most bytes they take once compiled. A name takes
+/// 2,000, `\w` 20,000.
 const MOST: usize = 200;
 const MOST_BYTES: usize = 4 << 20;
 
 /// Compiles the regular expressions of one file. A few bytes of text can make megabytes, so their
-/// number and their size are limited. An expression that has searched takes three times its size.
+/// number and size are limited. An expression that has searched takes three times its size.
 #[derive(Debug, Default)]
 pub(crate) struct Expressions {
     count: usize,
@@ -58,7 +58,7 @@ impl Expressions {
 
 fn problem(pattern: &Quoted<'_>, error: &BuildError) -> String {
     match error.syntax_error() {
-        // The last line says what is wrong, those before it show where.
+        // The last line names the problem, the lines before it show the place.
         Some(error) => {
             let error = error.to_string();
             let problem = error.lines().last().unwrap_or_default();

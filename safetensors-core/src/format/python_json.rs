@@ -1,5 +1,5 @@
-//! The JSON that Python's `json` writes, which also has the words `NaN`, `Infinity` and `-Infinity`
-//! where a number is due. The `config.json` of several models has them.
+//! The JSON that Python's `json` writes. It may have the words `NaN`, `Infinity` and `-Infinity` as
+//! numbers, as the `config.json` of several models does.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,23 +11,23 @@ use serde_json::{Result, Value};
 const WORDS: [(&[u8], &[u8]); 3] =
     [(b"-Infinity", b"\"-Infini\""), (b"Infinity", b"\"Infini\""), (b"NaN", b"\"N\"")];
 
-/// Reads a JSON, also after a byte order mark. A word of Python becomes a text of its first letters,
-/// which is no number.
+/// Reads JSON, with or without a byte order mark. A Python word becomes a string of its first
+/// letters, so it is not a number.
 ///
 /// # Errors
 ///
-/// The text is no JSON.
+/// The text is not JSON.
 #[doc(hidden)]
 pub fn read(json: &[u8]) -> Result<Value> {
     let json = json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json);
     serde_json::from_slice(json).or_else(|_| serde_json::from_slice(&plain(json)))
 }
 
-/// Reads the entries of a JSON object, each with its text, in which the words of Python stay.
+/// Returns the entries of a JSON object, each with its text, in which Python words stay.
 ///
 /// # Errors
 ///
-/// The text is no JSON object.
+/// The text is not a JSON object.
 #[doc(hidden)]
 pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
     let plain = plain(json.as_bytes());
@@ -40,7 +40,7 @@ pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
     Ok(values.into_iter().map(|(key, value)| (key, text(value))).collect())
 }
 
-/// The same text, as long, without the words.
+/// Replaces the Python words without changing the length of the text.
 pub(crate) fn plain(json: &[u8]) -> Cow<'_, [u8]> {
     let mut plain = Cow::Borrowed(json);
     let mut at = 0;
@@ -53,7 +53,7 @@ pub(crate) fn plain(json: &[u8]) -> Cow<'_, [u8]> {
             continue;
         }
         is_text ^= *byte == b'"';
-        // What follows a backslash ends no text.
+        // The character after a backslash does not end a text.
         at += if is_text && *byte == b'\\' { 2 } else { 1 };
     }
     plain

@@ -1,4 +1,4 @@
-//! [`Span`]: tells subscribers of the crate `tracing` what is done, with the feature `tracing`.
+//! [`Span`]: reports work to subscribers of the crate `tracing`, with the feature `tracing`.
 //! Without the feature a span is an empty value, and its functions do nothing.
 
 use core::fmt::Display;
@@ -7,14 +7,14 @@ use core::fmt::Display;
 ///
 /// | name | work | fields |
 /// |---|---|---|
-/// | `open` | a file of a `Checkpoint` is opened, its header read and checked | `path`, `bytes` of the header |
-/// | `read` | tensors are read together; not one by `LazyTensor::read` | `tensors`, `bytes` in memory |
-/// | `convert` | elements are converted, by one thread | `from`, `to`, `bytes` of the result |
-/// | `write` | a file is saved by `save`, `save_sharded` or a `StreamWriter`, up to its place on the disk | `path`, `bytes` of the file |
-/// | `request` | a server is asked for bytes, until they have arrived | `address`, `bytes` of the answer |
+/// | `open` | opens a file of a `Checkpoint`, reads and checks its header | `path`, `bytes` of the header |
+/// | `read` | reads several tensors together; not one by `LazyTensor::read` | `tensors`, `bytes` in memory |
+/// | `convert` | converts elements, by one thread | `from`, `to`, `bytes` of the result |
+/// | `write` | saves a file by `save`, `save_sharded` or a `StreamWriter`, until it is in place on the disk | `path`, `bytes` of the file |
+/// | `request` | asks a server for bytes, until they have arrived | `address`, `bytes` of the answer |
 ///
-/// The target is `safetensors`, the level DEBUG. A span lasts as long as the work: a subscriber
-/// tells its time. The conversions of all threads that read are children of the `read`.
+/// The target is `safetensors`, the level DEBUG. A span lasts as long as the work, so a subscriber
+/// can measure its time. The conversions of all threads that read are children of the `read`.
 #[derive(Debug)]
 #[must_use]
 #[doc(hidden)]
@@ -64,15 +64,15 @@ impl Span {
         span!("write", path = tracing::field::display(path), bytes = tracing::field::Empty)
     }
 
-    /// A request to a server for bytes. Only with the feature `tracing` is `address` called, which
-    /// says what is asked: a host, or an object of a store.
+    /// Starts the span of a request to a server. `address` names the host or the object of a store;
+    /// it is called only with the feature `tracing`.
     #[inline]
     #[doc(hidden)]
     pub fn request(address: impl FnOnce() -> String) -> Self {
         span!("request", address = address(), bytes = tracing::field::Empty)
     }
 
-    /// The span that the current thread is in, to be entered by threads that work for it.
+    /// Returns the span that the current thread is in, to be entered by threads that work for it.
     #[inline]
     pub(crate) fn current() -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Span {
         }
     }
 
-    /// Tells the number of bytes, where it was not known at the start.
+    /// Records the number of bytes, if it was not known at the start.
     #[inline]
     #[doc(hidden)]
     pub fn record_bytes(&self, bytes: u64) {

@@ -6,8 +6,8 @@ const MOST: u64 = 1032;
 /// A small file may have tensors of this many bytes anyway.
 const ALWAYS_FINE: u64 = 64 << 20;
 
-/// Returns how many bytes the tensors of a file of `compressed` bytes may have, where `base` bytes
-/// are known already. More are refused before any is made.
+/// Returns the most bytes that the tensors of a file of `compressed` bytes may have, if `base`
+/// bytes are known already. More are refused before any is made.
 #[doc(hidden)]
 pub fn most_expanded(compressed: u64, base: u64) -> u64 {
     compressed.saturating_mul(MOST).saturating_add(base).max(ALWAYS_FINE)

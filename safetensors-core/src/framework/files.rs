@@ -16,8 +16,8 @@ impl LoadOptions {
     /// Loads tensors in the dtypes that the framework `F` holds. A dtype that it lacks is widened
     /// if [`widening`](LoadOptions::widening) allows that, and is an error if not.
     ///
-    /// [`load`] calls this. Adapters call it that read in another way; they then pass each buffer
-    /// to [`Framework::from_exact`].
+    /// [`load`] calls this. An adapter that reads in another way calls it, too, and then passes
+    /// each buffer to [`Framework::from_exact`].
     #[must_use]
     pub fn for_framework<F: Framework + ?Sized>(self) -> Self {
         self.held_by(DtypeTable::of::<F>())
@@ -28,12 +28,12 @@ impl LoadOptions {
 ///
 /// All dtypes are checked before a byte of data is read. A tensor that was saved once for several
 /// names is read once and returned under each of them, as a clone, unless the options turn that
-/// off. [Quantised weights](crate::quantized) are an error, unless the options
-/// [say what becomes of them](LoadOptions::quantized).
+/// off. [Quantised weights](crate::quantized) are an error, unless the options [allow
+/// them](LoadOptions::quantized).
 ///
 /// # Errors
 ///
-/// The errors of [`Framework::read_tensors`]; each names the file and the tensor.
+/// As for [`Framework::read_tensors`]; each error names the file and the tensor.
 pub fn load<F: Framework>(
     checkpoint: &Checkpoint<impl ReadAt>,
     device: &F::Device,
@@ -47,7 +47,7 @@ pub fn load<F: Framework>(
     load_by(checkpoint, options, |tensors| F::read_tensors(tensors, device, options))
 }
 
-/// What a load with these options returns of a checkpoint, read by `read`.
+/// Loads a checkpoint with these options, read by `read`.
 pub(super) fn load_by<S: ReadAt, T: Clone>(
     checkpoint: &Checkpoint<S>,
     options: &LoadOptions,
@@ -68,7 +68,7 @@ pub(super) fn load_by<S: ReadAt, T: Clone>(
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open`] and [`load`].
+/// As for [`Checkpoint::open`] and [`load`].
 pub fn load_path<F: Framework>(
     path: impl AsRef<Path>,
     device: &F::Device,
@@ -77,13 +77,13 @@ pub fn load_path<F: Framework>(
     load::<F>(&Checkpoint::open(path)?, device, options)
 }
 
-/// The checkpoint as a load with these options reads it: with [quantised weights as
-/// numbers](Checkpoint::dequantized) if the options say
-/// [`Numbers`](crate::load::QuantizedWeights::Numbers), or else as it is stored.
+/// Prepares a checkpoint for a load with these options: with [quantised weights as
+/// numbers](Checkpoint::dequantized) for [`Numbers`](crate::load::QuantizedWeights::Numbers),
+/// otherwise as it is stored.
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::dequantized`].
+/// As for [`Checkpoint::dequantized`].
 #[doc(hidden)]
 pub fn prepare<S: ReadAt>(
     checkpoint: Checkpoint<S>,
@@ -96,13 +96,13 @@ pub fn prepare<S: ReadAt>(
 }
 
 /// Reads tensors in parallel into main memory, some at a time, and moves them onto a device. So
-/// main memory holds one batch besides what is on the device.
+/// main memory holds one batch.
 ///
-/// A batch has as many tensors as come to `batch_bytes` in memory, or one that is larger.
+/// A batch has tensors that take up to `batch_bytes` in memory, or one that is larger.
 ///
 /// # Errors
 ///
-/// The errors of [`Framework::read_tensors`].
+/// As for [`Framework::read_tensors`].
 pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
@@ -131,12 +131,12 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
     Ok(loaded)
 }
 
-/// Reads tensors in parallel into main memory, all of them, and moves them onto a device. This is
-/// the default of [`Framework::read_tensors`].
+/// Reads all tensors in parallel into main memory, and moves them onto a device. This is the
+/// default of [`Framework::read_tensors`].
 ///
 /// # Errors
 ///
-/// The errors of [`Framework::read_tensors`].
+/// As for [`Framework::read_tensors`].
 pub(super) fn read_into_host<F: Framework + ?Sized, S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
@@ -154,8 +154,8 @@ pub(super) fn read_into_host<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// # Errors
 ///
-/// The errors of [`Framework::source`] and of [`crate::save()`]; each names the file, and the
-/// tensor if it is about one. After an error the file at `path` is unchanged, except for
+/// As for [`Framework::source`] and [`crate::save()`]; each error names the file, and the tensor if
+/// it is about one. After an error the file at `path` is unchanged, except for
 /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,
@@ -170,12 +170,12 @@ where
     crate::file::save::save(path, sources, options)
 }
 
-/// Saves tensors of a framework to a directory as a checkpoint of one or more files, see
+/// Saves tensors of a framework to a directory as a checkpoint in one or more files, see
 /// [`crate::save_sharded`].
 ///
 /// # Errors
 ///
-/// The errors of [`Framework::source`] and of [`crate::save_sharded`].
+/// As for [`Framework::source`] and [`crate::save_sharded`].
 pub fn save_sharded<'a, F: Framework>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
@@ -189,15 +189,15 @@ where
     checkpoint::save_sharded(directory, sources, options)
 }
 
-/// The options of a file that the caller synchronises soon after the save, together with other
-/// files. The save does not wait for the disk, but the disk begins meanwhile.
+/// Returns the options for a file that the caller synchronises soon after the save, together with
+/// other files. The save does not wait for the disk, but the disk begins at the same time.
 #[must_use]
 #[doc(hidden)]
 pub fn synced_later(options: SaveOptions) -> SaveOptions {
     SaveOptions { durable: false, synced_later: true, ..options }
 }
 
-/// The sources that the tensors are written from.
+/// Returns the sources that the tensors are written from.
 fn sources<'a, F: Framework>(
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
 ) -> Result<Vec<(impl AsRef<str>, impl TensorSource + 'a)>>

@@ -1,21 +1,21 @@
-//! What an adapter of a tensor library needs. Programs that only load and save need none of it.
+//! Tools for adapters of a tensor library. Programs that only load and save need none of them.
 //!
-//! An adapter implements [`Framework`]: which dtypes its library holds, how a loaded tensor becomes
-//! one of the library, and the reverse. [`load`], [`save`] and [`save_sharded`] then work for it,
-//! with all that the lower parts do: conversion, widening, errors, quantised weights.
+//! An adapter implements [`Framework`]: the dtypes that its library holds, and conversions between
+//! a loaded tensor and a tensor of the library. [`load`], [`save`] and [`save_sharded`] then work
+//! for it, with all features of the lower modules: conversion, widening, errors, quantised weights.
 //!
-//! This part knows no library by name.
+//! This module knows no library by name.
 //!
 //! Begin with the example of [`Framework`].
 //!
 //! | for | there are |
 //! |---|---|
-//! | adapters that read by themselves | [`read_in_batches`], [`in_parallel`] |
+//! | adapters that read in their own way | [`read_in_batches`], [`in_parallel`] |
 //! | memory of a device | [`read_staged`] |
 //! | batches of a training | [`Samples`] |
 //! | tools | [`OtherFormat`], [`default_threads`] |
 //!
-//! What has no page here is shared by the packages of this repository alone.
+//! Items without a page here are shared by the packages of this repository alone.
 
 #[cfg(feature = "std")]
 mod expanded;
@@ -146,18 +146,18 @@ pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;
 
-    /// A tensor whose dtype and number of dimensions, from 0 on, are known only at run time. A
-    /// library that has only matrices needs another type beside them. The elements come and go
-    /// in C order. A tensor that has several names in a file is cloned for each.
+    /// A tensor with a dtype and a number of dimensions, from 0 on, that are known only at run
+    /// time. A library that has only matrices needs an additional type. The elements come and go in
+    /// C order. A tensor that has several names in a file is cloned for each.
     type Tensor: Clone;
 
     /// The device that tensors are loaded to; `()` if there is only main memory.
     type Device;
 
-    /// How this framework holds elements of `dtype`. This is the adapter's dtype table.
+    /// Returns how this framework holds elements of `dtype`. This is the adapter's dtype table.
     fn support(dtype: Dtype) -> Support;
 
-    /// Makes a tensor from a buffer whose dtype the framework holds exactly. The elements are
+    /// Makes a tensor from a buffer with a dtype that the framework holds exactly. The elements are
     /// moved, not copied, if the device is main memory.
     ///
     /// Users call [`from_buf`](Framework::from_buf) instead, which widens a dtype that the
@@ -198,7 +198,7 @@ pub trait Framework {
     ///
     /// # Errors
     ///
-    /// The errors of [`from_buf`](Framework::from_buf), and [`ErrorKind::InvalidBool`].
+    /// As for [`from_buf`](Framework::from_buf); [`ErrorKind::InvalidBool`].
     fn from_view(
         view: &TensorView<'_>,
         device: &Self::Device,
@@ -208,17 +208,17 @@ pub trait Framework {
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
 
-    /// Reads tensors onto a device, in parallel, and returns them in the order
-    /// given. [`load`] does this with all tensors.
+    /// Reads tensors onto a device, in parallel, and returns them in the order given. [`load`] does
+    /// this with all tensors.
     ///
-    /// By default all of them go through main memory at once. A framework
-    /// whose devices have separate memory uses [`read_in_batches`], or [`read_staged`] if a
-    /// device copies while others read. Then the tensors are not all held twice.
+    /// By default all of them go through main memory at once. A framework for devices with separate
+    /// memory uses [`read_in_batches`], or [`read_staged`] if a device copies while others read.
+    /// Then the tensors are not all held twice.
     ///
     /// # Errors
     ///
-    /// The errors of [`read_tensors`](crate::load::read_tensors) and of
-    /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are
+    /// As for [`read_tensors`](crate::load::read_tensors) and
+    /// [`from_exact`](Framework::from_exact); each error names the file and the tensor. Dtypes are
     /// checked before a byte of data is read.
     #[cfg(feature = "std")]
     fn read_tensors<S: ReadAt>(
@@ -264,7 +264,6 @@ impl Error {
 }
 
 impl DtypeTable {
-    /// The dtype table of the framework `F`.
     pub(crate) fn of<F: Framework + ?Sized>() -> Self {
         Self { framework: F::NAME, support: F::support }
     }

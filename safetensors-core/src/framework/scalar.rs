@@ -1,11 +1,11 @@
-//! [`RecordScalar`]: a number beside the tensors of a record, as the metadata has it.
+//! [`RecordScalar`]: a number in a record that is not a tensor, as the metadata has it.
 
 use std::string::{String, ToString};
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number or a boolean that a training has beside its tensors. Its JSON, which the entry
+/// A number or a boolean of a training that is not a tensor. Its JSON, which the entry
 /// [`SCALARS_KEY`](crate::framework::SCALARS_KEY) has by name, keeps the type and all bits.
 ///
 /// ```
@@ -32,7 +32,7 @@ pub enum RecordScalar {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Float {
-    /// For people. The bits are what is read back.
+    /// For people. The bits are read back.
     value: String,
     bits: String,
 }

@@ -1,11 +1,11 @@
-//! What is computed over a whole checkpoint, and what changes one.
+//! Computations over a checkpoint, and changes to it.
 //!
 //! Each module takes a `Checkpoint` and gives another view of it, a report, or changed files. A
 //! view is computed when it is read, tensor by tensor, so that nothing needs a second copy in
-//! memory. The modules do not know each other, but for `edit` and `rewrite`, which use what the
-//! others say.
+//! memory. The modules do not know each other, except `edit` and `rewrite`, which use the results
+//! of the others.
 //!
-//! This part knows no library of tensors.
+//! This module knows no framework.
 //!
 //! Begin with `rewrite/mod.rs`: most operations are a rewrite.
 //!
@@ -14,7 +14,7 @@
 //! | `quantized` | quantised weights as numbers, and numbers as quantised weights |
 //! | `lora` | adapters that are merged into the weights |
 //! | `optimizer` | the state of PyTorch's optimizers by the names of parameters |
-//! | `digest`, `audit` | data that has changed; what is odd about a checkpoint |
+//! | `digest`, `audit` | data that has changed; oddities of a checkpoint |
 //! | `rewrite` | merge, select, rename, convert, divide: a checkpoint from others |
 //! | `edit` | the metadata, names and tensors of a file, changed in place |
 

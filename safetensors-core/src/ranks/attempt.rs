@@ -1,18 +1,18 @@
-//! [`Attempt`]: the parts of all ranks, until they are complete and take their places.
+//! [`Attempt`]: the parts of all ranks, until they are complete and put in place.
 //!
-//! The state of an attempt is a hidden directory beside the checkpoint's files:
+//! The state of an attempt is a hidden directory next to the checkpoint's files:
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
-//! | `attempt.json` | by which plan and options its ranks save, and which attempt is later |
-//! | a file of tensors | what a rank has saved |
-//! | `rank-00002.done` | that all files of the rank are there, and have reached the disk |
+//! | `attempt.json` | the plan and options of its ranks, and its place in the order of attempts |
+//! | a file of tensors | the parts of a rank |
+//! | `rank-00002.done` | marks that all files of the rank are there, and have reached the disk |
 //!
 //! All of it changes only under the lock of the checkpoint's directory. So exactly one rank finds
 //! that no mark is missing, and it puts everything in place before it releases the lock: the files
 //! get second names (hard links) in the hidden directory of a [`LocalDirectory`], and from there
-//! replace the old checkpoint as those of any save do ([`StagedShards`]). If that rank is killed, the
-//! parts are still complete, and any rank that saves again tries anew.
+//! replace the old checkpoint as in any save ([`StagedShards`]). If that rank is killed, the parts
+//! are still complete, and any rank that saves again tries again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -41,17 +41,17 @@ const MANIFEST: &str = "attempt.json";
 /// The most bytes of `attempt.json`.
 const MOST: u64 = 1 << 20;
 
-/// What `attempt.json` says.
+/// The content of `attempt.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
-    /// Greater than that of each attempt that began before and was not complete then.
+    /// Greater than in each attempt that began before and was not complete then.
     sequence: u64,
-    /// The digest of what all ranks have in common.
+    /// The digest of the plan and options that all ranks share.
     digest: String,
 }
 
-/// What [`RankSaver::save`](super::RankSaver::save) has done.
+/// The result of [`RankSaver::save`](super::RankSaver::save).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RankSaved {
     /// The rank's parts are saved. The checkpoint appears when the other ranks have saved theirs.
@@ -59,7 +59,7 @@ pub enum RankSaved {
         /// The number of ranks that have not saved yet.
         missing: usize,
     },
-    /// This rank was the last one, and the checkpoint is in its place.
+    /// This rank was the last one, and the checkpoint is in place.
     Complete(SavedShards),
 }
 
@@ -79,7 +79,6 @@ pub(super) struct Attempt<'f> {
     options: &'f ShardOptions,
     /// The index of the checkpoint.
     index: PathBuf,
-    /// The directory of the attempt.
     path: PathBuf,
     /// Removed at the end if they are still empty.
     made: NewDirectories,
@@ -101,7 +100,7 @@ impl<'f> Attempt<'f> {
         let attempt = Self { directory, name, files, options, index, path, made };
         let _lock = attempt.lock()?;
         if attempt.is_published()? {
-            // What is left if the last rank was killed just before its end.
+            // A leftover, if the last rank was killed just before its end.
             let _ = attempt.remove(&attempt.path);
             return Err(attempt.complete());
         }
@@ -142,7 +141,7 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// A directory in which a rank writes its files. It is inside that of the attempt.
+    /// Makes a directory in which a rank writes its files, inside the attempt's.
     pub(super) fn begin(&self, rank: usize) -> Result<TempDirectory> {
         let made = failpoint::hit("create")
             .and_then(|()| TempDirectory::create(&self.path.join(format!("rank-{rank:05}"))));
@@ -150,7 +149,7 @@ impl<'f> Attempt<'f> {
     }
 
     /// Adds the files of a rank, which are all written, to the attempt. If that was the last rank,
-    /// all files take their places.
+    /// all files are put in place.
     pub(super) fn finish(self, rank: usize, temp: TempDirectory) -> Result<RankSaved> {
         let lock = self.lock()?;
         self.check_current()?;
@@ -165,8 +164,8 @@ impl<'f> Attempt<'f> {
         Ok(RankSaved::Complete(self.files.saved()))
     }
 
-    /// Moves the files of a rank into the attempt. While its mark is missing, they may be some of
-    /// an earlier turn and some of this one, and no process uses them.
+    /// Moves the files of a rank into the attempt. While its mark is missing, some may be from an
+    /// earlier turn and some from this one, and no process uses them.
     fn add(&self, rank: usize, temp: &TempDirectory) -> std::io::Result<()> {
         let mark = self.mark(rank);
         unless_missing(fs::remove_file(&mark))?;
@@ -187,13 +186,13 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// The number of ranks without a mark. The directory is listed once, because a shared file
-    /// system takes long to look for each of a thousand marks.
+    /// Returns the number of ranks without a mark. The directory is listed once, because a shared
+    /// file system takes long to look for each of a thousand marks.
     fn missing(&self) -> std::io::Result<usize> {
         Ok(self.files.plan.world_size().saturating_sub(marks(&self.path)?.len()))
     }
 
-    /// Puts all files in their places, with the index, and removes this attempt and those that
+    /// Puts all files in place, with the index, and removes this attempt and the attempts that
     /// began before it.
     fn publish(&self, lock: &DirectoryLock) -> Result<()> {
         for file in &self.files.files {
@@ -227,8 +226,8 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// Removes an attempt. A rank may still be writing to it, so it disappears at once, and what is
-    /// in it afterwards. Windows renames no directory in which a file is open. There what is in it
+    /// Removes an attempt. A rank may still be writing to it, so it disappears at once, and its
+    /// content afterwards. Windows renames no directory in which a file is open. There the content
     /// goes one by one. If that fails, the next save removes it.
     fn remove(&self, attempt: &Path) -> std::io::Result<()> {
         if !attempt.exists() {
@@ -258,7 +257,7 @@ impl<'f> Attempt<'f> {
         fs::rename(from, to)
     }
 
-    /// Compares the header of a file with what its rank should have saved.
+    /// Compares the header of a file with the plan of its rank.
     fn check_file(&self, file: &super::files::RankFile) -> Result<()> {
         let path = self.path.join(&file.name);
         let found = open(&path)?;
@@ -276,9 +275,9 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// The other attempts to save this checkpoint, with what describes them; `None` if the rank
-    /// that began one was killed at once. One that cannot be read, such as that of another user, is
-    /// left out, and so stays. So does one whose number is so large that none can follow it.
+    /// Returns the other attempts to save this checkpoint, with their manifests; `None` if the rank
+    /// that began one was killed at once. An unreadable attempt, such as one by another user, is
+    /// skipped, and so stays. So does one with a number so large that none can follow it.
     fn others(&self) -> Result<Vec<(PathBuf, Option<Manifest>)>> {
         let failed = |error| Error::io(error, self.directory);
         let mut others = Vec::new();
@@ -296,7 +295,7 @@ impl<'f> Attempt<'f> {
         Ok(others)
     }
 
-    /// Whether the directory's index is that of this attempt, or its one file.
+    /// Returns `true` if the directory's index, or its one file, comes from this attempt.
     fn is_published(&self) -> Result<bool> {
         let of_index = Index::read(&LocalStore, &self.index, &Limits::default());
         if self.is_own(of_index.map(|index| index.metadata))? {
@@ -309,13 +308,13 @@ impl<'f> Attempt<'f> {
         self.is_own(open(&path).map(|file| file.metadata().clone()))
     }
 
-    /// Whether the metadata of an index or a file is that of this attempt.
+    /// Returns `true` if the metadata of an index or a file comes from this attempt.
     fn is_own(&self, metadata: Result<Metadata>) -> Result<bool> {
         match metadata {
             Ok(metadata) => Ok(metadata.get(ATTEMPT_KEY).is_some_and(|name| name == self.name)),
             Err(error) => match error.kind() {
                 ErrorKind::Io(io) if io.kind() != std::io::ErrorKind::NotFound => Err(error),
-                // What is malformed was not saved by this attempt.
+                // A malformed file was not saved by this attempt.
                 _ => Ok(false),
             },
         }
@@ -331,8 +330,8 @@ impl<'f> Attempt<'f> {
         }
     }
 
-    /// Replaces an error by its cause, if that is that this directory of the attempt is gone. The
-    /// attempt itself may be there again, because other ranks have begun it anew.
+    /// Replaces an error by its cause, if this directory of the attempt is gone. The attempt itself
+    /// may be there again, because other ranks have begun it again.
     pub(super) fn explain(&self, error: Error, needed: &Path) -> Error {
         match needed.try_exists() {
             Ok(false) => self.check_current().err().unwrap_or_else(|| self.superseded()),
@@ -350,7 +349,7 @@ impl<'f> Attempt<'f> {
         Error::from(RankProblem::AttemptSuperseded { attempt }).in_path(self.directory)
     }
 
-    /// The error without the names of hidden files, which are of no use to the caller.
+    /// Removes the names of hidden files from an error, because the caller cannot use them.
     fn of_directory(&self, error: Error) -> Error {
         let hidden = self.path.join(MANIFEST);
         error.moved(&hidden, self.directory).in_path(self.directory)
@@ -360,7 +359,7 @@ impl<'f> Attempt<'f> {
         DirectoryLock::wait_for(self.directory).map_err(|error| Error::io(error, self.directory))
     }
 
-    /// The mark that all files of a rank are there.
+    /// Returns the path of the mark that all files of a rank are there.
     fn mark(&self, rank: usize) -> PathBuf {
         self.path.join(format!("rank-{rank:05}.done"))
     }
@@ -370,7 +369,7 @@ impl<'f> Attempt<'f> {
     }
 }
 
-/// The marks of the ranks that have saved.
+/// Returns the marks of the ranks that have saved.
 fn marks(attempt: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(attempt)? {
@@ -380,7 +379,7 @@ fn marks(attempt: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// What describes an attempt; `None` if there is nothing.
+/// Reads the manifest of an attempt; `None` if there is none.
 fn read_manifest(attempt: &Path) -> Result<Option<Manifest>> {
     let Some(json) = beside::read(attempt, MANIFEST, MOST)? else { return Ok(None) };
     let manifest = serde_json::from_slice(&json);

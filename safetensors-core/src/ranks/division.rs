@@ -1,4 +1,4 @@
-//! [`Division`]: how one tensor is divided among ranks.
+//! [`Division`]: how a tensor is divided among ranks.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,14 +9,14 @@ use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::slice::{Index, RankPart, Selection, TensorPart};
 use crate::format::tensor::shape::byte_len;
 
-/// How one tensor is divided among ranks.
+/// How a tensor is divided among ranks.
 ///
-/// The text of a division is what the command and the JSON of a plan have:
+/// The command and the JSON of a plan have a division as text:
 ///
 /// | text | each rank holds |
 /// |---|---|
-/// | `replicate` | the whole tensor |
-/// | `split:0` | one of as many equal parts of dimension 0 as there are ranks |
+/// | `replicate` | the entire tensor |
+/// | `split:0` | one of several equal parts of dimension 0, one for each rank |
 /// | `uneven:0` | the same, but the last parts may be shorter or empty |
 /// | `shared:0:8` | one of 8 equal parts of dimension 0, which several ranks in a row share |
 /// | `offsets:0:0,4,6,8` | the positions from 0 to 4, from 4 to 6, or from 6 to 8 of dimension 0 |
@@ -33,7 +33,7 @@ use crate::format::tensor::shape::byte_len;
 pub enum Division {
     /// Each rank holds the whole tensor.
     Replicate,
-    /// Each rank holds one of as many equal parts of a dimension as there are ranks.
+    /// A dimension is cut into equal parts, one for each rank.
     Split {
         /// The dimension that is cut.
         dim: usize,
@@ -62,7 +62,7 @@ pub enum Division {
 }
 
 impl Division {
-    /// The part of a tensor of this shape that a rank holds.
+    /// Returns the part of a tensor of this shape that a rank holds.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Division {
         Ok(part)
     }
 
-    /// The dimension that is cut; `None` if none is.
+    /// Returns the dimension that is cut; `None` if none is.
     pub fn dim(&self) -> Option<usize> {
         match *self {
             Self::Replicate => None,
@@ -105,7 +105,7 @@ impl Division {
         }
     }
 
-    /// The number of different parts.
+    /// Returns the number of different parts.
     pub(super) fn parts(&self, world_size: usize) -> usize {
         match *self {
             Self::Replicate => 1,
@@ -114,7 +114,8 @@ impl Division {
         }
     }
 
-    /// The number of the part that a rank holds, and whether it is the first rank that does.
+    /// Returns the number of the part that a rank holds, and whether it is the first rank that
+    /// does.
     pub(super) fn held(&self, rank: usize, world_size: usize) -> (usize, bool) {
         let holders = (world_size / self.parts(world_size).max(1)).max(1);
         (rank / holders, rank.is_multiple_of(holders))
@@ -126,15 +127,15 @@ impl Division {
         if let Self::Offsets { dim, offsets } = self {
             check_offsets(shape, *dim, offsets, world_size, 0..world_size)?;
         }
-        // Of equal parts, the second and the last tell about all.
+        // Of equal parts, checking the second and the last is enough.
         let ranks = self.like_ranks(shape, world_size).into_iter();
         let ranks = ranks.flat_map(|ranks| [ranks.start, ranks.start + 1, ranks.end - 1]);
         let check = |rank| self.check_part(dtype, shape, rank, world_size);
         ranks.filter(|&rank| rank < world_size).try_for_each(check)
     }
 
-    /// Ranks in a row whose parts have the same shape. None of these ranges is empty, and together
-    /// they are all ranks, in order.
+    /// Returns ranges of ranks in a row that have parts of equal shape. None of these ranges is
+    /// empty, and together they are all ranks, in order.
     pub(super) fn like_ranks(&self, shape: &[usize], world_size: usize) -> Vec<Range<usize>> {
         match self {
             Self::Replicate | Self::Split { .. } | Self::Shared { .. } => {
@@ -152,7 +153,7 @@ impl Division {
         }
     }
 
-    /// The number of bytes of a rank's part.
+    /// Returns the number of bytes of a rank's part.
     pub(super) fn byte_len(
         &self,
         dtype: Dtype,
@@ -181,12 +182,12 @@ impl Division {
     }
 }
 
-/// The number of ranks that hold each of this many parts.
+/// Returns the number of ranks that hold each of this many parts.
 fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKind> {
     if parts > 0 && world_size.is_multiple_of(parts) {
         Ok(world_size / parts)
     } else {
-        // The ranks are what does not divide, among the parts.
+        // The ranks do not divide evenly among the parts.
         Err(ErrorKind::UnevenParts { dim, len: world_size, world_size: parts })
     }
 }
@@ -295,7 +296,7 @@ mod tests {
         }
     }
 
-    /// The different parts of a tensor are the whole of it, without gap and overlap.
+    /// The parts of a tensor make up all of it, without gap and overlap.
     #[test]
     fn parts_make_up_the_tensor() {
         for (text, len, world_size) in [

@@ -36,21 +36,21 @@ pub(super) struct RankFile {
     pub(super) tensors: Vec<usize>,
 }
 
-/// What is written for one tensor of a plan.
+/// A tensor of a plan, as it is written.
 pub(super) struct SavedPart<'p> {
     pub(super) tensor: &'p RankTensor,
     /// The name in the file.
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     record: Option<PartRecord>,
-    /// Where the part begins in each dimension of the tensor.
+    /// The start of the part in each dimension of the tensor.
     offsets: Vec<usize>,
 }
 
 impl RankPlan {
-    /// Checks that what ranks [save](super::RankSaver::save) by this plan can be opened: that the
-    /// index is not larger than the default [`Limits`](crate::Limits) allow. Saving checks this,
-    /// too, before a byte is written.
+    /// Checks that the files that ranks [save](super::RankSaver::save) by this plan can be opened:
+    /// that the index is not larger than the default [`Limits`](crate::Limits) allow. Saving checks
+    /// this, too, before a byte is written.
     ///
     /// # Errors
     ///
@@ -113,17 +113,15 @@ impl<'p> RankFiles<'p> {
         Ok(Self { plan, files, total_size, each, metadata, is_dcp: options.dcp })
     }
 
-    /// The files of one rank.
     pub(super) fn of_rank(&self, rank: usize) -> impl Iterator<Item = &RankFile> {
         self.files.iter().filter(move |file| file.rank == rank)
     }
 
-    /// The names of all files.
     pub(super) fn names(&self) -> Vec<String> {
         self.files.iter().map(|file| file.name.clone()).collect()
     }
 
-    /// What a complete save has written.
+    /// Returns the result of a complete save.
     pub(super) fn saved(&self) -> SavedShards {
         SavedShards { files: self.names(), total_size: self.total_size }
     }
@@ -144,12 +142,12 @@ impl<'p> RankFiles<'p> {
         check_directory(directory, options.pattern(), &names, &self.each)
     }
 
-    /// The number of bytes of the tensors in a file.
+    /// Returns the number of bytes of the tensors in a file.
     pub(super) fn data_len(&self, file: &RankFile) -> Result<u64> {
         file.tensors.iter().map(|&position| self.plan.tensors[position].byte_len(file.rank)).sum()
     }
 
-    /// What is written to a file.
+    /// Returns the parts that are written to a file.
     pub(super) fn parts(&self, file: &RankFile) -> Result<Vec<SavedPart<'p>>> {
         let part = |&position: &usize| {
             let tensor = &self.plan.tensors[position];
@@ -171,8 +169,8 @@ impl<'p> RankFiles<'p> {
         file.tensors.iter().map(part).collect()
     }
 
-    /// How a file is saved: with the record of its parts. Where there is no index, the file has what
-    /// an index says.
+    /// Returns the options to save a file: with the record of its parts. Without an index, the file
+    /// has the index's metadata.
     pub(super) fn options(&self, parts: &[SavedPart<'_>], attempt: &str) -> SaveOptions {
         let mut options = self.each.clone();
         let records = parts.iter().filter_map(|part| Some((&part.name, part.record.as_ref()?)));
@@ -191,7 +189,6 @@ impl<'p> RankFiles<'p> {
         options
     }
 
-    /// The index of all files.
     pub(super) fn index(&self, attempt: &str) -> Result<Index> {
         let mut index = Index { total_size: Some(self.total_size), ..Index::default() };
         index.metadata = self.metadata.clone();
@@ -214,7 +211,7 @@ impl<'p> RankFiles<'p> {
         }
     }
 
-    /// A digest of everything that the ranks must have in common.
+    /// Returns a digest of everything that the ranks must have in common.
     pub(super) fn digest(&self) -> Digest {
         let mut text = self.plan.to_json();
         for file in &self.files {
@@ -228,7 +225,7 @@ impl<'p> RankFiles<'p> {
     }
 }
 
-/// The name that PyTorch's distributed checkpoints give a file of a rank.
+/// Returns the name that PyTorch's distributed checkpoints give a file of a rank.
 fn dcp_name(rank: usize, number: usize, count: usize) -> String {
     format!("shard-{:05}-model-{:05}-of-{count:05}.safetensors", rank + 1, number + 1)
 }
@@ -247,7 +244,7 @@ fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
     Ok(())
 }
 
-/// The tensors that a rank gives to be saved, by the positions of the plan.
+/// Returns the tensors that a rank gives to be saved, by the positions of the plan.
 pub(super) fn given<N: AsRef<str>, T>(
     plan: &RankPlan,
     tensors: impl IntoIterator<Item = (N, T)>,
@@ -265,8 +262,8 @@ pub(super) fn given<N: AsRef<str>, T>(
     (given, extra)
 }
 
-/// The name under which a rank's part of a tensor is saved, and its record. A tensor of one part is
-/// saved under its own name, and needs no record.
+/// Returns the name under which a rank's part of a tensor is saved, and its record. A tensor in one
+/// part is saved under its own name, and needs no record.
 fn saved_as(
     tensor: &RankTensor,
     rank: usize,

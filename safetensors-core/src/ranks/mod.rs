@@ -1,23 +1,22 @@
-//! Ranks: the processes of a job, each of which holds a part of a model.
+//! Ranks: the processes of a job. Each holds a part of a model.
 //!
-//! A plan says which part of each tensor each rank holds. A rank reads its parts and nothing else,
-//! and saves them next to those of the others; whichever comes last makes them one checkpoint. No
-//! rank talks to another: each needs its number, the number of ranks, and files that all can reach.
+//! A plan assigns each rank a part of each tensor. A rank reads its parts and nothing else, and
+//! saves them next to the parts of the others; the last one makes them one checkpoint. No rank
+//! talks to another: each needs its number, the number of ranks, and files that all can reach.
 //!
-//! This part knows no launcher's library, no MPI and no collective operation.
+//! This module knows no launcher's library, no MPI and no collective operation.
 //!
-//! Begin with `rules.rs` and `plan.rs`. `division.rs` cuts one tensor; `attempt.rs` is how a save
-//! becomes complete.
+//! Begin with `rules.rs` and `plan.rs`. `division.rs` cuts a tensor; `attempt.rs` completes a save.
 //!
 //! | to | use |
 //! |---|---|
-//! | know which process this is | [`Rank::from_env`] |
-//! | say which tensors are split, and which replicated | [`RankRules`] |
-//! | know what each rank holds, and how many bytes that is | [`RankPlan`] |
+//! | know the rank of this process | [`Rank::from_env`] |
+//! | set which tensors are split, and which replicated | [`RankRules`] |
+//! | know the parts of each rank, and their bytes | [`RankPlan`] |
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
 //! | save them so that PyTorch reads them | [`ShardOptions::dcp`](crate::ShardOptions::dcp) |
-//! | read what ranks have saved as whole tensors | [`Checkpoint::open`](crate::Checkpoint::open) |
+//! | read saved parts as joined tensors | [`Checkpoint::open`](crate::Checkpoint::open) |
 
 mod attempt;
 mod division;

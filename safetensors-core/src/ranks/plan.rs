@@ -1,4 +1,4 @@
-//! [`RankPlan`]: which part of each tensor each rank holds.
+//! [`RankPlan`]: the part of each tensor that each rank holds.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,7 +11,7 @@ use crate::format::error::{Error, ErrorKind, Mismatch, RankProblem, Result};
 use crate::format::slice::TensorPart;
 use crate::format::tensor::shape;
 
-/// Which part of each tensor of a model each rank holds.
+/// The part of each tensor of a model that each rank holds.
 ///
 /// [`RankRules::plan`](super::RankRules::plan) makes a plan, and every rank makes the same one. It
 /// can be saved as JSON ([`to_json`](RankPlan::to_json)), so that a later job divides the model in
@@ -61,27 +61,28 @@ impl RankTensor {
         Self { name, dtype, shape, division, world_size: 1 }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The type of the elements in the file.
+    /// Returns the type of the elements in the file.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// The shape of the whole tensor.
+    /// Returns the shape of the whole tensor.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How it is divided.
+    /// Returns how it is divided.
     pub fn division(&self) -> &Division {
         &self.division
     }
 
-    /// The part that a rank holds, to be read by [`Checkpoint::read_parts`] or by an adapter.
+    /// Returns the part that a rank holds, to be read by [`Checkpoint::read_parts`] or by an
+    /// adapter.
     ///
     /// # Errors
     ///
@@ -93,7 +94,7 @@ impl RankTensor {
         part.map_err(|error| error.in_tensor(&self.name))
     }
 
-    /// The number of bytes, in the file, of the part that a rank holds.
+    /// Returns the number of bytes, in the file, of the part that a rank holds.
     ///
     /// # Errors
     ///
@@ -103,9 +104,9 @@ impl RankTensor {
         len.map_err(|error| error.in_tensor(&self.name))
     }
 
-    /// The number of bytes, in the file, of the part that each rank holds: for ranks in a row that
-    /// hold the same number, these ranks and the number. That is one item if the parts are equal,
-    /// however many ranks there are.
+    /// Returns the number of bytes, in the file, of the part that each rank holds: ranges of ranks
+    /// in a row with equal numbers, each with its number. That is one item if the parts are equal,
+    /// for any number of ranks.
     ///
     /// # Errors
     ///
@@ -117,12 +118,11 @@ impl RankTensor {
     }
 }
 
-/// The most parts of a plan: its tensors times its ranks. What goes through all parts takes minutes
-/// at most.
+/// The most parts of a plan: its tensors times its ranks. Work on all parts takes minutes at most.
 const MOST_PARTS: usize = 1_000_000_000;
 
 impl RankPlan {
-    /// A plan of these tensors, which are checked.
+    /// Makes a plan of these tensors, which are checked.
     pub(super) fn new(world_size: usize, mut tensors: Vec<RankTensor>) -> Result<Self> {
         check_world_size(world_size)?;
         let limit = MOST_PARTS;
@@ -152,17 +152,17 @@ impl RankPlan {
         Ok(Self { world_size, tensors })
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
 
-    /// The tensors, in the order of the checkpoint that the plan was made for.
+    /// Returns the tensors, in the order of the checkpoint that the plan was made for.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &RankTensor> + Clone {
         self.tensors.iter()
     }
 
-    /// The number of bytes, in the files, of all parts that a rank holds.
+    /// Returns the number of bytes, in the files, of all parts that a rank holds.
     ///
     /// # Errors
     ///
@@ -172,8 +172,8 @@ impl RankPlan {
         self.tensors.iter().map(|tensor| tensor.byte_len(rank)).sum()
     }
 
-    /// The number of bytes, in the files, of all parts that each rank holds: [`byte_len`] of every
-    /// rank, in far less time.
+    /// Returns the number of bytes, in the files, of all parts that each rank holds: [`byte_len`]
+    /// of every rank, in far less time.
     ///
     /// # Errors
     ///
@@ -185,10 +185,10 @@ impl RankPlan {
         self.byte_lens_of(|_| true)
     }
 
-    /// [`byte_lens`](RankPlan::byte_lens) of some of the tensors.
+    /// Returns [`byte_lens`](RankPlan::byte_lens) of some of the tensors.
     fn byte_lens_of(&self, counts: impl Fn(&RankTensor) -> bool) -> Result<Vec<u64>> {
-        // What each rank holds more than the one before it, then what it holds. A difference may be
-        // negative; it wraps around, and the sums are right.
+        // The bytes of each rank minus the bytes of the previous one, and then their sums. A
+        // difference may be negative; it wraps around, and the sums are right.
         let mut lens = vec![0_u64; self.world_size];
         for tensor in self.tensors.iter().filter(|tensor| counts(tensor)) {
             for (ranks, len) in tensor.byte_lens()? {
@@ -206,7 +206,7 @@ impl RankPlan {
         Ok(lens)
     }
 
-    /// The number of bytes of all whole tensors.
+    /// Returns the number of bytes of all tensors, undivided.
     pub fn total_size(&self) -> u64 {
         // The lengths were computed before, and their sum fits.
         let len = |tensor: &RankTensor| shape::byte_len(tensor.dtype, &tensor.shape).unwrap_or(0);
@@ -255,7 +255,7 @@ impl RankPlan {
         }
     }
 
-    /// For each tensor, the rank that saves it if it is replicated: the one with the fewest bytes
+    /// Returns, for each replicated tensor, the rank that saves it: the one with the fewest bytes
     /// so far, so that the files of all ranks are about as long.
     pub(super) fn savers(&self) -> Vec<Option<usize>> {
         let is_replicated = |tensor: &RankTensor| tensor.division.dim().is_none();

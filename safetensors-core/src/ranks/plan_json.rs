@@ -12,7 +12,6 @@ use crate::format::header::Limits;
 /// The version of the form below.
 const VERSION: u32 = 1;
 
-/// The form of the text.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
@@ -31,9 +30,9 @@ struct TensorForm {
 }
 
 impl RankPlan {
-    /// The plan as JSON: `version`, `world_size`, and the list `tensors`. Each tensor has its
-    /// `name`, its `dtype`, the `shape` of the whole, and its `division` as the text of a
-    /// [`Division`]. The same plan gives the same text.
+    /// Returns the plan as JSON: `version`, `world_size`, and the list `tensors`. Each tensor has
+    /// its `name`, its `dtype`, its full `shape`, and its `division` as the text of a [`Division`].
+    /// Equal plans give equal texts.
     ///
     /// ```
     /// use safetensors_core::Dtype;
@@ -62,9 +61,9 @@ impl RankPlan {
     }
 }
 
-/// Parses the JSON of a plan. The text is not trusted: unknown and duplicate fields and names
-/// are refused, and so is more than [`Limits`] allow for the bytes and entries of an index. No
-/// part may lie outside its tensor.
+/// Parses the JSON of a plan. The text is not trusted: unknown and duplicate fields and names are
+/// refused, and so is more than [`Limits`] allow for the bytes and entries of an index. No part may
+/// extend outside its tensor.
 impl FromStr for RankPlan {
     type Err = Error;
 

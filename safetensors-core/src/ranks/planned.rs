@@ -1,4 +1,4 @@
-//! [`PlannedRank`]: what one rank writes to its files.
+//! [`PlannedRank`]: the content of a rank's files.
 
 use super::files::{RankFile, RankFiles, SavedPart, given};
 use crate::file::save::SaveOptions;
@@ -6,7 +6,7 @@ use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::parallel::Meter;
 use crate::format::tensor::TensorSource;
 
-/// The files of one rank, and the tensors that go into them.
+/// The files of a rank, and the tensors that go into them.
 pub(super) struct PlannedRank<'f, T> {
     files: &'f RankFiles<'f>,
     /// The tensors of the rank, by the positions of the plan.
@@ -27,7 +27,7 @@ impl<'f, T: TensorSource> PlannedRank<'f, T> {
         Ok(Self { files, given, progress: files.each.progress.for_total(own) })
     }
 
-    /// What is written to a file, and how.
+    /// Returns the parts in a file, and its options.
     pub(super) fn contents(
         &self,
         file: &RankFile,
@@ -38,7 +38,7 @@ impl<'f, T: TensorSource> PlannedRank<'f, T> {
         Ok((parts, SaveOptions { progress: self.progress.clone(), ..options }))
     }
 
-    /// The tensors of a file of this rank, by the names that they have there.
+    /// Returns the tensors of a file of this rank, by the names that they have there.
     pub(super) fn sources<'a>(
         &'a self,
         file: &'a RankFile,
@@ -50,7 +50,7 @@ impl<'f, T: TensorSource> PlannedRank<'f, T> {
     }
 }
 
-/// Compares the tensors that a rank gives with those that it saves.
+/// Compares the tensors that a rank gives with the tensors that it must save.
 fn check<T: TensorSource>(
     files: &RankFiles<'_>,
     rank: usize,

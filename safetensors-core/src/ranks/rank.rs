@@ -1,8 +1,8 @@
-//! [`Rank`]: which of the processes of a job this one is.
+//! [`Rank`]: the number of this process among the processes of a job.
 
 use crate::format::error::{ErrorKind, RankProblem, Result};
 
-/// The most ranks of a job. It bounds what a plan from a stranger can cost.
+/// The most ranks of a job. It bounds the cost of a plan from a stranger.
 pub(super) const MOST_RANKS: usize = 1 << 20;
 
 /// The number of a process among the processes of a job, counted from 0.
@@ -37,7 +37,7 @@ impl Default for Rank {
 }
 
 impl Rank {
-    /// The rank `rank` of `world_size`.
+    /// Makes the rank `rank` of `world_size`.
     ///
     /// # Errors
     ///
@@ -51,12 +51,12 @@ impl Rank {
         Ok(Self { rank, world_size, local_rank: None, local_world_size: None })
     }
 
-    /// Sets the number among the ranks of the same machine, and how many these are.
+    /// Sets the number among the ranks of this machine, and their number.
     ///
     /// # Errors
     ///
-    /// The errors of [`new`](Rank::new), for these two numbers. The ranks of a machine cannot be
-    /// more than the processes of the job either.
+    /// As for [`new`](Rank::new), for these two numbers; [`RankProblem::WorldSize`] if the ranks of
+    /// a machine are more than the processes of the job.
     pub fn local(mut self, local_rank: usize, local_world_size: usize) -> Result<Self> {
         Self::new(local_rank, local_world_size)?;
         if local_world_size > self.world_size {
@@ -69,7 +69,7 @@ impl Rank {
         Ok(self)
     }
 
-    /// A rank whose numbers were checked where they came from.
+    /// Makes a rank from checked numbers.
     pub(super) fn checked(
         (rank, world_size): (usize, usize),
         local_rank: Option<usize>,
@@ -78,23 +78,23 @@ impl Rank {
         Self { rank, world_size, local_rank, local_world_size }
     }
 
-    /// The number of this process, counted from 0.
+    /// Returns the number of this process, counted from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of processes.
+    /// Returns the number of processes.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
 
-    /// The number of this process among the processes of the same machine, if that is known. A
+    /// Returns the number of this process among the processes of its machine, if that is known. A
     /// program takes the device of this number.
     pub fn local_rank(&self) -> Option<usize> {
         self.local_rank
     }
 
-    /// The number of processes on this machine, if that is known.
+    /// Returns the number of processes on this machine, if that is known.
     pub fn local_world_size(&self) -> Option<usize> {
         self.local_world_size
     }

@@ -1,4 +1,4 @@
-//! [`RankPlan::read`]: the parts of one rank, in one go.
+//! [`RankPlan::read`]: reads all parts of a rank.
 
 use super::plan::RankPlan;
 use crate::checkpoint::Checkpoint;
@@ -53,8 +53,8 @@ impl RankPlan {
     /// # Errors
     ///
     /// [`ErrorKind::NoSuchRank`]; [`ErrorKind::Mismatches`] if the checkpoint has other tensors
-    /// than the plan, or tensors of other dtypes or shapes. These are found before data is read.
-    /// The errors of [`Checkpoint::read_parts`].
+    /// than the plan, or tensors with other dtypes or shapes. These are found before data is read.
+    /// Otherwise as for [`Checkpoint::read_parts`].
     pub fn read<S: ReadAt>(
         &self,
         checkpoint: &Checkpoint<S>,
@@ -74,7 +74,8 @@ impl RankPlan {
         Ok(pairs.into_iter().map(|(_, buf)| buf).collect())
     }
 
-    /// The order in which a rank reads: that of the files, beginning at the rank's share of them.
+    /// Returns the order in which a rank reads: the order of the files, beginning at the rank's
+    /// share of them.
     fn order<S>(
         &self,
         checkpoint: &Checkpoint<S>,

@@ -1,4 +1,4 @@
-//! [`RankRules`]: which tensors are split, by their names.
+//! [`RankRules`]: selects the tensors that are split, by their names.
 
 use super::Division;
 use super::plan::{RankPlan, RankTensor};
@@ -7,11 +7,11 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{Error, RankProblem, Result};
 use crate::format::glob::Pattern;
 
-/// Rules that say how the tensors of a model are divided among ranks. The first rule whose pattern
-/// matches the whole name of a tensor counts.
+/// Rules for dividing the tensors of a model among ranks. The first rule with a pattern that
+/// matches the full name of a tensor counts.
 ///
 /// A tensor that no rule matches is an error. Otherwise a misspelt pattern would cost the memory of
-/// a whole tensor on each rank, without anyone noticing.
+/// an entire tensor on each rank, without anyone noticing.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -35,8 +35,8 @@ pub struct RankRules {
 /// The scales of quantised weights.
 const SCALES: &str = "{*_scale,*_scale_inv,{*.,}scale_weight}";
 
-/// Projections whose rows are divided compute a part of their outputs. Those whose columns are
-/// divided compute a summand of all outputs, so their bias is added once, by whoever sums up.
+/// Projections divided by rows compute a part of their outputs. Projections divided by columns
+/// compute a summand of all outputs, so their bias is added once, by the code that adds them up.
 const LLAMA: &[(&str, &str)] = &[
     (SCALES, "replicate"),
     ("*.{q,k,v,gate,up}_proj.{weight,bias}", "split:0"),
@@ -62,28 +62,29 @@ const BERT: &[(&str, &str)] = &[
 ];
 
 impl RankRules {
-    /// No rules yet.
+    /// Makes an empty list of rules.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Rules for the names of Llama's tensors, which Mistral, Qwen, Gemma and Mixtral share: the
-    /// projections into the heads and into the hidden layer are split by rows, those out of them by
-    /// columns, the vocabulary by rows. Norms, routers and the scales of quantised weights are
-    /// replicated. Fused projections (`qkv_proj`, `gate_up_proj`) need separate rules.
+    /// Returns rules for the names of Llama's tensors, which Mistral, Qwen, Gemma and Mixtral
+    /// share: the projections into the heads and into the hidden layer are split by rows, the
+    /// projections out of them by columns, the vocabulary by rows. Norms, routers and the scales of
+    /// quantised weights are replicated. Fused projections (`qkv_proj`, `gate_up_proj`) need
+    /// separate rules.
     pub fn llama() -> Self {
         Self::preset(LLAMA)
     }
 
-    /// Rules for the names of BERT's tensors, which RoBERTa shares: as [`llama`](RankRules::llama),
-    /// but embeddings and the layers at the top are replicated. The vocabulary of BERT seldom
-    /// divides evenly.
+    /// Returns rules for the names of BERT's tensors, which RoBERTa shares: as
+    /// [`llama`](RankRules::llama), but embeddings and the layers at the top are replicated. The
+    /// vocabulary of BERT seldom divides evenly.
     pub fn bert() -> Self {
         Self::preset(BERT)
     }
 
-    /// The preset for a model with tensors of these names; `None` if they are neither like Llama's
-    /// nor like BERT's.
+    /// Returns the preset for a model with tensors of these names; `None` if they are neither like
+    /// Llama's nor like BERT's.
     pub fn for_names<'n>(names: impl IntoIterator<Item = &'n str>) -> Option<Self> {
         names.into_iter().find_map(|name| match name {
             _ if name.contains(".self_attn.q_proj.") || name.contains(".mlp.gate_proj.") => {
@@ -95,7 +96,7 @@ impl RankRules {
     }
 
     fn preset(rules: &[(&str, &str)]) -> Self {
-        // A unit test reads every rule, so none is left out here.
+        // A unit test reads every rule, so none is skipped here.
         let rule = |(pattern, division): &(&str, &str)| {
             Some((pattern.parse().ok()?, division.parse().ok()?))
         };
@@ -106,7 +107,7 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::BadRule`] if the text is no [`Pattern`].
+    /// [`RankProblem::BadRule`] if the text is not a [`Pattern`].
     pub fn rule(mut self, pattern: &str, division: Division) -> Result<Self> {
         let pattern = pattern.parse().map_err(|error| {
             let expected = format!("expected a pattern: {error}");
@@ -138,18 +139,18 @@ impl RankRules {
         self
     }
 
-    /// How the tensor of this name is divided; `None` if no rule matches.
+    /// Returns how the tensor of this name is divided; `None` if no rule matches.
     pub(super) fn division_of(&self, name: &str) -> Option<&Division> {
         let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(name));
         rule.map(|(_, division)| division)
     }
 
-    /// Plans which part of each tensor of a checkpoint each of `world_size` ranks holds. No data is
-    /// read.
+    /// Plans the part of each tensor of a checkpoint that each of `world_size` ranks holds. No data
+    /// is read.
     ///
     /// # Errors
     ///
-    /// The errors of [`plan_tensors`](RankRules::plan_tensors).
+    /// As for [`plan_tensors`](RankRules::plan_tensors).
     pub fn plan<S>(&self, checkpoint: &Checkpoint<S>, world_size: usize) -> Result<RankPlan> {
         let tensors = checkpoint.tensors();
         let tensors =
@@ -157,8 +158,8 @@ impl RankRules {
         self.plan_tensors(tensors, world_size)
     }
 
-    /// [`plan`](RankRules::plan) for tensors that are not in a checkpoint yet, given by name, dtype
-    /// and shape.
+    /// Plans like [`plan`](RankRules::plan), for tensors that are not in a checkpoint yet, given by
+    /// name, dtype and shape.
     ///
     /// ```
     /// use safetensors_core::Dtype;
@@ -175,8 +176,8 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::WorldSize`]. For each tensor, which the error names:
-    /// [`RankProblem::NoRule`]; the errors of [`RankTensor::part`](super::RankTensor::part);
+    /// [`RankProblem::WorldSize`]. For each tensor, which the error names: [`RankProblem::NoRule`];
+    /// a division that does not fit it, see [`RankTensor::part`](super::RankTensor::part);
     /// [`DuplicateTensor`]; and [`SliceInsideByte`] if a part of packed elements begins or ends
     /// inside a byte.
     ///

@@ -13,37 +13,37 @@ use crate::format::error::Result;
 use crate::format::error::{ErrorKind, RankProblem};
 use crate::format::tensor::TensorSource;
 
-/// Saves the parts that one rank holds to a directory that all ranks share. Whichever rank comes
-/// last puts the files of all of them in their places, with one index over all. No rank waits.
+/// Saves the parts that a rank holds to a directory that all ranks share. The last rank puts the
+/// files of all of them in place, with one index over all. No rank waits.
 ///
-/// The tensors are the rank's parts, by the names of the whole tensors. A replicated tensor is
-/// saved by one of the ranks, and a part that several ranks share by the first of them, so the
-/// others need not give it. A dtype or shape other than that of the plan is an error.
+/// The tensors are the rank's parts, by the names of the full tensors. A replicated tensor is saved
+/// by one of the ranks, and a part that several ranks share by the first of them, so the others
+/// need not give it. A dtype or shape that differs from the plan is an error.
 ///
 /// The attempt is a name that all ranks share and that no other save to this directory has. Its
-/// parts lie in a hidden directory of that name until all are there, so parts of different attempts
-/// never mix. Parts that are there count, whoever saved them. So a job that is started again and
-/// trains the same step again needs another name: the step with the number of the restart, which is
-/// `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`, for example.
+/// parts are in a hidden directory with that name until all are there, so parts of different
+/// attempts never mix. Parts that are there count, from any process. So a job that is started again
+/// and trains the same step again needs another name: for example the step with the number of the
+/// restart, which is `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`.
 ///
-/// - **A rank that dies** leaves the earlier checkpoint as it is. If it is started again with the
+/// - **A rank that dies** leaves the earlier checkpoint unchanged. If it is started again with the
 ///   same values, it saves the same attempt again. Otherwise all ranks begin a new one.
 /// - **A rank that saves again** replaces its own parts.
 /// - **An attempt that is overtaken** by a later one, which is complete first, is removed.
 ///
 /// At every moment the directory opens as the complete earlier checkpoint or as the complete new
-/// one, as with [`save_sharded`](crate::save_sharded), which this replaces files like. The disk
-/// needs space for both.
+/// one, and files are replaced as with [`save_sharded`](crate::save_sharded). The disk needs space
+/// for both.
 ///
-/// The ranks take turns by the lock of the directory, which needs a file system whose locks reach
-/// all machines. Without locks the ranks still write to different files. If two of them then come
-/// last at the same time, one fails with [`ErrorKind::Overtaken`] or [`ErrorKind::Io`].
+/// The ranks take turns by the lock of the directory, which needs a file system with locks that
+/// reach all machines. Without locks the ranks still write to different files. If two of them then
+/// come last at the same time, one fails with [`ErrorKind::Overtaken`] or [`ErrorKind::Io`].
 ///
-/// [`ShardOptions::dcp`] saves what PyTorch's distributed checkpoints do, without an index and to a
-/// directory of its own. While the files of such a save get their names, the directory has some of
+/// [`ShardOptions::dcp`] saves like PyTorch's distributed checkpoints, without an index and to a
+/// separate directory. While the files of such a save get their names, the directory has some of
 /// them, and does not open.
 ///
-/// [`ShardOptions::max_shard_size`] divides the parts of one rank further. All ranks need the same
+/// [`ShardOptions::max_shard_size`] divides the parts of a rank further. All ranks need equal
 /// options. [`ShardOptions::contention`] has no effect, because ranks wait for one another.
 ///
 /// ```
@@ -73,20 +73,20 @@ use crate::format::tensor::TensorSource;
 ///
 /// Each file that a rank saves is an ordinary safetensors file, and the index names the tensors of
 /// all files. A part of the tensor `NAME` is the tensor `NAME.part-00002-of-00004`, so a program
-/// that does not know parts never takes one for the whole: it finds no tensor `NAME`. A replicated
-/// tensor keeps its name and lies in one of the files.
+/// that does not know parts never takes one for the full tensor: it finds no tensor `NAME`. A
+/// replicated tensor keeps its name and is in one of the files.
 ///
-/// The metadata of each file has the entry `safetensors_bridge.parts`, a JSON object from the names
-/// of the parts in the file to where they belong:
+/// The metadata of each file has the entry `safetensors_bridge.parts`, a JSON object that maps the
+/// names of the parts in the file to their places:
 ///
 /// ```json
 /// {"up.part-00002-of-00004": {"tensor": "up", "shape": [64, 16], "dim": 0, "offset": 16}}
 /// ```
 ///
-/// The length of the part is that of the tensor in the file. The parts of a tensor meet without gap
-/// and overlap. The metadata of the index, or of the one file if there is no index, has the name of
-/// the save's attempt as `safetensors_bridge.attempt`. Files of [`ShardOptions::dcp`] have no
-/// index, so each has that name, and the number of all of them as `safetensors_bridge.files`.
+/// The length of the part is the length of the tensor in the file. The parts of a tensor meet
+/// without gap and overlap. The metadata of the index, or of the one file if there is no index, has
+/// the name of the save's attempt as `safetensors_bridge.attempt`. Files of [`ShardOptions::dcp`]
+/// have no index, so each has that name, and the number of all files as `safetensors_bridge.files`.
 #[derive(Clone, Copy, Debug)]
 pub struct RankSaver<'a> {
     plan: &'a RankPlan,
@@ -95,7 +95,8 @@ pub struct RankSaver<'a> {
 }
 
 impl<'a> RankSaver<'a> {
-    /// For this rank of a plan, in the attempt of this name: the name is the same on all ranks.
+    /// Makes a saver for this rank of a plan, in the attempt of this name: the name is equal on all
+    /// ranks.
     pub fn new(plan: &'a RankPlan, rank: usize, attempt: &'a str) -> Self {
         Self { plan, rank, attempt }
     }
@@ -112,7 +113,7 @@ impl<'a> RankSaver<'a> {
     /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs
     ///   to be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this
     ///   rank.
-    /// - The errors of [`save_sharded`](crate::save_sharded).
+    /// - As for [`save_sharded`](crate::save_sharded).
     pub fn save<N: AsRef<str>, T: TensorSource>(
         &self,
         directory: impl AsRef<Path>,
@@ -141,7 +142,7 @@ impl<'a> RankSaver<'a> {
 }
 
 /// Writes the files of all ranks, which no reader finds before the commit, to a directory. This
-/// process alone owns them: dropping what is returned removes them.
+/// process alone owns them: dropping the result removes them.
 pub(crate) fn stage_ranks<'d, N: AsRef<str>, T: TensorSource>(
     place: &'d mut LocalDirectory,
     plan: &RankPlan,

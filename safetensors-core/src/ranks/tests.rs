@@ -48,7 +48,7 @@ const COMPLETE: [&str; 3] = [
     "model.safetensors.index.json",
 ];
 
-/// What the directory holds before: nothing of ours, or parts of an earlier save.
+/// Prepares a directory with nothing of ours, or with parts of an earlier save.
 fn prepare(is_divided: bool) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     if is_divided {
@@ -88,7 +88,7 @@ fn a_failing_or_killed_last_rank() {
                     assert!(matches!(saved, RankSaved::Complete(_)), "{context}");
                 }
                 Err(error) => {
-                    // An error after the new checkpoint is in its place says so.
+                    // An error after the new checkpoint is in place shows that.
                     let is_in_place =
                         matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
                     assert_eq!(fill, if is_in_place { 2 } else { 1 }, "{context}: {error}");
@@ -110,7 +110,7 @@ fn a_failing_or_killed_last_rank() {
                 }
             }
             assert_eq!(fill_of(path, 11), 2, "{context}");
-            // The next save removes what was left.
+            // The next save removes the leftovers.
             for rank in 0..RANKS {
                 save_rank(path, rank, "next", 3).unwrap();
             }

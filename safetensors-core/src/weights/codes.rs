@@ -1,18 +1,18 @@
-//! [`Codes`]: the numbers that codes of a few bits stand for.
+//! [`Codes`]: decodes codes of a few bits.
 
 use crate::format::convert::{ConvertOptions, decode_bytes, decode_four, vectorized};
 use crate::format::dtype::Dtype;
 use crate::format::tensor::TensorView;
 
-/// Where the bits of a code lie in a row of codes.
+/// The layout of a code's bits in a row of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// A stream of codes. The first lies in the lowest bits of the first byte.
+    /// A stream of codes. The first is in the lowest bits of the first byte.
     LowFirst,
-    /// Two codes of four bits in a byte. The first lies in the high bits.
+    /// Two codes of four bits in a byte. The first is in the high bits.
     HighFirst,
-    /// Words of 32 bits with as many whole codes as fit, the first in the lowest bits. The bits
-    /// that are left are empty.
+    /// Words of 32 bits with the most complete codes that fit, the first in the lowest bits. The
+    /// remaining bits are empty.
     WholeWords,
     /// Words of 32 bits with eight codes of four bits, in the order of AWQ.
     Awq,
@@ -21,7 +21,7 @@ pub(crate) enum Order {
 /// The position in a word, in codes, of each of eight columns in the order of AWQ.
 const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Codes of at most eight bits, and the number that each stands for.
+/// Codes of at most eight bits, and their numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Codes {
     pub(super) bits: usize,
@@ -29,9 +29,9 @@ pub(crate) struct Codes {
     /// 2^bits numbers.
     values: Vec<f32>,
     rule: Rule,
-    /// The dtype whose numbers these are, if it is known.
+    /// The dtype of these numbers, if it is known.
     dtype: Option<Dtype>,
-    /// The numbers of each byte, if a byte has whole codes in order.
+    /// The numbers of each byte, if a byte has complete codes in order.
     of_bytes: Vec<f32>,
 }
 
@@ -69,14 +69,14 @@ impl Rule {
     }
 }
 
-/// An integer that F32 holds exactly.
+/// Returns an integer that F32 holds exactly.
 #[inline(always)]
 fn integer(code: u32, mask: u32, turn: u32, first: i32) -> f32 {
     ((code.wrapping_add(turn) & mask) as i32).wrapping_add(first) as f32
 }
 
-/// Runs a loop in which `number` computes the number of a code, of which only the lowest bits
-/// count. It is compiled for each rule.
+/// Runs a loop in which `number` computes the number of a code; only its lowest bits count. It is
+/// compiled for each rule.
 macro_rules! by_rule {
     ($codes:expr, $number:ident => $work:expr) => {{
         let values = &$codes.values[..];
@@ -113,7 +113,7 @@ macro_rules! by_rule {
 }
 
 impl Codes {
-    /// Codes that stand for these 2^`bits` numbers.
+    /// Makes codes for these 2^`bits` numbers.
     pub(super) fn new(bits: usize, order: Order, values: Vec<f32>) -> Self {
         debug_assert!(values.len() == 1 << bits);
         // Words of such codes are full.
@@ -148,10 +148,10 @@ impl Codes {
         Self::new(bits, order, values.collect())
     }
 
-    /// The numbers of a dtype of at most eight bits.
+    /// Returns the numbers of a dtype of at most eight bits.
     pub(crate) fn of_dtype(dtype: Dtype, order: Order) -> Option<Self> {
         let bits = usize::try_from(dtype.bits()).ok().filter(|bits| *bits <= 8)?;
-        // Eight codes fill as many bytes as a code has bits.
+        // Eight codes of n bits fill n bytes.
         let codes: Vec<_> = (0..1_u64 << bits).collect();
         let words =
             codes.chunks(8).map(|codes| codes.iter().rfold(0, |word, it| word << bits | it));
@@ -163,13 +163,13 @@ impl Codes {
         Some(Self { dtype: Some(dtype), ..Self::new(bits, order, values) })
     }
 
-    /// The same codes with another number for one of them.
+    /// Changes the number of a code.
     pub(super) fn with(mut self, code: usize, value: f32) -> Self {
         self.values[code] = value;
         Self::new(self.bits, self.order, self.values)
     }
 
-    /// The position of a code in a row, in bits.
+    /// Returns the position of a code in a row, in bits.
     pub(super) fn bit(&self, column: u64) -> u64 {
         let bits = self.bits as u64;
         match self.order {
@@ -183,8 +183,8 @@ impl Codes {
         }
     }
 
-    /// The bytes of a row that hold the codes from one column to another, where the first code of
-    /// the row lies at bit `start`.
+    /// Returns the bytes of a row that hold the codes from one column to another, if the first code
+    /// of the row is at bit `start`.
     pub(super) fn bytes(
         &self,
         start: u64,
@@ -206,8 +206,8 @@ impl Codes {
         }
     }
 
-    /// The numbers of consecutive columns from `first` on. `bytes` are those that
-    /// [`bytes`](Codes::bytes) names, of a row whose first code lies at bit `start`.
+    /// Decodes the numbers of consecutive columns from `first` on. `bytes` are the bytes that
+    /// [`bytes`](Codes::bytes) names, in a row with its first code at bit `start`.
     pub(super) fn decode(&self, bytes: &[u8], start: u64, first: usize, out: &mut [f32]) {
         let begin = self.bytes(start, &(first..first + out.len())).start * 8;
         if self.bits == 8 {
@@ -227,7 +227,7 @@ impl Codes {
             return;
         }
         let per_byte = 8 / self.bits;
-        // A row of whole bytes; the position of high-first codes must be even in the stream.
+        // A row of complete bytes; the position of high-first codes must be even in the stream.
         let flat = start / self.bits as u64 + first as u64;
         if !self.of_bytes.is_empty() && start.is_multiple_of(self.bits as u64) {
             let skipped = (flat % per_byte as u64) as usize;
@@ -250,7 +250,7 @@ impl Codes {
         }
     }
 
-    /// The numbers of whole bytes; of the last, as many as are wanted.
+    /// Decodes entire bytes; the last one may have more numbers than wanted.
     fn decode_bytes(&self, bytes: &[u8], out: &mut [f32]) {
         match self.bits {
             4 => self.decode_whole::<2>(bytes, out),
@@ -259,7 +259,7 @@ impl Codes {
         }
     }
 
-    /// The numbers of bytes with `N` codes in each.
+    /// Decodes bytes with `N` codes in each.
     fn decode_whole<const N: usize>(&self, bytes: &[u8], out: &mut [f32]) {
         let Ok(table) = <&[[f32; N]; 256]>::try_from(self.of_bytes.as_chunks::<N>().0) else {
             return;
@@ -280,7 +280,7 @@ impl Codes {
         }));
     }
 
-    /// The numbers of codes that lie in units of `N` bytes, one in each, from this bit on.
+    /// Decodes codes in units of `N` bytes, one in each, from this bit on.
     pub(super) fn decode_units<const N: usize>(
         &self,
         units: &[[u8; N]],
@@ -296,7 +296,7 @@ impl Codes {
         by_rule!(self, number => pairs.for_each(|(value, unit)| *value = number(code(unit))));
     }
 
-    /// The number of a code, of which only the lowest bits count.
+    /// Returns the number of a code; only its lowest bits count.
     pub(crate) fn value(&self, code: u32) -> f32 {
         self.values[code as usize & (self.values.len() - 1)]
     }

@@ -1,4 +1,4 @@
-//! [`Config`]: what the files beside a checkpoint say of its quantised weights.
+//! [`Config`]: the settings for quantised weights in the files next to a checkpoint.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -22,15 +22,14 @@ pub(super) struct Config {
     value: Value,
     /// The `config.json` of the model, which has its dimensions.
     model: Value,
-    /// The file of the settings.
     file: PathBuf,
     bits_by_name: OnceLock<Vec<(Regex, Option<u64>)>>,
 }
 
 impl Config {
-    /// Reads the first file beside the checkpoint that describes quantised weights: `config.json`,
-    /// or else ModelOpt's `hf_quant_config.json`, or GPTQ's `quantize_config.json`, or Quanto's
-    /// `quanto_qmap.json`, or msmodelslim's `quant_model_description.json`.
+    /// Reads the first file next to the checkpoint that describes quantised weights: `config.json`,
+    /// then ModelOpt's `hf_quant_config.json`, GPTQ's `quantize_config.json`, Quanto's
+    /// `quanto_qmap.json` and msmodelslim's `quant_model_description.json`.
     pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
         for (file, method) in [
@@ -67,22 +66,22 @@ impl Config {
         Self { method, value, ..Self::default() }
     }
 
-    /// A text in the settings.
+    /// Returns a text in the settings.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.value.get(key)?.as_str()
     }
 
-    /// A number in the settings; -1 is none.
+    /// Returns a number in the settings; -1 is none.
     pub(super) fn number(&self, key: &str) -> Option<usize> {
         usize::try_from(self.value.get(key)?.as_i64()?).ok()
     }
 
-    /// Whether the settings have a switch that is on.
+    /// Returns whether the settings have a switch that is on.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.value.get(key).and_then(Value::as_bool) == Some(true)
     }
 
-    /// Whether some modules have other settings than the rest.
+    /// Returns whether some modules have other settings than the rest.
     pub(super) fn has_exceptions(&self) -> bool {
         ["dynamic", "extra_config"].iter().any(|key| {
             self.value
@@ -91,19 +90,19 @@ impl Config {
         })
     }
 
-    /// What the groups of layers of compressed-tensors say of their weights.
+    /// Returns the settings for weights in compressed-tensors' groups of layers.
     fn of_weights(&self) -> impl Iterator<Item = &Value> {
         let groups = self.value.get("config_groups").and_then(Value::as_object);
         let groups = groups.into_iter().flat_map(|groups| groups.values());
         groups.filter_map(|group| group.get("weights")).filter(|weights| weights.is_object())
     }
 
-    /// The numbers of bits of all groups of layers; empty if the settings name none.
+    /// Returns the numbers of bits of all groups of layers; empty if the settings name none.
     pub(super) fn bits_of_groups(&self) -> Vec<usize> {
         self.of_weights().filter_map(|weights| whole(weights.get("num_bits")?)).collect()
     }
 
-    /// Whether all groups of layers have zero points.
+    /// Returns whether all groups of layers have zero points.
     pub(super) fn has_zero_points(&self) -> bool {
         let mut groups = self.of_weights().peekable();
         let has =
@@ -111,8 +110,8 @@ impl Config {
         groups.peek().is_some() && groups.all(has)
     }
 
-    /// The sizes of groups of columns that the groups of layers have; empty if they name none. A
-    /// group of layers that names none has whole rows, of this many columns.
+    /// Returns the sizes of groups of columns that the groups of layers have; empty if they name
+    /// none. A group of layers that names none has entire rows, of this many columns.
     pub(super) fn sizes_of_groups(&self, columns: usize) -> Vec<usize> {
         let sizes: Vec<_> =
             self.of_weights().map(|weights| whole(weights.get("group_size")?)).collect();
@@ -121,18 +120,18 @@ impl Config {
         sizes.map(|size| size.unwrap_or(columns)).collect()
     }
 
-    /// The settings of one module, if it has its own.
+    /// Returns the settings of a module, if it has its own.
     pub(super) fn own(&self, module: &str) -> Option<&Value> {
         self.value.get(module).filter(|own| own.is_object())
     }
 
-    /// A text that the settings have for one module, or else for all.
+    /// Returns a text that the settings have for one module, or otherwise for all.
     pub(super) fn text_for(&self, module: &str, key: &str) -> Option<&str> {
         let own = self.own(module).and_then(|own| own.get(key));
         own.or_else(|| self.value.get(key))?.as_str()
     }
 
-    /// The modules that MLX's settings have entries of their own for.
+    /// Returns the modules that have their own entries in MLX's settings.
     pub(super) fn modules_of_mlx(&self) -> impl Iterator<Item = &str> {
         let is_of_mlx = matches!(self.method.as_deref(), Some("mlx" | "metal"));
         let entries = self.value.as_object().filter(|_| is_of_mlx).into_iter().flatten();
@@ -141,7 +140,7 @@ impl Config {
         entries.filter(move |(_, of)| has_any(of)).map(|(module, _)| module.as_str())
     }
 
-    /// The numbers of bits of modules, by regular expressions that find their names.
+    /// Returns the numbers of bits of modules, by regular expressions that find their names.
     pub(super) fn bits_by_name(&self) -> Result<&[(Regex, Option<u64>)]> {
         if let Some(known) = self.bits_by_name.get() {
             return Ok(known);
@@ -158,7 +157,8 @@ impl Config {
         Ok(self.bits_by_name.get_or_init(|| found))
     }
 
-    /// The number of inputs of a linear layer, by its usual name and the dimensions of the model.
+    /// Returns the number of inputs of a linear layer, by its usual name and the dimensions of the
+    /// model.
     pub(super) fn inputs_of(&self, module: &str) -> Option<usize> {
         let number = |key: &str| {
             let found = [&self.model["text_config"][key], &self.model[key]];
@@ -178,7 +178,7 @@ impl Config {
         }
     }
 
-    /// The rows and columns of a block, if the settings name them.
+    /// Returns the rows and columns of a block, if the settings name them.
     pub(super) fn block(&self) -> Option<[usize; 2]> {
         let block = self
             .value
@@ -188,7 +188,7 @@ impl Config {
         Some([whole(rows)?, whole(columns)?]).filter(|block| !block.contains(&0))
     }
 
-    /// Whether the settings rotate weights, which the stored tensors do not tell.
+    /// Returns `true` if the settings rotate weights, which the stored tensors do not show.
     pub(super) fn has_transforms(&self) -> bool {
         let transforms = self.value.get("transform_config").and_then(Value::as_object);
         transforms.is_some_and(|transforms| !transforms.is_empty())
@@ -201,25 +201,25 @@ impl Config {
     }
 }
 
-/// A number that counts something.
 pub(super) fn whole(value: &Value) -> Option<usize> {
     usize::try_from(value.as_u64()?).ok()
 }
 
-/// The settings cannot be read, or lack what a scheme needs.
+/// Makes the error of settings that cannot be read, or lack a value that a scheme needs.
 pub(crate) fn bad_config(problem: String) -> Error {
     ErrorKind::Quantization { problem: QuantizationProblem::Config { problem } }.into()
 }
 
-/// What describes quantised weights in the `config.json` of a model, or in its `text_config`.
+/// The keys of the settings for quantised weights in the `config.json` of a model, or in its
+/// `text_config`.
 pub(crate) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
-/// Whether the value of `quantization` in a `config.json` is MLX's description.
+/// Returns whether the value of `quantization` in a `config.json` is MLX's description.
 pub(crate) fn is_of_mlx(value: &Value) -> bool {
     value.get("bits").is_some()
 }
 
-/// The settings in the `config.json` of a model, and the method that they are of if they name none.
+/// Returns the settings in the `config.json` of a model, and their method if they name none.
 fn of_model(mut json: Value) -> Option<(Value, Option<&'static str>)> {
     let is_mlx = json.get("quantization").is_some_and(is_of_mlx);
     for key in KEYS {

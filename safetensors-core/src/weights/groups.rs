@@ -1,4 +1,4 @@
-//! [`Groups`]: which columns share a number; [`Formula`]: what is done with it.
+//! [`Groups`]: the columns that share a number; [`Formula`]: how an element is computed.
 
 use crate::format::convert::vectorized;
 
@@ -12,7 +12,7 @@ pub(super) enum Groups {
 }
 
 impl Groups {
-    /// The groups of columns that these are the numbers of.
+    /// Returns the groups of columns that these are the numbers of.
     pub(super) fn each(groups: Vec<usize>) -> Self {
         let size = groups.iter().take_while(|&&group| group == 0).count().max(1);
         // Most tensors of groups only say that neighbours are groups.
@@ -22,7 +22,6 @@ impl Groups {
         }
     }
 
-    /// The group of a column.
     pub(super) fn of(&self, column: usize) -> usize {
         match self {
             Self::Neighbours(size) => column / size,
@@ -91,8 +90,8 @@ pub(super) enum Formula {
     Times(f32),
 }
 
-/// Runs a loop in which `make` makes an element of a code, a scale and a zero point, which is zero
-/// if there is none. It is compiled for each formula.
+/// Runs a loop in which `make` computes an element from a code, a scale and a zero point, which is
+/// zero if there is none. It is compiled for each formula.
 macro_rules! by_formula {
     ($formula:expr, $make:ident => $work:expr) => {
         match $formula {
@@ -127,8 +126,8 @@ impl Formula {
         by_formula!(self, make => triples.for_each(|((x, scale), zero)| *x = make(*x, *scale, *zero)));
     }
 
-    /// The same for `size` neighbours that share a scale and a zero point. The first ones may be
-    /// fewer, as many as make `size` with those that are `skipped`.
+    /// Applies the formula to groups of `size` neighbours that share a scale and a zero point. The
+    /// first group lacks its `skipped` first elements.
     pub(super) fn apply_to_groups(
         self,
         (size, skipped): (usize, usize),

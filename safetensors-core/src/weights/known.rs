@@ -1,4 +1,4 @@
-//! [`Known`]: what is known of the tensors of a checkpoint.
+//! [`Known`]: facts about the tensors of a checkpoint.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -11,8 +11,8 @@ use super::tensors::Tensors;
 use crate::format::error::Result;
 use crate::format::tensor::TensorBuf;
 
-/// The settings of a checkpoint, and those of its tensors that were looked at. It is made once, and
-/// belongs to the same [`Tensors`] in every call.
+/// The settings of a checkpoint, and the settings of its tensors that were looked at. It is made
+/// once, and belongs to the same [`Tensors`] in every call.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(super) config: Config,
@@ -23,13 +23,13 @@ pub(crate) struct Known {
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
 }
 
-/// The companions and marks of a whole checkpoint. The schemes look for them when the first tensor
-/// may be one of codes.
+/// The companions and marks of an entire checkpoint. The schemes look for them when the first
+/// tensor may have codes.
 #[derive(Debug)]
 pub(super) struct Beside {
     /// The names of companions, sorted.
     pub(super) names: Vec<String>,
-    /// The scales of caches, and marks, by the layer of the model whose weights they belong to.
+    /// The scales of caches, and marks, by the layer of the model with their weights.
     pub(super) shared: BTreeMap<String, Vec<String>>,
     /// The modules that ComfyUI's metadata marks, by their names without prefixes.
     pub(super) marks: BTreeMap<String, (String, Value)>,
@@ -54,14 +54,13 @@ fn empty<T>(count: usize) -> Vec<OnceLock<T>> {
 const TOGETHER: usize = 256;
 
 impl Known {
-    /// Reads the settings beside a checkpoint.
+    /// Reads the settings next to a checkpoint.
     pub(crate) fn new(tensors: &dyn Tensors) -> Result<Self> {
         let config = Config::beside(tensors)?;
         let looked_at = empty(tensors.count().div_ceil(TOGETHER));
         Ok(Self { config, beside: OnceLock::new(), has_none: OnceLock::new(), looked_at })
     }
 
-    /// The tensor at a position.
     pub(super) fn get(&self, tensors: &dyn Tensors, position: usize) -> Option<&LookedAt> {
         let neighbours = self.looked_at.get(position / TOGETHER)?;
         let neighbours = neighbours.get_or_init(|| empty(TOGETHER));

@@ -18,7 +18,7 @@ use crate::format::header::Metadata;
 use crate::format::tensor::shape::memory_count;
 use crate::format::tensor::{Element, TensorBuf};
 
-/// A quantised weight: its elements in C order are those of a matrix of codes, row by row.
+/// A quantised weight: its elements in C order are a matrix of codes, row by row.
 #[derive(Debug)]
 pub(crate) struct Weight {
     pub(crate) name: String,
@@ -28,22 +28,22 @@ pub(crate) struct Weight {
     /// All tensors that store the weight; the codes come first.
     pub(crate) tensors: Vec<Stored>,
     pub(super) numbers: Grouped,
-    /// What is read together, because all of it is asked for.
+    /// Parts that are read together, because all of them are asked for.
     pub(super) panels: Panels,
 }
 
 impl Weight {
-    /// The error of a read that would take its codes for numbers.
+    /// Returns the error of a read that would take its codes for numbers.
     pub(crate) fn codes(self) -> Error {
         error(QuantizationProblem::Codes { scheme: self.scheme, weight: self.name })
     }
 }
 
-/// What is known of a checkpoint before its weights are read.
+/// Facts about a checkpoint before its weights are read.
 pub(super) struct Model<'a> {
     pub(super) config: &'a Config,
     pub(super) metadata: &'a Metadata,
-    /// The rows and columns that share a scale where nothing else says so.
+    /// The rows and columns that share a scale, if not set elsewhere.
     pub(super) block: [usize; 2],
     known: &'a Known,
     tensors: &'a dyn Tensors,
@@ -80,7 +80,7 @@ impl<'a> Model<'a> {
         Self { config, metadata, block, known, tensors, failed }
     }
 
-    /// What was found, unless a tensor that describes others could not be read.
+    /// Returns the result, unless a tensor that describes others could not be read.
     pub(super) fn checked<T>(self, found: Result<T>) -> Result<T> {
         self.failed.into_inner().map_or(found, Err)
     }
@@ -103,7 +103,6 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    /// The tensor of this name.
     pub(super) fn get(&self, name: &str) -> Option<&'a Stored> {
         Some(&self.looked_at(name)?.stored)
     }
@@ -112,27 +111,27 @@ impl<'a> Model<'a> {
         self.known.get(self.tensors, self.tensors.position(name)?)
     }
 
-    /// What the whole checkpoint says of the tensors beside its weights.
+    /// Returns the companions and marks of the checkpoint.
     pub(super) fn beside(&self, make: impl FnOnce() -> Beside) -> &'a Beside {
         self.known.beside.get_or_init(make)
     }
 
-    /// Whether the files are some of a larger checkpoint's.
+    /// Returns whether the files are some of a larger checkpoint's.
     pub(super) fn is_part(&self) -> bool {
         self.tensors.is_part()
     }
 
-    /// The other names of a tensor.
+    /// Returns the other names of a tensor.
     pub(super) fn aliases(&self, name: &str) -> Vec<String> {
         self.tensors.aliases(name)
     }
 
-    /// All tensors, one after another.
+    /// Returns all tensors, one after another.
     pub(super) fn tensors(&self) -> impl Iterator<Item = Stored> {
         (0..self.tensors.count()).filter_map(|position| self.tensors.at(position))
     }
 
-    /// The tensor of this name, which a weight of this scheme needs.
+    /// Returns the tensor of this name, which a weight of this scheme needs.
     pub(super) fn need(&self, scheme: &'static str, of: &Stored, name: &str) -> Result<&Stored> {
         self.get(name).ok_or_else(|| {
             let problem = QuantizationProblem::Missing { scheme, expected: name.into() };
@@ -140,7 +139,7 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// The first of these tensors that exists.
+    /// Returns the first of these tensors that exists.
     pub(super) fn first<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -148,7 +147,8 @@ impl<'a> Model<'a> {
         names.into_iter().find_map(|name| self.get(name.as_ref()))
     }
 
-    /// A small tensor that describes another. A failure to read it is the error of the whole.
+    /// Returns a small tensor that describes another. A failure to read it is the error of the
+    /// entire search.
     fn described(&self, name: &str) -> Option<&'a TensorBuf> {
         let position = self.tensors.position(name)?;
         let LookedAt { stored, note, .. } = self.known.get(self.tensors, position)?;
@@ -161,26 +161,27 @@ impl<'a> Model<'a> {
         note.get()
     }
 
-    /// The numbers in a small tensor that describes another.
+    /// Returns the numbers in a small tensor that describes another.
     pub(super) fn values<T: Element>(&self, name: &str) -> Option<Vec<T>> {
         let numbers = self.described(name)?.clone();
         numbers.convert(T::DTYPE, &ConvertOptions::new()).ok()?.into_vec().ok()
     }
 
-    /// The dimensions in a small tensor that describes another.
+    /// Returns the dimensions in a small tensor that describes another.
     pub(super) fn dims(&self, name: &str) -> Vec<usize> {
         let dims = self.values::<i64>(name).unwrap_or_default().into_iter();
         let dim = |dim| usize::try_from(dim).ok().filter(|dim| *dim as u64 <= LONGEST);
         dims.map(dim).collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// The JSON in a small tensor of bytes.
+    /// Returns the JSON in a small tensor of bytes.
     pub(super) fn json(&self, name: &str) -> Option<Value> {
         serde_json::from_slice(self.described(name)?.bytes()).ok()
     }
 }
 
-/// A weight of this scheme, from its parts. `tensors` are all that store it; the codes come first.
+/// Returns a weight of this scheme, from its parts. `tensors` are all that store it; the codes come
+/// first.
 pub(super) fn weight(
     scheme: &'static str,
     name: impl Into<String>,
@@ -202,17 +203,17 @@ fn error(problem: QuantizationProblem) -> Error {
     ErrorKind::Quantization { problem }.into()
 }
 
-/// The scheme stores weights in ways that this crate does not know.
+/// Makes the error of a scheme that stores weights in ways that this crate does not know.
 pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) -> Error {
     error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })
 }
 
-/// A tensor beside a weight is none of those that its scheme knows.
+/// Makes the error of a tensor that is stored with a weight and that its scheme does not know.
 pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
     error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
 }
 
-/// A tensor of a weight is not what the scheme expects there.
+/// Makes the error of a tensor that differs from its scheme's expectation.
 pub(super) fn mismatch(
     scheme: &'static str,
     tensor: &Stored,
@@ -225,12 +226,11 @@ pub(super) fn mismatch(
     error(problem).in_tensor(&tensor.name)
 }
 
-/// Two schemes fit one tensor.
+/// Makes the error of a tensor that two schemes fit.
 pub(super) fn ambiguous(tensor: &Stored, one: &'static str, other: &'static str) -> Error {
     error(QuantizationProblem::Ambiguous { one, other }).in_tensor(&tensor.name)
 }
 
-/// Checks the dtype of a tensor.
 pub(super) fn check_dtype(scheme: &'static str, tensor: &Stored, dtypes: &[Dtype]) -> Result<()> {
     if dtypes.contains(&tensor.dtype) {
         return Ok(());
@@ -239,7 +239,6 @@ pub(super) fn check_dtype(scheme: &'static str, tensor: &Stored, dtypes: &[Dtype
     Err(mismatch(scheme, tensor, format_args!("dtype {}", names.join(" or ")), tensor.dtype))
 }
 
-/// Checks the shape of a tensor.
 pub(super) fn check_shape(scheme: &'static str, tensor: &Stored, shape: &[usize]) -> Result<()> {
     if tensor.shape == shape {
         return Ok(());
@@ -252,14 +251,14 @@ pub(super) fn check_shape(scheme: &'static str, tensor: &Stored, shape: &[usize]
     ))
 }
 
-/// The number of elements of a shape that describes a tensor.
+/// Returns the number of elements of a shape that describes a tensor.
 pub(super) fn count(tensor: &Stored, shape: &[usize]) -> Result<usize> {
     memory_count(shape).map_err(|kind| Error::from(kind).in_tensor(&tensor.name))
 }
 
-/// Checks that a tensor has as many elements as a matrix of this shape.
+/// Checks that a tensor has the number of elements of a matrix of this shape.
 pub(super) fn check_len(scheme: &'static str, tensor: &Stored, shape: [usize; 2]) -> Result<()> {
-    // The product of what the file says may exceed 64 bits.
+    // The product of the file's numbers may exceed 64 bits.
     let [len, expected] =
         [[tensor.len(), 1], shape].map(|[rows, columns]| rows as u128 * columns as u128);
     if len == expected {
@@ -269,7 +268,8 @@ pub(super) fn check_len(scheme: &'static str, tensor: &Stored, shape: [usize; 2]
     Err(mismatch(scheme, tensor, format_args!("{expected} elements"), found))
 }
 
-/// Checks a tensor with the group of each column, of which there are at most as many as columns.
+/// Checks a tensor with the group of each column. The number of groups is at most the number of
+/// columns.
 pub(super) fn check_groups(
     scheme: &'static str,
     indices: &Stored,
@@ -285,7 +285,7 @@ pub(super) fn check_groups(
     Err(mismatch(scheme, indices, expected, format_args!("{groups} scales")))
 }
 
-/// Checks that a tensor has as many bytes as `rows` of `columns` words of `word` bytes.
+/// Checks that a tensor has the bytes of `rows` of `columns` words of `word` bytes.
 pub(super) fn check_bytes(
     scheme: &'static str,
     tensor: &Stored,

@@ -20,10 +20,10 @@ const MOST: usize = if cfg!(test) { 1 << 9 } else { 1 << 18 };
 // read, so a rank still reads its own part alone.
 const SHARED: usize = if cfg!(test) { 1 << 9 } else { 8 << 20 };
 
-/// About as many bytes of codes are read at once.
+/// The approximate number of bytes of codes that are read at once.
 const TILE: usize = if cfg!(test) { 1 << 7 } else { 1 << 21 };
 
-/// A part of a weight, whose codes are read when they are first needed.
+/// A part of a weight; its codes are read when they are first needed.
 #[derive(Debug)]
 struct Panel {
     part: Part,
@@ -34,7 +34,7 @@ struct Panel {
     left: AtomicUsize,
 }
 
-/// What is read at most once.
+/// A value that is read at most once.
 #[derive(Debug)]
 struct Slot<T>(Mutex<Option<Arc<T>>>);
 
@@ -112,7 +112,7 @@ impl Panel {
         let fetch = |tile: &Range<usize>| {
             numbers.codes.fetch(files, spare, self.part.rows.clone(), tile.clone())
         };
-        // Threads share the work: each reads what no other one is reading.
+        // Threads share the work: each reads tiles that no other one is reading.
         for (tile, slot) in tiles.clone() {
             slot.try_get(|| fetch(tile))?;
         }
@@ -137,7 +137,7 @@ impl Panel {
     }
 }
 
-/// The panels of a weight whose elements will be asked for by several reads.
+/// The panels of a weight with elements that several reads will ask for.
 #[derive(Debug, Default)]
 pub(super) struct Panels {
     panels: Mutex<Vec<Arc<Panel>>>,
@@ -145,9 +145,8 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// Makes room for what will be read. A row of a weight that is stored transposed is in many
-    /// places of a file, and so are some columns of any weight: it is better to read many rows at
-    /// once.
+    /// Makes room for coming reads. A row of a weight that is stored transposed is in many places
+    /// of a file, and so are some columns of any weight: it is better to read many rows at once.
     pub(super) fn expect(&self, numbers: &Grouped, part: Part) {
         let is_transposed = numbers.codes.is_transposed();
         let Part { rows, columns } = part;
@@ -172,7 +171,7 @@ impl Panels {
         }));
     }
 
-    /// Drops what has any of these rows, and memory that is not in use.
+    /// Drops panels with any of these rows, and memory that is not in use.
     pub(super) fn forget(&self, rows: Range<usize>) {
         Self::remove(&mut lock(&self.panels), &rows);
         self.spare.clear();
@@ -215,7 +214,7 @@ impl Grouped {
         self.read_by(&Panels::default(), files, first, out)
     }
 
-    /// The same, with what several reads share.
+    /// Reads with the panels that several reads share.
     pub(super) fn read_by(
         &self,
         panels: &Panels,

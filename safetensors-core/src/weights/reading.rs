@@ -1,4 +1,4 @@
-//! How the numbers of a [`Weight`] are read.
+//! Reads the numbers of a [`Weight`].
 
 use std::io;
 use std::ops::Range;

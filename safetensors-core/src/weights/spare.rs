@@ -4,16 +4,16 @@ use std::sync::Mutex;
 
 use crate::format::parallel::lock;
 
-/// The most bytes that are kept. It is enough for the tiles of 2 MiB that as many threads as most
-/// machines have read at once.
+/// The most bytes that are kept. It is enough for the tiles of 2 MiB that the threads of most
+/// machines read at once.
 const MOST_KEPT: usize = 64 << 20;
 
-/// Buffers that nothing is in any more. All weights of a checkpoint share them.
+/// Unused buffers. All weights of a checkpoint share them.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
 impl Spare {
-    /// Memory of this length with any content.
+    /// Returns memory of this length with any content.
     pub(super) fn take(&self, len: usize) -> Vec<u8> {
         let mut spare = lock(&self.0);
         match spare.iter().position(|bytes| bytes.capacity() >= len) {

@@ -1,4 +1,4 @@
-//! [`Tensors`]: what quantised weights are recognised in.
+//! [`Tensors`]: the source in which quantised weights are recognised.
 
 use std::path::PathBuf;
 
@@ -8,39 +8,35 @@ use crate::format::error::Result;
 use crate::format::header::Metadata;
 use crate::format::tensor::TensorBuf;
 
-/// The tensors of a checkpoint and the files beside it, whatever its sources.
+/// The tensors of a checkpoint and the files next to it, from any source.
 pub(crate) trait Tensors {
-    /// The number of tensors.
     fn count(&self) -> usize;
 
-    /// Whether the files are some of a larger checkpoint's.
+    /// Returns whether the files are some of a larger checkpoint's.
     fn is_part(&self) -> bool {
         false
     }
 
-    /// The position of the tensor of this name or alias.
+    /// Returns the position of the tensor of this name or alias.
     fn position(&self, name: &str) -> Option<usize>;
 
-    /// The tensor at a position.
     fn at(&self, position: usize) -> Option<Stored>;
 
-    /// The other names of a tensor.
     fn aliases(&self, name: &str) -> Vec<String>;
 
-    /// The metadata of all files.
     fn metadata(&self) -> &Metadata;
 
     /// Reads the tensors at these positions.
     fn read(&self, positions: &[usize]) -> Result<Vec<TensorBuf>>;
 
-    /// Reads a file beside the checkpoint, of at most so many bytes.
+    /// Reads a file next to the checkpoint, up to a limit of bytes.
     fn read_beside(&self, _name: &str, _most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         Ok(None)
     }
 }
 
-/// Whether elements of this dtype may be codes of a quantised weight. A checkpoint without any such
-/// tensor has none.
+/// Returns `true` if elements of this dtype may be codes of a quantised weight. A checkpoint
+/// without any such tensor has none.
 pub(crate) fn may_be_codes(dtype: Dtype) -> bool {
     use Dtype::{BF16, BOOL, C64, F16, F32, F64, I64, U64};
     !matches!(dtype, F64 | F32 | F16 | BF16 | BOOL | I64 | U64 | C64)

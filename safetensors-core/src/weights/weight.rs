@@ -1,4 +1,4 @@
-//! [`Grouped`]: what the tensors that store a quantised weight say of each of its elements.
+//! [`Grouped`]: the code, scale and zero point of each element of a quantised weight.
 
 use std::io;
 use std::ops::Range;
@@ -33,7 +33,7 @@ impl From<Grid> for Scales {
     }
 }
 
-/// What a scale does with the scale of all its groups.
+/// How a scale is combined with the scale of all its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Combine {
     Multiply,
@@ -94,8 +94,8 @@ impl Grid {
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size.max(1))) }
     }
 
-    /// The same numbers for the columns that a tensor puts into each of `limit` groups. With
-    /// `or_not`, the numbers stay those of neighbours if each entry is -1.
+    /// Uses the numbers for the columns that a tensor puts into each of `limit` groups. With
+    /// `or_not`, the numbers still belong to neighbours if each entry is -1.
     pub(super) fn indexed(mut self, tensor: &Stored, limit: usize, or_not: bool) -> Self {
         let size = match self.columns {
             ColumnGroups::Known(Groups::Neighbours(size)) if or_not => Some(size),
@@ -107,7 +107,7 @@ impl Grid {
         self
     }
 
-    /// The numbers of all groups that have elements in a part.
+    /// Reads the numbers of all groups that have elements in a part.
     fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let rows = self.row(part.rows.start)..self.row(part.rows.end - 1) + 1;
         let columns = match (self.groups(files)?, &self.columns) {
@@ -126,7 +126,7 @@ impl Grid {
         Ok(Numbered { values, rows, columns })
     }
 
-    /// The group of each column.
+    /// Returns the group of each column.
     fn groups(&self, files: &dyn Files) -> io::Result<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Ok(groups),
@@ -140,7 +140,7 @@ impl Grid {
         }
     }
 
-    /// The groups of the columns, which are known once the numbers were read.
+    /// Returns the groups of the columns, which are known once the numbers were read.
     fn known_groups(&self) -> Option<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Some(groups),
@@ -148,13 +148,13 @@ impl Grid {
         }
     }
 
-    /// The numbers of a row.
     fn of_row<'a>(&self, numbers: &'a Numbered, row: usize) -> &'a [f32] {
         let width = numbers.columns.len();
         &numbers.values[(self.row(row) - numbers.rows.start) * width..][..width]
     }
 
-    /// How many neighbours share a number, and the numbers of a row from the column `start` on.
+    /// Returns how many neighbours share a number, and the numbers of a row from the column `start`
+    /// on.
     fn neighbours<'a>(
         &self,
         numbers: &'a Numbered,
@@ -172,14 +172,14 @@ impl Grid {
         }
     }
 
-    /// The row of numbers that a row of the weight belongs to.
+    /// Returns the row of numbers that a row of the weight belongs to.
     fn row(&self, row: usize) -> usize {
         let RowGroups { len, size, count } = self.rows;
         row / len * count + row % len / size
     }
 }
 
-/// The group of each column. `size` neighbours are a group if each is -1.
+/// Reads the group of each column. `size` neighbours are a group if each is -1.
 fn read_groups(
     files: &dyn Files,
     tensor: &Stored,
@@ -204,7 +204,6 @@ fn read_groups(
     Ok(Groups::each(groups.collect::<io::Result<_>>()?))
 }
 
-/// A part of a matrix.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) rows: Range<usize>,
@@ -239,7 +238,7 @@ impl Row {
     /// The most columns that are computed at once, so that they stay in the nearest cache.
     pub(super) const LEN: usize = if cfg!(test) { 40 } else { 2048 };
 
-    /// Scales of one and zero points of zero.
+    /// Makes scales that are 1 and zero points that are 0.
     pub(super) fn new() -> Self {
         let ones = [1.0; Self::LEN];
         Self { scales: ones, zeros: [0.0; Self::LEN], factors: ones }
@@ -247,25 +246,24 @@ impl Row {
 }
 
 impl Grouped {
-    /// Codes that stand for the elements themselves.
+    /// Makes a weight with codes that are the elements themselves.
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {
         let formula = Formula::Subtract;
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
     }
 
-    /// The elements of a tensor that are numbers themselves.
+    /// Returns the elements of a tensor that are numbers themselves.
     pub(super) fn plain(tensor: &Stored) -> Self {
         let [_, columns] = tensor.matrix();
         Self::new(Matrix::rows(tensor, tensor.dtype, columns), columns)
     }
 
-    /// The same with scales.
     pub(super) fn scaled(mut self, scales: impl Into<Scales>) -> Self {
         self.scales = Some(scales.into());
         self
     }
 
-    /// The same with zero points.
+    /// Adds zero points.
     pub(super) fn zeroed(mut self, zeros: Option<Grid>) -> Self {
         self.zeros = zeros;
         self
@@ -319,11 +317,10 @@ impl Grouped {
 }
 
 impl Scales {
-    /// The scales of all groups of a part.
     fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let mut scales = self.first.read(files, part)?;
         let Some((combine, second)) = &self.second else { return Ok(scales) };
-        // A second scale belongs to a whole matrix, of which the first column will do.
+        // A second scale belongs to an entire matrix, so its first column will do.
         let part = Part { rows: part.rows.clone(), columns: 0..1 };
         let others = second.read(files, &part)?;
         let width = scales.columns.len().max(1);

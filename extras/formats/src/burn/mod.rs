@@ -1,8 +1,8 @@
 //! Files of burn: burnpack (`.bpk`), read and written, and records of old versions (`.mpk`), read.
 //!
-//! [`Format::Burn`] and [`Format::Burnpack`] say what is in them. [`open`](crate::open) reads both.
-//! [`Writer`] writes burnpack, the format of burn's records since 0.22 and of `BurnpackStore` since
-//! 0.20.
+//! [`Format::Burn`] and [`Format::Burnpack`] describe their content. [`open`](crate::open) reads
+//! both. [`Writer`] writes burnpack, the format of burn's records since 0.22 and of `BurnpackStore`
+//! since 0.20.
 
 mod pack;
 mod reader;
@@ -43,12 +43,11 @@ const DTYPES: [(&str, Dtype); 16] = [
     ("Bool", Dtype::BOOL),
 ];
 
-/// The dtype of this name.
 fn dtype_of(name: &str) -> Option<Dtype> {
     DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
 }
 
-/// What burn calls a dtype.
+/// Returns burn's name of a dtype.
 fn name_of(dtype: Dtype) -> Option<&'static str> {
     DTYPES.iter().find(|(_, known)| *known == dtype).map(|(name, _)| *name)
 }

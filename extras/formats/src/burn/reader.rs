@@ -8,10 +8,10 @@ use safetensors_core::ReadAt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 
-/// What begins at a position of the file.
+/// The beginning of a value in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// Nothing: what is constant in a module.
+    /// Nothing: a constant in a module.
     Nothing,
     /// A whole number from 0 on.
     Number(u64),
@@ -32,7 +32,7 @@ pub(super) struct Reader<S: ReadAt> {
     inner: BufReader<Cursor<S>>,
     at: u64,
     len: u64,
-    /// How many bytes may still be read, beside those of tensors.
+    /// The number of bytes that may still be read, without the bytes of tensors.
     allowed: u64,
     limit: u64,
 }
@@ -43,17 +43,17 @@ impl<S: ReadAt> Reader<S> {
         Self { inner: BufReader::new(cursor), at: 0, len, allowed: limit, limit }
     }
 
-    /// The position in the file.
+    /// Returns the position in the file.
     pub(super) fn position(&self) -> u64 {
         self.at
     }
 
-    /// The number of bytes after it.
+    /// Returns the number of bytes after it.
     pub(super) fn left(&self) -> u64 {
         self.len.saturating_sub(self.at)
     }
 
-    /// Reads the next value, but not what follows of it.
+    /// Reads the next value, but not its following content.
     pub(super) fn value(&mut self) -> Result<Value> {
         self.count(1)?;
         let [marker] = self.array()?;
@@ -87,7 +87,7 @@ impl<S: ReadAt> Reader<S> {
         Ok(value)
     }
 
-    /// The text of a value.
+    /// Returns the text of a value.
     pub(super) fn text(&mut self, len: u64) -> Result<String> {
         self.count(len)?;
         self.check_left(len)?;
@@ -96,7 +96,7 @@ impl<S: ReadAt> Reader<S> {
         String::from_utf8(bytes).map_err(|_| self.problem("a text is not UTF-8"))
     }
 
-    /// The next value, which must be a text.
+    /// Returns the next value, which must be a text.
     pub(super) fn expect_text(&mut self, what: &str) -> Result<String> {
         match self.value()? {
             Value::Text(len) => self.text(len),
@@ -113,7 +113,7 @@ impl<S: ReadAt> Reader<S> {
         Ok(())
     }
 
-    /// The next byte of a tensor whose bytes are listed as numbers.
+    /// Reads the next byte of a tensor with bytes that are listed as numbers.
     pub(super) fn listed_byte(&mut self) -> Result<u8> {
         // As many bytes are allowed as the file has.
         self.allowed = self.allowed.saturating_add(3);
@@ -127,7 +127,7 @@ impl<S: ReadAt> Reader<S> {
         self.number::<N>().map(|_| Value::Other)
     }
 
-    /// A big-endian number of so many bytes.
+    /// Reads a big-endian number of this many bytes.
     fn number<const N: usize>(&mut self) -> Result<u64> {
         self.count(N as u64)?;
         let bytes = self.array::<N>()?;
@@ -171,7 +171,7 @@ impl<S: ReadAt> Reader<S> {
 }
 
 impl Value {
-    /// What it is, for messages.
+    /// Returns the kind of the value, for messages.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",

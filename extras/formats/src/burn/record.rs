@@ -43,7 +43,7 @@ struct Record<'a, S: ReadAt> {
     ids: BTreeMap<String, u64>,
     /// The keys that lead to the current value.
     path: Vec<String>,
-    /// The number of values that are left out.
+    /// The number of values that are skipped.
     others: u64,
     budget: &'a Budget,
 }
@@ -57,7 +57,7 @@ struct Parts {
 }
 
 impl<S: ReadAt> Record<'_, S> {
-    /// The whole file: what burn says of it, and the record.
+    /// Reads the entire file: burn's metadata, and the record.
     fn read(&mut self) -> Result<()> {
         let len = self.expect_map("a record")?;
         // The third entry is a marker without content, `_b`, which old versions have.
@@ -103,7 +103,7 @@ impl<S: ReadAt> Record<'_, S> {
         self.read_rest(value, id, depth)
     }
 
-    /// Reads what follows of the value that begins here.
+    /// Reads the rest of the value that begins here.
     fn read_rest(&mut self, value: Value, id: Option<&str>, depth: Depth) -> Result<()> {
         match value {
             Value::Nothing => {}
@@ -132,8 +132,8 @@ impl<S: ReadAt> Record<'_, S> {
         for number in 0..len {
             let key = self.reader.expect_text("a key")?;
             let value = self.reader.value()?;
-            // The order of the fields, and what the first one is, tell a parameter and a tensor
-            // from a module with fields of such names.
+            // The order of the fields, and the first one, distinguish a parameter and a tensor from
+            // a module with fields of such names.
             let is_tensor = parts.data.is_some();
             match (key.as_str(), len, number, value) {
                 ("id", 2, 0, Value::Text(len)) => own_id = Some(self.reader.text(len)?),
@@ -171,10 +171,10 @@ impl<S: ReadAt> Record<'_, S> {
 }
 
 impl<S: ReadAt> Record<'_, S> {
-    /// The bytes of a tensor that old versions of burn list as numbers, each of one byte or two.
-    /// Those are held in memory.
+    /// Reads the bytes of a tensor that old versions of burn list as numbers, each in one byte or
+    /// two. They are held in memory.
     fn listed_bytes(&mut self, len: u64) -> Result<(Place, u64)> {
-        // Memory grows with what is there, not with that length.
+        // Memory grows with the present bytes, not with that length.
         let mut bytes = Vec::new();
         for _ in 0..len {
             bytes.push(self.reader.listed_byte()?);
@@ -199,7 +199,7 @@ impl<S: ReadAt> Record<'_, S> {
         Ok(shape)
     }
 
-    /// The name of a dtype. That of one with settings is a map with the name as its key.
+    /// Reads the name of a dtype. A dtype with settings is a map with the name as its key.
     fn read_dtype(&mut self, value: Value) -> Result<String> {
         match value {
             Value::Text(len) => self.reader.text(len),
@@ -262,8 +262,8 @@ impl<S: ReadAt> Record<'_, S> {
     }
 }
 
-/// The number of an id as burn prints it: up to eight bytes in base 32, the lowest first. `None`
-/// for a UUID of old versions, of which burn makes a number by a hash.
+/// Returns the number of an id as burn prints it: up to eight bytes in base 32, the lowest first.
+/// `None` for a UUID of old versions, which burn hashes to a number.
 fn number_of_id(id: &str) -> Option<u64> {
     let bytes = BASE32_DNSSEC.decode(id.as_bytes()).ok().filter(|bytes| bytes.len() <= 8)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))

@@ -20,7 +20,7 @@ use crate::{Format, Options};
 /// The longest text that says in which order the bytes of numbers are.
 const LONGEST_TEXT: u64 = 64;
 
-/// Opens the tensors of an archive whose members are listed.
+/// Opens the tensors of an archive with listed members.
 pub(crate) fn open<S: ReadAt>(
     zipped: Zipped<S>,
     path: &Path,
@@ -36,11 +36,11 @@ pub(crate) fn open<S: ReadAt>(
     TensorFile::new(Format::Pytorch, built, container)
 }
 
-/// An archive whose pickle has been read.
+/// An archive with its pickle read.
 pub(super) struct Archive<S> {
     zipped: Arc<Zipped<S>>,
     members: Members,
-    /// What the name of each member begins with.
+    /// The prefix of each member's name.
     root: String,
     pub(super) values: Values,
     /// The object that was saved.
@@ -48,7 +48,7 @@ pub(super) struct Archive<S> {
 }
 
 impl<S: ReadAt> Archive<S> {
-    /// Reads the pickle of an archive whose members are listed. Errors do not name the file yet.
+    /// Reads the pickle of an archive with listed members. Errors do not name the file yet.
     pub(super) fn read(zipped: Zipped<S>, budget: &Budget) -> Result<Self> {
         zipped.count_list(budget)?;
         zipped.check_overlap()?;
@@ -79,7 +79,8 @@ impl<S: ReadAt> Archive<S> {
         Ok(Self { zipped: Arc::new(zipped), members, root, values, object })
     }
 
-    /// The bytes of a number, or of a tensor with one element. `None` for every other value.
+    /// Returns the bytes of a number, or of a tensor with one element. `None` for every other
+    /// value.
     pub(super) fn number(&self, value: Value) -> Result<Option<Vec<u8>>> {
         let position = match (value, self.values.node(value)) {
             (Value::Int(number), _) => return Ok(Some(number.to_le_bytes().to_vec())),
@@ -104,7 +105,7 @@ impl<S: ReadAt> Archive<S> {
         }
     }
 
-    /// Where a storage begins, and how many bytes it has in the archive.
+    /// Returns where a storage begins, and how many bytes it has in the archive.
     pub(super) fn place(&self, storage: usize) -> Result<(Place, u64)> {
         let key = &self.values.storages[storage].key;
         self.values.budget.work_on(&self.root)?;

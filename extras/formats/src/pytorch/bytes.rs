@@ -23,7 +23,6 @@ pub(super) fn counted<R: BufRead>(inner: R, budget: &Budget) -> Bytes<R> {
 }
 
 impl<R: BufRead> Bytes<R> {
-    /// So many bytes.
     pub(super) fn bytes(&mut self, len: u64, budget: &Budget) -> Result<Vec<u8>> {
         self.count(len)?;
         let bytes = budget.read(&mut self.inner, len)?;
@@ -34,7 +33,7 @@ impl<R: BufRead> Bytes<R> {
         }
     }
 
-    /// The bytes up to a line feed.
+    /// Reads up to a line feed.
     pub(super) fn line(&mut self, budget: &Budget) -> Result<Vec<u8>> {
         let mut line = Vec::new();
         loop {

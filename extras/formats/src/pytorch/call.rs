@@ -1,4 +1,4 @@
-//! What calls of functions have in common: [`Wrong`], and how their numbers are read.
+//! Shared by calls of functions: [`Wrong`], and reading their numbers.
 
 use super::values::{Value, Values};
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::error::Error;
 /// The most dimensions that a tensor of PyTorch has.
 const MOST_DIMENSIONS: usize = 64;
 
-/// What is wrong with a call.
+/// The problem with a call.
 pub(super) enum Wrong {
     /// The pickle breaks a rule.
     Problem(String),
@@ -32,7 +32,6 @@ impl From<&str> for Wrong {
     }
 }
 
-/// The shape of a tensor.
 pub(super) fn shape(values: &Values, value: Value) -> Result<Vec<usize>, String> {
     let dims = numbers(values, value)?.unwrap_or_default().into_iter();
     let shape = dims.map(|dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>();
@@ -40,7 +39,7 @@ pub(super) fn shape(values: &Values, value: Value) -> Result<Vec<usize>, String>
     Ok(shape.ok_or("the shape of a tensor is not a tuple of numbers")?)
 }
 
-/// One number for each dimension of a tensor; `None` for anything else.
+/// Returns one number for each dimension of a tensor; `None` for anything else.
 pub(super) fn numbers(values: &Values, value: Value) -> Result<Option<Vec<u64>>, String> {
     let Some(items) = values.items(value) else { return Ok(None) };
     // A pickle can use one long list in many tensors.
@@ -52,7 +51,6 @@ pub(super) fn numbers(values: &Values, value: Value) -> Result<Option<Vec<u64>>,
     Ok(items.iter().map(|&item| count(item)).collect())
 }
 
-/// A number that counts something.
 pub(super) fn count(value: Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(number).ok(),

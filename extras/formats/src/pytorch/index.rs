@@ -18,13 +18,13 @@ use crate::error::{self, Error, ErrorKind, Result};
 use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
-/// Opens the files that an index names, such as `pytorch_model.bin.index.json`, by `open_shard`: each
-/// path with its file, sorted. Core's
+/// Opens the files that an index names, such as `pytorch_model.bin.index.json`, by `open_shard`:
+/// each path with its file, sorted. Core's
 /// [`Checkpoint::from_sources`](safetensors_core::Checkpoint::from_sources) makes one checkpoint of
 /// them, as [`open`](crate::open) does.
 ///
-/// As for safetensors files, the index decides which tensors a shard has. Others in it are left
-/// out; [`TensorFile::findings`] names them.
+/// As for safetensors files, the index decides which tensors a shard has. Others in it are skipped;
+/// [`TensorFile::findings`] names them.
 ///
 /// The index is treated as hostile: its size is limited, a duplicate name is refused, and the names
 /// of shards must be plain relative paths.
@@ -32,9 +32,9 @@ use crate::{Format, Options};
 /// # Errors
 ///
 /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
-/// [`Io`](safetensors_core::ErrorKind::Io) if the index changes meanwhile; an error of the core if
-/// it is no regular file;
-/// those of [`TensorFile::open`], also for a shard of another format.
+/// [`Io`](safetensors_core::ErrorKind::Io) if the index changes at the same time; an error of the
+/// core if it is no regular file; otherwise as for [`TensorFile::open`], also for a shard of
+/// another format.
 pub(crate) fn open_index<T: Store>(
     store: &T,
     path: &Path,
@@ -86,7 +86,7 @@ pub(crate) fn open_index<T: Store>(
     Ok(opened)
 }
 
-/// The text of an index.
+/// Reads the text of an index.
 fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
     let limit = options.limits.directory_bytes;
     if index.byte_len() > limit {
@@ -101,7 +101,7 @@ fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
 /// The names of the tensors of each shard.
 type ShardNames = BTreeMap<String, HashSet<String>>;
 
-/// The shards, and the number of bytes that all tensors should have.
+/// Returns the shards, and the number of bytes that all tensors should have.
 fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     let bad = |problem: String| Error::from(ErrorKind::BadIndex { problem });
     let index: Index<'_> = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
@@ -124,7 +124,8 @@ fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     Ok((shards, size))
 }
 
-/// Whether the name of a shard leads, on every system, to a file below the folder of the index.
+/// Returns `true` if the name of a shard leads, on every system, to a file below the folder of the
+/// index.
 fn is_safe(name: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     !name.contains(['\\', ':', '\0']) && name.split('/').all(plain)
@@ -132,7 +133,6 @@ fn is_safe(name: &str) -> bool {
 
 #[derive(Deserialize)]
 struct Index<'a> {
-    /// Anything.
     #[serde(borrow, default)]
     metadata: Option<&'a RawValue>,
     weight_map: Shards,

@@ -41,7 +41,7 @@ const KINDS: [Row; 29] = [
     row("float8_e4m3fnuz", "", 1, Some(Dtype::F8_E4M3FNUZ)),
     row("float8_e5m2fnuz", "", 1, Some(Dtype::F8_E5M2FNUZ)),
     row("float8_e8m0fnu", "", 1, Some(Dtype::F8_E8M0)),
-    // Two elements in a byte, of which PyTorch counts one.
+    // Two elements in a byte, which PyTorch counts as one.
     row("float4_e2m1fn_x2", "", 1, Some(Dtype::F4)),
     row("complex128", "ComplexDoubleStorage", 16, None),
     row("complex32", "ComplexHalfStorage", 4, None),
@@ -58,23 +58,22 @@ fn kind(row: &Row) -> Kind {
     Kind { name: row.name, width: row.width }
 }
 
-/// The type of this name.
 pub(super) fn of_name(name: &str) -> Option<Kind> {
     KINDS.iter().find(|row| row.name == name).map(kind)
 }
 
-/// The type of elements of this dtype.
+/// Returns the type of elements of this dtype.
 pub(super) fn of_dtype(dtype: Dtype) -> Option<Kind> {
     KINDS.iter().find(|row| row.dtype == Some(dtype)).map(kind)
 }
 
-/// The type of the elements of this storage.
+/// Returns the type of the elements of this storage.
 pub(super) fn of_storage(class: &str) -> Option<Kind> {
     KINDS.iter().find(|row| row.storage == class && !class.is_empty()).map(kind)
 }
 
 impl Kind {
-    /// The dtype of such elements, if the format has one.
+    /// Returns the dtype of such elements, if the format has one.
     pub(super) fn dtype(self) -> Option<Dtype> {
         KINDS.iter().find(|row| row.name == self.name)?.dtype
     }

@@ -66,14 +66,14 @@ pub(crate) fn open<S: ReadAt>(
     TensorFile::new(Format::Pytorch, built, Container::File(input))
 }
 
-/// Where a storage lies in the file.
+/// The place of a storage in the file.
 #[derive(Clone, Copy)]
 struct Storage {
     start: u64,
     byte_len: u64,
 }
 
-/// Where the storages lie, by their positions among [`Values::storages`]. `keys` lists them in the
+/// Finds the storages, by their positions among [`Values::storages`]. `keys` lists them in the
 /// order of the file, from `at` on.
 fn starts<S: ReadAt>(
     input: &Input<S>,

@@ -12,7 +12,7 @@
 //! The pickle is read by a machine that knows the opcodes and the few functions with which PyTorch
 //! rebuilds tensors. **No code of a pickle is ever run**: a class is only a name here.
 //!
-//! # Which tensors there are
+//! # Tensors
 //!
 //! Every tensor in the dictionaries, lists and tuples of the file is read. Its name is the keys on
 //! the way to it, joined by dots: a training checkpoint has `model.embed.weight` and
@@ -20,66 +20,66 @@
 //! `state_dict()`.
 //!
 //! Arrays and numbers of NumPy are tensors, too, in C or Fortran order, little- or big-endian. So
-//! are bytes, as U8. They lie in the pickle, whose size [`Limits`](crate::Limits) bounds.
+//! are bytes, as U8. They are in the pickle; [`Limits`](crate::Limits) bounds its size.
 //!
-//! An object of another class that holds tensors or arrays is listed under its name, and to read it
+//! An object of another class that holds tensors or arrays is listed under its name, and reading it
 //! is an error that names the class; so is an array of objects. [`Stored`] has its class as type. A
 //! tensor that PyTorch marks as conjugate or negative is listed so, too: `resolve_conj` or
-//! `resolve_neg` before saving removes the mark. If such an object is all that the file has, opening
-//! it is the error. Numbers, texts and other objects are left out;
+//! `resolve_neg` before saving removes the mark. If such an object is all that the file has,
+//! opening it is the error. Numbers, texts and other objects are skipped;
 //! [`TensorFile::notes`](crate::TensorFile::notes) counts them.
 //!
-//! The settings of an optimizer are kept: the `param_groups` beside a `state` are an entry of the
+//! The settings of an optimizer are kept: the `param_groups` next to a `state` are an entry of the
 //! metadata, as JSON, under the name that they would have as a tensor, such as
-//! `optimizer.param_groups`. What JSON cannot hold in them is left out; an infinity or a NaN is a
-//! text. [`PyTorchTraining`](safetensors_core::optimizer::PyTorchTraining) reads them.
+//! `optimizer.param_groups`. Values in them that JSON cannot hold are skipped; an infinity or a NaN
+//! is a text. [`PyTorchTraining`](safetensors_core::optimizer::PyTorchTraining) reads them.
 //!
 //! # TorchScript
 //!
 //! Scripted and traced modules have the names of their `state_dict()`: the tensors that the classes
-//! in the archive's code list as parameters and buffers. Of the code, only these lists are read.
-//! Other attributes with tensors are counted as left out, as `state_dict()` leaves them out.
+//! in the archive's code list as parameters and buffers. Only these lists are read from the code.
+//! Other attributes with tensors are counted as skipped, as `state_dict()` skips them.
 //!
-//! Tensors that the code has as constants are `CONSTANTS.c0` and so on, as the code calls them. A
-//! frozen module (`torch.jit.freeze`) has all its weights there, and no file says what their names
-//! were. Packed weights of quantised modules are listed, and not read. An archive of
+//! Tensors that are constants of the code are `CONSTANTS.c0` and so on, as the code calls them. A
+//! frozen module (`torch.jit.freeze`) has all its weights there, and no file has their former
+//! names. Packed weights of quantised modules are listed, and not read. An archive of
 //! `torch.export` (`.pt2`) is an error.
 //!
 //! A dictionary in which one key has two values is an error that names the tensor. PyTorch keeps
-//! the last value, and never writes such a dictionary. Two tensors whose names become the same,
-//! such as those of the keys `0` and `"0"`, are an error, too.
+//! the last value, and never writes such a dictionary. Two tensors with names that become equal,
+//! such as for the keys `0` and `"0"`, are an error, too.
 //!
 //! # Directories of trainers
 //!
-//! A trainer on several ranks saves parts of tensors. [`open`](crate::open) takes the directory, and
-//! gives whole tensors, which are read from the files that have parts of them.
+//! A trainer on several ranks saves parts of tensors. [`open`](crate::open) takes the directory,
+//! and joins the tensors, which are read from the files that have parts of them.
 //!
-//! - Distributed checkpoints (DCP) have a file `.metadata`, which lists the tensors, or one of each
-//!   rank, and files `__RANK_NUMBER.distcp`. Names are those of `.metadata`. FSDP and Megatron
-//!   (`torch_dist`) save so. The settings of optimizers become the same metadata as those of a
-//!   file. [`notes`](crate::TensorFile::notes) name the other values that are no tensors.
-//! - The same in safetensors files (`HuggingFaceStorageWriter`), as
+//! - Distributed checkpoints (DCP) have a file `.metadata`, which lists the tensors, or one for
+//!   each rank, and files `__RANK_NUMBER.distcp`. Names come from `.metadata`. FSDP and Megatron
+//!   (`torch_dist`) save so. The settings of optimizers become metadata as for a file.
+//!   [`notes`](crate::TensorFile::notes) name the other values that are no tensors.
+//! - DCP in safetensors files (`HuggingFaceStorageWriter`), as
 //!   [`open`](safetensors_core::Checkpoint::open) of core reads them.
-//! - DeepSpeed saves a directory for each step, and a file `latest` beside it. Of the stages 1, 2 and
-//!   3 of ZeRO, the F32 weights are read, and the optimizer's state and settings on
-//!   [request](crate::Options::optimizer_state). Parameters that are frozen, and buffers, have the
-//!   dtype in which they are stored.
+//! - DeepSpeed saves a directory for each step, and a file `latest` next to it. With the stages 1,
+//!   2 and 3 of ZeRO, the F32 weights are read, and the optimizer's state and settings on
+//!   [request](crate::Options::optimizer_state). Frozen parameters, and buffers, have the dtype in
+//!   which they are stored.
 //! - Ranks may save a file each, such as `model_world_size_4_rank_0.pt`, with `DTensor`s. They are
 //!   joined if a mesh of one dimension divides them, by `Shard` or `Replicate`.
 //!
 //! Files of ranks without a common `.metadata` do not show which step they are from. Different
 //! shapes are an error, different numbers are not found.
 //!
-//! A file that is missing, parts that do not make a whole tensor, and layouts that are not read are
-//! errors when the directory is opened. A part by itself is refused
+//! A file that is missing, parts that do not make up a tensor, and layouts that are not read are
+//! errors when the directory is opened. A single part is refused
 //! ([`PartOfDirectory`](crate::ErrorKind::PartOfDirectory)).
 //!
 //! # Dtypes
 //!
 //! Every type that safetensors has is read: floats of 8 to 64 bits, also the kinds of `float8`,
 //! `float4_e2m1fn_x2` as two F4, integers, booleans and `complex64`. A tensor of another type, such
-//! as `complex128`, is listed as bytes, also if it is empty. [`Stored`] has its type
-//! and its shape, and to read it is an error that names its type.
+//! as `complex128`, is listed as bytes, also if it is empty. [`Stored`] has its type and its shape,
+//! and reading it is an error that names its type.
 //!
 //! # Tied tensors
 //!
@@ -140,18 +140,18 @@ use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Builder, Data, Place, Placement, Reason, Stored, Tensor};
 
-/// Whether the name of a member of an archive is that of PyTorch's pickle. If so, what comes before
-/// it, which every other member has too.
+/// Returns the text before the name of PyTorch's pickle in the name of an archive's member, which
+/// every other member has too; `None` for another name.
 pub(crate) fn root_of(member: &str) -> Option<&str> {
     member.strip_suffix("data.pkl").filter(|root| root.is_empty() || root.ends_with('/'))
 }
 
-/// What is said of a file with constants.
+/// The note about a file with constants.
 const CONSTANTS: &str = "CONSTANTS.c0 and so on are constants of its code; a frozen module has no \
                          names for its weights";
 
-/// Makes tensors of what was found in a pickle. `place` says where a storage begins and how many
-/// bytes it has in the file.
+/// Makes tensors of the values in a pickle. `place` returns the start of a storage and its bytes in
+/// the file.
 fn build(
     values: &Values,
     found: Collected,
@@ -216,7 +216,8 @@ fn leave_unindexed(
     builder.unindexed.extend(unindexed.map(|tensor| tensor.name));
 }
 
-/// Whether a key of metadata has a meaning of its own, and so cannot be the other name of a tensor.
+/// Returns `true` if a key of metadata has a fixed meaning, and so cannot be the other name of a
+/// tensor.
 fn is_reserved(name: &str) -> bool {
     name == "format"
         || ["safetensors_bridge.", "modelspec.", "attribute:"]
@@ -224,14 +225,15 @@ fn is_reserved(name: &str) -> bool {
             .any(|prefix| name.starts_with(prefix))
 }
 
-/// What two names of one tensor have in common.
+/// The properties that names of one tensor share.
 type Key<'a> = (u32, u64, &'static str, &'a [usize], &'a [u64]);
 
 fn key(tensor: &TensorRef) -> Key<'_> {
     (tensor.storage, tensor.offset, tensor.kind.name, &tensor.shape, &tensor.strides)
 }
 
-/// The first name, in sorted order, of each tensor that has several. All others refer to it.
+/// Returns the first name, in sorted order, of each tensor that has several. All others refer to
+/// it.
 fn tied<'a>(values: &'a Values, found: &[(String, u32)]) -> Result<HashMap<Key<'a>, Arc<str>>> {
     let mut names: HashMap<Key<'a>, (&str, bool)> = HashMap::new();
     for (name, position) in found {
@@ -250,7 +252,7 @@ fn tied<'a>(values: &'a Values, found: &[(String, u32)]) -> Result<HashMap<Key<'
     tied.map(|(key, (name, _))| Ok((key, values.budget.text(name)?))).collect()
 }
 
-/// A tensor in its storage, which begins at a place and has this many bytes.
+/// Returns a tensor in its storage, which begins at a place and has this many bytes.
 fn one(
     values: &Values,
     name: &str,
@@ -261,7 +263,7 @@ fn one(
     values.budget.keep(name.len() + size_of::<Tensor>())?;
     values.budget.keep_all::<[u64; 4]>(shape.len())?;
     let storage = &values.storages[tensor.storage as usize];
-    // The size of what only Python can read is checked where it is found.
+    // The size of data that only Python can read is checked where it is found.
     if storage.held.is_some() && kind.dtype().is_none() {
         return Ok(without_dtype(name.to_owned(), *kind, shape.clone()));
     }
@@ -283,7 +285,7 @@ fn one(
     Ok(Tensor { name, dtype, shape, data, stored: None })
 }
 
-/// The shape that a tensor of this type has as a safetensors tensor.
+/// Returns the shape that a tensor of this type has as a safetensors tensor.
 fn shape_of(kind: Kind, shape: &[usize]) -> Vec<usize> {
     let mut shape = shape.to_vec();
     if kind.dtype() == Some(Dtype::F4) {
@@ -295,8 +297,8 @@ fn shape_of(kind: Kind, shape: &[usize]) -> Vec<usize> {
     shape
 }
 
-/// A tensor whose elements have no dtype. It is listed as the bytes of its elements. Reading them
-/// is an error.
+/// Makes a tensor with elements that have no dtype. It is listed as the bytes of its elements.
+/// Reading them is an error.
 fn without_dtype(name: String, kind: Kind, shape: Vec<usize>) -> Tensor {
     let elements = shape.iter().fold(1_u64, |all, &dim| all.saturating_mul(dim as u64));
     let stored = Stored {
@@ -306,7 +308,7 @@ fn without_dtype(name: String, kind: Kind, shape: Vec<usize>) -> Tensor {
         is_readable: false,
         is_quantised: false,
     };
-    // An empty tensor is listed as one element: of no bytes at all, reading would not fail.
+    // An empty tensor is listed as one element: without any bytes, reading would not fail.
     let mut listed = if elements == 0 { Vec::new() } else { shape };
     listed.push(usize::from(kind.width).max(1));
     let data = Data::Refused(Reason::NoDtype(kind.name));
@@ -319,7 +321,7 @@ fn of_bytes(name: String, bytes: Arc<[u8]>) -> Tensor {
     Tensor { name, dtype: Dtype::U8, shape, data: Data::Plain(Place::Held(bytes)), stored: None }
 }
 
-/// An object of an unknown class that holds tensors, of which no element is known. It is listed as
+/// Makes an object of an unknown class that holds tensors with unknown elements. It is listed as
 /// one byte, so that reading it is an error.
 fn unread(name: String, class: String) -> Tensor {
     let stored = Stored {

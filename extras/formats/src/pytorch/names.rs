@@ -13,11 +13,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// The tables that every `torch.nn.Module` has.
 const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 
-/// What the `state_dict()` of an optimizer has: the state, and the settings.
+/// The entries in the `state_dict()` of an optimizer: the state, and the settings.
 const STATE: &str = "state";
 pub(super) const GROUPS: &str = "param_groups";
 
-/// What a pickle has, by name, in order.
+/// The content of a pickle, by name, in order.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     /// Positions among [`Values::tensors`].
@@ -98,7 +98,7 @@ pub(super) fn collect(values: &Values, root: Value, alone: &str, name: &str) -> 
     Ok(search.found)
 }
 
-/// A search for what has a name.
+/// A search for named values.
 pub(super) struct Search<'a> {
     pub(super) values: &'a Values,
     found: Collected,
@@ -167,8 +167,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Keeps the settings of an optimizer, if a dictionary is the state of one. Returns whether it
-    /// is.
+    /// Keeps the settings of an optimizer, if a dictionary is its state. Returns whether it is.
     fn settings(&mut self, dict: Value) -> Result<bool> {
         let [state, groups] = [STATE, GROUPS].map(|key| self.values.get(dict, key));
         let Some((state, groups)) = state.zip(groups) else { return Ok(false) };
@@ -245,7 +244,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The tables of a module, and its attributes, if an object is a module.
+    /// Returns the tables of a module, and its attributes, if an object is a module.
     fn tables(&self, parts: &[Value]) -> Option<([Value; 3], Value)> {
         let attributes = *parts.last()?;
         let mut tables = [Value::None; 3];
@@ -256,7 +255,7 @@ impl<'a> Search<'a> {
         Some((tables, attributes))
     }
 
-    /// The tensors that `state_dict()` of a module has.
+    /// Adds the tensors of `state_dict()` of a module.
     fn module(&mut self, tables: [Value; 3], attributes: Value) -> Result<()> {
         let values = self.values;
         let hidden = values.get(attributes, "_non_persistent_buffers_set");
@@ -289,7 +288,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// The tensors that `state_dict()` of a module of TorchScript has.
+    /// Adds the tensors of `state_dict()` of a module of TorchScript.
     fn script_module(&mut self, class: &Class, attributes: Value) -> Result<()> {
         let values = self.values;
         let items = values.dict(attributes).unwrap_or_default();
@@ -302,7 +301,7 @@ impl<'a> Search<'a> {
             self.step_over(&key)?;
             let is_state = match values.node(value) {
                 Some(Node::Tensor(_)) => class.has(&key),
-                // A submodule, or what only its class could read.
+                // A submodule, or a value that only its class could read.
                 Some(Node::Object { class, .. }) => {
                     values.class(*class).is_some_and(|(module, _)| module.starts_with("__torch__"))
                 }
@@ -355,7 +354,7 @@ impl<'a> Search<'a> {
         self.values.budget.work_on(key)
     }
 
-    /// Lists what is visited as an object that cannot be read. If it is all there is, that is an
+    /// Lists the visited value as an object that cannot be read. If it is all there is, that is an
     /// error.
     fn unreadable(&mut self, class: String) -> Result<()> {
         if self.path.is_empty() {
@@ -382,7 +381,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether a value can hold a tensor, or anything else.
+/// Returns whether a value can hold a tensor, or anything else.
 fn is_node(value: Value) -> bool {
     matches!(value, Value::Node(_))
 }

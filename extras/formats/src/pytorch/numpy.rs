@@ -1,4 +1,4 @@
-//! Arrays and numbers of NumPy, whose bytes are in the pickle itself.
+//! Arrays and numbers of NumPy, stored in the pickle itself.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use super::kinds;
 use super::values::{Encoding, Kind, Node, Storage, TensorRef, Value, Values};
 use crate::npy::{ByteOrder, Order, parse_descr};
 
-/// The types that no dtype stands for: the letter of each, its name and its bytes. Elements of
-/// other sizes are listed as their bytes.
+/// The types without a dtype: the letter of each, its name and its bytes. Elements of other sizes
+/// are listed as their bytes.
 const OTHERS: [(char, &str); 6] = [
     ('O', "object"),
     ('c', "complex128"),
@@ -37,12 +37,12 @@ impl Callable {
     }
 }
 
-/// Whether a function makes an array that its state fills.
+/// Returns whether a function makes an array that its state fills.
 fn is_reconstruct((module, name): (&str, &str)) -> bool {
     matches!(module, "numpy.core.multiarray" | "numpy._core.multiarray") && name == "_reconstruct"
 }
 
-/// What a call makes; `None` if it is not known.
+/// Returns the result of a call; `None` if it is not known.
 pub(super) fn call(
     values: &mut Values,
     callable: Callable,
@@ -66,8 +66,8 @@ pub(super) fn call(
     Ok(node.map(|node| values.add(node)).transpose()?)
 }
 
-/// What an array becomes with its state: `(version, shape, dtype, is_fortran, bytes)`. `None` for
-/// another object, and for an array whose type is not known.
+/// Returns the array made with its state: `(version, shape, dtype, is_fortran, bytes)`. `None` for
+/// another object, and for an array of an unknown type.
 pub(super) fn built(
     values: &mut Values,
     object: Value,
@@ -94,7 +94,7 @@ pub(super) fn built(
     array(values, &Parts { dtype, shape, order, bytes })
 }
 
-/// What an array is made of.
+/// The parts of an array.
 struct Parts {
     dtype: Value,
     shape: Vec<usize>,
@@ -102,7 +102,7 @@ struct Parts {
     bytes: Value,
 }
 
-/// An array as a tensor. An array of texts is a text. `None` if the type is not known.
+/// Makes a tensor of an array. An array of texts is a text. `None` if the type is not known.
 fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
     let Some(descr) = descr(values, parts.dtype) else { return Ok(None) };
     let elements = parts.shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64));
@@ -154,7 +154,7 @@ fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
     held(values, tensor, bytes).map(Some)
 }
 
-/// Adds a tensor whose bytes are in the pickle.
+/// Adds a tensor with bytes in the pickle.
 fn held(values: &mut Values, tensor: TensorRef, bytes: Arc<[u8]>) -> Result<Node, Wrong> {
     let byte_len = bytes.len() as u64;
     let width = tensor.kind.width;
@@ -163,8 +163,8 @@ fn held(values: &mut Values, tensor: TensorRef, bytes: Arc<[u8]>) -> Result<Node
     Ok(values.add_tensor(TensorRef { storage, ..tensor })?)
 }
 
-/// The type with its byte order, as NumPy writes it: `<f4`. The object is `dtype('f4', False, True)`
-/// with the state `(3, '<', ...)`.
+/// Returns the type with its byte order, as NumPy writes it: `<f4`. The object is `dtype('f4',
+/// False, True)` with the state `(3, '<', ...)`.
 fn descr(values: &Values, dtype: Value) -> Option<String> {
     let Some(Node::Object { class, parts }) = values.node(dtype) else { return None };
     if values.class(*class) != Some(("numpy", "dtype")) {
@@ -178,7 +178,7 @@ fn descr(values: &Values, dtype: Value) -> Option<String> {
         .then(|| format!("{}{plain}", order.filter(|it| it.len() == 1).unwrap_or("")))
 }
 
-/// Whether the objects of an array are more than texts.
+/// Returns whether the objects of an array are more than texts.
 fn holds_numbers(values: &Values, objects: Value) -> bool {
     let is_number = |&object: &Value| match object {
         Value::None => false,

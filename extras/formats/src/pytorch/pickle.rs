@@ -1,7 +1,7 @@
-//! The opcodes of a pickle: a stack machine whose values are the objects of [`Values`].
+//! The opcodes of a pickle: a stack machine on the objects of [`Values`].
 //!
-//! It knows what `pickletools` documents, of the protocols 0 to 5, but for what PyTorch cannot
-//! write: the registry of extensions, and buffers outside the pickle.
+//! It knows all opcodes of `pickletools`, in the protocols 0 to 5, except opcodes that PyTorch
+//! cannot write: the registry of extensions, and buffers outside the pickle.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -55,7 +55,7 @@ impl<R: BufRead> Machine<'_, R> {
                     return Err(self.bytes.problem(format!("protocol {version} is unknown")));
                 }
             }
-            // Only the length of what follows.
+            // Only the length of the following bytes.
             op::FRAME => _ = self.bytes.array::<8>()?,
             opcode => {
                 let is_known = self.number(opcode)?
@@ -166,7 +166,7 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// What adds items to a container. `false` for another opcode.
+    /// Adds items to a container. `false` for another opcode.
     fn items(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::APPEND => {
@@ -194,7 +194,7 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// The stack, the marks and the memo. `false` for another opcode.
+    /// Runs an opcode of the stack, the marks or the memo. Returns `false` for another opcode.
     fn stack_or_memo(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::MARK => {
@@ -277,7 +277,7 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Reads a text or bytes whose length comes first.
+    /// Reads a text or bytes after their length.
     fn text(&mut self, opcode: u8) -> Result<()> {
         let len = match opcode {
             op::SHORT_BINUNICODE | op::SHORT_BINSTRING | op::SHORT_BINBYTES => {
@@ -339,7 +339,7 @@ impl<R: BufRead> Machine<'_, R> {
         self.push(value)
     }
 
-    /// The error of what is wrong with a call, which ends here.
+    /// Returns the error of a wrong call that ends here.
     fn wrong(&self, wrong: Wrong) -> Error {
         match wrong {
             Wrong::Problem(problem) => self.bytes.problem(problem),
@@ -372,7 +372,7 @@ impl<R: BufRead> Machine<'_, R> {
         self.push(value)
     }
 
-    /// The value on the stack, above the last mark.
+    /// Returns the value on the stack, above the last mark.
     fn top(&self) -> Result<Value> {
         let bottom = self.marks.last().copied().unwrap_or(0);
         match self.stack.last() {
@@ -434,7 +434,7 @@ impl<R: BufRead> Machine<'_, R> {
     }
 }
 
-/// A dictionary of these items.
+/// Returns a dictionary of these items.
 fn dict(items: Vec<(Value, Value)>) -> Node {
     Node::Dict { items, state: Value::None }
 }

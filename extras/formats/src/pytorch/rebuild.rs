@@ -1,4 +1,4 @@
-//! What PyTorch's own functions would make of their arguments: storages, tensors, dictionaries.
+//! The results of PyTorch's own functions: storages, tensors, dictionaries.
 //!
 //! The functions are known by name, and none is run. A call of any other function or class becomes
 //! an object that is the list of its parts. If a tensor is among them, that is an error once the
@@ -11,8 +11,8 @@ use super::values::{Encoding, Kind, Node, Storage, StorageRef, TensorRef, Value,
 use super::{kinds, numpy};
 use crate::error::Result;
 
-/// Resolves an identifier: that of a storage, or `('module', class, file, source)`, by which old
-/// versions name the class of a module.
+/// Resolves an identifier: a storage's, or `('module', class, file, source)`, by which old versions
+/// name the class of a module.
 pub(super) fn persistent(values: &mut Values, id: Value) -> Result<Value, Wrong> {
     let fields = values.items(id).unwrap_or_default();
     if let &[tag, class, ..] = fields
@@ -66,7 +66,7 @@ fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Wrong> {
 }
 
 impl Values {
-    /// The position of a storage, which is added if it is new.
+    /// Returns the position of a storage, which is added if it is new.
     fn storage_of(&mut self, key: &str, byte_len: u64, width: u8) -> Result<u32, Wrong> {
         if let Some(&position) = self.by_key.get(key) {
             let known = self.storages[position as usize].byte_len;
@@ -85,7 +85,7 @@ impl Values {
         Ok(position)
     }
 
-    /// Adds a storage. There are no more of them than nodes, whose number is limited.
+    /// Adds a storage. There are no more of them than nodes, which are limited.
     pub(super) fn add_storage(&mut self, storage: Storage) -> Result<u32> {
         self.budget.keep_all::<(Storage, Arc<str>)>(1)?;
         self.storages.push(storage);
@@ -101,7 +101,7 @@ impl Values {
     }
 }
 
-/// What a call makes. `is_function` is false for the constructor of a class.
+/// Returns the result of a call. `is_function` is false for the constructor of a class.
 pub(super) fn call(
     values: &mut Values,
     class: Value,
@@ -164,7 +164,7 @@ fn known_callable(values: &Values, class: Value) -> Option<KnownCallable> {
     values.class(class).and_then(|(module, name)| KnownCallable::of(module, name))
 }
 
-/// Whether any of these values holds a tensor.
+/// Returns whether any of these values holds a tensor.
 fn hold_tensors(values: &Values, others: &[Value]) -> Result<bool, Wrong> {
     for &other in others {
         if values.holds_tensors(other)? {
@@ -174,9 +174,9 @@ fn hold_tensors(values: &Values, others: &[Value]) -> Result<bool, Wrong> {
     Ok(false)
 }
 
-/// A dictionary of these arguments; `None` if what they make is not known.
+/// Makes a dictionary of these arguments; `None` if the result is not known.
 fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Option<Value>, Wrong> {
-    // What makes the values of a `defaultdict` is no item. It remains with the dictionary.
+    // The factory of a `defaultdict`'s values is no item. It remains with the dictionary.
     let (state, given) = match given.split_first() {
         Some((&factory, rest)) if has_factory => (factory, rest),
         _ => (Value::None, given),
@@ -187,7 +187,7 @@ fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Optio
     Ok(Some(values.add(Node::Dict { items, state })?))
 }
 
-/// A list of these arguments; `None` if what they make is not known.
+/// Makes a list of these arguments; `None` if the result is not known.
 fn list(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     let Some(len) = count_items(values, given, false) else { return Ok(None) };
     values.copy(len)?;
@@ -196,7 +196,7 @@ fn list(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     Ok(Some(values.add(Node::List(items))?))
 }
 
-/// A tensor of an array, if it has the type of the tensor: `(array, type, ...)`.
+/// Makes a tensor of an array, if it has the type of the tensor: `(array, type, ...)`.
 fn of_array(values: &Values, given: &[Value]) -> Option<Value> {
     let &[array, kind, ..] = given else { return None };
     let &Node::Tensor(position) = values.node(array)? else { return None };
@@ -204,7 +204,7 @@ fn of_array(values: &Values, given: &[Value]) -> Option<Value> {
     (kinds::of_name(name)? == values.tensors[position as usize].kind).then_some(array)
 }
 
-/// Bytes, of other bytes or of a text that stands for them; `None` if what is made is not known.
+/// Makes bytes, of other bytes or of a text that encodes them; `None` if the result is not known.
 fn bytes(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     match *given {
         [] => Ok(Some(values.add(Node::Bytes([].into()))?)),
@@ -217,8 +217,8 @@ fn bytes(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     }
 }
 
-/// How many items the arguments of a container have. `None` if one is neither a list nor, with
-/// `takes_dicts`, a dictionary: what the container would make of that is not known.
+/// Returns the number of items in the arguments of a container. `None` if one is neither a list
+/// nor, with `takes_dicts`, a dictionary: the container's result is then not known.
 fn count_items(values: &Values, given: &[Value], takes_dicts: bool) -> Option<usize> {
     given.iter().try_fold(0_usize, |all, &argument| {
         let len = match (argument, values.node(argument)) {
@@ -231,7 +231,7 @@ fn count_items(values: &Values, given: &[Value], takes_dicts: bool) -> Option<us
     })
 }
 
-/// The items of dictionaries, and of lists of pairs.
+/// Returns the items of dictionaries, and of lists of pairs.
 fn pairs(values: &Values, given: &[Value]) -> Result<Vec<(Value, Value)>, &'static str> {
     let mut pairs = Vec::new();
     for &argument in given {
@@ -248,7 +248,7 @@ fn pairs(values: &Values, given: &[Value]) -> Result<Vec<(Value, Value)>, &'stat
     Ok(pairs)
 }
 
-/// A function or class whose result is known.
+/// A function or class with a known result.
 #[derive(Clone, Copy)]
 enum KnownCallable {
     /// `has_factory` is whether the first argument makes the values of keys that are missing.
@@ -261,7 +261,7 @@ enum KnownCallable {
     },
     Parameter,
     Subclass,
-    /// Bytes, also those that can be changed.
+    /// Bytes, also mutable ones.
     Bytes,
     /// A tensor of an array of NumPy, as devices without storages are saved.
     OfArray,
@@ -296,14 +296,14 @@ impl KnownCallable {
     }
 }
 
-/// Whether the last argument of a tensor marks it, as `{'conj': True}` does. The values of such a
-/// tensor are others than those in its storage.
+/// Returns `true` if the last argument of a tensor marks it, as `{'conj': True}` does. The values
+/// of such a tensor differ from its storage.
 fn marks(values: &Values, argument: Value) -> bool {
     argument != Value::None && values.dict(argument).is_none_or(|marks| !marks.is_empty())
 }
 
-/// A tensor: `(storage, offset, shape, strides, ...)`, and the type as the seventh if the storage
-/// has none.
+/// Makes a tensor: `(storage, offset, shape, strides, ...)`, and the type as the seventh if the
+/// storage has none.
 fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value, Wrong> {
     let &[storage, offset, shape, strides, ref rest @ ..] = given else {
         return Err("a tensor has too few fields".into());

@@ -1,4 +1,4 @@
-//! TorchScript: which attributes of an object are parameters and buffers.
+//! TorchScript: finds the attributes of an object that are parameters and buffers.
 //!
 //! The classes of the objects are written in the archive's code. Of that, this module reads the
 //! names of the classes and two lists of quoted names in each:
@@ -19,21 +19,21 @@ use super::values::{Class, Values};
 use crate::error::{Error, ErrorKind, Result};
 use crate::zipped::Zipped;
 
-/// What the names of all classes in the code begin with.
+/// The prefix of all class names in the code.
 const PREFIX: &str = "__torch__";
 
-/// The classes that are written in C++, whose code is nowhere in the archive.
+/// The classes written in C++, without code in the archive.
 const NATIVE: &str = "__torch__.torch.classes";
 
 impl Class {
-    /// Whether an attribute that is a tensor is a parameter or a buffer.
+    /// Returns whether an attribute that is a tensor is a parameter or a buffer.
     pub(super) fn has(&self, attribute: &str) -> bool {
         !self.lists_buffers || self.state.contains(attribute)
     }
 }
 
 impl Values {
-    /// The class of TorchScript that a class of the pickle means, if it is one of modules.
+    /// Returns the class of TorchScript that a class of the pickle means, if it is a module's.
     pub(super) fn module_class(&self, (module, name): (&str, &str)) -> Option<&Class> {
         if !is_of_code(module) || self.classes.is_empty() {
             return None;
@@ -42,19 +42,19 @@ impl Values {
     }
 }
 
-/// Whether a class of this module is one of TorchScript.
+/// Returns whether a class of this module is one of TorchScript.
 pub(super) fn is_of_code(module: &str) -> bool {
     module.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         && !module.starts_with(NATIVE)
 }
 
-/// Whether a class is one of TorchScript whose code was not found.
+/// Returns `true` if a class belongs to TorchScript and its code was not found.
 pub(super) fn lacks_code(values: &Values, module: &str, name: &str) -> bool {
     is_of_code(module) && !values.classes.contains_key(&format!("{module}.{name}"))
 }
 
-/// Reads the classes of the objects in a pickle from the code beside it. `root` is what comes before
-/// the names of members.
+/// Reads the classes of the objects in a pickle from the code in the archive. `root` is the prefix
+/// of the names of members.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ pub(super) fn read_classes<S: ReadAt>(
     for module in &modules {
         let file = format!("{root}code/{}.py", module.replace('.', "/"));
         values.budget.work_on(&file)?;
-        // What it means that a class has no code is told where a tensor needs it.
+        // A class without code is an error only where a tensor needs it.
         let Some(&index) = members.get(&file) else { continue };
         zipped.check_size(index)?;
         let code = zipped.member(index, |member| values.budget.read(member, u64::MAX))?;
@@ -120,7 +120,7 @@ fn read_file(code: &[u8], module: &str, file: &str, values: &mut Values) -> Resu
     Ok(())
 }
 
-/// The names in a list such as `["weight", "bias", ]`.
+/// Returns the names in a list such as `["weight", "bias", ]`.
 fn quoted(list: &str) -> Option<Vec<String>> {
     let mut rest = list.trim_end().strip_prefix('[')?.strip_suffix(']')?.trim();
     let mut names = Vec::new();
@@ -168,7 +168,7 @@ mod tests {
         let class = |name: &str| &values.classes[&format!("__torch__.net.{name}")];
         let [a, b, p] = ["A", "B", "P"].map(class);
         assert!(a.is_module && a.has("w") && a.has("b") && !a.has("x"));
-        // No list says what its buffers are.
+        // Its buffers are in no list.
         assert!(b.is_module && b.has("w") && !p.is_module);
         for wrong in ["__parameters__ = f()", "__parameters__ = []\n  __parameters__ = []"] {
             let code = format!("class A(Module):\n  {wrong}\n");

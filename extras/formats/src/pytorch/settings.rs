@@ -11,8 +11,8 @@ use crate::error::Result;
 type MapNode = [(String, Json); 11];
 
 impl Search<'_> {
-    /// A value as JSON; `None` if JSON cannot hold it, such as a tensor. A pickle of few bytes can
-    /// use one value in many places, so what is made is counted.
+    /// Converts a value to JSON; `None` if JSON cannot hold it, such as a tensor. A pickle of few
+    /// bytes can use one value in many places, so the results are counted.
     pub(super) fn json(&mut self, value: Value) -> Result<Option<Json>> {
         let values = self.values;
         values.budget.keep_all::<Json>(1)?;
@@ -53,7 +53,7 @@ impl Search<'_> {
     }
 }
 
-/// A value without content of its own.
+/// Converts a value without further content.
 fn plain(value: Value) -> Option<Json> {
     Some(match value {
         Value::None => Json::Null,

@@ -1,6 +1,6 @@
 //! Numbers and texts as pickles write them.
 
-/// An integer of any number of bytes, little-endian, if it fits 64 bits.
+/// Returns an integer of any number of bytes, little-endian, if it fits 64 bits.
 pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
     let fill = if bytes.last().is_some_and(|&last| last >= 0x80) { 0xff } else { 0 };
     let (low, high) = bytes.split_at(bytes.len().min(8));
@@ -10,8 +10,8 @@ pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
     (high.iter().all(|&byte| byte == fill) && (number < 0) == (fill > 0)).then_some(number)
 }
 
-/// A text of protocol 0, as Python's `repr` writes it, without the quotes. Only escapes that are
-/// needed for quotes are known.
+/// Returns a text of protocol 0, as Python's `repr` writes it, without the quotes. Only escapes
+/// that are needed for quotes are known.
 pub(super) fn unquoted(line: &[u8]) -> Option<String> {
     let (&quote @ (b'\'' | b'"'), rest) = line.split_first()? else { return None };
     let inner = rest.strip_suffix(&[quote])?;
@@ -19,8 +19,8 @@ pub(super) fn unquoted(line: &[u8]) -> Option<String> {
     (!text.contains('\\')).then(|| text.to_owned())
 }
 
-/// A text of protocol 0: Latin-1, other characters as `\u` with 4 hexadecimal digits or `\U` with 8
-/// of them.
+/// Returns a text of protocol 0: Latin-1, other characters as `\u` with 4 hexadecimal digits or
+/// `\U` with 8 of them.
 pub(super) fn raw_unicode(line: &[u8]) -> Option<String> {
     let mut text = String::new();
     let mut rest = line;

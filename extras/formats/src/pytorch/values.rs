@@ -2,8 +2,8 @@
 //!
 //! An object is a node of one list, and a value that refers to it holds its position. So an object
 //! that a pickle builds once and uses often is one node, as it is one object in Python. Nothing
-//! here runs code: what a class would do is either known to this module, or the object remains a
-//! list of its parts.
+//! here runs code: either this module knows the effect of a class, or the object remains a list of
+//! its parts.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -23,7 +23,7 @@ pub(super) enum Value {
     Node(u32),
 }
 
-/// How the characters of a text stand for bytes.
+/// How the characters of a text encode bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Encoding {
     /// A character for each byte, as Python 3 writes bytes by the protocols 0 to 2.
@@ -42,7 +42,7 @@ pub(super) enum Node {
     Tuple(Vec<Value>),
     /// A list or a set.
     List(Vec<Value>),
-    /// A dictionary, and what else was set on it.
+    /// A dictionary, and other state that was set on it.
     Dict {
         items: Vec<(Value, Value)>,
         state: Value,
@@ -64,7 +64,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// How many items a container has.
+    /// Returns how many items a container has.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Tuple(items) | Self::List(items) | Self::Object { parts: items, .. } => {
@@ -76,7 +76,7 @@ impl Node {
     }
 }
 
-/// A storage, or a view of one.
+/// A storage, or a view of a storage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StorageRef {
     /// The position among [`Values::storages`].
@@ -134,28 +134,27 @@ pub(super) struct Class {
     pub(super) lists_buffers: bool,
 }
 
-/// All objects of one pickle.
+/// All objects of a pickle.
 #[derive(Debug)]
 pub(super) struct Values {
-    /// What the objects and all that is made of them may take.
+    /// The budget of the objects and everything that is made of them.
     pub(super) budget: Budget,
     nodes: Vec<Node>,
     pub(super) storages: Vec<Storage>,
     pub(super) tensors: Vec<TensorRef>,
     /// The positions of storages by their keys.
     pub(super) by_key: HashMap<Arc<str>, u32>,
-    /// What comes before the keys of storages in the names of an archive's members.
+    /// The folder before the keys of storages in the names of an archive's members.
     pub(super) folder: &'static str,
-    /// The classes of TorchScript whose objects are in the pickle.
+    /// The classes of TorchScript with objects in the pickle.
     pub(super) classes: Classes,
     /// The tuple of constants that the code of TorchScript uses.
     pub(super) constants: Value,
-    /// The bytes that texts stand for, by their nodes, so that none is decoded twice.
+    /// The bytes that texts encode, by their nodes, so that none is decoded twice.
     decoded: HashMap<(u32, Encoding), Value>,
 }
 
 impl Values {
-    /// No objects.
     pub(super) fn new(budget: &Budget) -> Self {
         Self {
             budget: budget.clone(),
@@ -170,7 +169,7 @@ impl Values {
         }
     }
 
-    /// Adds an object, which has counted what it refers to.
+    /// Adds an object. It has counted its references.
     pub(super) fn add(&mut self, node: Node) -> Result<Value> {
         self.budget.keep_all::<Node>(1)?;
         let Ok(position) = u32::try_from(self.nodes.len()) else {
@@ -180,12 +179,10 @@ impl Values {
         Ok(Value::Node(position))
     }
 
-    /// All objects.
     pub(super) fn nodes(&self) -> impl Iterator<Item = Value> + use<> {
         (0..self.nodes.len()).map(|position| Value::Node(position as u32))
     }
 
-    /// The node of a value, if it has one.
     pub(super) fn node(&self, value: Value) -> Option<&Node> {
         match value {
             Value::Node(position) => self.nodes.get(position as usize),
@@ -193,7 +190,6 @@ impl Values {
         }
     }
 
-    /// The node of a value, to be changed.
     pub(super) fn node_mut(&mut self, value: Value) -> Option<&mut Node> {
         match value {
             Value::Node(position) => self.nodes.get_mut(position as usize),
@@ -201,9 +197,9 @@ impl Values {
         }
     }
 
-    /// The bytes of a value: bytes themselves, or a text that stands for them.
+    /// Returns the bytes of a value: bytes themselves, or a text that encodes them.
     ///
-    /// `None` for another value, and for a text with characters that stand for no byte.
+    /// `None` for another value, and for a text with characters that encode no byte.
     pub(super) fn bytes(&mut self, value: Value, encoding: Encoding) -> Result<Option<Value>> {
         let Value::Node(position) = value else { return Ok(None) };
         let text = match self.node(value) {
@@ -225,7 +221,6 @@ impl Values {
         Ok(Some(decoded))
     }
 
-    /// A text.
     pub(super) fn text(&self, value: Value) -> Option<&str> {
         match self.node(value)? {
             Node::Text(text) => Some(text),
@@ -233,7 +228,7 @@ impl Values {
         }
     }
 
-    /// The items of a list or tuple.
+    /// Returns the items of a list or tuple.
     pub(super) fn items(&self, value: Value) -> Option<&[Value]> {
         match self.node(value)? {
             Node::Tuple(items) | Node::List(items) => Some(items),
@@ -241,7 +236,7 @@ impl Values {
         }
     }
 
-    /// The items of a dictionary.
+    /// Returns the items of a dictionary.
     pub(super) fn dict(&self, value: Value) -> Option<&[(Value, Value)]> {
         match self.node(value)? {
             Node::Dict { items, .. } => Some(items),
@@ -249,13 +244,13 @@ impl Values {
         }
     }
 
-    /// What a dictionary has under a text.
+    /// Returns the value of a dictionary under a text.
     pub(super) fn get(&self, dict: Value, key: &str) -> Option<Value> {
         let items = self.dict(dict)?.iter().rev();
         items.clone().find(|(found, _)| self.text(*found) == Some(key)).map(|(_, value)| *value)
     }
 
-    /// The module and the name of a class or function.
+    /// Returns the module and the name of a class or function.
     pub(super) fn class(&self, value: Value) -> Option<(&str, &str)> {
         match self.node(value)? {
             Node::Class { module, name } => Some((module, name)),
@@ -263,7 +258,7 @@ impl Values {
         }
     }
 
-    /// The modules of all classes and functions that are named.
+    /// Returns the modules of all classes and functions that are named.
     pub(super) fn modules(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().filter_map(|node| match node {
             Node::Class { module, .. } => Some(&**module),
@@ -271,8 +266,8 @@ impl Values {
         })
     }
 
-    /// A text or number, as a part of a name. A text is borrowed: it can be long, and be the key
-    /// of many values.
+    /// Returns a text or number, as a part of a name. A text is borrowed: it can be long, and be
+    /// the key of many values.
     pub(super) fn key(&self, value: Value) -> Option<Cow<'_, str>> {
         match value {
             Value::Int(number) => Some(number.to_string().into()),
@@ -281,8 +276,8 @@ impl Values {
         }
     }
 
-    /// Counts values that are copied from one object into another. A pickle of few bytes can use one
-    /// long list in many calls.
+    /// Counts values that are copied from one object into another. A pickle of few bytes can use
+    /// one long list in many calls.
     pub(super) fn copy(&self, count: usize) -> Result<()> {
         self.budget.work(count)?;
         self.budget.keep_all::<Value>(count)
@@ -293,8 +288,8 @@ impl Values {
         self.budget.work(items.saturating_add(1))
     }
 
-    /// Whether a tensor, a storage or an array is in a value, at any depth. Each value that is looked
-    /// at is counted.
+    /// Returns `true` if a tensor, a storage or an array is in a value, at any depth. Each value
+    /// that is looked at is counted.
     pub(super) fn holds_tensors(&self, value: Value) -> Result<bool> {
         let mut seen = HashSet::new();
         let mut left = vec![value];
@@ -326,7 +321,7 @@ impl Values {
     }
 }
 
-/// Whether an object of this class, whatever it is made of, is numbers.
+/// Returns `true` if an object of this class is numbers, with any content.
 fn holds_numbers((module, name): (&str, &str)) -> bool {
     // PyTorch makes a tensor without data so.
     (module.starts_with("torch") && name.starts_with("_rebuild_"))

@@ -5,7 +5,8 @@ use std::io;
 /// The quantised bytes that are read at once.
 const PIECE: usize = 64 << 10;
 
-/// The blocks of a type that can be dequantised. The type is one of a table, so the name tells all.
+/// The blocks of a type that can be dequantised. The type is one of a table, so its name identifies
+/// all fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     pub(crate) name: &'static str,
@@ -13,7 +14,7 @@ pub(crate) struct Blocks {
     pub(crate) len: usize,
     /// The bytes of a block.
     pub(crate) bytes: usize,
-    /// Fills the numbers of one block.
+    /// Fills the numbers of a block.
     pub(crate) dequantize: fn(&[u8], &mut [f32]),
 }
 
@@ -26,7 +27,7 @@ impl PartialEq for Blocks {
 impl Eq for Blocks {}
 
 impl Blocks {
-    /// The bytes of the numbers of one block.
+    /// Returns the bytes of the numbers of a block.
     pub(crate) fn unit(self) -> usize {
         self.len * size_of::<f32>()
     }

@@ -1,4 +1,4 @@
-//! [`Builder`]: the header of the safetensors file that tensors of another format make.
+//! [`Builder`]: makes the header of a safetensors file from tensors of another format.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
@@ -54,9 +54,9 @@ pub(crate) struct Built {
 }
 
 impl Builder {
-    /// Writes the header. Tensors lie in their order and without gaps behind it.
+    /// Writes the header. Tensors follow in their order and without gaps.
     ///
-    /// `file_len` is the length of the file that they come from, which bounds what they may become.
+    /// `file_len` is the length of their file, which bounds their expanded size.
     pub(crate) fn build(mut self, file_len: u64, budget: &Budget) -> Result<Built> {
         let mut names = HashSet::with_capacity(self.tensors.len());
         let mut metadata: BTreeMap<&str, &str> = BTreeMap::new();
@@ -108,8 +108,8 @@ impl Builder {
     }
 }
 
-/// Fails if tensors of `found` bytes come from too few bytes of files. A deflated archive can become
-/// many times as long, and a tensor of PyTorch can repeat the elements of a small storage.
+/// Fails if tensors of `found` bytes come from too few bytes of files. A deflated archive can
+/// become many times as long, and a tensor of PyTorch can repeat the elements of a small storage.
 pub(super) fn check_expansion(file_len: u64, found: u64) -> Result<()> {
     let limit = most_expanded(file_len, 0);
     if found <= limit && found < u64::MAX {
@@ -148,7 +148,7 @@ impl<'a> HeaderText<'a> {
         Ok(text)
     }
 
-    /// Adds a tensor whose data has this place.
+    /// Adds a tensor with data at this place.
     fn add(&mut self, tensor: &Tensor, Range { start, end }: Range<u64>) -> Result<()> {
         let Tensor { name, dtype, shape, .. } = tensor;
         let before = self.json.len();
@@ -178,7 +178,7 @@ impl<'a> HeaderText<'a> {
         Ok(())
     }
 
-    /// The bytes of the file before the data: the length of the text, and the text.
+    /// Returns the bytes of the file before the data: the length of the text, and the text.
     fn finish(mut self) -> Vec<u8> {
         self.json.push(b'}');
         self.json.resize(self.json.len().next_multiple_of(BEFORE), b' ');
@@ -188,7 +188,7 @@ impl<'a> HeaderText<'a> {
     }
 }
 
-/// The error for a name that two tensors have.
+/// Returns the error for a name that two tensors have.
 fn twice(name: &str) -> Error {
     core::Error::from(core::ErrorKind::DuplicateTensor).in_tensor(name)
 }

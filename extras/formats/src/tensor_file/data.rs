@@ -1,4 +1,4 @@
-//! [`Data`]: where the bytes of one tensor come from.
+//! [`Data`]: the source of a tensor's bytes.
 
 use std::io;
 #[cfg(any(feature = "burn", feature = "pytorch"))]
@@ -14,12 +14,12 @@ use super::undo::Undo;
 use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
 
-/// Where the bytes of a tensor, or of what it is a part of, begin.
+/// The start of the bytes of a tensor, or of its storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// At an offset of the file.
     At(u64),
-    /// So many bytes into a compressed member of the archive.
+    /// This many bytes into a compressed member of the archive.
     Unpacked {
         /// The position of the member in the archive.
         member: usize,
@@ -31,12 +31,12 @@ pub(crate) enum Place {
     Held(Arc<[u8]>),
 }
 
-/// Where the bytes of a tensor come from, as a safetensors file has them.
+/// The source of a tensor's bytes, as a safetensors file has them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// They lie there as they are.
+    /// They are there unchanged.
     Plain(Place),
-    /// The elements lie in another order, or their bytes do: numbers of `swapped` bytes each are
+    /// The elements are in another order, or their bytes are: numbers of `swapped` bytes each are
     /// big-endian.
     Moved { place: Place, elements: Elements, swapped: Option<usize> },
     /// They are quantised.
@@ -77,7 +77,7 @@ pub(crate) enum Reason {
     /// It is quantised in a way that is not known.
     #[cfg(feature = "gguf")]
     NoDequantizer(Box<str>),
-    /// What the other tensors of its module do to it is not known, for this reason.
+    /// The effect of other tensors in its module is not known, for this reason.
     #[cfg(feature = "gguf")]
     Companion(Box<str>),
     /// It has no name in models of this architecture.
@@ -114,13 +114,12 @@ impl From<Reason> for ErrorKind {
 pub(crate) enum Elements {
     /// C order, elements of this many bytes.
     InOrder(usize),
-    /// Strides.
     Strided(Strided),
 }
 
 impl Data {
-    /// The data of a tensor that is placed in a storage which begins at `place`. Elements have
-    /// `width` bytes; numbers of `swapped` bytes are big-endian.
+    /// Makes the data of a tensor that is placed in a storage which begins at `place`. Elements
+    /// have `width` bytes; numbers of `swapped` bytes are big-endian.
     pub(crate) fn placed(
         place: Place,
         placement: Placement,
@@ -140,8 +139,8 @@ impl Data {
         Self::Moved { place, elements, swapped }
     }
 
-    /// The data, of which the file begins so many bytes into another file. `None` for compressed
-    /// data.
+    /// Moves the data into a larger file, in which its file begins at byte `start`. `None` for
+    /// compressed data.
     #[cfg(feature = "pytorch")]
     pub(crate) fn inside(self, start: u64) -> Option<Self> {
         let at = |place| match place {
@@ -209,7 +208,7 @@ impl Data {
 
 #[cfg(feature = "gguf")]
 impl Scales {
-    /// Multiplies numbers, of which the first is number `first` of its tensor.
+    /// Multiplies numbers; the first has the index `first` in its tensor.
     fn multiply<S: ReadAt>(
         &self,
         container: &Container<S>,
@@ -259,7 +258,7 @@ enum OpenedData<'a, S> {
 }
 
 impl<S: ReadAt> Container<S> {
-    /// Makes the bytes of a place readable: unpacks the member that they lie in.
+    /// Makes the bytes of a place readable: unpacks the member that contains them.
     fn opened<'a>(&'a self, place: &'a Place) -> Result<OpenedData<'a, S>> {
         Ok(match (place, self) {
             (Place::At(start), Self::Zip(zipped, _)) => {
@@ -291,8 +290,8 @@ impl<S: ReadAt> OpenedData<'_, S> {
 }
 
 /// Fills `buf` with the bytes from `offset` on of data that is made in units of `unit` bytes.
-/// `fill` makes whole units from the given one on. Units at the ends, of which only a part is asked
-/// for, are made beside and copied.
+/// `fill` makes complete units from the given one on. Units that are needed only in part, at the
+/// ends, are made separately and copied.
 fn in_units(
     buf: &mut [u8],
     offset: u64,

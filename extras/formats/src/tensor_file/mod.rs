@@ -5,11 +5,11 @@
 //! | `mod` | the open file, and its bytes at any position |
 //! | `build` | the header of the safetensors file that the tensors make |
 //! | `single` | the tensors of one file |
-//! | `data` | where the bytes of one tensor come from |
-//! | `strided` | elements that do not lie in C order |
-//! | `undo` | numbers of GGUF that the model has in another way |
+//! | `data` | the source of a tensor's bytes |
+//! | `strided` | elements that are not in C order |
+//! | `undo` | numbers of GGUF that the model has in another form |
 //! | `scratch` | members of archives, unpacked to a temporary file |
-//! | `whole` | whole tensors that lie in pieces in the files of a directory |
+//! | `whole` | tensors joined from pieces in the files of a directory |
 
 #[cfg(feature = "gguf")]
 mod blocks;
@@ -59,17 +59,17 @@ use crate::zipped::Zipped;
 
 /// An open file of another format that reads like a safetensors file with the same tensors.
 ///
-/// Its bytes are those of a safetensors file: a header that is made when the file is opened, then
-/// the tensors. So core opens it as a [`Checkpoint`](safetensors_core::Checkpoint), and everything
-/// that works on checkpoints works on it: tensors and slices of them are read, converted and saved.
-/// Nothing is copied but what is asked for. A tensor that lies in C order in the file is read from
-/// there. One with other strides is gathered, in windows of at most 4 MiB. A quantised one of GGUF
-/// is dequantised block by block, if [the options](crate::Options::dequantize) ask for it.
+/// Its bytes form a safetensors file: a header that is made when the file is opened, then the
+/// tensors. So core opens it as a [`Checkpoint`](safetensors_core::Checkpoint), and everything that
+/// works on checkpoints works on it: tensors and slices of them are read, converted and saved. Only
+/// requested bytes are copied. A tensor in C order is read from its place in the file. A tensor
+/// with other strides is gathered, in windows of at most 4 MiB. A quantised tensor of GGUF is
+/// dequantised block by block, if [the options](crate::Options::dequantize) ask for it.
 ///
 /// A compressed member of an archive is unpacked to a temporary file when it is first read.
 ///
-/// It can also stand for a directory, whose files hold the pieces of tensors. A tensor is then read
-/// from as many files as have a piece of it.
+/// It can also be a directory of files with the pieces of tensors. A tensor is then read from all
+/// files that have a piece of it.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, TensorBuf};
@@ -100,9 +100,7 @@ pub struct TensorFile<S = FileSource> {
 /// Where the bytes of the safetensors file come from.
 #[derive(Debug)]
 enum Content<S> {
-    /// One file.
     File(Single<S>),
-    /// The files of a directory.
     #[cfg(feature = "pytorch")]
     Directory(Box<Whole<S>>),
     /// The safetensors files of a directory, which core has assembled.
@@ -110,10 +108,9 @@ enum Content<S> {
     Parts(Box<Checkpoint<Assembled<S>>>),
 }
 
-/// What holds the tensors.
+/// The file or archive that holds the tensors.
 #[derive(Debug)]
 pub(crate) enum Container<S> {
-    /// The file itself.
     File(Arc<Input<S>>),
     /// An archive, and its members that are unpacked.
     Zip(Arc<Zipped<S>>, Scratch),
@@ -127,14 +124,14 @@ pub(crate) struct Split {
     pub(crate) number: u16,
     /// How many parts there are.
     pub(crate) count: u16,
-    /// How many tensors all parts have, if the file says so.
+    /// The number of tensors in all parts, if the file has it.
     pub(crate) tensors: Option<u64>,
     /// How many of them this part has.
     pub(crate) own: u64,
 }
 
-/// How a tensor is stored in a file of another format, where no dtype says it: its elements are
-/// quantised, or have a type that safetensors lacks.
+/// How a tensor is stored in a file of another format, if its dtype does not show that: its
+/// elements are quantised, or have a type that safetensors lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The name of the type in its format, such as `Q4_K`.
@@ -146,7 +143,7 @@ pub struct Stored {
     pub shape: Vec<usize>,
     /// The bytes that the tensor has in the file.
     pub byte_len: u64,
-    /// Whether values can be read. The dtype of the tensor is then that of the values.
+    /// Whether values can be read. The dtype of the tensor is then the values' dtype.
     pub is_readable: bool,
     /// Whether [`Options::dequantize`](crate::Options::dequantize) makes values readable.
     pub is_quantised: bool,
@@ -181,7 +178,7 @@ impl<S: ReadAt> TensorFile<S> {
         Ok(file)
     }
 
-    /// A file with tensors of these names, of which nothing is to be said.
+    /// Makes a file with tensors of these names, without findings or notes.
     fn with(format: Format, content: Content<S>, names: HashSet<String>) -> Self {
         Self {
             format,
@@ -195,13 +192,13 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// The format of the file, or of the directory.
+    /// Returns the format of the file, or of the directory.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The file itself, as it was given; of a directory, the first file. To read from it is to read
-    /// the other format.
+    /// Returns the given source itself; for a directory, its first file. Reading from it reads the
+    /// other format.
     pub fn source(&self) -> &S {
         match &self.content {
             Content::File(file) => &file.container.input().source,
@@ -212,8 +209,8 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// The number of bytes of the file itself, or of all files of the directory that hold tensors.
-    /// [`byte_len`](ReadAt::byte_len) is that of the safetensors file that is read in its place.
+    /// Returns the number of bytes of the file itself, or of all files of the directory that hold
+    /// tensors. [`byte_len`](ReadAt::byte_len) is the length as a safetensors file.
     pub fn file_len(&self) -> u64 {
         let len = |all: u64, source: &S| all.saturating_add(source.byte_len());
         match &self.content {
@@ -223,32 +220,32 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// Whether there is a tensor of this name. It may be another name of a tied tensor.
+    /// Returns `true` if there is a tensor of this name. It may be another name of a tied tensor.
     pub fn has(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// How a tensor is stored, where its dtype does not say it. `None` for a plain tensor, and for
-    /// an unknown name.
+    /// Returns how a tensor is stored, if its dtype does not show that. `None` for a plain tensor,
+    /// and for an unknown name.
     pub fn stored(&self, name: &str) -> Option<&Stored> {
         self.stored.get(name)
     }
 
-    /// The tensors whose dtype does not say how they are stored, by name.
+    /// Returns all tensors with a dtype that does not show how they are stored, by name.
     pub fn all_stored(&self) -> impl ExactSizeIterator<Item = (&str, &Stored)> {
         self.stored.iter().map(|(name, stored)| (name.as_str(), stored))
     }
 
-    /// What is odd, as [`Checkpoint::audit`](safetensors_core::Checkpoint::audit) finds it in
-    /// safetensors files: tensors that the index of the file places in another one or nowhere,
-    /// which are not part of the checkpoint; a wrong `total_size` of the index, beside the first
-    /// shard; files of a directory that it does not list. Empty if all is as it should be.
+    /// Returns oddities, as [`Checkpoint::audit`](safetensors_core::Checkpoint::audit) finds them
+    /// in safetensors files: tensors that the index of the file places in another one or nowhere,
+    /// which are not part of the checkpoint; a wrong `total_size` of the index, at the first shard;
+    /// files of a directory that it does not list. Empty if there are none.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// The bytes of all tensors of a file. `None` if some cannot be read: they are listed as
-    /// others.
+    /// Returns the bytes of all tensors of a file. `None` if some cannot be read: they are listed
+    /// as others.
     #[cfg(feature = "pytorch")]
     pub(crate) fn data_len(&self) -> Option<u64> {
         let Content::File(file) = &self.content else { return None };
@@ -256,26 +253,26 @@ impl<S: ReadAt> TensorFile<S> {
         is_known.then(|| file.byte_len - file.header.len() as u64)
     }
 
-    /// What the file has beside its tensors, for a person to read: how many numbers and texts of a
-    /// file of PyTorch are left out, and the names of the first values of a directory that are.
-    /// Empty if there is nothing to say.
+    /// Describes the content that is not tensors, for a person to read: the number of skipped
+    /// numbers and texts of a file of PyTorch, and the names of the first skipped values of a
+    /// directory. Empty if there is none.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Which part of a split file it is.
+    /// Returns which part of a split file it is.
     #[cfg(feature = "gguf")]
     pub(crate) fn split(&self) -> Option<Split> {
         self.split
     }
 
-    /// The names of all tensors, in no order.
+    /// Returns the names of all tensors, in no order.
     #[cfg(feature = "gguf")]
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
 
-    /// What opening one file has found: the header, and where the tensors are.
+    /// Returns the header of a single file, and the places of its tensors.
     pub(crate) fn into_layout(self) -> (Vec<u8>, Vec<Span>) {
         match self.content {
             Content::File(file) => (file.header, file.spans),
@@ -284,7 +281,7 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// Whether [`into_layout`](Self::into_layout) would give this.
+    /// Returns whether [`into_layout`](Self::into_layout) would give this.
     pub(crate) fn has_layout(&self, (header, spans): &(Vec<u8>, Vec<Span>)) -> bool {
         match &self.content {
             Content::File(file) => file.header == *header && file.spans == *spans,
@@ -314,7 +311,7 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// The file, or the files of the directory.
+    /// Returns the file, or the files of the directory.
     fn inputs(&self) -> impl Iterator<Item = &Input<S>> {
         let (single, several) = match &self.content {
             Content::File(file) => (Some(file.container.input()), &[][..]),
@@ -337,7 +334,7 @@ impl<S> Container<S> {
 }
 
 impl<S: ReadAt + 'static> TensorFile<S> {
-    /// The bytes of the safetensors file.
+    /// Returns the bytes of the safetensors file.
     fn content(&self) -> &dyn ReadAt {
         match &self.content {
             Content::File(file) => file,
@@ -358,8 +355,8 @@ impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
     ///
     /// # Errors
     ///
-    /// The errors of the source. [`InvalidData`](io::ErrorKind::InvalidData) with an
-    /// [`Error`](crate::Error) of this crate for a tensor whose values cannot be read, and for
+    /// Any error of the source. [`InvalidData`](io::ErrorKind::InvalidData) with an
+    /// [`Error`](crate::Error) of this crate for a tensor with values that cannot be read, and for
     /// damaged members of archives.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.content().read_exact_at(buf, offset)

@@ -14,8 +14,8 @@ use crate::zipped::{Zipped, expect_end};
 /// The bytes that are unpacked at once.
 const PIECE: usize = 1 << 20;
 
-/// Members of one archive, unpacked one after the other to one temporary file. It has no name: it
-/// is gone when it is closed, even if the process is killed. It is made for the first member.
+/// Members of an archive, unpacked one after the other to one temporary file. It has no name: it is
+/// gone when it is closed, even if the process is killed. It is made for the first member.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch(Mutex<Unpacked>);
 
@@ -28,7 +28,7 @@ struct Unpacked {
 }
 
 impl Scratch {
-    /// Where a member begins in the temporary file. Unpacks it if it is not there yet.
+    /// Returns the start of a member in the temporary file. Unpacks it if it is not there yet.
     pub(super) fn unpacked<S: ReadAt>(&self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
         let mut unpacked = lock(&self.0);
         if let Some(&start) = unpacked.starts.get(&member) {

@@ -1,4 +1,4 @@
-//! [`Single`]: the tensors of one file, as the bytes of a safetensors file.
+//! [`Single`]: the tensors of a file, as the bytes of a safetensors file.
 
 use std::io;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use safetensors_core::io::Requests;
 use super::{Container, Data, Place};
 use crate::error::to_io;
 
-/// The tensors of one file.
+/// The tensors of a file.
 #[derive(Debug)]
 pub(super) struct Single<S> {
     /// The length of the header and the header.
@@ -20,7 +20,7 @@ pub(super) struct Single<S> {
     pub(super) container: Container<S>,
 }
 
-/// The bytes of one tensor.
+/// The bytes of a tensor.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Where they end, counted from the end of the header.
@@ -52,7 +52,7 @@ impl<S: ReadAt> Single<S> {
             }
             let len = (span.end - at).min(rest.len() as u64) as usize;
             let (part, more) = rest.split_at_mut(len);
-            // Core says which file and which tensor an error is about.
+            // Core adds the file and the tensor to an error.
             span.data.read(&self.container, part, at - start).map_err(to_io)?;
             (rest, at, start) = (more, at + len as u64, span.end);
         }
@@ -85,7 +85,7 @@ impl<S: ReadAt + 'static> ReadAt for Single<S> {
         self.container.input().source.is_replaced()
     }
 
-    /// Lends the bytes of a tensor that lie in the file as they are.
+    /// Lends the bytes of a tensor that are unchanged in the file.
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
         let header = self.header.len() as u64;
         let start = range.start.checked_sub(header)?;

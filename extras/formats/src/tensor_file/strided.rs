@@ -1,8 +1,8 @@
-//! [`Strided`]: elements that do not lie in C order, gathered for any range of a tensor.
+//! [`Strided`]: elements that are not in C order, gathered for any range of a tensor.
 //!
 //! A range of a tensor is cut into boxes: some positions along each dimension. The dimensions of a
-//! box whose neighbours lie near each other in the file are read together, as one window, and the
-//! elements are picked from it in memory. The other dimensions cost one read for each position.
+//! box with neighbours that are near each other in the file are read together, as one window, and
+//! the elements are picked from it in memory. The other dimensions cost one read for each position.
 
 use std::io;
 use std::ops::Range;
@@ -16,7 +16,7 @@ const WINDOW: u64 = 4 << 20;
 /// Reads bytes of the storage at an offset.
 pub(super) type ReadBytes<'a> = dyn Fn(&mut [u8], u64) -> io::Result<()> + 'a;
 
-/// Where the elements of a tensor lie in their storage. Strides are counted in elements.
+/// The places of a tensor's elements in their storage. Strides are counted in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strided {
     axes: Vec<Axis>,
@@ -24,7 +24,7 @@ pub(crate) struct Strided {
     width: usize,
 }
 
-/// A dimension: how many positions it has, and how many elements lie between neighbours.
+/// A dimension: its number of positions, and the elements between neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     count: u64,
@@ -39,7 +39,7 @@ struct BoxAxis {
     out: u64,
 }
 
-/// How a tensor lies in its storage.
+/// The placement of a tensor in its storage.
 #[derive(Clone, Debug)]
 pub(crate) enum Placement {
     /// In C order and without gaps, from this element on.
@@ -49,7 +49,7 @@ pub(crate) enum Placement {
 }
 
 impl Placement {
-    /// The placement of a tensor with elements of `width` bytes: 1, 2, 4, 8 or 16.
+    /// Makes the placement of a tensor with elements of `width` bytes: 1, 2, 4, 8 or 16.
     ///
     /// `None` if the tensor reaches past `available` elements, or past 2⁶⁴. `shape` and `strides`
     /// have the same length.
@@ -70,7 +70,7 @@ impl Placement {
         if last >= available || available.checked_mul(width as u64).is_none() {
             return None;
         }
-        // Dimensions of one position are left out, and neighbours that are one run are joined.
+        // Dimensions with one position are skipped, and neighbours that form one run are joined.
         let mut axes: Vec<Axis> = Vec::new();
         for (&count, &stride) in shape.iter().zip(strides).filter(|&(&count, _)| count > 1) {
             let axis = Axis { count: count as u64, stride };
@@ -89,7 +89,7 @@ impl Placement {
 }
 
 impl Strided {
-    /// The bytes of an element.
+    /// Returns the bytes of an element.
     pub(super) fn width(&self) -> usize {
         self.width
     }
@@ -196,7 +196,7 @@ impl Strided {
     }
 }
 
-/// Counts through the positions of several dimensions, and keeps where they lie.
+/// Counts through the positions of several dimensions, and tracks their places.
 struct Odometer<'a> {
     axes: &'a [BoxAxis],
     positions: Vec<u64>,

@@ -1,7 +1,7 @@
-//! [`Whole`]: the tensors of a directory, of which each lies in pieces in one or several files.
+//! [`Whole`]: the tensors of a directory, each in pieces in one or several files.
 //!
-//! Core puts the pieces together ([`Assembled`]), and checks that they make whole tensors. Here is
-//! what it reads them from: files, and pieces whose elements do not lie in C order.
+//! Core joins the pieces ([`Assembled`]), and checks that they make up their tensors. This module
+//! has its sources: files, and pieces that are not in C order.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -22,7 +22,7 @@ use crate::window::Window;
 use crate::zipped::Zipped;
 use crate::{Format, Limits};
 
-/// What the files of a directory hold.
+/// The content of a directory's files.
 #[derive(Debug)]
 pub(crate) struct Directory<S> {
     /// Each file that holds tensors, with its path.
@@ -30,9 +30,9 @@ pub(crate) struct Directory<S> {
     pub(crate) tensors: Vec<WholeTensor>,
     /// The other names of tensors, each with the name that has the bytes.
     pub(crate) aliases: Vec<(String, Arc<str>)>,
-    /// What is kept beside tensors, such as the settings of optimizers.
+    /// Content that is not tensors, such as the settings of optimizers.
     pub(crate) metadata: BTreeMap<String, String>,
-    /// What the files have beside that.
+    /// Notes about other content of the files.
     pub(crate) notes: Vec<String>,
     /// The archives that have checksums.
     pub(crate) archives: Vec<Archived>,
@@ -41,7 +41,7 @@ pub(crate) struct Directory<S> {
 }
 
 impl<S> Directory<S> {
-    /// No tensors yet, in these files, of which there is at least one.
+    /// Makes a directory without tensors, of these files; there is at least one.
     pub(crate) fn new(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
         let tensors = Vec::new();
         let aliases = Vec::new();
@@ -60,7 +60,7 @@ pub(crate) struct WholeTensor {
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
     pub(crate) stored: Option<Stored>,
-    /// The number of the file of each piece, what it is of the tensor, and its bytes in the file.
+    /// The number of the file of each piece, its region of the tensor, and its bytes in the file.
     pub(crate) pieces: Vec<(usize, Region, Data)>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Archived {
 }
 
 impl Region {
-    /// All of a tensor of this shape.
+    /// Returns all of a tensor of this shape.
     pub(crate) fn whole(shape: &[usize]) -> Self {
         Self::Box { offsets: vec![0; shape.len()], sizes: shape.to_vec() }
     }
@@ -94,7 +94,7 @@ impl Region {
         })
     }
 
-    /// The piece that begins at a byte of a source.
+    /// Returns the piece that begins at a byte of a source.
     fn at(self, source: usize, offset: u64) -> TensorPiece {
         match self {
             Self::Box { offsets, sizes } => TensorPiece::new(source, offset, offsets, sizes),
@@ -103,7 +103,7 @@ impl Region {
     }
 }
 
-/// The tensors of a directory, as the bytes of one safetensors file.
+/// The tensors of a directory, as the bytes of a safetensors file.
 #[derive(Debug)]
 pub(crate) struct Whole<S> {
     assembled: Assembled<Origin<S>>,
@@ -138,11 +138,11 @@ impl<S: ReadAt> Whole<S> {
 }
 
 impl<S: ReadAt + 'static> TensorFile<S> {
-    /// The tensors of a directory.
+    /// Makes a file of the tensors of a directory.
     ///
     /// # Errors
     ///
-    /// Those of core for pieces that overlap or leave gaps.
+    /// Errors of core for pieces that overlap or leave gaps.
     pub(crate) fn of_directory(
         format: Format,
         directory: Directory<S>,
@@ -195,7 +195,7 @@ impl<S: ReadAt + 'static> TensorFile<S> {
 }
 
 impl<S: ReadAt> TensorFile<S> {
-    /// The whole tensors of safetensors files that have parts of them. `None` if core has found
+    /// Makes a file of tensors joined from parts in safetensors files. `None` if core has found
     /// another checkpoint.
     pub(crate) fn of_parts(whole: Checkpoint<Assembled<S>>) -> Option<Self> {
         let is_in_parts = whole.files().first()?.path().ends_with("*.safetensors");
@@ -222,17 +222,17 @@ fn add_aliases(
     Ok(())
 }
 
-/// The one file of whole tensors that core has made.
+/// Returns the one file of whole tensors that core has made.
 pub(super) fn assembled<S>(whole: &Checkpoint<Assembled<S>>) -> &Assembled<S> {
     whole.files()[0].safetensors().source()
 }
 
-/// What pieces are read from.
+/// The source of pieces.
 #[derive(Debug)]
 pub(crate) enum Origin<S> {
-    /// A file, in which they lie as they are.
+    /// A file with the pieces unchanged.
     File(Arc<Input<S>>),
-    /// One piece that lies in another way, or cannot be read.
+    /// A piece that is stored in another way, or cannot be read.
     Piece { container: Container<S>, data: Data, byte_len: u64 },
 }
 

@@ -28,7 +28,7 @@ fn opened(bytes: impl Into<Vec<u8>>) -> Result<Checkpoint<TensorFile<Vec<u8>>>, 
     Checkpoint::from_source(file, "a.bpk")
 }
 
-/// A file with this content, and so many bytes of data.
+/// A file with this content, and a number of data bytes.
 fn pack(content: &Value, data: usize) -> Vec<u8> {
     let mut text = Vec::new();
     ciborium::into_writer(content, &mut text).unwrap();
@@ -38,12 +38,12 @@ fn pack(content: &Value, data: usize) -> Vec<u8> {
     file
 }
 
-/// What describes a tensor.
+/// The description of a tensor.
 fn tensor(dtype: Value, shape: &[u64], from: u64, to: u64) -> Value {
     cbor!({"dtype" => dtype, "shape" => shape, "data_offsets" => [from, to]}).unwrap()
 }
 
-/// A file of one tensor of the name `w`.
+/// A file with one tensor named `w`.
 fn one(tensor: Value) -> Vec<u8> {
     pack(&cbor!({"tensors" => {"w" => tensor}}).unwrap(), 512)
 }
@@ -97,7 +97,7 @@ fn everything_is_read_back() {
     let last = model.tensor("scalar").unwrap().byte_len() as usize;
     assert_eq!(bytes.len() % 256, last);
 
-    // The same tensors give the same bytes, in whatever order they come.
+    // Equal tensors give equal bytes, in any order.
     let (again, unlike) = (dir.path().join("b.bpk"), tensors().into_iter().rev());
     let rewrite = unlike.fold(Rewrite::new(), |it, (name, tensor)| it.add(name, tensor).unwrap());
     let mut rewrite = rewrite;
@@ -132,7 +132,7 @@ fn a_tied_weight_has_its_bytes_once_and_each_of_its_names() {
     assert_eq!(opened(file).unwrap().len(), 2);
 }
 
-/// An optimizer's record has steps and rates beside its tensors.
+/// An optimizer's record has steps and rates in addition to its tensors.
 #[test]
 fn numbers_and_ids_come_along() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ fn numbers_and_ids_come_along() {
     assert_eq!(joined.metadata()[IDS], r#"{"p.a":7,"p.b":18446744073709551615}"#);
     let scalars = r#"{"18446744073709551615.step":{"f64":{"value":"-inf","bits":"fff0000000000000"}},"7.step":{"i64":-3},"on":{"bool":true}}"#;
     assert_eq!(joined.metadata()[SCALARS], scalars);
-    // What is left out takes its id along. Those of no tensor stay.
+    // An excluded tensor takes its id along. Ids without a tensor stay.
     let mut fewer = Rewrite::of(&joined).exclude(|name, _| name == "p.a");
     let ids = fewer.metadata_mut().get_mut(IDS).unwrap();
     assert_eq!(ids, r#"{"p.b":18446744073709551615}"#);
@@ -319,7 +319,7 @@ fn malformed_files_are_errors_that_name_the_tensor() {
     };
     let error = two(f32(&[2], 0, 8), f32(&[2], 4, 12));
     assert!(matches!(error.other(), Some(ErrorKind::TensorsOverlap { .. })), "{error}");
-    // The same bytes as other numbers are no tied weight.
+    // Equal bytes as other numbers are no tied weight.
     let error = two(f32(&[2], 0, 8), tensor(Value::from("I32"), &[2], 0, 8));
     assert!(matches!(error.other(), Some(ErrorKind::TensorsOverlap { .. })), "{error}");
     for (from, to) in [(0, 4), (256, 260)] {

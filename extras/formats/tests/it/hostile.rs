@@ -1,4 +1,4 @@
-//! Hostile and damaged files: each is an error that says what is wrong, and none costs much.
+//! Hostile and damaged files: each is an error that names the problem, and none costs much.
 
 use std::fs::{self, OpenOptions};
 use std::time::SystemTime;
@@ -21,7 +21,7 @@ fn read_unchecked(archive: Vec<u8>) -> Result<Vec<u8>> {
     Ok(given(&open(archive)?.array_at(0)?)?.0)
 }
 
-/// One archive of one member whose sizes can be found: 3,000 bytes of data.
+/// An archive with a member and sizes that can be found: 3,000 bytes of data.
 fn victim(method: zip::CompressionMethod) -> (Vec<u8>, Vec<u8>) {
     let data: Vec<u8> = (0..3000_u32).map(|i| (i * i % 251) as u8).collect();
     let file = array("|u1", true, "(30, 100)", &data);
@@ -73,7 +73,7 @@ fn a_flipped_byte_is_an_error_or_changes_nothing_that_is_read() {
     }
 }
 
-/// What is wrong, the archive, and what the error says.
+/// The problem, the archive, and the text of the error.
 type Case = (&'static str, Vec<u8>, &'static str);
 
 fn cases() -> Vec<Case> {

@@ -73,7 +73,7 @@ impl<S: ReadAt> TensorSource for File<'_, S> {
 
     fn write_to(&self, sink: &mut Sink<'_>) -> core::Result<()> {
         let mut buffer = vec![0; MIB as usize];
-        // The header by itself, so that elements are read whole.
+        // The header separately, so that elements are read in full.
         let (mut at, header) = (0, (self.1[0] % MIB as usize).max(1));
         while at < self.1[0] {
             let len = if at == 0 { header } else { MIB as usize }.min(self.1[0] - at);
@@ -104,11 +104,11 @@ fn check(array: &Array<impl ReadAt>) {
     assert_eq!((i, wrong), ((rows * columns) as u64, 0));
 }
 
-/// An archive of one array in Fortran order, 34 MiB of elements: a little more than a block.
+/// An archive with one array in Fortran order, 34 MiB of elements: a little more than a block.
 fn archive(compression: Compression) -> Vec<u8> {
     let file = Computed::new(&[2176, 4096]);
     let len = file.byte_len() as usize;
-    // The writer would put a header of its own before it: the member is written by hand.
+    // The writer would put its own header before it: the member is written by hand.
     let method = match compression {
         Compression::Stored => zip::CompressionMethod::Stored,
         Compression::Deflated => zip::CompressionMethod::Deflated,
@@ -158,7 +158,7 @@ fn large_arrays_take_two_blocks_at_most() {
     // As a file, 96 MiB: in three blocks.
     let array = Array::from_source(Computed::new(&[3072, 8192]), "a.npy", &Limits::default());
     check(&array.unwrap());
-    // As a member: where it lies, and unpacked to a temporary file.
+    // As a member: in place, and unpacked to a temporary file.
     for archive in &archives {
         let archive = Archive::from_source(archive, "a.npz", &Limits::default()).unwrap();
         check(&archive.array("w").unwrap());

@@ -1,4 +1,4 @@
-//! What NumPy wrote is read as NumPy reads it, and what is written is what NumPy writes.
+//! Files of NumPy are read as NumPy reads them, and written files equal NumPy's.
 //!
 //! `fixtures/generate.py` made the files with NumPy itself.
 
@@ -122,8 +122,8 @@ fn types_without_a_dtype_are_named() {
     }
 }
 
-/// Headers that NumPy takes and that are refused here: what only a person writes by hand. They are
-/// told by what stands in them.
+/// Headers that NumPy takes and that are refused here: only a person writes them by hand. They are
+/// identified by a text in them.
 const STRICTER: [(&str, &str); 14] = [
     ("a number in other digits", "(0x2,)"),
     ("a number with underscores", "(1_0,)"),

@@ -1,4 +1,4 @@
-//! Whatever tensor is written comes back, and arrays in any layout come in as what they are.
+//! Every written tensor comes back, and arrays in any layout are read correctly.
 
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Seek, SeekFrom, Write};
@@ -13,7 +13,7 @@ use safetensors_formats::npy::{self, ByteOrder, Header, Order};
 use safetensors_formats::npz::{Compression, Writer};
 use safetensors_testing::tensors::{broken, bytes_by};
 
-/// Failures are to be written down as tests, not as files beside them.
+/// Failures are to be written down as tests, not as separate files.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }

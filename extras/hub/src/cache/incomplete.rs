@@ -13,8 +13,8 @@ use crate::etag::Etag;
 /// How the name of an unfinished download ends.
 const SUFFIX: &str = ".incomplete";
 
-/// An unfinished download. It stays on the disk until it is complete, so that the next attempt goes
-/// on with it, in this process or another one.
+/// An unfinished download. It stays on the disk until it is complete, so that the next attempt
+/// continues it, in this process or another one.
 pub(crate) struct Incomplete {
     file: File,
     path: PathBuf,
@@ -22,12 +22,13 @@ pub(crate) struct Incomplete {
 }
 
 impl Incomplete {
-    /// Goes on with the longest unfinished download of a blob of `size` bytes, or begins one.
+    /// Continues the longest unfinished download of a blob of `size` bytes, or begins one.
     ///
-    /// `is_alone` says that no other process downloads the blob. Some file systems only pretend to
+    /// `is_alone` means that no other process downloads the blob. Some file systems only pretend to
     /// lock, so it may be wrong. A file that was written a short time ago is therefore copied: a
-    /// process that still has it open cannot change the copy. An older one gets a new name. What
-    /// cannot be checked in the end, because its ETag is no digest, is not gone on with.
+    /// process that still has it open cannot change the copy. An older one gets a new name. A
+    /// download with an ETag that is no digest is not continued, because it could not be checked in
+    /// the end.
     pub(crate) fn open(repo: &CachedRepo, etag: &Etag, size: u64, is_alone: bool) -> Result<Self> {
         let blobs = repo.blobs();
         let path = blobs.join(unique::name(&format!("{etag}."), SUFFIX));
@@ -56,7 +57,7 @@ impl Incomplete {
         Ok(Self { file, path, len: 0 })
     }
 
-    /// The bytes that are there already.
+    /// Returns the bytes that are there already.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -106,7 +107,7 @@ impl Incomplete {
         finish().map_err(|error| io_at(error, blob))
     }
 
-    /// The error of a write. What is on the disk stays there, for the next attempt.
+    /// Returns the error of a write. Written bytes stay on the disk, for the next attempt.
     fn failed(&self, error: io::Error) -> Error {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -119,8 +120,8 @@ impl Incomplete {
     }
 }
 
-/// A number made of the lengths of all unfinished downloads of a blob, and of the times of their
-/// last changes. It changes while a process downloads or checks the blob.
+/// Returns a number made from the lengths of all unfinished downloads of a blob, and the times of
+/// their last changes. It changes while a process downloads or checks the blob.
 pub(crate) fn progress(repo: &CachedRepo, etag: &Etag) -> u64 {
     let unfinished = unfinished(&repo.blobs(), etag).unwrap_or_default();
     unfinished.iter().fold(0, |sum, file| {
@@ -131,8 +132,8 @@ pub(crate) fn progress(repo: &CachedRepo, etag: &Etag) -> u64 {
     })
 }
 
-/// The bytes of a blob of `size` bytes that are on the disk already, in the longest unfinished
-/// download, unless it has to be copied.
+/// Returns the bytes of a blob of `size` bytes that are on the disk already, in the longest
+/// unfinished download, unless it has to be copied.
 pub(crate) fn resumable_bytes(repo: &CachedRepo, etag: &Etag, size: u64) -> u64 {
     if !etag.is_digest() {
         return 0;
@@ -166,7 +167,7 @@ impl Left {
     }
 }
 
-/// The unfinished downloads of a blob, the longest first.
+/// Returns the unfinished downloads of a blob, the longest first.
 fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<Left>> {
     let is_of_blob = |name: &str| {
         let between = name.strip_prefix(etag.as_str()).and_then(|rest| rest.strip_suffix(SUFFIX));

@@ -1,4 +1,4 @@
-//! [`link`]: a file of a snapshot leads to its blob.
+//! [`link`]: links a file of a snapshot to its blob.
 
 use std::fs;
 use std::io;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use super::{create_parent, unique};
 
-/// Makes `pointer`, a path in a snapshot, a relative link to the blob. What is there is replaced in
-/// one step. Where the system has no links, the file itself is put there: moved if it is `is_new`,
-/// so that no other snapshot needs the blob, else copied. Another process may have moved it there
-/// first. A full disk, or a directory that may not be written, is an error.
+/// Makes `pointer`, a path in a snapshot, a relative link to the blob. An existing entry is
+/// replaced in one step. Where the system has no links, the file itself is put there: moved if it
+/// is `is_new`, so that no other snapshot needs the blob, otherwise copied. Another process may
+/// have moved it there first. A full disk, or a directory that may not be written, is an error.
 ///
 /// `depth` is the number of directories between the pointer and the repository's.
 pub(crate) fn link(blob: &Path, pointer: &Path, depth: usize, is_new: bool) -> io::Result<()> {
@@ -44,7 +44,7 @@ fn link_by(
     if error.kind() == io::ErrorKind::NotFound && is_moved() { Ok(()) } else { Err(error) }
 }
 
-/// Whether the error of a link says that the system, or its user, can make none at all.
+/// Returns `true` if the error of a link means that the system, or its user, can make none at all.
 fn means_no_links(error: &io::Error) -> bool {
     // FAT answers EPERM. A directory that may not be written is EACCES, and another error.
     #[cfg(unix)]

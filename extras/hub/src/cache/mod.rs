@@ -8,11 +8,11 @@
 //! <cache>/.locks/models--OWNER--NAME/<etag>.lock            held while a blob is downloaded
 //! ```
 //!
-//! Data sets, spaces and kernels have `datasets--`, `spaces--` and `kernels--` instead of `models--`.
-//! An ETag that is no digest is followed by one of the commit, the path and the length, because two
-//! files may have it. Where the system has no links, a snapshot has the files themselves. Newer
-//! versions of Python's library may keep a blob in a store for all models, and link to it; such links
-//! are followed. Only the layout above is written.
+//! Data sets, spaces and kernels have `datasets--`, `spaces--` and `kernels--` instead of
+//! `models--`. An ETag that is no digest is followed by a digest of the commit, the path and the
+//! length, because two files may share the ETag. Where the system has no links, a snapshot has the
+//! files themselves. Newer versions of Python's library may keep a blob in a store for all models,
+//! and link to it; such links are followed. Only the layout above is written.
 //!
 //! ```
 //! use safetensors_hub::cache::Cache;
@@ -70,12 +70,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache at this path. It need not exist.
+    /// Uses the cache at this path. It need not exist.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// The cache that Python uses too: `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or
+    /// Uses the cache that Python uses too: `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or
     /// `~/.cache/huggingface/hub`.
     ///
     /// # Errors
@@ -85,12 +85,12 @@ impl Cache {
         Environment::PROCESS.cache().map(Self::at)
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The part of one repository. It need not exist.
+    /// Returns the part for one repository. It need not exist.
     pub(crate) fn repo(&self, id: &RepoId) -> CachedRepo {
         let folder = id.folder();
         CachedRepo {
@@ -100,7 +100,7 @@ impl Cache {
         }
     }
 
-    /// The repositories that the cache has, sorted by name. An absent cache has none.
+    /// Returns the repositories that the cache has, sorted by name. An absent cache has none.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Cache {
     }
 }
 
-/// What a cache has of one repository.
+/// The cached files of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedRepo {
     id: RepoId,
@@ -125,17 +125,17 @@ pub struct CachedRepo {
 const LONGEST_REF: u64 = 1000;
 
 impl CachedRepo {
-    /// The repository.
+    /// Returns the repository.
     pub fn id(&self) -> &RepoId {
         &self.id
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The commit that a revision was when it was last downloaded. A commit is itself. `None` if
+    /// Returns the commit of a revision when it was last downloaded. A commit is itself. `None` if
     /// the revision was never downloaded.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl CachedRepo {
         Ok(commit.filter(Revision::is_commit))
     }
 
-    /// The directory of a commit's files. It need not exist.
+    /// Returns the directory of a commit's files. It need not exist.
     pub(crate) fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
         self.dir.join("snapshots").join(commit.as_str())
     }
@@ -165,17 +165,15 @@ impl CachedRepo {
 
 #[cfg(feature = "download")]
 impl CachedRepo {
-    /// The path of a blob.
     pub(crate) fn blob(&self, etag: &crate::etag::Etag) -> PathBuf {
         self.blobs().join(etag.as_str())
     }
 
-    /// The path of the lock of a blob.
     pub(crate) fn lock_path(&self, etag: &crate::etag::Etag) -> PathBuf {
         self.locks.join(format!("{etag}.lock"))
     }
 
-    /// The path of a file in a snapshot. Its name has been checked.
+    /// Returns the path of a file in a snapshot. Its name has been checked.
     pub(crate) fn pointer(&self, commit: &Revision, name: &str) -> PathBuf {
         joined(&self.snapshot_dir(commit), name)
     }
@@ -204,21 +202,21 @@ impl CachedRepo {
     }
 }
 
-/// Creates the directory that a file will lie in.
+/// Creates the directory for a file.
 #[cfg(feature = "download")]
 fn create_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// A path below a directory, from a name with `/`; the directory itself for an empty one.
+/// Returns a path below a directory, from a name with `/`; the directory itself for an empty one.
 pub(crate) fn joined(dir: &Path, name: &str) -> PathBuf {
     let mut path = dir.to_owned();
     path.extend(name.split('/').filter(|part| !part.is_empty()));
     path
 }
 
-/// The names in a directory, in any order. An absent one has none. Names that are not UTF-8 are
-/// left out.
+/// Lists the names in a directory, in any order. An absent one has none. Names that are not UTF-8
+/// are skipped.
 fn names(dir: &Path) -> Result<Vec<String>> {
     let list = || -> io::Result<Vec<String>> {
         let mut names = Vec::new();

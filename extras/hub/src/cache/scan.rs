@@ -1,4 +1,4 @@
-//! What is in a cache.
+//! Lists the content of a cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use super::{CachedRepo, names};
 use crate::error::Result;
 use crate::repo::{Revision, is_hex};
 
-/// What a cache has of a repository at one commit.
+/// The cached files of a repository at one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CachedSnapshot {
@@ -17,12 +17,12 @@ pub struct CachedSnapshot {
     pub revisions: Vec<Revision>,
     /// The directory of its files.
     pub dir: PathBuf,
-    /// The names of the files, sorted. A link whose blob is missing is left out.
+    /// The names of the files, sorted. A link to a missing blob is skipped.
     pub files: Vec<String>,
 }
 
 impl CachedRepo {
-    /// The snapshots, sorted by commit.
+    /// Returns the snapshots, sorted by commit.
     ///
     /// # Errors
     ///
@@ -42,14 +42,14 @@ impl CachedRepo {
         Ok(snapshots)
     }
 
-    /// The names of the files of a commit, sorted, as far as they are there.
+    /// Returns the names of the files of a commit, sorted, as far as they are there.
     #[cfg(feature = "download")]
     pub(crate) fn files(&self, commit: &Revision) -> Result<Vec<String>> {
         files_below(&self.snapshot_dir(commit))
     }
 
-    /// Returns the branches and tags whose commit has no snapshot, sorted, each with the commit.
-    /// They are of no use offline until the next download.
+    /// Returns the branches and tags with a commit that has no snapshot, sorted, each with the
+    /// commit. They cannot be used offline until the next download.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl CachedRepo {
         Ok(revisions)
     }
 
-    /// The branches and tags, sorted, and their commits when they were last downloaded.
+    /// Returns the branches and tags, sorted, and their commits when they were last downloaded.
     fn revisions(&self) -> Result<Vec<(Revision, Revision)>> {
         let mut revisions = Vec::new();
         for name in files_below(&self.dir.join("refs"))? {
@@ -74,8 +74,8 @@ impl CachedRepo {
         Ok(revisions)
     }
 
-    /// The bytes of all blobs together, unfinished downloads included, and of files that a system
-    /// without links has in the snapshots.
+    /// Returns the bytes of all blobs together, with unfinished downloads, and with files that a
+    /// system without links has in the snapshots.
     ///
     /// # Errors
     ///
@@ -87,23 +87,23 @@ impl CachedRepo {
             let own = snapshot.files.iter().map(|file| super::joined(&snapshot.dir, file));
             paths.extend(own.filter(|path| !path.is_symlink()));
         }
-        // A file that is removed meanwhile has no bytes.
+        // A file that is removed in between has no bytes.
         Ok(paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|meta| meta.len()).sum())
     }
 }
 
-/// The names of all files below a directory, with `/`, sorted. Links to files count as files.
+/// Lists the names of all files below a directory, with `/`, sorted. Links to files count as files.
 fn files_below(dir: &Path) -> Result<Vec<String>> {
     below(dir, Path::is_file)
 }
 
-/// The names of all links below a directory that lead nowhere, as those of [`files_below`].
+/// Lists all links below a directory that lead nowhere, named as in [`files_below`].
 #[cfg(feature = "download")]
 pub(super) fn broken_links_below(dir: &Path) -> Result<Vec<String>> {
     below(dir, |path| path.is_symlink() && fs::metadata(path).is_err())
 }
 
-/// The names of what is wanted below a directory, and is no directory.
+/// Lists the names of wanted entries below a directory that are not directories.
 fn below(dir: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>> {
     let mut files = Vec::new();
     let mut open = vec![String::new()];
@@ -123,7 +123,8 @@ fn below(dir: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// Whether a process that was killed may have left the file while it made a link: see `link`.
+/// Returns whether a process that was killed may have left the file while it made a link: see
+/// `link`.
 fn is_temporary(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     let digits = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".tmp"));

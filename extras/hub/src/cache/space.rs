@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// The bytes that this user may still write to the disk of a directory, which need not exist yet.
-/// `None` if the system does not tell.
+/// Returns the bytes that this user may still write to the disk of a directory, which need not
+/// exist yet. `None` if the system does not report it.
 #[cfg(unix)]
 pub(crate) fn free_bytes(dir: &Path) -> Option<u64> {
     let existing = dir.ancestors().find(|dir| dir.exists());

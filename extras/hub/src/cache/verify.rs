@@ -1,4 +1,4 @@
-//! Whether the files of a cache are intact.
+//! Checks whether the files of a cache are intact.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,19 +13,19 @@ use super::{CachedRepo, CachedSnapshot, joined, names};
 use crate::error::{Error, Result, io_at};
 use crate::etag::Etag;
 
-/// What [`CachedRepo::verify`] found. Each file of the cache is in one of the three.
+/// The result of [`CachedRepo::verify`]. Each file of the cache is in one of the three fields.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {
     /// The number of files that were read and have the digest that the Hub gave them.
     pub intact: usize,
-    /// The files that were read and have another one, or could not be read, each with what is
-    /// wrong: [`ErrorKind::WrongDigest`](crate::ErrorKind::WrongDigest), or an error of the system.
-    /// A link of a snapshot whose blob is missing is among them. Remove a file to have the next
-    /// download replace it.
+    /// The files that were read and have another digest, or could not be read, each with its error:
+    /// [`ErrorKind::WrongDigest`](crate::ErrorKind::WrongDigest), or an I/O error. Links of
+    /// snapshots to missing blobs are among them. Remove a file to have the next download replace
+    /// it.
     pub damaged: Vec<(PathBuf, Error)>,
-    /// The files whose content was compared with nothing, each with the reason: no digest of it is
-    /// known, or it is a branch or tag in `refs`, with a commit that has no snapshot.
+    /// The files that were compared with nothing, each with the reason: no digest of it is known,
+    /// or it is a branch or tag in `refs`, with a commit that has no snapshot.
     pub unverified: Vec<(PathBuf, &'static str)>,
 }
 
@@ -47,7 +47,7 @@ impl CachedRepo {
     /// Other names are no digests, and their blobs are not verified.
     ///
     /// A system without links has copies in the snapshots. Newer versions of Python's library list
-    /// their digests in a file. Without it, a copy is intact if it is that of a blob, and is not
+    /// their digests in a file. Without it, a copy is intact if it equals a blob, and is not
     /// verified otherwise.
     ///
     /// # Errors
@@ -97,8 +97,8 @@ impl CachedRepo {
         Ok(found)
     }
 
-    /// The digests of the files of a commit, by name, as Python's library has listed them. A list
-    /// that cannot be read tells nothing.
+    /// Returns the digests of the files of a commit, by name, as Python's library has listed them.
+    /// A list that cannot be read is ignored.
     fn listed_digests(&self, snapshot: &CachedSnapshot) -> HashMap<String, Etag> {
         let name = format!("{}.json", snapshot.commit);
         let json = beside::read(&self.dir.join("trees"), name, MOST).ok().flatten();
@@ -127,8 +127,8 @@ impl Verification {
     }
 }
 
-/// Whether a file of a snapshot is a link to one of the blobs, which are read by themselves. `names`
-/// are their names, sorted.
+/// Returns `true` if a file of a snapshot is a link to one of the blobs, which are read separately.
+/// `names` are their names, sorted.
 fn is_link_to(path: &Path, blobs: &Path, names: &[String]) -> bool {
     let Ok(target) = fs::read_link(path) else { return false };
     let Some(name) = target.file_name().and_then(|name| name.to_str()) else { return false };
@@ -138,7 +138,8 @@ fn is_link_to(path: &Path, blobs: &Path, names: &[String]) -> bool {
     is_name && real(path).is_some_and(|path| real(&blobs.join(name)) == Some(path))
 }
 
-/// Whether a file is a copy of a blob. `by_len` has the digests of the blobs by their lengths.
+/// Returns `true` if a file is a copy of a blob. `by_len` has the digests of the blobs by their
+/// lengths.
 fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
     let byte_len = fs::metadata(path).ok().map(|metadata| metadata.len());
     let mut alike = byte_len.and_then(|len| by_len.get(&len)).into_iter().flatten();
@@ -148,7 +149,7 @@ fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
 /// The most bytes of a list of the files of a commit.
 const MOST: u64 = 100_000_000;
 
-/// `trees/<commit>.json`: what a commit has.
+/// `trees/<commit>.json`: the files of a commit.
 #[derive(Deserialize)]
 struct Tree {
     format_version: u64,
@@ -157,7 +158,7 @@ struct Tree {
 
 #[derive(Deserialize)]
 struct TreeFile {
-    /// Git's SHA-1: of a large file, that of a text in its place.
+    /// Git's SHA-1; for a large file, of the text that replaces it in git.
     blob_id: String,
     lfs_sha256: Option<String>,
 }
@@ -187,7 +188,7 @@ mod tests {
         Cache::at(dir).repos().unwrap().remove(0)
     }
 
-    /// The names of the files that are damaged, and of those that are not verified.
+    /// Returns the names of damaged files, and of files that are not verified.
     fn found(repo: &CachedRepo) -> (usize, Vec<String>, Vec<String>) {
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         let Verification { intact, damaged, unverified } = repo.verify().unwrap();

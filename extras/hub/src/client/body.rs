@@ -1,4 +1,4 @@
-//! The bytes of a range: what a server answers is checked, and then read.
+//! The bytes of a range: a server's answer is checked, and then read.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -20,26 +20,26 @@ const REDIRECTS: usize = 5;
 /// How many bytes are read at once.
 const PIECE: usize = 128 << 10;
 
-/// The most bytes before a range that are read in vain, if a server sends the whole file. Many
+/// The most bytes before a range that are read in vain, if a server sends the entire file. Many
 /// ranges of a large file would cost many times the file. To the end of the file there is no such
-/// limit, because this is how downloads go on.
+/// limit, because this is how downloads continue.
 const SKIPPED: u64 = 4 << 20;
 
-/// An answer whose body has the bytes of a range.
+/// An answer with the bytes of a range.
 pub(super) struct RangeBody {
     url: Url,
     body: BodyReader<'static>,
-    /// The bytes before the range: the server sends the whole file.
+    /// The bytes before the range: the server sends the entire file.
     skip: u64,
     /// The bytes of the range.
     left: u64,
-    /// Whether the body should end with the range. That is checked if the head tells no length.
+    /// Whether the body should end with the range. That is checked if the head has no length.
     ends_with_range: bool,
     _span: Span,
 }
 
 /// Asks for a range of a file, and checks that the answer has it. An answer of the Hub itself must
-/// be about the same commit and, if the ETag is that of the bytes, the same ETag.
+/// be about the same commit and, if its ETag identifies the bytes, have the same ETag.
 pub(super) fn open(
     http: &Http,
     url: &Url,
@@ -76,7 +76,7 @@ pub(super) fn open(
     Err(Failure::passing(ErrorKind::BadAnswer { host: url.host(), problem }))
 }
 
-/// Fails if a partial answer is not the range that was asked for.
+/// Fails if a complete file has another length, or if too much of it would be read in vain.
 fn check_partial(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Failure> {
     check_content_range(answer, range, size)?;
     check_length(answer, range.end - range.start)
@@ -91,7 +91,7 @@ fn check_whole(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Fai
     check_length(answer, size)
 }
 
-/// The failure of an answer that is no file. A signed address may have expired.
+/// Returns the failure of an answer that is no file. A signed address may have expired.
 fn refused(answer: &Answer, has_token: bool) -> Failure {
     match (passing_or_final(answer, has_token), answer.status()) {
         (Failure::Final(error), 401 | 403 | 404 | 410) => Failure::Expired(error),
@@ -122,7 +122,7 @@ fn check_value(what: &'static str, before: &str, now: Option<&str>) -> Result<()
     }
 }
 
-/// A partial answer must say that it has exactly the range that was asked for.
+/// Checks that a partial answer has exactly the requested range.
 fn check_content_range(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Failure> {
     let expected = format!("bytes {}-{}", range.start, range.end - 1);
     let found = answer.header("content-range").unwrap_or_default();
@@ -137,7 +137,7 @@ fn check_content_range(answer: &Answer, range: &Range<u64>, size: u64) -> Result
     }
 }
 
-/// Fails if the head tells another length than this one.
+/// Fails if the head has another length than this one.
 fn check_length(answer: &Answer, expected: u64) -> Result<(), Failure> {
     match answer.content_length() {
         Some(found) if found != expected => {

@@ -21,7 +21,7 @@ use crate::repo::{RepoId, Revision, check_file_name};
 /// Each time this many bytes have arrived, one more failure is allowed.
 const FORGIVING: u64 = 1 << 20;
 
-/// The largest file that the Hub's CDN sends as a whole. To a request for more it answers 400.
+/// The largest file that the Hub's CDN sends at once. To a request for more it answers 400.
 const LARGEST_WHOLE: u64 = 50_000_000_000;
 
 /// The bytes of a request for a part of a larger file.
@@ -29,13 +29,13 @@ const PART: u64 = 16 << 30;
 
 /// A file of a repository at one commit. Its bytes are read by range, from several threads at once.
 ///
-/// A broken connection, a server that stalls or is overloaded, and a signed address that has
-/// expired are overcome: the rest is asked for again. Bytes that do not belong to the range are
-/// never given. A file that is not the same any more is [`ErrorKind::Changed`].
+/// After a broken connection, a server that stalls or is overloaded, or a signed address that has
+/// expired, the rest is asked for again. Bytes outside the range are never passed on. A file that
+/// has changed is [`ErrorKind::Changed`].
 ///
 /// It is a [`ReadAt`], so core can open it as a file of tensors. Each read is at least one request.
-/// The errors of its reads are of the system; the [`ErrorKind`] is inside:
-/// [`other`](Error::other) of the core's error finds it.
+/// Its reads fail with I/O errors; [`other`](Error::other) of the core's error finds the
+/// [`ErrorKind`] inside.
 pub struct HubFile {
     client: Client,
     path: String,
@@ -60,12 +60,12 @@ enum Address {
 }
 
 impl Client {
-    /// Asks for a file of a repository: its size, its ETag, and the commit that the revision is.
-    /// No byte of it is read. This is one request.
+    /// Asks for a file of a repository: its size, its ETag, and the commit of the revision. No byte
+    /// of it is read. This is one request.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FileNotFound`], [`ErrorKind::UnsafeName`], and the errors of [`Client::files`].
+    /// [`ErrorKind::FileNotFound`], [`ErrorKind::UnsafeName`]; otherwise as for [`Client::files`].
     pub fn file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<HubFile> {
         self.file_until(repo, revision, path, &AtomicBool::new(false))
     }
@@ -84,7 +84,7 @@ impl Client {
     }
 }
 
-/// A question for the address of a file. Its end, whatever that is, wakes all who wait.
+/// A question for the address of a file. Any end of it wakes all waiting threads.
 struct Asking<'a> {
     file: &'a HubFile,
     then: Address,
@@ -110,34 +110,35 @@ impl HubFile {
         }
     }
 
-    /// The repository; the new one if it was renamed.
+    /// Returns the repository; the new one if it was renamed.
     pub fn repo(&self) -> &RepoId {
         &self.resolved.repo
     }
 
-    /// The commit that the file belongs to: 40 hex digits. For a file in a bucket it is the revision
+    /// Returns the commit of the file: 40 hex digits. For a file in a bucket it is the revision
     /// that was asked for.
     pub fn commit(&self) -> &Revision {
         &self.resolved.commit
     }
 
-    /// The name of the file in the repository.
+    /// Returns the name of the file in the repository.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// What the Hub calls the content: the SHA-256 of a large file, git's SHA-1 of a small one.
+    /// Returns the Hub's identifier of the content: the SHA-256 of a large file, git's SHA-1 of a
+    /// small one.
     pub fn etag(&self) -> &str {
         self.resolved.etag.as_str()
     }
 
-    /// The name of its blob in a cache, and the digest that it must have, if that is known.
+    /// Returns the name of its blob in a cache, and the digest that it must have, if that is known.
     pub(crate) fn blob(&self) -> &Etag {
         &self.blob
     }
 
-    /// Fills `buf` with the bytes from `offset` on, as [`ReadAt::read_exact_at`] does, and ends soon
-    /// after another thread sets `stop`.
+    /// Fills `buf` with the bytes from `offset` on, as [`ReadAt::read_exact_at`] does, and ends
+    /// soon after another thread sets `stop`.
     ///
     /// # Errors
     ///
@@ -212,7 +213,7 @@ impl HubFile {
         }
     }
 
-    /// Returns where the bytes are. Of several threads that find no address, one asks, and the
+    /// Returns the address of the bytes. Of several threads that find no address, one asks, and the
     /// others wait until it has an answer or they are stopped.
     fn url(&self, stop: &AtomicBool) -> Result<Url, Failure> {
         let mut address = lock(&self.address);
@@ -233,7 +234,7 @@ impl HubFile {
         Ok(url)
     }
 
-    /// Asks the Hub where the bytes are now. The file must be the same.
+    /// Asks the Hub for the present address of the bytes. The file must be the same.
     fn ask(&self) -> Result<Url, Failure> {
         let now = self.client.resolve(self.repo(), self.commit(), &self.path)?;
         match changed(&self.resolved, &now) {
@@ -268,8 +269,8 @@ impl HubFile {
     }
 }
 
-/// The bytes of a range that are asked for next. A file that the Hub's CDN does not send as a whole
-/// comes in parts.
+/// Returns the next range to ask for. A file that the Hub's CDN does not send at once comes in
+/// parts.
 fn next_request(rest: Range<u64>, byte_len: u64) -> Range<u64> {
     let most = if byte_len > LARGEST_WHOLE { PART } else { u64::MAX };
     rest.start..rest.end.min(rest.start.saturating_add(most))

@@ -23,7 +23,7 @@ const HEAD: u32 = 4;
 /// The most connections to one host that stay open between requests.
 const IDLE: usize = 32;
 
-/// Sends requests to the Hub and to the hosts that it sends to. It follows no redirect by itself.
+/// Sends requests to the Hub and to the hosts that it redirects to. It does not follow redirects.
 pub(super) struct Http {
     agent: Agent,
     endpoint: Url,
@@ -41,14 +41,13 @@ pub(super) enum Method {
 }
 
 impl Http {
-    /// A sender for one Hub, which waits for a connection for `connect_timeout`, and for bytes for
-    /// `timeout`. The environment names the proxies, and the certificates to trust in place of the
-    /// built-in ones.
+    /// Makes a sender for one Hub, which waits for a connection for `connect_timeout`, and for
+    /// bytes for `timeout`. The environment names the proxies, and the certificates that replace
+    /// the built-in ones.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadSetting`] for a proxy that cannot be used; those of reading the
-    /// certificates.
+    /// [`ErrorKind::BadSetting`] for a proxy that cannot be used, or for bad certificates.
     pub(super) fn new(
         endpoint: Url,
         token: Option<Token>,
@@ -83,17 +82,17 @@ impl Http {
         Ok(Self { agent, endpoint, token, proxies, was_reached: AtomicBool::new(false) })
     }
 
-    /// The address of the Hub.
+    /// Returns the address of the Hub.
     pub(super) fn endpoint(&self) -> &Url {
         &self.endpoint
     }
 
-    /// Whether there is a token.
+    /// Returns whether there is a token.
     pub(super) fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Whether a server has answered since this sender was made.
+    /// Returns whether a server has answered since this sender was made.
     pub(super) fn was_reached(&self) -> &AtomicBool {
         &self.was_reached
     }
@@ -142,8 +141,8 @@ impl Http {
     }
 }
 
-/// The failure of a request or of a body. The message of an error that may contain an address is
-/// not shown.
+/// Returns the failure of a request or of a body. The message of an error that may contain an
+/// address is not shown.
 pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     if let Some(problem) = untrusted(error) {
         let error = ErrorKind::Network { host: url.host(), problem };
@@ -167,14 +166,14 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     if is_unreached(error) { Failure::Unreached(network.into()) } else { Failure::passing(network) }
 }
 
-/// Adds to a failure of the network which proxy it was met with: it may be the proxy's.
+/// Adds the proxy to a failure of the network: it may be the proxy's.
 fn through(error: Error, proxy: &Proxy) -> Error {
     let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
     let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
     ErrorKind::Network { host: host.clone(), problem }.into()
 }
 
-/// Whether an error says that no connection to the server came about.
+/// Returns whether an error says that no connection to the server came about.
 fn is_unreached(error: &ureq::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     use ureq::Timeout::{Connect, Resolve};
@@ -192,8 +191,7 @@ fn is_unreached(error: &ureq::Error) -> bool {
     }
 }
 
-/// What to do about a certificate that is not trusted. It would not be trusted the next time
-/// either.
+/// Explains a certificate that is not trusted. It would not be trusted the next time either.
 fn untrusted(error: &ureq::Error) -> Option<String> {
     let text = match error {
         ureq::Error::Rustls(error) => error.to_string(),
@@ -217,27 +215,28 @@ impl Answer {
         self.response.status().as_u16()
     }
 
-    /// Whether it sends to another address.
+    /// Returns whether it sends to another address.
     pub(super) fn is_redirect(&self) -> bool {
         matches!(self.status(), 301 | 302 | 303 | 307 | 308)
     }
 
-    /// A header, if it has text.
+    /// Returns a header, if it has text.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok().map(str::trim)
     }
 
-    /// A header that is a number.
+    /// Returns a header that is a number.
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.header(name)?.parse().ok()
     }
 
-    /// The length of the body, if the head tells.
+    /// Returns the length of the body, if the head has it.
     pub(super) fn content_length(&self) -> Option<u64> {
         self.number("content-length")
     }
 
-    /// The address that a redirect sends to. It is never one without encryption if this one has it.
+    /// Returns the address that a redirect sends to. It is never one without encryption if this one
+    /// has it.
     pub(super) fn target(&self) -> Result<Url, Failure> {
         let bad = |problem: &str| Failure::passing(self.bad(problem));
         let location =
@@ -250,12 +249,12 @@ impl Answer {
         }
     }
 
-    /// The error of an answer that breaks a rule.
+    /// Returns the error of an answer that breaks a rule.
     pub(super) fn bad(&self, problem: impl Into<String>) -> Error {
         ErrorKind::BadAnswer { host: self.url.host(), problem: problem.into() }.into()
     }
 
-    /// Fails for a compressed body: its length and its ranges are not those of the file.
+    /// Fails for a compressed body: its length and its ranges do not match the file's.
     pub(super) fn check_not_compressed(&self) -> Result<()> {
         match self.header("content-encoding") {
             None | Some("" | "identity") => Ok(()),
@@ -263,13 +262,13 @@ impl Answer {
         }
     }
 
-    /// The body, to be read, and the span that ends when it has been read.
+    /// Returns the body, to be read, and the span that ends when it has been read.
     pub(super) fn into_body(self) -> (Url, Body, Span) {
         (self.url, self.response.into_body(), self.span)
     }
 }
 
-/// The certificates in a PEM file.
+/// Returns the certificates in a PEM file.
 fn trusted(path: &Path) -> Result<RootCerts> {
     let pem = environment::read(path)?;
     let certificates: Vec<_> = parse_pem(&pem)

@@ -1,4 +1,4 @@
-//! [`Client::files`]: which commit a revision is, and which files it has; and what is in a bucket.
+//! [`Client::files`]: the commit of a revision, and its files; and the content of a bucket.
 
 use std::io::Read as _;
 use std::sync::atomic::AtomicBool;
@@ -58,7 +58,7 @@ pub(crate) struct BucketEntry {
 }
 
 impl Client {
-    /// Asks which commit a revision is, and which files it has. This is one request.
+    /// Asks for the commit of a revision, and its files. This is one request.
     ///
     /// # Errors
     ///
@@ -110,8 +110,7 @@ impl Client {
         Err(ErrorKind::BadAnswer { host: self.http().endpoint().host(), problem }.into())
     }
 
-    /// Asks what is directly in a directory of a bucket. A directory that does not exist has
-    /// nothing.
+    /// Lists the direct content of a directory of a bucket. A missing directory has nothing.
     #[cfg(feature = "remote")]
     pub(crate) fn bucket_entries(
         &self,
@@ -143,14 +142,14 @@ impl Client {
             entries.extend(listed);
             page = next;
         }
-        // The Hub compares the start of the whole text, so others may be among them.
+        // The Hub compares the start of the entire text, so others may be among them.
         entries.retain(|entry| {
             entry.path.rsplit_once('/').map_or("", |(parent, _)| parent) == directory
         });
         Ok(entries)
     }
 
-    /// The address of the next page of a list, which is the Hub's.
+    /// Returns the address of the next page of a list, which is the Hub's.
     #[cfg(feature = "remote")]
     fn next_page(&self, answer: &Answer) -> Result<Option<Url>> {
         let links = answer.header("link").unwrap_or_default().split(',');

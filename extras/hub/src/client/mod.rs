@@ -1,4 +1,4 @@
-//! [`Client`]: asks the Hub what a repository has, and reads its files by range.
+//! [`Client`]: lists the files of a repository on the Hub, and reads them by range.
 //!
 //! All calls are blocking. They may be made from several threads at once, and from a thread of an
 //! asynchronous runtime, which they then block.
@@ -62,7 +62,7 @@ struct Shared {
 }
 
 impl Client {
-    /// A client. No request is made yet.
+    /// Makes a client. No request is made yet.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Client {
         Ok(Self { shared: Arc::new(Shared { http, endpoint, patience, follow_renames }) })
     }
 
-    /// The address of the Hub, without `/` at its end.
+    /// Returns the address of the Hub, without `/` at its end.
     fn endpoint(&self) -> &str {
         &self.shared.endpoint
     }
@@ -93,7 +93,7 @@ impl Client {
         &self.shared.http
     }
 
-    /// What a request is about.
+    /// Describes a request, for errors.
     fn subject<'a>(
         &self,
         repo: &'a RepoId,
@@ -104,7 +104,7 @@ impl Client {
         RequestSubject { repo, revision, file, has_token: self.http().has_token(), page }
     }
 
-    /// The attempts of one request, which `stop` ends.
+    /// Returns the attempts of a request, which `stop` ends.
     fn attempts<'a>(&'a self, stop: &'a AtomicBool) -> Attempts<'a> {
         Attempts::new(self.shared.patience, self.http().was_reached(), stop)
     }
@@ -117,7 +117,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// An endpoint without what may be a password in it.
+/// Removes a possible password from an endpoint.
 fn shown(endpoint: &str) -> String {
     match (endpoint.find("://"), endpoint.rfind('@')) {
         (Some(scheme), Some(at)) if at > scheme => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::retry::Patience;
 use crate::token::Token;
 
-/// How a [`Client`](super::Client) talks to the Hub. What is not set here comes from the
+/// How a [`Client`](super::Client) talks to the Hub. Settings that are missing here come from the
 /// environment. `Debug` does not show the token.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
@@ -22,7 +22,6 @@ pub struct ClientOptions {
 pub(super) enum TokenChoice {
     /// The environment's token, if there is one.
     Environment,
-    /// None.
     Anonymous,
     /// This text, which has not been checked yet.
     Given(Secret),
@@ -39,7 +38,7 @@ impl fmt::Debug for Secret {
 }
 
 impl ClientOptions {
-    /// The Hub and the token of the environment, 5 retries, 10 s to connect, 30 s of silence.
+    /// Uses the Hub and the token of the environment, 5 retries, 10 s to connect, 30 s of silence.
     pub fn new() -> Self {
         Self {
             endpoint: None,
@@ -61,20 +60,20 @@ impl ClientOptions {
         Self { endpoint: Some(endpoint.into()), ..self }
     }
 
-    /// Sets the token, such as `"hf_..."`. By default that is `HF_TOKEN`, or the content of the file
-    /// `HF_TOKEN_PATH`. It is sent to the endpoint only, never to another host, and no message
-    /// shows it. With `None`, no token is sent, whatever the environment says.
+    /// Sets the token, such as `"hf_..."`. By default that is `HF_TOKEN`, or the content of the
+    /// file `HF_TOKEN_PATH`. It is sent to the endpoint only, never to another host, and no message
+    /// shows it. With `None`, no token is sent, even if the environment has one.
     ///
     /// A logger of the program that records the level `TRACE` of the HTTP client (`ureq`,
-    /// `ureq_proto`) gets whole requests, and with them the token. Turn these targets off.
+    /// `ureq_proto`) gets full requests, including the token. Turn these targets off.
     #[must_use]
     pub fn token(self, token: Option<&str>) -> Self {
         let given = |token: &str| TokenChoice::Given(Secret(token.into()));
         Self { token: token.map_or(TokenChoice::Anonymous, given), ..self }
     }
 
-    /// Whether a repository that was renamed is read under its new name. By default it is an error
-    /// that names the new one, because whoever owns a name now decides where it leads.
+    /// Sets whether a renamed repository is read under its new name. By default it is an error that
+    /// gives the new name, because the present owner of a name decides where it leads.
     #[must_use]
     pub fn follow_renames(self, follow: bool) -> Self {
         Self { follow_renames: follow, ..self }
@@ -110,7 +109,7 @@ impl ClientOptions {
     }
 
     /// Sets how long a server may stay silent (30 s by default). A silent connection is given up,
-    /// and the download goes on with another. The head of an answer may take four times as long
+    /// and the download continues with another. The head of an answer may take four times as long
     /// altogether. The time for a body has no limit, because a large file may take hours: from
     /// another thread, or a progress callback, a download can be cancelled.
     #[must_use]

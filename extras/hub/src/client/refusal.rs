@@ -1,4 +1,4 @@
-//! What the Hub means by an answer that is no success.
+//! Interprets an answer of the Hub that is no success.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::retry::Failure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision};
 
-/// What a request was about.
+/// The subject of a request.
 pub(super) struct RequestSubject<'a> {
     pub(super) repo: &'a RepoId,
     pub(super) revision: &'a Revision,
@@ -19,7 +19,7 @@ pub(super) struct RequestSubject<'a> {
 }
 
 impl RequestSubject<'_> {
-    /// The failure that the Hub's answer means.
+    /// Returns the failure that the Hub's answer means.
     pub(super) fn refusal(&self, answer: &Answer) -> Failure {
         let status = answer.status();
         let has_token = self.has_token;
@@ -30,7 +30,7 @@ impl RequestSubject<'_> {
             }
             (Some("EntryNotFound"), _) => ErrorKind::FileNotFound,
             (Some("RepoNotFound"), _) => ErrorKind::RepoNotFound { has_token },
-            // To a stranger the Hub does not tell a private repository from a missing one.
+            // To a stranger the Hub gives the same answer for private and missing repositories.
             (_, 401) if !has_token => ErrorKind::RepoNotFound { has_token },
             (_, 401 | 403) => ErrorKind::Refused { status, has_token },
             (_, 404) if self.file.is_some() => ErrorKind::FileNotFound,
@@ -60,7 +60,7 @@ impl RequestSubject<'_> {
     }
 }
 
-/// The failure of a status that has no special meaning on the Hub.
+/// Returns the failure of a status that has no special meaning on the Hub.
 pub(super) fn passing_or_final(answer: &Answer, has_token: bool) -> Failure {
     let wait = answer.number("retry-after").map(Duration::from_secs);
     let status = answer.status();

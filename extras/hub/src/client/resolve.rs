@@ -1,4 +1,4 @@
-//! [`Resolved`]: what the Hub says of a file, and where its bytes are.
+//! [`Resolved`]: the Hub's answer about a file, and the address of its bytes.
 
 use super::Client;
 use super::http::{Answer, Method};
@@ -12,13 +12,14 @@ use crate::repo::{RepoId, Revision, is_hex, percent_encoded};
 /// The most redirects within the Hub that are followed for one file.
 const REDIRECTS: usize = 5;
 
-/// What the Hub says of a file.
+/// The Hub's answer about a file.
 #[derive(Clone, Debug)]
 pub(super) struct Resolved {
     pub(super) repo: RepoId,
     pub(super) commit: Revision,
     pub(super) etag: Etag,
-    /// Whether the answer with the bytes has this ETag. Else it was in the header of a redirect.
+    /// Whether the answer with the bytes has this ETag. Otherwise it was in the header of a
+    /// redirect.
     pub(super) etag_is_of_body: bool,
     pub(super) size: u64,
     /// Where the bytes are; often a signed address on another host.
@@ -69,7 +70,7 @@ impl Client {
                 (_, _, None) => return Err(lacks(&answer, "commit")),
             }
             let Some(target) = target else { break };
-            // Another place of the Hub: that of a small file, or of a repository that was renamed.
+            // Another place of the Hub: for a small file, or a renamed repository.
             match self.moved(&target, &repo, "/", "/resolve/") {
                 Some(new) => {
                     repo = self.renamed(new)?;
@@ -82,7 +83,7 @@ impl Client {
         Err(ErrorKind::BadAnswer { host: self.http().endpoint().host(), problem }.into())
     }
 
-    /// The address of a file on the Hub.
+    /// Returns the address of a file on the Hub.
     fn at_file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<Url> {
         let path = percent_encoded(path, true);
         if repo.is_bucket() {
@@ -92,15 +93,15 @@ impl Client {
         self.at(&format!("/{repo}/resolve/{revision}/{path}"))
     }
 
-    /// An address on the Hub.
+    /// Returns an address on the Hub.
     pub(super) fn at(&self, path: &str) -> Result<Url> {
         let endpoint = self.endpoint();
         let bad = |problem| ErrorKind::BadEndpoint { found: endpoint.into(), problem }.into();
         Url::parse(&format!("{endpoint}{path}")).map_err(bad)
     }
 
-    /// The other repository that an address on the Hub belongs to, if it is another one. Its name
-    /// lies between `before` and `after`.
+    /// Returns the other repository that an address on the Hub belongs to, if it is another one.
+    /// Its name is between `before` and `after`.
     pub(super) fn moved(
         &self,
         target: &Url,
@@ -117,7 +118,7 @@ impl Client {
         RepoId::parse(name).ok().filter(|name| name != repo)
     }
 
-    /// The new repository, if renames are followed.
+    /// Returns the new repository, if renames are followed.
     pub(super) fn renamed(&self, new: RepoId) -> Result<RepoId> {
         // Not by default: the next owner of the old name decides where it leads.
         if self.shared.follow_renames {
@@ -128,7 +129,7 @@ impl Client {
     }
 }
 
-/// The commit that an answer names. It is the revision itself if that is a commit.
+/// Returns the commit that an answer names. It is the revision itself if that is a commit.
 fn commit_of(answer: &Answer, asked: &RequestSubject<'_>) -> Result<Option<Revision>> {
     let Some(text) = answer.header("x-repo-commit") else { return Ok(None) };
     if !is_hex(text, 40) {
@@ -139,8 +140,8 @@ fn commit_of(answer: &Answer, asked: &RequestSubject<'_>) -> Result<Option<Revis
     Ok(Some(commit))
 }
 
-/// The ETag of the file. On a redirect only the Hub's own header is meant for the file, or else the
-/// redirect's. Of a file in a bucket it may name Xet's hash alone.
+/// Returns the ETag of the file. On a redirect only the Hub's own header is meant for the file,
+/// otherwise the redirect's. For a file in a bucket it may be Xet's hash alone.
 fn etag_of(answer: &Answer) -> Result<Option<Etag>> {
     let names = ["x-linked-etag", "etag", "x-xet-hash"];
     let found = names.iter().find_map(|name| Some((answer.header(name)?, *name == names[0])));
@@ -149,7 +150,6 @@ fn etag_of(answer: &Answer) -> Result<Option<Etag>> {
     Etag::of_header(header, is_linked).map(Some).ok_or_else(bad)
 }
 
-/// The size of the file.
 fn size_of(answer: &Answer) -> Result<Option<u64>> {
     if let Some(header) = answer.header("x-linked-size") {
         return header.parse().map(Some).map_err(|_| answer.bad("its X-Linked-Size is no number"));
@@ -165,7 +165,7 @@ fn lacks(answer: &Answer, what: &str) -> Failure {
     Failure::Final(answer.bad(format!("it does not say the {what} of the file; is it a Hub?")))
 }
 
-/// The error of a file that is not the same any more.
+/// Returns the error of a file that is not the same any more.
 pub(super) fn changed(before: &Resolved, now: &Resolved) -> Option<Error> {
     let error = |what, before: String, now: String| {
         Some(Error::from(ErrorKind::Changed { what, before, now }))

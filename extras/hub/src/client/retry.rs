@@ -1,4 +1,4 @@
-//! [`Attempts`]: when a request that failed is made again.
+//! [`Attempts`]: decides when to repeat a failed request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -34,12 +34,12 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// A failure that may pass at any time.
+    /// Makes a failure that may pass at any time.
     pub(super) fn passing(error: impl Into<Error>) -> Self {
         Self::Passing { error: error.into(), wait: None }
     }
 
-    /// The failure with another error.
+    /// Returns the failure with another error.
     pub(super) fn map(self, change: impl FnOnce(Error) -> Error) -> Self {
         match self {
             Self::Final(error) => Self::Final(change(error)),
@@ -62,24 +62,24 @@ pub(super) struct Patience {
     pub(super) retries: u32,
     /// The pause before the first repetition. Each further one is twice as long.
     pub(super) pause: Duration,
-    /// How long it is tried to reach a server at all, with all attempts together.
+    /// How long to try to reach a server, with all attempts together.
     pub(super) connect_timeout: Duration,
 }
 
-/// Counts the attempts of one request.
+/// Counts the attempts of a request.
 pub(super) struct Attempts<'a> {
     patience: Patience,
     failed: u32,
     begin: Instant,
-    /// Whether a server has answered, this request or an earlier one. Then it is not given up before
-    /// the last retry: the connection may be interrupted for a while.
+    /// Whether a server has answered, this request or an earlier one. Then it is not given up
+    /// before the last retry: the connection may be interrupted for a while.
     was_reached: &'a AtomicBool,
     stop: &'a AtomicBool,
 }
 
 impl<'a> Attempts<'a> {
-    /// No attempt has failed yet. `was_reached` becomes true when a server answers. `stop` ends the
-    /// pauses.
+    /// Begins with no failed attempt. `was_reached` becomes true when a server answers. `stop` ends
+    /// the pauses.
     pub(super) fn new(
         patience: Patience,
         was_reached: &'a AtomicBool,
@@ -132,7 +132,8 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// A random number from 0.5 to 1, so that clients that failed together do not return together.
+/// Returns a random number from 0.5 to 1, so that clients that failed together do not return
+/// together.
 fn random_part() -> f64 {
     0.5 + f64::from(unique::number()) / f64::from(u32::MAX) / 2.0
 }

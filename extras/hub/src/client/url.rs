@@ -1,4 +1,4 @@
-//! [`Url`]: where a request goes. Its query may be a signature, so it is never shown.
+//! [`Url`]: the address of a request. Its query may be a signature, so it is never shown.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The problem with it.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         let uri: Uri = text.parse().map_err(|_| "it is no URL")?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
@@ -30,7 +30,7 @@ impl Url {
         }
     }
 
-    /// The address that a `Location` header of this one's answer means.
+    /// Returns the address that a `Location` header of this one's answer means.
     pub(super) fn join(&self, location: &str) -> Option<Self> {
         let base = format!("{}://{}", self.scheme(), self.0.authority()?);
         // A relative address may have `:` and `://` too, but only after its first `/`, `?` or `#`.
@@ -49,22 +49,22 @@ impl Url {
         }
     }
 
-    /// Whether both have the same scheme, host and port.
+    /// Returns whether both have the same scheme, host and port.
     pub(super) fn has_origin_of(&self, other: &Self) -> bool {
         self.origin() == other.origin()
     }
 
-    /// Whether requests to it are encrypted.
+    /// Returns whether requests to it are encrypted.
     pub(super) fn is_encrypted(&self) -> bool {
         self.scheme() == "https"
     }
 
-    /// The path, still encoded.
+    /// Returns the path, still encoded.
     pub(super) fn path(&self) -> &str {
         self.0.path()
     }
 
-    /// The host, with the port if the address has one, for messages.
+    /// Returns the host, with the port if the address has one, for messages.
     pub(super) fn host(&self) -> String {
         self.0.authority().map_or_else(String::new, |authority| authority.to_string())
     }
@@ -73,7 +73,7 @@ impl Url {
         &self.0
     }
 
-    /// The proxy that requests to it go through.
+    /// Returns the proxy that requests to it go through.
     pub(super) fn proxy<'p>(&self, proxies: &'p Proxies) -> Option<&'p Proxy> {
         proxies.of(self.scheme(), self.0.host().unwrap_or_default(), self.0.port_u16())
     }

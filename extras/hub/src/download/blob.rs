@@ -34,7 +34,7 @@ pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<
             (!is_there()).then(|| progress_of(repo, file.blob()))
         };
         lock = Lock::wait(&path, meter.stop(), progress)?;
-        // Another process, or another thread, may have downloaded it meanwhile.
+        // Another process, or another thread, may have downloaded it since.
         if is_there() {
             meter.add(file.byte_len(), file.path())?;
         } else if is_blob(&pointer, file.byte_len()) {
@@ -99,7 +99,7 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
         // left, or another process has written.
         match etag.check_while(part.path(), size, meter.stop(), &mut touch) {
             Ok(()) => return part.finish(blob),
-            // What an earlier attempt left may be what is wrong.
+            // A rest of an earlier attempt may be wrong.
             Err(error) if is_wrong(&error) => {
                 meter.take_back(part.len());
                 part.restart()?;
@@ -121,7 +121,7 @@ fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()
     link(blob, pointer, depth, is_new).map_err(|error| io_at(error, pointer))
 }
 
-/// Whether a blob, or the file that it links to, is there with its size.
+/// Returns `true` if a blob, or the file that it links to, is there with its size.
 fn is_blob(blob: &Path, size: u64) -> bool {
     blob.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }
@@ -130,7 +130,7 @@ fn is_wrong(error: &Error) -> bool {
     matches!(error.other(), Some(ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. }))
 }
 
-/// Whether an error of the system says that a file is not there.
+/// Returns whether an error of the system says that a file is not there.
 fn is_absent(error: &Error) -> bool {
     matches!(error.kind(), core::ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }

@@ -1,4 +1,4 @@
-//! [`download()`]: files of a repository come into the cache that Python shares.
+//! [`download()`]: downloads files of a repository into the cache that Python shares.
 
 mod blob;
 mod options;
@@ -25,12 +25,12 @@ use select::{Cached, FoundCheckpoint, Missing, WantedFiles};
 /// Room that a download leaves on the disk, for the directories and links.
 const SPARE_BYTES: u64 = 1 << 20;
 
-/// Downloads a checkpoint from the Hub into the cache, and returns where it is there.
+/// Downloads a checkpoint from the Hub into the cache, and returns its place there.
 ///
-/// Only the files that are needed are downloaded: one file of tensors, or an index and then its
-/// shards, several at once; other files if [asked for](DownloadOptions::include). Files that are in
-/// the cache already, from an earlier download of this crate or of Python's `huggingface_hub`, are
-/// not downloaded again. Unfinished downloads are gone on with, also after the process was killed.
+/// Only the needed files are downloaded: one file of tensors, or an index and then its shards,
+/// several at once; other files if [asked for](DownloadOptions::include). Files that are in the
+/// cache already, from an earlier download of this crate or of Python's `huggingface_hub`, are not
+/// downloaded again. Unfinished downloads are continued, also after the process was killed.
 /// A file gets its place in the cache only after its size and its digest have been checked.
 ///
 /// The call blocks, also in a thread of an asynchronous runtime.
@@ -49,22 +49,21 @@ const SPARE_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// Each says what to do. The [`ErrorKind`] inside it, which
-/// [`other`](safetensors_core::Error::other) gives, says what is wrong:
+/// Each explains what to do. [`other`](safetensors_core::Error::other) gives the [`ErrorKind`]
+/// inside:
 ///
-/// - with the question: [`RepoNotFound`](ErrorKind::RepoNotFound),
+/// - wrong question: [`RepoNotFound`](ErrorKind::RepoNotFound),
 ///   [`RevisionNotFound`](ErrorKind::RevisionNotFound), [`FileNotFound`](ErrorKind::FileNotFound),
 ///   [`Gated`](ErrorKind::Gated), [`Renamed`](ErrorKind::Renamed), and
 ///   [`NoMatch`](ErrorKind::NoMatch) if a pattern matches no file or all files are excluded;
-/// - with the network: [`Network`](ErrorKind::Network), [`RateLimited`](ErrorKind::RateLimited),
-///   and [`NotInCache`](ErrorKind::NotInCache) if no request may be made;
-/// - with what arrived: [`WrongSize`](ErrorKind::WrongSize),
-///   [`WrongDigest`](ErrorKind::WrongDigest);
-/// - with the disk: [`NoSpace`](ErrorKind::NoSpace) before anything is downloaded, and
+/// - network: [`Network`](ErrorKind::Network), [`RateLimited`](ErrorKind::RateLimited), and
+///   [`NotInCache`](ErrorKind::NotInCache) if no request may be made;
+/// - wrong data: [`WrongSize`](ErrorKind::WrongSize), [`WrongDigest`](ErrorKind::WrongDigest);
+/// - disk: [`NoSpace`](ErrorKind::NoSpace) before anything is downloaded, and
 ///   [`DiskFull`](ErrorKind::DiskFull).
 ///
-/// The core's own kinds are `Cancelled`, `Io`, and what opening a directory fails with: a
-/// repository without a checkpoint, with several, or with a hostile index.
+/// Kinds of the core are `Cancelled`, `Io`, and failures to open the directory: a repository
+/// without a checkpoint, with several, or with a hostile index.
 pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
     let repo = RepoId::parse(repo)?;
     download_repo(&repo, options).map_err(|error| error.in_file(&repo))
@@ -121,7 +120,7 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
     Ok(Snapshot::new(&cached, listed.commit, found))
 }
 
-/// Finds the wanted files of a revision in the cache, or says what is missing.
+/// Finds the wanted files of a revision in the cache, or returns the missing one.
 fn find(
     wanted: &WantedFiles,
     cached: &CachedRepo,
@@ -135,15 +134,15 @@ fn find(
     Ok(found.map(|found| Snapshot::new(cached, commit, found)))
 }
 
-/// Adds to the error of a Hub that cannot be reached that the cache has the files. They are not
-/// taken unasked: the branch may have other files by now.
+/// Adds to the error of an unreachable Hub that the cache has the files. They are not taken
+/// unasked: the branch may have other files by now.
 fn hint_at_cache(error: Error) -> Error {
     let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
     let hint = "the files of an earlier download are in the cache; HF_HUB_OFFLINE=1 uses them";
     ErrorKind::Network { host: host.clone(), problem: format!("{problem}; {hint}") }.into()
 }
 
-/// What the threads of a download share.
+/// Shared by the threads of a download.
 struct Job<'a> {
     client: &'a Client,
     /// The files of the commit. The repository may have a new name there.
@@ -155,12 +154,12 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Whether any file was missing.
+    /// Returns whether any file was missing.
     fn has_fetched(&self) -> bool {
         self.has_fetched.load(Ordering::Relaxed)
     }
 
-    /// Downloads what is wanted: the index of a checkpoint first, because it names the shards.
+    /// Downloads the wanted files: the index of a checkpoint first, because it names the shards.
     fn fetch_wanted(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Cached> {
         let RepoFiles { commit, files: listed, .. } = self.listed;
         let found = wanted.find(repo, listed)?;
@@ -186,7 +185,7 @@ impl Job<'_> {
         Ok(Cached { checkpoint, files: names })
     }
 
-    /// Downloads these files, except those that the snapshot has.
+    /// Downloads these files, except files that the snapshot has.
     fn fetch(&self, names: &[String]) -> Result<()> {
         let is_missing = |name: &&String| !self.cached.pointer(&self.listed.commit, name).is_file();
         let missing: Vec<&String> = names.iter().filter(is_missing).collect();
@@ -231,7 +230,7 @@ impl Job<'_> {
     }
 }
 
-/// A downloaded checkpoint. Whatever opens a path opens it: `Checkpoint::open`, candle's
+/// A downloaded checkpoint. Everything that opens a path opens it: `Checkpoint::open`, candle's
 /// `var_builder`, burn's `CheckpointStore`, ndarray's `Reader`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
@@ -247,24 +246,24 @@ impl Snapshot {
         Self { dir, checkpoint: found.checkpoint, commit, files: found.files }
     }
 
-    /// The directory with all files, under their names in the repository.
+    /// Returns the directory with all files, under their names in the repository.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The commit that the revision is: 40 hex digits.
+    /// Returns the commit of the revision: 40 hex digits.
     pub fn commit(&self) -> &Revision {
         &self.commit
     }
 
-    /// The names of the files that were asked for, first the checkpoint's. The directory may
-    /// have more.
+    /// Returns the names of the requested files, first the checkpoint's. The directory may have
+    /// more.
     pub fn files(&self) -> &[String] {
         &self.files
     }
 
-    /// Whether the directory opens as this checkpoint. It may have other files, from other
-    /// downloads.
+    /// Returns `true` if the directory opens as this checkpoint. It may have other files, from
+    /// other downloads.
     fn opens_as(&self, checkpoint: &Path) -> bool {
         use safetensors_core::checkpoint::CheckpointPath;
         match CheckpointPath::find(&self.dir) {
@@ -275,9 +274,9 @@ impl Snapshot {
 }
 
 impl AsRef<Path> for Snapshot {
-    /// What to open: the directory of the snapshot if the checkpoint lies in its root under a name
-    /// that opening finds, else the file or the index itself. Without a checkpoint it is the
-    /// directory.
+    /// Returns the path to open: the directory of the snapshot if the checkpoint is in its root
+    /// under a name that opening finds, otherwise the file or the index itself. Without a
+    /// checkpoint it is the directory.
     fn as_ref(&self) -> &Path {
         match &self.checkpoint {
             Some(path) if !self.opens_as(path) => path,

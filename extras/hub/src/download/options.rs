@@ -1,4 +1,4 @@
-//! [`DownloadOptions`]: what is downloaded, from where, and into which cache.
+//! [`DownloadOptions`]: the files to download, their source, and the cache.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::progress::{Callback, DownloadProgress};
 use crate::client::ClientOptions;
 
-/// What [`download`](super::download) downloads, from where, and into which cache. What is not set
-/// here comes from the environment.
+/// The files that [`download`](super::download) downloads, their source, and the cache. Settings
+/// that are missing here come from the environment.
 ///
 /// ```no_run
 /// use safetensors_hub::{DownloadOptions, download};
@@ -40,8 +40,8 @@ pub struct DownloadOptions {
 }
 
 impl DownloadOptions {
-    /// The checkpoint in the root of the branch `main`, and no other files; the Hub, the token and
-    /// the cache of the environment; up to 8 files at once.
+    /// Downloads the checkpoint in the root of the branch `main`, and no other files; with the Hub,
+    /// the token and the cache of the environment; up to 8 files at once.
     pub fn new() -> Self {
         Self {
             revision: None,
@@ -63,8 +63,8 @@ impl DownloadOptions {
         Self { revision: Some(revision.into()), ..self }
     }
 
-    /// Sets which checkpoint of the repository is downloaded: a folder such as `unet`, a file of
-    /// tensors, or an index, whose shards come too. By default that is what
+    /// Sets the checkpoint of the repository to download: a folder such as `unet`, a file of
+    /// tensors, or an index with its shards. By default it is the one that
     /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) opens in the root.
     #[must_use]
     pub fn checkpoint(self, path: impl Into<String>) -> Self {
@@ -77,16 +77,16 @@ impl DownloadOptions {
         Self { checkpoint: None, ..self }
     }
 
-    /// Adds files: those whose whole name in the repository matches a pattern, such as
-    /// `config.json` or `tokenizer*`. `*` stands for any characters, also for `/`, and `?` for one.
+    /// Adds files with a full name in the repository that matches a pattern, such as `config.json`
+    /// or `tokenizer*`. `*` matches any characters, also `/`, and `?` one.
     #[must_use]
     pub fn include(mut self, pattern: impl Into<String>) -> Self {
         self.patterns.push(pattern.into());
         self
     }
 
-    /// Leaves out the files whose whole name matches a pattern, of those that
-    /// [`include`](Self::include) adds. The checkpoint is not affected.
+    /// Skips files that [`include`](Self::include) would add if their full name matches a pattern.
+    /// The checkpoint is not affected.
     #[must_use]
     pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
         self.excluded.push(pattern.into());
@@ -106,21 +106,21 @@ impl DownloadOptions {
         Self { cache: Some(dir.into()), ..self }
     }
 
-    /// Whether no request is made, so that only the cache is looked into. By default
-    /// `HF_HUB_OFFLINE` says so.
+    /// Sets whether only the cache is used, without any request. By default `HF_HUB_OFFLINE`
+    /// decides.
     #[must_use]
     pub fn offline(self, offline: bool) -> Self {
         Self { offline: Some(offline), ..self }
     }
 
-    /// Sets how many files are downloaded at once; 0 means one.
+    /// Sets the number of files that are downloaded at once; 0 means one.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Sets a callback that is told how far the download has come. It stops the download by
-    /// returning [`ControlFlow::Break`]; the next download goes on from there.
+    /// Sets a callback for the progress of the download. It stops the download by returning
+    /// [`ControlFlow::Break`]; the next download continues from there.
     #[must_use]
     pub fn progress(
         self,

@@ -13,7 +13,7 @@ use crate::error::{Result, cancelled, check_stop};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DownloadProgress<'a> {
-    /// The bytes that are in the cache so far, with those that were there before.
+    /// The bytes that are in the cache so far, including earlier ones.
     pub bytes_done: u64,
     /// The bytes of all files. An index comes first and alone, so the number grows once its shards
     /// are known.
@@ -27,7 +27,7 @@ pub(super) type Callback = Arc<dyn Fn(DownloadProgress<'_>) -> ControlFlow<()> +
 /// The callback is called once per this many bytes, and at the end of each file.
 const STEP: u64 = 1 << 20;
 
-/// Counts the bytes that have arrived, and stops all threads if the callback says so.
+/// Counts arriving bytes, and stops all threads if the callback asks for it.
 pub(super) struct Meter {
     callback: Option<Callback>,
     done: AtomicU64,
@@ -42,7 +42,7 @@ impl Meter {
         Self { callback, done, total, stop: AtomicBool::new(false) }
     }
 
-    /// The flag that stops all threads.
+    /// Returns the flag that stops all threads.
     pub(super) fn stop(&self) -> &AtomicBool {
         &self.stop
     }
@@ -62,7 +62,7 @@ impl Meter {
     ///
     /// # Errors
     ///
-    /// `Cancelled` if the callback says so, or another thread has failed.
+    /// `Cancelled` if the callback asks for it, or another thread has failed.
     pub(super) fn add(&self, bytes: u64, file: &str) -> Result<()> {
         check_stop(&self.stop)?;
         let before = self.done.fetch_add(bytes, Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl Meter {
     ///
     /// # Errors
     ///
-    /// `Cancelled` if it says so.
+    /// `Cancelled` if it asks for it.
     pub(super) fn report(&self, file: &str) -> Result<()> {
         let Some(callback) = &self.callback else { return Ok(()) };
         let bytes_done = self.done.load(Ordering::Relaxed);

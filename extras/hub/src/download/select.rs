@@ -11,19 +11,19 @@ use crate::cache::{CachedRepo, joined};
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision, check_file_name};
 
-/// What the caller wants of a repository.
+/// The caller's wishes for a repository.
 pub(super) struct WantedFiles<'a> {
     /// The folder or file of the checkpoint, if it is wanted; empty for the root.
     pub(super) checkpoint: Option<&'a str>,
     patterns: Vec<Pattern>,
-    /// What is left out of the files that the patterns match.
+    /// Patterns of files to skip, of the files that `patterns` match.
     excluded: Vec<Pattern>,
 }
 
 /// The checkpoint in a list of files.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FoundCheckpoint {
-    /// The name of the one file of tensors.
+    /// The name of a single file of tensors.
     File(String),
     /// The name of the index of several.
     Index(String),
@@ -73,12 +73,12 @@ impl<'a> WantedFiles<'a> {
         }
     }
 
-    /// Whether a file that a pattern matches is left out.
+    /// Returns `true` if a file that a pattern matches is skipped.
     fn leaves_out(&self, name: &str) -> bool {
         self.excluded.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// The files that the patterns match, in the Hub's order, without duplicates.
+    /// Returns the files that the patterns match, in the Hub's order, without duplicates.
     pub(super) fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
         for pattern in &self.patterns {
             if !listed.iter().any(|name| pattern.matches(name)) {
@@ -98,12 +98,13 @@ impl<'a> WantedFiles<'a> {
         Ok(names)
     }
 
-    /// Whether there must be a file that a pattern matches, because no checkpoint is wanted.
+    /// Returns whether there must be a file that a pattern matches, because no checkpoint is
+    /// wanted.
     fn wants_only_files(&self) -> bool {
         self.checkpoint.is_none() && !self.patterns.is_empty()
     }
 
-    /// The error if all files that the patterns match are left out.
+    /// Returns the error if all files that the patterns match are skipped.
     fn all_left_out(&self, found: Vec<String>) -> Error {
         let text = |patterns: &[Pattern]| {
             patterns.iter().map(Pattern::as_str).collect::<Vec<_>>().join(" ")
@@ -115,12 +116,12 @@ impl<'a> WantedFiles<'a> {
 
     /// Finds the files in a snapshot of the cache. The result has the name of the checkpoint's file
     /// or index, if the checkpoint is wanted, and the names of all files. `None` if a file is
-    /// missing, or if only the Hub can tell: `is_offline` says that the Hub is not asked, so that
-    /// what is there must do.
+    /// missing, or if only the Hub can know: with `is_offline` the Hub is not asked, so the present
+    /// files must do.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoMatch`] as of [`matched`](Self::matched), and those of reading the index.
+    /// [`ErrorKind::NoMatch`] as for [`matched`](Self::matched); any error of reading the index.
     pub(super) fn find_cached(
         &self,
         repo: &CachedRepo,
@@ -197,18 +198,18 @@ impl<'a> WantedFiles<'a> {
     }
 }
 
-/// What is wanted, in the cache.
+/// The wanted files, in the cache.
 #[derive(Debug, Default)]
 pub(super) struct Cached {
     pub(super) checkpoint: Option<PathBuf>,
     pub(super) files: Vec<String>,
 }
 
-/// What the cache lacks.
+/// The file that the cache lacks.
 #[derive(Debug)]
 pub(super) struct Missing(pub(super) String);
 
-/// The names of the shards of an index, which lies in a snapshot. The index is treated as hostile.
+/// Returns the names of the shards of an index in a snapshot. The index is treated as hostile.
 pub(super) fn shards(dir: &Path, index: &Path, listed: &[String]) -> Result<Vec<String>> {
     let known: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
     let mut names = Vec::new();
@@ -226,14 +227,14 @@ pub(super) fn shards(dir: &Path, index: &Path, listed: &[String]) -> Result<Vec<
     Ok(names)
 }
 
-/// Whether a path is a listed file, or a folder of one.
+/// Returns `true` if a path is a listed file, or a folder with one.
 fn has(listed: &[String], path: &str) -> bool {
     let is_below =
         |name: &String| name.strip_prefix(path).is_some_and(|rest| rest.starts_with(['/']));
     listed.iter().any(|name| name == path || is_below(name))
 }
 
-/// A relative path with `/` on every system.
+/// Returns a relative path with `/` on every system.
 fn slashed(path: &Path) -> Option<String> {
     let parts: Option<Vec<_>> = path.iter().map(|part| part.to_str()).collect();
     Some(parts?.join("/"))

@@ -1,4 +1,4 @@
-//! [`Bounded`]: an HTTP client that holds only so much of an answer that is read whole.
+//! [`Bounded`]: an HTTP client that limits answers that are read at once.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -12,8 +12,8 @@ use reqwest::StatusCode;
 /// The most bytes of an error's body. The rest is not read.
 const ERROR: usize = 64 << 10;
 
-/// The most bytes of an answer to a request without a range: a page of a listing, or an index,
-/// which may have as many bytes as core allows by default.
+/// The most bytes of an answer to a request without a range: a page of a listing, or an index, up
+/// to core's default limit for an index.
 const WHOLE: usize = 100_000_000;
 
 /// The most bytes of all pages of a listing together, which has some 300,000 objects then.
@@ -30,8 +30,8 @@ pub(super) async fn together<T>(most: usize, request: impl Future<Output = T>) -
     LEFT.scope(Cell::new(most), request).await
 }
 
-/// Sends requests. `object_store` reads the bodies of errors, of listings and of small files whole,
-/// so a hostile server could fill the memory.
+/// Sends requests. `object_store` reads the bodies of errors, of listings and of small files at
+/// once, so a hostile server could fill the memory.
 #[derive(Debug)]
 pub(super) struct Bounded(pub(super) reqwest::Client);
 
@@ -50,7 +50,8 @@ impl HttpService for Bounded {
     }
 }
 
-/// All bytes of an answer without a range, which arrive in pieces. The answer of an error is cut.
+/// Returns all bytes of an answer without a range, which arrive in pieces. The answer of an error
+/// is cut.
 pub(super) async fn whole(
     status: StatusCode,
     arriving: impl Stream<Item = Result<Bytes, HttpError>>,
@@ -64,7 +65,8 @@ pub(super) async fn whole(
     Ok(whole)
 }
 
-/// The first bytes of a body, at most `most`. More are an error, unless the body `may_be_cut`.
+/// Returns the first bytes of a body, at most `most`. More are an error, unless the body
+/// `may_be_cut`.
 async fn start(
     arriving: impl Stream<Item = Result<Bytes, HttpError>>,
     most: usize,

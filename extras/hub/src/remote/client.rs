@@ -1,14 +1,14 @@
 //! [`Connector`]: the HTTP client under all stores.
 //!
-//! It is not the client that `object_store` makes by itself, for six reasons:
+//! It replaces the client of `object_store`, for six reasons:
 //!
-//! - It bounds the bodies that are read whole.
+//! - It bounds the bodies that are read at once.
 //! - It soon gives up a server that was never reached.
 //! - Its TLS uses `ring` and not `aws-lc`, which takes minutes to build.
 //! - It follows no redirect of a bucket, because the headers of a request to a bucket have
 //!   credentials that no other host may get.
-//! - A request has no time limit as a whole, only one for silence: 16 MiB may take long on a slow
-//!   line, in either direction.
+//! - A request has no total time limit, only one for silence: 16 MiB may take long on a slow line,
+//!   in either direction.
 //! - It takes its proxies from the same variables as downloads.
 
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl HttpConnector for Connector {
 }
 
 impl Connector {
-    /// A client whose requests end when the server is silent for as long as `silence`.
+    /// Makes a client with requests that end when the server is silent for as long as `silence`.
     fn client(
         &self,
         options: &ClientOptions,
@@ -132,7 +132,7 @@ fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     attempt.follow()
 }
 
-/// The proxies of the options or, without any, of the environment.
+/// Returns the proxies of the options or, without any, of the environment.
 fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     use ClientConfigKey as Key;
     let proxies = match options.get_config_value(&Key::ProxyUrl) {
@@ -145,7 +145,7 @@ fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     proxies.map_err(|error| Error::Generic { store: "HTTP client", source: Box::new(error) })
 }
 
-/// TLS with the certificates that the system trusts.
+/// Returns TLS with the certificates that the system trusts.
 fn tls() -> object_store::Result<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)

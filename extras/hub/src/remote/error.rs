@@ -8,7 +8,7 @@ use object_store::Error;
 
 use crate::text::Plain;
 
-/// The message for an object that is not what it was when it was opened.
+/// The message for an object that has changed since it was opened.
 pub(super) const CHANGED: &str = "the object has changed since it was opened";
 
 /// Texts that no message may show: the values of options that are credentials.
@@ -16,7 +16,7 @@ pub(super) const CHANGED: &str = "the object has changed since it was opened";
 pub(super) struct Secrets(Arc<[String]>);
 
 impl Secrets {
-    /// The values of those options whose names sound like credentials.
+    /// Collects the values of options with names that sound like credentials.
     pub(super) fn among<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         const WORDS: [&str; 8] = [
             "key",
@@ -40,7 +40,7 @@ impl Secrets {
         Self(values.filter(|value| value.len() > 5).map(str::to_owned).collect())
     }
 
-    /// The error of a store, as one of input and output.
+    /// Returns the error of a store, as one of input and output.
     pub(super) fn io(&self, error: &Error) -> io::Error {
         let (kind, what) = match error {
             Error::NotFound { .. } => (io::ErrorKind::NotFound, "the store has no such object"),
@@ -72,7 +72,8 @@ impl Secrets {
         io::Error::new(kind, message)
     }
 
-    /// What the server or the network said, without addresses, credentials and repetition.
+    /// Returns the message of the server or the network, without addresses, credentials and
+    /// repetition.
     fn details(&self, error: &Error) -> String {
         let mut chain = Vec::new();
         let mut next = error.source();
@@ -80,8 +81,8 @@ impl Secrets {
             chain.push(error.to_string());
             next = error.source();
         }
-        // The texts of the outer errors have the address of the request and the number of retries
-        // before that of the inner ones.
+        // The outer errors have the address of the request and the number of retries before the
+        // inner text.
         let inner = chain.iter().rposition(|text| text.contains("Error performing "));
         let mut details = String::new();
         for text in &chain[inner.map_or(0, |position| position + 1)..] {
@@ -96,7 +97,7 @@ impl Secrets {
         self.clean(&details)
     }
 
-    /// A text from outside as it may be shown: in one line, of bounded length, with no credential.
+    /// Cleans a text from outside: one line, of bounded length, with no credential.
     pub(super) fn clean(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &*self.0 {
@@ -109,7 +110,7 @@ impl Secrets {
     }
 }
 
-/// An address without user, password and query, which may be credentials.
+/// Returns an address without user, password and query, which may be credentials.
 pub(super) fn shown_address(address: &str) -> String {
     let address = address.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };

@@ -1,4 +1,4 @@
-//! [`fill`]: many requests at once, whose bytes the calling thread copies to their places.
+//! [`fill`]: many requests at once; the calling thread copies their bytes into place.
 
 use std::io;
 use std::ops::Range;
@@ -11,14 +11,14 @@ use super::object::{Arrived, IN_FLIGHT, Object, Take};
 use super::plan::Request;
 use super::runtime::{ended_early, handle};
 
-/// What a request tells the thread that waits for it.
+/// A message from a request to the thread that waits for it.
 enum Message {
     Arrived(usize, Arrived),
     Ended(usize, io::Result<()>),
 }
 
-/// A request that runs on the runtime. Dropping it tells the waiting thread that it has ended, also
-/// if it panicked, so that no thread waits for ever.
+/// A request that runs on the runtime. Dropping it notifies the waiting thread that it has ended,
+/// also if it panicked, so that no thread waits for ever.
 struct Running {
     number: usize,
     sender: Sender<Message>,

@@ -21,22 +21,22 @@ const START: u64 = 512 << 10;
 /// tensors that are converted while they are read.
 const CALL: usize = 8 << 20;
 
-/// A file in a remote store: an object whose bytes are fetched by ranges when they are asked for.
+/// A file in a remote store: an object with bytes that are fetched by ranges when they are asked
+/// for.
 ///
 /// Opening it fetches its first 512 KiB, with one request, and keeps them. It stays that version of
-/// the object: if the object is replaced, reading is an error. Versions are told apart by the ETag.
-/// From a server that sends none, only another length or another time of the last change, in whole
-/// seconds, shows that the object was replaced. From one that sends neither ETags nor times, only
-/// the length does.
+/// the object: if the object is replaced, reading is an error. The ETag distinguishes versions. If
+/// a server sends none, only another length or another time of the last change, in full seconds,
+/// shows that the object was replaced. If it sends neither ETags nor times, only the length does.
 ///
-/// Each read is planned. Ranges with little between them are joined, large ones divided into
-/// requests of 8 to 16 MiB, and at most 32 requests of a store are under way at once. Memory holds
-/// at most 32 MiB that have arrived and not been copied yet. A request that fails for a reason that
-/// may pass is repeated, and a body that breaks off is continued.
+/// Each read is planned. Ranges with small gaps are joined, large ones divided into requests of 8
+/// to 16 MiB, and at most 32 requests of a store are under way at once. Memory holds at most 32 MiB
+/// that have arrived and not been copied yet. A request that fails for a passing reason is
+/// repeated, and a body that breaks off is continued.
 ///
 /// The methods block, and may be called inside and outside of an asynchronous runtime. Inside of
 /// one, call them by its function for blocking work, such as tokio's `spawn_blocking`, so that
-/// other tasks go on.
+/// other tasks continue.
 ///
 /// A file of the local disk is read as core reads it.
 pub struct RemoteFile(Source);
@@ -106,19 +106,16 @@ impl Fetched {
 }
 
 impl RemoteFile {
-    /// A file of the disk.
     pub(super) fn on_disk(file: FileSource) -> Self {
         Self(Source::Disk(file))
     }
 
-    /// Opens an object.
     pub(super) async fn open(service: Arc<Service>, path: Path) -> io::Result<Self> {
         let (object, start) = Object::open(service, path, START).await?;
         let origin = Origin::Object(Arc::new(object));
         Ok(Self(Source::Remote(Fetched { origin, start })))
     }
 
-    /// Opens a file on the Hub.
     pub(super) fn of_hub(file: HubFile, slots: Arc<Slots>) -> io::Result<Self> {
         let mut start = vec![0; file.byte_len().min(START) as usize];
         file.read_exact_at(&mut start, 0)?;
@@ -126,7 +123,7 @@ impl RemoteFile {
         Ok(Self(Source::Remote(Fetched { origin, start })))
     }
 
-    /// The version of the file that was opened: its ETag without quotes or, if the store has none,
+    /// Returns the version of the opened file: its ETag without quotes or, if the store has none,
     /// its length and the time of its last change. It is the same for a file of the disk.
     pub(super) fn version(&self) -> String {
         match &self.0 {

@@ -1,4 +1,4 @@
-//! [`Files`]: what a checkpoint needs to know of a place where files lie.
+//! [`Files`]: the operations that a checkpoint needs from a place of files.
 
 use std::io;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ pub(super) trait Files: Send + Sync {
     /// Opens a file; `None` if there is none of this key.
     fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>>;
 
-    /// Whether a file exists, if that is known without a request.
+    /// Returns whether a file exists, if that is known without a request.
     fn knows(&self, key: &str) -> Option<bool>;
 
-    /// The entries of a directory; `None` if the store cannot list.
+    /// Returns the entries of a directory; `None` if the store cannot list.
     fn list(&self, directory: &str) -> io::Result<Option<Vec<StoreEntry>>>;
 
-    /// The present version of a file; `None` if there is none of this key. `fetched` is the version
-    /// that was fetched a short time ago, and is to be opened.
+    /// Returns the present version of a file; `None` if there is none of this key. `fetched` is the
+    /// version that was fetched a short time ago, and is to be opened.
     fn version(&self, key: &str, fetched: Option<String>) -> io::Result<Option<String>>;
 }
 

@@ -1,5 +1,5 @@
-//! [`HubFiles`]: the files of a repository on the Hub, at one commit: those that the cache has, and
-//! the others by ranges.
+//! [`HubFiles`]: the files of a repository on the Hub, at one commit: cached files, and the others
+//! by ranges.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,9 +18,9 @@ use crate::environment::Environment;
 use crate::repo::check_file_name;
 use crate::{ErrorKind, HubAddress, RepoId, Result, Revision};
 
-/// The files of a repository. The first answer of the Hub says which commit the revision is; from
-/// then on every request is for that commit, so that files of two commits never mix. A bucket has
-/// no commits: there each file stays the one that was opened.
+/// The files of a repository. The first answer of the Hub has the commit of the revision; from then
+/// on every request is for that commit, so that files of two commits never mix. A bucket has no
+/// commits: there each file keeps the version that was opened.
 pub(super) struct HubFiles {
     /// `None` if no request may be made.
     client: Option<Client>,
@@ -32,14 +32,14 @@ pub(super) struct HubFiles {
 
 struct State {
     repo: RepoId,
-    /// What the address says, until the commit is known.
+    /// The revision of the address, until the commit is known.
     revision: Revision,
     /// The files of the commit, once they were listed.
     names: Option<Arc<[String]>>,
 }
 
 impl HubFiles {
-    /// The repository of an address. No request is made.
+    /// Returns the repository of an address. No request is made.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
         let repo = address.repo().clone();
         let cached = match Cache::from_environment() {
@@ -88,7 +88,7 @@ impl HubFiles {
         (state.repo.clone(), state.revision.clone())
     }
 
-    /// Keeps the commit that the Hub named. If another thread was told another one, that one stays.
+    /// Keeps the commit that the Hub named. If another thread got another one, that one stays.
     fn pin(&self, repo: &RepoId, commit: &Revision) -> Result<()> {
         let mut state = lock(&self.state);
         if state.revision.is_commit() && state.revision != *commit {
@@ -107,7 +107,7 @@ impl HubFiles {
         match client.file(&repo, &revision, key) {
             Ok(file) => Ok(Some(file)),
             Err(error) if matches!(error.other(), Some(ErrorKind::FileNotFound)) => Ok(None),
-            // What the error lacks of a file must not look like one that is not there.
+            // The error must not look like a missing file.
             Err(error) => Err(io::Error::other(error)),
         }
     }
@@ -132,7 +132,7 @@ impl HubFiles {
     }
 }
 
-/// The client that the options and the environment describe.
+/// Returns the client that the options and the environment describe.
 fn client(options: &RemoteOptions) -> Result<Client> {
     let retries = u32::try_from(options.retries).unwrap_or(u32::MAX);
     let mut client = ClientOptions::new().retries(retries);
@@ -146,7 +146,7 @@ fn client(options: &RemoteOptions) -> Result<Client> {
     Client::new(&client)
 }
 
-/// Finds the commit of an address in the cache. Fails if what it names is not there.
+/// Finds the commit of an address in the cache. Fails if the named file is not there.
 fn find_offline(cache: &Cache, address: &HubAddress) -> Result<Revision> {
     let missing = |what: String| {
         let reason = "no request may be made; unset HF_HUB_OFFLINE to read it from the Hub";
@@ -224,7 +224,7 @@ impl Files for HubFiles {
     }
 }
 
-/// An entry of a directory of a bucket.
+/// Returns an entry of a directory of a bucket.
 fn entry(listed: BucketEntry) -> Option<StoreEntry> {
     let kind = match listed.kind.as_str() {
         "file" => FileKind::File,

@@ -1,12 +1,13 @@
-//! [`AddressKind`]: the schemes of addresses, once. What differs between the kinds asks it.
+//! [`AddressKind`]: the schemes of addresses, in one place. Code that differs between the kinds
+//! asks it.
 
 use crate::address::after_scheme;
 
-/// What kind of place an address means.
+/// The kind of place in an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressKind {
-    /// Amazon S3, and what speaks its protocol.
+    /// Amazon S3, and servers with its protocol.
     S3,
     /// Google Cloud Storage.
     Gcs,
@@ -40,8 +41,8 @@ impl AddressKind {
         ("memory", Self::Memory),
     ];
 
-    /// The kind of address as which a text begins, in lower or upper case (RFC 3986, 3.1); `None`
-    /// for a path.
+    /// Returns the kind of address at the start of a text, in lower or upper case (RFC 3986, 3.1);
+    /// `None` for a path.
     ///
     /// ```
     /// use safetensors_hub::remote::AddressKind;
@@ -56,7 +57,7 @@ impl AddressKind {
         row.map(|(_, kind)| *kind)
     }
 
-    /// How the variables begin that configure such a place.
+    /// Returns how the variables begin that configure such a place.
     pub(super) fn variables(self) -> Option<&'static str> {
         match self {
             Self::S3 => Some("AWS_"),
@@ -75,7 +76,7 @@ mod tests {
     fn every_table_of_addresses_has_every_scheme() {
         let table = include_str!("mod.rs").lines().filter_map(|line| line.strip_prefix("//! | "));
         let table: String = table.collect();
-        // Those of the command and of Ray are in other packages.
+        // The lists for the command and for Ray are in other packages.
         let [guide, places] =
             ["../../safetensors-cli/README.md", "../../examples/distributed/ray/places.py"].map(
                 |file| {

@@ -9,12 +9,12 @@ use super::error::shown_address;
 use crate::address::after_scheme;
 use crate::repo::percent_decoded;
 
-/// The path that an address such as `file:///directory/model.safetensors` means; `None` for an
+/// Returns the path in an address such as `file:///directory/model.safetensors`; `None` for an
 /// address of another kind, and for a path. Everything here reads and saves such an address as core
 /// does the path.
 ///
 /// `%20` is a space, and so on; `?`, `#` and `%` must be written so. The only host is `localhost`,
-/// which may be left out.
+/// which may be omitted.
 ///
 /// ```
 /// use safetensors_hub::remote::local_path;
@@ -39,7 +39,7 @@ pub fn local_path(address: &str) -> Result<Option<PathBuf>> {
     path.map(Some)
 }
 
-/// The path of an address, given what comes after `file://`.
+/// Returns the path of an address, given the text after `file://`.
 fn path(rest: &str) -> std::result::Result<PathBuf, &'static str> {
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     if !host.is_empty() && !host.eq_ignore_ascii_case("localhost") {
@@ -70,7 +70,7 @@ fn native(bytes: Vec<u8>) -> std::result::Result<PathBuf, &'static str> {
 #[cfg(not(unix))]
 fn native(bytes: Vec<u8>) -> std::result::Result<PathBuf, &'static str> {
     let text = String::from_utf8(bytes).map_err(|_| "the name of a file is not UTF-8")?;
-    // A drive comes first in a path: that of `file:///C:/a` is `C:/a`.
+    // A drive comes first in a path: `file:///C:/a` is `C:/a`.
     let has_drive = text.as_bytes().get(2) == Some(&b':');
     Ok(if has_drive { text[1..].into() } else { text.into() })
 }

@@ -23,9 +23,9 @@
 //! # Ok::<(), safetensors_core::Error>(())
 //! ```
 //!
-//! | address | what it is | lists | saves |
+//! | address | place | lists | saves |
 //! |---|---|---|---|
-//! | `s3://bucket/path` | Amazon S3 and what speaks its protocol; also `s3a` | yes | yes |
+//! | `s3://bucket/path` | Amazon S3 and servers with its protocol; also `s3a` | yes | yes |
 //! | `gs://bucket/path` | Google Cloud Storage | yes | yes |
 //! | `az://container/path` | Azure Blob Storage; also `azure`, `adl`, `abfs`, `abfss` | yes | yes |
 //! | `https://host/path`, `http` | a web server that sends ranges; a query may sign it | no | no |
@@ -33,59 +33,59 @@
 //! | `file:///path` | the local disk, as without an address ([`local_path`]) | yes | yes |
 //! | `memory:///path` | the memory of this process, for tests | yes | yes |
 //!
-//! An address names a file of tensors, an index (`*.json`), or a directory, which opens as one on
-//! the disk does. In a store that cannot list, a directory opens if it has one of the two standard
-//! names, `model.safetensors` or `model.safetensors.index.json`. A server may refuse what it does
-//! not have, with the status 403. That is an error only if nothing else is found. In a name, a `?`
-//! is written `%3F` and a `#` is `%23`.
+//! An address names a file of tensors, an index (`*.json`), or a directory, which opens like one on
+//! the disk. In a store that cannot list, a directory opens if it has one of the two standard
+//! names, `model.safetensors` or `model.safetensors.index.json`. A server may refuse missing files
+//! with the status 403. That is an error only if nothing else is found. In a name, a `?` is written
+//! `%3F` and a `#` is `%23`.
 //!
 //! # Requests
 //!
 //! Opening a file is one request for its first 512 KiB, and one more if the header is longer. On
-//! the Hub one more asks where the file is. Then each read is planned:
+//! the Hub one more asks for the file's address. Then each read is planned:
 //!
 //! - Ranges with at most 4 KiB between them are one request, and so are others if the joint request
-//!   fetches at most twice what is wanted.
+//!   fetches at most twice the wanted bytes.
 //! - No request has more than 16 MiB. A larger range is several requests at once.
-//! - At most 32 requests of a checkpoint are under way, whatever the number of threads.
+//! - At most 32 requests of a checkpoint are under way, for any number of threads.
 //! - At most 32 MiB that arrived wait to be copied into place. Tensors that are converted while
 //!   they are read need 8 MiB more for each request.
-//! - A load that is cancelled begins no further request, and ends when those under way have
+//! - A load that is cancelled begins no further request, and ends when running requests have
 //!   arrived.
 //!
-//! Requests that fail for a reason that may pass are repeated with growing pauses; a body that
-//! breaks off or stalls is continued. A request has no time limit as a whole: it fails if the
-//! server is silent for 60 seconds or, while bytes are sent, if for twice that time the connection
-//! takes none of them. A server that cannot be reached at all is given up after 10 seconds. Both
-//! times are options ([`RemoteOptions::option`]). Every answer must have the range that was asked
-//! for, of the same version of the object: of the ETag or, without one, of the same length and time
-//! of change. A file that changed since it was opened is an error.
+//! Requests that fail for a passing reason are repeated with growing pauses; a body that breaks off
+//! or stalls is continued. A request has no total time limit: it fails if the server is silent for
+//! 60 seconds or, while bytes are sent, if for twice that time the connection takes none of them. A
+//! server that cannot be reached at all is given up after 10 seconds. Both times are options
+//! ([`RemoteOptions::option`]). Every answer must have the requested range, of the same version of
+//! the object: with the same ETag or, without one, the same length and time of change. A file that
+//! changed since it was opened is an error.
 //!
 //! # The Hub's cache
 //!
-//! A file of the Hub that the [cache](crate::cache) has at the same commit is read from there. For a
-//! branch one request asks which commit that is; for a commit there is none. With `HF_HUB_OFFLINE`
-//! only the cache is read, at the commit that the branch was when it was last downloaded. Nothing is
-//! written to the cache. Buckets are not in it.
+//! A file of the Hub that the [cache](crate::cache) has at the same commit is read from there. For
+//! a branch one request asks for its commit; for a commit there is none. With `HF_HUB_OFFLINE` only
+//! the cache is read, at the branch's commit when it was last downloaded. Nothing is written to the
+//! cache. Buckets are not in it.
 //!
 //! # Credentials
 //!
-//! They come from the environment, as the vendors' tools name them, or from [`RemoteOptions`]. They
-//! are in no message, and no other host gets them: requests to buckets follow no redirect, and
+//! They come from the environment, as the vendors' tools name them, or from [`RemoteOptions`]. No
+//! message shows them, and no other host gets them: requests to buckets follow no redirect, and
 //! requests to web servers and to the Hub lose them when the host changes. Only `https` is used
-//! unless the address says `http`, or an option allows it.
+//! unless the address begins with `http`, or an option allows it.
 //!
 //! # Proxies
 //!
 //! They come from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, as in downloads, and as
 //! Python's `huggingface_hub` reads them; also `socks5://`. A proxy that cannot be used is an error
-//! before anything is sent. The options `proxy_url` and `proxy_excludes` go before the environment.
+//! before anything is sent. The options `proxy_url` and `proxy_excludes` override the environment.
 //!
 //! # Threads
 //!
 //! All calls block. They work in any thread, also in one of an asynchronous runtime, because
 //! everything asynchronous happens in a runtime of this crate. There call them with tokio's
-//! `spawn_blocking` or the like, so that other tasks go on meanwhile.
+//! `spawn_blocking` or the like, so that other tasks continue.
 
 mod bounded;
 mod client;
@@ -134,7 +134,7 @@ pub use store::RemoteStore;
 ///
 /// # Errors
 ///
-/// As of [`Checkpoint::open`]. What goes wrong with the store or the network is
+/// As for [`Checkpoint::open`]. Failures of the store or the network are
 /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), of the kind
 /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, and
 /// [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) if the credentials do not suffice.
@@ -143,7 +143,7 @@ pub fn open(address: &str) -> Result<Checkpoint<Assembled<RemoteFile>>> {
 }
 
 impl RemoteOptions {
-    /// [`open`] with these options.
+    /// Opens a checkpoint like [`open`], with these options.
     ///
     /// ```
     /// use safetensors_hub::remote::{self, RemoteOptions};

@@ -18,26 +18,26 @@ use super::bounded::{LISTING, together};
 use super::error::{CHANGED, Secrets};
 use super::runtime::run;
 
-/// The most requests of one store that are under way at once.
+/// The most requests of a store at once.
 pub(super) const IN_FLIGHT: usize = 32;
 
 /// The most bytes that have arrived and wait to be copied to their places, of all requests of a
 /// store together.
 const ARRIVED: usize = 32 << 20;
 
-/// The bytes of one request that are passed on together, or more by one piece of the body. The
-/// client gets a body in smaller pieces; so the waiting thread is woken less often.
+/// The bytes of a request that are passed on together, or more by one piece of the body. The client
+/// gets a body in smaller pieces; so the waiting thread is woken less often.
 const TOGETHER: usize = 512 << 10;
 
-/// How often a broken body is asked for again without a byte having arrived since the last time.
-/// The store repeats requests by itself, and bodies of objects that have an ETag, so these get one
-/// more chance here: its count is for the whole body, however much arrives in between.
+/// The most requests for a broken body without a byte having arrived since the last one. The store
+/// itself repeats requests, and bodies of objects that have an ETag, so these get one more chance
+/// here: its count is for the entire body, however much arrives in between.
 const ATTEMPTS: [u32; 2] = [5, 1];
 
 /// The pause before a broken body is asked for again. It doubles with each attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A store, and what all of its requests share.
+/// A store, and the limits that all its requests share.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) store: Arc<dyn ObjectStore>,
@@ -79,25 +79,25 @@ impl Service {
         .flatten()
     }
 
-    /// What the store says of an object now; `None` if there is none.
+    /// Returns the store's present description of an object; `None` if there is none.
     pub(super) fn head(self: &Arc<Self>, key: Path) -> io::Result<Option<ObjectMeta>> {
         let store = Arc::clone(&self.store);
         found(self.ask(async move { store.head(&key).await }))
     }
 
-    /// The objects just below a key, and the keys of what lies further below.
+    /// Lists the objects just below a key, and the prefixes of objects further below.
     pub(super) fn list(self: &Arc<Self>, key: Path) -> io::Result<ListResult> {
         let store = Arc::clone(&self.store);
         self.ask(async move { together(LISTING, store.list_with_delimiter(Some(&key))).await })
     }
 
-    /// The error of a store, as one of input and output.
+    /// Returns the error of a store, as one of input and output.
     pub(super) fn io(&self, error: &object_store::Error) -> io::Error {
         self.secrets.io(error)
     }
 }
 
-/// `None` in place of the error for what is not there.
+/// Turns the error for a missing object into `None`.
 pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -115,7 +115,7 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
-    /// The pieces in their order.
+    /// Returns the pieces in their order.
     pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().map(|bytes| &bytes[..])
     }
@@ -130,7 +130,7 @@ impl Arrived {
     }
 }
 
-/// What takes the bytes of a range as they arrive.
+/// Takes the bytes of a range as they arrive.
 pub(super) trait Take: Send {
     /// Takes the next bytes. Returns false if no more are wanted.
     fn take(&mut self, arrived: Arrived) -> bool;
@@ -180,18 +180,16 @@ impl Object {
         Ok((object, start))
     }
 
-    /// The number of bytes.
     pub(super) fn byte_len(&self) -> u64 {
         self.meta.size
     }
 
-    /// The [version](version_of).
     pub(super) fn version(&self) -> String {
         version_of(&self.meta)
     }
 
-    /// Whether the store tells no version that changes with every byte. A weak ETag may stay the
-    /// same, and the time of the last change counts seconds.
+    /// Returns `true` if the store reports no version that changes with every byte. A weak ETag may
+    /// stay the same, and the time of the last change counts seconds.
     pub(super) fn may_change_unseen(&self) -> bool {
         self.strong_tag().is_none()
     }
@@ -277,19 +275,22 @@ impl Object {
         Ok(answer.into_stream())
     }
 
-    /// The ETag, if a server can compare it byte by byte. A weak one never matches a condition.
+    /// Returns the ETag, if a server can compare it byte by byte. A weak one never matches a
+    /// condition.
     fn strong_tag(&self) -> Option<String> {
         self.meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"))
     }
 }
 
-/// Whether a store refused the range, with the status 416 or, in memory, in its own words.
+/// Returns `true` if a store refused the range, with the status 416 or, in memory, with its own
+/// text.
 fn may_be_empty(error: &object_store::Error) -> bool {
     let text = error.to_string();
     text.contains("416") || text.contains("Wanted range")
 }
 
-/// The version of an object: its ETag or, without one, its length and the time of the last change.
+/// Returns the version of an object: its ETag or, without one, its length and the time of the last
+/// change.
 pub(super) fn version_of(meta: &ObjectMeta) -> String {
     match &meta.e_tag {
         Some(tag) => unquoted(tag).into(),
@@ -297,7 +298,7 @@ pub(super) fn version_of(meta: &ObjectMeta) -> String {
     }
 }
 
-/// An ETag without the quotes around it, which Azure leaves out of listings. A weak one keeps them.
+/// Removes the quotes around an ETag, which Azure omits in listings. A weak one keeps them.
 pub(super) fn unquoted(tag: &str) -> &str {
     tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(tag)
 }

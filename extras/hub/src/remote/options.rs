@@ -42,9 +42,9 @@ impl std::fmt::Debug for RemoteOptions {
 impl RemoteOptions {
     /// Takes options and credentials from the environment, and retries a request eight times.
     ///
-    /// The variables are named as `object_store` and the vendors' tools name them: they begin with
+    /// The variables have the names of `object_store` and the vendors' tools: they begin with
     /// `AWS_`, `GOOGLE_` or `AZURE_`. For `hf` they are the variables of Python's
-    /// `huggingface_hub`, also those that say where the cache is and that no request may be made.
+    /// `huggingface_hub`, including its cache and offline settings.
     pub fn new() -> Self {
         Self::default()
     }
@@ -53,12 +53,12 @@ impl RemoteOptions {
     /// it: `region`, `endpoint`, `access_key_id`, `skip_signature`, `connect_timeout`. It overrides
     /// the environment. Names that a store does not know are ignored.
     ///
-    /// `connect_timeout` (`5s` by default) is the time that one connection may take. A server that
-    /// was never reached is given up after twice this time, however many retries there are.
+    /// `connect_timeout` (`5s` by default) is the time that a connection may take. A server that
+    /// was never reached is given up after twice this time, for any number of retries.
     ///
     /// `read_timeout` (`60s` by default) is the time for which a server may be silent. While bytes
-    /// are sent, the connection may take none of them for twice that time: of those that it took,
-    /// the system may still hold some megabytes. So a line may be slow.
+    /// are sent, the connection may take none of them for twice that time: the system may still
+    /// hold some megabytes that it took. So a line may be slow.
     ///
     /// For `http` and `https` the option `authorization` is the value of that header, such as
     /// `Bearer ...`. For `hf` there are the options `endpoint` and `token`. No other host gets
@@ -69,8 +69,8 @@ impl RemoteOptions {
         self
     }
 
-    /// Sets how often a request is repeated that failed for a reason that may pass: an error 5xx or
-    /// 429, or a connection that is broken or refused. The pauses in between grow from 0.1 to 10
+    /// Sets how often a request is repeated that failed for a passing reason: an error 5xx or 429,
+    /// or a connection that is broken or refused. The pauses in between grow from 0.1 to 10
     /// seconds. The default is 8. A request that began more than 3 minutes ago is not repeated,
     /// because its signature may have expired.
     #[must_use]
@@ -79,7 +79,7 @@ impl RemoteOptions {
         self
     }
 
-    /// All options, beginning with the environment's. Of the environment only variables with this
+    /// Returns all options, beginning with the environment's. Only environment variables with this
     /// prefix count.
     pub(super) fn pairs(&self, prefix: Option<&str>) -> Vec<(String, String)> {
         let of_environment = prefix.into_iter().flat_map(|prefix| {
@@ -92,7 +92,7 @@ impl RemoteOptions {
         of_environment.chain(self.pairs.iter().cloned()).collect()
     }
 
-    /// The values that no message may show.
+    /// Returns the values that no message may show.
     pub(super) fn secrets(pairs: &[(String, String)]) -> Secrets {
         Secrets::among(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
     }

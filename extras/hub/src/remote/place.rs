@@ -1,4 +1,4 @@
-//! [`RemotePlace`]: the store that an address means, and how the paths of its files are written.
+//! [`RemotePlace`]: the store of an address, and the paths of its files.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -32,11 +32,11 @@ pub(super) struct RemotePlace {
     pub(super) service: Arc<Service>,
     /// How the path of every file begins.
     pub(super) root: String,
-    /// The path that stands for the address.
+    /// The path of the address in messages.
     pub(super) shown: String,
     /// The address within the store.
     pub(super) key: Key,
-    /// Whether the store can list what is in a directory, and takes files.
+    /// Whether the store can list directories, and takes files.
     pub(super) lists: bool,
 }
 
@@ -52,7 +52,7 @@ impl RemotePlace {
             .map_err(|error| Error::from(ErrorKind::Io(error)).in_file(shown_address(address)))
     }
 
-    /// The place of an address, if its store takes files.
+    /// Returns the place of an address, if its store takes files.
     pub(super) fn writable(address: &str, options: &RemoteOptions) -> Result<Self> {
         let place = Self::of(address, options)?;
         if !place.lists {
@@ -76,7 +76,7 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<RemotePlace> {
     let kind = AddressKind::of(url.as_str());
     let is_web = kind == Some(AddressKind::Web);
     let (kind, key) = match (kind, ObjectStoreScheme::parse(&url)) {
-        // Also the web addresses of buckets, so that what is public needs no credentials.
+        // Also the web addresses of buckets, so that public files need no credentials.
         (Some(kind @ AddressKind::Web), _) => {
             (kind, Key::from_url_path(url.path()).map_err(|e| invalid(e.to_string()))?)
         }
@@ -149,7 +149,7 @@ fn store(
         }
         _ => {
             let mut headers = HeaderMap::new();
-            // Some servers send a compressed file whole, whatever the range.
+            // Some servers send a compressed file completely, for any range.
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             let is_header = |name: &str| name.eq_ignore_ascii_case("authorization");
             if let Some((_, value)) = pairs.iter().rev().find(|(name, _)| is_header(name)) {

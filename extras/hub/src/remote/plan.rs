@@ -1,11 +1,11 @@
-//! [`plan`]: which requests fetch some ranges of an object, and where their bytes go.
+//! [`plan`]: assigns ranges of an object to requests, and their bytes to memory.
 
 use std::io;
 use std::ops::Range;
 
-/// The most bytes of one request. A larger range is divided into equal parts, none of which is
-/// smaller than half of this. Parts of this size hide the latency of a request, and several of them
-/// share what one connection alone cannot carry.
+/// The most bytes of a request. A larger range is divided into equal parts, each at least half of
+/// this. Parts of this size hide the latency of a request, and several of them share a load that is
+/// too much for one connection.
 pub(super) const LARGEST: u64 = 16 << 20;
 
 /// Ranges with at most this many bytes between them are always fetched by one request.
@@ -42,8 +42,8 @@ pub(super) struct Request<'a> {
 /// Plans the requests for some ranges, each given by its offset and its memory. The ranges may be
 /// in any order, and may overlap.
 ///
-/// Neighbours are joined if at most 4 KiB lie between them, or if the joint request fetches at most
-/// twice the bytes that are wanted. No request has more than [`LARGEST`] bytes.
+/// Neighbours are joined if the gap is at most 4 KiB, or if the joint request fetches at most twice
+/// the wanted bytes. No request has more than [`LARGEST`] bytes.
 pub(super) fn plan<'a>(ranges: impl IntoIterator<Item = (u64, &'a mut [u8])>) -> Vec<Request<'a>> {
     // `get_ranges` of `object_store` 0.14 holds every range in memory, joins neighbours without an
     // upper size, and does not ask for one version of the object.
@@ -76,7 +76,7 @@ impl<'a> Request<'a> {
         Self { next: range.start, range, pieces: vec![piece], wanted, open: 0 }
     }
 
-    /// Whether this request may also fetch a piece that does not begin before it.
+    /// Returns `true` if this request may also fetch a piece that does not begin before it.
     fn may_take(&self, piece: &Piece<'_>) -> bool {
         let Some(gap) = piece.offset.checked_sub(self.range.end) else { return false };
         let span = piece.end() - self.range.start;
@@ -90,7 +90,6 @@ impl<'a> Request<'a> {
         self.pieces.push(piece);
     }
 
-    /// The range to fetch.
     pub(super) fn range(&self) -> Range<u64> {
         self.range.clone()
     }
@@ -121,7 +120,7 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// Whether all bytes have arrived.
+    /// Returns whether all bytes have arrived.
     pub(super) fn is_filled(&self) -> bool {
         self.next == self.range.end
     }
@@ -133,8 +132,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The first byte of each request, and the one after its last, for ranges given by offset and
-    /// length.
+    /// Returns the first byte of each request, and the one after its last, for ranges given by
+    /// offset and length.
     fn planned(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut memory: Vec<_> = ranges.iter().map(|&(_, len)| vec![0; len as usize]).collect();
         let each = ranges.iter().zip(&mut memory);
@@ -161,7 +160,7 @@ mod tests {
     #[test]
     fn neighbours_are_joined_up_to_a_gap() {
         assert_eq!(planned(&[(0, 10), (10, 10), (20, 5)]), [(0, 25)]);
-        // Four KiB in between, whatever the ranges; one byte more, only if they are as long.
+        // Four KiB in between are joined for all ranges; one byte more, only if they are as long.
         assert_eq!(planned(&[(0, 1), (4097, 1)]), [(0, 4098)]);
         assert_eq!(planned(&[(0, 1), (4098, 1)]), [(0, 1), (4098, 4099)]);
         assert_eq!(planned(&[(0, MIB), (2 * MIB, MIB)]), [(0, 3 * MIB)]);

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
 use safetensors_core::lock;
 
-/// Sends requests. `object_store` repeats those that find no server as often as others: that takes
-/// minutes where a name is misspelt or a machine is off. Once the server has answered, nothing is
-/// given up early: a connection may be interrupted for a while.
+/// Sends requests. `object_store` repeats requests that find no server as often as others: that
+/// takes minutes if a name is misspelt or a machine is off. Once the server has answered, nothing
+/// is given up early: a connection may be interrupted for a while.
 #[derive(Debug)]
 pub(super) struct Reaching<C> {
     client: C,
-    /// How long it is tried to reach the server, with all attempts together.
+    /// How long to try to reach the server, with all attempts together.
     patience: Duration,
     server: Mutex<Server>,
 }
 
-/// What is known of the server.
+/// The state of the server.
 #[derive(Clone, Copy, Debug)]
 enum Server {
     Unknown,
@@ -45,7 +45,7 @@ impl<C: HttpService> HttpService for Reaching<C> {
             Err(error) if is_unreached(&error) => {
                 let since = match *server {
                     Server::Reached => return Err(error),
-                    // The attempts of one request come sooner one after the other.
+                    // The attempts of a request follow each other sooner.
                     Server::Silent { last, .. } if last + 2 * self.patience < begin => begin,
                     Server::Silent { since, .. } => since,
                     Server::Unknown => begin,
@@ -67,7 +67,7 @@ impl<C: HttpService> HttpService for Reaching<C> {
     }
 }
 
-/// Whether an error says that no connection to the server came about.
+/// Returns whether an error says that no connection to the server came about.
 fn is_unreached(error: &HttpError) -> bool {
     // One that takes too long counts as a timeout.
     let source = std::error::Error::source(error);
@@ -88,7 +88,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_millis(200);
 
-    /// A client whose requests do what is told next.
+    /// A client with requests that fail, or not, as set before.
     #[derive(Clone, Debug)]
     struct Told(Arc<Mutex<Option<HttpErrorKind>>>);
 
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// The kind of the error of a request, if there is one.
+    /// Returns the kind of the error of a request, if there is one.
     fn ask(client: &HttpClient) -> Option<HttpErrorKind> {
         let client = client.clone();
         let request = HttpRequest::new(Bytes::new().into());

@@ -15,7 +15,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// More threads than this gain nothing: they only move bytes between sockets and channels.
 const MOST_THREADS: usize = 4;
 
-/// The runtime. It lives as long as the process, because it cannot be dropped inside another one.
+/// Returns the runtime. It lives as long as the process, because it cannot be dropped inside
+/// another one.
 pub(super) fn handle() -> io::Result<Handle> {
     static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
     let mut runtime = lock(&RUNTIME);
@@ -43,7 +44,7 @@ pub(super) fn run<T: Send + 'static>(
     receiver.recv().map_err(|_| ended_early())
 }
 
-/// The error if a task panicked.
+/// Returns the error if a task panicked.
 pub(super) fn ended_early() -> io::Error {
     io::Error::other("a task of the network ended early")
 }

@@ -1,8 +1,8 @@
 //! [`Listening`]: an HTTP client that gives up a server which is silent.
 //!
-//! The client below begins to measure silence when a request begins, and goes on until the answer
-//! does. A part of an upload may take longer to be sent. So where bytes are sent, silence is
-//! measured here, by the pieces that the connection takes.
+//! The client below measures silence from the beginning of a request until the answer begins. A
+//! part of an upload may take longer to be sent. So where bytes are sent, silence is measured here,
+//! by the pieces that the connection takes.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -24,8 +24,8 @@ use super::bounded::{Bounded, whole};
 /// The bytes that a connection is given at once.
 const PIECE: usize = 64 << 10;
 
-/// The limit is this many times as long while bytes are sent: of those that the connection took,
-/// the system may still hold some megabytes.
+/// The limit is this many times as long while bytes are sent: the system may still hold some
+/// megabytes that the connection took.
 const WHILE_SENDING: u32 = 2;
 
 /// Sends requests, and ends those to which the server says nothing.
@@ -55,7 +55,7 @@ impl HttpService for Listening {
 }
 
 impl Listening {
-    /// Sends a request, and reads the whole answer. Answers to what is sent are short.
+    /// Sends a request, and reads the entire answer. Answers to uploads are short.
     async fn send(
         &self,
         request: HttpRequest,
@@ -109,7 +109,7 @@ impl Progress {
         *lock(&self.0)
     }
 
-    /// The result of a call, unless there is no progress for as long as the limit.
+    /// Returns the result of a call, unless there is no progress for as long as the limit.
     async fn within<T>(
         &self,
         limit: Duration,
@@ -134,8 +134,8 @@ impl Progress {
     }
 }
 
-/// The error of a request, of the kind that says whether it is worth being repeated. The stores
-/// make this of the errors of their own client.
+/// Converts the error of a request, with a kind that shows whether it is worth repeating. The
+/// stores do this with their clients' errors.
 fn failed(error: reqwest::Error) -> HttpError {
     use io::ErrorKind as Io;
 

@@ -25,7 +25,7 @@ const STANDARD: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"
 
 /// The files of a bucket, a web server or a repository on the Hub, or of the local disk.
 ///
-/// Whether a file exists is found out by fetching its first bytes, which opening needs anyway. So a
+/// Existence of a file is found out by fetching its first bytes, which opening needs anyway. So a
 /// file is opened by one request.
 ///
 /// ```
@@ -49,7 +49,6 @@ const STANDARD: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub struct RemoteStore {
-    /// The path that stands for the address.
     path: PathBuf,
     /// `None` for the local disk.
     remote: Option<Remote>,
@@ -59,7 +58,7 @@ struct Remote {
     files: Box<dyn Files>,
     /// How the path of every file begins.
     root: String,
-    /// What was found under a key when it was fetched to learn whether there is a file, until it is
+    /// The results under a key when it was fetched to learn whether there is a file, until it is
     /// asked for again.
     fetched: Mutex<HashMap<String, (Instant, Option<RemoteFile>)>>,
 }
@@ -85,7 +84,6 @@ impl RemoteStore {
         Ok(Self::with(Box::new(HubFiles::of(&address, options)?), root, address.to_string()))
     }
 
-    /// The store of a place.
     pub(super) fn of(place: &RemotePlace) -> Self {
         Self::with(Box::new(Objects::of(place)), place.root.clone(), place.shown.clone())
     }
@@ -95,15 +93,15 @@ impl RemoteStore {
         Self { path: path.into(), remote: Some(remote) }
     }
 
-    /// The path that stands for the address: the path of a file, an index or a directory. It has
-    /// no credentials. For `file:///path` it is the path of the disk.
+    /// Returns the path of the address: of a file, an index or a directory. It has no credentials.
+    /// For `file:///path` it is the path of the disk.
     pub fn path(&self) -> PathBuf {
         self.path.clone()
     }
 }
 
 impl Remote {
-    /// The key of a file, given its path.
+    /// Returns the key of a file, given its path.
     fn key(&self, path: &Path) -> io::Result<String> {
         let foreign = || {
             let message = format!("the path is not below {}", self.root);
@@ -120,13 +118,13 @@ impl Remote {
         Ok(key)
     }
 
-    /// Whether a file exists. It is kept if that took fetching it.
+    /// Returns whether a file exists. It is kept if that took fetching it.
     fn is_file(&self, key: &str) -> io::Result<bool> {
         if let Some(is_file) = self.files.knows(key) {
             return Ok(is_file);
         }
         match self.take_fetched(key) {
-            // Whoever asks a third time wants to know whether there is a file by now.
+            // A third question asks whether there is a file by now.
             Some(None) => return Ok(false),
             Some(file) => self.keep(key, file),
             None => {
@@ -141,7 +139,7 @@ impl Remote {
         lock(&self.fetched).insert(key.to_owned(), (Instant::now(), file));
     }
 
-    /// Takes what was found a short time ago.
+    /// Takes the result of a short time ago.
     fn take_fetched(&self, key: &str) -> Option<Option<RemoteFile>> {
         let mut fetched = lock(&self.fetched);
         fetched.retain(|_, (since, _)| since.elapsed() < KEPT);
@@ -158,7 +156,7 @@ impl Remote {
                 is_file => Ok(is_file?.then_some(FileKind::File)),
             };
         }
-        // The name belongs to a directory, unless nothing lies in it.
+        // The name belongs to a directory, unless it is empty.
         let mut refused = None;
         let entries = match self.files.list(&key) {
             Err(error) if is_refused(&error) => {
@@ -189,8 +187,8 @@ impl Remote {
         }
     }
 
-    /// Whether the store refuses a `model.safetensors` that need not be there, beside an index that
-    /// is. Only a listing could tell.
+    /// Returns `true` if the store refuses a `model.safetensors` that need not exist, and there is
+    /// an index. Only a listing could show whether it exists.
     fn has_index_instead(&self, key: &str) -> io::Result<bool> {
         let [file, index] = STANDARD;
         let Some(directory) = key.strip_suffix(file) else { return Ok(false) };
@@ -219,7 +217,7 @@ impl Remote {
 
     fn version(&self, path: &Path) -> io::Result<Option<Version>> {
         let key = self.key(path)?;
-        // What is kept will be opened, so its version is the one that counts.
+        // The kept file will be opened, so its version counts.
         let fetched = lock(&self.fetched);
         let kept = fetched.get(&key).and_then(|(_, file)| file.as_ref());
         let kept = kept.map(RemoteFile::version);
@@ -228,7 +226,7 @@ impl Remote {
     }
 }
 
-/// The key of a file in a directory.
+/// Returns the key of a file in a directory.
 fn child(directory: &str, name: &str) -> String {
     match directory {
         "" => name.to_owned(),
@@ -236,8 +234,8 @@ fn child(directory: &str, name: &str) -> String {
     }
 }
 
-/// Whether an error says that access is refused. A store that may not tell what it has refuses also
-/// what it does not have. So a search goes on, and has this error only if nothing is found.
+/// Returns `true` if an error means that access is refused. A store that may not reveal its files
+/// also refuses missing ones. So a search continues, and has this error only if nothing is found.
 fn is_refused(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }

@@ -1,4 +1,4 @@
-//! Who may read what, and where the token goes.
+//! Access to repositories, and the hosts that get the token.
 
 use crate::server::repo::{Access, Repo};
 use crate::server::{Kind, Origin, Server, TOKEN};
@@ -121,7 +121,7 @@ fn the_token_goes_to_the_hub_only() {
     assert!(other.log().iter().all(|seen| seen.authorization.is_none()));
 }
 
-/// Run by [`the_environment_is_pythons`] in a process of its own.
+/// Run by [`the_environment_is_pythons`] in a separate process.
 #[test]
 fn child() {
     let Ok(expected) = std::env::var("HUB_TEST_EXPECT") else { return };

@@ -11,7 +11,7 @@ use safetensors_core::LoadOptions;
 use safetensors_hub::download;
 use safetensors_hub::remote::RemoteOptions;
 
-/// Run by the tests in a process of its own: says what an address is.
+/// Run by the tests in a separate process: prints the size of the tensors at an address.
 #[test]
 fn child() {
     let Ok(address) = env::var("HUB_TEST_ADDRESS") else { return };
@@ -40,7 +40,7 @@ fn read(server: &Server, cache: &Path, is_offline: bool, address: &str) -> Resul
     said.parse().map_err(|_| said.to_owned())
 }
 
-/// The large files of which the CDN has sent anything.
+/// The large files that the CDN has sent any bytes of.
 fn sent(server: &Server) -> BTreeSet<String> {
     let log = server.log().into_iter().filter(|seen| seen.origin == Origin::Cdn);
     log.map(|seen| seen.path).collect()
@@ -137,14 +137,14 @@ fn the_cache_is_asked_file_by_file_at_the_commit_of_today() {
     assert_eq!(read(&server, &cache, false, "hf://owner/name"), Ok(whole));
     assert_eq!(sent(&server).len(), 2, "{:?}", server.log());
 
-    // Offline, what is missing is an error that names it.
+    // Offline, an error names the missing file.
     let error = read(&server, &cache, true, "hf://owner/name").unwrap_err();
     assert!(error.contains("model-00001-of-00003.safetensors"), "{error}");
     let file = "hf://owner/name/model-00001-of-00003.safetensors";
     let error = read(&server, &cache, true, file).unwrap_err();
     assert!(error.contains("is not in the cache"), "{error}");
 
-    // The branch has another commit now, of which the cache has nothing.
+    // The branch has another commit now, with nothing in the cache.
     download(REPO, &options(&server, &cache)).unwrap();
     server.set(REPO, repo.commit("main", shards(700_000)));
     assert_eq!(read(&server, &cache, false, "hf://owner/name"), Ok(3 * 700_000 + 3));

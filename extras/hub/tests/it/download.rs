@@ -1,4 +1,4 @@
-//! Downloads that succeed: which requests they need, and what is in the cache afterwards.
+//! Downloads that succeed: their requests, and the cache afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ fn a_commit_needs_no_request_and_offline_none_is_made() {
     }
     assert_eq!(server.log().len(), 0);
 
-    // A pattern can only be matched offline against what is there.
+    // A pattern can only be matched offline against present files.
     let pattern = wanted.clone().include("*.json");
     assert!(offline(&pattern).unwrap().files().contains(&"config.json".into()));
     let error = offline(&wanted.clone().include("absent*")).unwrap_err();

@@ -12,7 +12,7 @@ use safetensors_hub::{DownloadOptions, Error, ErrorKind, Snapshot, download};
 /// The length of the large file in these tests.
 const LEN: usize = 600_000;
 
-/// Downloads from a server with faults, and checks what must hold whatever happens.
+/// Downloads from a server with faults, and checks the guarantees for all cases.
 fn attempt(prepare: impl FnOnce(&Server)) -> (Server, Result<Snapshot, Error>) {
     let server = Server::start([(REPO, single(LEN))]);
     prepare(&server);
@@ -33,7 +33,8 @@ fn attempt(prepare: impl FnOnce(&Server)) -> (Server, Result<Snapshot, Error>) {
             assert!(error.file().is_some_and(|file| file.starts_with(REPO)), "{shown}");
             // The reference is not moved to a snapshot that is not whole.
             assert!(!files(cache.path()).iter().any(|name| name.contains("refs/")));
-            // Once the server is well, the next attempt succeeds, whatever the first one left.
+            // Once the server is well, the next attempt succeeds, with any leftovers of the first
+            // one.
             server.heal();
             server.expire_after(usize::MAX);
             let snapshot = download(REPO, &wanted).unwrap();

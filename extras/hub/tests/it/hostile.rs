@@ -7,7 +7,7 @@ use crate::server::{Kind, Origin, Server};
 use crate::support::*;
 use safetensors_hub::{Error, ErrorKind, download};
 
-/// Downloads into a cache inside another directory, and checks that nothing is written beside it.
+/// Downloads into a cache inside another directory, and checks that nothing is written outside it.
 fn attempt(server: &Server) -> Result<(), Error> {
     let outside = tempfile::tempdir().unwrap();
     let cache = outside.path().join("a/b/cache");
@@ -45,7 +45,7 @@ fn names_in_the_listing_do_not_lead_out() {
         let error = attempt(&server).unwrap_err();
         assert!(matches!(error.other(), Some(ErrorKind::UnsafeName { .. })), "{name}: {error}");
         assert_eq!(server.count(Origin::Cdn, "GET", ""), 0);
-        // What is asked for has a plain name, so the other one does no harm.
+        // The requested file has a plain name, so the other one does no harm.
         let cache = tempfile::tempdir().unwrap();
         assert_eq!(download(REPO, &options(&server, cache.path())).unwrap().files().len(), 1);
     }
@@ -153,7 +153,7 @@ fn links_in_the_cache_are_not_written_through() {
     fs::write(&victim, "keep").unwrap();
     let repo = single(1000);
     let etag = &repo.commits[&repo.refs["main"]]["model.safetensors"].etag;
-    // A link in place of an unfinished download, and one of the blob to something else.
+    // A link instead of an unfinished download, and a blob that links to something else.
     std::os::unix::fs::symlink(&victim, blobs.join(format!("{etag}.00000000.incomplete"))).unwrap();
     std::os::unix::fs::symlink(&victim, blobs.join(etag)).unwrap();
     let snapshot = download(REPO, &options(&server, &cache)).unwrap();

@@ -18,7 +18,7 @@ const HOST: &str = "hub.corp.test";
 /// A proxy that speaks SOCKS 5. Whatever the name, it connects to the loopback.
 struct Socks {
     address: SocketAddr,
-    /// What it was asked to connect to.
+    /// The hosts that it was asked to connect to.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -101,7 +101,8 @@ fn child() {
     drop(web);
 }
 
-/// What a download and a store say with these variables. The host of the server has this name.
+/// Returns the messages of a download and a store with these variables. The host of the server has
+/// this name.
 fn run(server: &Server, host: &str, variables: &[(&str, &str)]) -> String {
     let home = tempfile::tempdir().unwrap();
     let endpoint = server.endpoint.replace("127.0.0.1", host);

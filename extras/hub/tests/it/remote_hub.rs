@@ -14,7 +14,7 @@ const LEN: usize = 3 << 20;
 
 fn remote(server: &Server) -> RemoteOptions {
     let options = RemoteOptions::new().option("endpoint", &server.endpoint);
-    // Without it, a token of whoever runs the tests would be sent.
+    // Without it, a token of the user who runs the tests would be sent.
     options.option("token", TOKEN).retries(3)
 }
 

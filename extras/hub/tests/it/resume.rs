@@ -17,7 +17,7 @@ use safetensors_hub::{DownloadOptions, download};
 
 const LEN: usize = 4_000_000;
 
-/// Run by the tests below in a process of its own: downloads, and prints what became of it.
+/// Run by the tests below in a separate process: downloads, and prints the result.
 #[test]
 fn child() {
     let Ok(task) = std::env::var("HUB_TEST_TASK") else { return };
@@ -25,7 +25,7 @@ fn child() {
     let filler = std::env::var("HUB_TEST_FILLER");
     let options = DownloadOptions::new().client(client).progress(move |_| {
         if let Ok(path) = &filler {
-            // Another program fills the disk meanwhile.
+            // Another program fills the disk at the same time.
             let _ = fs::write(path, vec![1; 8 << 20]);
         }
         ControlFlow::Continue(())
@@ -103,7 +103,7 @@ fn what_an_earlier_attempt_left_is_not_trusted() {
     let mut bad = good.to_vec();
     bad[500] ^= 1;
     let long = vec![7; whole.len() + 1];
-    // What is left, and how many bytes are downloaded.
+    // The rest on the disk, and the number of downloaded bytes.
     for (left, bytes) in [
         (good, whole.len() - 1000),
         (&bad, 2 * whole.len() - 1000),
@@ -203,7 +203,7 @@ fn an_unfinished_file_that_another_process_takes_over_is_begun_again() {
         let blob = dir.join("models--owner--name/blobs").join(etag(&tensor_file("w", LEN)));
         let taken = AtomicUsize::new(0);
         let wanted = options(&server, cache.path()).progress(move |_| {
-            // What a process does that thinks that it is alone, because locks have no effect.
+            // Simulates a process that believes it is alone, because locks have no effect.
             for name in unfinished(&dir) {
                 if taken.fetch_add(1, Ordering::Relaxed) == 0 {
                     fs::rename(dir.join(&name), dir.join("taken")).unwrap();
@@ -258,8 +258,8 @@ fn a_cache_that_cannot_be_written_but_has_all_is_enough() {
 mod full_disk {
     use super::*;
 
-    /// Runs the child in a namespace where a directory is a small disk of its own. `None` if this
-    /// system does not allow that.
+    /// Runs the child in a namespace with a small disk as a directory. `None` if this system does
+    /// not allow that.
     fn on_small_disk(server: &Server, megabytes: u32, fills: bool) -> Option<String> {
         let dir = tempfile::tempdir().unwrap();
         let cache = dir.path().join("hub");

@@ -1,4 +1,4 @@
-//! A Hub over TLS, with certificates of its own: which are trusted, and that no request leaves
+//! A Hub over TLS, with its own certificates: which are trusted, and that no request leaves
 //! encryption. The certificates and the key in `tests/tls` are for nothing but these tests.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -68,8 +68,7 @@ fn listing() -> (String, String) {
     ("200 OK\r\nConnection: close".into(), body)
 }
 
-/// Asks for the files of a repository in a process of its own, because the variables are read
-/// there.
+/// Asks for the files of a repository in a separate process, because the variables are read there.
 fn ask(endpoint: &str, certificates: Option<&Path>) -> String {
     let mut command = command_of(child);
     command.env("HUB_TEST_ENDPOINT", endpoint);

@@ -1,4 +1,4 @@
-//! Whether one certificate has issued another: names, rights and the signature.
+//! Checks whether one certificate has issued another: names, rights and the signature.
 
 use rsa::pkcs1v15::Pkcs1v15Sign;
 use rsa::pkcs8::DecodePublicKey as _;
@@ -43,12 +43,12 @@ const RSA: [(&str, SignatureHash); 3] = [
 ];
 
 impl Certificate {
-    /// Whether this certificate names another as its issuer.
+    /// Returns whether this certificate names another as its issuer.
     pub(super) fn names_issuer(&self, issuer: &Self) -> bool {
         self.parsed.tbs_certificate().issuer() == issuer.parsed.tbs_certificate().subject()
     }
 
-    /// Why this certificate may not issue others, with `below` further issuers below it.
+    /// Returns why this certificate may not issue others, with `below` further issuers below it.
     pub(super) fn why_no_issuer(&self, below: usize) -> Option<&'static str> {
         let inner = self.parsed.tbs_certificate();
         match inner.get_extension::<BasicConstraints>() {
@@ -65,18 +65,18 @@ impl Certificate {
             Ok(Some((_, usage))) if usage.key_cert_sign() => {}
             _ => return Some("its key may not sign certificates"),
         }
-        // What an issuer may not be used for, those below it may not, either.
+        // Certificates below an issuer have no right that it lacks.
         self.signs_code().err()
     }
 
-    /// A critical extension that is not obeyed here, such as constraints of names.
+    /// Returns a critical extension that is not obeyed here, such as constraints of names.
     pub(super) fn unknown_extension(&self) -> Option<ObjectIdentifier> {
         let extensions = self.parsed.tbs_certificate().extensions()?;
         let unknown = extensions.iter().find(|it| it.critical && !KNOWN.contains(&it.extn_id));
         unknown.map(|it| it.extn_id)
     }
 
-    /// Fails, with the reason, unless the signature of this certificate is of an issuer's key.
+    /// Fails, with the reason, unless an issuer's key has signed this certificate.
     pub(super) fn check_signed_by(&self, issuer: &Self) -> Result<(), String> {
         let algorithm = self.parsed.signature_algorithm();
         if algorithm != self.parsed.tbs_certificate().signature() {

@@ -1,4 +1,4 @@
-//! Certificates: read from PEM and DER, and what they say of their key.
+//! Certificates: read from PEM and DER, and their rules for the key.
 
 mod issuer;
 mod path;
@@ -13,7 +13,7 @@ use crate::error::ErrorKind;
 use crate::key::PublicKey;
 use crate::pem::blocks;
 
-/// The extended key usages that allow to sign models: that of code, and any.
+/// The extended key usages that allow to sign models: code signing, and any.
 const CODE_SIGNING: [ObjectIdentifier; 2] = [
     ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.3"),
     ObjectIdentifier::new_unwrap("2.5.29.37.0"),
@@ -55,26 +55,26 @@ impl Certificate {
         &self.der
     }
 
-    /// The name of whom the certificate is about.
+    /// Returns the name of whom the certificate is about.
     pub(crate) fn subject(&self) -> String {
         self.parsed.tbs_certificate().subject().to_string()
     }
 
-    /// Whether it names itself as its issuer, as roots do.
+    /// Returns whether it names itself as its issuer, as roots do.
     pub(crate) fn is_self_issued(&self) -> bool {
         let inner = self.parsed.tbs_certificate();
         inner.subject() == inner.issuer()
     }
 
-    /// The key, if it can sign models.
+    /// Returns the key, if it can sign models.
     pub(crate) fn key(&self) -> Result<PublicKey> {
         let info = self.parsed.tbs_certificate().subject_public_key_info().to_der();
         let info = info.map_err(|error| self.error(error.to_string()))?;
         PublicKey::from_der(&info).map_err(|error| self.error(error.to_string()))
     }
 
-    /// Fails unless the certificate is meant for signatures: of the two extensions that say what
-    /// its key is for, one must be there, and each that is must allow it.
+    /// Fails unless the certificate is meant for signatures: two extensions restrict the use of its
+    /// key; one must be there, and each that is must allow it.
     pub(crate) fn check_usage(&self) -> Result<()> {
         let usage = self.parsed.tbs_certificate().get_extension::<KeyUsage>();
         let usage = usage.map_err(|_| self.error("its key usage is malformed"))?;

@@ -12,14 +12,15 @@ use super::Certificate;
 /// The most issuers between a certificate and its root.
 const MAX_ISSUERS: usize = 8;
 
-/// The most signatures that are checked. Certificates of one name could make paths without end.
+/// The most signatures that are checked. Certificates with the same name could make paths without
+/// end.
 const MAX_CHECKS: usize = 64;
 
-/// Fails unless a certificate may sign models, and a path leads from it to a root, on which all
-/// certificates are valid at the time.
+/// Fails unless a certificate may sign models, and a path leads from it to a root, with all
+/// certificates valid at the time.
 ///
-/// `given` are the user's certificates. Those that name themselves as their issuers are roots; the
-/// others of them, and `others`, help to find the way.
+/// `given` are the user's certificates. Roots name themselves as their issuers; the others, and
+/// `others`, help to find the way.
 pub(crate) fn verify(
     leaf: &Certificate,
     others: &[Certificate],
@@ -44,18 +45,19 @@ struct Search<'a> {
     given: &'a [Certificate],
     at: SystemTime,
     checks: usize,
-    /// Why the first path that was tried leads nowhere.
+    /// The reason why the first path that was tried fails.
     problem: Option<(&'a Certificate, String)>,
 }
 
 impl<'a> Search<'a> {
-    /// Whether the path, which begins at the leaf, can be continued to a root.
+    /// Returns whether the path, which begins at the leaf, can be continued to a root.
     fn find(&mut self, path: &mut Vec<&'a Certificate>) -> bool {
         let Some(&last) = path.last() else { return false };
         if let Err(problem) = check_itself(last, self.at) {
             return self.fails(last, problem);
         }
-        // Another key may have signed what names itself as its issuer. That is no root.
+        // Another key may have signed a certificate that names itself as its issuer. That is no
+        // root.
         if self.given.contains(last) && last.is_self_issued() && last.check_signed_by(last).is_ok()
         {
             return true;
@@ -70,7 +72,7 @@ impl<'a> Search<'a> {
                 return self.fails(last, "there are too many certificates above it".to_owned());
             }
             self.checks += 1;
-            // Issuers that name themselves do not count, such as those that change their key.
+            // Issuers that name themselves do not count, such as after a change of key.
             let below = path[1..].iter().filter(|it| !it.is_self_issued()).count();
             if let Some(problem) = issuer.why_no_issuer(below) {
                 self.fails(issuer, format!("{problem}, and another names it as its issuer"));
@@ -93,7 +95,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What a certificate needs wherever it stands.
+/// Checks the requirements for a certificate at any place of the path.
 fn check_itself(certificate: &Certificate, at: SystemTime) -> Result<(), String> {
     let validity = certificate.parsed.tbs_certificate().validity();
     let from = validity.not_before;
@@ -111,7 +113,7 @@ fn check_itself(certificate: &Certificate, at: SystemTime) -> Result<(), String>
 }
 
 impl Certificate {
-    /// The first moment at which it is valid.
+    /// Returns the first moment at which it is valid.
     pub(crate) fn not_before(&self) -> SystemTime {
         self.parsed.tbs_certificate().validity().not_before.to_system_time()
     }

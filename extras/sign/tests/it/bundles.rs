@@ -55,7 +55,7 @@ fn a_signature_over_other_bytes_is_wrong() {
         let error = changed(|bundle| bundle["dsseEnvelope"][place] = value).unwrap_err();
         assert!(matches!(kind(&error), ErrorKind::WrongSignature), "{error}");
     }
-    // Without a hint, only the signature tells that the key is another.
+    // Without a hint, only the signature shows that the key is another.
     let error = changed(|bundle| bundle["verificationMaterial"]["publicKey"] = json!({}));
     assert_eq!(error.unwrap().files, MODEL.len());
     let dir = tempfile::tempdir().unwrap();

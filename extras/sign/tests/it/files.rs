@@ -1,4 +1,4 @@
-//! Files that were changed, added, removed or renamed, and what may be signed.
+//! Files that were changed, added, removed or renamed, and files that may be signed.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -29,7 +29,7 @@ fn what_differs_is_named() {
     let at = |name: &str| dir.path().join(name);
     verify(dir.path()).unwrap();
 
-    // The same length.
+    // Unchanged length.
     fs::write(at("a/c"), "SLASH").unwrap();
     fs::write(at("new.bin"), "new").unwrap();
     fs::remove_file(at("config.json")).unwrap();
@@ -88,7 +88,7 @@ fn unsigned_files_are_allowed_where_that_is_said() {
     assert_eq!(both.unwrap().files, MODEL.len());
     let all = verifier().ignore_unsigned_files(true).verify(dir.path(), fixture("p256.sig"));
     assert_eq!(all.unwrap().unsigned, ["a/d", "later/x"]);
-    // The signer has left out `a` and `later`, and the report says so.
+    // The signer has omitted `a` and `later`, and the report lists both.
     let report = verifier().verify(dir.path(), fixture("ignoring.sig")).unwrap();
     assert_eq!(report.files, MODEL.len() - 1);
     assert_eq!(report.left_out, [("a".to_owned(), 2), ("later".to_owned(), 1)]);
@@ -196,7 +196,7 @@ fn a_directory_that_changes_is_not_signed() {
     assert_eq!(error.file(), late.to_str());
     assert!(!signature.exists());
 
-    // What a save leaves for a moment, or a killed one for longer.
+    // Files that a save leaves for a moment, or a killed one for longer.
     for name in [
         ".model.safetensors.aB3dE6.tmp",
         ".sub.aB3dE6.tmp/new/model.safetensors",
@@ -223,7 +223,7 @@ fn what_a_killed_signature_left_is_removed_and_not_signed() {
     assert!(!left.iter().any(|path| path.exists()));
     verifier().verify(dir.path(), &signature).unwrap();
 
-    // That of a directory in the model may be held by a save that goes on.
+    // A save may hold the lock of a directory in the model.
     let lock = dir.path().join("a/.safetensors.lock");
     fs::write(&lock, "").unwrap();
     let error = signer().overwrite(true).sign(dir.path(), &signature).unwrap_err();

@@ -32,7 +32,7 @@ fn own_signatures_verify_with_keys_of_both_forms() {
             assert_eq!(verified, signed, "{curve}.{form}");
             signatures.push(fs::read(&signature).unwrap());
         }
-        // The same key and files give the same signature.
+        // Equal keys and files give equal signatures.
         assert_eq!(signatures[0], signatures[1], "{curve}");
     }
 }

@@ -30,7 +30,7 @@ fn text(name: &str) -> String {
     fs::read_to_string(fixture(name)).unwrap()
 }
 
-/// The model in a directory of its own.
+/// The model in a separate directory.
 fn model() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, content) in MODEL {
@@ -46,7 +46,7 @@ fn verify(key: &str, signature: &str) -> Result<Report, Error> {
     Verifier::with_key(&text(key))?.verify(model().path(), fixture(signature))
 }
 
-/// What this crate says is wrong.
+/// Returns this crate's kind of the error.
 fn kind(error: &Error) -> &ErrorKind {
     error.other().unwrap_or_else(|| panic!("{error}"))
 }

@@ -28,12 +28,12 @@ const OPENED_AT_ONCE: usize = 8;
 /// Tensors of this many bytes are fetched together before they are converted.
 const GROUP: u64 = 64 << 20;
 
-/// A [`Store`] whose files are opened and read asynchronously, without a runtime of its own: on
-/// servers, whose workers must not wait for a network, and in browsers, which cannot block.
+/// A [`Store`] that opens and reads its files asynchronously, independent of any runtime: for
+/// servers, which must not block a worker for a network, and for browsers, which cannot block.
 ///
-/// It is made of a function that opens the file of a path, for example by a request for its first
-/// bytes. An error of the kind [`NotFound`](io::ErrorKind::NotFound) says that there is none. The
-/// path of a directory opens as its `model.safetensors`, or else as the shards of its
+/// It is made from a function that opens the file of a path, for example by a request for its first
+/// bytes. An error of the kind [`NotFound`](io::ErrorKind::NotFound) means that there is none. The
+/// path of a directory opens as its `model.safetensors`, or otherwise as the shards of its
 /// `model.safetensors.index.json`, because the store does not list directories.
 ///
 /// | to | use |
@@ -41,15 +41,16 @@ const GROUP: u64 = 64 << 20;
 /// | open a checkpoint: only the headers are fetched | [`Checkpoint::open_async`](crate::Checkpoint::open_async) |
 /// | load tensors, within the memory of the tensors and some more | [`load`](Self::load) |
 /// | read in any other way: slices, quantised weights, ranks | [`run`](Self::run) |
-/// | let something that cannot wait read, such as a `VarBuilder` | [`fetch`](Self::fetch) before |
+/// | read by code that must not block, such as a `VarBuilder` | [`fetch`](Self::fetch) before |
 ///
 /// The tensors come out as from any other store, because the same code reads and converts them.
-/// That is work for the processor. The task that awaits it does not yield meanwhile: it converts up
-/// to 64 MiB at once, with the help of other [threads](LoadOptions::threads), if there are any. A
-/// server that must answer others within milliseconds gives loads a worker of their own.
+/// That is work for the processor, and the task that awaits it does not yield: it converts up to 64
+/// MiB at once, with the help of other [threads](LoadOptions::threads), if there are any. A server
+/// that must answer others within milliseconds should give loads a separate worker.
 ///
-/// The store keeps no file open. A checkpoint keeps its files open, and in memory those that have
-/// at most 64 KiB, also the settings beside its weights. Each opening sees what is there then.
+/// The store keeps no file open. A checkpoint keeps its files open, and in memory the files of at
+/// most 64 KiB, including the settings next to its weights. Each opening sees the files of that
+/// moment.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::AsyncStore;
@@ -115,7 +116,7 @@ impl<S, O> Clone for AsyncStore<S, O> {
 }
 
 impl<S, O> AsyncStore<S, O> {
-    /// The same store with other files that are open.
+    /// Returns the same store with other open files.
     fn with_files(&self, files: Arc<Files<S>>) -> Self {
         Self { open: Arc::clone(&self.open), files, missing: Arc::clone(&self.missing) }
     }
@@ -132,14 +133,13 @@ impl<S, O> fmt::Debug for AsyncStore<S, O> {
 #[must_use = "the bytes are dropped with it"]
 pub struct Fetched<S> {
     owner: Task,
-    /// The files that it has bytes of. One may occur several times.
+    /// The files that it has bytes of. A file may occur several times.
     files: Vec<Arc<Held<S>>>,
     /// Where opening failed.
     failed: Vec<Arc<Files<S>>>,
 }
 
 impl<S> Fetched<S> {
-    /// Nothing so far.
     fn new() -> Self {
         Self { owner: Task::new(), files: Vec::new(), failed: Vec::new() }
     }
@@ -178,30 +178,30 @@ where
     O: Fn(PathBuf) -> F + Send + Sync,
     F: Future<Output = io::Result<S>>,
 {
-    /// A store of the files that a function opens.
+    /// Makes a store of the files that a function opens.
     pub fn new(open: O) -> Self {
         Self { open: Arc::new(open), files: Arc::default(), missing: Arc::default() }
     }
 
     /// Runs `work`, which may read files of the store in every way that does not wait. While it
-    /// lacks bytes, it fails. They are then fetched, all that it has announced at once, and `work`
-    /// runs again from its start. The result is that of the run that lacked nothing. What was
-    /// fetched is dropped at the end.
+    /// lacks bytes, it fails. They are then fetched, all announced bytes at once, and `work` runs
+    /// again from its start. The result comes from the run that lacked nothing. Fetched bytes are
+    /// dropped at the end.
     ///
-    /// The store that `work` gets has files of its own. They stay open as long as a clone of it
-    /// does, such as the one in a checkpoint that was opened with it. Only what this thread reads
-    /// counts, and the threads of loads: `work` must not leave reading to others.
+    /// The store that `work` gets has its own files. They stay open as long as a clone of it does,
+    /// such as the one in a checkpoint that was opened with it. Only reads by this thread and by
+    /// the threads of loads count: `work` must not leave reading to others.
     ///
-    /// So memory holds all bytes that `work` reads, in addition to its result, and `work` should do
-    /// nothing twice that must happen once. Opening, [`read_tensors`] and the other loads say
-    /// beforehand what they will read, and take few runs. One after another is not announced: a
-    /// loop that reads 100 tensors singly runs 100 times.
+    /// So memory holds all bytes that `work` reads, in addition to its result, and `work` must not
+    /// have effects that may happen only once. Opening, [`read_tensors`] and the other loads
+    /// announce their reads, and take few runs. Single reads are not announced: a loop that reads
+    /// 100 tensors one by one runs 100 times.
     ///
     /// Several runs at the same time do not wait for each other.
     ///
     /// # Errors
     ///
-    /// The errors of `work`, those of the sources among them.
+    /// Any error of `work`, including errors of the sources.
     pub async fn run<T>(&self, mut work: impl FnMut(&Self) -> Result<T>) -> Result<T> {
         let mut fetched = Fetched::new();
         let store = self.with_files(Arc::default());
@@ -213,17 +213,17 @@ where
         }
     }
 
-    /// Fetches tensors, and keeps their bytes in memory until the result is dropped. Everything
-    /// that reads these tensors finds them there, also what cannot wait, such as candle's
-    /// `VarBuilder`. For quantised weights that are read as numbers, fetch all tensors
-    /// that are stored, and before that [list](crate::Checkpoint::quantized_weights) the weights by
-    /// [`run`](Self::run), which fetches the settings beside the files.
+    /// Fetches tensors, and keeps their bytes in memory until the result is dropped. All code that
+    /// reads these tensors finds them there, including code that cannot wait, such as candle's
+    /// `VarBuilder`. For quantised weights that are read as numbers, fetch all stored tensors, and
+    /// before that [list](crate::Checkpoint::quantized_weights) the weights by [`run`](Self::run),
+    /// which fetches the settings next to the files.
     ///
     /// The [progress](LoadOptions::progress) of the options counts the bytes of these tensors as
     /// they arrive. Other options have no effect.
     ///
-    /// Bytes that are in memory already are not fetched again. They stay as long as any of the
-    /// results that have them.
+    /// Bytes that are already in memory are not fetched again. They stay as long as any result that
+    /// has them.
     ///
     /// # Errors
     ///
@@ -259,7 +259,7 @@ where
         };
         self.send(wanted.collect(), &mut fetched, &mut done).await;
         result?;
-        // What was there already, and what two of the tensors share.
+        // Bytes that were there already, or that two of the tensors share.
         if let Some(last) = tensors.last()
             && left > 0
         {
@@ -268,7 +268,7 @@ where
         Ok(fetched)
     }
 
-    /// [`read_tensors`], asynchronously: with the same results, errors and options, but that
+    /// Reads tensors asynchronously, with the results and options of [`read_tensors`], except that
     /// [progress](LoadOptions::progress) counts bytes in the file, as they arrive. Up to 64 MiB of
     /// tensors are fetched together, then converted, and then dropped: until then they are in
     /// memory twice. A larger tensor is fetched alone.
@@ -277,14 +277,14 @@ where
     ///
     /// # Errors
     ///
-    /// The errors of [`read_tensors`].
+    /// As for [`read_tensors`].
     pub async fn load(
         &self,
         tensors: &[LazyTensor<'_, AsyncFile<S>>],
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
-        // What cannot be loaded fails before it is fetched. The settings of quantised weights are
-        // fetched for that.
+        // A tensor that cannot be loaded fails before it is fetched. The settings of quantised
+        // weights are fetched for that.
         self.run(|_| {
             tensors.iter().try_for_each(|tensor| {
                 let loaded = tensor.dtype_plan(options)?;
@@ -314,7 +314,8 @@ where
         Ok(bufs)
     }
 
-    /// Opens and fetches what is missing. Errors are kept in its place, for those who ask for it.
+    /// Opens and fetches the missing files and bytes. Errors are kept in their place, for later
+    /// reads.
     async fn obtain(&self, missing: Missing<S>, fetched: &mut Fetched<S>) {
         let owner = fetched.owner;
         let open = async |(files, path): (Arc<Files<S>>, PathBuf)| {
@@ -327,7 +328,7 @@ where
                 Err(_) => fetched.failed.push(Arc::clone(&files)),
             }
             let mut files = lock(&files.0);
-            // Somebody else may have opened it meanwhile.
+            // Another task may have opened it since.
             if !matches!(files.get(&path), Some(Ok(_))) {
                 files.insert(path, file.map_err(Arc::new));
             }
@@ -345,13 +346,13 @@ where
         let len = held.source.byte_len();
         let start = 0..len.min(START).min(held.source.requests().byte_len.max(1) as u64);
         let bytes = read(&held.source, start.clone()).await?;
-        // Such are the settings beside a model, which some code reads outside of runs.
+        // Such are the settings next to a model, which some code reads outside of runs.
         let owner = if start.end == len { FOREVER } else { owner };
         held.add(start, Ok(bytes), owner);
         Ok(Arc::new(held))
     }
 
-    /// Sends the requests for what is wanted.
+    /// Sends the requests for the wanted bytes.
     async fn send(
         &self,
         wanted: Vec<Wanted<S>>,
@@ -365,8 +366,7 @@ where
         let _ = each(requests, at_once.unwrap_or(1), done).await;
     }
 
-    /// Whether the indexes that are open are those that are there now, as far as their sources
-    /// tell.
+    /// Returns `true` if the open indexes are current, as far as their sources can detect.
     pub(in crate::checkpoint) async fn has_current_indexes(&self) -> Result<bool> {
         let version = |(path, file): (&PathBuf, &Opened<S>)| {
             let is_index = path.extension().is_some_and(|end| end == "json");

@@ -1,4 +1,4 @@
-//! Which requests fetch some ranges of files, and futures that run at the same time.
+//! Plans requests that fetch some ranges of files, and runs futures at the same time.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,27 +15,25 @@ use crate::format::parallel::Task;
 /// second they take as long as one of six requests at once that take 20 ms each.
 const GAP: u64 = 32 << 10;
 
-/// Bytes that are wanted, and a number of the caller's for what they belong to.
+/// Wanted bytes, and the caller's number for their purpose.
 pub(super) struct Wanted<S> {
     pub(super) file: Arc<Held<S>>,
     pub(super) range: Range<u64>,
     pub(super) of: usize,
 }
 
-/// One request.
 pub(super) struct Request<S> {
     pub(super) file: Arc<Held<S>>,
     pub(super) range: Range<u64>,
     /// The bytes of the range that are wanted.
     pub(super) wanted: u64,
-    /// What the first of them belong to.
+    /// The number of the first of them.
     pub(super) of: usize,
 }
 
-/// Plans the requests for what is wanted and has not been fetched. The owner gets the rest as well.
-/// No request has more bytes than
-/// its source allows. Neighbours are joined if little lies between them, or if the joint request
-/// fetches at most twice the bytes that are wanted.
+/// Plans the requests for wanted bytes that have not been fetched. The owner gets the rest as well.
+/// No request has more bytes than its source allows. Neighbours are joined if the gap between them
+/// is small, or if the joint request fetches at most twice the wanted bytes.
 pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> Vec<Request<S>> {
     wanted.sort_by_key(|wanted| (Arc::as_ptr(&wanted.file).addr(), wanted.range.start));
     let mut requests: Vec<Request<S>> = Vec::new();
@@ -63,7 +61,7 @@ pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> V
 }
 
 impl<S: AsyncReadAt> Request<S> {
-    /// Whether this request may also fetch a range that does not begin before its end.
+    /// Returns whether this request may also fetch a range that does not begin before its end.
     fn may_take(&self, file: &Arc<Held<S>>, range: &Range<u64>, most: u64) -> bool {
         if !Arc::ptr_eq(&self.file, file) {
             return false;
@@ -79,7 +77,7 @@ impl<S: AsyncReadAt> Request<S> {
         self.range.end = range.end;
     }
 
-    /// Fetches the bytes, and keeps them with the file for their owner. So it does with the error.
+    /// Fetches the bytes, and keeps them, or the error, with the file for their owner.
     pub(super) async fn send(self, owner: Task) -> (usize, u64, Result<(), Arc<io::Error>>) {
         let Self { file, range, wanted, of } = self;
         let bytes = read(&file.source, range.clone()).await.map_err(Arc::new);
@@ -104,8 +102,8 @@ pub(super) async fn read<S: AsyncReadAt>(source: &S, range: Range<u64>) -> io::R
     Ok(bytes)
 }
 
-/// Runs futures until all are done, or until `done` stops it; at most so many at the same time. A
-/// wake-up polls all that are under way, which are few.
+/// Runs futures until all are done, or until `done` stops it; at most `at_once` at the same time. A
+/// wake-up polls all of these, which are few.
 pub(super) async fn each<F: Future>(
     futures: impl IntoIterator<Item = F>,
     at_once: usize,

@@ -1,4 +1,4 @@
-//! [`AsyncFile`]: a file, with those of its bytes that have been fetched.
+//! [`AsyncFile`]: a file, with its bytes that have been fetched.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::format::parallel::Task;
 use crate::format::parallel::lock;
 
 /// A file of an [`AsyncStore`](super::AsyncStore). Reads find the bytes that have been fetched. A
-/// read of others is an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).
+/// read of other bytes is an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).
 pub struct AsyncFile<S> {
     held: Arc<Held<S>>,
     missing: Arc<Recorder<S>>,
@@ -46,8 +46,8 @@ type Found = (Vec<(u64, Arc<Piece>)>, Vec<Range<u64>>);
 pub(super) const FOREVER: Task = Task::NONE;
 
 impl Pieces {
-    /// A piece with the byte at this offset, and its start: bytes of any owner, or else the error
-    /// of this one.
+    /// Returns a piece with the byte at this offset, and its start: bytes of any owner, or
+    /// otherwise the error of this one.
     fn at(&self, offset: u64, owner: Task) -> Option<(u64, &Arc<Piece>)> {
         let earlier = self.by_start.range(..=(offset, Task::LAST)).rev();
         let near = earlier.take_while(|((start, _), _)| offset - start < self.longest);
@@ -107,8 +107,8 @@ impl<S> Held<S> {
         pieces.by_start.insert((range.start, owner), piece);
     }
 
-    /// Makes an owner one of those of the pieces that have bytes of a range, whoever fetched them,
-    /// and returns the parts that have not been fetched.
+    /// Makes an owner share the pieces that have bytes of a range, fetched by any owner, and
+    /// returns the parts that have not been fetched.
     pub(super) fn claim(&self, range: Range<u64>, owner: Task) -> Vec<Range<u64>> {
         let mut pieces = lock(&self.pieces);
         let (found, holes) = pieces.find(range, owner);
@@ -147,7 +147,7 @@ impl<S> Held<S> {
     }
 }
 
-/// What was opened, or the error of opening it.
+/// The opened files, or the errors of opening them.
 pub(super) struct Files<S>(pub(super) Mutex<HashMap<PathBuf, Opened<S>>>);
 
 pub(super) type Opened<S> = Result<Arc<Held<S>>, Arc<io::Error>>;
@@ -158,7 +158,7 @@ impl<S> Default for Files<S> {
     }
 }
 
-/// What a task has asked for that was not there.
+/// The files and bytes that a task has asked for and lacks.
 pub(super) struct Missing<S> {
     pub(super) paths: Vec<(Arc<Files<S>>, PathBuf)>,
     pub(super) ranges: Vec<(Arc<Held<S>>, Range<u64>)>,
@@ -170,7 +170,7 @@ impl<S> Default for Missing<S> {
     }
 }
 
-/// Records what tasks lack, each for itself.
+/// Records the files and bytes that tasks lack, each separately.
 pub(super) struct Recorder<S>(Mutex<HashMap<Task, Missing<S>>>);
 
 impl<S> Default for Recorder<S> {
@@ -180,8 +180,8 @@ impl<S> Default for Recorder<S> {
 }
 
 impl<S> Recorder<S> {
-    /// Runs `work` for a task. `Err` with what was missing, if anything was: what `work` returned
-    /// is then of no use.
+    /// Runs `work` for a task. Returns `Err` with the missing files and bytes, if there are any:
+    /// the result of `work` is then useless.
     pub(super) fn record<T>(&self, task: Task, work: impl FnOnce() -> T) -> Result<T, Missing<S>> {
         /// Ends the record, also if `work` panics.
         struct Recording<'r, S>(&'r Recorder<S>, Task);
@@ -278,19 +278,19 @@ impl<S> fmt::Debug for AsyncFile<S> {
     }
 }
 
-/// The error for something that has not been fetched.
+/// Returns the error for something that has not been fetched.
 pub(super) fn not_fetched(what: &str) -> io::Error {
     let message =
         format!("{what} not been fetched: read by `AsyncStore::run`, or fetch the tensors before");
     io::Error::new(io::ErrorKind::WouldBlock, message)
 }
 
-/// Whether an error says that something has not been fetched.
+/// Returns whether an error says that something has not been fetched.
 pub(in crate::checkpoint) fn is_not_fetched(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// The same error once more.
+/// Copies an error.
 pub(super) fn again(error: &Arc<io::Error>) -> io::Error {
     io::Error::new(error.kind(), Again(Arc::clone(error)))
 }

@@ -31,7 +31,7 @@ impl Store for LocalStore {
         }
     }
 
-    /// Names that are not UTF-8 are left out.
+    /// Names that are not UTF-8 are skipped.
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         list(directory).map_err(|error| Error::io(error, directory))
@@ -58,12 +58,12 @@ fn version(file: &File) -> io::Result<String> {
     Ok(format!("{:?} {} {:?}", Identity::of(file)?, metadata.len(), metadata.modified()))
 }
 
-/// Whether an error says that there is no such file.
+/// Returns whether an error says that there is no such file.
 pub(in crate::checkpoint) fn is_not_found(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Files that a function opens. They may lie on the local disk or anywhere else.
+/// Files that a function opens. They may be on the local disk or anywhere else.
 pub(in crate::checkpoint) struct OpenedBy<F>(pub(in crate::checkpoint) F);
 
 impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {
@@ -82,13 +82,13 @@ impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {
     }
 
     fn version(&self, path: &Path) -> Result<Option<Version>> {
-        // A path that does not lie on the disk has no version, whatever the error.
+        // A path outside the disk has no version, for any error.
         Ok(LocalStore.version(path).unwrap_or(None))
     }
 }
 
 /// The local disk, except that a missing directory is empty. It is for files that a function
-/// opened: these need not lie on the disk, and then the directory of their path may not exist.
+/// opened: they need not be on the disk, and then the directory of their path may not exist.
 pub(in crate::checkpoint) struct PerhapsLocal;
 
 impl Store for PerhapsLocal {
@@ -114,7 +114,6 @@ impl Store for PerhapsLocal {
     }
 }
 
-/// The entries of a directory.
 fn list(directory: &Path) -> io::Result<Vec<StoreEntry>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -123,7 +122,7 @@ fn list(directory: &Path) -> io::Result<Vec<StoreEntry>> {
         let kind = match entry.file_type() {
             // The listing has the type. Of 100,000 files, none is looked up.
             Ok(found) if !found.is_symlink() => kind(found.is_dir()),
-            // A dangling link, or a file that was removed meanwhile, counts as a file.
+            // A dangling link, or a file that was removed in between, counts as a file.
             _ => kind(fs::metadata(entry.path()).is_ok_and(|found| found.is_dir())),
         };
         entries.push(StoreEntry { name, kind });

@@ -53,7 +53,7 @@ impl<B> Clone for MemoryStore<B> {
 }
 
 impl<B> MemoryStore<B> {
-    /// Adds a file, and replaces one that has the name.
+    /// Adds a file, replacing one of this name.
     pub fn insert(&mut self, name: impl AsRef<str>, bytes: B) {
         self.files.insert(key(Path::new(name.as_ref())), MemoryFile(Arc::new(bytes)));
     }
@@ -77,7 +77,7 @@ impl<B> Clone for MemoryFile<B> {
     }
 }
 
-/// Whether both are the same file, and not only files with the same bytes.
+/// Compares identity: `true` for the same file, not for another file with the same bytes.
 impl<B> PartialEq for MemoryFile<B> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -212,7 +212,7 @@ impl WritableDirectory for MemoryStore {
 }
 
 impl<B> MemoryStore<B> {
-    /// The names of all files in a directory and below it, relative to the directory.
+    /// Returns the names of all files in a directory and below it, relative to the directory.
     fn below(&self, directory: &Path) -> impl Iterator<Item = &str> {
         let mut prefix = key(directory);
         if !prefix.is_empty() {
@@ -224,7 +224,7 @@ impl<B> MemoryStore<B> {
     }
 }
 
-/// The name of a path in the store: its parts, with `/` between them on every system.
+/// Returns the name of a path in the store: its parts, with `/` between them on every system.
 fn key(path: &Path) -> String {
     let mut key = String::new();
     for part in path.components() {

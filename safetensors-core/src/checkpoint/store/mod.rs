@@ -1,8 +1,8 @@
-//! [`Store`]: where the files of a checkpoint lie.
+//! [`Store`]: the place of a checkpoint's files.
 //!
-//! [`Checkpoint::open`](crate::Checkpoint::open) opens what lies on the local disk. Everything else
-//! is opened with [`Checkpoint::open_in`](crate::Checkpoint::open_in): files in memory
-//! ([`MemoryStore`]), or whatever else implements [`Store`].
+//! [`Checkpoint::open`](crate::Checkpoint::open) opens files of the local disk.
+//! [`Checkpoint::open_in`](crate::Checkpoint::open_in) opens all others: files in memory
+//! ([`MemoryStore`]), or in any other [`Store`].
 
 mod async_store;
 mod fetch;
@@ -31,8 +31,8 @@ use crate::format::error::{Error, ErrorKind, Result};
 ///
 /// A file is identified by its path. The paths of a checkpoint's files are made by joining names to
 /// the path that the user gave. Errors show them unchanged, so a path such as `s3://bucket/model`
-/// can say which store it belongs to. On Windows they are joined by `\`. A store whose names have
-/// `/` should split paths into their [components](Path::components).
+/// can name its store. On Windows they are joined by `\`. A store that has names with `/` should
+/// split paths into their [components](Path::components).
 ///
 /// Several threads open files at once. The methods are blocking: a store that is asynchronous
 /// inside waits for its results here. [`AsyncStore`] is for programs that must not wait.
@@ -89,34 +89,34 @@ pub trait Store: Send + Sync {
     /// file; [`ErrorKind::NotAFile`] if the path leads to something other than a file.
     fn open(&self, path: &Path) -> Result<Self::File>;
 
-    /// What a path leads to, links followed; `None` if there is nothing.
+    /// Returns the kind of file at a path, links followed; `None` if there is nothing.
     ///
     /// # Errors
     ///
-    /// The errors of the store, if it cannot tell. A failure must not be reported as `None`.
+    /// The store cannot find out. A failure must not be reported as `None`.
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
 
-    /// The entries of a directory, in any order. Names that are not UTF-8 may be left out.
+    /// Lists a directory, in any order. Names that are not UTF-8 may be skipped.
     ///
     /// A store that cannot list returns no entries. A directory then opens only if it has one of
-    /// the two standard names, audits find no stray files, and an index whose files may have
-    /// [parts of tensors](crate::error::RankProblem::PartsOfTensors) does not open.
+    /// the two standard names, audits find no stray files, and an index does not open if its files
+    /// may have [parts of tensors](crate::error::RankProblem::PartsOfTensors).
     ///
     /// # Errors
     ///
-    /// The errors of the store.
+    /// Any error of the store.
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
 
-    /// The current version of a file. It differs as soon as the path leads to another file or to
-    /// other bytes. The default is `None`, which means: there is no such file, or the store cannot
-    /// tell, or it never changes.
+    /// Returns the current version of a file. It differs as soon as the path leads to another file
+    /// or to other bytes. The default is `None`, which means: there is no such file, its version is
+    /// unknown, or it never changes.
     ///
     /// Opening a checkpoint compares the versions of its index before and after its shards are
     /// opened. If they differ, the shards may not belong together, and everything is opened again.
     ///
     /// # Errors
     ///
-    /// The errors of the store.
+    /// Any error of the store.
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         let _ = path;
         Ok(None)
@@ -143,7 +143,7 @@ impl<T: Store + ?Sized> Store for Arc<T> {
     }
 }
 
-/// What a path of a [`Store`] leads to.
+/// The kind of a path in a [`Store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A file, or anything else that is not a directory.
@@ -157,12 +157,12 @@ pub enum FileKind {
 pub struct StoreEntry {
     /// The name, without the directory.
     pub name: String,
-    /// What the name leads to, links followed. A dangling link counts as a file.
+    /// The kind of the target, links followed. A dangling link counts as a file.
     pub kind: FileKind,
 }
 
-/// A version of a file of a [`Store`]. Equal versions are of the same bytes. A file that was
-/// replaced may have another version, even if its bytes are the same.
+/// A version of a file of a [`Store`]. Equal versions mean equal bytes. A file that was replaced
+/// may have another version, even if its bytes are unchanged.
 #[derive(Clone)]
 pub struct Version {
     text: String,
@@ -171,7 +171,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// A version with the identifier that the store uses, such as an ETag.
+    /// Makes a version from the identifier that the store uses, such as an ETag.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), _held: None }
     }

@@ -15,36 +15,35 @@ pub type Versions<V> = BTreeMap<String, V>;
 /// A directory of a [`Store`] that a checkpoint of several files can be saved to with
 /// [`save_sharded_to`](crate::checkpoint::save_sharded_to).
 ///
-/// Several files cannot take their places at once, so a save goes in steps. After each of them the
-/// directory opens as the earlier checkpoint or as the new one. This trait is what the steps need.
-/// Locks and conditional writes do the same for them: a place needs one of the two, so that a save
-/// notices another.
+/// Several files cannot be put in place at once, so a save goes in steps. After each of them the
+/// directory opens as the earlier checkpoint or as the new one. This trait has the operations for
+/// these steps. Locks and conditional writes serve the same purpose: a place needs one of the two,
+/// so that a save notices another.
 ///
-/// The names are those of files, without a directory. All methods block.
+/// Names are file names without a directory. All methods block.
 ///
-/// The local disk is `LocalDirectory`, memory is
-/// [`MemoryStore`](super::MemoryStore), and `safetensors-hub` has buckets. A place that is always
-/// new, such as an archive, needs only [`store`](Self::store), [`path`](Self::path),
-/// [`write`](Self::write), [`place`](Self::place) and [`replace`](Self::replace): the other methods
-/// are called for a directory with earlier files.
+/// The local disk is `LocalDirectory`, memory is [`MemoryStore`](super::MemoryStore), and
+/// `safetensors-hub` has buckets. A place that is always new, such as an archive, needs only
+/// [`store`](Self::store), [`path`](Self::path), [`write`](Self::write), [`place`](Self::place) and
+/// [`replace`](Self::replace): the other methods are called for a directory with earlier files.
 pub trait WritableDirectory {
-    /// What tells one file from another of the same name. Two are equal if no other writer has
-    /// replaced the file in between.
+    /// Distinguishes files with the same name. Two are equal if no other writer has replaced the
+    /// file in between.
     type Version: Clone + PartialEq;
     /// The store of the directory.
     type Store: Store;
 
-    /// The store, to read the earlier checkpoint.
+    /// Returns the store, to read the earlier checkpoint.
     fn store(&self) -> &Self::Store;
 
-    /// The path of the directory in the store. Errors show it.
+    /// Returns the path of the directory in the store. Errors show it.
     fn path(&self) -> PathBuf;
 
     /// Writes a file of tensors. No reader finds it before [`place`](Self::place).
     ///
     /// # Errors
     ///
-    /// The errors of [`write_to`](crate::save::write_to), and those of the store.
+    /// As for [`write_to`](crate::save::write_to); any error of the store.
     fn write<N: AsRef<str>, T: TensorSource>(
         &mut self,
         name: &str,
@@ -53,49 +52,49 @@ pub trait WritableDirectory {
     ) -> Result<()>;
 
     /// Begins to change the directory: all new files are written. Takes the lock, if there is one,
-    /// and fails if something is in the way. Returns what [`files`](Self::files) does.
+    /// and fails if something is in the way. Returns the same as [`files`](Self::files).
     ///
     /// # Errors
     ///
-    /// The errors of the store.
+    /// Any error of the store.
     fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<Self::Version>> {
         let _ = new;
         self.files(pattern)
     }
 
-    /// The index and the files that the pattern [matches](FilePattern::matches). Others may be
-    /// among them.
+    /// Returns the index and the files that the pattern [matches](FilePattern::matches). Others may
+    /// be among them.
     ///
     /// # Errors
     ///
-    /// The errors of the store.
+    /// Any error of the store.
     fn files(&self, pattern: &FilePattern) -> Result<Versions<Self::Version>>;
 
-    /// The version of a file; `None` if there is none.
+    /// Returns the version of a file; `None` if there is none.
     ///
     /// # Errors
     ///
-    /// The errors of the store.
+    /// Any error of the store.
     fn version_of(&self, name: &str) -> Result<Option<Self::Version>>;
 
-    /// Gives a written file its name, in place of an older file, if other files still have these
-    /// versions: [`check_versions`](Self::check_versions) is asked as late as possible before.
-    /// Returns the version; `None` if the store does not say.
+    /// Gives a written file its name, replacing an older file, if other files still have these
+    /// versions: [`check_versions`](Self::check_versions) is called as late as possible before.
+    /// Returns the version; `None` if the store does not know it.
     ///
     /// # Errors
     ///
-    /// The errors of `check_versions` and of the store.
+    /// As for `check_versions`; any error of the store.
     fn place(
         &mut self,
         name: &str,
         others: &[(&str, Option<&Self::Version>)],
     ) -> Result<Option<Self::Version>>;
 
-    /// Fails if a file does not have its version any more; `None` stands for no file.
+    /// Fails if a file no longer has its version; `None` stands for no file.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Overtaken`]; the errors of the store.
+    /// [`ErrorKind::Overtaken`]; any error of the store.
     fn check_versions(&self, files: &[(&str, Option<&Self::Version>)]) -> Result<()> {
         for &(name, version) in files {
             if self.version_of(name)?.as_ref() != version {
@@ -111,7 +110,7 @@ pub trait WritableDirectory {
     ///
     /// # Errors
     ///
-    /// The errors of the store.
+    /// Any error of the store.
     fn take_back(&mut self, name: &str, version: &Self::Version) -> Result<()> {
         self.remove(name, version)
     }
@@ -121,7 +120,7 @@ pub trait WritableDirectory {
     ///
     /// # Errors
     ///
-    /// The errors of the store.
+    /// Any error of the store.
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()>;
 
     /// Replaces a small file by these bytes, if it still has a version, or still does not exist.
@@ -129,7 +128,7 @@ pub trait WritableDirectory {
     ///
     /// # Errors
     ///
-    /// The errors of the store. It may then have the old file or the new one.
+    /// Any error of the store. It may then have the old file or the new one.
     fn replace(
         &mut self,
         name: &str,
@@ -149,26 +148,26 @@ pub trait WritableDirectory {
     ///
     /// # Errors
     ///
-    /// The errors of the store.
+    /// Any error of the store.
     fn sync(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether a call that failed does nothing later either. A request over a network may still
-    /// reach the store, so by default it is not certain.
+    /// Returns `true` if a failed call has no effect later either. A request over a network may
+    /// still reach the store, so the default is `false`.
     fn is_certain(&self) -> bool {
         false
     }
 
-    /// Ends what [`begin`](Self::begin) has begun, whether the commit has succeeded or not. The
-    /// directory may begin again.
+    /// Ends [`begin`](Self::begin), after a commit that has succeeded or failed. The directory may
+    /// begin again.
     fn release(&mut self) {}
 
-    /// Is called at the end, when the new checkpoint is in place.
+    /// Runs at the end, when the new checkpoint is in place.
     ///
     /// # Errors
     ///
-    /// The errors of the store. The save returns [`ErrorKind::Io`](crate::ErrorKind::Io) as
+    /// Any error of the store. The save returns [`ErrorKind::Io`](crate::ErrorKind::Io) as
     /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
     fn finish(&mut self) -> Result<()> {
         Ok(())

@@ -22,7 +22,7 @@ use crate::save;
 
 type Content = BTreeMap<String, Vec<u8>>;
 
-/// What a directory has before the save.
+/// The content of a directory before the save.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Before {
     Nothing,
@@ -32,9 +32,9 @@ pub(super) enum Before {
     Other,
     /// This many shards and their index.
     Shards(usize),
-    /// An index of other names, one of which is that of a shard to come.
+    /// An index with other names, among them the name of a shard to come.
     Foreign,
-    /// A malformed index, beside shards.
+    /// A malformed index, next to shards.
     Broken,
 }
 
@@ -57,7 +57,7 @@ fn options(shards: usize, durable: bool) -> ShardOptions {
         .save_options(SaveOptions::new().durable(durable))
 }
 
-/// 12 tensors, of which most have the same names in each version and all have other values.
+/// 12 tensors: most have the same names in each version, and all have other values.
 fn content(version: u8) -> Content {
     let names = (0..11).map(|i| format!("tensor {i:02}")).chain([format!("version {version}")]);
     names.zip(version * 20..).map(|(name, value)| (name, vec![value])).collect()
@@ -177,7 +177,7 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
             let context = format!("{before:?} -> {shards} shards, {interrupted:?}, {result:?}");
             let new = is_new(path, before, &context);
             assert!(if result.is_ok() { new } else { interrupted.is_some() }, "{context}");
-            // The error says which of the two it is.
+            // The error distinguishes the two.
             if let Err(error) = &result {
                 let says_new =
                     matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
@@ -192,7 +192,7 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
                 let is_clean = names.iter().all(|name| !name.starts_with('.'));
                 assert!(is_clean, "{context}: {names:?}");
             }
-            // The next save succeeds, and removes what the interrupted one left.
+            // The next save succeeds, and removes the leftovers of the interrupted one.
             save_until_clean(path, || save_shards(path, 2, &options(shards, false)).unwrap());
             assert!(is_new(path, before, &context));
             assert_eq!(names_in(path), names_after(before, shards));
@@ -212,7 +212,7 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
     assert!(expected.iter().all(|step| steps.contains(step)), "{steps:?}");
 }
 
-/// Whatever step of a commit fails, the stage commits again. What fails before leaves nothing.
+/// If any step of a commit fails, the stage commits again. A failure before leaves nothing.
 #[test]
 fn a_commit_that_failed_can_be_repeated() {
     let mut repeated = 0;
@@ -353,7 +353,7 @@ fn the_parents_of_new_directories_are_synchronised() {
     let volatile = options(2, false);
     let deep = steps_of(|path| save_shards(&path.join("a/b/c"), 2, &volatile), directory.path());
     assert_eq!(count(&deep), 0);
-    // The last of these steps is that of the parents, and its error says that the files are there.
+    // The last of these steps is for the parents, and its error shows that the files are there.
     let path = directory.path().join("new");
     let (result, _) = fail_at(here.len(), || save_shards(&path, 2, &durable));
     assert!(matches!(result.unwrap_err().kind(), ErrorKind::NotDurable(_)));

@@ -1,5 +1,5 @@
-//! Files under names of their own, as deltas have them, which take the place of whatever a directory
-//! opens as.
+//! Files with their own names, as in deltas, which replace any checkpoint that a directory opens
+//! as.
 
 use std::fs;
 use std::path::Path;
@@ -127,7 +127,8 @@ fn the_old_version_or_the_new_one_is_whole_and_nothing_else_is_touched() {
                     assert_eq!(found, Some(2), "{context}");
                     assert_eq!(files_below(path), expected, "{context}");
                 }
-                // Where the old single file cannot be removed, the new version is complete beside it.
+                // Where the old single file cannot be removed, the new version is complete next to
+                // it.
                 let is_put_back =
                     interrupted.is_some_and(|it| !it.killed && !it.step.starts_with("remove"));
                 if is_put_back && found == Some(1) {

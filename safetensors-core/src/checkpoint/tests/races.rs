@@ -87,8 +87,8 @@ fn a_checkpoint_that_changes_whenever_it_is_opened_is_an_error() {
     assert_eq!(read(directory.path()).unwrap(), content(2));
 }
 
-/// The local disk, except that the first files that are opened get another time of change just
-/// afterwards: so many of them.
+/// The local disk, except that a number of the first opened files get another time of change just
+/// afterwards.
 #[cfg(unix)]
 struct Touching {
     times: AtomicUsize,
@@ -174,7 +174,7 @@ fn is(result: &Result<()>, kind: fn(&ErrorKind) -> bool) -> bool {
 }
 
 /// On some network file systems locks have no effect. Even there a save that succeeds has saved a
-/// whole checkpoint, and what another writer saved last is not removed.
+/// complete checkpoint, and the files that another writer saved last are not removed.
 #[test]
 fn where_locks_do_nothing_a_mixture_is_never_reported_as_done() {
     let mut overtaken = 0;

@@ -23,7 +23,7 @@ fn files(split: &Split, pattern: &FilePattern) -> Vec<(String, Vec<usize>)> {
         .collect()
 }
 
-/// The published tests of `huggingface_hub`, whose tensors are called layer 1 to 5.
+/// The published tests of `huggingface_hub`, with tensors that are called layer 1 to 5.
 #[test]
 fn the_published_cases() {
     let pattern: FilePattern = "file{suffix}.safetensors".parse().unwrap();

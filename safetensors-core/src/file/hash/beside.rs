@@ -1,4 +1,4 @@
-//! Records that are in other files of the directory, and notes about records.
+//! Records in other files of the directory, and notes about records.
 
 use std::fmt;
 use std::fs;
@@ -23,18 +23,18 @@ const MOST_BYTES: u64 = 1 << 20;
 #[non_exhaustive]
 #[doc(hidden)]
 pub enum Note {
-    /// This entry of the metadata is removed, because it is a digest of data that changes.
+    /// This entry of the metadata is removed: it is a digest of data that changes.
     Removed {
         /// Its key.
         key: &'static str,
     },
-    /// This signature may be of the file as it was.
+    /// This signature may be of the previous content.
     Signature {
         /// Its path.
         path: PathBuf,
     },
-    /// The file is replaced and not changed in place, because it has several names (hard links). The
-    /// others keep the old content.
+    /// The file is replaced and not changed in place, because it has several names (hard links).
+    /// The others keep the old content.
     SeveralNames {
         /// The number of names.
         names: u64,
@@ -94,8 +94,8 @@ pub(crate) fn check_records(path: &Path, destination: &Path, change: Change) -> 
     Ok(())
 }
 
-/// The signatures that may be of a file: of this name, or of no other file in the directory. There
-/// are none in a directory that cannot be listed.
+/// Returns the signatures that may be of a file: of this name, or of no other file in the
+/// directory. There are none in a directory that cannot be listed.
 pub(crate) fn signatures(path: &Path, change: Change) -> Vec<Note> {
     if !has_fate(Place::Signature, change, Fate::Doubtful) {
         return Vec::new();
@@ -116,7 +116,7 @@ fn has_fate(place: Place, change: Change, fate: Fate) -> bool {
     RECORDS.iter().any(|record| record.0 == place && record.fate(change) == fate)
 }
 
-/// Reads the manifest of a directory; `None` if there is none that this user can see.
+/// Reads the manifest of a directory; `None` if this user can see none.
 fn read(home: &Path) -> Result<Option<Vec<u8>>> {
     let file = match beside::open(home, MANIFEST) {
         Err(error) if is_unseen(error.kind()) => None,
@@ -135,7 +135,7 @@ fn is_unseen(kind: &ErrorKind) -> bool {
     }
 }
 
-/// The digest of the header of a file; `None` if there is no file with one.
+/// Returns the digest of the header of a file; `None` if there is no file with one.
 fn header_digest(path: &Path) -> Result<Option<Digest>> {
     let digest = FileSource::open_now(path).map_err(Error::through_io);
     match digest.and_then(|file| Digest::of_header(file.file())) {

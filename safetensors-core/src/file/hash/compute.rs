@@ -11,7 +11,7 @@ use crate::format::parallel::Meter;
 
 /// Computes the digest of each tensor, in the order given.
 ///
-/// Several tensors are read at a time, each front to back in pieces of 1 MiB. No whole tensor is
+/// Several tensors are read at a time, each front to back in pieces of 1 MiB. No entire tensor is
 /// held in memory.
 ///
 /// ```
@@ -44,7 +44,7 @@ pub fn hash_tensors<S: ReadAt>(
     })
 }
 
-/// The digest of one tensor, read through `buffer`.
+/// Computes the digest of a tensor, read through `buffer`.
 pub(crate) fn of_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     buffer: &mut Vec<u8>,
@@ -62,7 +62,7 @@ pub(crate) fn of_tensor<S: ReadAt>(
     Ok(hasher.finish())
 }
 
-/// The SHA-256 of all bytes after the header, read through `buffer`.
+/// Returns the SHA-256 of all bytes after the header, read through `buffer`.
 #[cfg(feature = "sha256")]
 pub(crate) fn of_data<S: ReadAt>(
     file: &SafeTensors<S>,
@@ -81,14 +81,14 @@ pub(crate) fn of_data<S: ReadAt>(
     Ok(Sha256::from(<[u8; 32]>::from(hasher.finalize())))
 }
 
-/// Without the feature `sha256`, a hash that should be computed is an error, so that none counts as
+/// Without the feature `sha256`, this fails if a hash should be computed, so that none counts as
 /// compared.
 #[cfg(not(feature = "sha256"))]
 pub(crate) fn of_data<S: ReadAt>(_: &SafeTensors<S>, _: &mut Vec<u8>, _: &Meter) -> Result<Sha256> {
     Err(ErrorKind::FeatureNeeded { feature: "sha256" }.into())
 }
 
-/// The error of a failed read.
+/// Returns the error of a failed read.
 pub(super) fn failed(error: io::Error) -> Error {
     ErrorKind::Io(error).into()
 }

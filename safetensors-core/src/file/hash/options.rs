@@ -16,7 +16,7 @@ pub struct DigestOptions {
     pub(crate) work: Work,
     pub(crate) require: bool,
     pub(crate) tensors: bool,
-    /// `None` if the caller has not said: recorded hashes are verified, and none is recorded.
+    /// `None` if the caller has not set it: recorded hashes are verified, and none is recorded.
     pub(crate) sha256: Option<bool>,
 }
 
@@ -27,8 +27,8 @@ impl Default for DigestOptions {
 }
 
 impl DigestOptions {
-    /// The default options. The number of threads comes from the environment variable
-    /// `SAFETENSORS_THREADS`, or else one for each core, at most eight.
+    /// Returns the default options. The number of threads comes from the environment variable
+    /// `SAFETENSORS_THREADS`; without it there is one for each core, at most eight.
     pub fn new() -> Self {
         Self::default()
     }

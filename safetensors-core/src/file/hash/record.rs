@@ -15,7 +15,7 @@ use crate::format::header::{DIGESTS_KEY, Metadata, UniqueMap};
 pub const KEY: &str = DIGESTS_KEY;
 
 /// The digests of a file's tensors by name, as recorded under [`KEY`]: a map that is read from the
-/// metadata of a file, and whose text is written into it.
+/// metadata of a file. Its text is the value of the entry.
 ///
 /// ```
 /// use safetensors_core::Metadata;

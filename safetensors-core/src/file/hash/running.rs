@@ -11,8 +11,8 @@ use crate::file::io::positional::read_exact_at;
 use crate::file::load::streaming::read_pieces;
 use crate::format::error::Result;
 
-/// The digest of a tensor whose bytes are written in any order. Bytes that arrive in order are
-/// hashed at once. The bytes from the first one out of order on are read back at the end.
+/// The digest of a tensor that is written in any order. Bytes that arrive in order are hashed at
+/// once. The bytes from the first one out of order on are read back at the end.
 #[derive(Debug, Default)]
 pub(crate) struct RunningDigest {
     /// The number of bytes hashed so far, from the start of the tensor.
@@ -57,8 +57,8 @@ impl RunningDigest {
         *self = Self::default();
     }
 
-    /// The digest of the whole tensor, which was written to the range `place` of `file`. Bytes that
-    /// are not hashed yet are read back through `buffer`.
+    /// Returns the digest of the tensor, which was written to the range `place` of `file`. Bytes
+    /// that are not hashed yet are read back through `buffer`.
     pub(crate) fn finish(
         &self,
         file: &File,

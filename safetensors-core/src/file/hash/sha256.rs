@@ -31,7 +31,7 @@ const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 #[doc(hidden)]
 pub struct Sha256([u8; 32]);
 
-/// The SHA-256 of all data that a file's metadata records.
+/// Returns the SHA-256 of all data that a file's metadata records.
 #[cfg(feature = "std")]
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
@@ -44,7 +44,7 @@ pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     }
 }
 
-/// The key and the value that record the SHA-256 of all data in a file's metadata.
+/// Returns the key and the value that record the SHA-256 of all data in a file's metadata.
 #[cfg(feature = "std")]
 pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
     (SHA256_KEY, format!("0x{hash}"))

@@ -1,4 +1,4 @@
-//! The table of records: where each is, and what becomes of it when its file changes.
+//! The table of records: where each is, and its fate when its file changes.
 //!
 //! Every edit, append, rewrite and save asks this table. Nothing else lists records.
 
@@ -14,7 +14,7 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 #[cfg(feature = "std")]
 const SIGNATURES: [&str; 4] = [".asc", ".sig", ".sigstore", ".sigstore.json"];
 
-/// A change of a file. Each includes the ones before it, but for [`File`](Change::File).
+/// A change of a file. Each includes the ones before it, except [`File`](Change::File).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "std"), allow(dead_code, reason = "there are no files to edit"))]
 pub(crate) enum Change {
@@ -22,9 +22,9 @@ pub(crate) enum Change {
     Header,
     /// The names of tensors.
     Names,
-    /// Which tensors there are, or the order of their bytes.
+    /// The set of tensors, or the order of their bytes.
     Data,
-    /// Another file takes its place, or is saved with its metadata.
+    /// Another file replaces it, or is saved with its metadata.
     File,
 }
 
@@ -41,32 +41,31 @@ pub(crate) enum Place {
     Dependent,
 }
 
-/// What becomes of a record.
+/// The effect of a change on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It is still right.
     Stays,
     /// It is changed along with the file.
     Follows,
-    /// It is removed, and the caller can say so.
+    /// It is removed, and the caller can report it.
     Removed,
-    /// It is removed. It is of no interest in another file.
+    /// It is removed. Another file does not need it.
     Forgotten,
-    /// The change is refused.
     Refused,
-    /// It may be wrong afterwards, and the caller can say so.
+    /// It may be wrong afterwards, and the caller can report it.
     Doubtful,
     /// It cannot be found. Other names of the file keep the old content.
     Unseen,
 }
 
-/// A record, and what becomes of it with each [`Change`], in that order.
+/// A record, and its fate with each [`Change`], in that order.
 #[derive(Debug)]
 pub(crate) struct Record(pub(crate) Place, [Fate; 4]);
 
 use Fate::{Doubtful, Follows, Forgotten, Refused, Removed, Stays, Unseen};
 
-/// All records. The digests of tensors, and those that a dependent checkpoint has of them, depend on
+/// All records. The digests of tensors, and a dependent checkpoint's digests of them, depend on
 /// names and data, the SHA-256 on the data, and the attempt on the save that has made the file. A
 /// manifest depends on every byte of the header, and a signature on every byte of the file.
 #[rustfmt::skip]
@@ -97,13 +96,13 @@ impl Record {
     }
 }
 
-/// Whether metadata has a record.
+/// Returns whether metadata has a record.
 pub(crate) fn has_records(metadata: &Metadata) -> bool {
     RECORDS.iter().filter_map(Record::key).any(|key| metadata.contains_key(key))
 }
 
-/// Removes the records from metadata that a change makes wrong. Returns the keys that its caller can
-/// name.
+/// Removes the records from metadata that a change makes wrong. Returns the keys that its caller
+/// can name.
 pub(crate) fn forget(metadata: &mut Metadata, change: Change) -> Vec<&'static str> {
     // Not an error: a training that goes on with the metadata of its last checkpoint would fail.
     let mut removed = Vec::new();
@@ -125,10 +124,10 @@ pub fn signed_name(name: &str) -> Option<&str> {
 }
 
 /// Removes everything from metadata that holds for one file alone: the digests of its tensors, the
-/// SHA-256 of its data, and which save of ranks has made it.
+/// SHA-256 of its data, and the record of the attempt of ranks that made it.
 ///
-/// Saving does so by itself with the metadata of its options. A program that changes data in another
-/// way, and keeps the metadata, should call this. Returns `true` if it removes a digest.
+/// Saving does so with the metadata of its options. A program that changes data in another way, and
+/// keeps the metadata, should call this. Returns `true` if it removes a digest.
 ///
 /// ```
 /// use safetensors_core::Metadata;

@@ -10,8 +10,8 @@ use crate::file::hash::hex;
 use crate::format::error::{Error, Result};
 use crate::format::header::{LENGTH_BYTES, Limits};
 
-/// The XXH3-128, without seed or secret, of a tensor's bytes as they lie in the file: little-endian
-/// and in C order.
+/// The XXH3-128, without seed or secret, of a tensor's bytes in the file: little-endian and in C
+/// order.
 ///
 /// `Display` prints 32 lower-case hex digits in the canonical order, high half first, as
 /// `xxhsum -H128` does.
@@ -27,7 +27,7 @@ use crate::format::header::{LENGTH_BYTES, Limits};
 pub struct Digest(u128);
 
 impl Digest {
-    /// The digest of these bytes.
+    /// Returns the digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes))
     }
@@ -117,7 +117,7 @@ impl Hasher {
         self.0.update(bytes);
     }
 
-    /// The digest of all bytes added so far. More bytes may be added afterwards.
+    /// Returns the digest of all bytes added so far. More bytes may be added afterwards.
     pub fn finish(&self) -> Digest {
         Digest(self.0.digest128())
     }

@@ -1,4 +1,5 @@
-//! Small files next to a checkpoint: settings, manifests, tokenizers. A stranger may have made them.
+//! Small files next to a checkpoint: settings, manifests, tokenizers. They may come from a
+//! stranger.
 
 use std::fs;
 use std::io::{self, Read};
@@ -53,7 +54,7 @@ pub fn find(home: &Path, name: impl AsRef<Path>) -> Result<Option<PathBuf>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`] for anything but a regular file; the errors of [`find`].
+/// [`ErrorKind::NotAFile`] for anything but a regular file, and as for [`find`].
 #[doc(hidden)]
 pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
     let name = name.as_ref();
@@ -69,7 +70,7 @@ pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`], also for a larger file; the errors of [`open`].
+/// [`ErrorKind::Io`], also for a larger file, and as for [`open`].
 #[doc(hidden)]
 pub fn read(home: &Path, name: impl AsRef<Path>, most: u64) -> Result<Option<Vec<u8>>> {
     let name = name.as_ref();

@@ -1,5 +1,5 @@
-//! Copying a range of one file into another. The kernel copies where it can; on some file systems
-//! it shares blocks and copies nothing.
+//! Copies a range of a file into another. The kernel copies where it can; on some file systems it
+//! shares blocks and copies nothing.
 
 use std::fs::File;
 use std::io;
@@ -15,12 +15,12 @@ const BUFFER: usize = 1 << 20;
 
 /// Copies `len` bytes of `from` at `from_offset` to `to` at `to_offset`.
 ///
-/// On a file system with reflinks (btrfs, XFS) whole blocks are shared rather than copied, if both
+/// On a file system with reflinks (btrfs, XFS) blocks are shared rather than copied, if both
 /// offsets have the same position within a block.
 ///
 /// # Errors
 ///
-/// The errors of both files; [`io::ErrorKind::UnexpectedEof`] if `from` ends within the range.
+/// Any I/O error; [`io::ErrorKind::UnexpectedEof`] if `from` ends within the range.
 pub(crate) fn copy_range(
     from: &File,
     mut from_offset: u64,

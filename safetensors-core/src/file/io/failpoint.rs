@@ -11,14 +11,14 @@ pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a test simulates a system that lacks a feature.
+/// Returns whether a test simulates a system that lacks a feature.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn lacks(_what: &'static str) -> bool {
     false
 }
 
-/// Whether a test simulates that the process has been killed: then nothing is cleaned up.
+/// Returns whether a test simulates that the process has been killed: then nothing is cleaned up.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn is_killed() -> bool {
@@ -39,7 +39,7 @@ mod armed {
     use std::cell::RefCell;
     use std::io;
 
-    /// What a test wants of the steps of its thread. Steps of other threads do not count.
+    /// The steps that a test interrupts in its thread. Steps of other threads do not count.
     struct Armed {
         /// The number of steps that still succeed.
         left: usize,
@@ -47,9 +47,8 @@ mod armed {
         reached: Option<&'static str>,
     }
 
-    /// What happens at the chosen step.
+    /// How the chosen step fails.
     enum Wanted {
-        /// It fails.
         Failure,
         /// It fails, and so do all later ones, as if the process had ended.
         Crash,
@@ -99,14 +98,14 @@ mod armed {
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
-    /// Whether a test simulates that the process has been killed.
+    /// Returns whether a test simulates that the process has been killed.
     #[cfg(test)]
     pub(crate) fn is_killed() -> bool {
         let crashed = |it: &Armed| it.reached.is_some() && matches!(it.wanted, Wanted::Crash);
         ARMED.with_borrow(|armed| armed.as_ref().is_some_and(crashed))
     }
 
-    /// Whether a test simulates a system that lacks a feature.
+    /// Returns whether a test simulates a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn lacks(what: &'static str) -> bool {
         LACKING.with_borrow(|lacking| lacking.contains(&what))
@@ -139,9 +138,9 @@ mod armed {
     }
 
     /// Interrupts an act at each of its steps: once the step fails, and once the process is killed
-    /// there. Each time `setup` makes what the act works on, and `check` gets it afterwards, with
-    /// the act's result. At the end of both rounds nothing interrupts the act, and `check` gets
-    /// `None`. Returns the steps, in order, as the failures met them.
+    /// there. Each time, `setup` makes the input of the act, and `check` then gets it with the
+    /// act's result. At the end of both rounds nothing interrupts the act, and `check` gets `None`.
+    /// Returns the steps, in order, as the failures met them.
     #[cfg(test)]
     pub(crate) fn interrupt_everywhere<S, T>(
         mut setup: impl FnMut() -> S,

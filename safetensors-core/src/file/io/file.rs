@@ -74,12 +74,12 @@ impl FileSource {
         Self::of(file.file, path).map_err(|error| Error::io(error, path))
     }
 
-    /// [`open`](FileSource::open) without waiting.
+    /// Opens a file like [`open`](FileSource::open), without waiting.
     pub(crate) fn open_now(path: &Path) -> Result<Self> {
         Self::open_with(path, OpenOptions::new().read(true))
     }
 
-    /// [`open`](FileSource::open), for writing as well, and without waiting.
+    /// Opens a file like [`open`](FileSource::open), also for writing, and without waiting.
     pub(crate) fn open_to_edit(path: &Path) -> Result<Self> {
         Self::open_with(path, OpenOptions::new().read(true).write(true))
     }
@@ -106,8 +106,8 @@ impl FileSource {
         Ok(Self::with_metadata(file, path, &metadata))
     }
 
-    /// A file that is open already, such as standard input if that is a file. `path` is its path in
-    /// errors; no file is opened under it.
+    /// Wraps a file that is already open, such as standard input if it is a file. `path` is its
+    /// path in errors; no file is opened under it.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl FileSource {
         Ok(Self::with_metadata(file, path, &metadata))
     }
 
-    /// A regular file that is open already.
+    /// Makes a source of a regular file that is open already.
     pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self::with_metadata(file, path, &metadata))
@@ -141,8 +141,8 @@ impl FileSource {
         Ok(())
     }
 
-    /// Whether the file begins with the mark of a header that is being written in place, or was
-    /// left half written.
+    /// Returns whether the file begins with the mark of a header that is being written in place, or
+    /// was left half written.
     pub(crate) fn is_marked(&self) -> bool {
         let mut length = [0; LENGTH_BYTES];
         self.read_exact_at(&mut length, 0).is_ok() && is_marked(length)
@@ -163,12 +163,12 @@ impl FileSource {
         }
     }
 
-    /// The path that was opened.
+    /// Returns the path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads the whole file into memory.
+    /// Reads the entire file into memory.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl FileSource {
         Ok(bytes)
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -204,13 +204,13 @@ impl ReadAt for FileSource {
         positional::read_ranges_at(&self.file, ranges)
     }
 
-    /// Compares the length and the time of the last write with those at opening. On Unix this also
-    /// compares the time of the last change of any kind, which no program can set. A changed mode,
-    /// owner, number of links or name explains another time, and so do several names.
+    /// Compares the length and the time of the last write with their values at opening. On Unix
+    /// this also compares the time of the last change of any kind, which no program can set. A
+    /// changed mode, owner, number of links or name explains another time, and so do several names.
     fn check_unchanged(&self) -> io::Result<()> {
         let check = || self.stamp.check(&self.file.metadata()?, &self.path);
-        // When a link is made, the kernel sets the time a moment before the number of links, and may
-        // be interrupted in between. So a file that seems to have changed is checked again, for
+        // When a link is made, the kernel sets the time a moment before the number of links, and
+        // may be interrupted in between. So a file that seems to have changed is checked again, for
         // 63 ms.
         for exponent in 0..6 {
             if check().is_ok() {
@@ -221,8 +221,8 @@ impl ReadAt for FileSource {
         check()
     }
 
-    /// Whether the file changed so shortly before it was opened that the next change may have got
-    /// the same time.
+    /// Returns whether the file changed so shortly before it was opened that the next change may
+    /// have got the same time.
     fn may_change_unseen(&self) -> bool {
         self.is_young
     }
@@ -236,15 +236,15 @@ impl ReadAt for FileSource {
     }
 }
 
-/// Whether a file changed so shortly ago that the next change may get the same time.
+/// Returns whether a file changed so shortly ago that the next change may get the same time.
 fn is_young(metadata: &Metadata) -> bool {
     let changed = time_of_change(metadata);
-    // A time in the future comes from another clock, such as that of a file server.
+    // A time in the future comes from another clock, such as a file server's.
     let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
     age.is_none_or(|age| age <= TIME_STEP)
 }
 
-/// When the file or its metadata last changed. No program can set this time.
+/// Returns when the file or its metadata last changed. No program can set this time.
 #[cfg(unix)]
 fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     use std::os::unix::fs::MetadataExt;
@@ -254,7 +254,7 @@ fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(seconds)?.checked_add(nanoseconds)
 }
 
-/// Other systems do not tell this time, and the time of writing may lag behind.
+/// Other systems do not report this time, and the time of writing may lag behind.
 #[cfg(not(unix))]
 fn time_of_change(_: &Metadata) -> Option<SystemTime> {
     None

@@ -1,8 +1,8 @@
-//! Names of the hidden files that lie beside a file while it is saved or edited.
+//! Names of the hidden files next to a file that is being saved or edited.
 //!
-//! Each says which file it belongs to: `.model.safetensors.Xy12aB.tmp` is a temporary file of
-//! `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. A long name is
-//! shortened and gets a hash of the whole name.
+//! Each name shows the file that it belongs to: `.model.safetensors.Xy12aB.tmp` is a temporary file
+//! of `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. A long
+//! name is shortened and gets a hash of the full name.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -13,16 +13,16 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{FileSource, ReadAt, failpoint};
 
-/// The most bytes of a hidden name. Most file systems take 255, eCryptfs takes 143.
+/// The most bytes in a hidden name. Most file systems take 255, eCryptfs takes 143.
 const NAME_MAX: usize = 143;
 
-/// How many random characters tell the temporary files of one file apart.
+/// The number of random characters that distinguish the temporary files of a file.
 pub(crate) const ID_LEN: usize = 6;
 
 /// The name of the file that is locked while files of its directory are put in place.
 pub(crate) const LOCK_NAME: &str = ".safetensors.lock";
 
-/// What stands in place of random characters in the name of a [`growing_lock`].
+/// Replaces the random characters in the name of a [`growing_lock`].
 const GROWING_ID: &str = "growth";
 
 /// How the name of a temporary file or directory ends.
@@ -39,13 +39,13 @@ const ATTEMPT_SUFFIX: &str = ".ranks";
 
 const BACKUP_SUFFIX: &str = ".header-backup";
 
-/// How the name of an index goes on after that of the single file.
+/// Ends the name of an index, after the name of the single file.
 const INDEX_ENDING: &str = ".index.json";
 
-/// What the backup of a header begins with.
+/// The first bytes of the backup of a header.
 pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";
 
-/// The directory of a file; a bare name lies in the current one.
+/// Returns the directory of a file; the current one for a bare name.
 pub(crate) fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -53,22 +53,22 @@ pub(crate) fn directory(path: &Path) -> &Path {
     }
 }
 
-/// The hidden path beside a file or directory whose name ends in `suffix`.
+/// Returns the hidden path next to a file or directory with `suffix` at the end of its name.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = stem(path.file_name().unwrap_or_default(), suffix.len());
     name.push(suffix);
     directory(path).join(name)
 }
 
-/// The path beside a file that has its name with a suffix. A long name is shortened.
+/// Returns the path next to a file that has its name with a suffix. A long name is shortened.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = shortened(path.file_name().unwrap_or_default(), NAME_MAX - suffix.len());
     name.push(suffix);
     path.with_file_name(name)
 }
 
-/// The file that is locked while a file is written step by step. Every save to that path removes
-/// it if it is not locked, as it does with other temporary files.
+/// Returns the file that is locked while a file is written step by step. Every save to that path
+/// removes it if it is not locked, as it does with other temporary files.
 pub(crate) fn growing_lock(path: &Path) -> PathBuf {
     let mut name = temporary_prefix(path.file_name().unwrap_or_default());
     name.push(GROWING_ID);
@@ -76,13 +76,13 @@ pub(crate) fn growing_lock(path: &Path) -> PathBuf {
     directory(path).join(name)
 }
 
-/// Where the backup of a file's header lies while the header is written in place.
+/// Returns the path of the backup of a file's header while the header is written in place.
 pub(crate) fn header_backup(path: &Path) -> PathBuf {
     beside(path, BACKUP_SUFFIX)
 }
 
-/// Whether the file at this path is a backup of a header, by its first bytes. Links are not
-/// followed, and special files are not opened.
+/// Returns `true` if the file at this path begins as a backup of a header. Links are not followed,
+/// and special files are not opened.
 pub(crate) fn is_header_backup(path: &Path) -> bool {
     if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         return false;
@@ -92,7 +92,7 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
     source.read_exact_at(&mut found, 0).is_ok() && found == BACKUP_MAGIC
 }
 
-/// The beginning of the names of all temporary files of a file. [`ID_LEN`] characters and
+/// Returns the beginning of the names of all temporary files of a file. [`ID_LEN`] characters and
 /// [`TEMPORARY_SUFFIX`] follow.
 pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     let mut prefix = stem(file_name, 1 + ID_LEN + TEMPORARY_SUFFIX.len());
@@ -100,8 +100,8 @@ pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     prefix
 }
 
-/// The checkpoint that a temporary file or directory belongs to, by its name: the name of its
-/// single file, or a shortened one. `None` for other names.
+/// Maps the name of a temporary file or directory to its checkpoint: the name of the single file,
+/// or a shortened one. `None` for other names.
 pub(crate) fn checkpoint_of_temporary(name: &OsStr) -> Option<String> {
     let text = name.to_string_lossy();
     let (owner, id) = text.strip_prefix('.')?.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.')?;
@@ -117,8 +117,8 @@ pub(crate) fn checkpoint_of_temporary(name: &OsStr) -> Option<String> {
     Some(file.match_indices('-').find_map(shard).unwrap_or_else(|| file.to_owned()))
 }
 
-/// What [`checkpoint_of_temporary`] finds for the temporary files of a file, of its index, of its
-/// shards and of the backup of its header.
+/// Returns the results of [`checkpoint_of_temporary`] for the temporary files of a file, of its
+/// index, of its shards and of the backup of its header.
 pub(crate) fn checkpoints_of(file_name: &OsStr) -> BTreeSet<String> {
     let mut index = file_name.to_owned();
     index.push(INDEX_ENDING);
@@ -141,8 +141,8 @@ pub(crate) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
     Some((shard, shards, text))
 }
 
-/// The directory in which ranks put what they save, until all of them have: that of an attempt to
-/// save the checkpoint that has this index.
+/// Returns the directory in which ranks put their files until all ranks have saved: one for each
+/// attempt to save the checkpoint with this index.
 pub(crate) fn attempt_directory(index: &Path, attempt: &str) -> PathBuf {
     let file_name = index.file_name().unwrap_or_default();
     let mut name = stem(file_name, 1 + ATTEMPT_MAX + ATTEMPT_SUFFIX.len());
@@ -152,13 +152,14 @@ pub(crate) fn attempt_directory(index: &Path, attempt: &str) -> PathBuf {
     directory(index).join(name)
 }
 
-/// Whether a text can name an attempt, as a part of the name of a directory.
+/// Returns `true` if a text can name an attempt, as a part of the name of a directory.
 pub(crate) fn is_attempt(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     (1..=ATTEMPT_MAX).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// The attempt whose directory lies at a path, if it is one for the checkpoint of this index.
+/// Returns the attempt that has its directory at a path, if it is one for the checkpoint of this
+/// index.
 pub(crate) fn attempt_of<'p>(index: &Path, path: &'p Path) -> Option<&'p str> {
     let name = path.file_name()?.to_str()?.strip_suffix(ATTEMPT_SUFFIX)?;
     let (_, attempt) = name.rsplit_once('.')?;
@@ -167,7 +168,7 @@ pub(crate) fn attempt_of<'p>(index: &Path, path: &'p Path) -> Option<&'p str> {
     is_own.then_some(attempt)
 }
 
-/// Whether a name belongs to an [`attempt_directory`].
+/// Returns whether a name belongs to an [`attempt_directory`].
 fn is_attempt_directory(name: &OsStr) -> bool {
     let stem = name.as_encoded_bytes().strip_suffix(ATTEMPT_SUFFIX.as_bytes());
     let Some(text) = stem.and_then(|stem| std::str::from_utf8(stem).ok()) else { return false };
@@ -175,7 +176,7 @@ fn is_attempt_directory(name: &OsStr) -> bool {
     parts.is_some_and(|(file, attempt)| file.starts_with('.') && is_attempt(attempt))
 }
 
-/// Whether `name` is that of a temporary file with this prefix.
+/// Returns `true` if `name` belongs to a temporary file with this prefix.
 pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     let id = name
         .as_encoded_bytes()
@@ -184,10 +185,10 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     id.is_some_and(|id| id.len() == ID_LEN && id.iter().all(u8::is_ascii_alphanumeric))
 }
 
-/// Whether the name belongs to a temporary file or directory of any save or edit. What is in such a
-/// directory belongs to a save that is under way or was killed, and is no checkpoint. That also
-/// holds for parts that some ranks have saved and others have not, for the file of a lock, and for
-/// the backup that an interrupted change in place is restored from.
+/// Returns `true` if the name belongs to a temporary file or directory of any save or edit. The
+/// files in such a directory belong to a save that is under way or was killed, and are no
+/// checkpoint. The same holds for parts that only some ranks have saved, for the file of a lock,
+/// and for the backup that restores an interrupted change in place.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;
@@ -207,14 +208,14 @@ pub fn is_temporary_name(name: &OsStr) -> bool {
         || checkpoint_of_temporary(name).is_some()
 }
 
-/// `.NAME`, shortened so that `more` bytes can follow.
+/// Returns `.NAME`, shortened so that `more` bytes can follow.
 fn stem(file_name: &OsStr, more: usize) -> OsString {
     let mut stem = OsString::from(".");
     stem.push(shortened(file_name, NAME_MAX - 1 - more));
     stem
 }
 
-/// A name in this many bytes. One that is too long gets a hash of itself as its end.
+/// Shortens a name to this many bytes. A name that is too long gets a hash of itself as its end.
 fn shortened(file_name: &OsStr, room: usize) -> OsString {
     if file_name.len() <= room {
         return file_name.to_owned();
@@ -255,7 +256,7 @@ mod tests {
             ("model.safetensors.aB3dE6.tmp", false),
             (".model.safetensors..tmp", false),
             (".model.safetensors.tmp", false),
-            // A temporary file of another file, whose name begins the same way.
+            // A temporary file of another file with a name that begins the same way.
             (".model.safetensors.index.json.aB3dE6.tmp", false),
         ] {
             assert_eq!(is_temporary(OsStr::new(name), &prefix), expected, "{name}");

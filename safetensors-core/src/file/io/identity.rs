@@ -24,23 +24,22 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of an open file.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         system::of(file)
     }
 
-    /// The identity of the file at a path, or of the link itself if it is one; `None` if nothing is
-    /// there.
+    /// Returns the identity of the file at a path, or of the link itself if it is one; `None` if
+    /// nothing is there.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
         unless_missing(system::at(path, false))
     }
 
-    /// The identity of the file at a path, after links; `None` if nothing is there.
+    /// Returns the identity of the file at a path, after links; `None` if nothing is there.
     pub(crate) fn behind(path: &Path) -> io::Result<Option<Self>> {
         unless_missing(system::at(path, true))
     }
 
-    /// The number that the file has among those of its device for as long as it exists; 0 where the
+    /// Returns the number that identifies the file on its device while it exists; 0 where the
     /// system has no such number.
     pub(crate) fn number(&self) -> u64 {
         #[cfg(any(unix, windows, target_os = "wasi"))]
@@ -50,12 +49,12 @@ impl Identity {
     }
 }
 
-/// The number of names (hard links) of an open file; 1 where the system has no such number.
+/// Returns the number of names (hard links) of an open file; 1 where the system has no such number.
 pub(crate) fn links(file: &File) -> io::Result<u64> {
     system::links(file)
 }
 
-/// The number of this process, 0 where there are none: std panics there.
+/// Returns the number of this process, 0 where there are none: std panics there.
 pub(crate) fn process_id() -> u32 {
     if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
 }
@@ -135,8 +134,8 @@ mod system {
     }
 }
 
-/// On Windows only an open file tells its numbers. The time of creation is no substitute: a new
-/// file takes that of a file that had its name shortly before.
+/// On Windows only an open file shows its numbers. The time of creation is no substitute: a new
+/// file takes over the time of a file that had its name shortly before.
 #[cfg(windows)]
 mod system {
     use std::fs::{File, OpenOptions};
@@ -189,7 +188,7 @@ mod tests {
         fs::rename(at("old"), at("renamed")).unwrap();
         assert_eq!(Identity::at(&at("renamed")).unwrap(), Some(old));
         assert_eq!(Identity::at(&at("old")).unwrap(), None);
-        // Windows gives it the time of creation that the old one of its name has.
+        // Windows gives it the time of creation of the old file with this name.
         fs::write(at("old"), "").unwrap();
         assert_ne!(Identity::at(&at("old")).unwrap(), Some(old));
         assert_ne!(Identity::at(directory.path()).unwrap(), Some(old));

@@ -1,4 +1,4 @@
-//! Where the bytes of a file come from and go to: positional reads and writes, and a parsed file.
+//! Input and output of files: positional reads and writes, and a parsed file.
 
 #[cfg(feature = "std")]
 mod async_read_at;

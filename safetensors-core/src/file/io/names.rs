@@ -20,8 +20,9 @@ pub(crate) fn refuse_impossible(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Why the file system has no file of such a long name. Where a directory of the path is missing, it
-/// would say that first, so it is asked about each name in the directory that is there.
+/// Explains why the file system has no file of such a long name. Where a directory of the path is
+/// missing, it would report that first, so it is asked about each name in the directory that is
+/// there.
 fn too_long(path: &Path) -> Option<String> {
     /// Every file system takes this many bytes.
     const SHORT: usize = 100;
@@ -40,8 +41,8 @@ fn too_long(path: &Path) -> Option<String> {
     Some(format!("a name of {len} bytes is longer than the file system takes"))
 }
 
-/// Why there is no file at a path such as `x:y`, which is relative to the current directory of a
-/// drive: there is no such drive. It may be meant for a name that contains `:`.
+/// Explains why there is no file at a path such as `x:y`, which is relative to the current
+/// directory of a drive: there is no such drive. It may be meant for a name that contains `:`.
 fn missing_drive(path: &Path) -> Option<String> {
     let mut components = path.components();
     let Some(Component::Prefix(drive)) = components.next() else { return None };
@@ -56,7 +57,7 @@ fn missing_drive(path: &Path) -> Option<String> {
         .then(|| format!("there is no drive {}, and in names Windows reserves ':'", Quoted(&drive)))
 }
 
-/// Why Windows has no file of this name: [the rules][rules].
+/// Explains why Windows has no file of this name: [the rules][rules].
 ///
 /// [rules]: https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
 fn refused_by_windows(name: &str) -> Option<String> {
@@ -77,7 +78,7 @@ fn refused_by_windows(name: &str) -> Option<String> {
     None
 }
 
-/// Whether a name in capital letters is a serial or a parallel port, such as `COM1`.
+/// Returns whether a name in capital letters is a serial or a parallel port, such as `COM1`.
 fn is_port(stem: &str) -> bool {
     let number = stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT"));
     let mut number = number.unwrap_or_default().chars();

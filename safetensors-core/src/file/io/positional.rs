@@ -24,7 +24,7 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
     }
 }
 
-/// The error of a platform whose files, if it has any, this crate does not read and write.
+/// Fails on a platform without files that this crate can read and write.
 #[cfg(not(any(unix, windows, target_os = "wasi")))]
 fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
     let problem = "files are read and written on Unix, Windows and WASI only, on this platform \
@@ -36,8 +36,8 @@ fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
 ///
 /// # Errors
 ///
-/// The errors of the system; [`io::ErrorKind::UnexpectedEof`] if the file ends too early, because
-/// it has become shorter since it was opened.
+/// Any I/O error; [`io::ErrorKind::UnexpectedEof`] if the file ends too early, because it has
+/// become shorter since it was opened.
 pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         let read = read_at(file, buf, offset)?;
@@ -50,7 +50,7 @@ pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) ->
     Ok(())
 }
 
-/// The error for a file that is shorter than the `expected` number of bytes.
+/// Returns the error for a file that is shorter than the `expected` number of bytes.
 #[cold]
 pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
     let found = file.metadata().map(|metadata| format!(", found {}", metadata.len()));
@@ -72,7 +72,7 @@ pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::R
         .try_for_each(|run| read_run(file, run))
 }
 
-/// Fills buffers whose ranges in the file follow one another.
+/// Fills buffers with consecutive ranges of the file.
 fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
     // The call may read less than requested, fail, or not exist on this system. The rest is read
     // range by range. If the call failed, this gives the error.
@@ -98,7 +98,6 @@ fn read_vectored_at(_: &File, _: &mut [ReadRange<'_>]) -> io::Result<usize> {
     Ok(0)
 }
 
-/// Writes all of `bytes` at `offset`.
 pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     if let Err(error) = failpoint::hit("write") {
         // The worst case of a real failure is half a write, so this writes half.
@@ -138,8 +137,8 @@ fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
 /// Asks the system to begin to put a range of a file on the disk, where it can. This does not wait
 /// for the disk, and errors show when the file is synchronised.
 pub(crate) fn start_writing_back(file: &File, range: std::ops::Range<u64>) {
-    // Linux takes this advice as a request to write back what has changed. What the disk has
-    // already leaves the page cache, which is little directly after it was written.
+    // Linux takes this advice as a request to write back changes. Bytes that are on the disk
+    // already leave the page cache, which are few directly after the write.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         use std::num::NonZeroU64;

@@ -1,4 +1,4 @@
-//! [`ReadAt`]: where the bytes of a file come from.
+//! [`ReadAt`]: a source of the bytes of a file.
 
 use std::any::Any;
 use std::ops::Range;
@@ -9,9 +9,9 @@ use crate::format::slice::read_range::ReadRange;
 /// Bytes that can be read at any position, from several threads at once.
 ///
 /// Implemented for [`FileSource`](super::FileSource) and for everything that lends its bytes
-/// (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`). Whatever implements it can be opened as a file
-/// ([`SafeTensors::from_source`](crate::SafeTensors::from_source)) or as the files of a
-/// checkpoint ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
+/// (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`). Any implementation can be opened as a file
+/// ([`SafeTensors::from_source`](crate::SafeTensors::from_source)) or as the files of a checkpoint
+/// ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
 ///
 /// ```
 /// use safetensors_core::{ReadAt, SafeTensors, SaveOptions, TensorView, serialize};
@@ -48,14 +48,14 @@ use crate::format::slice::read_range::ReadRange;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub trait ReadAt: Send + Sync {
-    /// The number of bytes, as it was when the source was opened.
+    /// Returns the number of bytes, as it was when the source was opened.
     fn byte_len(&self) -> u64;
 
     /// Fills `buf` with the bytes from `offset` on.
     ///
     /// # Errors
     ///
-    /// The errors of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
+    /// Any error of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Fills several buffers. The default reads one after the other. A source with expensive
@@ -63,7 +63,7 @@ pub trait ReadAt: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The errors of [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
+    /// As for [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
     /// unspecified.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         match self.inner() {
@@ -72,16 +72,16 @@ pub trait ReadAt: Send + Sync {
         }
     }
 
-    /// Hears which bytes a load is about to read. It will read them in pieces, and in several
-    /// threads. A source whose bytes cost less together than piece by piece can prepare for it. The
-    /// default does nothing.
+    /// Announces the bytes that a load will read, in pieces and in several threads. A source can
+    /// use this to prepare, if its bytes cost less together than piece by piece. The default does
+    /// nothing.
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
         if let Some(inner) = self.inner() {
             inner.will_read(ranges);
         }
     }
 
-    /// Hears that a load is over, whether it has failed or not. The range has all of one call of
+    /// Announces the end of a load, also of a failed one. The range covers all of a call of
     /// [`will_read`](ReadAt::will_read). The default does nothing.
     fn has_read(&self, range: Range<u64>) {
         if let Some(inner) = self.inner() {
@@ -89,14 +89,14 @@ pub trait ReadAt: Send + Sync {
         }
     }
 
-    /// How loads should divide what they read, if that depends on the source. `None`, the default,
-    /// suits memory and local files: a call returns at once, so threads for each core are enough,
-    /// and only neighbours are read by one call.
+    /// Returns how loads should divide their reads, if that depends on the source. `None`, the
+    /// default, suits memory and local files: a call returns at once, so threads for each core are
+    /// enough, and only neighbours are read by one call.
     ///
-    /// A source whose calls wait, such as one behind a network, returns `Some`. A load then makes
-    /// more calls at once, each in a thread that mostly waits. It passes ranges to
-    /// [`read_ranges_at`](ReadAt::read_ranges_at) however much lies between them, and leaves it to
-    /// the source which of them are worth one request.
+    /// A source with calls that wait, such as one behind a network, returns `Some`. A load then
+    /// makes more calls at once, each in a thread that mostly waits. It passes ranges to
+    /// [`read_ranges_at`](ReadAt::read_ranges_at) however far apart they are, and the source
+    /// decides which of them are worth one request.
     ///
     /// ```
     /// use safetensors_core::io::{ReadRange, Requests};
@@ -144,66 +144,66 @@ pub trait ReadAt: Send + Sync {
         self.inner()?.requests()
     }
 
-    /// Checks that the source has not changed since it was opened, as far as it can tell. It is
+    /// Checks that the source has not changed since it was opened, as far as it can detect. It is
     /// called after reading. The default checks nothing.
     ///
     /// # Errors
     ///
-    /// An error that says what has changed.
+    /// The source has changed; the error describes the change.
     fn check_unchanged(&self) -> io::Result<()> {
         self.inner().map_or(Ok(()), |inner| inner.check_unchanged())
     }
 
-    /// Whether the source may have changed in a way that
+    /// Returns `true` if the source may have changed in a way that
     /// [`check_unchanged`](ReadAt::check_unchanged) does not see. If so, a header is read twice and
     /// compared. `false` by default.
     fn may_change_unseen(&self) -> bool {
         self.inner().is_some_and(|inner| inner.may_change_unseen())
     }
 
-    /// Whether the path of the source leads to another file now. What was opened can still be read
-    /// then. A [`Rewrite`](crate::Rewrite) to the same path asks, because it would undo that
-    /// change. `false` by default.
+    /// Returns `true` if the path of the source now leads to another file. The opened file can
+    /// still be read then. A [`Rewrite`](crate::Rewrite) to the same path asks, because it would
+    /// undo that change. `false` by default.
     ///
     /// # Errors
     ///
-    /// The errors of the source, if it cannot tell.
+    /// The source cannot find out.
     fn is_replaced(&self) -> io::Result<bool> {
         self.inner().map_or(Ok(false), |inner| inner.is_replaced())
     }
 
-    /// Lends bytes that are in memory already, or mapped, so that they need not be copied. `None`
+    /// Lends bytes that are already in memory, or mapped, so that they need not be copied. `None`
     /// by default, and for bytes that have to be read.
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
         self.inner()?.lend(range)
     }
 
-    /// The source itself, for a program that knows its type and wants it back from a
+    /// Returns the source itself, for a program that knows its type and wants it back from a
     /// [`Box<dyn ReadAt>`](crate::Checkpoint::into_boxed). `None` by default.
     fn as_any(&self) -> Option<&dyn Any> {
         self.inner()?.as_any()
     }
 
-    /// The source that this one wraps, with the same bytes. The defaults of the other methods ask it.
-    /// `None` by default.
+    /// Returns the source that this one wraps, with the same bytes. The defaults of the other
+    /// methods ask it. `None` by default.
     fn inner(&self) -> Option<&dyn ReadAt> {
         None
     }
 }
 
-/// How loads divide what they read from a source whose calls wait: see [`ReadAt::requests`].
+/// How loads divide their reads of a source with calls that wait: see [`ReadAt::requests`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Requests {
-    /// The most bytes of one call.
+    /// The most bytes for a call.
     pub byte_len: usize,
     /// The most calls at once.
     pub concurrency: usize,
 }
 
 impl Requests {
-    /// Calls of about `byte_len` bytes each, `concurrency` at once. The first number is rounded to
-    /// multiples of 64 KiB, and both are at least one.
+    /// Makes calls of about `byte_len` bytes each, `concurrency` at once. The first number is
+    /// rounded to multiples of 64 KiB, and both are at least one.
     ///
     /// While elements are converted, memory holds the bytes of all calls that are under way. An
     /// explicit [number of threads](crate::LoadOptions::threads) overrides the second number.

@@ -1,4 +1,4 @@
-//! Removal of what may be missing, and of hidden directories.
+//! Removal of files that may be missing, and of hidden directories.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::hidden::TEMPORARY_LOCK;
 
-/// The result of a removal, which is no failure if there was nothing to remove.
+/// Treats a failed removal as success if there was nothing to remove.
 pub(crate) fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -14,10 +14,10 @@ pub(crate) fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Removes a hidden directory with all that is in it, also what is read-only.
+/// Removes a hidden directory with all its content, including read-only files.
 ///
-/// The file whose lock the caller holds is removed last. So a directory that is removed only in
-/// part still has it, and the next save removes the rest.
+/// The caller's lock file is removed last. So a directory that is removed only in part still has
+/// it, and the next save removes the rest.
 pub(crate) fn remove_hidden(path: &Path, lock: Option<File>) -> io::Result<()> {
     empty(path)?;
     // NFS and Windows keep a file that is open.
@@ -48,7 +48,7 @@ fn empty_at(directory: &std::os::fd::OwnedFd, except: &[u8]) -> io::Result<()> {
             continue;
         }
         let Err(error) = unlinkat(directory, name, AtFlags::empty()) else { continue };
-        // It may be a directory. The error that says so depends on the system.
+        // It may be a directory. The error that shows it depends on the system.
         match open_directory(directory, name) {
             Ok(inner) => {
                 empty_at(&inner, b"")?;

@@ -1,4 +1,4 @@
-//! Reserving what is needed later: the space of a file, and room for open files.
+//! Reserving resources in advance: the space of a file, and room for open files.
 
 use std::fs::File;
 use std::io;
@@ -71,8 +71,8 @@ pub(crate) fn reserve_ahead(file: &File, start: u64, len: u64) {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn reserve_ahead(_: &File, _: u64, _: u64) {}
 
-/// The file system of a file, if it is a tmpfs. Such a system reserves memory by clearing it, which
-/// takes longer than writing it.
+/// Returns the file system of a file, if it is a tmpfs. Such a system reserves memory by clearing
+/// it, which takes longer than writing it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
     /// From `linux/magic.h`.
@@ -81,14 +81,15 @@ fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
     rustix::fs::fstatfs(file).ok().filter(|system| system.f_type == TMPFS_MAGIC)
 }
 
-/// Makes room for so many more open files at once, but not for more than 65,536. Otherwise the
+/// Makes room for this many more open files at once, but not for more than 65,536. Otherwise the
 /// kernel doubles the table of open files again and again, and each time all threads that open some
 /// wait some ten milliseconds.
 ///
-/// Nothing fails if the process may not open so many: opening them says so.
+/// Nothing fails if the process may not open that many: opening them reports it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn reserve_open_files(count: usize) {
-    /// Every process has a table of this length. Half of it is enough for what is open already.
+    /// Every process has a table of this length. Half of it is enough for the files that are open
+    /// already.
     const GIVEN: usize = 64;
     const MOST: usize = 1 << 16;
 

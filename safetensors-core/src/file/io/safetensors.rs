@@ -11,10 +11,9 @@ use crate::format::tensor::TensorView;
 
 /// A parsed file: its header, and the bytes or the source that it was parsed from.
 ///
-/// `B` is whatever holds the file. If it lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`,
-/// `bytes::Bytes`), tensors are lent as [views](SafeTensors::view) without a copy. If it is a
-/// [`ReadAt`](crate::ReadAt), such as an open file, they are [read](crate::LazyTensor::read) into
-/// owned buffers.
+/// `B` holds the file. If it lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`), tensors
+/// are lent as [views](SafeTensors::view) without a copy. If it is a [`ReadAt`](crate::ReadAt),
+/// such as an open file, they are [read](crate::LazyTensor::read) into owned buffers.
 ///
 /// ```
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -31,13 +30,13 @@ use crate::format::tensor::TensorView;
 pub struct SafeTensors<B> {
     header: Header,
     bytes: B,
-    /// What is found of all tensors when one of them is first asked about.
+    /// Facts about all tensors, found when one of them is first asked about.
     #[cfg(feature = "std")]
     found: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl<B> SafeTensors<B> {
-    /// The same file with another type of source, which has the same bytes.
+    /// Changes the source to one of another type with the same bytes.
     #[cfg(feature = "std")]
     pub(crate) fn map_source<T, E>(
         self,
@@ -48,17 +47,17 @@ impl<B> SafeTensors<B> {
 }
 
 impl<B: AsRef<[u8]>> SafeTensors<B> {
-    /// Parses a whole file in memory, with the default [`Limits`].
+    /// Parses an entire file in memory, with the default [`Limits`].
     ///
     /// # Errors
     ///
-    /// The errors of [`Header::parse`].
+    /// As for [`Header::parse`].
     pub fn parse(bytes: B) -> Result<Self> {
         let header = Header::parse(bytes.as_ref(), &Limits::default())?;
         Ok(Self::from_parts(header, bytes))
     }
 
-    /// The tensor of this name, borrowed from the file's bytes.
+    /// Returns a tensor by name, borrowed from the file's bytes.
     ///
     /// # Errors
     ///
@@ -69,12 +68,12 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
         self.view_of(&info)
     }
 
-    /// All tensors in file order, borrowed from the file's bytes.
+    /// Returns all tensors in file order, borrowed from the file's bytes.
     pub fn views(&self) -> impl Iterator<Item = (&str, TensorView<'_>)> {
         self.header.iter().filter_map(|info| Some((info.name(), self.view_of(&info).ok()?)))
     }
 
-    /// The bytes of one of this file's tensors as a view.
+    /// Returns a view of a tensor of this file.
     pub(crate) fn view_of<'a>(&'a self, info: &TensorInfo<'a>) -> Result<TensorView<'a>> {
         let offsets = info.data_offsets();
         let start = self.header.data_start();
@@ -103,28 +102,28 @@ impl<B> SafeTensors<B> {
         }
     }
 
-    /// What is found of all tensors when one of them is first asked about.
+    /// Returns the facts about all tensors, found when one of them is first asked about.
     #[cfg(feature = "std")]
     pub(crate) fn found<T: Any + Send + Sync>(&self, find: impl FnOnce() -> T) -> Option<&T> {
         self.found.get_or_init(|| Arc::new(find())).downcast_ref()
     }
 
-    /// The header.
+    /// Returns the header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The `__metadata__`; empty if the file has none.
+    /// Returns the `__metadata__`; empty if the file has none.
     pub fn metadata(&self) -> &Metadata {
         self.header.metadata()
     }
 
-    /// The bytes or the source of the file.
+    /// Returns the bytes or the source of the file.
     pub fn source(&self) -> &B {
         &self.bytes
     }
 
-    /// The bytes or the source of the file. A change must not affect the header.
+    /// Returns the bytes or the source of the file. A change must not affect the header.
     #[cfg(feature = "std")]
     pub(crate) fn source_mut(&mut self) -> &mut B {
         &mut self.bytes

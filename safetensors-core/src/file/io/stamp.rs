@@ -7,12 +7,12 @@ use std::time::SystemTime;
 
 use crate::format::error::{Error, ErrorKind};
 
-/// What has changed, in an error of [`Stamp::check`].
+/// The change, in an error of [`Stamp::check`].
 #[derive(Debug, thiserror::Error)]
 #[error("the file has changed since it was opened: {0}")]
 struct Changed(String);
 
-/// Whether an error says that a file has changed since it was opened.
+/// Returns whether an error says that a file has changed since it was opened.
 pub(crate) fn says_changed(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.get_ref().is_some_and(|e| e.is::<Changed>()))
 }
@@ -41,7 +41,7 @@ impl Stamp {
         self.len
     }
 
-    /// Compares with the present state of the open file. `path` is the path that it was opened by.
+    /// Compares with the present state of the open file. `path` is the path by which it was opened.
     pub(super) fn check(&self, now: &Metadata, path: &Path) -> io::Result<()> {
         let changed = |how: &str| Err(io::Error::other(Changed(how.into())));
         if now.len() != self.len {
@@ -64,9 +64,9 @@ impl Stamp {
 }
 
 /// Further facts about a file on Unix. Programs cannot set the time of change, so every write moves
-/// it. So do changes of mode, owner, links and name, which can be told apart. Setting an extended
-/// attribute or the time of access moves it too and cannot be told apart, so it counts as a write.
-/// So does a second name that came and went: nothing is left of it.
+/// it. So do changes of mode, owner, links and name, which can be recognised. Setting an extended
+/// attribute or the time of access moves it too, but cannot be recognised, so it counts as a write.
+/// So does a second name that came and went: it leaves no trace.
 #[cfg(unix)]
 #[derive(Debug, PartialEq, Eq)]
 struct Inode {
@@ -90,12 +90,12 @@ impl Inode {
         }
     }
 
-    /// Whether the file may have been written to, although its length and time of writing are the
-    /// same.
+    /// Returns `true` if the file may have been written to, although its length and time of writing
+    /// are unchanged.
     ///
-    /// A change of mode, owner or links explains the time by itself. So does another name: if
-    /// `path` no longer leads to the file, the file was renamed, deleted or replaced, as by an
-    /// atomic save, and its bytes are the same.
+    /// A change of mode, owner or links explains the time. So does another name: if `path` no
+    /// longer leads to the file, the file was renamed, deleted or replaced, as by an atomic save,
+    /// and its bytes are the same.
     ///
     /// So do several names, now or at opening, because names come and go where files are kept under
     /// several: with checkpoints of a training that share files, each save adds one and each
@@ -120,7 +120,7 @@ mod tests {
 
     use crate::file::io::{FileSource, ReadAt};
 
-    /// An open file in a directory, after the clock of the file system has moved on.
+    /// Returns an open file in a directory, after the clock of the file system has moved on.
     fn open(name: &str) -> (tempfile::TempDir, PathBuf, FileSource) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(name);

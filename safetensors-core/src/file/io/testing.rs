@@ -1,4 +1,4 @@
-//! What unit tests ask of a directory.
+//! Checks of a directory's content, for unit tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use std::vec::Vec;
 
 use tempfile::{TempDir, tempdir};
 
-/// A new directory, and the path of a file in it.
+/// Returns a new directory, and the path of a file in it.
 pub(crate) fn place(name: &str) -> (TempDir, PathBuf) {
     let directory = tempdir().unwrap();
     let path = directory.path().join(name);
     (directory, path)
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 pub(crate) fn names_in(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
     let mut names: Vec<_> =

@@ -1,5 +1,5 @@
-//! What saves that are under way would leave behind if the process ended now, and
-//! [`remove_temporaries`], which takes it away.
+//! The files that unfinished saves would leave behind if the process ended now, and
+//! [`remove_temporaries`], which removes them.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::format::parallel::{lock, unpoisoned};
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     File,
-    /// A hidden directory, with all that is in it.
+    /// A hidden directory, with all its content.
     Directory,
     /// A directory that was created for the output. It is removed only if it is empty.
     Made,
@@ -45,8 +45,8 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Some steps that [`remove_temporaries`] does not interrupt: it waits until those that have begun
-/// are done, and no others can begin after it. Any other end of the process can interrupt them.
+/// Some steps that [`remove_temporaries`] does not interrupt: it waits until begun steps are done,
+/// and no others can begin after it. Any other end of the process can interrupt them.
 #[derive(Debug)]
 pub(crate) struct Steps {
     /// `None` within other steps of this thread: while a writer waits for the lock, new readers
@@ -87,17 +87,17 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// A hidden file.
+    /// Notes a hidden file.
     pub(crate) fn file(path: &Path) -> Self {
         Self::new(Kind::File, path)
     }
 
-    /// A hidden directory with all that is in it.
+    /// Notes a hidden directory with its content.
     pub(crate) fn directory(path: &Path) -> Self {
         Self::new(Kind::Directory, path)
     }
 
-    /// A directory that was created for an output, to be removed if it is empty.
+    /// Notes a directory that was created for an output, to be removed if it is empty.
     pub(crate) fn made(path: &Path) -> Self {
         Self::new(Kind::Made, path)
     }
@@ -118,7 +118,6 @@ impl Owned {
         Self { number, path, kind: Some(kind), lock: None }
     }
 
-    /// Its absolute path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -139,9 +138,9 @@ impl Drop for Owned {
     }
 }
 
-/// Removes the temporary files and directories of all saves and edits that are under way in this
-/// process, so that the process can end and leave nothing behind. Call it in a thread that waits
-/// for signals such as `SIGINT`. Do not call it in a signal handler, because it waits for locks.
+/// Removes the temporary files and directories of all unfinished saves and edits in this process,
+/// so that the process can end and leave nothing behind. Call it in a thread that waits for signals
+/// such as `SIGINT`. Do not call it in a signal handler, because it waits for locks.
 ///
 /// It waits for commits that have begun, and for headers that are being written in place, which
 /// take a moment. Afterwards every save and edit of this process waits forever when it tries to

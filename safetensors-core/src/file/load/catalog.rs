@@ -29,18 +29,18 @@ impl<S: ReadAt> CheckpointFile<S> {
 }
 
 impl<S> CheckpointFile<S> {
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file's header and source.
+    /// Returns the file's header and source.
     pub fn safetensors(&self) -> &SafeTensors<S> {
         &self.archive
     }
 
-    /// Whether the file may be one of a foreign index, which only the package that has written it
-    /// understands: it has nothing but rows of bytes, with an entry of metadata for each.
+    /// Returns `true` if the file may belong to a foreign index, which only the package that wrote
+    /// it understands: it has nothing but rows of bytes, with an entry of metadata for each.
     #[doc(hidden)]
     pub fn looks_foreign(&self) -> bool {
         let header = self.archive.header();
@@ -52,15 +52,15 @@ impl<S> CheckpointFile<S> {
     }
 }
 
-/// Where a tensor lies: which file, and which of the file's tensors.
+/// The place of a tensor: the file, and the position among the file's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CatalogPlace {
     pub(crate) file: usize,
     pub(crate) position: usize,
 }
 
-/// The tensors of a checkpoint. A [`LazyTensor`](super::LazyTensor) finds others of its checkpoint here, such as
-/// those that store a quantised weight with it.
+/// The tensors of a checkpoint. A [`LazyTensor`](super::LazyTensor) finds others of its checkpoint
+/// here, such as the tensors that store a quantised weight with it.
 #[derive(Clone)]
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
@@ -71,21 +71,21 @@ pub(crate) struct Catalog<S> {
     table: Option<NameTable>,
     /// The aliases that the metadata records, with the places of their tensors.
     pub(super) aliases: BTreeMap<Arc<str>, CatalogPlace>,
-    /// The same by the places of the tensors, sorted.
+    /// The aliases by the places of the tensors, sorted.
     aliases_by_place: Vec<(CatalogPlace, Arc<str>)>,
-    /// The metadata of all files and of the index. `None` for a single file, whose header has it.
+    /// The metadata of all files and of the index. `None` for a single file: its header has it.
     pub(crate) metadata: Option<Metadata>,
-    /// Reads files beside these. `None` for a file that was already open.
+    /// Reads files next to these. `None` for a file that was already open.
     pub(crate) beside: Option<ReadBeside>,
-    /// Whether no tensor is codes of a quantised weight, whatever the settings say.
+    /// Whether no tensor is codes of a quantised weight, regardless of the settings.
     pub(crate) is_plain: bool,
     /// Whether any tensor has a dtype of codes.
     pub(super) has_codes: OnceLock<bool>,
-    /// What is known of quantised weights, as soon as a tensor may be one.
+    /// Facts about quantised weights, as soon as a tensor may be one.
     pub(super) known: OnceLock<Arc<Known>>,
 }
 
-/// Reads the file of this name beside a checkpoint, of at most so many bytes.
+/// Reads the file with this name next to a checkpoint, up to a limit of bytes.
 pub(crate) type ReadBeside =
     Arc<dyn Fn(&str, u64) -> Result<Option<(PathBuf, Vec<u8>)>> + Send + Sync>;
 
@@ -99,8 +99,8 @@ impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
 }
 
 impl<S> Catalog<S> {
-    /// The tensors at these places, which are sorted. `index` is the metadata of an index. Without
-    /// one, and with a single file, all tensors of that file are in the catalog.
+    /// Makes a catalog of the tensors at these places, which are sorted. `index` is the metadata of
+    /// an index. Without one, and with a single file, all tensors of that file are in the catalog.
     pub(crate) fn new(
         files: Vec<CheckpointFile<S>>,
         places: Vec<CatalogPlace>,
@@ -141,7 +141,7 @@ impl<S> Catalog<S> {
         catalog
     }
 
-    /// The same tensors with another type of source, which has the same bytes.
+    /// Changes the sources to ones of another type with the same bytes.
     pub(crate) fn map_sources<T, E>(
         self,
         change: impl Fn(S) -> Result<T, E>,
@@ -164,7 +164,7 @@ impl<S> Catalog<S> {
         })
     }
 
-    /// The same tensors, which are read from these files.
+    /// Returns a catalog of the same tensors that borrows the files.
     pub(crate) fn by_ref(&self) -> Catalog<&dyn ReadAt>
     where
         S: ReadAt,
@@ -189,14 +189,14 @@ impl<S> Catalog<S> {
         }
     }
 
-    /// The metadata of all files and of the index.
+    /// Returns the metadata of all files and of the index.
     pub(crate) fn metadata(&self) -> &Metadata {
         static NONE: Metadata = Metadata::new();
         let of_file = || self.files.first().map(|file| file.archive.metadata());
         self.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
     }
 
-    /// Reads a file beside these, of at most so many bytes. `None` if there is none.
+    /// Reads a file next to these, up to a limit of bytes. `None` if there is none.
     pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.beside.as_ref().map_or(Ok(None), |read| read(name, most))
     }
@@ -206,7 +206,7 @@ impl<S> Catalog<S> {
         (mem::take(&mut self.files), mem::take(&mut self.places))
     }
 
-    /// The same checkpoint with other files, and other tensors in them. `metadata` is that of all.
+    /// Replaces the files and tensors of the checkpoint. `metadata` is the metadata of all files.
     pub(crate) fn with_files<T>(
         self,
         files: Vec<CheckpointFile<T>>,
@@ -225,7 +225,7 @@ impl<S> Catalog<S> {
         &self.files
     }
 
-    /// Whether this is a single file without an index.
+    /// Returns whether this is a single file without an index.
     pub(crate) fn is_single_file(&self) -> bool {
         self.table.is_none()
     }
@@ -234,7 +234,7 @@ impl<S> Catalog<S> {
         &self.places
     }
 
-    /// The aliases of the tensor with this name, sorted.
+    /// Returns the aliases of the tensor with this name, sorted.
     pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
         let place = self.named(name).map(|position| self.places[position]);
         let aliases = place.map_or(&[][..], |place| {
@@ -245,7 +245,7 @@ impl<S> Catalog<S> {
         aliases.iter().map(|(_, name)| &**name)
     }
 
-    /// The position of the tensor of this name or alias.
+    /// Returns the position of the tensor of this name or alias.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.named(name).or_else(|| {
             let &place = self.aliases.get(name)?;
@@ -253,7 +253,7 @@ impl<S> Catalog<S> {
         })
     }
 
-    /// The position of the tensor that has this name in its file.
+    /// Returns the position of the tensor that has this name in its file.
     fn named(&self, name: &str) -> Option<usize> {
         match &self.table {
             Some(table) => table.find(name, |i| self.name_at(i)),
@@ -265,16 +265,16 @@ impl<S> Catalog<S> {
         self.info(self.places[i]).map_or("", |(_, info)| info.name())
     }
 
-    /// The tensor at a place, and its file.
+    /// Returns the tensor at a place, and its file.
     pub(super) fn info(&self, place: CatalogPlace) -> Option<(&CheckpointFile<S>, TensorInfo<'_>)> {
         let file = self.files.get(place.file)?;
         Some((file, file.archive.header().tensor_at(place.position)?))
     }
 }
 
-/// The tensor that a metadata entry makes `key` an alias of, found by `named`.
+/// Returns the tensor that a metadata entry makes `key` an alias of, found by `named`.
 ///
-/// Metadata can say anything. An entry is an alias only if its value names a tensor, and its key
+/// Metadata can hold any text. An entry is an alias only if its value names a tensor, and its key
 /// neither names a tensor nor is reserved.
 pub(crate) fn alias_of<T>(key: &str, value: &str, named: impl Fn(&str) -> Option<T>) -> Option<T> {
     if is_reserved(key) || named(key).is_some() {

@@ -1,4 +1,4 @@
-//! Which tensors are codes of quantised weights, so that no way to read takes them for numbers.
+//! Finds codes of quantised weights, so that no way to read takes them for numbers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,14 +15,13 @@ use crate::format::tensor::TensorBuf;
 use crate::weights::{Known, Stored, Tensors, Weight, may_be_codes};
 
 impl<'a, S: ReadAt> LazyTensor<'a, S> {
-    /// Decides what the tensor becomes when it is loaded, as [`LoadOptions::dtype_plan`] does.
+    /// Decides the dtype of the tensor when it is loaded, as [`LoadOptions::dtype_plan`] does.
     /// Every way to read decides in this way.
     ///
     /// # Errors
     ///
-    /// The errors of [`LoadOptions::dtype_plan`]; [`ErrorKind::Quantization`] for codes of a
-    /// quantised weight that would become numbers, unless the options
-    /// [say so](LoadOptions::quantized).
+    /// As for [`LoadOptions::dtype_plan`]; [`ErrorKind::Quantization`] for codes of a quantised
+    /// weight that would become numbers, unless the options [allow it](LoadOptions::quantized).
     #[doc(hidden)]
     pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
         let plan = options.dtype_plan(self.dtype()).map_err(|error| self.locate(error))?;
@@ -33,7 +32,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
         Ok(plan)
     }
 
-    /// Fails if the elements are codes of a quantised weight, which are no numbers by themselves.
+    /// Fails if the elements are codes of a quantised weight, which are not numbers on their own.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
@@ -51,7 +50,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`], and the errors of reading the settings beside the checkpoint.
+    /// [`ErrorKind::Quantization`], also if the settings next to the checkpoint cannot be read.
     #[doc(hidden)]
     pub fn refuse_codes(&self) -> Result<()> {
         match self.weight() {
@@ -61,7 +60,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
         }
     }
 
-    /// The quantised weight that has its codes in the tensor.
+    /// Returns the quantised weight that has its codes in the tensor.
     pub(crate) fn weight(&self) -> Result<Option<Weight>> {
         let Some(catalog) = self.catalog else { return OneFile(*self).weight() };
         match catalog.position(self.name()) {
@@ -74,12 +73,12 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> Catalog<S> {
-    /// The quantised weights, in the order of the tensors that hold their codes.
+    /// Returns the quantised weights, in the order of the tensors that hold their codes.
     pub(crate) fn weights(&self) -> Result<Vec<Weight>> {
         if self.may_have_codes() { self.known()?.weights(self) } else { Ok(Vec::new()) }
     }
 
-    /// What is known of the quantised weights.
+    /// Returns the facts about the quantised weights.
     fn known(&self) -> Result<&Known> {
         match self.known.get() {
             Some(known) => Ok(known),
@@ -92,7 +91,7 @@ impl<S: ReadAt> Catalog<S> {
 }
 
 impl<S> Catalog<S> {
-    /// Whether any tensor may be codes.
+    /// Returns whether any tensor may be codes.
     fn may_have_codes(&self) -> bool {
         let any = || self.tensors().any(|tensor| may_be_codes(tensor.dtype()));
         !self.is_plain && *self.has_codes.get_or_init(any)
@@ -142,11 +141,11 @@ impl<S: ReadAt> Tensors for Catalog<S> {
     }
 }
 
-/// The file of a tensor that was opened without a checkpoint. It has no settings beside it.
+/// The file of a tensor that was opened without a checkpoint. It has no settings next to it.
 struct OneFile<'a, S>(LazyTensor<'a, S>);
 
 impl<S: ReadAt> OneFile<'_, S> {
-    /// The quantised weight that has its codes in the tensor.
+    /// Returns the quantised weight that has its codes in the tensor.
     fn weight(&self) -> Result<Option<Weight>> {
         let archive = self.0.archive;
         // Empty if no tensor may be codes.

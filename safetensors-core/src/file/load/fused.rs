@@ -13,7 +13,7 @@ use crate::format::trace::Span;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadConversion<'t> {
     pub(crate) conversion: Conversion,
-    /// The rows that the elements are of, if they are read in another order than they are wanted.
+    /// The rows of the elements, if they are read in another order than wanted.
     pub(crate) rows: Option<&'t Rows>,
 }
 
@@ -26,8 +26,8 @@ impl ReadConversion<'_> {
         self.conversion.to()
     }
 
-    /// Converts elements as [`Conversion::run`] does. An error names the place where an element is
-    /// wanted.
+    /// Converts elements as [`Conversion::run`] does. An error names the wanted place of an
+    /// element.
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
         self.conversion.run(src, out, first).map_err(|mut kind| {
             if let (Some(index), Some(rows)) = (kind.element_mut(), self.rows) {

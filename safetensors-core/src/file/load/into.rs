@@ -27,7 +27,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     /// # Errors
     ///
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::DataLength`] leave the values unchanged. After
-    /// the errors of [`read`](LazyTensor::read), some values may have changed.
+    /// any other error, see [`read`](LazyTensor::read), some values may have changed.
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
         let mut read = || {
             check(self.dtype(), self.shape(), values)?;
@@ -48,7 +48,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`LazyTensor::read_into`].
+    /// As for [`LazyTensor::read_into`].
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
         let tensor = self.tensor();
         let mut read = || {
@@ -65,7 +65,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
     }
 }
 
-/// Fails unless there are as many values of this dtype as the shape has elements.
+/// Fails unless the number of values matches the shape, and their dtype matches.
 fn check<T: Element>(dtype: Dtype, shape: &[usize], values: &[T]) -> Result<(), ErrorKind> {
     if T::DTYPE != dtype {
         return Err(ErrorKind::WrongDtype { expected: T::DTYPE, found: dtype });

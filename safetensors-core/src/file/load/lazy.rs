@@ -13,7 +13,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain, telling};
 use crate::format::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
-/// One tensor of an open file or checkpoint: its description, and where its data lies.
+/// One tensor of an open file or checkpoint: its description, and the place of its data.
 ///
 /// Name, dtype and shape are known from the header. Only the methods that return data read from the
 /// file.
@@ -68,7 +68,7 @@ impl<S> Clone for LazyTensor<'_, S> {
 impl<S> Copy for LazyTensor<'_, S> {}
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// A tensor of a single file, whose file index is 0.
+    /// Makes a tensor of a single file, with file index 0.
     pub(crate) fn new(
         info: TensorInfo<'a>,
         archive: &'a SafeTensors<S>,
@@ -77,54 +77,54 @@ impl<'a, S> LazyTensor<'a, S> {
         Self { info, archive, catalog: None, file, file_index: 0 }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &'a str {
         self.info.name()
     }
 
-    /// The type of the elements in the file.
+    /// Returns the type of the elements in the file.
     pub fn dtype(&self) -> Dtype {
         self.info.dtype()
     }
 
-    /// The dimensions, outermost first; empty for a scalar.
+    /// Returns the dimensions, outermost first; empty for a scalar.
     pub fn shape(&self) -> &'a [usize] {
         self.info.shape()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn element_count(&self) -> u64 {
         self.info.element_count()
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn byte_len(&self) -> u64 {
         self.info.byte_len()
     }
 
-    /// The header's description of the tensor.
+    /// Returns the header's description of the tensor.
     pub fn info(&self) -> TensorInfo<'a> {
         self.info
     }
 
-    /// The path of the tensor's file, if the file was opened by path.
+    /// Returns the path of the tensor's file, if the file was opened by path.
     pub fn file(&self) -> Option<&'a Path> {
         self.file
     }
 
-    /// The position of that file among [`Checkpoint::files`](crate::Checkpoint::files); 0 if it
-    /// was opened without a checkpoint.
+    /// Returns the position of that file among [`Checkpoint::files`](crate::Checkpoint::files); 0
+    /// if it was opened without a checkpoint.
     #[doc(hidden)]
     pub fn file_index(&self) -> usize {
         self.file_index
     }
 
-    /// Where the tensor's bytes begin, counted from the start of its file.
+    /// Returns the position of the tensor's first byte, counted from the start of its file.
     pub fn file_offset(&self) -> u64 {
         self.archive.header().data_start() + self.info.data_offsets().start
     }
 
-    /// The source of the tensor's bytes.
+    /// Returns the source of the tensor's bytes.
     #[doc(hidden)]
     pub fn source(&self) -> &'a S {
         self.archive.source()
@@ -158,9 +158,9 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         .map_err(|error| self.locate(error))
     }
 
-    /// [`read`](LazyTensor::read) with options: several threads for a large tensor, conversion
+    /// Reads the tensor with options: several threads for a large tensor, conversion
     /// while reading, progress and cancelling. [The table](crate::convert) lists the possible
-    /// conversions. Besides the result, memory holds only one small piece for each thread in the
+    /// conversions. In addition to the result, memory holds one small piece for each thread in the
     /// file's dtype. [`read_tensors`](crate::load::read_tensors) reads many tensors at once.
     ///
     /// ```
@@ -178,7 +178,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`read_tensors`](crate::load::read_tensors).
+    /// See [`read_tensors`](crate::load::read_tensors).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_tensor(self, options)
     }
@@ -225,7 +225,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
 }
 
 impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
-    /// Views the tensor in the bytes of the file, which are in memory. Nothing is copied.
+    /// Views the tensor in the bytes of the file, without a copy.
     ///
     /// # Errors
     ///
@@ -242,17 +242,13 @@ impl<S: ReadAt> SafeTensors<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Header::parse`], and [`ErrorKind::Io`] if the source fails, or changes while
-    /// its header is read.
+    /// As for [`Header::parse`]; [`ErrorKind::Io`] if the source fails, or changes while its header
+    /// is read.
     pub fn from_source(source: S) -> Result<Self> {
         Self::from_source_with(source, &Limits::default())
     }
 
-    /// [`from_source`](SafeTensors::from_source) with limits for the header.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`from_source`](SafeTensors::from_source).
+    /// Like [`from_source`](SafeTensors::from_source), with limits for the header.
     pub(crate) fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         match read_header(&source, limits) {
             Ok(header) => Ok(Self::from_parts(header, source)),
@@ -270,17 +266,16 @@ impl<S: ReadAt> SafeTensors<S> {
 }
 
 impl<S> SafeTensors<S> {
-    /// The tensors in file order. Their data is read on request.
+    /// Returns the tensors in file order. Their data is read on request.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = LazyTensor<'_, S>> + Clone {
         self.header().iter().map(|info| LazyTensor::new(info, self, None))
     }
 
-    /// The tensor of this name, if there is one.
     pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.header().get(name).map(|info| LazyTensor::new(info, self, None))
     }
 
-    /// The tensor of this name.
+    /// Returns a tensor by name.
     ///
     /// # Errors
     ///
@@ -291,18 +286,16 @@ impl<S> SafeTensors<S> {
     }
 }
 
-/// The tensors of a checkpoint.
 impl<S> Catalog<S> {
     pub(crate) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.places.iter().filter_map(|&place| self.lazy(place))
     }
 
-    /// The aliases, sorted, each with its tensor.
+    /// Returns the aliases, sorted, each with its tensor.
     pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
     }
 
-    /// The tensor of this name or alias.
     pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.tensor_at(self.position(name)?)
     }
@@ -342,7 +335,7 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
 /// invalid first and valid last, so the length is compared first. If it is the same, no edit was
 /// writing the header when it was read, or the edit is done by now and the text differs, too.
 fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
-    /// The most bytes that are held besides the header.
+    /// The most bytes that are held in addition to the header.
     const COMPARED: usize = 1 << 20;
     let mut found_length = [0; LENGTH_BYTES];
     source.read_exact_at(&mut found_length, 0)?;

@@ -8,7 +8,7 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{TensorBuf, shape};
 
-/// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::dtype_plan`].
+/// The conversions of tensors with one dtype when they are loaded. See [`LoadOptions::dtype_plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct DtypePlan {
@@ -17,7 +17,7 @@ pub struct DtypePlan {
     read: Dtype,
     /// Then complex numbers may become pairs of F32, in place.
     pairs: bool,
-    /// Then the pairs are converted to this dtype. Without pairs it is that of `read`.
+    /// Then the pairs are converted to this dtype. Without pairs it equals `read`.
     converted: Dtype,
     /// Finally, elements are widened to this dtype.
     held: Dtype,
@@ -26,9 +26,9 @@ pub struct DtypePlan {
 impl LoadOptions {
     /// Decides how tensors of `dtype` are converted when they are loaded. The decision follows from
     /// the requested conversion, the dtypes that the [framework](LoadOptions::for_framework)
-    /// supports, and whether [widening](LoadOptions::widening) is allowed. Whether elements are
-    /// codes of a quantised weight is left aside:
-    /// [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) decides for a tensor.
+    /// supports, and whether [widening](LoadOptions::widening) is allowed. It ignores whether
+    /// elements are codes of a quantised weight:
+    /// [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) decides that for a tensor.
     ///
     /// ```
     /// use safetensors_core::{Dtype, LoadOptions};
@@ -51,8 +51,8 @@ impl LoadOptions {
             None => Ok(dtype),
         };
         let asked = self.dtype_of(dtype);
-        // A dtype for all tensors comes on top of what the framework holds. Another conversion
-        // comes first, and the framework holds its result.
+        // A dtype for all tensors is applied after the framework's. Another conversion comes first,
+        // and the framework holds its result.
         let accepted = accept(if self.all.is_some() { dtype } else { asked })?;
         let held = if self.all.is_some() { accept(asked)? } else { accepted };
         if dtype == Dtype::C64 && accepted == Dtype::F32 {
@@ -69,20 +69,20 @@ impl LoadOptions {
 }
 
 impl DtypePlan {
-    /// The dtype of the tensors in memory.
+    /// Returns the dtype of the tensors in memory.
     #[doc(hidden)]
     pub fn dtype(&self) -> Dtype {
         self.held
     }
 
-    /// The shape of a tensor in memory, given its shape in the file. It is the same, except that
-    /// complex numbers that become pairs gain a last dimension of 2.
+    /// Returns the shape of a tensor in memory, given its shape in the file. It is the same, except
+    /// that complex numbers that become pairs gain a last dimension of 2.
     #[doc(hidden)]
     pub fn shape(&self, shape: &[usize]) -> Vec<usize> {
         if self.pairs { widened_shape(Dtype::C64, Dtype::F32, shape) } else { shape.to_vec() }
     }
 
-    /// The conversion while elements are read, if there is one.
+    /// Returns the conversion while elements are read, if there is one.
     pub(crate) fn conversion(
         &self,
         options: &ConvertOptions,
@@ -93,7 +93,7 @@ impl DtypePlan {
         }
     }
 
-    /// The bytes in memory of a tensor of this shape in the file.
+    /// Returns the bytes in memory of a tensor of this shape in the file.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl DtypePlan {
         Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }
 
-    /// Whether nothing follows after the elements are read.
+    /// Returns whether nothing follows after the elements are read.
     pub(crate) fn is_finished_by_reading(&self) -> bool {
         !self.pairs && self.read == self.held
     }

@@ -1,8 +1,8 @@
 //! Tensors of open files: descriptions first, data on request.
 //!
-//! [`LazyTensor`] is one tensor, [`LazySlice`] a part of one. [`read_tensors`] and [`read_slices`]
-//! read many at once: they plan jobs, and threads read each job directly into the buffers of its
-//! tensors.
+//! [`LazyTensor`] is a tensor, [`LazySlice`] a part of a tensor. [`read_tensors`] and
+//! [`read_slices`] read many at once: they plan jobs, and threads read each job directly into the
+//! buffers of its tensors.
 
 pub(crate) mod catalog;
 mod codes;
@@ -40,8 +40,8 @@ use crate::format::trace::Span;
 ///
 /// Large tensors are read in pieces. Small tensors that are neighbours in a file are read together.
 /// Tensors that `options` converts are converted while they are read, through a small buffer in
-/// each thread. Besides the tensors themselves this takes a few MiB, and a few hundred bytes for
-/// each tensor.
+/// each thread. In addition to the tensors this takes a few MiB, and a few hundred bytes for each
+/// tensor.
 ///
 /// ```
 /// use safetensors_core::load::read_tensors;
@@ -64,9 +64,8 @@ use crate::format::trace::Span;
 ///
 /// The first failure stops all threads. It names the tensor and the file.
 /// [`ErrorKind::UnsupportedDtype`], [`ErrorKind::WouldWiden`], [`ErrorKind::Quantization`],
-/// [`ErrorKind::NoConversion`] and the errors of allocation are returned before any of these tensors
-/// is read.
-/// [`ErrorKind::Io`] also means that a file has changed since it was opened.
+/// [`ErrorKind::NoConversion`] and failed allocations are returned before any of these tensors is
+/// read. [`ErrorKind::Io`] also means that a file has changed since it was opened.
 /// [`ErrorKind::Cancelled`] means that the progress callback stopped the load.
 ///
 /// [`ErrorKind::UnsupportedDtype`]: crate::ErrorKind::UnsupportedDtype
@@ -82,9 +81,9 @@ pub fn read_tensors<S: ReadAt>(
     read(tensors.iter().map(|tensor| TensorRead::whole(tensor, options)), options)
 }
 
-/// Reads slices in parallel, each into its own buffer, and returns them in the order given.
-/// The slices can be the parts of all tensors that one rank holds, for example. Only the bytes of
-/// the slices are read, and small [gaps](LazySlice::max_gap) between them.
+/// Reads slices in parallel, each into its own buffer, and returns them in the order given. For
+/// example, the slices are the parts of all tensors that one rank holds. Only the bytes of the
+/// slices are read, and small [gaps](LazySlice::max_gap) between them.
 ///
 /// ```
 /// use safetensors_core::load::read_slices;
@@ -109,7 +108,7 @@ pub fn read_tensors<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// The errors of [`read_tensors`].
+/// As for [`read_tensors`].
 pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,
@@ -195,7 +194,7 @@ fn fill<'t, S: ReadAt>(
     Ok(())
 }
 
-/// One tensor of each file, for work that is done once for each file. A file can occur twice.
+/// Returns a tensor of each file, for work that is done once for each file. A file can occur twice.
 pub(crate) fn one_a_file<'t, 'a, S>(
     wanted: &'t [TensorRead<'t, 'a, S>],
 ) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {

@@ -6,8 +6,8 @@ use crate::format::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::format::dtype::Dtype;
 use crate::format::parallel::{Meter, Progress, Work};
 
-/// What becomes of [quantised weights](crate::quantized) that are read. Their elements are codes:
-/// they are numbers only together with scales, which are other tensors.
+/// How [quantised weights](crate::quantized) are read. Their elements are codes: they are numbers
+/// only together with scales, which are other tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QuantizedWeights {
     /// The read is an error that names the weight and its scheme.
@@ -16,8 +16,8 @@ pub enum QuantizedWeights {
     /// [framework](LoadOptions::for_framework).
     #[default]
     Refuse,
-    /// Each weight is one tensor of its numbers, under the name and with the shape that its model
-    /// knows. They are computed as F32, and then rounded to the dtype of the load, if it has one.
+    /// Each weight becomes one tensor of numbers, with the name and the shape that its model knows.
+    /// They are computed as F32, and then rounded to the dtype of the load, if it has one.
     ///
     /// Only a load of a path or of a checkpoint does this. For a tensor of an open checkpoint, use
     /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
@@ -63,9 +63,9 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// The default options. The number of threads comes from the environment variable
-    /// `SAFETENSORS_THREADS`, or else one for each core, at most eight. Dtypes that the framework
-    /// lacks are widened losslessly.
+    /// Returns the default options. The number of threads comes from the environment variable
+    /// `SAFETENSORS_THREADS`; without it there is one for each core, at most eight. Dtypes that the
+    /// framework lacks are widened losslessly.
     pub fn new() -> Self {
         Self::default()
     }
@@ -123,8 +123,8 @@ impl LoadOptions {
 
     /// Sets whether [`framework::load`](crate::framework::load) also returns a clone of each tensor
     /// for every [alias](crate::Checkpoint::aliases): a name that was dropped when the tensor was
-    /// saved. On by default. A clone shares the elements in candle; it is a copy in
-    /// other libraries.
+    /// saved. On by default. In candle a clone shares the elements; in other libraries it is a
+    /// copy.
     #[must_use]
     pub fn aliases(mut self, aliases: bool) -> Self {
         self.aliases = aliases;
@@ -162,8 +162,8 @@ impl LoadOptions {
     /// model. This overrides [`floats_as`](LoadOptions::floats_as).
     ///
     /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
-    /// converted. [`Widening::Refuse`] still refuses a tensor whose dtype in the file the framework
-    /// lacks.
+    /// converted. [`Widening::Refuse`] still refuses a tensor if the framework lacks its dtype in
+    /// the file.
     #[must_use]
     pub fn all_as(mut self, to: Dtype) -> Self {
         self.all = Some(to);
@@ -201,21 +201,21 @@ impl LoadOptions {
         self
     }
 
-    /// Whether quantised weights are read as numbers.
+    /// Returns whether quantised weights are read as numbers.
     #[doc(hidden)]
     pub fn reads_numbers(&self) -> bool {
         self.quantized == QuantizedWeights::Numbers
     }
 
-    /// Whether the codes of quantised weights are read as they are stored.
+    /// Returns `true` if the codes of quantised weights are read as they are stored.
     #[doc(hidden)]
     pub fn reads_codes(&self) -> bool {
         self.quantized == QuantizedWeights::Stored
     }
 
-    /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
-    /// A framework may lack that dtype; [`dtype_plan`](LoadOptions::dtype_plan) takes this into
-    /// account.
+    /// Returns the dtype to which these options convert elements of `dtype`; `dtype` itself if they
+    /// do not. A framework may lack that dtype; [`dtype_plan`](LoadOptions::dtype_plan) takes this
+    /// into account.
     #[doc(hidden)]
     pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
         let of_float = self.floats.filter(|_| dtype.is_float());
@@ -242,7 +242,7 @@ impl LoadOptions {
         self
     }
 
-    /// The same options without a report of progress.
+    /// Removes the progress callback.
     pub(crate) fn unwatched(&self) -> Self {
         let work = Work::default().threads(self.work.thread_count());
         Self { work, ..self.clone() }
@@ -254,12 +254,11 @@ impl LoadOptions {
         self.work.meter(bytes)
     }
 
-    /// The options of conversions.
     pub(crate) fn conversions(&self) -> &ConvertOptions {
         &self.convert
     }
 
-    /// The number of threads that was set; 0 for the default.
+    /// Returns the number of threads that was set; 0 for the default.
     #[doc(hidden)]
     pub fn thread_count(&self) -> usize {
         self.work.thread_count()

@@ -12,7 +12,7 @@ use crate::format::tensor::TensorBuf;
 const ELEMENTS: u64 = 1 << 18;
 
 /// Consecutive elements of a tensor: 2¹⁸, or fewer in the last piece. They are read on request, so
-/// several threads can share the pieces of one tensor.
+/// several threads can share the pieces of a tensor.
 #[derive(Debug)]
 pub struct Piece<'a, S> {
     tensor: LazyTensor<'a, S>,
@@ -29,10 +29,10 @@ impl<S> Clone for Piece<'_, S> {
 impl<S> Copy for Piece<'_, S> {}
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// The tensor in pieces of bounded size, in order. So a program can process a tensor larger
-    /// than memory. Nothing is read yet.
+    /// Cuts the tensor into pieces of bounded size, in order, so that a program can process a
+    /// tensor larger than memory. Nothing is read yet.
     ///
-    /// Tensors of one shape have the same pieces, whatever their dtypes. A tensor without elements
+    /// Tensors with equal shapes have the same pieces, for all dtypes. A tensor without elements
     /// has no pieces.
     ///
     /// ```
@@ -72,28 +72,28 @@ impl<'a, S> LazyTensor<'a, S> {
 }
 
 impl<'a, S> Piece<'a, S> {
-    /// The tensor that this is a piece of.
+    /// Returns the tensor of this piece.
     pub fn tensor(&self) -> LazyTensor<'a, S> {
         self.tensor
     }
 
-    /// The index of the first element, counted over the tensor in C order.
+    /// Returns the index of the first element, counted over the tensor in C order.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// The number of elements; at least 1.
+    /// Returns the number of elements; at least 1.
     pub fn element_count(&self) -> u64 {
         self.elements
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn byte_len(&self) -> u64 {
         self.bytes_of(self.elements)
     }
 
     fn bytes_of(&self, elements: u64) -> u64 {
-        // A sub-byte dtype needs no rounding: a whole tensor fills whole bytes, and so does each
+        // A sub-byte dtype needs no rounding: an entire tensor fills its bytes, and so does each
         // piece.
         let bits = u64::from(self.tensor.dtype().bits());
         elements / 8 * bits + elements % 8 * bits / 8
@@ -105,8 +105,8 @@ impl<S: ReadAt> Piece<'_, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`LazyTensor::read`]. They name the tensor and its file, and count elements
-    /// from the start of the tensor.
+    /// As for [`LazyTensor::read`]. Errors name the tensor and its file, and count elements from
+    /// the start of the tensor.
     pub fn read(&self) -> Result<TensorBuf> {
         let buf =
             TensorBuf::filled_by(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
@@ -115,9 +115,9 @@ impl<S: ReadAt> Piece<'_, S> {
         buf.map_err(|error| self.tensor.locate(error.at_element(|index| self.start + index)))
     }
 
-    /// Reads the elements as the bytes in the file, little-endian and with no check of their
-    /// values, into existing memory. Pieces that take turns in one buffer need no fresh memory,
-    /// which can cost more than reading.
+    /// Reads the elements into existing memory as they are in the file, little-endian and
+    /// unchecked. Pieces that take turns in one buffer need no fresh memory, which can cost more
+    /// than reading.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -138,7 +138,7 @@ impl<S: ReadAt> Piece<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if there are not exactly [as many bytes](Piece::byte_len);
+    /// [`ErrorKind::DataLength`] if the length is not [`byte_len`](Piece::byte_len);
     /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened. After an error
     /// the bytes are unspecified.
     pub fn read_bytes_into(&self, bytes: &mut [u8]) -> Result<()> {

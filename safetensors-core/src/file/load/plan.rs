@@ -14,17 +14,17 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::slice::ByteRuns;
 use crate::format::tensor::TensorBuf;
 
-/// Bytes to read, and where they go. The jobs of one load fill disjoint memory, so threads can run
-/// them in any order.
+/// Bytes to read, and their destination. The jobs of a load fill disjoint memory, so threads can
+/// run them in any order.
 pub(super) enum Job<'t, 'a, 'b, S> {
-    /// Contiguous parts of tensors of one file that are not converted, in the order of their
+    /// Contiguous parts of tensors in one file that are not converted, in the order of their
     /// offsets. One call reads them all straight into place.
     Plain(Vec<ReadPart<'t, 'a, 'b, S>>),
-    /// A contiguous part of one tensor that is converted on its way through [`Scratch`].
+    /// A contiguous part of a tensor that is converted on its way through [`Scratch`].
     Converted(ReadPart<'t, 'a, 'b, S>, ReadConversion<'t>),
-    /// Bytes of one tensor with gaps between them: the runs to read, the gap up to which two runs
-    /// are read in one call, and the conversion, if there is one. The runs count from the first
-    /// byte of the tensor, so the part's offset is the offset of the tensor.
+    /// Bytes of a tensor with gaps between them: the runs to read, the gap up to which two runs are
+    /// read in one call, and the conversion, if there is one. The runs count from the first byte of
+    /// the tensor, so the part's offset is the offset of the tensor.
     Strided(ReadPart<'t, 'a, 'b, S>, ByteRuns, u64, Option<ReadConversion<'t>>),
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Scratch {
     gathered: Vec<u8>,
 }
 
-/// A part of one tensor, and its place in memory. There may be millions of parts, so the struct is
+/// A part of a tensor, and its place in memory. There may be millions of parts, so the struct is
 /// small.
 pub(super) struct ReadPart<'t, 'a, 'b, S> {
     tensor: &'t LazyTensor<'a, S>,
@@ -48,7 +48,7 @@ pub(super) struct ReadPart<'t, 'a, 'b, S> {
 
 /// The memory that a part is read into.
 enum ReadMemory<'b> {
-    /// The whole buffer of a small tensor. The thread that reads it is the first to touch the
+    /// The entire buffer of a small tensor. The thread that reads it is the first to touch the
     /// memory, so page faults are spread over the threads.
     Whole(&'b mut TensorBuf),
     /// A part of the buffer of a large tensor.
@@ -63,7 +63,7 @@ impl ReadMemory<'_> {
         }
     }
 
-    /// The address range of the memory.
+    /// Returns the address range of the memory.
     fn room(&self) -> Range<*const u8> {
         match self {
             Self::Whole(buf) => buf.room(),
@@ -81,15 +81,14 @@ impl ReadMemory<'_> {
 
 /// Plans the jobs that fill these buffers. Each buffer may have a conversion.
 ///
-/// Each buffer is planned by its size and by how its bytes lie in the file:
+/// Each buffer is planned by its size and by the layout of its bytes in the file:
 ///
 /// - **Small** (at most [`SMALL`] bytes in memory): one part. The time of a small read is mostly
 ///   the call itself, so [`gather`] joins neighbours into one [`Job::Plain`]. A part that is
-///   converted or has gaps is its own job, because it goes through the thread's scratch
-///   buffer.
+///   converted or has gaps is its own job, because it goes through the thread's scratch buffer.
 /// - **Large and contiguous**: cut into pieces of equal length, each a [`Job::Plain`] or a
-///   [`Job::Converted`]. Pieces let all threads share one large tensor. A source whose calls wait
-///   sets the [length](ReadAt::requests) of a piece.
+///   [`Job::Converted`]. Pieces let all threads share one large tensor. A source with calls that
+///   wait sets the [length](ReadAt::requests) of a piece.
 /// - **Large with gaps** (the columns of a matrix, for example): split into [`Job::Strided`] of at
 ///   most [`STRIDED`] bytes of the file. Threads share the work, and the limit bounds the scratch
 ///   memory of each thread, which gathers the runs of a job. If the runs are long, a part of the
@@ -140,7 +139,7 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
         let part = ReadPart { tensor, offset, first: 0, place };
         match (start, conversion) {
             (Some(_), None) => self.small.push(part),
-            // Not joined with others: each goes through the scratch buffer, whatever its
+            // Not joined with others: each goes through the scratch buffer, regardless of its
             // neighbours.
             (Some(_), Some(conversion)) => self.jobs.push(Job::Converted(part, conversion)),
             (None, conversion) => {
@@ -203,15 +202,15 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
     }
 }
 
-/// The most bytes in memory of one contiguous job.
+/// Returns the most bytes in memory for a contiguous job.
 fn longest<S: ReadAt>(source: &S) -> usize {
     source.requests().map_or(JOB, |requests| requests.byte_len)
 }
 
-/// Joins small parts into jobs. The parts of one job are neighbours in one file, without a gap
+/// Joins small parts into jobs. The parts of a job are neighbours in one file, without a gap
 /// between them, and about as long together as a piece of a large tensor. So one system call reads
-/// them all. A source whose calls wait gets parts with gaps between them, too, and joins them as it
-/// sees fit.
+/// them all. A source with calls that wait gets parts with gaps between them, too, and joins them
+/// as it sees fit.
 ///
 /// The files come in the order in which the caller named them first, because ranks that read at the
 /// same time begin with different files.
@@ -250,7 +249,7 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
 }
 
 impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
-    /// The first tensor of the job.
+    /// Returns the first tensor of the job.
     pub(super) fn tensor(&self) -> &'t LazyTensor<'a, S> {
         self.parts()[0].tensor
     }
@@ -263,12 +262,12 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
         }
     }
 
-    /// The number of bytes that the job fills.
+    /// Returns the number of bytes that the job fills.
     pub(super) fn byte_len(&self) -> u64 {
         self.parts().iter().map(|part| part.place.byte_len() as u64).sum()
     }
 
-    /// The address ranges of the memory that the job fills.
+    /// Returns the address ranges of the memory that the job fills.
     pub(super) fn rooms(&self) -> impl Iterator<Item = Range<*const u8>> {
         self.parts().iter().map(|part| part.place.room())
     }

@@ -1,4 +1,4 @@
-//! [`LazySlice`]: a slice of a tensor in a file, of which only the bytes of the slice are read.
+//! [`LazySlice`]: a slice of a tensor in a file. Only the bytes of the slice are read.
 
 use std::ops::Range;
 
@@ -47,12 +47,12 @@ pub struct LazySlice<'a, S> {
 }
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// Takes a slice of the tensor without reading it: a tuple of positions and ranges, see
-    /// [`Index`](crate::slice::Index), the part of a rank, or a span of one dimension.
+    /// Takes a slice of the tensor without reading it: a tuple of positions and ranges (see
+    /// [`Index`](crate::slice::Index)), the part for a rank, or a span of a dimension.
     ///
     /// # Errors
     ///
-    /// The errors of [`TensorView::slice`](crate::TensorView::slice).
+    /// As for [`TensorView::slice`](crate::TensorView::slice).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
         let selection = indices
             .into_indices(self.shape())
@@ -67,8 +67,8 @@ impl<'a, S> LazyTensor<'a, S> {
         })
     }
 
-    /// Takes rows of the tensor by their numbers, without reading them: positions of the first
-    /// dimension, in any order. The slice has them in this order, and a row as often as its number
+    /// Takes rows of the tensor by number, without reading them: positions of the first dimension,
+    /// in any order. The slice has them in this order, and repeats a row for each time its number
     /// is given. So a model looks up the vectors of its tokens in a table that is larger than
     /// memory.
     ///
@@ -90,8 +90,8 @@ impl<'a, S> LazyTensor<'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::IndexOutOfBounds`]; [`ErrorKind::NoSuchDim`] for a scalar, which has no rows;
-    /// [`ErrorKind::SliceInsideByte`] if a row of a sub-byte dtype does not fill whole bytes;
-    /// [`ErrorKind::ShapeOverflow`] for more rows than 64 bits can count the bytes of.
+    /// [`ErrorKind::SliceInsideByte`] if a row of a sub-byte dtype does not fill its bytes;
+    /// [`ErrorKind::ShapeOverflow`] if the bytes of the rows are too many for 64 bits.
     pub fn rows(&self, numbers: &[usize]) -> Result<LazySlice<'a, S>> {
         let rows = Rows::new(self.dtype(), self.shape(), numbers)
             .map_err(|kind| self.locate(kind.into()))?;
@@ -106,17 +106,17 @@ impl<'a, S> LazyTensor<'a, S> {
 }
 
 impl<S> LazySlice<'_, S> {
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.tensor.dtype()
     }
 
-    /// The shape of the slice.
+    /// Returns the shape of the slice.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn byte_len(&self) -> u64 {
         match &self.rows {
             Some(rows) => rows.byte_len(),
@@ -135,23 +135,23 @@ impl<S> LazySlice<'_, S> {
 }
 
 impl<'a, S> LazySlice<'a, S> {
-    /// The tensor that this is a slice of.
+    /// Returns the tensor that this is a slice of.
     pub fn tensor(&self) -> &LazyTensor<'a, S> {
         &self.tensor
     }
 
-    /// The bytes of the slice, counted from the tensor's first byte. Those of rows are the bytes as
-    /// they are read.
+    /// Returns the bytes of the slice, counted from the tensor's first byte; for rows, the bytes in
+    /// the order in which they are read.
     pub(super) fn runs(&self) -> &ByteRuns {
         &self.runs
     }
 
-    /// The rows, if they are given one by one.
+    /// Returns the rows, if they are given one by one.
     pub(super) fn by_rows(&self) -> Option<&Rows> {
         self.rows.as_ref()
     }
 
-    /// The largest gap between runs that are read in one call.
+    /// Returns the largest gap between runs that are read in one call.
     pub(super) fn gap_len(&self) -> u64 {
         self.gap
     }
@@ -218,7 +218,7 @@ pub(crate) fn read_runs<S: ReadAt>(
     Ok(())
 }
 
-/// [`read_runs`] for a source whose calls wait: each call reads many groups.
+/// Like [`read_runs`], for a source with calls that wait: each call reads many groups.
 fn read_together<S: ReadAt>(
     source: &S,
     requests: Requests,
@@ -226,7 +226,7 @@ fn read_together<S: ReadAt>(
     mut bytes: &mut [u8],
     scratch: &mut Vec<u8>,
 ) -> Result<(), ErrorKind> {
-    /// The most groups of one call. Each takes some bytes of memory.
+    /// The most groups for a call. Each takes some bytes of memory.
     const MOST: usize = 1 << 14;
     let mut groups = groups.peekable();
     // The bytes that go through `scratch`.
@@ -323,12 +323,12 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         self.tensor.check_unchanged()
     }
 
-    /// Reads the slice into its own buffer. [`read_slices`](crate::load::read_slices) reads
-    /// many slices in parallel.
+    /// Reads the slice into its own buffer. [`read_slices`](crate::load::read_slices) reads many
+    /// slices in parallel.
     ///
     /// # Errors
     ///
-    /// The errors of [`LazyTensor::read`].
+    /// As for [`LazyTensor::read`].
     pub fn read(&self) -> Result<TensorBuf> {
         TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             self.fill(bytes)?;
@@ -337,7 +337,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         .map_err(|error| self.tensor.locate(error))
     }
 
-    /// [`read`](LazySlice::read) with options: several threads for a large slice, conversion while
+    /// Reads the slice with options: several threads for a large slice, conversion while
     /// reading, progress and cancelling.
     ///
     /// ```
@@ -357,7 +357,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`read_slices`](crate::load::read_slices).
+    /// As for [`read_slices`](crate::load::read_slices).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_slice(self, options)
     }
@@ -409,7 +409,7 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     }
 }
 
-/// The range from the first byte of a group of runs to its last byte.
+/// Returns the range from the first byte of a group of runs to its last byte.
 fn span(group: &[Range<u64>]) -> Range<u64> {
     match group {
         [first, .., last] => first.start..last.end,

@@ -10,7 +10,7 @@ use crate::format::error::{Error, Result};
 /// calls cheap, and small enough for the cache.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// What a source has heard that a load will read, until the load is over.
+/// The bytes that a load has announced to a source, until the load is over.
 pub(crate) struct Announced<'s, S: ReadAt> {
     source: &'s S,
     /// From the first byte to the last that the source has asked for.
@@ -36,12 +36,12 @@ impl<S: ReadAt> Drop for Announced<'_, S> {
     }
 }
 
-/// Passes the bytes of a range to `take`, piece by piece, through `buffer`. A source whose calls
-/// wait sets the [length](ReadAt::requests) of a piece.
+/// Passes the bytes of a range to `take`, piece by piece, through `buffer`. A source with calls
+/// that wait sets the [length](ReadAt::requests) of a piece.
 ///
 /// # Errors
 ///
-/// The errors of `take`, and for a failed read the error that `failed` returns.
+/// Any error that `take` returns, and for a failed read the error that `failed` returns.
 pub(crate) fn read_pieces<S: ReadAt>(
     source: &S,
     range: Range<u64>,

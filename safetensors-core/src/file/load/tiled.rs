@@ -6,27 +6,29 @@ use std::ops::Range;
 use crate::file::io::ReadRange;
 use crate::format::slice::Tiles;
 
-/// A run of at least so many bytes is read into its place. Of shorter ones, those that lie together
-/// in a tile are read at once, and then copied to their places.
+/// A run of at least this length is read into its place. Shorter runs that are adjacent in a tile
+/// are read at once, and then copied to their places.
 const DIRECT: u64 = 64 << 10;
 
 /// Consecutive bytes of a tensor that consists of [`Tiles`].
 ///
-/// The bytes of a tile that belong to a range of the tensor lie together, however many runs they
-/// are there. So each tile needs one read.
+/// The bytes of a tile that belong to a range of the tensor are adjacent in the tile, however many
+/// runs they are in the range. So each tile needs one read.
 pub(crate) struct TiledBlock<'t, 'b> {
     tiles: &'t Tiles,
     /// The position of the first byte in the tensor.
     start: u64,
     bytes: &'b mut [u8],
-    /// What is read into its place: where that is, the number of the tile, and where in the tile.
+    /// The runs that are read into place: the range in `bytes`, the number of the tile, and the
+    /// offset in the tile.
     direct: Vec<(Range<usize>, usize, u64)>,
-    /// What is copied to its places: the number of the tile, where in the tile, and the bytes.
+    /// The bytes that are copied into place: the number of the tile, the offset in the tile, and
+    /// the bytes.
     copied: Vec<(usize, u64, Vec<u8>)>,
 }
 
 impl<'t, 'b> TiledBlock<'t, 'b> {
-    /// The bytes of a tensor from `start` on.
+    /// Divides the bytes of a tensor from `start` on among its tiles.
     pub(crate) fn new(tiles: &'t Tiles, start: u64, bytes: &'b mut [u8]) -> Self {
         let range = start..start + bytes.len() as u64;
         let mut direct = Vec::new();
@@ -53,7 +55,8 @@ impl<'t, 'b> TiledBlock<'t, 'b> {
         Self { tiles, start, bytes, direct, copied }
     }
 
-    /// What is to be read: the number of the tile, and its bytes, counted from its first one.
+    /// Returns the ranges to read: the number of the tile, and its bytes, counted from its first
+    /// one.
     pub(crate) fn ranges(&mut self) -> io::Result<Vec<(usize, ReadRange<'_>)>> {
         let mut ranges = Vec::with_capacity(self.direct.len() + self.copied.len());
         let mut rest = &mut *self.bytes;
@@ -76,7 +79,7 @@ impl<'t, 'b> TiledBlock<'t, 'b> {
         Ok(ranges)
     }
 
-    /// Copies what was read to its places.
+    /// Copies the read bytes to their places.
     pub(crate) fn finish(self) {
         let Self { tiles, start, bytes, copied, .. } = self;
         let range = start..start + bytes.len() as u64;

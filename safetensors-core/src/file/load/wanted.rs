@@ -1,4 +1,4 @@
-//! [`TensorRead`]: a tensor, or a part of one, that is to be read, with what its elements become.
+//! [`TensorRead`]: a tensor to read, or a part of it, and the dtype it gets.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::slice::{ByteRuns, Runs};
 use crate::format::tensor::{Rows, TensorBuf};
 
-/// A tensor, or a part of one, that is to be read.
+/// A tensor to read, or a part of it.
 pub(crate) struct TensorRead<'t, 'a, S> {
     pub(crate) tensor: &'t LazyTensor<'a, S>,
     pub(crate) shape: &'t [usize],
@@ -17,7 +17,7 @@ pub(crate) struct TensorRead<'t, 'a, S> {
     pub(crate) runs: Cow<'t, ByteRuns>,
     /// Runs with at most this many bytes between them are read in one call.
     pub(crate) gap: u64,
-    /// What the elements become.
+    /// The conversions of the elements.
     pub(crate) loaded: DtypePlan,
     /// The rows of a slice that has them one by one.
     rows: Option<&'t Rows>,
@@ -27,7 +27,6 @@ pub(crate) struct TensorRead<'t, 'a, S> {
 pub(crate) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
 
 impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
-    /// All of a tensor.
     pub(crate) fn whole(tensor: &'t LazyTensor<'a, S>, options: &LoadOptions) -> Result<Self> {
         Ok(Self {
             tensor,
@@ -39,7 +38,6 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
         })
     }
 
-    /// A slice of a tensor.
     pub(crate) fn part(slice: &'t LazySlice<'a, S>, options: &LoadOptions) -> Result<Self> {
         Ok(Self {
             shape: slice.shape(),
@@ -52,7 +50,7 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
 }
 
 impl<'t, S> TensorRead<'t, '_, S> {
-    /// The conversion while its elements are read, if there is one.
+    /// Returns the conversion while its elements are read, if there is one.
     pub(crate) fn conversion(
         &self,
         options: &LoadOptions,

@@ -17,15 +17,15 @@ use crate::file::io::names::refuse_impossible;
 use crate::file::io::positional::write_all_at;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// A new file of any content that appears at its path complete, or not at all. Until
+/// A new file with any content that appears at its path complete, or not at all. Until
 /// [`commit`](AtomicFile::commit), and after any failure, the path has the old file, or none if
 /// there was none.
 ///
 /// On Linux it has no name until the commit, if the file system supports that. Otherwise it has a
-/// hidden name beside its destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A file
+/// hidden name next to its destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A file
 /// that is dropped before the commit leaves nothing behind. A process that is killed may leave the
-/// hidden file; the next save to the same path removes it. In a directory of more than
-/// 1000 entries, which a process does not list at each save, a later one may do so.
+/// hidden file; the next save to the same path removes it. A directory of more than 1000 entries is
+/// not listed at each save, so there a later save may remove it.
 ///
 /// Every write is a system call. Wrap the file in an [`io::BufWriter`] for small writes.
 ///
@@ -67,12 +67,12 @@ pub struct AtomicFile {
 
 impl AtomicFile {
     /// Creates the file, without its name yet. The options for [durability](SaveOptions::durable),
-    /// [read-only files](SaveOptions::replace_read_only),
-    /// [caches of the Hub](SaveOptions::replace_cached) and
-    /// [existing files](SaveOptions::overwrite) apply; the others are ignored.
+    /// [read-only files](SaveOptions::replace_read_only), [caches of the
+    /// Hub](SaveOptions::replace_cached) and [existing files](SaveOptions::overwrite) apply; the
+    /// others are ignored.
     ///
-    /// If it replaces another file, it gets that file's
-    /// mode and, where the system allows it, its owner and group. Otherwise its mode follows the
+    /// If it replaces another file, it gets that file's mode and, where the system allows it, its
+    /// owner and group. Otherwise its mode follows the umask.
     /// umask.
     ///
     /// Links are followed, also dangling ones: the file that the link leads to is replaced, and the
@@ -101,7 +101,7 @@ impl AtomicFile {
         self
     }
 
-    /// [`create`](AtomicFile::create) that replaces whatever is at the path, even a link. With
+    /// Like [`create`](AtomicFile::create), but replaces any entry at the path, even a link. With
     /// `permissions_of`, the file gets these permissions before anything is written to it.
     pub(crate) fn create_in_place_of(
         destination: PathBuf,
@@ -113,8 +113,8 @@ impl AtomicFile {
         Self::from_temp(temp, destination, permissions_of)
     }
 
-    /// [`create_in_place_of`](Self::create_in_place_of) with the bytes and permissions of the file
-    /// that is open. On file systems with reflinks it shares the blocks of that file.
+    /// Like [`create_in_place_of`](Self::create_in_place_of), with the bytes and permissions of the
+    /// file that is open. On file systems with reflinks it shares the blocks of that file.
     pub(crate) fn copy_in_place_of(
         destination: PathBuf,
         original: &File,
@@ -148,12 +148,12 @@ impl AtomicFile {
         })
     }
 
-    /// The path that the file will have, after links.
+    /// Returns the path that the file will have, after links.
     pub(super) fn destination(&self) -> &Path {
         &self.destination
     }
 
-    /// The open file, for example to write at positions.
+    /// Returns the open file, for example to write at positions.
     pub fn file(&self) -> &File {
         self.temp.file()
     }
@@ -209,8 +209,8 @@ impl AtomicFile {
         self.lock = None;
     }
 
-    /// [`commit`](AtomicFile::commit) after [`begin_commit`](Self::begin_commit). Errors do not
-    /// name the path, so that callers can add another one.
+    /// Like [`commit`](AtomicFile::commit), after [`begin_commit`](Self::begin_commit). Errors do
+    /// not name the path, so that callers can add another one.
     pub(crate) fn commit_held(&mut self) -> Result<()> {
         // Whether this fails or not, other writers wait no longer.
         let lock = self.lock.take();
@@ -265,7 +265,7 @@ pub(crate) fn sync(file: &File) -> io::Result<()> {
     flush(file)
 }
 
-/// [`sync`] of the file at a path.
+/// Like [`sync`], for the file at a path.
 pub(crate) fn sync_path(path: &Path) -> io::Result<()> {
     // Some systems can synchronise only a file that is open for writing. On Unix a file may be
     // read-only.
@@ -322,8 +322,8 @@ pub(crate) fn check(path: &Path, options: &SaveOptions) -> Result<()> {
     checked.map_err(|error| error.in_path(path))
 }
 
-/// Where a file is saved that has this path, and the metadata of the regular file there. Fails for
-/// a file that the options say must stay.
+/// Returns the path to save a file to, and the metadata of a regular file there. Fails for a file
+/// that must stay, by the options.
 fn destination_to_replace(
     path: &Path,
     options: &SaveOptions,
@@ -337,8 +337,8 @@ fn destination_to_replace(
     Ok((destination, original))
 }
 
-/// The metadata of the file that a new one will replace; `None` if there is no regular file. Fails
-/// for a file that the options say must stay. Links are not followed.
+/// Returns the metadata of the file that a new one will replace; `None` if there is no regular
+/// file. Fails for a file that must stay, by the options. Links are not followed.
 pub(crate) fn replaceable(path: &Path, options: &SaveOptions) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(_) if !options.overwrite => Err(ErrorKind::FileExists.into()),
@@ -373,8 +373,8 @@ pub(crate) fn refuse_special(path: &Path) -> Result<()> {
     Err(ErrorKind::NotAFile { found }.into())
 }
 
-/// The path to save a file to, after following links. Fails if something other than a regular file
-/// is there, or if the path ends in a separator, as only that of a directory does.
+/// Returns the path to save a file to, after following links. Fails if something other than a
+/// regular file is there, or if the path ends in a separator, which only directories have.
 pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
     refuse_impossible(path).map_err(ErrorKind::Io)?;
     // This comes before links are followed, because some links of the system, such as those to
@@ -393,7 +393,7 @@ pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
     Ok(destination)
 }
 
-/// The path that a chain of links ends at, which need not exist.
+/// Returns the path that a chain of links ends at, which need not exist.
 fn follow_links(path: &Path) -> Result<PathBuf> {
     let mut followed = path.to_owned();
     for _ in 0..=MAX_LINKS {

@@ -1,4 +1,4 @@
-//! [`BackgroundSaver`]: a thread that saves while the program goes on.
+//! [`BackgroundSaver`]: a thread that saves while the program continues.
 
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
@@ -10,21 +10,20 @@ use super::SaveOptions;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::parallel::Progress;
 
-/// Saves in a thread, one save after another, while the program goes on.
+/// Saves in a thread, one save after another, while the program continues.
 ///
-/// It takes any function that saves with [`SaveOptions`] or
-/// [`ShardOptions`](crate::ShardOptions), such as [`save()`](super::save()), `save_sharded`, and
-/// those of an adapter. The tensors must belong to the function: pass copies, or tensors that
-/// nobody changes. They are dropped when the save ends. For a directory of shards, *file* means all
-/// of them here.
+/// It takes any function that saves with [`SaveOptions`] or [`ShardOptions`](crate::ShardOptions),
+/// such as [`save()`](super::save()), `save_sharded`, and the save functions of an adapter. The
+/// tensors must belong to the function: pass copies, or tensors that nobody changes. They are
+/// dropped when the save ends. For a directory of shards, *file* means all of them here.
 ///
-/// | event | what happens |
+/// | event | effect |
 /// |---|---|
 /// | a second save begins while one runs | [`start`](Self::start) waits for the first. So the files are in the order of the calls, and only one set of tensors is held |
 /// | a save fails | the next [`start`](Self::start) or [`wait`](Self::wait) returns the error; the path has its old file |
 /// | [`cancel`](Self::cancel) | the save fails with [`ErrorKind::Cancelled`], and the path keeps its old file |
 /// | the saver is dropped | it waits for the save; an error is lost |
-/// | the process ends or is killed | the path keeps its old file, beside a temporary one that a later save removes |
+/// | the process ends or is killed | the path keeps its old file, and a later save removes a temporary one |
 ///
 /// ```
 /// use safetensors_core::save::BackgroundSaver;
@@ -66,7 +65,7 @@ struct Running {
     watch: Arc<Watch>,
 }
 
-/// What the thread of a save and its saver tell each other.
+/// Shared by the thread of a save and its saver.
 #[derive(Debug, Default)]
 struct Watch {
     bytes_done: AtomicU64,
@@ -75,21 +74,21 @@ struct Watch {
 }
 
 impl BackgroundSaver {
-    /// A saver without a save. It has no thread until [`start`](Self::start).
+    /// Makes a saver without a save. It has no thread until [`start`](Self::start).
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Begins a save and returns. `save` gets the options, and runs in a thread of its own. If
-    /// another save runs, this waits for it first.
+    /// Begins a save and returns. `save` gets the options, and runs in its own thread. If another
+    /// save runs, this waits for it first.
     ///
     /// The options are [`SaveOptions`] or [`ShardOptions`](crate::ShardOptions). Their progress
-    /// callback is called in the threads of the save. A panic of `save`
-    /// continues in the thread that [waits](Self::wait).
+    /// callback is called in the threads of the save. A panic of `save` continues in the thread
+    /// that [waits](Self::wait).
     ///
     /// # Errors
     ///
-    /// The error of the earlier save, or [`ErrorKind::Io`] if the system has no thread left. The
+    /// Any error of the earlier save, or [`ErrorKind::Io`] if the system has no thread left. The
     /// new save is not begun then.
     pub fn start<O: AsMut<SaveOptions> + Clone + Send + 'static>(
         &mut self,
@@ -107,13 +106,13 @@ impl BackgroundSaver {
         Ok(())
     }
 
-    /// Whether a save runs.
+    /// Returns whether a save runs.
     pub fn is_saving(&self) -> bool {
         self.running.as_ref().is_some_and(|running| !running.thread.is_finished())
     }
 
-    /// How far the save is that runs, or that ended and was not waited for; `None` if there is
-    /// none. The numbers are 0 until the first bytes are written. The tensor is not named.
+    /// Returns the progress of the save that runs, or that ended and was not waited for; `None` if
+    /// there is none. The numbers are 0 until the first bytes are written. The tensor is not named.
     pub fn progress(&self) -> Option<Progress<'static>> {
         let watch = &self.running.as_ref()?.watch;
         let [bytes_done, bytes_total] =
@@ -121,9 +120,8 @@ impl BackgroundSaver {
         Some(Progress { bytes_done, bytes_total, tensor: "" })
     }
 
-    /// Cancels the save that runs, and does not wait for its end. It writes at most a piece of
-    /// 4 MiB for each of its threads. A save whose bytes are all written can no longer be
-    /// cancelled.
+    /// Cancels the running save without waiting for its end. It writes at most a piece of 4 MiB for
+    /// each of its threads. A save can no longer be cancelled when all its bytes are written.
     pub fn cancel(&self) {
         if let Some(running) = &self.running {
             running.watch.cancelled.store(true, Ordering::Relaxed);
@@ -134,7 +132,7 @@ impl BackgroundSaver {
     ///
     /// # Errors
     ///
-    /// The error of the save, once; [`ErrorKind::Cancelled`] if it was cancelled.
+    /// Any error of the save, once; [`ErrorKind::Cancelled`] if it was cancelled.
     pub fn wait(&mut self) -> Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         running.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
@@ -178,7 +176,7 @@ mod tests {
         saver.start(&SaveOptions::new(), panics).unwrap();
         let panic = catch_unwind(AssertUnwindSafe(|| saver.wait())).unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the save"));
-        // A saver that is dropped has nobody to tell.
+        // A dropped saver reports its error to no one.
         saver.start(&SaveOptions::new(), panics).unwrap();
     }
 }

@@ -1,9 +1,9 @@
 //! Files in a cache of the Hub, which Python and this project share.
 //!
 //! A cache has a directory for each repository. In it, `snapshots/COMMIT` has the files of a
-//! revision, and `blobs` has what is in them, once for all revisions. A file of a snapshot is a
-//! link to its blob, or the file itself where the system has no links. A blob may be a link, too,
-//! to a store for all repositories.
+//! revision, and `blobs` has their contents, once for all revisions. A file of a snapshot is a link
+//! to its blob, or the file itself where the system has no links. A blob may be a link, too, to a
+//! store for all repositories.
 
 use std::fs;
 use std::path::Path;
@@ -12,15 +12,15 @@ use super::SaveOptions;
 use crate::file::io::hidden::directory;
 use crate::format::error::{ErrorKind, Result};
 
-/// How many links in a row lead somewhere: as many as the kernel follows.
+/// The most links in a row that lead somewhere: the kernel's limit.
 pub(super) const MAX_LINKS: usize = 40;
 
-/// [`refuse_cached`], unless the options of a save allow it.
+/// Like [`refuse_cached`], unless the options of a save allow it.
 pub(crate) fn check_cached(path: &Path, options: &SaveOptions) -> Result<()> {
     if options.replace_cached { Ok(()) } else { refuse_cached(path) }
 }
 
-/// Fails if there is a file in a cache of the Hub at a path, or where a link at the path leads.
+/// Fails if there is a file in a cache of the Hub at a path, or at the target of a link there.
 ///
 /// # Errors
 ///
@@ -43,8 +43,8 @@ pub fn refuse_cached(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a path is that of a blob, or lies in a snapshot. A link at the path is not followed, but
-/// the directories before it may be links.
+/// Returns `true` if a path belongs to a blob, or is in a snapshot. A link at the path is not
+/// followed, but the directories before it may be links.
 fn is_in_cache(path: &Path) -> bool {
     let Ok(directory) = fs::canonicalize(directory(path)) else { return false };
     let has = |repo: &Path, name: &str| repo.join(name).is_dir();

@@ -7,8 +7,8 @@ use super::atomic::{directory as parent, sync_directory};
 use crate::file::io::names::refuse_impossible;
 use crate::file::io::unfinished::{Owned, Steps};
 
-/// A directory that was created for an output, and those above it that were created for it.
-/// Dropping this removes those that are empty.
+/// A directory that was created for an output, and the directories above it that were created for
+/// it. Dropping this removes the empty ones.
 #[derive(Debug, Default)]
 pub(crate) struct NewDirectories {
     /// Children come before their parents.
@@ -32,7 +32,7 @@ impl NewDirectories {
         for path in missing.into_iter().rev() {
             match fs::create_dir(path) {
                 Ok(()) => self.directories.insert(0, Owned::made(path)),
-                // Another process has created it meanwhile, so it must not be removed here.
+                // Another process has created it in between, so it must not be removed here.
                 Err(_) if path.is_dir() => {}
                 Err(error) => return Err(error),
             }

@@ -11,15 +11,15 @@ use super::ranges::Ranges;
 use crate::file::io::positional::start_writing_back;
 use crate::format::parallel::lock;
 
-/// The disk gets a quarter of the file at a time, but at least and at most this much. A shorter
-/// file is soon synchronised at its end.
+/// The disk gets a quarter of the file at a time, within these limits. A shorter file is soon
+/// synchronised at its end.
 const LEAST: u64 = 1 << 20;
 const MOST: u64 = 16 << 20;
 
-/// What has been written of a file, and how much of it the system was asked to put on the disk.
+/// The parts of a file that have been written, and that the system was asked to put on the disk.
 #[derive(Debug)]
 pub(super) struct Early {
-    /// How much the disk gets at a time.
+    /// The bytes that the disk gets at a time.
     piece: u64,
     state: Mutex<State>,
 }
@@ -32,19 +32,19 @@ struct State {
 }
 
 impl Early {
-    /// For a file with this many bytes of data; `None` if it is short.
+    /// Tracks a file with this many bytes of data; `None` if it is short.
     pub(super) fn for_file_of(bytes: u64) -> Option<Self> {
         let piece = (bytes / 4).clamp(LEAST, MOST);
         (bytes > LEAST).then(|| Self { piece, state: Mutex::default() })
     }
 
-    /// How much to write at a time, so that the disk can begin with it.
+    /// Returns how much to write at a time, so that the disk can begin with it.
     pub(super) fn piece(&self) -> usize {
         self.piece as usize
     }
 
-    /// Notes that a range of the file has been written. As soon as enough bytes follow those that
-    /// were asked for last, asks for them.
+    /// Notes that a range of the file has been written. Asks the system to put bytes on the disk as
+    /// soon as enough have followed the last request.
     pub(super) fn written(&self, file: &File, range: Range<u64>) {
         if let Some(range) = self.next(range) {
             start_writing_back(file, range);

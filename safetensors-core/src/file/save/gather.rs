@@ -12,13 +12,13 @@ use crate::file::io::positional::write_all_at;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::TensorSource;
 
-/// This many bytes or more are written from where they lie.
+/// Longer bytes are written from their own memory.
 const LARGE: usize = 64 << 10;
 
 /// The most bytes that are gathered for one call.
 const MOST: usize = 256 << 10;
 
-/// Bytes of one file that are neighbours in it, to be written together.
+/// Adjacent bytes of a file, to be written together.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     start: u64,
@@ -26,13 +26,14 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// Whether bytes are small enough to be gathered. Several threads can write large ones at once.
+    /// Returns `true` if bytes are small enough to be gathered. Several threads can write large
+    /// ones at once.
     pub(super) fn waits(bytes: &[u8]) -> bool {
         bytes.len() < LARGE
     }
 
-    /// Writes bytes at `start` of the file: large ones now, small ones together with those that
-    /// follow them.
+    /// Writes bytes at `start` of the file: large ones now, small ones together with the bytes that
+    /// follow.
     pub(super) fn add(&mut self, file: &File, bytes: &[u8], start: u64) -> io::Result<()> {
         if !Self::waits(bytes) {
             return write_all_at(file, bytes, start);

@@ -1,4 +1,4 @@
-//! [`Layout`]: where everything lies in the file, decided before a byte is written.
+//! [`Layout`]: the place of everything in the file, decided before a byte is written.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -39,7 +39,7 @@ impl Layout {
         Self::plan_named(tensors, options, check_names(tensors)?)
     }
 
-    /// [`plan`](Self::plan) for names that are known to be valid and different.
+    /// Like [`plan`](Self::plan), for names that are known to be valid and different.
     pub(crate) fn plan_named(
         tensors: &[Spec<'_>],
         options: &SaveOptions,
@@ -92,7 +92,7 @@ impl Layout {
         Ok(Self { prefix, places, names })
     }
 
-    /// Lets the data begin at `start`, by more padding or less. What the header says fits there.
+    /// Lets the data begin at `start`, by more or less padding. The header's content fits there.
     #[cfg(feature = "std")]
     pub(crate) fn move_data_to(&mut self, start: usize) {
         let old = self.prefix.len() as u64;
@@ -105,14 +105,13 @@ impl Layout {
         }
     }
 
-    /// The length of the file.
     pub(crate) fn file_len(&self) -> u64 {
         self.places.last().map_or(self.prefix.len() as u64, |(_, range)| range.end)
     }
 }
 
-/// The metadata of a file of these tensors: without the records of another file, with those of this
-/// one, and with placeholders for the digests of the tensors if these are to be recorded.
+/// Returns the metadata of a file of these tensors: without the records of another file, with its
+/// own, and with placeholders for the digests of the tensors if they are to be recorded.
 fn metadata<'a>(tensors: &[Spec<'_>], options: &'a SaveOptions) -> Cow<'a, Metadata> {
     let mut metadata = Cow::Borrowed(&options.metadata);
     if has_records(&metadata) {

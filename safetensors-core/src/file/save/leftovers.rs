@@ -1,10 +1,9 @@
-//! Removing what killed saves have left behind.
+//! Removing the leftovers of killed saves.
 //!
 //! A leftover is found by its name, so the directory has to be listed. If each of 100,000 saves
-//! listed a directory that holds what the others have saved, all of them together would read
-//! 5·10⁹ entries. So a process remembers what it has found in a large directory, and lists that
-//! directory again only after as many saves as it has entries. The saves then read a few entries
-//! each, however many there are.
+//! listed a directory with the files of the others, all of them together would read 5·10⁹ entries.
+//! So a process remembers the entries of a large directory, and lists it again only after a number
+//! of saves equal to its entries. The saves then read a few entries each, regardless of its size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -25,21 +24,21 @@ pub(super) const NEW: &str = "new";
 /// The name of the old directory that it replaces.
 pub(super) const OLD: &str = "old";
 
-/// The name of a file within the temporary directory. It says that what is at the destination is
-/// the rest of an old directory, which is being removed file by file.
+/// The name of a file within the temporary directory. It shows that the destination holds the rest
+/// of an old directory, which is being removed file by file.
 pub(super) const REST: &str = "rest";
 
 /// A directory of at most this many entries is listed at each save.
 const FEW: usize = 1000;
 
-/// What was found in the large directories of this process.
+/// The listings of the large directories of this process.
 static LISTED: Listings = Listings(Mutex::new(BTreeMap::new()));
 
 /// Removes the temporary files and directories of a checkpoint that no process has locked, and the
-/// file of the directory's lock: the files of saves whose process was killed. `file_name` is the
-/// name of one of its files. Errors are ignored, because a leftover does not prevent the save.
+/// file of the directory's lock: the files of saves by killed processes. `file_name` is the name of
+/// one of its files. Errors are ignored, because a leftover does not prevent the save.
 ///
-/// In a directory of more than 1000 entries, those that another process has left since this one
+/// In a directory of more than 1000 entries, leftovers that another process has made since this one
 /// listed the directory are removed later.
 pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     DirectoryLock::clear(directory);
@@ -49,7 +48,7 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     }
 }
 
-/// [`remove_leftovers`], also in a large directory.
+/// Like [`remove_leftovers`], also in a large directory.
 pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     let Some(listed) = list(directory) else { return };
     for name in listed.of(&checkpoints_of(file_name)) {
@@ -57,10 +56,10 @@ pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     }
 }
 
-/// What was found in directories of many entries, by their absolute paths.
+/// The listings of directories with many entries, by their absolute paths.
 struct Listings(Mutex<BTreeMap<PathBuf, Listed>>);
 
-/// What was found in a directory.
+/// The listing of a directory.
 #[derive(Default)]
 struct Listed {
     /// The number of its entries.
@@ -72,8 +71,8 @@ struct Listed {
 }
 
 impl Listings {
-    /// The names of the temporary files of these checkpoints, as far as they are known. Calls `list`
-    /// if it is time to look.
+    /// Returns the names of the temporary files of these checkpoints, as far as they are known.
+    /// Calls `list` if it is time to look.
     fn temporaries(
         &self,
         directory: PathBuf,
@@ -118,8 +117,8 @@ fn list(directory: &Path) -> Option<Listed> {
     Some(listed)
 }
 
-/// Removes a temporary file, or a directory, that no process has locked. One that has all there is
-/// of the directory at `destination` stays.
+/// Removes a temporary file, or a directory, that no process has locked. A directory that holds all
+/// that is left of the one at `destination` stays.
 fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
     let kind = fs::symlink_metadata(path)?.file_type();
     if kind.is_file() {
@@ -139,8 +138,8 @@ fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether the old directory was moved aside, or only a part of it may be left, and the new one is
-/// not in place.
+/// Returns `true` if the old directory was moved aside, or only a part of it may be left, and the
+/// new one is not in place.
 pub(super) fn is_between(hidden: &Path, path: &Path) -> io::Result<bool> {
     let is_in = |name| is_there(&hidden.join(name));
     Ok(is_in(NEW)? && (is_in(REST)? || is_in(OLD)? && !is_there(path)?))
@@ -191,10 +190,10 @@ mod tests {
         for file in ["7", "77", "8"] {
             fs::write(at(&left(file)), "").unwrap();
         }
-        // The first save lists the directory, and the others remember what is in it.
+        // The first save lists the directory, and the others remember its entries.
         assert!(remove("7") && at(&left("77")).exists() && at(&left("8")).exists());
         assert!(remove("8") && at(&left("77")).exists());
-        // Another process is killed afterwards. A later save removes what it has left.
+        // Another process is killed afterwards. A later save removes its leftovers.
         fs::write(at(&left("9")), "").unwrap();
         assert!(!remove("9"));
         assert!((0..=2 * FEW).any(|_| remove("9")));

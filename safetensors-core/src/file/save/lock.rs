@@ -1,4 +1,4 @@
-//! The lock of a temporary file, which says that its process is alive.
+//! The lock of a temporary file, which shows that its process is alive.
 //!
 //! On Windows a lock would keep readers from the finished file. There a file is in use for as long
 //! as it is open.
@@ -52,8 +52,8 @@ pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     Ok(is_free.then_some(file))
 }
 
-/// Opens a file that nobody has open. Until it is closed, nobody can open it but to rename or remove
-/// it.
+/// Opens a file that nobody has open. Until it is closed, nobody can open it but to rename or
+/// remove it.
 #[cfg(windows)]
 pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     use std::os::windows::fs::OpenOptionsExt;
@@ -66,13 +66,13 @@ pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT).open(path).map(Some)
 }
 
-/// On other systems leftovers cannot be told from files in use.
+/// On other systems leftovers cannot be distinguished from files in use.
 #[cfg(not(any(unix, windows)))]
 pub(super) fn lock_leftover(_: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Whether a path leads to this file.
+/// Returns whether a path leads to this file.
 pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     if failpoint::lacks("lasting numbers of files") {
         return Ok(false);

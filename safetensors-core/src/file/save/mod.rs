@@ -1,4 +1,4 @@
-//! Saving tensors to files. A file is replaced whole or not at all.
+//! Saving tensors to files. A file is replaced completely or not at all.
 //!
 //! | to | use |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | send a file through a pipe, a socket or a compressor | [`write_to`] |
 //! | have a file in memory | [`serialize`] |
 //! | write tensors that are not known at the start, or grow | [`GrowingWriter`] |
-//! | save while the program goes on | [`BackgroundSaver`] |
+//! | save while the program continues | [`BackgroundSaver`] |
 //! | write a file of another kind as safely | [`AtomicFile`] |
 //! | write a directory of files as safely | [`AtomicDirectory`] |
 //! | end the process during a save, and leave nothing behind | [`remove_temporaries`] |

@@ -5,12 +5,12 @@ use alloc::string::String;
 use crate::format::header::Metadata;
 use crate::format::tied::Tied;
 
-/// The order in which tensors lie in the file.
+/// The order of the tensors in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// From the last dtype of [`Dtype::ALL`](crate::Dtype::ALL) to the first, then by name, as the
     /// reference implementation sorts. The last dtypes have the widest elements, so each tensor
-    /// begins at a multiple of its element size, whatever the input's order.
+    /// begins at a multiple of its element size, for any order of the input.
     #[default]
     Alignment,
     /// In the order given. A tensor may then be misaligned for its dtype, for example F32 after
@@ -30,8 +30,8 @@ pub enum Order {
 #[derive(Clone, Debug)]
 pub struct SaveOptions {
     pub(crate) metadata: Metadata,
-    /// Entries that are saved as they are, also records that this crate has computed. Records in
-    /// `metadata` are those of another file.
+    /// Entries that are saved unchanged, including records that this crate has computed. Records in
+    /// `metadata` belong to another file.
     pub(crate) as_is: Metadata,
     pub(crate) order: Order,
     pub(crate) align: usize,
@@ -78,7 +78,7 @@ impl Default for SaveOptions {
 }
 
 impl SaveOptions {
-    /// The default options: no metadata, order by alignment, data at a multiple of 8 bytes,
+    /// Returns the default options: no metadata, order by alignment, data at a multiple of 8 bytes,
     /// durable. Tensors that share storage are saved once for each name.
     pub fn new() -> Self {
         Self::default()
@@ -86,9 +86,9 @@ impl SaveOptions {
 
     /// Adds entries to the `__metadata__`. Libraries for PyTorch models expect `format` = `pt`.
     ///
-    /// Metadata of another file can be passed on as it is. Entries that hold for that file alone are
-    /// not saved: the [digests](crate::digest) of its tensors and of its data, and which save of
-    /// ranks has made it. [`digests`](Self::digests) records new ones, and
+    /// Metadata of another file can be passed on unchanged. Entries that hold for that file alone
+    /// are not saved: the [digests](crate::digest) of its tensors and of its data, and the record
+    /// of the attempt of ranks that made it. [`digests`](Self::digests) records new ones, and
     /// [`Edit::record_digests`](crate::edit::Edit::record_digests) also the SHA-256 of the data.
     #[must_use]
     pub fn metadata<K: Into<String>, V: Into<String>>(
@@ -121,15 +121,16 @@ impl SaveOptions {
         self
     }
 
-    /// Whether to wait until the file and its name have reached the disk, so that a power cut loses
-    /// nothing. On by default. On Linux, the disk begins while a large file is still being written.
+    /// Sets whether to wait until the file and its name have reached the disk, so that a power cut
+    /// loses nothing. On by default. On Linux, the disk begins while a large file is still being
+    /// written.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Whether a read-only file may be replaced. Off by default: saving then fails with
+    /// Sets whether a read-only file may be replaced. Off by default: saving then fails with
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). The new file gets the
     /// permissions of the old one, so it is read-only again.
     #[cfg(feature = "std")]
@@ -139,10 +140,10 @@ impl SaveOptions {
         self
     }
 
-    /// Whether a file in a cache of the Hub may be replaced. Off by default: saving then fails with
-    /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache). There, `snapshots` has the files of
-    /// each revision, mostly as links to `blobs`. All revisions share a blob, and Python reads it
-    /// as what was downloaded. A new file may always be saved there.
+    /// Sets whether a file in a cache of the Hub may be replaced. Off by default: saving then fails
+    /// with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache). There, `snapshots` has the
+    /// files of each revision, mostly as links to `blobs`. All revisions share a blob, and Python
+    /// takes it for the download. A new file may always be saved there.
     #[cfg(feature = "std")]
     #[must_use]
     pub fn replace_cached(mut self, replace_cached: bool) -> Self {
@@ -150,12 +151,12 @@ impl SaveOptions {
         self
     }
 
-    /// Whether a file that exists is replaced. On by default. With `false`, saving fails with
+    /// Sets whether an existing file is replaced. On by default. With `false`, saving fails with
     /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists) if there is a file at the path, also
-    /// if it appears while the save is under way. Several files are not saved to a directory that
-    /// has one of them, another file of the same pattern, or an index of the same name. For several
-    /// files the last look comes just before they are put in place, while the directory is locked.
-    /// A file that a program without this lock puts there in the moment between is replaced.
+    /// if it appears during the save. Several files are not saved to a directory that has one of
+    /// them, another file of the same pattern, or an index of the same name. For several files the
+    /// last check comes just before they are put in place, while the directory is locked. A file
+    /// that a program without this lock puts there in the moment between is replaced.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};
@@ -176,7 +177,7 @@ impl SaveOptions {
         self
     }
 
-    /// Whether an existing file is replaced.
+    /// Returns whether an existing file is replaced.
     #[cfg(feature = "std")]
     #[doc(hidden)]
     pub fn overwrites(&self) -> bool {
@@ -184,22 +185,23 @@ impl SaveOptions {
     }
 
     /// Saves tensors that share storage once, and records their other names in the metadata.
-    /// [`StreamWriter`](crate::save::StreamWriter) ignores this, because it does not know what
-    /// shares storage.
+    /// [`StreamWriter`](crate::save::StreamWriter) ignores this, because it does not know which
+    /// tensors share storage.
     ///
-    /// Saving then also fails with the errors that [`Tied`] lists.
+    /// A save can then also fail as [`Tied`] lists.
     #[must_use]
     pub fn tied(mut self, tied: Tied) -> Self {
         self.tied = Some(tied);
         self
     }
 
-    /// Whether to record a digest of each tensor in the metadata, so that
+    /// Sets whether to record a digest of each tensor in the metadata, so that
     /// [`verify`](crate::digest::verify) can find data that has changed. Off by default.
     ///
     /// Tensors are hashed while they are written. [`StreamWriter`](crate::save::StreamWriter) reads
-    /// back from the file what was written out of order. [`write_to`](crate::save::write_to) cannot
-    /// go back to the header, so it asks each source for its bytes twice.
+    /// bytes back from the file if they were written out of order.
+    /// [`write_to`](crate::save::write_to) cannot go back to the header, so it asks each source for
+    /// its bytes twice.
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};

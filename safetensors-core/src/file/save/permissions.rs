@@ -21,8 +21,8 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// The permissions of the regular files among these paths together: the owner may do what the
-    /// owner of the first may do, and others only what each file lets them do. `None` if there are
+    /// Combines the permissions of the regular files among these paths: the owner's rights are the
+    /// first owner's, and others have the rights that every file gives them. `None` if there are
     /// none.
     pub(crate) fn of_all(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Option<Self> {
         let files = paths
@@ -114,7 +114,7 @@ pub(crate) fn take_over(from: &Path, to: &Path, otherwise: Option<Rights>) -> io
     }
 }
 
-/// The part of a mode that a file may keep if its owner or group is not the same.
+/// Returns the part of a mode that a file may keep if its owner or group is not the same.
 #[cfg(unix)]
 fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     const SET_USER: u32 = 0o4000;
@@ -129,21 +129,21 @@ fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     mode
 }
 
-/// Whether the permissions of a file let no one write to it. (An administrator can write to it
-/// nevertheless.) WASI has no permissions, and for std all files are read-only there.
+/// Returns `true` if the permissions of a file let no one write to it. (An administrator can write
+/// to it nevertheless.) WASI has no permissions, and for std all files are read-only there.
 pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
     cfg!(not(target_os = "wasi")) && metadata.permissions().readonly()
 }
 
-/// Renames a file, and replaces what has the new name. On Windows, too, others may have that open.
-/// The caller has checked whether a read-only file may be replaced.
+/// Renames a file, and replaces an entry with the new name. On Windows, too, others may have that
+/// open. The caller has checked whether a read-only file may be replaced.
 pub(crate) fn rename_over(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(windows)]
     if let Ok(original) = fs::symlink_metadata(to)
         && original.is_file()
         && is_read_only(&original)
     {
-        // Windows refuses to replace such a file. The attribute is all that protects it there.
+        // Windows refuses to replace such a file. Only the attribute protects it there.
         let mut writable = original.permissions();
         writable.set_readonly(false);
         fs::set_permissions(to, writable)?;

@@ -9,12 +9,11 @@ use crate::format::tensor::{PieceSink, TensorSource};
 pub(super) struct Pieces {
     expected: u64,
     written: Ranges,
-    /// The bytes that the source has given, if they are too many.
+    /// The number of bytes that the source has given, if there are too many.
     excess: Option<u64>,
 }
 
 impl Pieces {
-    /// None yet, of a tensor of this many bytes.
     pub(super) fn new(expected: u64) -> Self {
         Self { expected, written: Ranges::default(), excess: None }
     }
@@ -23,9 +22,9 @@ impl Pieces {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::SourceLength`] if the source does not give as many bytes as the tensor has;
+    /// [`ErrorKind::SourceLength`] if the source gives more or fewer bytes than the tensor has;
     /// [`ErrorKind::WrittenTwice`] if it gives some of them twice. No such bytes reach `sink`.
-    /// The errors of the source and of `sink`.
+    /// Errors of the source and of `sink` are passed on.
     pub(super) fn write(
         &mut self,
         source: &(impl TensorSource + ?Sized),
@@ -35,7 +34,7 @@ impl Pieces {
         self.finish()
     }
 
-    /// [`write`](Self::write), front to back.
+    /// Like [`write`](Self::write), front to back.
     pub(super) fn write_in_order(
         &mut self,
         source: &(impl TensorSource + ?Sized),
@@ -45,7 +44,7 @@ impl Pieces {
         self.finish()
     }
 
-    /// The ranges that `sink` has taken, which are the whole tensor after a success.
+    /// Returns the ranges that `sink` has taken, which are the entire tensor after a success.
     pub(super) fn written(&self) -> &Ranges {
         &self.written
     }

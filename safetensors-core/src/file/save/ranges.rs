@@ -43,22 +43,20 @@ impl Ranges {
         self.0.splice(at..=at, parts.into_iter().filter(|part| !part.is_empty()));
     }
 
-    /// The ranges, front to back.
+    /// Returns the ranges, front to back.
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().cloned()
     }
 
-    /// The end of the last range.
     pub(super) fn end(&self) -> u64 {
         self.0.last().map_or(0, |range| range.end)
     }
 
-    /// The number of bytes.
     pub(super) fn byte_len(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The first range below `len` that is not in the set.
+    /// Returns the first range below `len` that is not in the set.
     pub(super) fn first_gap(&self, len: u64) -> Option<Range<u64>> {
         let gap = match self.0.first() {
             None => 0..len,

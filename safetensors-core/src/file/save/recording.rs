@@ -15,7 +15,7 @@ pub(super) fn expect_digests(tensors: &[Spec<'_>], metadata: &mut Metadata) {
     TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(metadata);
 }
 
-/// The options with these digests in the metadata, one for each tensor.
+/// Returns the options with these digests in the metadata, one for each tensor.
 pub(super) fn recorded(
     tensors: &[Spec<'_>],
     options: &SaveOptions,
@@ -27,7 +27,7 @@ pub(super) fn recorded(
     options
 }
 
-/// The digest of each tensor of a file that is in memory whole.
+/// Returns the digest of each tensor of a file that is in memory whole.
 pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest> {
     let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
     for (i, place) in places {
@@ -37,7 +37,7 @@ pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest
     digests
 }
 
-/// The digest of each source's bytes, which are produced for this alone and dropped.
+/// Computes the digest of each source's bytes, which are produced for this alone and dropped.
 pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     places: &[(usize, Range<u64>)],

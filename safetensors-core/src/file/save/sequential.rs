@@ -16,7 +16,7 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::parallel::progress::PIECE;
 use crate::format::tensor::{TensorSource, write_exactly};
 
-/// The bytes of a file with these tensors. The same tensors and options give the same bytes.
+/// Returns the bytes of a file with these tensors. Equal tensors and options give equal bytes.
 ///
 /// ```
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -32,8 +32,8 @@ use crate::format::tensor::{TensorSource, write_exactly};
 ///
 /// A file that could not be read back is refused: [`ErrorKind::ReservedName`],
 /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`], [`ErrorKind::SourceLength`] and
-/// the errors of [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`],
-/// [`ErrorKind::TooLargeForMemory`], and whatever a source fails with.
+/// bad shapes (see [`shape::byte_len`](crate::shape::byte_len)). Also [`ErrorKind::BadAlignment`],
+/// [`ErrorKind::TooLargeForMemory`], and any error of a source.
 pub fn serialize<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
@@ -63,11 +63,12 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 /// writer.
 ///
 /// The sources are asked for their bytes one after the other, in file order, and the bytes are
-/// passed on without a copy of the whole tensor. So a source can compute them on request. The file
-/// has the same bytes as that of [`serialize`]. The writer is flushed at the end. Progress counts
-/// the bytes of tensors that the writer has taken.
+/// passed on without a copy of the tensor. So a source can compute them on request. The file has
+/// the same bytes as from [`serialize`]. The writer is flushed at the end. Progress counts the
+/// bytes of tensors that the writer has taken.
 ///
-/// To write to a path use [`save`](super::save()), which replaces the file whole or not at all.
+/// To write to a path use [`save`](super::save()), which replaces the file completely or not at
+/// all.
 ///
 /// ```
 /// use safetensors_core::save::write_to;
@@ -85,8 +86,8 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// The errors of [`serialize`]; [`ErrorKind::Io`] if the writer fails; [`ErrorKind::Cancelled`] if
-/// the progress callback stops the save. Errors that are found beforehand write nothing. After any
+/// As for [`serialize`]; [`ErrorKind::Io`] if the writer fails; [`ErrorKind::Cancelled`] if the
+/// progress callback stops the save. Errors that are found beforehand write nothing. After any
 /// other error the writer has received a part of the file.
 #[cfg(feature = "std")]
 pub fn write_to<N: AsRef<str>, S: TensorSource>(
@@ -138,8 +139,8 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
     Ok(())
 }
 
-/// The bytes before the data, with these digests, one for each tensor. They are as many as with
-/// placeholders.
+/// Returns the bytes before the data, with these digests, one for each tensor. The length is the
+/// same as with placeholders.
 #[cfg(feature = "std")]
 pub(super) fn prefix_with_digests(
     tensors: &[Spec<'_>],

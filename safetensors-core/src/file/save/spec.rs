@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::format::dtype::Dtype;
 use crate::format::tensor::TensorSource;
 
-/// A tensor to be written: all that the header says of it, except its offsets.
+/// A tensor to be written: its entry in the header, except its offsets.
 #[derive(Clone, Copy)]
 pub(crate) struct Spec<'a> {
     pub(crate) name: &'a str,
@@ -14,12 +14,10 @@ pub(crate) struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    /// The description of a source.
     pub(crate) fn of(name: &'a str, source: &'a impl TensorSource) -> Self {
         Self { name, dtype: source.dtype(), shape: source.shape() }
     }
 
-    /// The descriptions of these sources.
     pub(crate) fn of_all<N: AsRef<str>, S: TensorSource>(tensors: &'a [(N, S)]) -> Vec<Self> {
         tensors.iter().map(|(name, source)| Self::of(name.as_ref(), source)).collect()
     }

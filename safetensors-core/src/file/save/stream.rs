@@ -1,5 +1,5 @@
-//! [`StreamWriter`]: a file whose tensors are declared first, and then written in any order, from
-//! any thread.
+//! [`StreamWriter`]: a file with tensors that are declared first, and then written in any order,
+//! from any thread.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use crate::format::header::NameTable;
 use crate::format::parallel::{Meter, in_parallel, lock, progress};
 use crate::format::trace::Span;
 
-/// Writes a file piece by piece. Each tensor is declared at the start, and then written whole or in
-/// pieces, in any order, by any number of threads at once.
+/// Writes a file piece by piece. Each tensor is declared at the start, and then written at once or
+/// in pieces, in any order, by any number of threads at once.
 ///
-/// The layout follows from the declarations alone. So the file is the same, byte for byte, in
-/// whatever order it is written, and the same as that of [`save`](super::save()). Writing a byte
-/// twice is an error. So is a missing byte when [`finish`](StreamWriter::finish) gives the file its
-/// name. Until then, or if the writer is dropped, the path keeps the old file.
+/// The layout follows from the declarations alone. So the file is the same, byte for byte, in any
+/// order of writing, and the same as from [`save`](super::save()). Writing a byte twice is an
+/// error. So is a missing byte when [`finish`](StreamWriter::finish) gives the file its name. Until
+/// then, or if the writer is dropped, the path keeps the old file.
 ///
 /// ```
 /// use safetensors_core::save::StreamWriter;
@@ -63,7 +63,7 @@ pub struct StreamWriter {
     _span: Span,
 }
 
-/// A declared tensor, and what has been written of it.
+/// A declared tensor, and its bytes that have been written.
 #[derive(Debug)]
 pub(super) struct Declared {
     pub(super) name: String,
@@ -74,7 +74,7 @@ pub(super) struct Declared {
     /// The bytes that have been written, or are being written, counted from the start of the
     /// tensor.
     pub(super) written: Mutex<Ranges>,
-    /// The digest of what has been written, if digests are to be recorded.
+    /// The running digest of the tensor, if digests are to be recorded.
     pub(super) running: Mutex<RunningDigest>,
 }
 
@@ -95,8 +95,8 @@ impl StreamWriter {
     /// # Errors
     ///
     /// A file that could not be read back is refused: [`ErrorKind::ReservedName`],
-    /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`] and the errors of
-    /// [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`];
+    /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`] and bad shapes (see
+    /// [`shape::byte_len`](crate::shape::byte_len)). Also [`ErrorKind::BadAlignment`];
     /// [`ErrorKind::NotAFile`] if the path leads to something other than a regular file;
     /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`].
     pub fn create<N: AsRef<str>, D: AsRef<[usize]>>(
@@ -116,7 +116,7 @@ impl StreamWriter {
         Self::create_for(path.as_ref(), &specs, options)
     }
 
-    /// [`create`](StreamWriter::create), for names and shapes that are borrowed.
+    /// Like [`create`](StreamWriter::create), for names and shapes that are borrowed.
     pub(super) fn create_for(
         path: &Path,
         specs: &[Spec<'_>],
@@ -164,7 +164,7 @@ impl StreamWriter {
         Ok(writer)
     }
 
-    /// The path that the file will have.
+    /// Returns the path that the file will have.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -182,7 +182,7 @@ impl StreamWriter {
         self.stage()?.commit()
     }
 
-    /// The complete file, before it gets its name.
+    /// Completes the file, before it gets its name.
     pub(super) fn stage(self) -> Result<AtomicFile> {
         self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
@@ -192,7 +192,7 @@ impl StreamWriter {
         Ok(self.file)
     }
 
-    /// Writes the header again, with digests in place of the placeholders. Its length is the same.
+    /// Writes the header again, with digests instead of the placeholders. Its length is the same.
     fn record_digests(&self, options: &SaveOptions) -> Result<()> {
         let file = self.file.file();
         let digests = in_parallel(&self.tensors, 0, |tensor, buffer| {
@@ -213,17 +213,17 @@ impl StreamWriter {
         }
     }
 
-    /// The most bytes to write at a time.
+    /// Returns the most bytes to write at a time.
     pub(super) fn piece(&self) -> usize {
         match &self.early {
             _ if self.progress.is_watched() => progress::PIECE,
-            // The disk works meanwhile.
+            // The disk works at the same time.
             Some(early) => early.piece(),
             None => usize::MAX,
         }
     }
 
-    /// The positions of the tensors among the declarations, in file order.
+    /// Returns the positions of the tensors among the declarations, in file order.
     pub(super) fn order(&self) -> &[usize] {
         &self.order
     }

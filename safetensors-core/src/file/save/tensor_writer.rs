@@ -38,7 +38,7 @@ pub struct TensorWriter<'a> {
 }
 
 impl StreamWriter {
-    /// The writer of the tensor of this name.
+    /// Returns the writer of a tensor by name.
     ///
     /// # Errors
     ///
@@ -50,12 +50,12 @@ impl StreamWriter {
         }
     }
 
-    /// The writers of all tensors, in file order.
+    /// Returns the writers of all tensors, in file order.
     pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
         self.order.iter().map(|&i| self.at(i))
     }
 
-    /// The tensor that was declared at this position.
+    /// Returns the tensor that was declared at this position.
     pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
         TensorWriter { writer: self, tensor: &self.tensors[position] }
     }
@@ -74,12 +74,12 @@ impl<'a> TensorWriter<'a> {
         &self.tensor.shape
     }
 
-    /// The number of bytes that the tensor has when it is complete.
+    /// Returns the number of bytes that the tensor has when it is complete.
     pub(super) fn byte_len(&self) -> u64 {
         self.tensor.byte_len()
     }
 
-    /// The number of bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn written(&self) -> u64 {
         lock(&self.tensor.written).byte_len()
     }
@@ -122,7 +122,7 @@ impl<'a> TensorWriter<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; the errors of
+    /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; otherwise as for
     /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn append<T: Element>(&self, values: &[T]) -> Result<()> {
         if T::DTYPE != self.dtype() {
@@ -154,13 +154,13 @@ impl<'a> TensorWriter<'a> {
         self.claim(&mut written, end, len)
     }
 
-    /// Writes the whole tensor from a source. If that fails, none of its bytes count as written.
+    /// Writes the entire tensor from a source. If that fails, none of its bytes count as written.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the source is not the tensor that
-    /// was declared; [`ErrorKind::SourceLength`]; the errors of
-    /// [`write_bytes_at`](TensorWriter::write_bytes_at) and of the source.
+    /// was declared; [`ErrorKind::SourceLength`]; any error of the source; otherwise as for
+    /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.check_source(source).map_err(|error| self.locate(error))?;
         let mut pieces = Pieces::new(self.byte_len());

@@ -146,7 +146,7 @@ fn a_file_of_another_kind_is_as_safe() {
 }
 
 /// Some file systems refuse to synchronise any directory. The file has its name by then, so the
-/// error must not look like that of a failed save.
+/// error must not look like a failed save.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_directory_that_cannot_be_synchronised() {

@@ -19,10 +19,10 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 /// an error, still the old one.
 ///
 /// Tensors that are contiguous in memory are not copied, and several are written at a time. The
-/// file gets the mode of the one that it replaces; a file that replaces none follows the umask.
-/// Links are followed. Missing directories above it are created, and removed again after an error.
-/// The same tensors and options give the same bytes. Where the file system can
-/// reserve space, a full disk is found before anything is written.
+/// file gets the mode of the file that it replaces; otherwise its mode follows the umask. Links are
+/// followed. Missing directories above it are created, and removed again after an error. Equal
+/// tensors and options give equal bytes. Where the file system can reserve space, a full disk is
+/// found before anything is written.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -36,7 +36,7 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 ///
 /// # Errors
 ///
-/// The errors of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
+/// As for [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
 /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something other than a
 /// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
 /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists). After these the path still has the old

@@ -26,7 +26,7 @@ pub(super) enum Failure {
     Misaligned,
 }
 
-/// Buffers for the conversion of one block.
+/// Buffers to convert one block.
 pub(super) struct Scratch {
     /// An aligned copy of the source's bytes, if they are not aligned themselves.
     pub(super) source: [u64; BLOCK],
@@ -40,13 +40,13 @@ impl Scratch {
     }
 }
 
-/// The number of bytes that `elements` elements take. For packed dtypes `elements` must be a
-/// multiple of [`GROUP`].
+/// Returns the number of bytes that `elements` elements take. For packed dtypes `elements` must be
+/// a multiple of [`GROUP`].
 pub(crate) fn bytes_of(dtype: Dtype, elements: usize) -> usize {
     elements * dtype.bits() as usize / 8
 }
 
-/// The number of elements in `bytes` bytes.
+/// Returns the number of elements in `bytes` bytes.
 pub(crate) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
     bytes * 8 / dtype.bits() as usize
 }
@@ -62,7 +62,7 @@ pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'
     bytemuck::cast_slice(scratch)
 }
 
-/// The output bytes as values of `T`.
+/// Returns the output bytes as values of `T`.
 pub(super) fn cast_mut<T: Pod>(out: &mut [u8]) -> Result<&mut [T], Failure> {
     bytemuck::try_cast_slice_mut(out).map_err(|_| Failure::Misaligned)
 }
@@ -107,11 +107,11 @@ pub(crate) mod tests {
     use crate::format::tensor::TensorView;
 
     thread_local! {
-        /// What [`vectorized`] uses in this thread, if a test chooses it.
+        /// The instructions that [`vectorized`] uses in this thread, if a test chooses them.
         pub(crate) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 
-    /// Each kind of vectors that this machine has, after none.
+    /// Returns each kind of vectors that this machine has, after none.
     pub(crate) fn widths() -> Vec<Arch> {
         #[cfg_attr(
             not(any(target_arch = "x86_64", target_arch = "aarch64")),

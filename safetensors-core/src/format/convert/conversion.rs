@@ -13,8 +13,8 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::check_bools;
 
-/// Whether elements of `from` can be converted to `to`, see [the table](super). True for a dtype
-/// and itself.
+/// Returns `true` if elements of `from` can be converted to `to`, see [the table](super). True for
+/// a dtype and itself.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -37,7 +37,7 @@ pub(crate) struct Conversion {
 }
 
 impl Conversion {
-    /// The conversion between two dtypes.
+    /// Makes the conversion between two dtypes.
     ///
     /// # Errors
     ///
@@ -49,19 +49,17 @@ impl Conversion {
         Ok(Self { from, to, overflow: options.overflow })
     }
 
-    /// The dtype of the source.
     pub(crate) fn from(&self) -> Dtype {
         self.from
     }
 
-    /// The dtype of the result.
     pub(crate) fn to(&self) -> Dtype {
         self.to
     }
 
-    /// Converts the elements of `src` into `out`. `out` must be aligned for its dtype, and have
-    /// room for exactly as many elements. Both are in the machine's byte order. `first` is the
-    /// index in its tensor of the first element, for errors.
+    /// Converts the elements of `src` into `out`, which must be aligned for its dtype and have room
+    /// for exactly these elements. Both are in the machine's byte order. `first` is the index of
+    /// the first element in its tensor, for errors.
     ///
     /// # Errors
     ///
@@ -145,7 +143,7 @@ impl Conversion {
         }
     }
 
-    /// The value of one element of a block as text, for an error.
+    /// Formats one element of a block, for an error.
     fn describe(&self, src: &[u8], index: usize, scratch: &mut Scratch) -> String {
         if let Ok(value) = integer::describe(self.from, src, index, scratch) {
             return value.to_string();

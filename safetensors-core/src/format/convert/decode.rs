@@ -49,13 +49,13 @@ pub(super) fn decode(
     }, else integer::to_odd_f32(from, src, out, scratch))
 }
 
-/// Decodes elements of one byte, if the dtype has such floats. Returns whether it has.
+/// Decodes elements that are a byte each, if the dtype has such floats. Returns `false` if not.
 #[cfg(feature = "std")]
 pub(crate) fn decode_bytes(from: Dtype, src: &[u8], out: &mut [f32]) -> bool {
     from.bits() == 8 && from.is_float() && decode(from, src, out, &mut []).is_ok()
 }
 
-/// The value of a code of F4, computed as [`vectorized`] code can.
+/// Decodes the value of a code of F4, computed as [`vectorized`] code can.
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn decode_four(code: u32) -> f32 {
@@ -86,8 +86,8 @@ fn decode_all<T: Copy>(codes: &[T], out: &mut [f32], decode: impl Fn(T) -> f32) 
     });
 }
 
-/// The value of a code in a format of at most 16 bits that has fewer exponents than `f32`. It has
-/// no branches and no tables, so that the compiler can use vector instructions.
+/// Decodes the value of a code in a format of at most 16 bits that has fewer exponents than `f32`.
+/// It has no branches and no tables, so that the compiler can use vector instructions.
 #[inline(always)]
 fn decode_code(format: Format, code: u32) -> f32 {
     let sign_bit = 1 << (format.bits() - 1);
@@ -102,8 +102,8 @@ fn decode_code(format: Format, code: u32) -> f32 {
     let magnitude = if is_subnormal { subnormal.to_bits() } else { normal };
     let value = magnitude | (code & sign_bit) << (32 - format.bits());
     let infinity = ((1 << format.exponent_bits) - 1) << format.mantissa_bits;
-    // `HIGHEST` sets the exponent to that of infinity and NaN. The mantissa, which stays, decides
-    // which of the two it is.
+    // `HIGHEST` sets the exponent of infinity and NaN. The mantissa, which stays, decides which of
+    // the two it is.
     const HIGHEST: u32 = 0x7f80_0000;
     f32::from_bits(match format.special {
         Special::AllOnesNan if below_sign == sign_bit - 1 => value | HIGHEST,

@@ -6,7 +6,7 @@ use super::block::{Failure, check_all};
 /// Rounds to `f32` so that a second rounding, to fewer bits, gives the same result as rounding
 /// once.
 ///
-/// This is rounding to odd: a value between two `f32` becomes the one whose last bit is 1. So the
+/// This is rounding to odd: a value between two `f32` becomes the one that ends in a 1 bit. So the
 /// result is a tie, or a number of the narrower format, only if the value itself is. See Boldo and
 /// Melquiond, *Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to
 /// odd*, 2008.

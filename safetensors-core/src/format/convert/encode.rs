@@ -1,7 +1,7 @@
 //! Encodes `f32` values in 16 and 8 bits, rounded to nearest, ties to even.
 //!
-//! The encoding itself overflows as [`Overflow::Ieee`] says. The other two need a pass over the
-//! values before.
+//! The encoding overflows as in [`Overflow::Ieee`]. The other two need a pass over the values
+//! before.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -82,8 +82,8 @@ fn encode_bf16(value: f32) -> u16 {
     (if value.is_nan() { quiet } else { rounded }) as u16
 }
 
-/// The code of `value` in a format of at most 16 bits that has fewer exponents than `f32`. It has
-/// no branches, so that the compiler can use vector instructions.
+/// Returns the code of `value` in a format of at most 16 bits that has fewer exponents than `f32`.
+/// It has no branches, so that the compiler can use vector instructions.
 #[inline(always)]
 pub(super) fn encode_code(format: Format, value: f32) -> u32 {
     let dropped = format.dropped_bits();
@@ -91,8 +91,8 @@ pub(super) fn encode_code(format: Format, value: f32) -> u32 {
     // A number that is too large gets the code after the largest number, which is infinity or NaN
     // in every format. `min` also replaces NaN.
     let magnitude = value.abs().min(format.after_largest());
-    // The exponent of the magnitude. Subnormals get that of the smallest normal number, because
-    // their spacing is the same.
+    // The exponent of the magnitude. Subnormals get the exponent of the smallest normal number,
+    // because their spacing is the same.
     let power = magnitude.max(smallest_normal).to_bits() & 0x7f80_0000;
     // The second summand is so large that the last bit of the sum is worth as much as the last bit
     // of the format. So the addition rounds to the format's precision, ties to even. The low bits
@@ -112,7 +112,7 @@ pub(super) fn encode_code(format: Format, value: f32) -> u32 {
     match format.special {
         // Zero must not get a sign, because the code of negative zero is NaN.
         Special::NegativeZeroNan if code == 0 => 0,
-        // `min` has replaced NaN by a number whose code is infinity, so NaN gets its code here.
+        // `min` has replaced NaN by a number that encodes as infinity, so NaN gets its code here.
         Special::Ieee if value.is_nan() => sign | (all >> 1 & !1),
         _ => sign | code,
     }

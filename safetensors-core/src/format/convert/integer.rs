@@ -18,7 +18,7 @@ macro_rules! with_byte_or_integer {
     };
 }
 
-/// Whether the elements of a dtype are integers or BOOL.
+/// Returns whether the elements of a dtype are integers or BOOL.
 pub(super) fn is_integer(dtype: Dtype) -> bool {
     dtype == Dtype::BOOL || dtype.is_integer()
 }
@@ -129,7 +129,7 @@ pub(super) fn from_floats<T: Copy + Into<f64>>(
     })
 }
 
-/// The value of one element, for an error.
+/// Returns the value of an element, for an error.
 pub(super) fn describe(
     from: Dtype,
     src: &[u8],

@@ -6,7 +6,7 @@
 //! converts while it is saved. [`widen`] converts only where no value can change, for a framework
 //! that lacks a dtype.
 //!
-//! | from | to | what happens |
+//! | from | to | result |
 //! |---|---|---|
 //! | any dtype | the same | nothing: every bit is kept |
 //! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | rounded once, to nearest, ties to even; [`Overflow`] decides what numbers that are too large become |
@@ -74,8 +74,8 @@ use crate::format::tensor::{TensorBuf, TensorView};
 use crate::format::trace::Span;
 
 impl TensorBuf {
-    /// Converts the values to another dtype, see [the table](crate::convert). A buffer that has the
-    /// dtype already is returned unchanged, without a copy.
+    /// Converts the values to another dtype, see [the table](crate::convert). A buffer that already
+    /// has the dtype is returned without a copy.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf};
@@ -100,7 +100,7 @@ impl TensorBuf {
         self.convert_by(to, options, 0)
     }
 
-    /// [`convert`](Self::convert) with this many threads; 0 for the default.
+    /// Like [`convert`](Self::convert), with this many threads; 0 for the default.
     pub(crate) fn convert_by(
         self,
         to: Dtype,
@@ -133,7 +133,7 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of [`TensorBuf::convert`], and [`InvalidBool`](crate::ErrorKind::InvalidBool).
+    /// As for [`TensorBuf::convert`]; [`InvalidBool`](crate::ErrorKind::InvalidBool).
     pub fn convert(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
         if self.dtype() == to || cfg!(target_endian = "big") {
             return TensorBuf::from_view(self)?.convert(to, options);
@@ -143,7 +143,7 @@ impl TensorView<'_> {
     }
 
     /// Converts the values to the dtype of `out` and stores them there. This is
-    /// [`convert`](TensorView::convert) without a new buffer, for many tensors of one shape.
+    /// [`convert`](TensorView::convert) without a new buffer, for many tensors with the same shape.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, TensorBuf, TensorView};
@@ -157,8 +157,8 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; the errors of
-    /// [`convert`](TensorView::convert), after which the values in `out` are unspecified.
+    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; otherwise as for
+    /// [`convert`](TensorView::convert), and the values in `out` are then unspecified.
     pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
         if self.shape() != out.shape() {
             return Err(ErrorKind::WrongShape {

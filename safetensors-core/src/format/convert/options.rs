@@ -1,6 +1,6 @@
-//! [`ConvertOptions`]: options of a conversion, such as what becomes of numbers that are too large.
+//! [`ConvertOptions`]: options of a conversion, such as how it treats numbers that are too large.
 
-/// What a conversion to a floating-point dtype does with a number that is too large for it.
+/// How a conversion to a floating-point dtype treats a number that is too large for it.
 ///
 /// Whether a number is too large is decided after rounding. For example, the largest `F8_E4M3` is
 /// 448, and the next number would be 480. Their tie, 464, rounds to 448. All numbers above 464 are
@@ -33,12 +33,12 @@ pub struct ConvertOptions {
 }
 
 impl ConvertOptions {
-    /// The default options: [`Overflow::Ieee`].
+    /// Makes the default options: [`Overflow::Ieee`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets what becomes of numbers that are too large for a floating-point dtype.
+    /// Sets how a number that is too large for a floating-point dtype is converted.
     #[must_use]
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;

@@ -40,16 +40,16 @@ pub struct Converted<S> {
 }
 
 impl<S: TensorSource> Converted<S> {
-    /// Makes a source of the values of `source` in the dtype `to`. If `source` has that dtype
-    /// already, its bytes are passed on unchanged. No value is read here.
+    /// Makes a source with the values of `source` in the dtype `to`. If `source` already has that
+    /// dtype, its bytes are passed on unchanged. No value is read here.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Quantization`] for codes of a quantised weight, see
-    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
-    /// [`ErrorKind::NoConversion`] for a pair that is not possible, see [the
-    /// table](crate::convert), and the errors of [`shape::byte_len`]. A value that does not fit is
-    /// found only when it is written; the save then fails with [`ErrorKind::DoesNotFit`].
+    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized). [`ErrorKind::NoConversion`] for
+    /// a pair that is not possible, see [the table](crate::convert). For shapes see
+    /// [`shape::byte_len`]. A value that does not fit is found only when it is written; the save
+    /// then fails with [`ErrorKind::DoesNotFit`].
     pub fn new(source: S, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         let conversion = Conversion::new(source.dtype(), to, options)?;
         shape::byte_len(source.dtype(), source.shape())?;

@@ -34,7 +34,7 @@ pub(crate) struct DtypeTable {
 }
 
 impl DtypeTable {
-    /// The dtype that a tensor of dtype `dtype` gets in the framework.
+    /// Returns the dtype that a tensor of dtype `dtype` gets in the framework.
     ///
     /// # Errors
     ///

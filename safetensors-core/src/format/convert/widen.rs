@@ -10,7 +10,7 @@ use crate::format::tensor::TensorBuf;
 
 /// Converts `buf` to a wider dtype that holds each of its values exactly.
 ///
-/// | from | to | what happens |
+/// | from | to | result |
 /// |---|---|---|
 /// | BOOL | U8 | the buffer is kept |
 /// | U64 | I64 | the buffer is kept; a value of 2⁶³ and more is an error |
@@ -86,8 +86,8 @@ pub fn is_lossless(from: Dtype, to: Dtype) -> bool {
     holds && from != to
 }
 
-/// The shape that a tensor of shape `shape` has after it is [widened](widen). Only from C64 to F32
-/// does the shape change: it gains a last dimension of 2.
+/// Returns the shape that a tensor of shape `shape` has after it is [widened](widen). Only from C64
+/// to F32 does the shape change: it gains a last dimension of 2.
 pub(crate) fn widened_shape(from: Dtype, to: Dtype, shape: &[usize]) -> Vec<usize> {
     let pair: &[usize] = if from == Dtype::C64 && to == Dtype::F32 { &[2] } else { &[] };
     [shape, pair].concat()

@@ -1,7 +1,7 @@
 //! Attributes of tensors, such as units and long names.
 //!
-//! The format has metadata for a whole file only. An attribute is a metadata entry whose key names
-//! the tensor: `attribute:TENSOR#NAME`, for example `attribute:u#units`. The last `#` ends the
+//! The format has metadata for a whole file only. An attribute is a metadata entry with the tensor
+//! in its key: `attribute:TENSOR#NAME`, for example `attribute:u#units`. The last `#` ends the
 //! tensor's name, so the name of an attribute has no `#`. Programs that do not know this convention
 //! ignore the entries.
 
@@ -15,11 +15,11 @@ use super::keys::ATTRIBUTE_PREFIX;
 use super::keys::{PARAM_IDS_KEY, SCALARS_KEY};
 use crate::format::error::{ErrorKind, Result};
 
-/// What an entry says by name.
+/// The values of an entry, by name.
 #[cfg(feature = "std")]
 type ByName = alloc::collections::BTreeMap<String, serde_json::Value>;
 
-/// The metadata key of an attribute of a tensor: `attribute:TENSOR#NAME`.
+/// Returns the metadata key of an attribute of a tensor: `attribute:TENSOR#NAME`.
 ///
 /// ```
 /// use safetensors_core::header::attribute_key;
@@ -39,7 +39,7 @@ pub fn attribute_key(tensor: &str, name: &str) -> Result<String> {
     Ok(format!("{ATTRIBUTE_PREFIX}{tensor}#{name}"))
 }
 
-/// The attributes of a tensor, sorted by name, each with its value.
+/// Returns the attributes of a tensor, sorted by name, each with its value.
 ///
 /// ```
 /// use safetensors_core::header::{Metadata, attributes};
@@ -58,11 +58,11 @@ pub fn attributes<'m>(
     metadata
         .range::<str, _>(range)
         .map_while(move |(key, value)| Some((key.strip_prefix(prefix.as_str())?, value.as_str())))
-        // These belong to a tensor whose name begins with `u#`, if `tensor` is `u`.
+        // These belong to a tensor with a name that begins with `u#`, if `tensor` is `u`.
         .filter(|(name, _)| !name.contains('#'))
 }
 
-/// The tensor that a metadata key gives an attribute to.
+/// Returns the tensor that a metadata key gives an attribute to.
 #[cfg(feature = "std")]
 fn described_tensor(key: &str) -> Option<&str> {
     Some(key.strip_prefix(ATTRIBUTE_PREFIX)?.rsplit_once('#')?.0)
@@ -89,7 +89,7 @@ pub(crate) fn rename_attributes(
         }
     }
     metadata.extend(moved);
-    // What is no such object stays as it is: its readers refuse it.
+    // Another text is kept unchanged: its readers refuse it.
     let ids = metadata.get(PARAM_IDS_KEY);
     if let Some(Ok(ids)) = ids.map(|text| serde_json::from_str::<ByName>(text)) {
         let renamed = ids.into_iter().filter_map(|(name, id)| Some((new_name(&name)?, id)));
@@ -101,8 +101,8 @@ pub(crate) fn rename_attributes(
     }
 }
 
-/// Adds what an entry of the same key in other metadata has, if the key is of an entry that has
-/// something by name. What is there already stays.
+/// Merges an entry of other metadata into the entry of the same key, if the entry has values by
+/// name. Values that are present stay.
 #[cfg(feature = "std")]
 pub(crate) fn join_entry(key: &str, earlier: &mut String, later: &str) {
     if ![PARAM_IDS_KEY, SCALARS_KEY].contains(&key) || earlier == later {

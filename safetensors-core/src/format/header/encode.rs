@@ -19,8 +19,8 @@ pub(crate) struct HeaderEntry<'a> {
 /// Encodes the header: its length, the JSON text, and padding so that the data begins at a multiple
 /// of `align`.
 ///
-/// The same input gives the same bytes: entries keep their order, and metadata is sorted. If the
-/// metadata is empty, `__metadata__` is left out.
+/// Equal inputs give equal bytes: entries keep their order, and metadata is sorted. Empty
+/// metadata is omitted.
 pub(crate) fn encode<'a>(
     metadata: &Metadata,
     entries: impl Iterator<Item = HeaderEntry<'a>>,

@@ -18,12 +18,11 @@ impl<'a> Cursor<'a> {
         Self { text, at: 0 }
     }
 
-    /// The offset of the next byte, counted from the start of the text.
+    /// Returns the offset of the next byte, counted from the start of the text.
     pub(super) fn offset(&self) -> usize {
         self.at
     }
 
-    /// The whole text.
     pub(super) fn text(&self) -> &'a str {
         self.text
     }
@@ -51,8 +50,8 @@ impl<'a> Cursor<'a> {
         Err(self.unexpected(expected))
     }
 
-    /// The kind of the next value, for a message that `expected` another kind. Fails if no value
-    /// comes next.
+    /// Returns the kind of the next value, for a message that `expected` another kind. Fails if no
+    /// value comes next.
     pub(super) fn kind(&mut self, expected: &'static str) -> Result<&'static str, ErrorKind> {
         Ok(match self.peek() {
             Some(b'{') => "an object",
@@ -65,12 +64,12 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Whether the next character is a byte-order mark.
+    /// Returns whether the next character is a byte-order mark.
     pub(super) fn at_byte_order_mark(&self) -> bool {
         self.text[self.at..].starts_with('\u{feff}')
     }
 
-    /// After an opening bracket: whether the list has an item. If not, the closing bracket is read.
+    /// Returns whether an item follows an opening bracket. If not, reads the closing bracket.
     pub(super) fn has_first(&mut self, close: u8) -> bool {
         if self.peek() == Some(close) {
             self.at += 1;
@@ -79,7 +78,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// After an item of a list: whether another item follows. If not, the closing bracket is read.
+    /// Returns whether another item follows an item of a list. If not, reads the closing bracket.
     #[inline]
     pub(super) fn has_next(
         &mut self,
@@ -172,7 +171,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The error for a next byte that is not `expected`.
+    /// Returns the error for a next byte that is not `expected`.
     pub(super) fn unexpected(&self, expected: &'static str) -> ErrorKind {
         let problem = match self.byte() {
             None => JsonProblem::UnexpectedEnd { expected },
@@ -248,7 +247,7 @@ impl<'a> Cursor<'a> {
         ErrorKind::Json { offset: self.at, problem }
     }
 
-    /// The text of the number at `start`, cut to a bounded length.
+    /// Returns the text of the number at `start`, cut to a bounded length.
     fn number_text(&self, start: usize) -> String {
         const SHOWN: usize = 32;
         let is_part = |c: &char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');

@@ -1,6 +1,6 @@
 //! The keys with a fixed meaning, in the header and in `__metadata__`.
 
-/// The key of a header's metadata, which stands beside the names of tensors.
+/// The key of a header's metadata, next to the names of tensors.
 pub(crate) const METADATA_KEY: &str = "__metadata__";
 
 /// The key for the library that wrote the tensors; its value is `pt` for PyTorch.
@@ -20,8 +20,8 @@ pub(crate) const ATTRIBUTE_PREFIX: &str = "attribute:";
 #[cfg(feature = "std")]
 pub(crate) const AXIS_PREFIX: &str = "safetensors_bridge.axis.";
 
-/// The key that says that the steps of a synced file continue those of a finished file. Only files
-/// of synced steps have it.
+/// Set if the steps of a synced file continue the steps of a finished file. Only files of synced
+/// steps have it.
 #[cfg(feature = "std")]
 pub(crate) const CONTINUES_KEY: &str = "safetensors_bridge.continues";
 
@@ -29,13 +29,13 @@ pub(crate) const CONTINUES_KEY: &str = "safetensors_bridge.continues";
 const OWN_PREFIX: &str = "safetensors_bridge.";
 
 /// The metadata key of the ids that a library gives parameters: a JSON object with a number for
-/// each name of a tensor. Of a tensor that holds several parameters, it has their paths in the module.
-/// The ids follow a tensor that is renamed or left out, as attributes do.
+/// each name of a tensor. A tensor that holds several parameters has their paths in the module. The
+/// ids follow a tensor that is renamed or skipped, as attributes do.
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub const PARAM_IDS_KEY: &str = "safetensors_bridge.param_ids";
 
-/// The metadata key of the numbers that a training has beside its tensors, such as the steps of an
+/// The metadata key of the numbers of a training that are not tensors, such as the steps of an
 /// optimizer: a JSON object with a [`RecordScalar`](crate::framework::RecordScalar) for each name.
 #[cfg(feature = "std")]
 #[doc(hidden)]
@@ -64,7 +64,7 @@ pub(crate) const DCP_KEY: &str = "DCP_SHARDING_INFO";
 #[cfg(feature = "std")]
 pub(crate) const DCP_VERSION_KEY: &str = "DCP_VERSION";
 
-/// Whether a metadata key has a fixed meaning. Such a key is never an alias of a tensor.
+/// Returns whether a metadata key has a fixed meaning. Such a key is never an alias of a tensor.
 pub(crate) fn is_reserved(key: &str) -> bool {
     key == FORMAT_KEY
         || [OWN_PREFIX, MODELSPEC_PREFIX, ATTRIBUTE_PREFIX]

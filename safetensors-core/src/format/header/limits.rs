@@ -1,7 +1,7 @@
 //! [`Limits`]: bounds on the size of headers and indexes.
 
-/// Bounds on the size of a header and an index. Each limit is checked before memory is allocated for
-/// anything beyond it.
+/// Bounds on the size of a header and an index. Each limit is checked before memory is allocated
+/// for anything beyond it.
 ///
 /// | limit | default |
 /// |---|---|
@@ -12,7 +12,7 @@
 /// | [`index_bytes`](Limits::index_bytes) | 100,000,000 |
 /// | [`index_entries`](Limits::index_entries) | 1,000,000 |
 ///
-/// Saving keeps to the defaults, so that what is written can be read again.
+/// Saving keeps to the defaults, so that every saved file can be read.
 ///
 /// ```
 /// use safetensors_core::{ErrorKind, Limits, header::Header};
@@ -29,12 +29,11 @@ pub struct Limits {
     /// The longest header in bytes; 100,000,000 by default, as in the reference implementation. A
     /// header longer than 2³² - 1 bytes is always refused.
     pub header_bytes: u64,
-    /// The most tensors of one file; 2³² - 1 by default.
+    /// The most tensors in one file; 2³² - 1 by default.
     pub tensors: usize,
-    /// The most dimensions of one tensor; 1,024 by default, which is far more than any framework
-    /// has.
+    /// The most dimensions of a tensor; 1,024 by default, which is far more than any framework has.
     pub ndim: usize,
-    /// The most entries of one file's `__metadata__`; 100,000 by default. Their text counts as part
+    /// The most entries in a file's `__metadata__`; 100,000 by default. Their text counts as part
     /// of the header.
     pub metadata_entries: usize,
     /// The longest index file in bytes; 100,000,000 by default.

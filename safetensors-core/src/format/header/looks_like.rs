@@ -7,8 +7,8 @@ use crate::format::other_format::OtherFormat;
 #[cfg(feature = "std")]
 pub(crate) const START: usize = 512;
 
-/// Where the bytes lie that tell why a file of `file_len` bytes is malformed: at its start, or
-/// after its tensors.
+/// Returns the offset of the bytes that explain why a file of `file_len` bytes is malformed: its
+/// start, or the end of its tensors.
 pub(crate) fn telling(error: &Error, file_len: u64) -> u64 {
     match error.kind() {
         ErrorKind::TrailingData { expected, found } => {

@@ -54,7 +54,7 @@ pub(super) struct Record {
     pub(super) dtype: Dtype,
 }
 
-/// The fields of an entry. Each is valid by itself; whether they agree is not checked yet.
+/// The fields of an entry. Each is valid alone; whether they agree is not checked yet.
 pub(super) struct ParsedEntry {
     pub(super) dtype: Dtype,
     /// The range of its dimensions among all dimensions that the parser has read.
@@ -83,57 +83,56 @@ impl Span {
 }
 
 impl Header {
-    /// The descriptions of all tensors, in file order.
+    /// Returns the descriptions of all tensors, in file order.
     pub fn iter(
         &self,
     ) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
         (0..self.records.len()).map(|position| TensorInfo { header: self, position })
     }
 
-    /// The tensor at this position in file order.
+    /// Returns the tensor at this position in file order.
     pub(crate) fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
         (position < self.records.len()).then_some(TensorInfo { header: self, position })
     }
 
-    /// The tensor of this name. The lookup costs one hash and one comparison, and allocates
-    /// nothing.
+    /// Finds a tensor by name. The lookup costs one hash and one comparison, and allocates nothing.
     pub fn get(&self, name: &str) -> Option<TensorInfo<'_>> {
         self.position(name).and_then(|position| self.tensor_at(position))
     }
 
-    /// The position in file order of the tensor of this name.
+    /// Returns the position in file order of the tensor of this name.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.table.find(name, |position| self.name_at(position))
     }
 
-    /// The number of tensors.
+    /// Returns the number of tensors.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there is no tensor.
+    /// Returns whether there is no tensor.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// The `__metadata__`; empty if the file has none.
+    /// Returns the `__metadata__`; empty if the file has none.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The length in bytes of the header's JSON text with its padding: the number that the file's
-    /// first 8 bytes hold.
+    /// Returns the length in bytes of the header's JSON text with its padding: the number that the
+    /// file's first 8 bytes hold.
     #[cfg(feature = "std")]
     pub(crate) fn json_len(&self) -> u64 {
         self.json_len
     }
 
-    /// Where the data begins, counted from the start of the file.
+    /// Returns where the data begins, counted from the start of the file.
     pub fn data_start(&self) -> u64 {
         LENGTH_BYTES as u64 + self.json_len
     }
 
-    /// The bytes of all tensors: the length of the file's data.
+    /// Returns the bytes of all tensors: the length of the file's data.
     pub fn data_len(&self) -> u64 {
         self.data_len
     }
@@ -143,7 +142,7 @@ impl Header {
     }
 }
 
-/// The description of one tensor, borrowed from the header.
+/// The description of a tensor, borrowed from the header.
 #[derive(Clone, Copy)]
 pub struct TensorInfo<'a> {
     header: &'a Header,
@@ -152,34 +151,34 @@ pub struct TensorInfo<'a> {
 }
 
 impl<'a> TensorInfo<'a> {
-    /// The name, with JSON escapes decoded. It may be empty, and may hold any character.
+    /// Returns the name, with JSON escapes decoded. It may be empty, and may hold any character.
     pub fn name(&self) -> &'a str {
         self.header.name_at(self.position)
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.record().dtype
     }
 
-    /// The dimensions, outermost first; empty for a scalar.
+    /// Returns the dimensions, outermost first; empty for a scalar.
     pub fn shape(&self) -> &'a [usize] {
         &self.header.dims[self.record().shape.range()]
     }
 
-    /// The range of the tensor's bytes, counted from the first byte after the header.
+    /// Returns the range of the tensor's bytes, counted from the first byte after the header.
     pub fn data_offsets(&self) -> Range<u64> {
         self.record().begin..self.record().end
     }
 
-    /// The number of elements: the product of the dimensions, 1 for a scalar. The product fits 64
-    /// bits, as the parser has checked.
+    /// Returns the number of elements: the product of the dimensions, 1 for a scalar. The product
+    /// fits 64 bits, as the parser has checked.
     #[cfg(feature = "std")]
     pub(crate) fn element_count(&self) -> u64 {
         self.shape().iter().map(|&dim| dim as u64).product()
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn byte_len(&self) -> u64 {
         let Range { start, end } = self.data_offsets();
         end - start
@@ -189,7 +188,7 @@ impl<'a> TensorInfo<'a> {
         &self.header.records[self.position]
     }
 
-    /// All that the header says of the tensor.
+    /// Returns all that the header says of the tensor.
     fn fields(&self) -> (&'a str, Dtype, &'a [usize], Range<u64>) {
         (self.name(), self.dtype(), self.shape(), self.data_offsets())
     }

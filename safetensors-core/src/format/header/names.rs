@@ -7,7 +7,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 /// A hash table over names that are stored elsewhere. The table stores only their positions.
 ///
-/// Each table has its own random seed, so no one can craft a file whose names collide.
+/// Each table has its own random seed, so no one can craft a file with names that collide.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
     // A `HashMap<String, _>` would keep a second copy of each name, and a header can have two
@@ -49,7 +49,6 @@ impl NameTable {
         }
     }
 
-    /// The position of `name`.
     #[inline]
     pub(crate) fn find<'a>(&self, name: &str, name_at: impl Fn(usize) -> &'a str) -> Option<usize> {
         self.positions

@@ -55,14 +55,13 @@ impl Header {
         usize::try_from(found).map_err(|_| ErrorKind::TooLargeForMemory { bytes: found }.into())
     }
 
-    /// Checks that the file has exactly as many bytes after the header (`found`) as the tensors
-    /// need.
+    /// Checks that the tensors need exactly the `found` bytes after the header.
     pub(crate) fn check_data_len(&self, found: u64) -> Result<()> {
         let expected = self.data_len();
         if found > expected {
             return Err(ErrorKind::TrailingData { expected, found }.into());
         }
-        // The error names the first tensor whose data is incomplete.
+        // The error names the first tensor with incomplete data.
         match self.iter().find(|tensor| tensor.data_offsets().end > found) {
             Some(cut) => {
                 Err(Error::from(ErrorKind::MissingData { expected, found }).in_tensor(cut.name()))
@@ -81,8 +80,8 @@ impl Header {
         Self::parse_by(json, limits, Way::FastFirst)
     }
 
-    /// [`parse_json`](Header::parse_json) with or without the fast path. Both ways give the same
-    /// result.
+    /// Like [`parse_json`](Header::parse_json), with or without the fast path. Both ways give the
+    /// same result.
     pub(super) fn parse_by(json: &[u8], limits: &Limits, way: Way) -> Result<Self> {
         let json_len = json.len() as u64;
         check_text_len(json_len, limits)?;
@@ -176,8 +175,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads as many tensors as the fast path knows, then one tensor or the metadata by the
-    /// grammar.
+    /// Reads tensors by the fast path while it can, then one tensor or the metadata by the grammar.
     fn member(&mut self) -> Result<()> {
         let mut start = self.names.len();
         while let Some(entry) = self.canonical_entry() {

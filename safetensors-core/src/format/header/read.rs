@@ -25,8 +25,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// The errors of [`Header::parse`], except those about the length of the data;
-    /// [`ErrorKind::Io`].
+    /// As for [`Header::parse`], except for the length of the data; [`ErrorKind::Io`].
     pub fn read(mut stream: impl Read, limits: &Limits) -> Result<Self> {
         let mut start = Vec::new();
         read_up_to(&mut stream, LENGTH_BYTES as u64, &mut start)?;

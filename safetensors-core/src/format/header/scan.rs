@@ -5,8 +5,8 @@ const ONES: u64 = u64::MAX / 255;
 /// The highest bit of each of the eight bytes.
 const HIGH_BITS: u64 = ONES << 7;
 
-/// The number of plain bytes before the first quote, backslash or control character, or before the
-/// end.
+/// Returns the number of plain bytes before the first quote, backslash or control character, or
+/// before the end.
 #[inline(always)]
 pub(super) fn plain_len(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
@@ -47,7 +47,7 @@ pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((high * power + low, &rest[len..]))
 }
 
-/// The value and the number of the digits at the start of `bytes`, at most eight.
+/// Returns the value and the number of the digits at the start of `bytes`, at most eight.
 #[inline(always)]
 fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
     // The XOR turns digits, and nothing else, into 0 to 9. Adding 0x80 - 10 sets the highest bit of

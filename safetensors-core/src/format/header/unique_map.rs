@@ -10,7 +10,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Vi
 
 /// Reads a JSON object into a map, and refuses a duplicate key.
 ///
-/// `expected` is what the error of any other JSON says was expected.
+/// `expected` completes the error for any other JSON.
 pub(crate) struct UniqueMap<V> {
     expected: &'static str,
     values: PhantomData<V>,
@@ -61,7 +61,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueMap<V> {
     }
 }
 
-/// The error of a key that an object has twice.
+/// Returns the error of a key that an object has twice.
 pub(crate) fn duplicate_key<E: Error>(key: &str) -> E {
     E::custom(format_args!("duplicate key {key:?}"))
 }

@@ -58,7 +58,7 @@ fn check_layout(header: &Header) -> Result<u64> {
                     expected,
                     found: begin,
                 },
-                // Nothing lies before the first tensor, so it cannot begin below zero.
+                // No tensor comes before the first, so it cannot begin below zero.
                 None => ErrorKind::Hole { expected, found: begin },
             };
             return Err(Error::from(kind).in_tensor(header.name_at(position)));

@@ -14,8 +14,8 @@ use crate::format::trace::Span;
 /// as a buffer, which it passes to each call of `work`.
 ///
 /// [`in_parallel`](super::in_parallel) knows all items beforehand and keeps the results until the
-/// end. Here an item is made only when a thread is free to work on it, so there may be any number of
-/// them. Only the calling thread calls `take`, which may therefore write to standard output.
+/// end. Here an item is made only when a thread is free to work on it, so there may be any number
+/// of them. Only the calling thread calls `take`, which may therefore write to standard output.
 ///
 /// `threads` is the number of threads; 0 means [`default_threads`]. If `take` fails, no more work
 /// starts, and the error is returned. A panic of `work` stops the threads too, and continues in the
@@ -47,7 +47,7 @@ pub fn in_order<I: Send, R: Send, B: Default, E>(
     in_order_ahead(items, threads, usize::MAX, work, take)
 }
 
-/// [`in_order`] with at most `ahead` items whose work has begun and whose results are not taken.
+/// Like [`in_order`], with at most `ahead` items begun and not yet taken.
 pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     threads: usize,

@@ -100,7 +100,7 @@ pub fn in_parallel<I, T: Send, B: Default>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The number of threads to use by default, at least 1. The environment variable
+/// Returns the number of threads to use by default, at least 1. The environment variable
 /// `SAFETENSORS_THREADS` sets it. Without the variable it is the number of cores, but at most 8.
 pub fn default_threads() -> usize {
     // The result is kept, because asking the system takes as long as reading a megabyte.
@@ -111,19 +111,19 @@ pub fn default_threads() -> usize {
     })
 }
 
-/// The number of threads that the environment variable sets, if it sets one.
+/// Returns the number of threads that the environment variable sets, if it sets one.
 fn threads_of_environment() -> Option<usize> {
     let threads = std::env::var(VARIABLE).ok()?;
     threads.trim().parse().ok().map(NonZeroUsize::get)
 }
 
-/// Locks a mutex. What it guards is whole even if another thread has panicked.
+/// Locks a mutex. Its value is consistent even if another thread has panicked.
 #[doc(hidden)]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
-/// What a lock guards, which is whole even if another thread has panicked.
+/// Ignores poison: a lock's value is consistent even if another thread has panicked.
 pub(crate) fn unpoisoned<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

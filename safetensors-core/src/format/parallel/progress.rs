@@ -15,8 +15,8 @@ use crate::format::error::{ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress<'a> {
-    /// The bytes done so far. A load counts bytes in memory, in the dtype that is loaded. A save
-    /// counts bytes written, in the dtype that is saved. Digests count the bytes that are hashed.
+    /// The bytes done so far. A load counts bytes in memory, in the loaded dtype. A save counts
+    /// written bytes, in the saved dtype. Digests count hashed bytes.
     pub bytes_done: u64,
     /// All bytes to be done. If digests are computed of each tensor and of all data, each byte
     /// counts twice.
@@ -66,7 +66,7 @@ impl Meter {
         Self { callback: Some(Arc::new(callback)), count: None, whole: None }
     }
 
-    /// A meter that calls `first` and then the callback of this one.
+    /// Makes a meter that calls `first` and then the callback of this one.
     pub(crate) fn after(
         &self,
         first: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
@@ -78,12 +78,12 @@ impl Meter {
         })
     }
 
-    /// Whether there is a callback.
+    /// Returns whether there is a callback.
     pub(crate) fn is_watched(&self) -> bool {
         self.callback.is_some()
     }
 
-    /// A meter for an operation on `total` bytes. If this meter counts for a larger operation
+    /// Makes a meter for an operation on `total` bytes. If this meter counts for a larger operation
     /// already, the new one counts for the same operation, and `total` is ignored.
     pub(crate) fn for_total(&self, total: u64) -> Self {
         let new = || {

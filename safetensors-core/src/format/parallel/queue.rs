@@ -19,13 +19,14 @@ struct State<I> {
 }
 
 impl<I: Iterator> Queue<I> {
-    /// A queue that gives an item while fewer than `ahead` are begun and not [done](Queue::done).
+    /// Makes a queue that gives an item while fewer than `ahead` are begun and not
+    /// [done](Queue::done).
     pub(super) fn new(items: I, ahead: usize) -> Self {
         let state = State { items: Some(items.enumerate()), begun: 0 };
         Self { state: Mutex::new(state), ahead, changed: Condvar::new() }
     }
 
-    /// The next item with its number, once it may begin. `None` after the last, and after
+    /// Returns the next item with its number, once it may begin. `None` after the last, and after
     /// [`end`](Queue::end).
     pub(super) fn next(&self) -> Option<(usize, I::Item)> {
         // Making an item may panic, and poisons the lock. There are no more items then.
@@ -41,7 +42,7 @@ impl<I: Iterator> Queue<I> {
     /// Says that an item is done, so that another may begin.
     pub(super) fn done(&self) {
         let _ = self.state.lock().map(|mut state| state.begun -= 1);
-        // All, because those that find no item left make no room for the others.
+        // All, because threads that find no item left make no room for the others.
         self.changed.notify_all();
     }
 

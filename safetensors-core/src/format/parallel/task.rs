@@ -19,13 +19,12 @@ impl Task {
     /// Comes after all tasks.
     pub(crate) const LAST: Self = Self(u64::MAX);
 
-    /// A task that no thread is in.
+    /// Makes a task that no thread is in.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The task that the current thread is in.
     pub(crate) fn current() -> Self {
         CURRENT.get()
     }

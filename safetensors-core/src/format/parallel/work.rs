@@ -26,13 +26,12 @@ impl Work {
         Self { progress: Meter::new(callback), ..self }
     }
 
-    /// The number of threads that was set; 0 for the default.
+    /// Returns the number of threads that was set; 0 for the default.
     pub(crate) fn thread_count(&self) -> usize {
         self.threads
     }
 
-    /// The same work, by this many threads unless a number was set, here or by the environment
-    /// variable.
+    /// Sets the number of threads, unless one is set already, here or by the environment variable.
     pub(crate) fn unless_set(&self, threads: usize) -> Self {
         let is_set = self.threads > 0 || threads_of_environment().is_some();
         if is_set { self.clone() } else { self.clone().threads(threads) }
@@ -43,13 +42,13 @@ impl Work {
         Self { progress: self.progress.for_total(total), ..self }
     }
 
-    /// Makes each later operation with these options report its progress as a part of one of
-    /// `total` bytes.
+    /// Makes each later operation with these options report its progress as a part of an
+    /// operation on `total` bytes.
     pub(crate) fn parts_of(self, total: u64) -> Self {
         Self { progress: self.progress.parts_of(total), ..self }
     }
 
-    /// A meter for an operation on `total` bytes.
+    /// Returns a meter for an operation on `total` bytes.
     pub(crate) fn meter(&self, total: u64) -> Meter {
         self.progress.for_total(total)
     }

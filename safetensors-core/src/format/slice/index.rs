@@ -1,4 +1,4 @@
-//! [`Index`]: the part of one dimension that a slice takes.
+//! [`Index`]: the positions that a slice takes from one dimension.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -6,7 +6,7 @@ use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInc
 
 use crate::format::error::ErrorKind;
 
-/// The positions that a slice takes of one dimension, as in NumPy.
+/// The positions that a slice takes from one dimension, as in NumPy.
 ///
 /// Negative positions count from the end. Integers and ranges of `isize`, `usize` and `i32` convert
 /// to an `Index`:
@@ -131,22 +131,23 @@ fn saturate(position: impl TryInto<isize>) -> isize {
     position.try_into().unwrap_or(isize::MAX)
 }
 
-/// The exclusive end for an inclusive one. -1 is the last position, so the end of the dimension
-/// follows it.
+/// Returns the exclusive end for an inclusive one. -1 is the last position, so the end of the
+/// dimension follows it.
 fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }
 
 /// The argument of [`TensorView::slice`](crate::TensorView::slice) and
 /// [`LazyTensor::slice`](crate::LazyTensor::slice): a tuple of up to six integers and ranges, any
-/// number of [`Index`] values, or a part: a [`TensorPart`](super::TensorPart) or a
-/// [`RankPart`](super::RankPart). Trailing dimensions without an index are taken whole.
+/// number of [`Index`] values, or a part ([`TensorPart`](super::TensorPart),
+/// [`RankPart`](super::RankPart)). Trailing dimensions without an index are taken in full.
 pub trait IntoIndices {
-    /// One index for each dimension of a tensor of this shape, outermost first.
+    /// Returns one index for each dimension of a tensor of this shape, outermost first.
     ///
     /// # Errors
     ///
-    /// A part has the errors of [`TensorPart::ranges`](super::TensorPart::ranges); indices have none.
+    /// A part has the errors of [`TensorPart::ranges`](super::TensorPart::ranges); indices have
+    /// none.
     fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind>;
 }
 

@@ -3,7 +3,7 @@
 //! [`TensorView::slice`](crate::TensorView::slice) slices a tensor in memory.
 //! [`LazyTensor::slice`](crate::LazyTensor::slice) slices a tensor in a file.
 //!
-//! `index.rs` and `part.rs` say which part, `rank_part.rs` the part of one rank. `selection.rs`
+//! `index.rs` and `part.rs` describe a part, `rank_part.rs` the part for one rank. `selection.rs`
 //! checks it against a shape, `runs.rs` finds its bytes, and `tiles.rs` joins pieces to a tensor.
 
 mod index;

@@ -1,4 +1,4 @@
-//! [`TensorPart`]: a whole tensor, the part of one rank, or a span of one dimension.
+//! [`TensorPart`]: an entire tensor, the part for a rank, or a span of a dimension.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use core::ops::Range;
 use super::{Index, IntoIndices, RankPart};
 use crate::format::error::ErrorKind;
 
-/// What one rank takes of a tensor.
+/// The part of a tensor that one rank takes.
 ///
 /// ```
 /// use safetensors_core::slice::{RankPart, TensorPart};
@@ -26,7 +26,7 @@ pub enum TensorPart {
     /// All of the tensor.
     #[default]
     Whole,
-    /// The part of one rank, if a dimension is cut into one part for each rank.
+    /// The part for one rank, if a dimension is cut into one part for each rank.
     Rank(RankPart),
     /// The positions from `offset` up to but not including `offset + len` of dimension `dim`: one
     /// weight of several that are fused, the head that several ranks share, or some experts.
@@ -41,12 +41,13 @@ pub enum TensorPart {
 }
 
 impl TensorPart {
-    /// The positions from `offset` up to but not including `offset + len` of dimension `dim`.
+    /// Returns the positions from `offset` up to but not including `offset + len` of dimension
+    /// `dim`.
     pub const fn span(dim: usize, offset: usize, len: usize) -> Self {
         Self::Span { dim, offset, len }
     }
 
-    /// The positions of each dimension that belong to the part, outermost first.
+    /// Returns the positions of each dimension that belong to the part, outermost first.
     ///
     /// # Errors
     ///
@@ -67,11 +68,11 @@ impl TensorPart {
         Ok(ranges)
     }
 
-    /// The shape of the part.
+    /// Returns the shape of the part.
     ///
     /// # Errors
     ///
-    /// The errors of [`ranges`](TensorPart::ranges).
+    /// See [`ranges`](TensorPart::ranges).
     #[doc(hidden)]
     pub fn shape(&self, shape: &[usize]) -> Result<Vec<usize>, ErrorKind> {
         Ok(self.ranges(shape)?.into_iter().map(|range| range.len()).collect())

@@ -26,13 +26,13 @@ pub struct RankPart {
     pub rank: usize,
     /// The number of parts.
     pub world_size: usize,
-    /// Whether the parts may differ in size. If so, each part gets the dimension's length divided
-    /// by `world_size`, rounded up, while enough is left. The last parts are smaller or empty.
+    /// Whether the parts may differ in size. If so, a part has the dimension's length divided by
+    /// `world_size`, rounded up, while enough is left. The last parts are smaller or empty.
     pub uneven: bool,
 }
 
 impl RankPart {
-    /// The part at `rank` of `world_size` equal parts of dimension `dim`.
+    /// Makes the part at `rank` of `world_size` equal parts of dimension `dim`.
     pub const fn new(dim: usize, rank: usize, world_size: usize) -> Self {
         Self { dim, rank, world_size, uneven: false }
     }
@@ -44,7 +44,7 @@ impl RankPart {
         self
     }
 
-    /// The positions of dimension `dim` that belong to this part.
+    /// Returns the positions of dimension `dim` that belong to this part.
     ///
     /// # Errors
     ///

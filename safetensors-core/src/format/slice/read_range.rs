@@ -5,7 +5,7 @@ use std::io;
 /// A buffer, and the offset of the bytes to read into it.
 #[derive(Debug)]
 pub struct ReadRange<'a> {
-    /// Where the bytes lie, counted from the start of the source.
+    /// The offset of the bytes from the start of the source.
     pub offset: u64,
     /// The buffer. It is filled completely.
     pub bytes: &'a mut [u8],

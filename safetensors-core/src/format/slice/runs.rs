@@ -1,5 +1,5 @@
-//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces; [`ByteRuns`]: these,
-//! or a list.
+//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces; [`ByteRuns`]: such a
+//! pattern, or a list.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,8 +9,8 @@ use core::ops::Range;
 ///
 /// One piece begins at `start + i₀ × stride₀ + i₁ × stride₁ + …` for every choice of `iₖ` below
 /// `countₖ`. A pattern takes the same few numbers for any number of pieces. For example, column 1
-/// of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4 positions that lie
-/// 12 bytes apart.
+/// of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4 positions, 12
+/// bytes apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
     /// Where the first piece begins.
@@ -21,7 +21,7 @@ pub(crate) struct Runs {
     pub(super) repeats: Vec<Repeat>,
 }
 
-/// A repetition: `count` positions that lie `stride` bytes apart.
+/// A repetition: `count` positions, `stride` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Repeat {
     pub(super) count: usize,
@@ -29,25 +29,26 @@ pub(super) struct Repeat {
 }
 
 impl Runs {
-    /// The first `bytes` bytes of a tensor, as one piece.
+    /// Returns the first `bytes` bytes of a tensor, as one piece.
     #[cfg(feature = "std")]
     pub(crate) fn whole(bytes: u64) -> Self {
         Self { start: 0, piece: bytes, repeats: Vec::new() }
     }
 
-    /// The number of bytes in all pieces.
+    /// Returns the number of bytes in all pieces.
     #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> u64 {
         self.piece * self.piece_count()
     }
 
-    /// The start of the bytes if they are one piece or none; `None` if there are several pieces.
+    /// Returns the start of the bytes if they are one piece or none; `None` if there are several
+    /// pieces.
     #[cfg(feature = "std")]
     pub(crate) fn contiguous(&self) -> Option<u64> {
         self.repeats.is_empty().then_some(self.start)
     }
 
-    /// The runs in ascending order. Pieces that touch are joined, so the runs are as few as
+    /// Returns the runs in ascending order. Pieces that touch are joined, so the runs are as few as
     /// possible.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut pieces = self.pieces().peekable();
@@ -69,7 +70,7 @@ impl Runs {
         let Some((&Repeat { count, stride }, inner)) = self.repeats.split_first() else {
             return alloc::vec![self];
         };
-        // A part takes as many positions of the outermost repetition as fit together.
+        // A part takes all positions of the outermost repetition that fit together.
         let of_one = self.byte_len() / count as u64;
         let together = usize::try_from(bytes / of_one.max(1)).unwrap_or(count);
         let at = |position: usize, repeats| Self {
@@ -85,7 +86,7 @@ impl Runs {
         }
         let part = |position| {
             let count = together.min(count - position);
-            // A repetition of one position is left out, so that a single piece counts as
+            // A repetition with one position is skipped, so that a single piece counts as
             // contiguous.
             let outer = (count > 1).then_some(Repeat { count, stride });
             at(position, outer.into_iter().chain(inner.iter().copied()).collect())
@@ -101,23 +102,22 @@ impl Runs {
         }
     }
 
-    /// The length of a piece.
     #[cfg(feature = "std")]
     pub(crate) fn piece_len(&self) -> u64 {
         self.piece
     }
 
-    /// The end of the last byte.
+    /// Returns the end of the last byte.
     #[cfg(feature = "std")]
     pub(crate) fn end(&self) -> u64 {
         let last = self.piece_count().checked_sub(1);
         last.map_or(self.start, |last| self.start_of(last) + self.piece)
     }
 
-    /// The number of selected bytes that lie before a position.
+    /// Counts the selected bytes before a position.
     #[cfg(feature = "std")]
     pub(crate) fn selected_before(&self, position: u64) -> u64 {
-        // Pieces ascend, so those that begin before the position come first.
+        // Pieces ascend, so the earlier ones come first.
         let mut before = 0;
         let mut after = self.piece_count();
         while before < after {
@@ -132,7 +132,7 @@ impl Runs {
         last * self.piece + (position - self.start_of(last)).min(self.piece)
     }
 
-    /// The pieces that have bytes of a range, cut to it, in ascending order.
+    /// Returns the pieces that have bytes of a range, cut to it, in ascending order.
     #[cfg(feature = "std")]
     pub(crate) fn pieces_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self.selected_before(range.start) / self.piece.max(1);
@@ -140,7 +140,7 @@ impl Runs {
         self.pieces_from(first).map(cut).take_while(|piece| !piece.is_empty())
     }
 
-    /// Where a piece begins.
+    /// Returns where a piece begins.
     #[cfg(feature = "std")]
     fn start_of(&self, mut piece: u64) -> u64 {
         let mut start = self.start;
@@ -197,7 +197,7 @@ pub(crate) enum ByteRuns {
 
 #[cfg(feature = "std")]
 impl ByteRuns {
-    /// The number of bytes in all runs.
+    /// Returns the number of bytes in all runs.
     pub(crate) fn byte_len(&self) -> u64 {
         match self {
             Self::Pattern(runs) => runs.byte_len(),
@@ -205,7 +205,7 @@ impl ByteRuns {
         }
     }
 
-    /// The start of the bytes if they are one run or none; `None` if there are several.
+    /// Returns the start of the bytes if they are one run or none; `None` if there are several.
     pub(crate) fn contiguous(&self) -> Option<u64> {
         match self {
             Self::Pattern(runs) => runs.contiguous(),
@@ -214,7 +214,7 @@ impl ByteRuns {
         }
     }
 
-    /// The runs in ascending order. No two touch.
+    /// Returns the runs in ascending order. No two touch.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let (pattern, listed) = match self {
             Self::Pattern(runs) => (Some(runs.iter()), &[][..]),
@@ -261,7 +261,7 @@ mod tests {
             dims in prop::collection::vec((2..6_usize, 0..4_u64), 0..4),
             most in 1..200_u64,
         ) {
-            // The stride of each repetition is at least the extent of what it repeats.
+            // The stride of each repetition is at least the extent of the pattern inside it.
             let mut extent = piece;
             let mut repeats = Vec::new();
             for (count, gap) in dims {

@@ -10,7 +10,7 @@ use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 use crate::format::tensor::shape;
 
-/// A slice of a tensor: the shape of the result, and where its bytes lie in the tensor.
+/// A slice of a tensor: the shape of the result, and its bytes in the tensor.
 ///
 /// The runs are in the order of the result. No two of them touch, so they are as few as possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Selection {
     runs: Runs,
 }
 
-/// Positions of one dimension: `count` of them from `start` on, `step` apart.
+/// Positions in one dimension: `count` from `start` on, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Positions {
     start: usize,
@@ -27,7 +27,7 @@ struct Positions {
     step: usize,
 }
 
-/// The positions taken of one dimension, checked against its length `len`.
+/// The positions taken from one dimension, checked against its length `len`.
 #[derive(Clone, Copy)]
 struct TakenDim {
     len: usize,
@@ -37,11 +37,11 @@ struct TakenDim {
 
 impl Selection {
     /// Selects by `indices` from a tensor of this dtype and shape. Trailing dimensions without an
-    /// index are taken whole.
+    /// index are taken in full.
     ///
     /// # Errors
     ///
-    /// The errors of [`TensorView::slice`](crate::TensorView::slice).
+    /// See [`TensorView::slice`](crate::TensorView::slice).
     pub(crate) fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {
@@ -69,8 +69,8 @@ impl Selection {
     /// Computes the runs from the innermost dimension outwards.
     ///
     /// The piece starts as one element and grows over each dimension as long as everything inside
-    /// one position of that dimension is selected. From the first gap on, the piece is final. Every
-    /// dimension further out of which more than one position is taken then adds a repetition.
+    /// one position of that dimension is selected. From the first gap on, the piece is final. Each
+    /// dimension further out adds a repetition if more than one of its positions is taken.
     ///
     /// For example, rows 1 and 2 of an F32 tensor of shape `[4, 3]` are one piece of 24 bytes from
     /// byte 12 on. Columns 0 and 1 are a piece of 8 bytes that repeats 4 times, 12 bytes apart.
@@ -95,8 +95,8 @@ impl Selection {
             }
             stride *= len as u128;
         }
-        // The selected bytes lie inside the tensor, so their offsets and lengths fit 64 bits. A
-        // number of bits that is not a whole number of bytes cannot be read, and is refused.
+        // The selected bytes are inside the tensor, so their offsets and lengths fit 64 bits. A
+        // number of bits that does not fill bytes cannot be read, and is refused.
         let bytes = |bits: u128| u64::try_from(bits / 8).ok().filter(|_| bits.is_multiple_of(8));
         let selected = || {
             let repeat = |&(count, stride)| Some(Repeat { count, stride: bytes(stride)? });
@@ -107,24 +107,24 @@ impl Selection {
         Ok(Runs { start, piece, repeats })
     }
 
-    /// The shape of the result: one dimension for each range, none for a single position.
+    /// Returns the shape of the result: one dimension for each range, none for a single position.
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The number of bytes of the result.
+    /// Returns the number of bytes of the result.
     #[cfg(feature = "__failpoints")]
     pub(crate) fn byte_len(&self) -> u64 {
         self.runs.byte_len()
     }
 
-    /// The runs as byte ranges, counted from the tensor's first byte, in ascending order. This is
-    /// also the order of the bytes in the result.
+    /// Returns the runs as byte ranges, counted from the tensor's first byte, in ascending order.
+    /// This is also the order of the bytes in the result.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
 
-    /// A copy of the runs, to be split into jobs and read.
+    /// Returns a copy of the runs, to be split into jobs and read.
     #[cfg(feature = "std")]
     pub(crate) fn to_runs(&self) -> Runs {
         self.runs.clone()
@@ -163,7 +163,7 @@ impl TakenDim {
     }
 }
 
-/// No dimension has so many elements where addresses have 32 bits.
+/// No dimension has that length where addresses have 32 bits.
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::*;

@@ -35,15 +35,14 @@ impl Tile {
     }
 }
 
-/// The number of elements. The whole has at most 2⁶⁷, half a byte each.
+/// Returns the number of elements. The whole has at most 2⁶⁷, half a byte each.
 fn volume(sizes: &[usize]) -> u128 {
     if sizes.contains(&0) { 0 } else { sizes.iter().map(|&size| size as u128).product() }
 }
 
-/// Where the bytes of a tile lie in the whole tensor.
+/// The place of a tile's bytes in the full tensor.
 #[derive(Debug)]
 pub(crate) struct PlacedTile {
-    /// The number of the tile.
     pub(crate) number: usize,
     pub(crate) runs: Runs,
     start: u64,
@@ -59,16 +58,17 @@ pub(crate) struct BadTiles {
     pub(crate) kind: ErrorKind,
 }
 
-/// Boxes that make up a whole tensor. The bytes of each lie together in C order somewhere else.
+/// Boxes that make up a full tensor. The bytes of each are stored together in C order somewhere
+/// else.
 #[derive(Debug)]
 pub(crate) struct Tiles {
-    /// Those that are not empty, in the order of their first bytes in the tensor.
+    /// The boxes that are not empty, in the order of their first bytes in the tensor.
     tiles: Vec<PlacedTile>,
 }
 
 impl Tiles {
-    /// Checks that these boxes lie in a tensor of this dtype and shape, and that each of its
-    /// elements is in exactly one. The cost is that of sorting them.
+    /// Checks that the boxes are inside a tensor of this dtype and shape, and that each of its
+    /// elements is in exactly one. The cost is a sort.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl Tiles {
         Ok(this)
     }
 
-    /// The tiles that may have bytes of a range of the tensor.
+    /// Returns the tiles that may have bytes of a range of the tensor.
     pub(crate) fn within(&self, range: Range<u64>) -> impl Iterator<Item = &PlacedTile> {
         let end = self.tiles.partition_point(|tile| tile.start < range.end);
         let begin = self.tiles[..end].partition_point(|tile| tile.furthest <= range.start);
@@ -113,20 +113,20 @@ impl Tiles {
         self.tiles[begin..end].iter().filter(move |tile| tile.end > start)
     }
 
-    /// The numbers of the tiles that are not empty, and how many bytes each has.
+    /// Returns the numbers of the tiles that are not empty, and how many bytes each has.
     pub(crate) fn byte_lens(&self) -> impl Iterator<Item = (usize, u64)> {
         self.tiles.iter().map(|tile| (tile.number, tile.runs.byte_len()))
     }
 
-    /// Checks that each element is in exactly one box. All boxes lie in the tensor.
+    /// Checks that each element is in exactly one box. All boxes are inside the tensor.
     ///
-    /// Each boundary in a dimension gets a random number; that of 0 is 0. A box weighs the product,
-    /// over the dimensions, of the differences of its two boundaries. So the weight of a box is the
-    /// sum of the weights of any cells that it is cut into, and all boxes together weigh as much as
-    /// the tensor if each cell is in one of them. If not, the difference is a polynomial of the
-    /// random numbers that is not zero, and has the value zero in fewer than one of 2⁵⁰ cases
-    /// (Schwartz and Zippel). To compare boxes with each other would take quadratic time, or code
-    /// that grows with the dimensions.
+    /// Each boundary in a dimension gets a random number; boundary 0 gets 0. A box weighs the
+    /// product, over the dimensions, of the differences of its two boundaries. So a box weighs as
+    /// much as all cells that it is cut into, and all boxes together weigh as much as the tensor if
+    /// each cell is in one of them. If not, the difference is a polynomial of the random numbers
+    /// that is not zero, and has the value zero in fewer than one of 2⁵⁰ cases (Schwartz and
+    /// Zippel). To compare boxes with each other would take quadratic time, or code that grows with
+    /// the dimensions.
     fn check_cover(&self, shape: &[usize], boxes: &[Tile]) -> Result<(), BadTiles> {
         let tiles = || self.tiles.iter().map(|tile| &boxes[tile.number]);
         let covered = tiles().map(Tile::volume).sum::<u128>();
@@ -156,7 +156,7 @@ impl Tiles {
         Err(self.overlap(boxes))
     }
 
-    /// The error of boxes that overlap. It names two of them, if they are found soon.
+    /// Returns the error of boxes that overlap. It names two of them, if they are found soon.
     fn overlap(&self, boxes: &[Tile]) -> BadTiles {
         let mut left = MOST_COMPARED;
         for (i, tile) in self.tiles.iter().enumerate() {
@@ -185,7 +185,7 @@ const MOST_COMPARED: usize = 1 << 20;
 /// A prime number, 2⁶¹ − 1.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// The product of two numbers, modulo [`PRIME`].
+/// Returns the product of two numbers, modulo [`PRIME`].
 fn multiply(a: u64, b: u64) -> u64 {
     (u128::from(a) * u128::from(b) % u128::from(PRIME)) as u64
 }
@@ -194,7 +194,7 @@ fn bad(problem: String) -> ErrorKind {
     RankProblem::BadParts { problem }.into()
 }
 
-/// Checks that a box lies in a tensor.
+/// Checks that a box is inside a tensor.
 fn check_inside(shape: &[usize], tile: &Tile) -> Result<(), String> {
     let Tile { offsets, sizes } = tile;
     let ends = offsets.iter().zip(sizes).map(|(at, size)| at.checked_add(*size));

@@ -9,8 +9,8 @@ use crate::format::error::ErrorKind;
 use crate::format::error::Result;
 use crate::format::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
-/// A slice of a [`TensorView`]. It borrows the tensor's bytes. Only [`to_buf`](SliceView::to_buf)
-/// copies them; saving the slice writes them directly, as a [`TensorSource`].
+/// A slice of a [`TensorView`]. It borrows the tensor's bytes. [`to_buf`](SliceView::to_buf) copies
+/// them; a save writes them without a copy, as a [`TensorSource`].
 #[derive(Clone, Debug)]
 pub struct SliceView<'a> {
     dtype: Dtype,
@@ -19,10 +19,10 @@ pub struct SliceView<'a> {
 }
 
 impl<'a> SliceView<'a> {
-    /// The bytes of the slice as contiguous runs of the tensor's bytes, in order.
+    /// Returns the bytes of the slice as contiguous runs of the tensor's bytes, in order.
     #[doc(hidden)]
     pub fn runs(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
-        // The selection was made for a tensor of this many bytes, so every run lies inside them.
+        // The selection was made for a tensor with this length, so every run is inside it.
         self.selection.runs().map(|run| &self.data[run.start as usize..run.end as usize])
     }
 
@@ -73,8 +73,8 @@ impl TensorSource for SliceView<'_> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Takes a slice of the tensor without copying it: a tuple of positions and ranges, see
-    /// [`Index`](super::Index), the part of a rank, or a span of one dimension.
+    /// Takes a slice of the tensor without copying it: a tuple of positions and ranges (see
+    /// [`Index`](super::Index)), the part for a rank, or a span of a dimension.
     ///
     /// ```
     /// use safetensors_core::TensorView;
@@ -97,8 +97,8 @@ impl<'a> TensorView<'a> {
     /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
     /// dimension, and for a range that ends before it begins (unlike NumPy, a range is not
     /// clipped); [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if a run of selected
-    /// elements of a sub-byte dtype does not begin and end on byte boundaries; for a part those of
-    /// [`TensorPart::ranges`](super::TensorPart::ranges).
+    /// elements of a sub-byte dtype does not begin and end on byte boundaries; for a part also the
+    /// errors listed at [`TensorPart::ranges`](super::TensorPart::ranges).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<SliceView<'a>> {
         let indices = indices.into_indices(self.shape())?;
         let selection = Selection::new(self.dtype(), self.shape(), &indices)?;

@@ -2,7 +2,7 @@
 
 use crate::format::error::ErrorKind;
 
-/// Checks that the bytes of BOOL elements are 0 or 1. `first` is the index of the first of them in
+/// Checks that the bytes of BOOL elements are 0 or 1. `first` is the index of the first element in
 /// its tensor, for the error.
 ///
 /// ```
@@ -33,12 +33,12 @@ pub fn check_bools(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
     Ok(())
 }
 
-/// The bytes that are not booleans, each after its position.
+/// Returns the bytes that are not booleans, each after its position.
 pub(crate) fn non_bools(bytes: &[u8]) -> impl Iterator<Item = (usize, u8)> {
     bytes.iter().copied().enumerate().filter(|&(_, byte)| byte > 1)
 }
 
-/// The error of a cast that has found a byte which is not a boolean.
+/// Returns the error of a cast that has found a byte which is not a boolean.
 pub(super) fn invalid_bool(bytes: &[u8]) -> ErrorKind {
     check_bools(bytes, 0).err().unwrap_or(ErrorKind::InvalidBool { index: 0, found: 0 })
 }

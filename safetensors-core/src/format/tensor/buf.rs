@@ -13,9 +13,9 @@ use crate::format::tensor::view::refuse_big_endian;
 use crate::format::tensor::words::AlignedVec;
 use crate::format::tensor::{Element, TensorView, shape};
 
-/// A dtype, a shape and the elements of one tensor, owned and aligned for typed use.
+/// A tensor that owns its elements, aligned for typed use.
 ///
-/// The elements lie in one `Vec`. [`into_vec`](TensorBuf::into_vec) hands it over without a copy,
+/// The elements are in one `Vec`. [`into_vec`](TensorBuf::into_vec) hands it over without a copy,
 /// so a framework that owns `Vec`s takes the elements as they were read. A BOOL buffer holds only
 /// the bytes 0 and 1.
 ///
@@ -40,12 +40,12 @@ pub struct TensorBuf {
 pub(crate) const CLEARED_BY_HAND: usize = 256 << 10;
 
 impl TensorBuf {
-    /// Makes a tensor of these values. They are moved, not copied.
+    /// Makes a tensor from these values. They are moved, not copied.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if the number of values does not match the shape, and the errors
-    /// of [`shape::byte_len`].
+    /// [`ErrorKind::DataLength`] if the number of values does not match the shape;
+    /// [`ErrorKind::ShapeOverflow`] and [`ErrorKind::PartialByte`], see [`shape::byte_len`].
     pub fn from_vec<T: Element>(shape: Vec<usize>, values: Vec<T>) -> Result<Self> {
         let expected = shape::memory_len(T::DTYPE, &shape)?;
         let found = size_of_val(values.as_slice());
@@ -68,13 +68,13 @@ impl TensorBuf {
         })
     }
 
-    /// Makes a tensor whose bytes `read` fills in, little-endian as in a file. The buffer is zeroed
-    /// before `read` is called.
+    /// Makes a tensor and has `read` fill in its bytes, little-endian as in a file. The buffer is
+    /// zeroed before `read` is called.
     ///
     /// # Errors
     ///
-    /// The errors of `read`; the errors of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`];
-    /// [`ErrorKind::InvalidBool`] if the dtype is BOOL and a byte is neither 0 nor 1.
+    /// Any error that `read` returns; [`ErrorKind::TooLargeForMemory`]; [`ErrorKind::InvalidBool`]
+    /// if the dtype is BOOL and a byte is neither 0 nor 1; for the shape see [`shape::byte_len`].
     pub fn filled_by(
         dtype: Dtype,
         shape: Vec<usize>,
@@ -86,7 +86,7 @@ impl TensorBuf {
         Ok(buf)
     }
 
-    /// A tensor of zeros. Large ones take no memory until they are written to.
+    /// Makes a tensor of zeros. Large ones take no memory until they are written to.
     pub(crate) fn zeroed(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
         let words = AlignedVec::zeroed(dtype, len)
@@ -116,21 +116,21 @@ impl TensorBuf {
         })
     }
 
-    /// The address range of the elements, for advice to the kernel.
+    /// Returns the address range of the elements, for advice to the kernel.
     #[cfg(feature = "std")]
     pub(crate) fn room(&self) -> Range<*const u8> {
         self.words.room()
     }
 
-    /// The length of the elements in bytes. A tensor that is only reserved already has its final
-    /// length.
+    /// Returns the length of the elements in bytes. A tensor that is only reserved already has its
+    /// final length.
     #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> usize {
         // This cannot fail: the same length was computed when the tensor was made.
         shape::memory_len(self.dtype, &self.shape).unwrap_or_default()
     }
 
-    /// The storage, to be filled. After bytes of a file are written to it,
+    /// Returns the storage, to be filled. After bytes of a file are written to it,
     /// [`TensorBuf::finish_reading`] must be called. Elements in native byte order need no such
     /// call.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
@@ -149,17 +149,17 @@ impl TensorBuf {
         Ok(())
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// The dimensions, outermost first; empty for a scalar.
+    /// Returns the dimensions, outermost first; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The bytes of the elements in memory, in C order and native byte order.
+    /// Returns the bytes of the elements in memory, in C order and native byte order.
     pub fn bytes(&self) -> &[u8] {
         self.words.as_bytes()
     }
@@ -175,7 +175,7 @@ impl TensorBuf {
         TensorView::new(self.dtype, &self.shape, self.bytes())
     }
 
-    /// The elements, borrowed.
+    /// Borrows the elements as values of `T`.
     ///
     /// # Errors
     ///
@@ -186,8 +186,8 @@ impl TensorBuf {
             .map_err(|_| invalid_bool(self.bytes()).into())
     }
 
-    /// Takes the elements out as a `Vec`. They are moved for every type but `bool`, whose bytes are
-    /// checked and copied.
+    /// Takes the elements out as a `Vec`. They are moved, except for `bool`: its bytes are checked
+    /// and copied.
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ impl TensorBuf {
 /// Swaps the bytes of each number in `bytes` between the file's order and the machine's.
 pub(crate) fn swap_on_big_endian(dtype: Dtype, bytes: &mut [u8]) {
     // A complex element is two numbers that are swapped one by one. The alignment of a dtype is the
-    // size of one number.
+    // size of a number.
     let unit = dtype.alignment();
     if cfg!(target_endian = "big") && unit > 1 {
         bytes.chunks_exact_mut(unit).for_each(<[u8]>::reverse);

@@ -18,14 +18,14 @@ mod sealed {
 
     #[doc(hidden)]
     pub trait Sealed: Sized {
-        /// Moves the words into a `Vec` of values. Returns the words unchanged for `bool`, whose
+        /// Moves the words into a `Vec` of values. Returns the words unchanged for `bool`: its
         /// bytes must be checked and copied.
         fn vec_from_words(words: AlignedVec) -> Result<Vec<Self>, AlignedVec> {
             Err(words)
         }
 
-        /// The bytes of values, to be overwritten by the bytes of a file. `None` for `bool`, which
-        /// not every byte is.
+        /// Returns the bytes of values, to be overwritten by the bytes of a file. `None` for
+        /// `bool`, which not every byte is.
         #[cfg(feature = "std")]
         fn bytes_mut(_: &mut [Self]) -> Option<&mut [u8]> {
             None
@@ -33,7 +33,7 @@ mod sealed {
     }
 }
 
-/// A Rust type that holds the elements of one [`Dtype`].
+/// A Rust type that holds the elements of a [`Dtype`].
 ///
 /// Implemented for `bool`, the integers from 8 to 64 bits, [`half::f16`], [`half::bf16`],
 /// [`float8::F8E4M3`], [`float8::F8E5M2`], `f32`, `f64`, `Complex<f32>` and this module's newtypes.
@@ -44,7 +44,7 @@ mod sealed {
 pub trait Element:
     sealed::Sealed + CheckedBitPattern + NoUninit + Zeroable + Send + Sync + 'static
 {
-    /// The dtype whose elements this type holds.
+    /// The dtype of the elements that this type holds.
     const DTYPE: Dtype;
 }
 

@@ -7,24 +7,24 @@
 //!
 //! Huge pages can also be slow to come. A virtual machine gives free stretches of 2 MiB back to its
 //! host, and waits for the host when it needs them again. A machine with little free memory first
-//! has to move other pages out of the way. Small pages then come from what is left in between. So
+//! has to move other pages out of the way. Small pages then come from the memory in between. So
 //! memory is divided into windows, and the first huge page of a window is timed. If it is slow,
-//! this window and some of those after it get small pages.
+//! this window and some after it get small pages.
 
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 
 use core::ops::Range;
 
-/// The pages behind the buffers of one load. Which size they have is decided piece by piece, while
-/// the buffers are filled.
+/// The pages behind the buffers of a load. Their size is decided piece by piece, while the
+/// buffers are filled.
 pub(crate) struct Pages {
     #[cfg(target_os = "linux")]
     windows: linux::Windows,
 }
 
 impl Pages {
-    /// The pages behind newly allocated buffers. The buffers must not have been written to yet,
-    /// because a page that was touched already stays small.
+    /// Returns the pages behind newly allocated buffers. The buffers must not have been written to
+    /// yet, because a page that was touched already stays small.
     pub(crate) fn of(buffers: impl IntoIterator<Item = Range<*const u8>>) -> Self {
         #[cfg(not(target_os = "linux"))]
         let _ = buffers;
@@ -96,13 +96,13 @@ mod linux {
     const MADV_POPULATE_WRITE: libc::c_int = 23;
     const MADV_COLLAPSE: libc::c_int = 25;
 
-    /// All memory of one load that is worth advice, in the order of its addresses.
+    /// All memory of a load that is worth advice, in the order of its addresses.
     pub(super) struct Windows {
         windows: Vec<Window>,
         pace: Mutex<Pace>,
     }
 
-    /// Neighbouring memory whose pages have one size.
+    /// Adjacent memory with pages of the same size.
     struct Window {
         memory: Range<usize>,
         /// The huge pages in it that the allocator touched. They are small, and can be joined.
@@ -164,7 +164,7 @@ mod linux {
             }
         }
 
-        /// The first whole huge page that nothing was written to.
+        /// Returns the first whole huge page that nothing was written to.
         fn untouched_page(&self) -> Option<Range<usize>> {
             let first = self.memory.start.next_multiple_of(HUGE);
             (first..)
@@ -175,9 +175,9 @@ mod linux {
         }
     }
 
-    /// Which windows are tried with huge pages. While these are slow, more and more windows are left
-    /// out before the next is tried, because each try waits for a slow page. Threads try windows at
-    /// the same time.
+    /// Which windows are tried with huge pages. While these are slow, more and more windows are
+    /// skipped before the next is tried, because each try waits for a slow page. Threads try
+    /// windows at the same time.
     #[derive(Default)]
     struct Pace {
         pause: u32,
@@ -185,15 +185,15 @@ mod linux {
     }
 
     impl Pace {
-        /// The pause that was in force, if the next window is tried.
+        /// Returns the pause before this window, if it is tried.
         fn try_next(&mut self) -> Option<u32> {
             let is_due = self.left_out >= self.pause;
             self.left_out = if is_due { 0 } else { self.left_out + 1 };
             is_due.then_some(self.pause)
         }
 
-        /// Whether a huge page that took so long was slow. `before` is the pause when the try began:
-        /// slow tries at the same time make one longer pause.
+        /// Returns whether a huge page that took so long was slow. `before` is the pause when the
+        /// try began: slow tries at the same time make one longer pause.
         fn is_slow(&mut self, time: Duration, before: u32) -> bool {
             let is_slow = time > SLOW;
             let longer = before.saturating_mul(2).saturating_add(1);
@@ -218,8 +218,8 @@ mod linux {
         })
     }
 
-    /// Whether the administrator allows huge pages. `MADV_COLLAPSE` ignores that setting, so it is
-    /// read here.
+    /// Returns whether the administrator allows huge pages. `MADV_COLLAPSE` ignores that setting,
+    /// so it is read here.
     fn may_join() -> bool {
         static ALLOWED: OnceLock<bool> = OnceLock::new();
         *ALLOWED.get_or_init(|| {
@@ -228,8 +228,9 @@ mod linux {
         })
     }
 
-    /// The huge pages of `stretch` that the allocator touched: it writes the length of a buffer
-    /// just before its first byte. Adjacent pages are joined into one range, to save system calls.
+    /// Returns the huge pages of `stretch` that the allocator touched: it writes the length of a
+    /// buffer just before its first byte. Adjacent pages are joined into one range, to save system
+    /// calls.
     fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         for buffer in buffers {
@@ -293,7 +294,7 @@ mod linux {
             assert!(begun.into_iter().all(|before| pace.is_slow(SLOW * 2, before)));
             assert_eq!((pace.try_next(), pace.try_next()), (None, Some(1)));
 
-            // One of two is quick, after a window was left out.
+            // One of two is quick, after a window was skipped.
             let mut pace = Pace::default();
             let slow = pace.try_next().unwrap();
             let quick = pace.try_next().unwrap();
@@ -352,7 +353,7 @@ mod linux {
                 touched(&(4096..page(11) - 4096), &buffers),
                 [page(4)..page(5), page(8)..page(10)]
             );
-            // The word before a buffer that starts on a page boundary lies in the page before.
+            // The word before a buffer that starts on a page boundary is in the page before.
             let before = page(1)..page(2);
             let buffer = page(2)..page(3);
             assert_eq!(touched(&(0..page(3)), &[buffer]), [before]);

@@ -8,11 +8,11 @@ use super::shape::{byte_len, element_count};
 use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 
-/// Rows of a tensor, which are positions of its first dimension, in the order in which they are
-/// wanted. A row can be wanted several times.
+/// The wanted rows of a tensor, which are positions of its first dimension, in the wanted order. A
+/// row can be wanted several times.
 ///
-/// Each row is read once, in the order in which the rows lie in the tensor, so that neighbours are
-/// read together. [`arrange`](Rows::arrange) then moves them to their places.
+/// Each row is read once, in the order of the rows in the tensor, so that neighbours are read
+/// together. [`arrange`](Rows::arrange) then moves them to their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     /// The numbers of the rows, ascending, each once.
@@ -26,7 +26,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// These rows of a tensor of this dtype and shape.
+    /// Selects these rows of a tensor of this dtype and shape.
     ///
     /// # Errors
     ///
@@ -58,27 +58,27 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The shape of the wanted rows, given the shape of the tensor.
+    /// Returns the shape of the wanted rows, given the shape of the tensor.
     pub(crate) fn shape(&self, tensor: &[usize]) -> Vec<usize> {
         core::iter::once(self.count()).chain(tensor.iter().skip(1).copied()).collect()
     }
 
-    /// The number of wanted rows.
+    /// Returns the number of wanted rows.
     fn count(&self) -> usize {
         self.order.as_ref().map_or(self.distinct.len(), Vec::len)
     }
 
-    /// The number of bytes of all wanted rows in the file.
+    /// Returns the number of bytes of all wanted rows in the file.
     pub(crate) fn byte_len(&self) -> u64 {
         self.count() as u64 * self.row_len
     }
 
-    /// The number of bytes of a row in the file.
+    /// Returns the number of bytes of a row in the file.
     pub(crate) fn row_len(&self) -> u64 {
         self.row_len
     }
 
-    /// The numbers of the rows as they are wanted.
+    /// Returns the numbers of the rows as they are wanted.
     pub(crate) fn wanted(&self) -> Vec<usize> {
         match &self.order {
             Some(order) => order.iter().map(|&position| self.distinct[position]).collect(),
@@ -86,7 +86,7 @@ impl Rows {
         }
     }
 
-    /// The bytes of the rows in the tensor, as they are read. No two ranges touch.
+    /// Returns the bytes of the rows in the tensor, as they are read. No two ranges touch.
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for &row in self.distinct.iter().filter(|_| self.row_len > 0) {
@@ -99,7 +99,7 @@ impl Rows {
         ranges
     }
 
-    /// The index of an element among the wanted rows, given its index among those that are read.
+    /// Maps the index of an element among the read rows to its index among the wanted rows.
     pub(crate) fn wanted_element(&self, index: u64) -> u64 {
         let row = index / self.elements.max(1);
         let column = index % self.elements.max(1);

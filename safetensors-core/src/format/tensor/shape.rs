@@ -3,7 +3,7 @@
 use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 
-/// The number of elements of `shape`: the product of its dimensions, 1 for a scalar.
+/// Returns the number of elements of `shape`: the product of its dimensions, 1 for a scalar.
 ///
 /// # Errors
 ///
@@ -14,7 +14,7 @@ pub fn element_count(shape: &[usize]) -> Result<u64, ErrorKind> {
     Ok(if is_empty { 0 } else { full })
 }
 
-/// The number of bytes that a tensor of this dtype and shape occupies in a file.
+/// Returns the number of bytes that a tensor of this dtype and shape occupies in a file.
 ///
 /// # Errors
 ///
@@ -34,12 +34,12 @@ pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
     Ok(full)
 }
 
-/// [`byte_len`] as a `usize`, for an allocation.
+/// Returns [`byte_len`] as a `usize`, for an allocation.
 ///
 /// # Errors
 ///
-/// The errors of [`byte_len`], and [`ErrorKind::TooLargeForMemory`] if no allocation can be that
-/// large on this platform.
+/// As for [`byte_len`]; [`ErrorKind::TooLargeForMemory`] if no allocation can be that large on this
+/// platform.
 pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKind> {
     let bytes = byte_len(dtype, shape)?;
     usize::try_from(bytes)
@@ -48,17 +48,17 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
         .ok_or(ErrorKind::TooLargeForMemory { bytes })
 }
 
-/// [`element_count`] of a tensor that is addressed in memory, one byte or less an element.
+/// Returns [`element_count`] of a tensor that is addressed in memory, one byte or less an element.
 ///
 /// # Errors
 ///
-/// The errors of [`element_count`], and [`ErrorKind::TooLargeForMemory`].
+/// As for [`element_count`]; [`ErrorKind::TooLargeForMemory`].
 #[cfg(feature = "std")]
 pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
     memory_len(Dtype::U8, shape)
 }
 
-/// The product of the dimensions that are not zero, and whether any dimension is zero.
+/// Returns the product of the dimensions that are not zero, and whether any dimension is zero.
 #[inline]
 fn non_zero_product(shape: &[usize]) -> Result<(u64, bool), ErrorKind> {
     let mut product = 1_u64;

@@ -9,8 +9,8 @@ use crate::format::tensor::{Storage, TensorBuf, TensorView, swap_on_big_endian};
 /// Takes the bytes of a tensor, piece by piece, in order.
 pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// Takes the bytes of a tensor, piece by piece, in any order. The number is the offset of a piece
-/// in the tensor, in bytes. Threads of the source may take turns in calling it.
+/// Takes the bytes of a tensor, piece by piece, in any order. The number is the byte offset of a
+/// piece in the tensor. Threads of the source may take turns in calling it.
 pub type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + Send + 'a;
 
 /// A tensor to be saved: its dtype, its shape, and its bytes on demand.
@@ -43,10 +43,10 @@ pub type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + Send + 'a;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub trait TensorSource: Sync {
-    /// The type of the elements.
+    /// Returns the type of the elements.
     fn dtype(&self) -> Dtype;
 
-    /// The dimensions, outermost first; empty for a scalar.
+    /// Returns the dimensions, outermost first; empty for a scalar.
     fn shape(&self) -> &[usize];
 
     /// Passes the bytes to `sink` as a file has them: little-endian and in C order. A source that
@@ -55,19 +55,20 @@ pub trait TensorSource: Sync {
     ///
     /// # Errors
     ///
-    /// The errors of `sink`, at which the source must stop, and the errors of reading the bytes. A
-    /// source that passes more or fewer bytes than its dtype and shape need makes the save fail.
+    /// Any error that `sink` returns, at which the source must stop, and failures to read the
+    /// bytes. A source that passes more or fewer bytes than its dtype and shape need makes the save
+    /// fail.
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
 
-    /// Passes the same bytes to a sink that knows the place of each piece, as a file does. A source
-    /// whose elements lie in memory in another order overrides this: it can pass each piece while
-    /// the memory that it comes from is in the processor's cache. The default passes the pieces of
+    /// Passes the same bytes to a sink that knows the place of each piece, as a file does. Override
+    /// this if the elements are in another order in memory: each piece can then be passed while its
+    /// memory is in the processor's cache. The default passes the pieces of
     /// [`write_to`](Self::write_to).
     ///
     /// # Errors
     ///
-    /// The errors of [`write_to`](Self::write_to). A source that passes a byte twice or not at all
-    /// makes the save fail.
+    /// As for [`write_to`](Self::write_to). A source that passes a byte twice or not at all makes
+    /// the save fail.
     fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
         let mut offset = 0;
         self.write_to(&mut |bytes| {
@@ -77,7 +78,7 @@ pub trait TensorSource: Sync {
         })
     }
 
-    /// The memory that holds the elements, if other tensors may share it.
+    /// Returns the memory that holds the elements, if other tensors may share it.
     /// [`SaveOptions::tied`](crate::SaveOptions::tied) uses it to find tied weights. The default is
     /// `None`: the memory is unknown, and the tensor is never tied.
     fn storage(&self) -> Option<Storage> {
@@ -109,8 +110,8 @@ impl TensorSource for TensorView<'_> {
         sink(self.data())
     }
 
-    /// The borrowed bytes, as a whole storage. A view does not know the allocation that it borrows
-    /// from.
+    /// Returns the borrowed bytes, as a whole storage. A view does not know the allocation that it
+    /// borrows from.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.data().as_ptr().addr() as u64, self.data().len() as u64))
     }
@@ -129,7 +130,7 @@ impl TensorSource for TensorBuf {
         write_native(Self::dtype(self), self.bytes(), sink)
     }
 
-    /// The buffer, as a whole storage. Two references to one buffer are the same tensor.
+    /// Returns the buffer, as a whole storage. Two references to one buffer are the same tensor.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.bytes().as_ptr().addr() as u64, self.bytes().len() as u64))
     }
@@ -140,7 +141,7 @@ impl TensorSource for TensorBuf {
 ///
 /// # Errors
 ///
-/// The errors of `sink`.
+/// Any error that `sink` returns.
 #[doc(hidden)]
 pub fn write_native(dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if cfg!(target_endian = "little") {
@@ -225,7 +226,7 @@ pub fn write_exactly(
 ///
 /// # Errors
 ///
-/// Those of [`write_exactly`], with `take` as the sink.
+/// As for [`write_exactly`], with `take` as the sink.
 #[doc(hidden)]
 pub fn write_in_pieces(
     source: &(impl TensorSource + ?Sized),

@@ -1,8 +1,8 @@
-//! [`Storage`]: where a tensor's elements lie in memory.
+//! [`Storage`]: the memory that holds a tensor's elements.
 
 use core::ops::Range;
 
-/// The memory that holds a tensor's elements. It tells which tensors share memory.
+/// The memory that holds a tensor's elements. Comparing two shows whether tensors share memory.
 ///
 /// ```
 /// use safetensors_core::TensorSource;
@@ -16,20 +16,20 @@ use core::ops::Range;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// The identity of the allocation. Two tensors of one save have the same number if and only if
-    /// they lie in the same allocation. Usually it is the address. With several devices it must
-    /// also tell the devices apart.
+    /// Identifies the allocation. Two tensors in a save have the same number if and only if they
+    /// are in the same allocation. Usually it is the address. With several devices it must also
+    /// differ between devices.
     pub id: u64,
     /// The size in bytes of the whole allocation.
     pub byte_len: u64,
     /// The bytes of the allocation from the tensor's first element to the end of its last one.
     pub range: Range<u64>,
-    /// Whether the elements lie in C order without gaps.
+    /// Whether the elements are in C order without gaps.
     pub contiguous: bool,
 }
 
 impl Storage {
-    /// The storage of a contiguous tensor that fills a whole allocation.
+    /// Returns the storage of a contiguous tensor that fills a whole allocation.
     pub fn whole(id: u64, byte_len: u64) -> Self {
         Self { id, byte_len, range: 0..byte_len, contiguous: true }
     }

@@ -7,7 +7,7 @@ use crate::format::error::{Error, ErrorKind};
 use crate::format::tensor::boolean::invalid_bool;
 use crate::format::tensor::{Element, shape};
 
-/// A dtype, a shape and the bytes of one tensor, all borrowed. Nothing is copied.
+/// A borrowed tensor: its dtype, shape and bytes. Nothing is copied.
 ///
 /// The bytes are in C order and little-endian. Their length always matches the dtype and the shape.
 ///
@@ -29,12 +29,12 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Views `data` as a tensor.
+    /// Views `data` as a tensor. Its alignment does not matter here.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if the length of `data` does not match the dtype and the shape,
-    /// and the errors of [`shape::byte_len`]. The alignment of `data` does not matter here.
+    /// [`ErrorKind::DataLength`] if the length of `data` does not match the dtype and the shape;
+    /// [`ErrorKind::ShapeOverflow`] and [`ErrorKind::PartialByte`], see [`shape::byte_len`].
     pub fn new(dtype: Dtype, shape: &'a [usize], data: &'a [u8]) -> Result<Self, Error> {
         let expected = shape::byte_len(dtype, shape)?;
         if expected != data.len() as u64 {
@@ -61,22 +61,22 @@ impl<'a> TensorView<'a> {
         Ok(view)
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// The dimensions, outermost first; empty for a scalar.
+    /// Returns the dimensions, outermost first; empty for a scalar.
     pub fn shape(&self) -> &'a [usize] {
         self.shape
     }
 
-    /// The bytes as they are in the file. They are available at any alignment.
+    /// Returns the bytes as they are in the file. They may have any alignment.
     pub fn data(&self) -> &'a [u8] {
         self.data
     }
 
-    /// The elements as values of `T`, borrowed.
+    /// Borrows the elements as values of `T`.
     ///
     /// # Errors
     ///

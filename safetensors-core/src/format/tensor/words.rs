@@ -38,8 +38,8 @@ macro_rules! with_words {
 }
 
 impl AlignedVec {
-    /// Zeroed storage of `bytes` bytes for `dtype`, or `None` if the allocation fails. A large
-    /// buffer takes no memory until it is touched.
+    /// Makes zeroed storage of `bytes` bytes for `dtype`, or `None` if the allocation fails. A
+    /// large buffer takes no memory until it is touched.
     pub(crate) fn zeroed(dtype: Dtype, bytes: usize) -> Option<Self> {
         match dtype.alignment() {
             1 => try_zeroed_vec(bytes).map(Self::W8).ok(),
@@ -49,7 +49,7 @@ impl AlignedVec {
         }
     }
 
-    /// Empty storage with capacity for `bytes` bytes for `dtype`, or `None` if the allocation
+    /// Makes empty storage with capacity for `bytes` bytes for `dtype`, or `None` if the allocation
     /// fails. The memory stays untouched until [`fill_up`](Self::fill_up) fills it with zeros.
     #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, bytes: usize) -> Option<Self> {
@@ -74,7 +74,7 @@ impl AlignedVec {
         with_words!(self, vec => fill_up(vec, bytes));
     }
 
-    /// The address range of the whole capacity, used or not.
+    /// Returns the address range of the whole capacity, used or not.
     #[cfg(feature = "std")]
     pub(crate) fn room(&self) -> Range<*const u8> {
         fn room<T>(vec: &Vec<T>) -> Range<*const u8> {

@@ -27,13 +27,8 @@ struct Member<'a, S> {
     byte_len: u64,
 }
 
-/// Finds the tensors that share storage and decides which of their names to keep.
-///
-/// [`Tied`] states the rules.
-///
-/// # Errors
-///
-/// The errors of saving with [`Tied`].
+/// Finds the tensors that share storage and decides which of their names to keep. [`Tied`] states
+/// the rules and the errors.
 pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     options: &Tied,
@@ -52,7 +47,7 @@ pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
         let Some(storage) = tensor.storage() else { continue };
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
-        // A source that numbers its storages gives an empty tensor a storage of one byte, so that
+        // A source that numbers its storages gives an empty tensor a storage of a byte, so that
         // it can be shared.
         let byte_len = if options.empty { byte_len.max(1) } else { byte_len };
         if byte_len > 0 && storage.byte_len > 0 {
@@ -81,8 +76,8 @@ pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     })
 }
 
-/// Whether each tensor has its own storage, and fills it. Then [`resolve`] keeps all of them,
-/// if their names are good. This is much faster for thousands of small tensors.
+/// Returns whether each tensor has its own storage, and fills it. Then [`resolve`] keeps all of
+/// them, if their names are good. This is much faster for thousands of small tensors.
 pub(crate) fn nothing_is_shared<N, S: TensorSource>(tensors: &[(N, S)]) -> bool {
     let mut ids = Vec::with_capacity(tensors.len());
     for (_, tensor) in tensors {
@@ -99,7 +94,7 @@ pub(crate) fn nothing_is_shared<N, S: TensorSource>(tensors: &[(N, S)]) -> bool 
     ids.windows(2).all(|pair| pair[0] != pair[1])
 }
 
-/// Divides the tensors of one storage into groups that are tied.
+/// Divides the tensors in a storage into groups that are tied.
 fn groups<S: TensorSource>(
     mut members: Vec<Member<'_, S>>,
     views: Views,
@@ -130,11 +125,11 @@ fn groups<S: TensorSource>(
     groups
 }
 
-/// Chooses the tensor of a group whose name is kept.
+/// Chooses the tensor of a group that keeps its name.
 fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b Member<'a, S>> {
     let complete = |member: &&Member<'_, S>| {
-        // The tensor must span the storage and have as many bytes. A broadcast tensor can have as
-        // many bytes without spanning it.
+        // The tensor must span the storage and have the same number of bytes. A broadcast tensor
+        // can have that number without spanning it.
         let filled = member.storage.range == (0..member.storage.byte_len)
             && member.byte_len == member.storage.byte_len;
         // If views are saved, all members of a group are the same tensor, and any of them may be
@@ -153,7 +148,7 @@ fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b M
         })
 }
 
-/// Whether two tensors of one storage are one tensor under two names.
+/// Returns `true` if two tensors in a storage are the same tensor under two names.
 fn same<S: TensorSource>(a: &Member<'_, S>, b: &Member<'_, S>) -> bool {
     a.storage.contiguous
         && b.storage.contiguous

@@ -1,4 +1,4 @@
-//! Stacking samples: tensors of one name become a tensor with one more dimension.
+//! Stacking samples: tensors with the same name become a tensor with one more dimension.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{Sample, SampleBatch};
 use crate::format::error::{Error, ErrorKind, Mismatch, Result};
 use crate::format::tensor::TensorBuf;
 
-/// Stacks samples. An error comes with the position of the sample that it is about.
+/// Stacks samples. An error comes with the position of its sample.
 pub(super) fn stack(
     samples: Vec<(usize, Sample<TensorBuf>)>,
 ) -> Result<SampleBatch<TensorBuf>, (usize, Error)> {
@@ -30,7 +30,7 @@ pub(super) fn stack(
     Ok(SampleBatch { tensors, metadata, positions })
 }
 
-/// Stacks tensors of one dtype and shape.
+/// Stacks tensors with the same dtype and shape.
 fn stack_tensors(first: &TensorBuf, others: Vec<&TensorBuf>) -> Result<TensorBuf> {
     let shape = [&[1 + others.len()], first.shape()].concat();
     let mut stacked = TensorBuf::zeroed(first.dtype(), shape)?;
@@ -44,7 +44,7 @@ fn stack_tensors(first: &TensorBuf, others: Vec<&TensorBuf>) -> Result<TensorBuf
     Ok(stacked)
 }
 
-/// What differs between the tensors of two samples.
+/// Returns the differences between the tensors of two samples.
 fn differences(
     expected: &BTreeMap<String, TensorBuf>,
     found: &BTreeMap<String, TensorBuf>,

@@ -33,8 +33,8 @@ const DEEPEST: usize = 16;
 /// in any [`Store`], such as a bucket.
 ///
 /// Files are opened when they are read, so any number of them takes little memory. Files and
-/// directories with a name that begins with a dot are skipped, as are synced steps of an unfinished
-/// file, and files of a local disk with a name that is not UTF-8.
+/// directories with names that begin with a dot are skipped. So are synced steps of an unfinished
+/// file, and files of a local disk with names that are not UTF-8.
 ///
 /// ```
 /// use safetensors_core::framework::{Framework, Samples, Support};
@@ -97,7 +97,7 @@ struct Files<S> {
     only: Option<BTreeSet<String>>,
 }
 
-/// A sample: what is in one file.
+/// A sample: the content of a file.
 #[derive(Clone, Debug)]
 pub struct Sample<T> {
     /// The tensors by name.
@@ -134,7 +134,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Store::list`], and of [`open`](Samples::open).
+    /// As for [`Store::list`] and [`open`](Samples::open).
     pub fn open_in(store: S, directory: impl AsRef<Path>, device: F::Device) -> Result<Self> {
         let mut paths = Vec::new();
         list(&store, directory.as_ref(), DEEPEST, &mut paths)?;
@@ -163,31 +163,31 @@ impl<F: Framework, S: Store> Samples<F, S> {
     }
 
     /// Sets the number of threads that read samples; 0 means
-    /// [`default_threads`](super::default_threads), which is the default. Each reads a whole
+    /// [`default_threads`](super::default_threads), which is the default. Each reads an entire
     /// sample.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Sets how many samples are read ahead at most. Memory holds as many besides what the program
-    /// keeps: with the default of 16, samples of 1 MiB take 16 MiB. At least 1.
+    /// Sets the most samples that are read ahead, at least 1. With the default of 16, samples of 1
+    /// MiB take 16 MiB of memory, in addition to the samples that the program keeps.
     #[must_use]
     pub fn prefetch(self, samples: usize) -> Self {
         Self { prefetch: samples.max(1), ..self }
     }
 
-    /// The number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.files.paths.len()
     }
 
-    /// Whether there is no sample.
+    /// Returns whether there is no sample.
     pub fn is_empty(&self) -> bool {
         self.files.paths.is_empty()
     }
 
-    /// The path of the sample at a position.
+    /// Returns the path of the sample at a position.
     pub fn path(&self, position: usize) -> Option<&Path> {
         self.files.paths.get(position).map(PathBuf::as_path)
     }
@@ -198,8 +198,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
     /// # Errors
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) of the kind
-    /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such position; the errors of
-    /// [`load`](super::load). Each names the file.
+    /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such position; otherwise as for
+    /// [`load`](super::load). Each error names the file.
     pub fn get(&self, position: usize) -> Result<Sample<F::Tensor>> {
         let Sample { tensors, metadata } = self.files.read(position)?;
         let tensors = self.place(tensors).map_err(|error| self.locate(error, position))?;
@@ -210,13 +210,13 @@ impl<F: Framework, S: Store> Samples<F, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`get`](Samples::get).
+    /// As for [`get`](Samples::get).
     pub fn metadata(&self, position: usize) -> Result<Metadata> {
         Ok(self.files.open(position)?.metadata().clone())
     }
 
-    /// All positions in an order that the seed decides. The same seed gives the same order on every
-    /// machine.
+    /// Returns all positions in an order that the seed decides. Equal seeds give equal orders on
+    /// every machine.
     pub fn shuffled(&self, seed: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         let mut state = seed;
@@ -234,7 +234,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
     }
 
     /// Reads samples in the given order and passes each to `take`, with its position. Other threads
-    /// read [ahead](Samples::prefetch) meanwhile.
+    /// read [ahead](Samples::prefetch) at the same time.
     ///
     /// # Errors
     ///
@@ -250,14 +250,14 @@ impl<F: Framework, S: Store> Samples<F, S> {
         })
     }
 
-    /// [`for_each`](Samples::for_each) with batches of `size` samples. The last batch has the rest.
+    /// Like [`for_each`](Samples::for_each), with batches of `size` samples. The last batch has the
+    /// rest.
     ///
     /// # Errors
     ///
-    /// The errors of [`for_each`](Samples::for_each). The samples of a batch must be alike:
-    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) lists the tensors of a sample that
-    /// have another name, dtype or shape than those of the first one in the batch, and names the
-    /// file.
+    /// As for [`for_each`](Samples::for_each). The samples of a batch must be alike:
+    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) lists the tensors of a sample with
+    /// another name, dtype or shape than in the first sample of the batch, and names the file.
     pub fn for_each_batch<E: From<Error>>(
         &self,
         order: impl IntoIterator<Item = usize, IntoIter: Send>,

@@ -15,7 +15,7 @@ use crate::format::error::{Error, ErrorKind, Mismatch, Result};
 use crate::format::tensor::{TensorBuf, TensorSource, TensorView};
 use crate::framework::Framework;
 
-/// A library whose tensors are buffers in memory.
+/// A library with buffers in memory as tensors.
 #[derive(Debug)]
 struct Bufs;
 
@@ -154,7 +154,7 @@ fn the_seed_decides_the_order() {
     let mut sorted = order.clone();
     sorted.sort();
     assert_eq!(sorted, Vec::from_iter(0..100));
-    // The order is part of what the documentation promises.
+    // The documentation promises the order.
     assert_eq!(order[..6], [22, 96, 24, 79, 63, 57]);
     let mut seen = Vec::new();
     let taken = samples.threads(4).prefetch(3).for_each(order.clone(), |position, sample| {

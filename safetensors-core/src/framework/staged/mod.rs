@@ -1,6 +1,5 @@
 //! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies
-//! them. [`parts`] decides which bytes go into which buffer, [`ring`] the order of reads and
-//! copies.
+//! them. [`parts`] assigns bytes to buffers, [`ring`] orders the reads and copies.
 
 mod parts;
 mod ring;
@@ -24,40 +23,39 @@ use crate::format::parallel::Meter;
 /// two apart: [`begin_copy`](Staging::begin_copy) takes a filled slot away, and only
 /// [`finish_copy`](Staging::finish_copy) gives it back.
 ///
-/// All calls but [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load
-/// fails, the device may still copy from slots whose copies were begun. So the implementation must
-/// wait for the device before it frees them.
+/// All calls except [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load
+/// fails, the device may still be copying from slots. So the implementation must wait for the
+/// device before it frees them.
 pub trait Staging {
-    /// The memory of one slot.
+    /// The memory of a slot.
     type Slot: Send;
 
     /// Makes a slot of at least `len` bytes.
     ///
     /// # Errors
     ///
-    /// The errors of the allocation.
+    /// The allocation fails.
     fn new_slot(&mut self, len: usize) -> Result<Self::Slot>;
 
-    /// The bytes of a slot, to be filled. They are aligned to 8 bytes.
+    /// Returns the bytes of a slot, to be filled. They are aligned to 8 bytes.
     ///
     /// # Errors
     ///
-    /// The errors of the device.
+    /// The device fails.
     fn bytes_mut(slot: &mut Self::Slot) -> Result<&mut [u8]>;
 
     /// Begins to copy these parts of a slot into their tensors. May return before they are copied.
     ///
     /// # Errors
     ///
-    /// The errors of the device. They should name the tensor.
+    /// The device fails. The error should name the tensor.
     fn begin_copy(&mut self, slot: Self::Slot, parts: &[StagedPart]) -> Result<()>;
 
-    /// Waits for the copies that were begun first, of those not yet waited for, and gives back
-    /// their slot.
+    /// Waits for the oldest copies that were not yet waited for, and gives back their slot.
     ///
     /// # Errors
     ///
-    /// The errors of the device.
+    /// The device fails.
     fn finish_copy(&mut self) -> Result<Self::Slot>;
 }
 
@@ -67,7 +65,7 @@ pub trait Staging {
 pub struct StagedPart {
     /// The position of the tensor in the list of those to be read.
     pub tensor: usize,
-    /// Where the part begins in the tensor, in bytes.
+    /// The start of the part in the tensor, in bytes.
     pub offset: usize,
     /// The bytes of the slot.
     pub slot: Range<usize>,
@@ -95,11 +93,13 @@ impl Default for StagingBuffers {
 /// Reads tensors in parallel into slots of host memory, and has each slot copied to a device. Reads
 /// and copies overlap.
 ///
-/// Elements are converted before they come into a slot. Slots are filled in the order of the tensors, and may be copied in
-/// another. A tensor without elements has no parts. Progress counts what has been read.
+/// Elements are converted before they come into a slot. Slots are filled in the order of the
+/// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
+/// read bytes.
 ///
-/// Besides the slots this takes a few hundred KiB for each thread, and a few dozen bytes for each
-/// part: reserve the memory of the device first, which fails if the tensors are too large for it.
+/// In addition to the slots this takes a few hundred KiB for each thread, and a few dozen bytes for
+/// each part. Reserve the memory of the device first, which fails if the tensors are too large for
+/// it.
 ///
 /// ```
 /// use safetensors_core::framework::{StagingBuffers, StagedPart, Staging, read_staged};
@@ -152,9 +152,8 @@ impl Default for StagingBuffers {
 ///
 /// # Errors
 ///
-/// The errors of [`read_tensors`](crate::load::read_tensors), and the errors of the device. The
-/// first failure stops all threads. If several reads fail, the error names the first in the
-/// order of the tensors.
+/// As for [`read_tensors`](crate::load::read_tensors); any error of the device. The first failure
+/// stops all threads. If several reads fail, the error names the first in the order of the tensors.
 pub fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,

@@ -1,4 +1,4 @@
-//! [`Plan`]: which parts of which tensors go into which slot, and how a thread fills a slot.
+//! [`Plan`]: assigns parts of tensors to slots; and how a thread fills a slot.
 
 use std::mem;
 use std::ops::Range;
@@ -22,7 +22,7 @@ const GROUP: usize = 8;
 /// A slot must hold at least one group of the widest elements.
 const SMALLEST_SLOT: usize = GROUP * 16;
 
-/// Larger slots gain nothing, and the bits of one are still counted by a `usize`.
+/// Larger slots gain nothing, and a `usize` can still count the bits of this one.
 const LARGEST_SLOT: usize = 256 << 20;
 
 /// How one tensor is read.
@@ -31,11 +31,11 @@ struct Source<'t, 'a, S> {
     loaded: DtypePlan,
     /// The conversion while elements are read, if there is one.
     conversion: Option<ReadConversion<'t>>,
-    /// How many bits an element of the file has in a slot.
+    /// The bits of an element in a slot.
     bits: usize,
 }
 
-/// Which bytes each slot gets, in the order in which the slots are filled.
+/// The bytes of each slot, in the order in which the slots are filled.
 pub(super) struct Plan<'t, 'a, S> {
     sources: Vec<Source<'t, 'a, S>>,
     fills: Vec<Vec<StagedPart>>,
@@ -82,34 +82,33 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
         Ok(plan)
     }
 
-    /// The bytes of all tensors, as they come into the slots.
+    /// Returns the bytes of all tensors, as they come into the slots.
     pub(super) fn byte_len(&self) -> u64 {
         self.bytes
     }
 
-    /// The bytes of a slot, which are enough for every part.
+    /// Returns the bytes of a slot, which are enough for every part.
     pub(super) fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// The number of slots to be filled.
+    /// Returns the number of slots to be filled.
     pub(super) fn len(&self) -> usize {
         self.fills.len()
     }
 
-    /// The parts in the slot that is filled as this one in the order.
+    /// Returns the parts in the slot that is filled as this one in the order.
     pub(super) fn parts(&self, number: usize) -> &[StagedPart] {
         &self.fills[number]
     }
 
-    /// The tensor of a part.
     pub(super) fn tensor(&self, part: &StagedPart) -> &'t LazyTensor<'a, S> {
         self.sources[part.tensor].tensor
     }
 }
 
 impl<S: ReadAt> Plan<'_, '_, S> {
-    /// Reads the parts of one slot into its memory.
+    /// Reads the parts of a slot into its memory.
     pub(super) fn fill(
         &self,
         number: usize,
@@ -144,7 +143,7 @@ impl<S: ReadAt> Plan<'_, '_, S> {
         Ok(())
     }
 
-    /// Whether the bytes of a part follow in the same file, and both are read as they are.
+    /// Returns `true` if the bytes of a part follow in the same file, and both are read unchanged.
     fn follows(&self, part: &StagedPart, next: &StagedPart) -> bool {
         let source = &self.sources[part.tensor];
         let following = &self.sources[next.tensor];
@@ -204,19 +203,20 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
         Ok((Self { tensor, loaded, conversion, bits }, len))
     }
 
-    /// Whether the bytes of the file come into the slot as they are. Bytes of BOOL are checked.
+    /// Returns `true` if the bytes of the file come into the slot unchanged. Bytes of BOOL are
+    /// checked.
     fn is_plain(&self) -> bool {
         let file = self.tensor.dtype();
         self.conversion.is_none() && self.loaded.is_finished_by_reading() && file != Dtype::BOOL
     }
 
-    /// The elements of a part, counted over the tensor.
+    /// Returns the elements of a part, counted over the tensor.
     fn elements(&self, part: &StagedPart) -> Range<usize> {
         let start = elements_of(part.offset, self.bits);
         start..start + elements_of(part.slot.len(), self.bits)
     }
 
-    /// Where the bytes of a part begin in the file.
+    /// Returns where the bytes of a part begin in the file.
     fn file_offset(&self, part: &StagedPart) -> u64 {
         let bits = self.tensor.dtype().bits() as usize;
         let before = bytes_of(self.elements(part).start, bits);
@@ -247,7 +247,7 @@ impl<S: ReadAt> Source<'_, '_, S> {
         {
             return read(conversion, place, scratch);
         }
-        // What follows after reading needs a buffer of the dtype that is read.
+        // The conversion after reading needs a buffer of the dtype that is read.
         let dtype = self.conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
         let mut buf = TensorBuf::reserved(dtype, vec![elements.len()])?;
         match &self.conversion {
@@ -265,12 +265,12 @@ impl<S: ReadAt> Source<'_, '_, S> {
     }
 }
 
-/// The bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
+/// Returns the bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
 fn bytes_of(elements: usize, bits: usize) -> usize {
     elements / GROUP * bits + elements % GROUP * bits / 8
 }
 
-/// The elements in a number of bytes.
+/// Returns the elements in a number of bytes.
 fn elements_of(bytes: usize, bits: usize) -> usize {
     bytes / bits * 8 + bytes % bits * 8 / bits
 }

@@ -14,38 +14,37 @@ use super::{StagedPart, Staging, StagingBuffers};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::{OnPanic, Task, default_threads, lock};
 
-/// What a thread tells the calling thread.
+/// A message from a thread to the calling thread.
 enum Message<S> {
     /// The slot of this number is filled.
     Filled(usize, S),
     /// It could not be filled.
     Failed(usize, Error),
-    /// The thread panicked.
     Panicked,
 }
 
-/// What threads take from: free slots, and the number of the next slot to be filled.
+/// The queue that threads take from: free slots, and the number of the next slot to be filled.
 struct Queue<S> {
     free: Receiver<S>,
     next: usize,
 }
 
-/// What slots are filled with, and what is copied from them.
+/// Fills slots, and names the parts that are copied from them.
 pub(super) trait Filler<T: Staging>: Sync {
     /// Each thread has a value of this type.
     type Scratch: Default;
 
-    /// The number of slots to be filled.
+    /// Returns the number of slots to be filled.
     fn count(&self) -> usize;
 
     /// Fills the slot of a number.
     fn fill(&self, number: usize, slot: &mut T::Slot, scratch: &mut Self::Scratch) -> Result<()>;
 
-    /// The parts that are copied from the slot of a number.
+    /// Returns the parts that are copied from the slot of a number.
     fn parts(&self, number: usize) -> &[StagedPart];
 }
 
-/// What the threads that fill slots share.
+/// Shared by the threads that fill slots.
 struct Readers<'f, T: Staging, F> {
     queue: Mutex<Queue<T::Slot>>,
     stop: AtomicBool,
@@ -53,8 +52,8 @@ struct Readers<'f, T: Staging, F> {
 }
 
 impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
-    /// A free slot and its number. Whoever waits for a slot keeps the others from the queue, so
-    /// numbers are begun in order. `None` at the end, and when the work is to stop.
+    /// Returns a free slot and its number. A thread that waits for a slot keeps the others from the
+    /// queue, so numbers are begun in order. `None` at the end, and when the work is to stop.
     fn next(&self) -> Option<(usize, T::Slot)> {
         let mut queue = lock(&self.queue);
         if queue.next == self.filler.count() || self.stop.load(Ordering::Relaxed) {
@@ -140,7 +139,7 @@ pub(super) fn run<T: Staging, F: Filler<T>>(
     })
 }
 
-/// The failure of the first slot, if several failed. What comes before it has been begun.
+/// Returns the failure of the first slot, if several failed. The slots before it have been begun.
 fn first_failure<S>(
     result: Result<(), Stopped>,
     messages: Receiver<Message<S>>,
@@ -173,7 +172,6 @@ enum Stopped {
     Failed(usize, Error),
     /// The device failed.
     Copy(Error),
-    /// A thread panicked.
     Panicked,
 }
 
@@ -183,7 +181,7 @@ impl From<Error> for Stopped {
     }
 }
 
-/// The device, to which only the calling thread talks, and what it is to copy.
+/// The device, to which only the calling thread talks, and the parts to copy.
 struct Device<'d, T, F> {
     /// The most slots that exist.
     slots: usize,
@@ -203,8 +201,8 @@ impl<T: Staging, F: Filler<T>> Device<'_, T, F> {
         let mut copying = 0;
         let mut made = 0;
         while begun < self.filler.count() || copying > 0 {
-            // First whatever the device can be given, then new slots, and only then wait: for the
-            // device if it is busy, else for the threads.
+            // First give the device everything that it can take, then make new slots, and only then
+            // wait: for the device if it is busy, otherwise for the threads.
             let message = match messages.try_recv() {
                 Err(TryRecvError::Empty) if made < self.slots => {
                     let slot = self.staging.new_slot(self.slot_bytes)?;
@@ -261,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes what arrives.
+    /// Notes the bytes that arrive.
     #[derive(Default)]
     struct Noting {
         made: usize,
@@ -293,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Fills so many slots with their numbers; those from `failing` on fail, later ones sooner.
+    /// Fills a number of slots with their numbers; slots from `failing` on fail, later ones sooner.
     struct Numbers {
         count: usize,
         failing: usize,

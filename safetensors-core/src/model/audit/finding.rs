@@ -9,8 +9,8 @@ use crate::format::error::{Escaped, Quoted};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// The file departs from the text of the format, or from what the format asks of writers.
-    /// Readers accept the file.
+    /// The file departs from the text of the format, or from its requirements for writers. Readers
+    /// accept the file.
     Departure,
     /// The checkpoint departs from the author's probable intent. It may lack tensors, or contain
     /// wrong information.
@@ -74,7 +74,7 @@ pub enum Finding {
         /// The `total_size` in the index.
         found: u64,
     },
-    /// A file of tensors is in the directory of the index, and no index in that directory names it.
+    /// A file of tensors in the directory of the index that no index in that directory names.
     StrayFile {
         /// The file.
         file: PathBuf,
@@ -87,7 +87,7 @@ pub enum Finding {
         /// The index.
         index: PathBuf,
     },
-    /// A backup of a header lies beside the file. Either an interrupted edit left it, or a running
+    /// A backup of a header is next to the file. Either an interrupted edit left it, or a running
     /// edit needs it. The next edit of the file, or
     /// [`restore_header`](crate::edit::restore_header), removes it.
     HeaderBackup {
@@ -112,7 +112,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// How serious the finding is.
+    /// Returns how serious the finding is.
     pub fn severity(&self) -> Severity {
         match self {
             Self::LeadingSpace { .. }
@@ -128,7 +128,6 @@ impl Finding {
         }
     }
 
-    /// The file that the finding is about.
     fn file(&self) -> &Path {
         match self {
             Self::LeadingSpace { file, .. }
@@ -201,7 +200,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Displays how many others there are, such as `, and 1 other tensor too`; nothing if there are none.
+/// Displays how many others there are, such as `, and 1 other tensor too`; nothing if there are
+/// none.
 struct Others(u64, &'static str, &'static str);
 
 impl fmt::Display for Others {

@@ -1,4 +1,4 @@
-//! [`FileLayout`]: the header, the padding and the alignment of one file.
+//! [`FileLayout`]: the header, the padding and the alignment of a file.
 
 use std::io;
 
@@ -6,12 +6,11 @@ use crate::file::io::{ReadAt, SafeTensors};
 use crate::format::error::{ErrorKind, Result};
 use crate::format::header::TensorInfo;
 
-/// The largest alignment that is told apart: that of a memory page, for files that are made to be
-/// mapped.
+/// The largest alignment that is reported: a memory page, for files that are made to be mapped.
 const LARGEST_ALIGNMENT: u64 = 4096;
 
-/// Facts about the layout of one file that do not matter for its validity. Lengths and offsets are
-/// in bytes. Offsets count from the start of the file.
+/// Facts about the layout of a file that do not matter for its validity. Lengths and offsets are in
+/// bytes. Offsets count from the start of the file.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -39,7 +38,7 @@ pub struct FileLayout {
     pub is_padding_foreign: bool,
     /// The offset of the first byte of the data.
     pub data_start: u64,
-    /// The largest power of two up to 4096 that `data_start` is a multiple of.
+    /// The alignment of `data_start`: the largest power of two up to 4096 that divides it.
     pub data_alignment: u64,
     /// The number of tensors that do not begin at a multiple of their dtype's alignment.
     pub misaligned_tensors: u64,
@@ -51,7 +50,6 @@ pub struct FileLayout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub(super) struct MisalignedTensor {
-    /// The name of the tensor.
     pub(super) name: String,
     /// The offset of its first byte, from the start of the file.
     pub(super) offset: u64,
@@ -105,7 +103,7 @@ struct WhiteSpace {
     is_foreign: bool,
 }
 
-/// The white space at one end of a header.
+/// Returns the white space at one end of a header.
 fn white_space(source: &impl ReadAt, start: u64, end: u64, at_end: bool) -> io::Result<WhiteSpace> {
     let mut found = WhiteSpace { bytes: 0, is_foreign: false };
     let mut buf = [0; 4096];

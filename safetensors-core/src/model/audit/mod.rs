@@ -2,9 +2,9 @@
 //! [`Checkpoint::audit_values`] list them.
 //!
 //! Opening a checkpoint refuses malformed files. But the format asks more of writers than readers
-//! check, and an index may disagree with the files beside it. Each such oddity is a [`Finding`].
-//! Its [`Severity`] says whether the file only departs from the text of the format, or is probably
-//! not what its author intended. [`FileLayout`] has the facts about one file.
+//! check, and an index may disagree with its files. Each such oddity is a [`Finding`]. Its
+//! [`Severity`] shows whether the file only departs from the text of the format, or probably from
+//! its author's intent. [`FileLayout`] has the facts about one file.
 
 mod finding;
 mod layout;
@@ -43,7 +43,7 @@ impl<S: ReadAt> CheckpointFile<S> {
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Lists the oddities of the checkpoint that break no rule. Findings about the index come
-    /// first, then those about each file in order. No tensor is read.
+    /// first, then findings about each file in order. No tensor is read.
     ///
     /// ```
     /// use safetensors_core::audit::Severity;
@@ -62,7 +62,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a header, or the index's directory, cannot be
-    /// read; those of [`stored_files`](Checkpoint::stored_files).
+    /// read; also as for [`stored_files`](Checkpoint::stored_files).
     pub fn audit(&self) -> Result<Vec<Finding>> {
         let files = self.stored_files()?;
         let mut findings = Vec::new();
@@ -106,8 +106,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Some(Finding::WrongTotalSize { file: index.into(), expected, found })
     }
 
-    /// The finding about an index beside `model.safetensors`, if a directory was opened as that
-    /// file.
+    /// Returns the finding about an index next to `model.safetensors`, if a directory was opened as
+    /// that file.
     fn shadowed_finding(&self) -> Result<Option<Finding>> {
         let (Some(index), [file]) = (self.shadowed_index()?, self.files()) else {
             return Ok(None);
@@ -117,8 +117,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok((!is_named).then_some(Finding::ShadowedIndex { file, index }))
     }
 
-    /// The findings about files of tensors in the index's directory that no index in that directory
-    /// names, sorted by path.
+    /// Returns the findings about files of tensors in the index's directory that no index in that
+    /// directory names, sorted by path.
     fn strays(&self, index: &Path) -> Result<Vec<Finding>> {
         let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
@@ -164,7 +164,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// The finding about bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
+/// Returns the finding about bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
 fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding>> {
     let mut first = None;
     let mut count = 0;

@@ -6,8 +6,8 @@ use crate::file::io::ReadAt;
 use crate::format::error::{ErrorKind, Result};
 
 /// Computes the SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
-/// [`files`](Checkpoint::files). The ModelSpec standard keeps it as `hash_sha256`. Several files are
-/// read at a time, each front to back in pieces of 1 MiB.
+/// [`files`](Checkpoint::files). The ModelSpec standard records it as `hash_sha256`. Several files
+/// are read at a time, each front to back in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::{DigestOptions, hash_files};
@@ -22,7 +22,7 @@ use crate::format::error::{ErrorKind, Result};
 ///
 /// # Errors
 ///
-/// The errors of [`hash_tensors`](super::hash_tensors); each names the file.
+/// As for [`hash_tensors`](super::hash_tensors); each error names the file.
 pub fn hash_files<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &DigestOptions,

@@ -6,16 +6,16 @@
 //! | SHA-256 | all bytes after the header | `modelspec.hash_sha256`, as the [ModelSpec standard](https://github.com/Stability-AI/ModelSpec) defines it |
 //!
 //! XXH3 is about as fast as reading memory, and shows which tensor has changed. Digests find
-//! accidents, not attacks: whoever can change the data can also change the digest beside it.
-//! Neither digest covers the header. Both are optional. For every other reader a file with digests
-//! is an ordinary safetensors file.
+//! accidents, not attacks: anyone who can change the data can also change its digest. Neither
+//! digest covers the header. Both are optional. For every other reader a file with digests is an
+//! ordinary safetensors file.
 //!
 //! | to | use |
 //! |---|---|
 //! | compute digests | [`hash_tensors`], [`hash_files`] |
 //! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
 //! | record digests in a file that exists | [`Edit::record_digests`](crate::edit::Edit::record_digests) |
-//! | compare files with what they record | [`verify`] |
+//! | compare files with their records | [`verify`] |
 //! | change data and keep metadata | [`remove_record`] |
 //!
 //! ```

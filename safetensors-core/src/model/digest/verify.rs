@@ -18,7 +18,7 @@ use crate::format::parallel::Meter;
 pub struct VerifiedFile<'a> {
     /// The path.
     pub file: &'a Path,
-    /// The tensors whose data agrees with their recorded digest.
+    /// The tensors that agree with their recorded digest.
     pub checked: Vec<&'a str>,
     /// The tensors for which the file records no digest.
     pub unrecorded: Vec<&'a str>,
@@ -26,8 +26,8 @@ pub struct VerifiedFile<'a> {
     pub sha256: Option<Sha256>,
 }
 
-/// Compares each file of a checkpoint with the digests that the file itself records. Returns one
-/// entry for each file, in the order of [`files`](Checkpoint::files).
+/// Compares each file of a checkpoint with the digests in the file itself. Returns one entry for
+/// each file, in the order of [`files`](Checkpoint::files).
 ///
 /// All tensors of a file are checked, even those that the index places in another file. A tensor
 /// without a recorded digest is listed in [`VerifiedFile::unrecorded`]; it is an error only with
@@ -62,18 +62,17 @@ pub struct VerifiedFile<'a> {
 /// # Errors
 ///
 /// [`ErrorKind::DigestMismatch`] if data has changed. It names the file, and the first tensor that
-/// has changed, unless only the digest of the whole file differs.
+/// has changed, unless only the digest of all data differs.
 ///
 /// Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`] and
 /// [`ErrorKind::BadModelSpec`] for malformed records; [`ErrorKind::DigestWithoutTensor`];
-/// [`ErrorKind::NoDigest`].
+/// [`ErrorKind::NoDigest`]; also as for [`stored_files`](Checkpoint::stored_files).
 ///
 /// [`ErrorKind::FeatureNeeded`] if a file records a SHA-256 and this crate was built without its
-/// feature `sha256`, unless [`DigestOptions::sha256`] leaves it out.
+/// feature `sha256`, unless [`DigestOptions::sha256`] turns the check off.
 ///
 /// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened;
-/// [`ErrorKind::Cancelled`] if the progress callback stops the work. Those of
-/// [`stored_files`](Checkpoint::stored_files).
+/// [`ErrorKind::Cancelled`] if the progress callback stops the work.
 pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     options: &DigestOptions,
@@ -185,8 +184,8 @@ enum Job<'f, 'a, S> {
     Data(&'f Recorded<'a, S>),
 }
 
-/// Compares all recorded digests. The tensors of a file come before its whole data, because they
-/// show where it has changed. `keep` decides whether an error ends the work or is listed.
+/// Compares all recorded digests. The tensors of a file come before all its data, because they show
+/// the place of the change. `keep` decides whether an error ends the work or is listed.
 fn run<'a, S: ReadAt>(
     files: &'a [CheckpointFile<S>],
     options: &DigestOptions,

@@ -34,7 +34,7 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
             return Ok(Edited::InPlace);
         }
         drop(lock);
-        // The header is as it was, but the file has a new time of writing.
+        // The header is unchanged, but the file has a new time of writing.
         edit.archive.source_mut().refresh().map_err(ErrorKind::Io)?;
         let file = rewrite(&edit, &EditPlan::new(&edit)?)?;
         return take_place(edit, file);
@@ -43,7 +43,7 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
     take_place(edit, file)
 }
 
-/// Replaces the old file by the new one, unless the old one has changed meanwhile.
+/// Replaces the old file by the new one, unless the old one has changed since.
 fn take_place(edit: Edit<'_>, mut new: AtomicFile) -> Result<Edited> {
     new.begin_commit()?;
     let source = edit.archive.into_source();
@@ -67,7 +67,7 @@ fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
     let original = source.metadata().map_err(ErrorKind::Io)?;
     let destination = edit.destination.clone();
     // Data that stays is copied together with the old header, because a file system can share only
-    // whole blocks. The new header comes over the old one.
+    // full blocks. The new header comes over the old one.
     let new = if plan.data_stays {
         AtomicFile::copy_in_place_of(destination, source, &original)
     } else {

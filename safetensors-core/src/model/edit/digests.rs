@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use crate::file::hash::{Digest, KEY, TensorDigests};
 use crate::format::header::Metadata;
 
-/// Renames the digests of renamed tensors, removes those of removed ones, and adds those of added
-/// ones, as if they were empty. A record that cannot be parsed stays as it is.
+/// Renames the digests of renamed tensors, removes the digests of removed ones, and adds digests
+/// for added ones, as if they were empty. A record that cannot be parsed stays unchanged.
 pub(super) fn follow(
     metadata: &mut Metadata,
     renamed: &HashMap<&str, &str>,

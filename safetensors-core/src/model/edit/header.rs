@@ -1,12 +1,12 @@
 //! Writing a header in place, and restoring the old one after an interruption.
 //!
-//! 1. The old and the new header are put into a [`Backup`] beside the file.
+//! 1. The old and the new header are put into a [`Backup`] next to the file.
 //! 2. A mark replaces the header's length, so that every reader refuses the file.
 //! 3. The new header is written, except for its length.
 //! 4. The length replaces the mark. The backup is removed.
 //!
 //! Each step reaches the disk before the next begins, unless the edit is not durable. Whenever the
-//! steps are interrupted, a file without the mark has one of the two headers, whole.
+//! steps are interrupted, a file without the mark has one of the two headers, complete.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -32,14 +32,14 @@ pub(super) enum HeaderState {
     Whole,
     /// The header was half written, and the old one has been restored.
     Restored,
-    /// The header is half written, and no matching backup lies beside the file.
+    /// The header is half written, and no matching backup is next to the file.
     Torn,
 }
 
-/// Writes a header that has the length of the old one in its place. Returns `false`, and leaves
-/// the old one, if the file system records times too coarsely, because readers could then accept a
-/// mixture of the two. Also if the file belongs to another user, to whom the backup cannot be
-/// given: that user could not restore the header after an interruption.
+/// Writes a header with the length of the old one over it. Returns `false`, and leaves the old one,
+/// if the file system records times too coarsely, because readers could then accept a mixture of
+/// the two. Also if the file belongs to another user, to whom the backup cannot be given: that user
+/// could not restore the header after an interruption.
 pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
     let mut old = vec![0; new.len()];
@@ -51,7 +51,7 @@ pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     Ok(write.replace(old, new.to_vec(), &backup).map_err(ErrorKind::Io)?)
 }
 
-/// How the header of one file is written.
+/// Writes the header of a file.
 struct Write<'a> {
     file: &'a File,
     mark: [u8; LENGTH_BYTES],
@@ -138,8 +138,8 @@ fn also_not_put_back(error: &io::Error, back: &io::Error) -> io::Error {
     io::Error::new(error.kind(), message)
 }
 
-/// Restores the old header if the header is half written and a matching backup lies beside the
-/// file. Removes the backup then, and also if the header is whole.
+/// Restores the old header if the header is half written and a matching backup is next to the file.
+/// Removes the backup then, and also if the header is complete.
 pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<HeaderState> {
     let path = header_backup(destination);
     if !source.is_marked() {
@@ -155,8 +155,8 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Hea
     Ok(HeaderState::Restored)
 }
 
-/// Whether the header is half written, and a matching backup lies beside the file. Nothing is
-/// written.
+/// Returns `true` if the header is half written, and a matching backup is next to the file. Nothing
+/// is written.
 pub(super) fn can_be_restored(source: &FileSource, destination: &Path) -> io::Result<bool> {
     Ok(source.is_marked() && fitting_backup(source, &header_backup(destination))?.is_some())
 }
@@ -168,7 +168,7 @@ fn fitting_backup(source: &FileSource, path: &Path) -> io::Result<Option<Backup>
     }
 }
 
-/// The range from the first byte that differs to the last.
+/// Returns the range from the first byte that differs to the last.
 fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     let differs = |(old, new): (&u8, &u8)| old != new;
     let start = old.iter().zip(new).position(differs).unwrap_or(old.len());
@@ -176,7 +176,7 @@ fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     start..end
 }
 
-/// A random number for the mark, so that the backup of an earlier edit does not match.
+/// Returns a random number for the mark, so that the backup of an earlier edit does not match.
 pub(super) fn random() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     use std::time::SystemTime;

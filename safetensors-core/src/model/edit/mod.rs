@@ -1,25 +1,25 @@
-//! Changing a file that exists: its metadata, the names of its tensors, and which tensors it has.
+//! Changing an existing file: its metadata, the names of its tensors, and the set of its tensors.
 //!
 //! [`Edit`] collects changes and applies them at once. It makes a new file, which replaces the old
 //! one when it is complete and on the disk. So whenever the edit is interrupted, the path has the
 //! old file or the new one, and every reader of the format opens it. A program that has the old
-//! file open, or mapped, goes on reading the old one.
+//! file open, or mapped, continues to read the old one.
 //!
 //! The system copies the data between the files where it can, without passing it through this
 //! process. If the new header fits into the bytes of the old one with its padding, the data keeps
-//! its place. File systems with reflinks (btrfs, XFS, APFS) then share the blocks instead of copying
-//! them. If data moves, btrfs and XFS share whole blocks if it keeps its place within the blocks:
-//! [`SaveOptions::align(4096)`](crate::SaveOptions::align) sees to that. Other file systems need
-//! the time and the space for a second copy of the file.
+//! its place. File systems with reflinks (btrfs, XFS, APFS) then share the blocks instead of
+//! copying them. If data moves, btrfs and XFS share full blocks if it keeps its place within the
+//! blocks, for example with [`SaveOptions::align(4096)`](crate::SaveOptions::align). Other file
+//! systems need the time and the space for a second copy of the file.
 //!
 //! # In place
 //!
 //! With [`Edit::in_place`], a header that fits is written over the old one, and the data is not
-//! touched. This takes no time and hardly any space, whatever the size of the file. In return there
-//! is a moment in which readers refuse the file, and an interruption makes that last until the
-//! next edit. The header is written in these steps:
+//! touched. This takes no time and hardly any space, for any size of the file. In return there is a
+//! moment in which readers refuse the file, and an interruption makes that last until the next
+//! edit. The header is written in these steps:
 //!
-//! 1. The old and the new header are written to a small file beside the edited one,
+//! 1. The old and the new header are written to a small file next to the edited one,
 //!    `.NAME.header-backup`.
 //! 2. A mark replaces the header's length. It makes the file invalid for every reader of the
 //!    format.
@@ -31,11 +31,11 @@
 //! A power cut or the end of the process may leave the mark in the file. All readers then refuse
 //! the file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)), wherever it is moved.
 //! [`restore_header`] and the next [`Edit::open`] restore the old header from the backup, and
-//! [`Edit::was_restored`] tells whether this happened. The backup is used only for the file that it
-//! was made for: inode, length and mark must be the same. Each disk sector of the header must also
-//! be what an interrupted write can leave, the beginning of one header and the rest of the other. A
-//! file without the mark is never changed because of a backup beside it. When a file is replaced,
-//! its backup is removed. [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
+//! [`Edit::was_restored`] then returns `true`. The backup is used only for the file that it was
+//! made for: inode, length and mark must match. Each disk sector of the header must also be a
+//! possible result of an interrupted write: the beginning of one header and the rest of the other.
+//! A backup never changes a file without the mark. When a file is replaced, its backup is removed.
+//! [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
 //!
 //! A reader that opens the file by its path gets the old header, the new one, or an error, never a
 //! mixture: see [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Opening waits a
@@ -47,30 +47,30 @@
 //! may read it while it is written. Do not edit in place while there are such readers, or while the
 //! file is [mapped](crate::Checkpoint::mmap).
 //!
-//! # What else to know
+//! # Details
 //!
 //! - A new file replaces the old one under one name. If the old one has other names (hard links),
 //!   they keep it. So a file with several names is never edited in place: a new file is written
-//!   instead, and [`Edit::notes`] says so. Symbolic links are followed: the file that the link leads
-//!   to is replaced, and the link stays.
+//!   instead, and [`Edit::notes`] reports it. Symbolic links are followed: the link's target is
+//!   replaced, and the link stays.
 //! - A new file has the mode of the old one and, where the system allows it, its owner and group.
 //!   Extended attributes and access control lists stay only in place.
 //! - A read-only file is not edited. A file in a cache of the Hub is edited only with
 //!   [`Edit::change_cached`].
 //! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. The lock
 //!   does not keep readers out.
-//! - Recorded [digests](crate::digest) stay correct: that of a tensor is renamed or removed with
-//!   it, and the SHA-256 of all data is removed if the data changes. [`Edit::notes`] says so. Digests
-//!   that the edit [records](Edit::record_digests) are those of the new file.
-//! - A file is not edited if a `manifest.json` records a digest of its header, as in the directories
-//!   of burn's epochs: with another header, the epoch would not be complete. Nor is it replaced by a
-//!   save. [`Edit::notes`] names signatures that may be of the file as it was. A delta that
+//! - Recorded [digests](crate::digest) stay correct: a tensor's digest is renamed or removed with
+//!   it, and the SHA-256 of all data is removed if the data changes. [`Edit::notes`] reports it.
+//!   Digests that the edit [records](Edit::record_digests) are computed from the new file.
+//! - A file is not edited if a `manifest.json` records a digest of its header, as in the
+//!   directories of burn's epochs: with another header, the epoch would not be complete. Nor is it
+//!   replaced by a save. [`Edit::notes`] names signatures that may be of the old file. A delta that
 //!   has a digest of the file as its base can be anywhere, and no longer applies after a change of
 //!   names or data.
 //! - [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
 //!   tensor, too. If a tensor of that name is appended, it gets them. Other metadata that names
-//!   tensors, such as that of [tied](crate::tied) ones, is not changed. Entries that the edit
-//!   itself sets stay as they are.
+//!   tensors, such as the names of [tied](crate::tied) ones, is not changed. Entries that the edit
+//!   itself sets stay unchanged.
 //! - Only the file is edited, not the index of a sharded checkpoint that it may belong to.
 
 mod apply;
@@ -95,7 +95,7 @@ use crate::format::error::Result;
 use crate::format::header::{Header, Metadata};
 use crate::format::tensor::TensorSource;
 
-/// What an edit did, or would do.
+/// The result of an edit, or of a planned edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edited {
     /// Nothing: the file already is as requested.
@@ -157,7 +157,7 @@ pub struct Edit<'a> {
     metadata: Metadata,
     /// The entries that the edit itself sets.
     set: Metadata,
-    /// The digests to record, of the file as it is, and how they are computed.
+    /// The digests to record, of the present file, and how they are computed.
     recorded: Metadata,
     recording: DigestOptions,
     renamed: Vec<(String, String)>,
@@ -171,38 +171,38 @@ pub struct Edit<'a> {
 impl<'a> Edit<'a> {
     /// Opens a file to be edited and locks it against other edits. If an earlier edit was
     /// interrupted while it wrote the header, the header is [restored](restore_header) first, and
-    /// [`was_restored`](Edit::was_restored) says so.
+    /// [`was_restored`](Edit::was_restored) returns `true`.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for anything but a regular file, or a
     /// link to one; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
     /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if an edit was interrupted and no
-    /// backup lies beside the file; [`ErrorKind::Io`](crate::ErrorKind::Io) if the file cannot be
-    /// read and written, or another edit has locked it; and the errors of [`Header::parse`].
+    /// backup is next to the file; [`ErrorKind::Io`](crate::ErrorKind::Io) if the file cannot be
+    /// read and written, or another edit has locked it; and as for [`Header::parse`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), false)
     }
 
-    /// Opens a file only to see what an edit would do, with [`dry_run`](Edit::dry_run). The file is
-    /// neither locked nor written to, and read permission is enough. A header that an interrupted
-    /// edit left half written is not restored, see [`is_torn`].
+    /// Opens a file only to preview an edit, with [`dry_run`](Edit::dry_run). The file is neither
+    /// locked nor written to, and read permission is enough. A header that an interrupted edit left
+    /// half written is not restored, see [`is_torn`].
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io); and the errors of [`Header::parse`].
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io); and as for [`Header::parse`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), true)
     }
 
-    /// The header as it is before the edit.
+    /// Returns the header before the edit.
     pub fn header(&self) -> &Header {
         self.archive.header()
     }
 
-    /// Whether opening the file restored the old header, because an earlier edit had left it half
-    /// written.
+    /// Returns `true` if opening the file restored the old header, because an earlier edit had left
+    /// it half written.
     pub fn was_restored(&self) -> bool {
         self.restored
     }
@@ -260,8 +260,8 @@ impl<'a> Edit<'a> {
     /// renames can be used again. The bytes are read from the sources when the edit is applied.
     ///
     /// A tensor may then be misaligned for its dtype, for example F32 after three bytes of U8. It
-    /// can be read, but not borrowed as a typed slice. [`Rewrite`](crate::Rewrite) sorts the tensors
-    /// of a file and aligns each.
+    /// can be read, but not borrowed as a typed slice. [`Rewrite`](crate::Rewrite) sorts the
+    /// tensors of a file and aligns each.
     #[must_use]
     pub fn append<N: Into<String>, S: TensorSource + 'a>(
         mut self,
@@ -273,48 +273,47 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Whether the header is written in place if it fits, and the data is not changed. Off by
-    /// default: every change makes a new file, which replaces the old one whole or not at all.
+    /// Sets whether the header is written in place if it fits, and the data is not changed. Off by
+    /// default: every change makes a new file, which replaces the old one completely or not at all.
     ///
     /// In place no copy of the file is made, which saves its time and space. In return there is a
-    /// moment in which readers refuse the file. If the process is killed or power fails in it,
-    /// this lasts until the next edit: see [`edit`](crate::edit#in-place).
+    /// moment in which readers refuse the file. If the process is killed or power fails in it, this
+    /// lasts until the next edit: see [`edit`](crate::edit#in-place).
     #[must_use]
     pub fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
         self
     }
 
-    /// Whether a file in a cache of the Hub may be changed. Off by default: a change of such a file
-    /// fails with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache), because all revisions
-    /// and Python share what is in it. Copy the file first, and change the copy.
+    /// Sets whether a file in a cache of the Hub may be changed. Off by default: a change of such a
+    /// file fails with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache), because all
+    /// revisions and Python share its content. Copy the file first, and change the copy.
     #[must_use]
     pub fn change_cached(mut self, change_cached: bool) -> Self {
         self.change_cached = change_cached;
         self
     }
 
-    /// Whether to wait until everything has reached the disk, so that a power cut loses nothing. On
-    /// by default.
+    /// Sets whether to wait until everything has reached the disk, so that a power cut loses
+    /// nothing. On by default.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Returns what [`apply`](Edit::apply) would do, and changes nothing. Everything is checked
-    /// that can be known beforehand. (On a file system that records times too coarsely, `apply`
-    /// writes a new file although `dry_run` returned [`Edited::InPlace`].)
+    /// Predicts the result of [`apply`](Edit::apply), and changes nothing. All conditions are
+    /// checked that can be known beforehand. (On a file system that records times too coarsely,
+    /// `apply` writes a new file although `dry_run` returned [`Edited::InPlace`].)
     ///
     /// # Errors
     ///
-    /// The errors of [`apply`](Edit::apply), except the errors of writing and of the bytes of
-    /// appended tensors.
+    /// As for [`apply`](Edit::apply), except for writing and for the bytes of appended tensors.
     pub fn dry_run(&self) -> Result<Edited> {
         Ok(self.checked_plan()?.1)
     }
 
-    /// The plan, and what it does.
+    /// Returns the plan, and its result.
     fn checked_plan(&self) -> Result<(EditPlan<'_>, Edited)> {
         let plan = EditPlan::new(self).map_err(|error| error.in_path(&self.path))?;
         match self.check_place(plan.outcome(self), plan.change) {
@@ -323,8 +322,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Returns the side effects of [`apply`](Edit::apply): digests that are removed, signatures that
-    /// may be of the old file, and other names that keep it.
+    /// Returns the side effects of [`apply`](Edit::apply): digests that are removed, signatures
+    /// that may be of the old file, and other names that keep it.
     ///
     /// ```
     /// use safetensors_core::digest::{DigestOptions, Note};
@@ -344,7 +343,7 @@ impl<'a> Edit<'a> {
     ///
     /// # Errors
     ///
-    /// The errors of [`dry_run`](Edit::dry_run).
+    /// As for [`dry_run`](Edit::dry_run).
     pub fn notes(&self) -> Result<Vec<Note>> {
         let (plan, outcome) = self.checked_plan()?;
         if outcome == Edited::Unchanged {
@@ -378,9 +377,8 @@ impl<'a> Edit<'a> {
     /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two tensors would have
     /// one name, or one is renamed twice; [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
     /// [`ErrorKind::InManifest`](crate::ErrorKind::InManifest);
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the file was
-    /// written to or replaced since it was opened, or was opened [read-only](Edit::open_read_only);
-    /// and the errors of [`save`](crate::save()).
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the file was written to or replaced since it was
+    /// opened, or was opened [read-only](Edit::open_read_only); and as for [`save`](crate::save()).
     ///
     /// After an error the file is unchanged, with two exceptions, which the error states: after
     /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) the new file is in place, and after

@@ -47,10 +47,10 @@ fn open_file(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 }
 
 /// Restores the old header of a file if an edit was interrupted while it wrote the header in place.
-/// Returns whether it was.
+/// Returns `true` if it did.
 ///
-/// Opening the file for the next [`Edit`] does the same. [`edit`](crate::edit) says when this is
-/// needed.
+/// Opening the file for the next [`Edit`] does the same. [`edit`](crate::edit#in-place) explains
+/// when this is needed.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -69,20 +69,20 @@ fn open_file(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
 /// [`ErrorKind::Io`](crate::ErrorKind::Io), also if another edit has locked the file;
 /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the header is half written and no
-/// matching backup lies beside the file, because the file was moved or copied without it.
+/// matching backup is next to the file, because the file was moved or copied without it.
 pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let found = destination(path).and_then(|destination| match open_and_restore(&destination)? {
-        // This fails, and says what is torn.
+        // This fails with the error for a torn header.
         (source, HeaderState::Torn) => SafeTensors::from_source(source).map(|_| false),
         (_, found) => Ok(found == HeaderState::Restored),
     });
     found.map_err(|error| error.in_path(path))
 }
 
-/// Whether an interrupted edit left the header half written, and [`restore_header`] or the next
-/// [`Edit`] can restore it. Nothing is written. While an edit is under way, this may also be true
-/// for a moment.
+/// Returns `true` if an interrupted edit left the header half written, and [`restore_header`] or
+/// the next [`Edit`] can restore it. Nothing is written. While an edit is under way, this may also
+/// be true for a moment.
 ///
 /// # Errors
 ///
@@ -146,7 +146,7 @@ fn lock(file: &File, path: &Path) -> io::Result<()> {
     if is_named(file, path)? { Ok(()) } else { Err(busy()) }
 }
 
-/// Whether the path still leads to this file.
+/// Returns whether the path still leads to this file.
 fn is_named(file: &File, path: &Path) -> io::Result<bool> {
     Ok(Identity::behind(path)?.ok_or(io::ErrorKind::NotFound)? == Identity::of(file)?)
 }

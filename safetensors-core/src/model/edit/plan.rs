@@ -1,4 +1,4 @@
-//! [`EditPlan`]: the content of a file after an edit, and where its bytes come from.
+//! [`EditPlan`]: the content of a file after an edit, and the source of its bytes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,7 +22,7 @@ pub(super) struct EditPlan<'e> {
     /// The side effects.
     pub(super) notes: Vec<Note>,
     /// Whether only the header changes, and the new one fills the space of the old one. The data
-    /// then stays where it is.
+    /// then stays in place.
     pub(super) data_stays: bool,
 }
 
@@ -58,7 +58,7 @@ impl<'e> EditPlan<'e> {
         if !plan.keeps_data(edit) {
             plan.change = Change::Data;
             let mut gone = forget(&mut plan.metadata, plan.change);
-            // Of what the edit records, only the length is known before the new file is written.
+            // Recorded digests have only a known length before the new file is written.
             let later = edit.recorded.iter().filter(|(key, _)| gone.contains(&key.as_str()));
             plan.metadata.extend(later.map(|(key, value)| (key.clone(), value.clone())));
             plan.metadata.extend(edit.set.clone());
@@ -74,14 +74,14 @@ impl<'e> EditPlan<'e> {
         Ok(plan)
     }
 
-    /// Whether the edit records digests of data that it changes, which are known when the new file
-    /// is written.
+    /// Returns `true` if the edit records digests of data that it changes, which are known when the
+    /// new file is written.
     pub(super) fn records_later(&self, edit: &Edit<'_>) -> bool {
         self.change == Change::Data && !edit.recorded.is_empty()
     }
 
-    /// The bytes before the data, with these entries of the metadata, which are as long as the
-    /// planned ones.
+    /// Returns the bytes before the data, with these entries of the metadata, which are as long as
+    /// the planned ones.
     pub(super) fn prefix_with(&self, edit: &Edit<'_>, entries: Metadata) -> Result<Vec<u8>> {
         let mut metadata = self.metadata.clone();
         metadata.extend(entries);
@@ -101,7 +101,7 @@ impl<'e> EditPlan<'e> {
         }
     }
 
-    /// How the edit has to be made.
+    /// Returns how the edit has to be made.
     pub(super) fn outcome(&self, edit: &Edit<'_>) -> Edited {
         if self.keeps_data(edit) && self.keeps_header(edit.header()) {
             return Edited::Unchanged;
@@ -114,8 +114,8 @@ impl<'e> EditPlan<'e> {
         }
     }
 
-    /// The bytes to copy from the old file to the new one, in the order of the new one. Neighbours
-    /// are joined into one run.
+    /// Returns the bytes to copy from the old file to the new one, in the order of the new one.
+    /// Neighbours are joined into one run.
     pub(super) fn runs(&self, data_start: u64) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (i, place) in &self.layout.places {
@@ -133,8 +133,8 @@ impl<'e> EditPlan<'e> {
         runs
     }
 
-    /// The appended tensors in file order: the position of each among the appended ones, and its
-    /// range in the new file.
+    /// Returns the appended tensors in file order: the position of each among the appended ones,
+    /// and its range in the new file.
     pub(super) fn appended(&self) -> impl Iterator<Item = (usize, &std::ops::Range<u64>)> {
         self.layout
             .places
@@ -142,7 +142,7 @@ impl<'e> EditPlan<'e> {
             .filter_map(|(i, place)| Some((i.checked_sub(self.kept.len())?, place)))
     }
 
-    /// Whether all bytes after the header stay the same, at the same offsets.
+    /// Returns whether all bytes after the header stay the same, at the same offsets.
     fn keeps_data(&self, edit: &Edit<'_>) -> bool {
         let header = edit.header();
         let whole = Run {
@@ -155,7 +155,7 @@ impl<'e> EditPlan<'e> {
         kept && self.appended().all(|(_, place)| place.is_empty())
     }
 
-    /// Whether the new header means the same as the old one, even if its text differs.
+    /// Returns `true` if the new header means the same as the old one, even if its text differs.
     fn keeps_header(&self, header: &Header) -> bool {
         let planned = self.layout.places.iter().map(|(i, _)| self.specs[*i]);
         let same = |(spec, tensor): (Spec<'_>, TensorInfo<'_>)| {
@@ -177,7 +177,7 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
         }
     }
     let removed = edit.removed.iter().map(String::as_str);
-    // The order is that of the calls, so that the same edit fails with the same error.
+    // In the order of the calls, so that equal edits fail with equal errors.
     let renamed = edit.renamed.iter().map(|(old, _)| old.as_str());
     for name in removed.clone().chain(renamed) {
         if edit.header().get(name).is_none() {
@@ -192,7 +192,7 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     Ok(names)
 }
 
-/// How the new file is laid out.
+/// Returns how the new file is laid out.
 fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
     let mut options = SaveOptions::new().order(Order::Given).durable(edit.durable);
     options.align = alignment(edit.header().data_start());
@@ -200,7 +200,7 @@ fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
     options
 }
 
-/// The metadata, with the attributes and the digests of the tensors under their new names.
+/// Returns the metadata, with the attributes and the digests of the tensors under their new names.
 fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&str>) -> Metadata {
     let mut metadata = edit.metadata.clone();
     metadata.extend(edit.recorded.clone());
@@ -217,8 +217,8 @@ fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&s
     metadata
 }
 
-/// The alignment of the data in bytes: the largest power of two that divides its offset, from 8 to
-/// 4096.
+/// Returns the alignment of the data in bytes: the largest power of two that divides its offset,
+/// from 8 to 4096.
 fn alignment(data_start: u64) -> usize {
     1 << data_start.trailing_zeros().clamp(3, 12)
 }

@@ -12,14 +12,14 @@ use crate::format::error::Result;
 use crate::format::header::{Metadata, SHA256_KEY};
 
 impl Edit<'_> {
-    /// Computes the digests of the file's data now, and records them in its metadata, in place of
-    /// earlier ones. Digests that the options leave out stay as they are.
+    /// Computes the digests of the file's data now, and records them in its metadata, replacing
+    /// earlier ones. Digests that the options turn off stay unchanged.
     ///
     /// The same edit may rename, append and remove tensors. If that changes the data,
     /// [`apply`](Edit::apply) computes the digests of the new file.
     ///
-    /// The file is locked against other edits meanwhile. For a checkpoint of several files, edit
-    /// each of its [`files`](crate::Checkpoint::files).
+    /// The file is locked against other edits. For a checkpoint of several files, edit each of its
+    /// [`files`](crate::Checkpoint::files).
     ///
     /// To record digests while tensors are saved, use
     /// [`SaveOptions::digests`](crate::SaveOptions::digests). It does not read the data again.

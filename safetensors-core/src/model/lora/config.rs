@@ -1,4 +1,4 @@
-//! [`Config`]: what an `adapter_config.json` says of how its modules are merged.
+//! [`Config`]: the settings of an `adapter_config.json` for merging its modules.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,15 +26,15 @@ pub(super) struct Config {
     alphas: Numbers,
     /// Whether alpha is divided by the root of the rank.
     is_rslora: bool,
-    /// Whether weights lie transposed, as those of GPT-2 do.
+    /// Whether weights are stored transposed, as in GPT-2.
     pub(super) is_transposed: bool,
     pub(super) is_dora: bool,
-    /// The ends of the names of modules that were trained whole, reversed and sorted. None starts
-    /// with another.
+    /// The ends of the names of modules that were trained completely, reversed and sorted. None
+    /// starts with another.
     whole: Vec<String>,
 }
 
-/// Settings that do not matter once the adapter is trained, whatever they say.
+/// Settings that do not matter once the adapter is trained, with any value.
 const WITHOUT_EFFECT: &[&str] = &[
     "auto_mapping",
     "base_model_name_or_path",
@@ -62,7 +62,6 @@ const WITHOUT_EFFECT: &[&str] = &[
 const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal", "true", "false"];
 
 impl Config {
-    /// Reads an `adapter_config.json`.
     pub(super) fn parse(json: &[u8]) -> Result<Self> {
         let json = python_json::plain(json);
         let text = std::str::from_utf8(&json).map_err(wrong)?;
@@ -75,7 +74,8 @@ impl Config {
         }
     }
 
-    /// Settings without `peft_type`. Each that changes what is merged must be known.
+    /// Parses settings without `peft_type`. Each setting that changes the merged weights must be
+    /// known.
     pub(super) fn of(mut fields: Fields, expressions: &mut Expressions) -> Result<Self> {
         let mut numbers = |setting| {
             let patterns = take(&mut fields, setting)?.unwrap_or_default();
@@ -114,8 +114,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether a tensor belongs to a module that was trained whole. A model may have it that was
-    /// made from a checkpoint without it, such as a new head.
+    /// Returns `true` if a tensor belongs to a module that was trained completely. A model may have
+    /// it that was made from a checkpoint without it, such as a new head.
     pub(super) fn is_whole(&self, tensor: &str) -> bool {
         let module = tensor.rsplit_once('.').map_or("", |(module, _)| module);
         let reversed: String = module.chars().rev().collect();
@@ -123,12 +123,11 @@ impl Config {
         self.whole[..before].last().is_some_and(|end| reversed.starts_with(&**end))
     }
 
-    /// The rank of a module.
     pub(super) fn rank(&self, module: &str) -> f64 {
         self.ranks.of(module).unwrap_or(self.rank as f64)
     }
 
-    /// The factor of a module's product.
+    /// Returns the factor of a module's product.
     pub(super) fn scaling(&self, module: &str) -> f64 {
         let rank = self.rank(module);
         let alpha = self.alphas.of(module).unwrap_or(self.alpha);

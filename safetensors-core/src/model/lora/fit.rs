@@ -9,22 +9,22 @@ use crate::format::error::{AdapterProblem, Error};
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) name: String,
-    /// Whether `_` stands in place of `.`.
+    /// Whether `_` replaces `.`.
     pub(super) is_flattened: bool,
     /// Whether it may be new.
     pub(super) may_be_new: bool,
-    /// What else must be found under names that are changed in the same way.
+    /// The group of the name. All names of a group are changed in the same way.
     pub(super) group: String,
 }
 
 /// The names of a checkpoint's tensors, and their other names.
 pub(super) struct Names<'a> {
     all: BTreeSet<&'a str>,
-    /// The names with `_` in place of `.`; two names may become one.
+    /// The names with `_` instead of `.`; two names may become one.
     flattened: BTreeMap<String, Vec<&'a str>>,
 }
 
-/// How the names of an adapter differ from those of the checkpoint.
+/// The difference between the names of an adapter and of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Change {
     /// The checkpoint's names lack this at the start.
@@ -40,7 +40,7 @@ const MOST: usize = 8;
 pub(super) type Failure = (usize, Error);
 
 impl<'a> Names<'a> {
-    /// The names of a checkpoint, and these others.
+    /// Returns the names of a checkpoint, and these others.
     pub(super) fn of<S>(
         checkpoint: &'a Checkpoint<S>,
         others: impl IntoIterator<Item = &'a str>,
@@ -50,9 +50,9 @@ impl<'a> Names<'a> {
         Self { all: names.chain(aliases).chain(others).collect(), flattened: BTreeMap::new() }
     }
 
-    /// The names of the checkpoint for these of an adapter: the same; or else, for all of a group
-    /// that are not there, with one prefix more or less. `None` for a tensor that is new, which
-    /// only is possible where no other name is changed.
+    /// Finds the names of the checkpoint for these names of an adapter: equal names, or, for all
+    /// missing names of a group, names with one prefix more or less. `None` for a tensor that is
+    /// new, which is possible only where no other name is changed.
     pub(super) fn find(&mut self, wanted: &[Wanted]) -> Result<Vec<Option<&'a str>>, Failure> {
         if self.flattened.is_empty() && wanted.iter().any(|wanted| wanted.is_flattened) {
             for &name in &self.all {
@@ -86,7 +86,7 @@ impl<'a> Names<'a> {
         Ok(found)
     }
 
-    /// The tensor for a name that is changed.
+    /// Returns the tensor for a name that is changed.
     fn get(&self, wanted: &Wanted, change: Option<&Change>) -> Result<Option<&'a str>, Error> {
         let changed;
         let name = match change {
@@ -112,8 +112,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The one change of names by which all of a group are found that are not there as they are.
-    /// `first` is the first of them.
+    /// Finds the one change of names that finds all missing names of a group. `first` is the first
+    /// of them.
     fn change_for(&self, wanted: &[Wanted], first: usize) -> Result<Option<Change>, Failure> {
         let number = first;
         let first = &wanted[first];
@@ -149,7 +149,7 @@ impl<'a> Names<'a> {
                 Err((number, ambiguous(one.min(other), one.max(other))))
             }
             (Some(change), None) => Ok(Some(change.clone())),
-            // The error is about the first that even the best change does not find.
+            // The error is about the first name that even the best change does not find.
             (None, _) => Ok(candidates
                 .into_iter()
                 .take(MOST)

@@ -1,4 +1,4 @@
-//! [`Merged`]: a tensor of a checkpoint with what adapters make of it.
+//! [`Merged`]: a tensor of a checkpoint with adapters applied.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use crate::format::slice::read_range::Files;
 /// The most elements that are computed at once.
 const MOST: usize = 1 << 16;
 
-/// The most modules whose matrices are kept for the next part of their weights.
+/// The most modules that have their matrices kept for the next part of their weights.
 const KEPT: usize = 16;
 
 /// A tensor that adapters change. It is a matrix: all dimensions but the first are one.
@@ -26,12 +26,12 @@ pub(super) struct Merged {
     pub(super) shape: Vec<usize>,
     /// `None` for a tensor that the checkpoint does not have.
     pub(super) base: Option<Stored>,
-    /// The adapter that has another tensor in place of the base's, and its position there.
+    /// The adapter that replaces the base's tensor, and the position of the new tensor there.
     pub(super) replaced: Option<(Arc<Source>, usize)>,
     pub(super) deltas: Vec<Delta>,
 }
 
-/// Where a tensor of the checkpoint lies.
+/// The place of a tensor in the checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored {
     pub(super) file: usize,
@@ -39,7 +39,7 @@ pub(super) struct Stored {
     pub(super) dtype: Dtype,
 }
 
-/// What one module of an adapter adds. Tensors are positions in the adapter.
+/// The sum that one module of an adapter adds. Tensors are positions in the adapter.
 pub(super) struct Delta {
     adapter: Arc<Source>,
     product: Product,
@@ -51,7 +51,7 @@ pub(super) struct Delta {
     of_outputs: Mutex<Option<Arc<[f32]>>>,
 }
 
-/// The matrices whose product is added.
+/// The matrices that are multiplied and added.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Product {
     Matrices {
@@ -59,7 +59,7 @@ pub(super) enum Product {
         down: usize,
         is_transposed: bool,
     },
-    /// A vector, which is added as it is.
+    /// A vector, which is added directly.
     Vector(usize),
 }
 
@@ -114,7 +114,6 @@ impl ComputedTensor for Merged {
 }
 
 impl Merged {
-    /// The number of columns.
     fn columns(&self) -> usize {
         self.shape.iter().skip(1).product()
     }
@@ -147,7 +146,7 @@ fn read_part(adapter: &Source, position: usize, first: u64, out: &mut [f32]) -> 
     Stored { file, offset: tensor.file_offset(), dtype }.read(adapter, first, out)
 }
 
-/// All elements of a tensor of an adapter.
+/// Reads all elements of a tensor of an adapter.
 fn read_all(adapter: &Source, position: usize) -> io::Result<Vec<f32>> {
     let tensor = adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
     let read = tensor.read_with(&LoadOptions::new().all_as(Dtype::F32).threads(1));
@@ -173,7 +172,7 @@ impl Delta {
         }
     }
 
-    /// The matrices, which are read if they are not kept.
+    /// Returns the matrices, which are read if they are not kept.
     fn factors(&self) -> io::Result<Arc<Factors>> {
         let mut kept = lock(&self.factors);
         if let Some(factors) = kept.upgrade() {
@@ -192,7 +191,7 @@ impl Delta {
         Ok(factors)
     }
 
-    /// Whether the outputs of the module are the columns of the weight.
+    /// Returns whether the outputs of the module are the columns of the weight.
     fn is_transposed(&self) -> bool {
         matches!(self.product, Product::Matrices { is_transposed: true, .. })
     }
@@ -226,8 +225,8 @@ impl Delta {
         Ok(())
     }
 
-    /// DoRA's factors: the magnitude of each output, divided by the norm of its row of the base
-    /// with this product alone. The weight is read whole once.
+    /// Returns DoRA's factors: the magnitude of each output, divided by the norm of its row of the
+    /// base with this product alone. The entire weight is read once.
     fn of_outputs(&self, weight: &Merged, files: &dyn Files) -> io::Result<Option<Arc<[f32]>>> {
         let Some(magnitude) = self.magnitude else { return Ok(None) };
         let mut kept = lock(&self.of_outputs);
@@ -277,7 +276,7 @@ fn for_rows(
     }
 }
 
-/// Whether merged numbers can be rounded to a dtype.
+/// Returns whether merged numbers can be rounded to a dtype.
 pub(super) fn is_possible(dtype: Dtype) -> bool {
     (8..=32).contains(&dtype.bits()) && dtype.is_float() && dtype != Dtype::F8_E8M0
 }

@@ -1,7 +1,7 @@
-//! LoRA adapters: small matrices whose products are added to the weights of a checkpoint.
+//! LoRA adapters: small matrices with products that are added to the weights of a checkpoint.
 //!
-//! [`Checkpoint::merged`] makes a checkpoint with the sums in place of the weights. They are
-//! computed when they are read, so every way to read a checkpoint reads them: whole, by slice, by
+//! [`Checkpoint::merged`] makes a checkpoint with the sums instead of the weights. They are
+//! computed when they are read, so every way to read a checkpoint gets them: in full, by slice, by
 //! rank, into any framework, to be saved.
 //!
 //! ```
@@ -35,35 +35,35 @@
 //! | file | tensors of module `X` | factor of the product |
 //! |---|---|---|
 //! | PEFT: a directory with `adapter_config.json` | `base_model.model.X.lora_A.weight` and `lora_B.weight`, or `lora_embedding_A` and `_B`; perhaps `lora_B.bias`, `lora_magnitude_vector` | α / r, or α / √r (`use_rslora`), with `rank_pattern` and `alpha_pattern` |
-//! | diffusers, ComfyUI: one file | `X.lora_A.weight`, `X.lora_B.weight` | as in the metadata `lora_adapter_metadata`, or else `X.alpha` / r, or else 1 |
-//! | kohya: one file | `lora_unet_X.lora_down.weight`, `lora_up.weight`, with `_` in `X` for `.`; also `lora_te_`, `lora_te1_` and so on | `X.alpha` / r, or else 1 |
+//! | diffusers, ComfyUI: one file | `X.lora_A.weight`, `X.lora_B.weight` | as in the metadata `lora_adapter_metadata`, otherwise `X.alpha` / r, otherwise 1 |
+//! | kohya: one file | `lora_unet_X.lora_down.weight`, `lora_up.weight`, with `_` in `X` for `.`; also `lora_te_`, `lora_te1_` and so on | `X.alpha` / r, otherwise 1 |
 //!
-//! Other tensors of PEFT replace those of the checkpoint that have their names, such as modules of
+//! Other tensors of PEFT replace the checkpoint's tensors with their names, such as modules of
 //! `modules_to_save` and biases. A tensor of such a module that the checkpoint does not have, such
-//! as a new head, is added. What is not in this table, and a setting that would change the result
-//! in a way that is not known here, is an error ([`ErrorKind::Adapter`]) that names it. Examples
-//! are `target_parameters` (experts), `trainable_token_indices`, LoHa, LoKr, `lora_mid` and
-//! `dora_scale`.
+//! as a new head, is added. Any other tensor, and an unknown setting that would change the result,
+//! is an error ([`ErrorKind::Adapter`]) that names it. Examples are `target_parameters` (experts),
+//! `trainable_token_indices`, LoHa, LoKr, `lora_mid` and `dora_scale`.
 //!
-//! The name of a weight in the checkpoint is `X.weight`. If some of these names are not there, all
-//! that are missing must be found with one prefix more, or less, such as `model.`. A weight that is
-//! not found is an error that has similar names.
+//! The name of a weight in the checkpoint is `X.weight`. If some of these names are missing, all of
+//! these must be found with one prefix more, or less, such as `model.`. A weight that is not found
+//! is an error that lists similar names.
 //!
-//! # What is computed
+//! # Computation
 //!
 //! With A (`lora_A`, `lora_down`), B (`lora_B`, `lora_up`) and the factor s, a linear weight W
-//! becomes W + s·B·A, and a convolution likewise. An embedding, and a weight that lies transposed
-//! (`fan_in_fan_out`), becomes W + s·(B·A)ᵀ. DoRA multiplies each output of that sum by m / ‖·‖,
-//! the magnitude divided by the norm of W + s·B·A. Several adapters are added in their order.
+//! becomes W + s·B·A, and a convolution likewise. An embedding, and a weight that is stored
+//! transposed (`fan_in_fan_out`), becomes W + s·(B·A)ᵀ. DoRA multiplies each output of that sum by
+//! m / ‖·‖, the magnitude divided by the norm of W + s·B·A. Several adapters are added in their
+//! order.
 //!
-//! The order of the operations is that of PEFT on a CPU, with all tensors as F32: the product is
-//! rounded to F32, then s times it, then the sum, and at the end the sum once to the dtype of the
-//! result. Within a product, F64 adds the terms, so that the result is the same on every machine,
-//! and within the error of an F32 product of PEFT's. It has the same bits where sums are exact, for
-//! example with a rank of 1.
+//! The operations have the order of PEFT on a CPU, with all tensors as F32: the product is rounded
+//! to F32, then s times it, then the sum, and at the end the sum once to the dtype of the result.
+//! Within a product, F64 adds the terms, so that the result is the same on every machine, and
+//! within the error of PEFT's F32 product. It has the same bits where sums are exact, for example
+//! with a rank of 1.
 //!
-//! Memory holds the matrices of a few modules besides what is read. A weight with DoRA is read
-//! twice, because its norms need all of it.
+//! In addition to the result, memory holds the matrices of a few modules. A weight with DoRA is
+//! read twice, because its norms need all of it.
 
 mod config;
 mod fit;
@@ -109,20 +109,20 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::open`] and [`Adapter::of`].
+    /// As for [`Checkpoint::open`] and [`Adapter::of`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = path.join(PEFT_FILE);
         Self::of(Checkpoint::open(if file.is_file() { &file } else { path })?)
     }
 
-    /// The adapter in a checkpoint that is open, from whatever [store](crate::checkpoint::store).
-    /// `adapter_config.json` is read beside it.
+    /// Makes the adapter from an open checkpoint, from any [store](crate::checkpoint::store).
+    /// `adapter_config.json` is read next to it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Adapter`] if the tensors or settings are not those of a LoRA adapter that can
-    /// be merged; the errors of reading.
+    /// [`ErrorKind::Adapter`] if the tensors or settings do not form a LoRA adapter that can be
+    /// merged; any error of reading.
     pub fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Result<Self> {
         let source = checkpoint.into_boxed();
         let config = match source.read_beside("adapter_config.json", MOST)? {
@@ -142,29 +142,29 @@ impl Adapter {
         self
     }
 
-    /// The names of the modules whose weights change, as they are in the adapter, without a
-    /// prefix that says for which library they are.
+    /// Returns the names of the modules with changed weights, as they are in the adapter, without
+    /// the prefix of a library.
     pub fn modules(&self) -> impl ExactSizeIterator<Item = &str> {
         self.parts.modules.iter().map(|module| &*module.name)
     }
 }
 
 impl<S: ReadAt + 'static> Checkpoint<S> {
-    /// The same checkpoint with LoRA adapters merged into its weights, as [the
-    /// module](crate::lora) says. A merged tensor has the dtype that it has in this checkpoint.
-    /// Nothing is read yet but what describes quantised weights.
+    /// Merges LoRA adapters into the weights, see [the module](crate::lora). A merged tensor has
+    /// the dtype that it has in this checkpoint. Only descriptions of quantised weights are read
+    /// yet.
     ///
     /// A quantised weight is refused: call [`dequantized`](Checkpoint::dequantized) before. A
-    /// weight with several [names](Checkpoint::aliases) changes under all of them. A whole tensor of
-    /// an adapter replaces one name, as in PEFT: the others become tensors of their own.
+    /// weight with several [names](Checkpoint::aliases) changes under all of them. A complete
+    /// tensor of an adapter replaces one name, as in PEFT: the others become separate tensors.
     ///
-    /// A sum that is too large for its dtype becomes infinity or NaN, as
-    /// [`Overflow::Ieee`](crate::convert::Overflow::Ieee) says. For another policy, ask for F32 with
+    /// A sum that is too large for its dtype becomes infinity or NaN, as in
+    /// [`Overflow::Ieee`](crate::convert::Overflow::Ieee). For another policy, ask for F32 with
     /// [`merged_as`](Checkpoint::merged_as), and convert that.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Adapter`] for a module that does not fit the checkpoint; the errors of
+    /// [`ErrorKind::Adapter`] for a module that does not fit the checkpoint; otherwise as for
     /// [`quantized_weights`](Checkpoint::quantized_weights).
     pub fn merged(
         self,
@@ -173,13 +173,13 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         self.merged_as(adapters, |_, dtype| dtype)
     }
 
-    /// [`merged`](Checkpoint::merged) with other dtypes: `dtype` gets the name and the dtype that
-    /// a merged tensor has in this checkpoint, and returns that of the sum, which is rounded once.
-    /// F32 is not rounded at all.
+    /// Like [`merged`](Checkpoint::merged), with other dtypes: `dtype` gets the name and the dtype
+    /// of a merged tensor in this checkpoint, and returns the dtype of the sum, which is rounded
+    /// once. F32 is not rounded at all.
     ///
     /// # Errors
     ///
-    /// The errors of [`merged`](Checkpoint::merged).
+    /// As for [`merged`](Checkpoint::merged).
     pub fn merged_as(
         self,
         adapters: impl IntoIterator<Item = Adapter>,
@@ -214,7 +214,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             instead: old.into_iter().map(|number| (&*names[number], Some(number))).collect(),
             added,
             others,
-            // A name that has a tensor of its own is none of another one.
+            // A name with its own tensor is not an alias.
             metadata: &|metadata| {
                 let mut kept = metadata.clone();
                 kept.retain(|key, _| !new.contains(&**key));

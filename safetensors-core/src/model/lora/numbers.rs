@@ -9,8 +9,8 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::format::patterns::{Expressions, LONGEST};
 
-/// Numbers by patterns of PEFT, each of which matches a whole name, or the part after a dot of it.
-/// The first in the order of the file counts.
+/// Numbers by patterns of PEFT. A pattern matches an entire name, or the part after a dot in it.
+/// The first match in the order of the file counts.
 #[derive(Clone, Debug)]
 pub(super) struct Numbers {
     /// By the position of the pattern.
@@ -20,18 +20,18 @@ pub(super) struct Numbers {
     expressions: Vec<(usize, Regex)>,
 }
 
-/// What the names have in common that are looked up together.
+/// The common properties of names that are looked up together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Shape {
     /// The number of characters.
     len: usize,
     /// Whether a name is no part of a longer one.
     is_whole: bool,
-    /// The positions of the dots that stand for any character.
+    /// The positions of dots that match any character.
     any: Vec<usize>,
 }
 
-/// The most shapes of names, each of which is looked up. A model has dozens.
+/// The most shapes of names; each is looked up. A model has dozens.
 const MOST_SHAPES: usize = 1000;
 
 impl Numbers {
@@ -53,7 +53,6 @@ impl Numbers {
         Ok(found)
     }
 
-    /// The number of a module.
     pub(super) fn of(&self, module: &str) -> Option<f64> {
         let name = self.position_of_name(module);
         let is_before = |(at, _): &&(usize, Regex)| name.is_none_or(|name| *at < name);
@@ -62,7 +61,7 @@ impl Numbers {
         self.numbers.get(expression.or(name)?).copied()
     }
 
-    /// The position of the first pattern that is this name or the part after a dot of it.
+    /// Returns the position of the first pattern that is this name or the part after a dot in it.
     fn position_of_name(&self, module: &str) -> Option<usize> {
         let chars: Vec<char> = module.chars().collect();
         // In an expression, `.` is not the end of a line.
@@ -87,8 +86,8 @@ impl Numbers {
     }
 }
 
-/// The name that a pattern stands for, with dots for any characters. `None` for another regular
-/// expression.
+/// Returns the name that a pattern matches, with dots for any characters. `None` for another
+/// regular expression.
 fn plain(pattern: &str) -> Option<(Shape, Vec<char>)> {
     if pattern.len() > LONGEST {
         return None;

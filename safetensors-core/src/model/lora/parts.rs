@@ -1,4 +1,4 @@
-//! [`Parts`]: what the tensors of an adapter are for.
+//! [`Parts`]: the purposes of an adapter's tensors.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +16,7 @@ use crate::format::python_json;
 /// The checkpoint of an adapter, wherever its file is.
 pub(super) type Source = Checkpoint<Box<dyn ReadAt>>;
 
-/// What an adapter changes.
+/// The changes of an adapter.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) modules: Vec<Module>,
@@ -33,14 +33,14 @@ pub(super) struct Whole {
     pub(super) may_be_new: bool,
 }
 
-/// A module whose weight changes by a product of two small matrices. Tensors are positions in the
-/// adapter.
+/// A module that changes its weight by a product of two small matrices. Tensors are positions in
+/// the adapter.
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) name: String,
-    /// What the modules have in common that lie in one part of the model.
+    /// The group of the modules in one part of the model.
     pub(super) group: String,
-    /// Whether the name has `_` in place of `.`, as in kohya's files.
+    /// Whether the name has `_` instead of `.`, as in kohya's files.
     pub(super) is_flattened: bool,
     pub(super) is_embedding: bool,
     pub(super) down: usize,
@@ -49,7 +49,7 @@ pub(super) struct Module {
     pub(super) magnitude: Option<usize>,
     /// The factor of the product.
     pub(super) scaling: f64,
-    /// Whether the weight lies transposed; `None` if it never does.
+    /// Whether the weight is stored transposed; `None` if it never is.
     pub(super) is_transposed: Option<bool>,
 }
 
@@ -78,14 +78,14 @@ const ENDS: &[(&str, Role, bool)] = &[
     (".alpha", Role::Alpha, false),
 ];
 
-/// What PEFT puts before all names.
+/// PEFT's prefix of all names.
 const PEFT: &str = "base_model.model.";
 
-/// What kohya's scripts put before the names of modules.
+/// The prefixes of module names by kohya's scripts.
 const KOHYA: &[&str] =
     &["lora_unet_", "lora_te1_", "lora_te2_", "lora_te3_", "lora_te_", "lora_transformer_"];
 
-/// The settings in the metadata of a file that diffusers saved: of several models, by their names.
+/// The settings in the metadata of a file that diffusers saved: several models, by their names.
 const DIFFUSERS: &str = "lora_adapter_metadata";
 
 /// The tensors of a module that were found so far.
@@ -96,7 +96,7 @@ struct Found {
 }
 
 impl Parts {
-    /// Tells what the tensors are for. `config` is that of a directory of PEFT.
+    /// Finds the purpose of each tensor. `config` belongs to a directory of PEFT.
     pub(super) fn of(source: &Source, config: Option<&Config>) -> Result<Self> {
         let mut parts = Self { modules: Vec::new(), whole: Vec::new() };
         let mut order = Vec::<&str>::new();
@@ -141,9 +141,9 @@ impl Parts {
     }
 }
 
-/// The name of the checkpoint's tensor that a tensor of PEFT replaces. `None` for a copy: with
-/// `bias: "all"`, PEFT also saves what a module of `modules_to_save` was before, and its biases
-/// twice.
+/// Returns the name of the checkpoint's tensor that a tensor of PEFT replaces. `None` for a copy:
+/// with `bias: "all"`, PEFT also saves the original of a module of `modules_to_save`, and its
+/// biases twice.
 fn whole(source: &Source, name: &str) -> Option<String> {
     if name.contains(".original_module.") {
         return None;
@@ -153,7 +153,7 @@ fn whole(source: &Source, name: &str) -> Option<String> {
     (plain == name || twice.is_none()).then_some(plain)
 }
 
-/// The settings that diffusers recorded, by the names of models such as `transformer`.
+/// Returns the settings that diffusers recorded, by the names of models such as `transformer`.
 fn of_diffusers(source: &Source) -> Result<BTreeMap<String, Config>> {
     let Some(json) = source.metadata().get(DIFFUSERS) else { return Ok(BTreeMap::new()) };
     let fields: BTreeMap<String, Box<RawValue>> =
@@ -227,7 +227,8 @@ fn module(
     })
 }
 
-/// The error of a module without a tensor that it needs. It is located at another of its tensors.
+/// Returns the error of a module without a tensor that it needs. It is located at another of its
+/// tensors.
 fn missing(source: &Source, name: &str, found: &Found, role: Role) -> Error {
     let other = found.tensors.values().find_map(|&position| source.tensor_at(position));
     let is_kohya = other
@@ -273,7 +274,7 @@ fn check_shapes<S>(down: &LazyTensor<'_, S>, up: &LazyTensor<'_, S>) -> Result<u
     Err(located(up, AdapterProblem::Mismatch { expected, found }))
 }
 
-/// The number in a tensor of one element.
+/// Reads the number in a tensor with one element.
 fn number(source: &Source, position: usize) -> Result<f64> {
     let Some(tensor) = source.tensor_at(position) else { return Ok(1.0) };
     if tensor.element_count() != 1 {
@@ -285,7 +286,7 @@ fn number(source: &Source, position: usize) -> Result<f64> {
     Ok(number.first().copied().unwrap_or(1.0))
 }
 
-/// An error about a tensor of an adapter.
+/// Returns an error about a tensor of an adapter.
 pub(super) fn located<S>(tensor: &LazyTensor<'_, S>, problem: AdapterProblem) -> Error {
     tensor.locate(problem.into())
 }

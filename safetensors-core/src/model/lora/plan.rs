@@ -1,4 +1,4 @@
-//! [`Plan`]: which tensors of a checkpoint adapters change, and which adapters are refused.
+//! [`Plan`]: finds the tensors of a checkpoint that adapters change, and refuses adapters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) fn mismatch(expected: impl Into<String>, found: impl Into<String>) ->
     AdapterProblem::Mismatch { expected: expected.into(), found: found.into() }
 }
 
-/// What the adapters so far make of a checkpoint.
+/// The changes of a checkpoint by the adapters so far.
 pub(super) struct Plan<'a, S> {
     base: &'a Checkpoint<S>,
     names: Names<'a>,
@@ -33,7 +33,6 @@ pub(super) struct Plan<'a, S> {
 }
 
 impl<'a, S: ReadAt> Plan<'a, S> {
-    /// No adapter yet.
     pub(super) fn new(base: &'a Checkpoint<S>, quantized: &'a [QuantizedWeight]) -> Self {
         Self {
             base,
@@ -45,12 +44,12 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         }
     }
 
-    /// The tensors that change.
+    /// Returns the tensors that change.
     pub(super) fn into_tensors(self) -> Vec<Merged> {
         self.tensors
     }
 
-    /// Adds what an adapter changes.
+    /// Adds the changes of an adapter.
     pub(super) fn add(&mut self, adapter: &Adapter) -> Result<()> {
         let Adapter { source, parts, scale } = adapter;
         if !scale.is_finite() {
@@ -113,7 +112,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Ok(())
     }
 
-    /// The tensor of this name of the checkpoint, if it is one that can be merged.
+    /// Returns the tensor of this name of the checkpoint, if it can be merged.
     fn numbers<T>(&self, name: &str, from: &LazyTensor<'_, T>) -> Result<LazyTensor<'a, S>> {
         let is_of = |weight: &&QuantizedWeight| {
             weight.name == name || weight.tensors.iter().any(|tensor| tensor == name)
@@ -131,8 +130,8 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Ok(tensor)
     }
 
-    /// The number of the merged tensor for this name of the checkpoint, which a tensor of an
-    /// adapter changes.
+    /// Returns the number of the merged tensor for this name of the checkpoint, which a tensor of
+    /// an adapter changes.
     fn target<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<usize> {
         let tensor = self.numbers(name, from)?;
         let known = self.by_name.get(name).or_else(|| self.by_name.get(tensor.name()));
@@ -157,8 +156,8 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         self.tensors.len() - 1
     }
 
-    /// Makes a tensor of its own of each further name of a tied weight: the copy of a module that
-    /// was trained whole takes the place of one name.
+    /// Makes a separate tensor of each further name of a tied weight: the copy of a module that was
+    /// trained completely replaces one name.
     fn untie<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<()> {
         let tensor = self.numbers(name, from)?;
         let aliases = self.base.aliases().filter(|(_, it)| it.name() == tensor.name());
@@ -174,7 +173,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Ok(())
     }
 
-    /// The number of a tensor that the checkpoint does not have.
+    /// Returns the number of a tensor that the checkpoint does not have.
     fn added<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> usize {
         let is_it = |merged: &Merged| merged.base.is_none() && merged.name == name;
         self.tensors.iter().position(is_it).unwrap_or_else(|| {
@@ -190,7 +189,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         })
     }
 
-    /// Puts a tensor of an adapter in place of the checkpoint's.
+    /// Replaces the checkpoint's tensor by an adapter's.
     fn replace<T: ReadAt>(
         &mut self,
         source: &Arc<Source>,
@@ -211,7 +210,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Ok(())
     }
 
-    /// How the product of a module fits its weight.
+    /// Returns how the product of a module fits its weight.
     fn product<T>(
         &self,
         source: &Arc<Source>,
@@ -231,7 +230,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         let is_crossed = inputs == [*first] && rest == [outputs];
         let is_transposed = match module.is_transposed {
             _ if module.is_embedding => is_crossed,
-            // A square weight does not tell.
+            // A square weight does not show it.
             Some(is_transposed) if is_plain => is_transposed && is_crossed,
             Some(_) => is_crossed,
             None => false,

@@ -7,7 +7,7 @@ use crate::format::convert::vectorized;
 /// The most elements of a row that are computed at once.
 const BLOCK: usize = 1 << 10;
 
-/// Two matrices whose product has the shape of a weight.
+/// Two matrices; their product has the shape of a weight.
 #[derive(Debug)]
 pub(super) struct Factors {
     /// Rows of `rank` numbers.
@@ -19,8 +19,8 @@ pub(super) struct Factors {
 }
 
 impl Factors {
-    /// The product of the matrix of `up`, which has `rank` columns, and that of `down`, which has
-    /// as many rows; transposed if `is_transposed`.
+    /// Makes the product of the matrix `up`, which has `rank` columns, and the matrix `down`, which
+    /// has `rank` rows; transposed if `is_transposed`.
     pub(super) fn new(up: Vec<f32>, down: Vec<f32>, rank: usize, is_transposed: bool) -> Self {
         let rank = rank.max(1);
         let rows = up.len() / rank;
@@ -34,8 +34,8 @@ impl Factors {
         }
     }
 
-    /// Calls `each` with neighbouring elements of a row of the product, and the first column that
-    /// they are of.
+    /// Calls `each` with neighbouring elements of a row of the product, and the column of the first
+    /// of them.
     ///
     /// Products of two numbers are exact in F64. They are added in the order of the rank, and the
     /// sum is rounded to F32, so that the result is the same on every processor.
@@ -90,7 +90,7 @@ impl Factors {
     }
 }
 
-/// The transpose of a matrix with this many columns.
+/// Returns the transpose of a matrix with this many columns.
 fn transposed(matrix: &[f32], columns: usize) -> Vec<f32> {
     let columns = columns.max(1);
     let column = |column| matrix.iter().skip(column).step_by(columns).copied();

@@ -10,16 +10,16 @@ use crate::checkpoint::Checkpoint;
 use crate::format::error::{Error, OptimizerProblem, Result};
 use crate::format::header::UniqueMap;
 
-/// The settings of one group by their names.
+/// The settings of a group by their names.
 type Group = BTreeMap<String, Value>;
 
-/// The parameter groups. There are none if the checkpoint does not have them, as one that a program
-/// has flattened in Python.
+/// The parameter groups. There are none if the checkpoint lacks them, for example because a program
+/// has flattened it in Python.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     key: String,
     groups: Vec<Group>,
-    /// How many parameters there are; `None` without groups, and if these have names for them.
+    /// The number of parameters; `None` without groups, and if these have names for them.
     count: Option<usize>,
     names: Option<Vec<String>>,
 }
@@ -80,7 +80,7 @@ impl Groups {
         self.names.as_deref()
     }
 
-    /// A setting that all groups have alike; `None` if no group has it.
+    /// Returns a setting that all groups have alike; `None` if no group has it.
     pub(super) fn setting<T: DeserializeOwned>(&self, setting: &'static str) -> Result<Option<T>> {
         let Some((first, others)) = self.groups.split_first() else { return Ok(None) };
         let of = |group| Group::get(group, setting).filter(|value| !value.is_null());

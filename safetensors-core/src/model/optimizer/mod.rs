@@ -1,29 +1,29 @@
 //! The state of an optimizer in PyTorch's training checkpoints, by the names of the parameters.
 //!
 //! A program that trains with PyTorch saves `{"model": model.state_dict(), "optimizer":
-//! optimizer.state_dict()}`. [`PyTorchTraining`] says where the two are in a checkpoint. The
-//! modules `train` of the adapters load them, so that training that began in PyTorch goes on in
+//! optimizer.state_dict()}`. [`PyTorchTraining`] describes where the two are in a checkpoint. The
+//! modules `train` of the adapters load them, so that training that began in PyTorch continues in
 //! Rust. Such a file, opened by `safetensors-formats` or converted by `safetensors convert`, has:
 //!
 //! | tensor | |
 //! |---|---|
 //! | `model.NAME` | a parameter or a buffer |
 //! | `optimizer.state.NUMBER.exp_avg` | a tensor of the state of a parameter |
-//! | `optimizer.state.NUMBER.step` | how many steps the parameter made; no dimensions |
+//! | `optimizer.state.NUMBER.step` | the number of steps that the parameter made; no dimensions |
 //!
 //! | metadata | |
 //! |---|---|
 //! | `optimizer.param_groups` | the settings of each group: `[{"lr": 0.001, …, "params": [0, 1]}]` |
 //!
-//! # Which parameter a number is
+//! # From numbers to parameters
 //!
 //! A number is the position of a parameter in the groups of the optimizer. Nothing in the file
 //! leads from there to a name, unless the parameters were given with names (`param_names`, PyTorch
 //! 2.6 and later). So the caller gives the names in that order, with
-//! [`parameters`](PyTorchTraining::parameters). For `AdamW(model.parameters())` they are
-//! `[name for name, _ in model.named_parameters()]`. The order is never guessed: two parameters of
-//! one shape would change places without a trace. The order of `model.state_dict()` is another one:
-//! it also has buffers, and every name of a tied parameter.
+//! [`parameters`](PyTorchTraining::parameters). For `AdamW(model.parameters())` they are `[name for
+//! name, _ in model.named_parameters()]`. The order is never guessed: two parameters with the
+//! same shape would change places without a trace. The order of `model.state_dict()` differs: it
+//! also has buffers, and every name of a tied parameter.
 //!
 //! PyTorch's distributed checkpoints have names, `optimizer.state.NAME.exp_avg`, and need nothing
 //! else. A parameter that never got a gradient has no state in PyTorch.
@@ -41,8 +41,8 @@ use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::format::error::{OptimizerProblem, Result};
 
-/// Where a training checkpoint of PyTorch has the model and the state of its optimizer, and which
-/// parameter each number is.
+/// Describes where a training checkpoint of PyTorch has the model and the state of its optimizer,
+/// and the parameter of each number.
 ///
 /// ```
 /// use safetensors_core::optimizer::PyTorchTraining;
@@ -83,24 +83,24 @@ impl Default for PyTorchTraining {
 }
 
 impl PyTorchTraining {
-    /// The model is under the key `model`, and the optimizer under `optimizer`.
+    /// Uses the keys `model` for the model, and `optimizer` for the optimizer.
     pub fn new() -> Self {
         let model = "model".into();
         let optimizer = "optimizer".into();
         Self { model, optimizer, parameters: Vec::new(), decoupled: None }
     }
 
-    /// Sets the key of the model's `state_dict()`, such as `model_state_dict`. Keys inside each
-    /// other are joined by dots. An empty one is for a model that is the whole file, or lies beside
-    /// the optimizer's key.
+    /// Sets the key of the model's `state_dict()`, such as `model_state_dict`. Nested keys are
+    /// joined by dots. An empty key is for a model that is the entire file, or that has no
+    /// key.
     #[must_use]
     pub fn model(mut self, key: impl Into<String>) -> Self {
         self.model = key.into();
         self
     }
 
-    /// Sets the key of the optimizer's `state_dict()`. An empty one is for an optimizer that is the
-    /// whole file.
+    /// Sets the key of the optimizer's `state_dict()`. An empty key is for an optimizer that is the
+    /// entire file.
     #[must_use]
     pub fn optimizer(mut self, key: impl Into<String>) -> Self {
         self.optimizer = key.into();
@@ -108,29 +108,29 @@ impl PyTorchTraining {
     }
 
     /// Adds the names of the optimizer's parameters, in the order in which PyTorch's optimizer has
-    /// them, as the model to be loaded names them. They count more than `param_names` of the file.
+    /// them, as the model to be loaded names them. They override `param_names` of the file.
     #[must_use]
     pub fn parameters<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.parameters.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Says whether the weight decay is decoupled, as that of `AdamW` is, and that of `Adam` is
-    /// not. It counts for groups of parameters that do not say it: PyTorch before 2.7 writes the
-    /// same ones for both.
+    /// Sets whether the weight decay is decoupled, as in `AdamW`, or not, as in `Adam`. It applies
+    /// to groups of parameters that do not record it: PyTorch before 2.7 writes equal groups for
+    /// both.
     #[must_use]
     pub fn decoupled_weight_decay(mut self, is_decoupled: bool) -> Self {
         self.decoupled = Some(is_decoupled);
         self
     }
 
-    /// The name that a parameter or buffer of the model has in the checkpoint.
+    /// Returns the name that a parameter or buffer of the model has in the checkpoint.
     #[doc(hidden)]
     pub fn in_model(&self, name: &str) -> String {
         join(&self.model, name)
     }
 
-    /// Whether a tensor of the checkpoint belongs to the model.
+    /// Returns `true` if a tensor of the checkpoint belongs to the model.
     #[doc(hidden)]
     pub fn is_of_model(&self, tensor: &str) -> bool {
         let is_below = |key: &str| tensor.starts_with(&join(key, ""));
@@ -142,10 +142,10 @@ impl PyTorchTraining {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) if there is no state, if it is not
-    /// known which parameter each number is, or if the parameter groups are not those of this
-    /// state; [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a tensor that is no state of a
-    /// parameter; the errors of reading.
+    /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) if there is no state, if the parameter
+    /// of a number is not known, or if the parameter groups do not belong to this state;
+    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a tensor that is no state of a
+    /// parameter; any error of reading.
     pub fn state<S: ReadAt>(&self, checkpoint: &Checkpoint<S>) -> Result<OptimizerState> {
         let state = || {
             let prefix = join(&self.optimizer, "state.");
@@ -160,7 +160,8 @@ impl PyTorchTraining {
         state().map_err(|error| checkpoint.in_first_path(error))
     }
 
-    /// The names of the parameters by their numbers; none if the checkpoint has names instead.
+    /// Returns the names of the parameters by their numbers; none if the checkpoint has names
+    /// instead.
     fn names(&self, owners: &Owners, groups: &Groups) -> Result<Vec<String>> {
         let Some(most) = owners.most() else {
             return match self.parameters.as_slice() {
@@ -190,7 +191,7 @@ impl PyTorchTraining {
     }
 }
 
-/// A name below a key. Nothing is above it if the key is empty.
+/// Returns a name below a key. Nothing is above it if the key is empty.
 fn join(key: &str, name: &str) -> String {
     if key.is_empty() { name.into() } else { format!("{key}.{name}") }
 }

@@ -48,19 +48,19 @@ impl Owners {
         Ok(Self(owners))
     }
 
-    /// The highest number; `None` if the owners are not all numbers.
+    /// Returns the highest number; `None` if the owners are not all numbers.
     pub(super) fn most(&self) -> Option<usize> {
         let numbers = self.0.keys().map(|owner| number(owner));
         numbers.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 }
 
-/// A number in the one form that PyTorch writes.
+/// Returns a number in the one form that PyTorch writes.
 fn number(text: &str) -> Option<usize> {
     text.parse().ok().filter(|number: &usize| *number < usize::MAX && number.to_string() == text)
 }
 
-/// The state of an optimizer: which tensors of the checkpoint belong to which parameter.
+/// The state of an optimizer, by parameter.
 /// [`PyTorchTraining::state`](super::PyTorchTraining::state) makes it.
 #[derive(Clone, Debug)]
 pub struct OptimizerState {
@@ -69,11 +69,11 @@ pub struct OptimizerState {
     groups: Groups,
 }
 
-/// The state of one parameter.
+/// The state of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct ParameterState {
-    /// What the names of its tensors begin with, with a dot behind it.
+    /// The prefix of the names of its tensors, with a dot at the end.
     prefix: String,
     kinds: BTreeSet<String>,
     steps: Option<u64>,
@@ -103,19 +103,20 @@ impl OptimizerState {
         Ok(Self { prefix, parameters, groups })
     }
 
-    /// The parameters that have a state, sorted by name.
+    /// Returns the parameters that have a state, sorted by name.
     #[doc(hidden)]
     pub fn parameters(&self) -> impl Iterator<Item = (&str, &ParameterState)> {
         self.parameters.iter().map(|(name, state)| (name.as_str(), state))
     }
 
-    /// The state of a parameter, if it has one.
+    /// Returns the state of a parameter, if it has one.
     #[doc(hidden)]
     pub fn get(&self, parameter: &str) -> Option<&ParameterState> {
         self.parameters.get(parameter)
     }
 
-    /// The name that a tensor of the checkpoint has, or would have if the parameter had a state.
+    /// Returns the name that a tensor of the checkpoint has, or would have if the parameter had a
+    /// state.
     #[doc(hidden)]
     pub fn tensor(&self, parameter: &str, kind: &str) -> String {
         let prefix = self.get(parameter).map(|state| state.prefix.clone());
@@ -123,14 +124,14 @@ impl OptimizerState {
         format!("{prefix}{kind}")
     }
 
-    /// Whether a tensor of the checkpoint belongs to the state.
+    /// Returns `true` if a tensor of the checkpoint belongs to the state.
     #[doc(hidden)]
     pub fn has(&self, tensor: &str) -> bool {
         tensor.starts_with(&self.prefix)
     }
 
-    /// The number of steps, for an optimizer that has one number for all parameters. `None` if the
-    /// state has no steps.
+    /// Returns the number of steps, for an optimizer that has one number for all parameters. `None`
+    /// if the state has no steps.
     ///
     /// # Errors
     ///
@@ -150,8 +151,8 @@ impl OptimizerState {
         }
     }
 
-    /// A setting of the parameter groups, such as `lr`, for an optimizer that has one group. `None`
-    /// if the checkpoint does not have it.
+    /// Returns a setting of the parameter groups, such as `lr`, for an optimizer that has one
+    /// group. `None` if the checkpoint does not have it.
     ///
     /// # Errors
     ///
@@ -163,13 +164,15 @@ impl OptimizerState {
 }
 
 impl ParameterState {
-    /// The kinds of its tensors, such as `exp_avg`, sorted. The number of steps is not among them.
+    /// Returns the kinds of its tensors, such as `exp_avg`, sorted. The number of steps is not
+    /// among them.
     #[doc(hidden)]
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.kinds.iter().map(String::as_str).filter(|kind| *kind != STEP)
     }
 
-    /// How many steps the parameter made; `None` if its optimizer does not count them.
+    /// Returns the number of steps that the parameter made; `None` if its optimizer does not count
+    /// them.
     #[doc(hidden)]
     pub fn steps(&self) -> Option<u64> {
         self.steps

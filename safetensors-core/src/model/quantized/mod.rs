@@ -1,22 +1,22 @@
-//! Quantised weights: tensors of codes and scales that stand for a weight.
+//! Quantised weights: tensors of codes and scales that encode a weight.
 //!
 //! [`Checkpoint::dequantized`] makes a checkpoint in which each of these weights is one tensor of
-//! F32, under the name, and with the shape, that its model knows. The numbers are computed when
-//! they are read, whole or in part, so every way to read a checkpoint reads them: by name, by
-//! slice, by rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
+//! F32, with the name and the shape that its model knows. The numbers are computed when they are
+//! read, in full or in part, so every way to read a checkpoint gets them: by name, by slice, by
+//! rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
 //!
 #![doc = include_str!("../../weights/schemes.md")]
 //!
-//! The scheme is that of the settings beside the files if there are any (`config.json`,
-//! `hf_quant_config.json`, `quantize_config.json`, `quanto_qmap.json`), and else follows from names,
-//! dtypes and the metadata. Settings that contradict the tensors, a tensor that is missing,
-//! and a scheme that is known but cannot be read are errors
-//! ([`ErrorKind::Quantization`]), before anything is read.
+//! The scheme is in the settings next to the files if there are any (`config.json`,
+//! `hf_quant_config.json`, `quantize_config.json`, `quanto_qmap.json`), and otherwise follows from
+//! names, dtypes and the metadata. Settings that contradict the tensors, a tensor that is missing,
+//! and a scheme that is known but cannot be read are errors ([`ErrorKind::Quantization`]), before
+//! anything is read.
 //!
 //! Each operation is rounded to F32, in the order of the scheme's reference implementation on a
 //! CPU.
 //!
-//! [`Rewrite::quantize`](crate::Rewrite::quantize) makes such tensors of the weights of a
+//! [`Rewrite::quantize`](crate::Rewrite::quantize) makes such tensors from the weights of a
 //! checkpoint, by a [`Quantization`].
 
 mod quantize;
@@ -39,7 +39,7 @@ use crate::weights::Weight;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QuantizedWeight {
-    /// The name that the weight has to its model, such as `model.layers.0.mlp.down_proj.weight`.
+    /// The name of the weight in its model, such as `model.layers.0.mlp.down_proj.weight`.
     pub name: String,
     /// The shape of the weight.
     pub shape: Vec<usize>,
@@ -54,8 +54,8 @@ pub struct QuantizedWeight {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Returns the quantised weights, in the order of the tensors that hold their codes. Empty for a
-    /// checkpoint that is not quantised. The `config.json` beside the files is read, and small
+    /// Returns the quantised weights, in the order of the tensors that hold their codes. Empty for
+    /// a checkpoint that is not quantised. The `config.json` next to the files is read, and small
     /// tensors that describe others.
     ///
     /// ```
@@ -74,22 +74,23 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`], and the errors of reading.
+    /// [`ErrorKind::Quantization`]; any error of reading.
     pub fn quantized_weights(&self) -> Result<Vec<QuantizedWeight>> {
         self.quantized_weights_but(&mut |_| false)
     }
 
-    /// The same without the weights whose errors `leaves` accepts.
-    /// [`dequantized_but`](Self::dequantized_but) leaves their tensors as they are stored.
+    /// Like [`quantized_weights`](Self::quantized_weights), without the weights with errors that
+    /// `leaves` accepts. [`dequantized_but`](Self::dequantized_but) leaves their tensors as they
+    /// are stored.
     #[doc(hidden)]
     pub fn quantized_weights_but(&self, leaves: Leaves<'_>) -> Result<Vec<QuantizedWeight>> {
         Ok(self.find_weights(leaves)?.into_iter().map(|(about, _)| about).collect())
     }
 
-    /// Makes each quantised weight one tensor of F32, as [the module](crate::quantized) says. The
+    /// Makes each quantised weight one tensor of F32, see [the module](crate::quantized). The
     /// tensors that store it are no longer listed, nor are scales of activations and caches, and
-    /// marks. Nothing is read yet but what
-    /// [`quantized_weights`](Checkpoint::quantized_weights) reads.
+    /// marks. Nothing more is read yet than by
+    /// [`quantized_weights`](Checkpoint::quantized_weights).
     ///
     /// F32 holds every number of all schemes. A load with
     /// [`floats_as`](crate::LoadOptions::floats_as) rounds it once more, for example to BF16.
@@ -109,15 +110,15 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`], and the errors of reading.
+    /// [`ErrorKind::Quantization`]; any error of reading.
     pub fn dequantized(self) -> Result<Checkpoint<Computed<S>>> {
         let weights = self.find_weights(&mut |_| false)?;
         Ok(source::dequantized(self, weights)?.without_codes())
     }
 
-    /// [`dequantized`](Checkpoint::dequantized) for the weights of
-    /// [`quantized_weights_but`](Self::quantized_weights_but) that `wanted` accepts. The others stay
-    /// as they are stored.
+    /// Like [`dequantized`](Checkpoint::dequantized), only for the weights of
+    /// [`quantized_weights_but`](Self::quantized_weights_but) that `wanted` accepts. The others
+    /// stay as they are stored.
     #[doc(hidden)]
     pub fn dequantized_but(
         self,
@@ -134,14 +135,14 @@ impl<S: ReadAt> Checkpoint<S> {
         source::dequantized(self, weights)
     }
 
-    /// The tensors as they are stored, as the same type as
+    /// Returns the tensors as they are stored, as the same type as
     /// [`dequantized`](Checkpoint::dequantized).
     pub(crate) fn without_numbers(self) -> Result<Checkpoint<Computed<S>>> {
         source::dequantized(self, Vec::new())
     }
 
-    /// [`dequantized`](Checkpoint::dequantized) of a checkpoint that is borrowed. `None` if it has
-    /// no quantised weights.
+    /// Like [`dequantized`](Checkpoint::dequantized), for a borrowed checkpoint. Returns `None` if
+    /// it has no quantised weights.
     #[doc(hidden)]
     pub fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
         let weights = self.find_weights(&mut |_| false)?;

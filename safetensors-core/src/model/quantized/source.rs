@@ -1,5 +1,4 @@
-//! The files of a checkpoint with quantised weights as numbers: which tensors they have, and which
-//! metadata.
+//! The files of a checkpoint with quantised weights as numbers: their tensors and metadata.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -47,7 +46,7 @@ impl ComputedTensor for Weight {
     }
 }
 
-/// The same checkpoint with these weights as numbers.
+/// Makes a checkpoint with these weights as numbers.
 pub(super) fn dequantized<S: ReadAt>(
     checkpoint: Checkpoint<S>,
     weights: Vec<(QuantizedWeight, Weight)>,
@@ -73,7 +72,7 @@ pub(super) fn dequantized<S: ReadAt>(
     })
 }
 
-/// What becomes of the metadata of a checkpoint.
+/// The changes to the metadata of a checkpoint.
 struct View<'a> {
     /// The weights that are numbers.
     names: HashSet<&'a str>,
@@ -82,7 +81,7 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// The metadata without what describes how the weights are stored.
+    /// Returns the metadata without descriptions of how the weights are stored.
     fn metadata(&self, metadata: &Metadata) -> Metadata {
         let mut kept = metadata.clone();
         if self.names.is_empty() {
@@ -96,7 +95,7 @@ impl View<'_> {
         if let Some(json) = kept.remove(TENSOR_NAMES) {
             let before = kept.len();
             kept.retain(|key, _| !self.names.contains(&**key));
-            // Without a weight of torchao, what is left says of each tensor that it is one.
+            // Without a weight of torchao, the rest marks each tensor as one.
             let is_plain = |json: &String| json.starts_with("{\"_type\": \"Tensor\"");
             let others = kept.values().filter(|json| json.starts_with("{\"_type\""));
             if before > kept.len() && others.clone().all(is_plain) {
@@ -108,7 +107,7 @@ impl View<'_> {
         kept
     }
 
-    /// Makes other names of codes those of their weights. Other names of scales go.
+    /// Turns other names of codes into names of their weights. Other names of scales are removed.
     fn rename_aliases(&self, metadata: &mut Metadata) {
         let is_alias =
             |key: &str, value: &str| !is_reserved(key) && self.stored.contains_key(value);
@@ -125,8 +124,8 @@ impl View<'_> {
         }
     }
 
-    /// A JSON without what it says of the modules of these weights, in the object or list at
-    /// this pointer. `None` if nothing is left there.
+    /// Removes the modules of these weights from JSON, in the object or list at this pointer.
+    /// `None` if nothing is left there.
     fn without(&self, json: &str, pointer: &str) -> Option<String> {
         let Ok(mut value) = serde_json::from_str::<Value>(json) else {
             return Some(json.to_owned());
@@ -148,8 +147,8 @@ impl View<'_> {
     }
 }
 
-/// Another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also called
-/// `b.qweight`.
+/// Returns another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also
+/// called `b.qweight`.
 fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
     let same = codes.chars().zip(weight.chars()).take_while(|(a, b)| a == b);
     let same: usize = same.map(|(char, _)| char.len_utf8()).sum();

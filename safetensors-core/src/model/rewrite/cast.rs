@@ -19,8 +19,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// An alias for which `dtype` returns `None` follows its tensor. If `dtype` returns another
     /// dtype for an alias than its tensor gets, the alias becomes a separate tensor, even if it
-    /// already has that dtype. If aliases are left without their tensor, the first takes its place.
-    /// Codes and scales of weights that were [quantised](Rewrite::quantize) before stay as they are.
+    /// already has that dtype. If aliases are left without their tensor, the first replaces it.
+    /// Codes and scales of weights that were [quantised](Rewrite::quantize) before stay unchanged.
     ///
     /// Refuses codes of a quantised weight. Cast a checkpoint from [`Checkpoint::dequantized`]
     /// instead.
@@ -57,7 +57,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::NoConversion`] and [`ErrorKind::Quantization`], naming the tensor and its file;
-    /// the errors of [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
+    /// for shapes see [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
     /// checkpoint is saved.
     pub fn cast(
         mut self,
@@ -89,9 +89,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Replaces each lost tensor by its first alias, so that the other aliases become aliases of
-    /// that one. This is not done as soon as the tensor is left out, because a later
-    /// [`exclude`](Rewrite::exclude) for that first alias would then leave out the other aliases
-    /// too.
+    /// that one. This is not done as soon as the tensor is skipped, because a later
+    /// [`exclude`](Rewrite::exclude) for that first alias would then skip the other aliases too.
     pub(super) fn settle_aliases(&mut self) {
         let mut with_tensor: HashSet<_> = self
             .tensors

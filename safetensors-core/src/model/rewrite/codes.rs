@@ -1,4 +1,4 @@
-//! Codes of quantised weights whose scales come from another checkpoint than they.
+//! Codes of quantised weights that have their scales in another checkpoint.
 
 use std::collections::HashMap;
 
@@ -17,8 +17,8 @@ struct Together<'r, 'a, S> {
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Fails if one of the tensors at these positions has codes whose scales are of another
-    /// checkpoint. Its own checkpoint knows the others.
+    /// Fails if one of the tensors at these positions has codes with scales in another checkpoint.
+    /// Its own checkpoint knows the others.
     pub(super) fn refuse_codes(&self, changed: &[usize]) -> Result<()> {
         let is_from_one = self.sources.len() < 2
             && self.tensors.iter().all(|(_, planned)| planned.tensor().is_some());

@@ -1,5 +1,5 @@
-//! [`Rewrite`]: makes a new checkpoint of others. It merges, selects, renames, casts and re-shards
-//! their tensors without loading them all into memory.
+//! [`Rewrite`]: makes a new checkpoint from others. It merges, selects, renames, casts and
+//! re-shards their tensors without loading them all into memory.
 
 mod cast;
 mod codes;
@@ -28,25 +28,24 @@ use crate::format::tensor::TensorSource;
 use crate::format::tied::Tied;
 use crate::model::quantized::Quantization;
 
-/// The contents of a new checkpoint that is made of others: which tensors, under which names, in
-/// which dtypes.
+/// The contents of a new checkpoint that is made from others: the tensors, their names and dtypes.
 ///
 /// Data is read only when the new checkpoint is saved, piece by piece. This takes a few MiB of
-/// memory for each thread, whatever the size of the checkpoints. Steps apply in the order in which
-/// they are called. The destination may be one of the sources.
+/// memory for each thread, for checkpoints of any size. Steps apply in the order in which they are
+/// called. The destination may be one of the sources.
 ///
-/// [`plan`](Rewrite::plan) shows what will be written, before anything is written.
+/// [`plan`](Rewrite::plan) shows the result, before anything is written.
 ///
 /// [Attributes](crate::header::attributes()) of a tensor, such as units, get its new name, and are
-/// left out with it. So does the id of a parameter of burn.
+/// skipped with it. So does the id of a parameter of burn.
 ///
 /// # Tied weights
 ///
 /// A tensor with several names is in its file under one of them. The other names are
-/// [aliases](Checkpoint::aliases): entries of the metadata. An entry of another meaning may look
+/// [aliases](Checkpoint::aliases): entries of the metadata. An entry with another meaning may look
 /// like an alias. So aliases follow their tensor, and remain entries:
 ///
-/// - a tensor that is [selected](Rewrite::select), [left out](Rewrite::exclude) or
+/// - a tensor that is [selected](Rewrite::select), [excluded](Rewrite::exclude) or
 ///   [cast](Rewrite::cast) takes its aliases along;
 /// - the tensor is written under its own name, and each alias is recorded, with the new names of
 ///   both;
@@ -86,16 +85,16 @@ pub struct Rewrite<'a, S = Assembled> {
     metadata: Metadata,
     /// The checkpoints that tensors come from.
     sources: Vec<&'a Checkpoint<S>>,
-    /// The number of tensors before a selection left none; else 0.
+    /// The number of tensors before a selection left none; otherwise 0.
     deselected: usize,
     /// The tie number of the next tensor that is not tied to an earlier one.
     next_tie: u64,
     /// How weights were quantised, if any were.
     quantization: Option<Quantization>,
-    /// The tie numbers of added tensors that fill a storage. The key is what two such tensors have
-    /// in common if they are one tensor.
+    /// The tie numbers of added tensors that fill a storage. Two such tensors are one tensor if
+    /// their keys are equal.
     added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
-    /// The keys of the digests that the sources have, and the new checkpoint has not.
+    /// The keys of digests that the sources have, and the new checkpoint lacks.
     removed: BTreeSet<&'static str>,
 }
 
@@ -115,23 +114,23 @@ impl<S> Default for Rewrite<'_, S> {
 }
 
 impl Rewrite<'_> {
-    /// No tensors and no metadata yet.
+    /// Makes an empty rewrite, without tensors and metadata.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// All tensors of a checkpoint, under all of their names, and its metadata except recorded
-    /// [digests](crate::digest).
+    /// Takes all tensors of a checkpoint, under all of their names, and its metadata except
+    /// recorded [digests](crate::digest).
     pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
         Self::default().merge(checkpoint)
     }
 
     /// Adds all tensors of another checkpoint. Duplicate names are an error when the new checkpoint
-    /// is saved, so rename or leave out one of the tensors before the merge. For a metadata key
-    /// that both have, the earlier value stays. Ids of parameters and the numbers of records of
-    /// burn are joined.
+    /// is saved, so rename or exclude one of the tensors before the merge. For a metadata key that
+    /// both have, the earlier value stays. Ids of parameters and the numbers of records of burn are
+    /// joined.
     #[must_use]
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
@@ -143,7 +142,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             self.tensors.push((name.to_owned(), PlannedTensor::of(name, tensor, tie)));
         }
         self.sources.push(checkpoint);
-        // The entries of aliases are left out, because saving makes them anew.
+        // The entries of aliases are skipped, because saving makes new ones.
         let left_out: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
         for (key, value) in
             checkpoint.metadata().iter().filter(|(key, _)| !left_out.contains(key.as_str()))
@@ -178,7 +177,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`shape::byte_len`](crate::shape::byte_len).
+    /// See [`shape::byte_len`](crate::shape::byte_len).
     pub fn add(
         mut self,
         name: impl Into<String>,
@@ -202,8 +201,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
-    /// name and the tensor after the steps so far. If an alias is kept without its tensor, it takes
-    /// the tensor's place. Of several such aliases, the first does.
+    /// name and the tensor after the steps so far. If an alias is kept without its tensor, it
+    /// replaces the tensor. Of several such aliases, the first does.
     ///
     /// Saving fails if a selection leaves none of the tensors. A checkpoint without tensors is
     /// saved from a rewrite that never had any.
@@ -221,9 +220,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Leaves out the tensors for which `drop` returns true, with all their aliases. `drop` gets
-    /// the name and the tensor after the steps so far. If it returns true for an alias only, the
-    /// tensor stays and the alias is left out.
+    /// Skips the tensors for which `drop` returns true, with all their aliases. `drop` gets the
+    /// name and the tensor after the steps so far. If it returns true for an alias only, the tensor
+    /// stays and the alias is skipped.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorView, save};
@@ -268,7 +267,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut dropped = HashSet::new();
         let left_out = self.tensors.extract_if(.., |(name, planned)| !keep(name, planned));
         dropped.extend(left_out.map(|(name, _)| name));
-        // Of two tensors of one name, one may stay.
+        // Of two tensors with one name, one may stay.
         self.tensors.iter().for_each(|(name, _)| _ = dropped.remove(name));
         rename_attributes(&mut self.metadata, |name| {
             (!dropped.contains(name)).then(|| name.to_owned())
@@ -279,7 +278,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Refuses to write nothing because a selection has left nothing: that is a mistake in the
-    /// selection, and could cost a checkpoint that lies at the destination.
+    /// selection, and could cost an existing checkpoint.
     fn refuse_deselected(&self) -> Result<()> {
         match self.deselected {
             found if found > 0 && self.tensors.is_empty() => {
@@ -303,15 +302,15 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// The metadata of the new checkpoint, to be changed. Metadata in the options of the save
-    /// overrides it.
+    /// Returns the metadata of the new checkpoint, to be changed. Metadata in the options of the
+    /// save overrides it.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// All names with their tensors. A tensor has the dtype and shape that will be saved, and tells
-    /// its source. Tied weights are listed under each of their names; [`plan`](Rewrite::plan) shows
-    /// which of them is written.
+    /// Returns all names with their tensors. A tensor has the dtype and shape that will be saved,
+    /// and knows its source. Tied weights are listed under each of their names;
+    /// [`plan`](Rewrite::plan) shows which of them is written.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
     }
@@ -320,10 +319,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`save`](crate::save()), of reading, and of
-    /// [`Checkpoint::check_unchanged`] for each source, before the file takes its place;
-    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if the
-    /// file at `path` is a source, and has been replaced since it was opened.
+    /// As for [`save`](crate::save()); any error of reading; [`ErrorKind::Io`] if a source has
+    /// [changed](Checkpoint::check_unchanged), before the file is put in place, also if the file at
+    /// `path` is a source and has been replaced since it was opened; [`ErrorKind::DoesNotFit`];
+    /// [`ErrorKind::NothingSelected`].
     pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;
@@ -340,10 +339,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`save_sharded`](crate::save_sharded), of reading, and of
-    /// [`Checkpoint::check_unchanged`] for each source, before the files take their places;
-    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if a file
-    /// in `directory` is a source, and has been replaced since it was opened.
+    /// As for [`save_sharded`](crate::save_sharded); any error of reading; [`ErrorKind::Io`] if a
+    /// source has [changed](Checkpoint::check_unchanged), before the files are put in place, also
+    /// if a file in `directory` is a source and has been replaced since it was opened;
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
     pub fn save_sharded(
         &self,
         directory: impl AsRef<Path>,
@@ -359,19 +358,19 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         staged.commit()
     }
 
-    /// [`complete_options`](Rewrite::complete_options) for several files.
+    /// Like [`complete_options`](Rewrite::complete_options), for several files.
     #[doc(hidden)]
     pub fn complete_shard_options(&self, options: &ShardOptions) -> ShardOptions {
         options.clone().save_options(self.complete_options(&options.save_options))
     }
 
-    /// Checks that the sources, and the indexes that they were opened by, have not changed. Saving
-    /// does this by itself. It is for programs that write the tensors of a
-    /// [`plan`](Rewrite::plan) in another way.
+    /// Checks that the sources, and the indexes that they were opened by, have not changed. Saves
+    /// do this themselves. It is for programs that write the tensors of a [`plan`](Rewrite::plan)
+    /// in another way.
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::check_unchanged`].
+    /// As for [`Checkpoint::check_unchanged`].
     pub fn check_unchanged(&self) -> Result<()> {
         self.sources.iter().try_for_each(|source| source.check_unchanged())
     }
@@ -380,9 +379,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self.sources.iter().try_for_each(|source| source.check_before_replacing(place))
     }
 
-    /// The options that [`save`](Rewrite::save) makes of these: with the metadata of the sources,
-    /// which that of the options overrides, and with tied weights kept tied. They are for programs
-    /// that save [`tensors`](Rewrite::tensors) in another place than the local disk.
+    /// Completes the options as [`save`](Rewrite::save) does: with the metadata of the sources,
+    /// which the options override, and with tied weights kept tied. The result is for programs that
+    /// save [`tensors`](Rewrite::tensors) outside the local disk.
     #[doc(hidden)]
     pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();
@@ -400,7 +399,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 }
 
-/// The next number of a counter.
+/// Returns the next number of a counter.
 fn take(next: &mut u64) -> u64 {
     *next += 1;
     *next

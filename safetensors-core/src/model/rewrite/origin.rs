@@ -1,4 +1,4 @@
-//! [`Origin`]: where a tensor of a rewrite comes from.
+//! [`Origin`]: the source of a tensor of a rewrite.
 
 use std::fmt;
 use std::sync::Arc;

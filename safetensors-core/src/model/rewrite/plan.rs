@@ -47,15 +47,14 @@ pub struct Plan<'r, 'a, S = Assembled> {
     /// The pattern for file names of a sharded save; `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
-    /// The digests that the sources have, and the new checkpoint has not.
+    /// The digests that the sources have, and the new checkpoint lacks.
     removed: Vec<Note>,
     /// Which files may be replaced.
     pub(super) options: SaveOptions,
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Plans what [`save`](Rewrite::save) will write with these options. No data is read or
-    /// written.
+    /// Plans a [`save`](Rewrite::save) with these options. No data is read or written.
     ///
     /// # Errors
     ///
@@ -91,18 +90,18 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         })
     }
 
-    /// The digests of the sources that a save with these options does not record again.
+    /// Returns the digests of the sources that a save with these options does not record again.
     fn removed_records(&self, options: &SaveOptions) -> Vec<Note> {
         let removed = self.removed.iter().filter(|key| !(options.digests && **key == hash::KEY));
         removed.map(|&key| Note::Removed { key }).collect()
     }
 
-    /// Plans what [`save_sharded`](Rewrite::save_sharded) will write with these options. No data is
-    /// read or written.
+    /// Plans a [`save_sharded`](Rewrite::save_sharded) with these options. No data is read or
+    /// written.
     ///
     /// # Errors
     ///
-    /// The errors of [`plan`](Rewrite::plan), for each file;
+    /// As for [`plan`](Rewrite::plan), for each file;
     /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the index would be larger than the
     /// default [`Limits`](crate::Limits) allow.
     pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {
@@ -130,24 +129,24 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 }
 
 impl<'r, 'a, S> Plan<'r, 'a, S> {
-    /// The tensors that will be written, each under its name in the file.
+    /// Returns the tensors that will be written, each under its name in the file.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&'r str, &'r PlannedTensor<'a, S>)> {
         self.tensors.iter().copied()
     }
 
-    /// The aliases of tied weights that are recorded in the metadata, each with the name of its
-    /// tensor in the file.
+    /// Returns the aliases of tied weights that are recorded in the metadata, each with the name of
+    /// its tensor in the file.
     pub fn aliases(&self) -> &BTreeMap<String, String> {
         &self.aliases
     }
 
-    /// The metadata that will be written into each file, with the [aliases](Plan::aliases).
+    /// Returns the metadata that will be written into each file, with the [aliases](Plan::aliases).
     pub fn metadata(&self) -> &Metadata {
         &self.options.metadata
     }
 
-    /// The files of a sharded save with their tensors, in order, without the index. Empty for a
-    /// save to one file.
+    /// Returns the files of a sharded save with their tensors, in order, without the index. Empty
+    /// for a save to one file.
     pub fn files(
         &self,
     ) -> impl ExactSizeIterator<
@@ -188,7 +187,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// not a file; [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
     /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists);
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that the path could lie in.
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the path has no directory to be in.
     #[doc(hidden)]
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
@@ -199,9 +198,8 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         check_directory(path, pattern, &files, &self.options)
     }
 
-    /// Returns the side effects of a save to this path: digests that are not kept, and signatures that
-    /// may be of files that are replaced. The path is that of the file, or of the directory for a
-    /// sharded save.
+    /// Returns the side effects of a save to this path: digests that are not kept, and signatures
+    /// that may be of replaced files. The path is a file, or a directory for a sharded save.
     pub fn notes(&self, path: impl AsRef<Path>) -> Vec<Note> {
         let path = path.as_ref();
         let mut notes = self.removed.clone();
@@ -212,10 +210,10 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         notes
     }
 
-    /// The names of the files that a sharded save to this directory removes when the new checkpoint
-    /// is in place: all that are named as shards of the same pattern and are not written anew,
-    /// whether an index names them or not. `huggingface_hub` removes the same files. Empty for a
-    /// save to one file, and if there is no such directory.
+    /// Returns the names of the files that a sharded save to this directory removes when the new
+    /// checkpoint is in place: all that are named as shards of the same pattern and are not written
+    /// again, named by an index or not. `huggingface_hub` removes the same files. Empty for a save
+    /// to one file, and if there is no such directory.
     ///
     /// ```
     /// use safetensors_core::{Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -250,7 +248,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         }
     }
 
-    /// The number of bytes of all tensors that will be written.
+    /// Returns the number of bytes of all tensors that will be written.
     pub fn total_size(&self) -> u64 {
         self.total_size
     }

@@ -20,14 +20,14 @@ pub struct PlannedTensor<'a, S = Assembled> {
     written: Written<'a, S>,
     byte_len: u64,
     source_name: Cow<'a, str>,
-    /// The tie number: the same for all names of one tensor.
+    /// The tie number: equal for all names of a tensor.
     pub(super) tie: u64,
-    /// Whether this is an alias: not the tensor's name in its file, and not put in the tensor's
-    /// place.
+    /// Whether this is an alias: not the tensor's name in its file, and not a replacement of the
+    /// tensor.
     pub(super) alias: bool,
 }
 
-/// What becomes of the source.
+/// The way in which the source is written.
 #[derive(Debug)]
 enum Written<'a, S> {
     AsIs,
@@ -65,7 +65,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         Ok(Self::new(origin, byte_len, name.to_owned().into(), (tie, false)))
     }
 
-    /// The tensor in its file; `None` if it was [added](super::Rewrite::add).
+    /// Returns the tensor in its file; `None` if it was [added](super::Rewrite::add).
     pub fn tensor(&self) -> Option<&LazyTensor<'a, S>> {
         match &self.origin {
             Origin::Lazy(tensor) => Some(tensor),
@@ -73,38 +73,38 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// The tensor in its file, if it is written as it is there.
+    /// Returns the tensor in its file, if it is written as it is there.
     pub(super) fn unchanged(&self) -> Option<&LazyTensor<'a, S>> {
         self.tensor().filter(|_| matches!(self.written, Written::AsIs))
     }
 
-    /// The original name: that in the checkpoint, which may be an
-    /// [alias](crate::Checkpoint::aliases), or the one under which the tensor was added.
+    /// Returns the original name: the name in the checkpoint, which may be an
+    /// [alias](crate::Checkpoint::aliases), or the name under which the tensor was added.
     pub fn source_name(&self) -> &str {
         &self.source_name
     }
 
-    /// Whether this is an [alias](crate::Checkpoint::aliases): a name that the metadata records,
-    /// other than the tensor's name in its file. If the tensor was left out and this name was
-    /// [cast](super::Rewrite::cast) in its place, or if only this name was
+    /// Returns `true` if this is an [alias](crate::Checkpoint::aliases): a name that the metadata
+    /// records, other than the tensor's name in its file. If the tensor was excluded and this name
+    /// was [cast](super::Rewrite::cast) instead, or if only this name was
     /// [quantised](super::Rewrite::quantize), this is no longer an alias.
     pub fn is_alias(&self) -> bool {
         self.alias
     }
 
-    /// The number of bytes that will be saved.
+    /// Returns the number of bytes that will be saved.
     pub fn byte_len(&self) -> u64 {
         self.byte_len
     }
 
-    /// Whether this is a tensor that stores a weight which this rewrite
+    /// Returns `true` if this tensor stores a weight which this rewrite
     /// [quantises](super::Rewrite::quantize).
     pub fn is_quantized(&self) -> bool {
         matches!(self.written, Written::Quantized(_))
     }
 
-    /// How far a weight that this rewrite [quantises](super::Rewrite::quantize) is from what it was,
-    /// if these are its codes. It is known once they were saved, and costs no further pass.
+    /// Returns the error of a weight that this rewrite [quantises](super::Rewrite::quantize), if
+    /// these are its codes. It is known once they were saved, and costs no further pass.
     #[doc(hidden)]
     pub fn quantization_error(&self) -> Option<QuantizationError> {
         match &self.written {
@@ -113,14 +113,14 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// The shape in the source. For a tensor that stores a [quantised](super::Rewrite::quantize)
-    /// weight, the shape of the weight.
+    /// Returns the shape in the source. For a tensor that stores a
+    /// [quantised](super::Rewrite::quantize) weight, the shape of the weight.
     #[doc(hidden)]
     pub fn source_shape(&self) -> &[usize] {
         self.origin.shape()
     }
 
-    /// The dtype in the source, before a conversion.
+    /// Returns the dtype in the source, before a conversion.
     #[doc(hidden)]
     pub fn source_dtype(&self) -> Dtype {
         self.origin.dtype()
@@ -131,16 +131,17 @@ impl<'a, S> PlannedTensor<'a, S> {
         self.origin.locate(error)
     }
 
-    /// The number of bytes in the source, of the weight for each tensor that stores a part of it.
+    /// Returns the number of bytes in the source; for a tensor that stores a part of a quantised
+    /// weight, the bytes of the weight.
     #[doc(hidden)]
     pub fn source_len(&self) -> u64 {
-        // No tensor is planned whose length is unknown.
+        // No tensor is planned with an unknown length.
         shape::byte_len(self.source_dtype(), self.source_shape()).unwrap_or_default()
     }
 }
 
 impl<'a, S: ReadAt> PlannedTensor<'a, S> {
-    /// The dtype that will be saved.
+    /// Returns the dtype that will be saved.
     pub(crate) fn dtype(&self) -> Dtype {
         match &self.written {
             Written::AsIs => self.source_dtype(),
@@ -149,7 +150,7 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         }
     }
 
-    /// The dimensions, outermost first; empty for a scalar.
+    /// Returns the dimensions, outermost first; empty for a scalar.
     pub(crate) fn shape(&self) -> &[usize] {
         match &self.written {
             Written::AsIs | Written::Cast(_) => self.origin.shape(),
@@ -174,7 +175,7 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         self.set(Written::Cast(cast))
     }
 
-    /// The tensors that store the weight, each with its name.
+    /// Returns the tensors that store the weight, each with its name.
     pub(super) fn quantized(
         &self,
         name: &str,
@@ -224,10 +225,10 @@ impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
         if self.is_quantized() { Ok(()) } else { self.origin.refuse_codes() }
     }
 
-    /// The same storage for all names of one tensor that are saved in one dtype.
+    /// Returns one storage for all names of a tensor that are saved in one dtype.
     fn storage(&self) -> Option<Storage> {
-        // The tie number stands for an address: `Tied` only compares them.
-        // An empty tensor gets one byte, so that it can be tied. See `Tied::with_empty`.
+        // The tie number serves as an address: `Tied` only compares them. An empty tensor gets one
+        // byte, so that it can be tied. See `Tied::with_empty`.
         Some(Storage::whole(self.tie, self.byte_len.max(1)))
     }
 }

@@ -19,22 +19,22 @@ use crate::model::quantized::{
 use crate::weights::bad_config;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Quantises weights: the tensors that store a weight take its place, with the names that [the
-    /// module](crate::quantized) reads. `wanted` gets the name and the tensor after the steps so far,
-    /// and returns whether it is quantised. `None` leaves that to `layers`: floats are quantised if
-    /// they are the weights of linear layers under all of their names. Weights that are quantised
-    /// already are read as numbers with [`Checkpoint::dequantized`](crate::Checkpoint::dequantized)
-    /// first.
+    /// Quantises weights: the tensors that store a weight replace it, with the names that [the
+    /// module](crate::quantized) reads. `wanted` gets the name and the tensor after the steps so
+    /// far, and returns whether it is quantised. `None` leaves that to `layers`: floats are
+    /// quantised if they are the weights of linear layers under all of their names. Weights that
+    /// are quantised already are read as numbers with
+    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) first.
     ///
     /// An alias for which `wanted` returns `None` follows its tensor if it names a linear layer: it
-    /// becomes another name of the tensors that store it. An alias for which it returns another
-    /// answer than its tensor gets becomes a separate tensor.
+    /// becomes another name of the tensors that store it. An alias becomes a separate tensor if
+    /// `wanted` returns another answer than for its tensor.
     ///
-    /// A weight of any dtype becomes F32 before, from what its source has, as the options say. It is
-    /// read two or three times while it is saved, piece by piece. Its largest magnitudes are in
-    /// memory: one for each scale that is not of a group of columns. Weights that vLLM puts into one
-    /// matrix, such as those of queries, keys and values, share the scale of all scales of NVFP4,
-    /// because it takes one for all.
+    /// A weight of any dtype is converted to F32 before, from its values in the source, as the
+    /// options say. It is read two or three times while it is saved, piece by piece. Its largest
+    /// magnitudes are in memory: one for each scale, except scales of groups of columns. Weights
+    /// that vLLM joins into one matrix, such as queries, keys and values, share the scale of all
+    /// scales of NVFP4, because vLLM takes one for all.
     ///
     /// ```
     /// use safetensors_core::quantized::{LinearLayers, Quantization};
@@ -65,10 +65,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`] for a weight that is not a matrix of whole groups, or whose name
-    /// does not end in `.weight`; if other weights were quantised in another way. The errors of
-    /// [`cast`](Rewrite::cast) to F32. NaN and infinity are found only when the checkpoint is saved:
-    /// [`ErrorKind::DoesNotFit`].
+    /// [`ErrorKind::Quantization`] for a weight that is not a matrix of complete groups, or has a
+    /// name that does not end in `.weight`, and if other weights were quantised in another way;
+    /// otherwise as for [`cast`](Rewrite::cast) to F32. NaN and infinity are found only when the
+    /// checkpoint is saved: [`ErrorKind::DoesNotFit`].
     pub fn quantize(
         mut self,
         how: Quantization,
@@ -192,10 +192,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Returns the text of a [`config`](Rewrite::config), with the description of the weights that
-    /// were [quantised](Rewrite::quantize), as transformers and vLLM expect it. It names the modules
-    /// of matrices and of [stacked experts](Rewrite::stacked_experts) that were not quantised, and
-    /// the head. If none were quantised, the text is without such a description. Its other entries
-    /// stay as they are, sorted.
+    /// were [quantised](Rewrite::quantize), as transformers and vLLM expect it. It names the
+    /// modules of matrices and of [stacked experts](Rewrite::stacked_experts) that were not
+    /// quantised, and the head. If none were quantised, the text is without such a description. Its
+    /// other entries stay as they are, sorted.
     ///
     /// ```
     /// use safetensors_core::Rewrite;
@@ -236,8 +236,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self.with_dtype(&config, is_changed)
     }
 
-    /// Returns the text with the dtype of most bytes of plain floats, if any were converted, or were
-    /// codes before.
+    /// Returns the text with the dtype of most bytes of plain floats, if any were converted, or
+    /// were codes before.
     fn with_dtype(&self, config: &str, were_codes: bool) -> Result<String> {
         let mut is_changed = were_codes;
         let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
@@ -251,8 +251,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         with_dtype(config, most.filter(|name| is_changed && !name.is_empty()))
     }
 
-    /// Returns the experts that are stored as one tensor of three dimensions, and are not quantised:
-    /// transformers and vLLM read the codes of one expert only from tensors of its own.
+    /// Returns the experts that are stored as one tensor of three dimensions, and are not
+    /// quantised: transformers and vLLM read the codes of an expert only from separate tensors.
     #[doc(hidden)]
     pub fn stacked_experts(&self) -> impl Iterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors().filter(|(name, planned)| {
@@ -262,8 +262,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         })
     }
 
-    /// Returns how many of the bytes that the sources have in floats are those of weights that are
-    /// [quantised](Rewrite::quantize), and how many there are.
+    /// Returns the number of bytes of float weights in the sources that are
+    /// [quantised](Rewrite::quantize), and the number of all bytes of floats in the sources.
     #[doc(hidden)]
     pub fn quantized_bytes(&self) -> (u64, u64) {
         let mut quantized = 0;
@@ -306,7 +306,8 @@ impl Groups {
     }
 }
 
-/// The name of a dtype of floats in the `config.json` of a model; empty for those that no model has.
+/// Returns the name of a dtype of floats in the `config.json` of a model; empty for dtypes that no
+/// model has.
 fn name_of_torch(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::BF16 => "bfloat16",

@@ -1,4 +1,4 @@
-//! The variables in which launchers tell a process its rank.
+//! Reads the rank of a process from the variables that launchers set.
 
 #[cfg(test)]
 mod tests;
@@ -7,7 +7,7 @@ use super::Rank;
 use super::rank::check_world_size;
 use crate::format::error::{ErrorKind, RankProblem, Result};
 
-/// The names of the variables of one launcher.
+/// The names of a launcher's variables.
 struct Launcher {
     rank: &'static str,
     world_size: &'static str,
@@ -38,8 +38,9 @@ const INNER: [Launcher; 3] = [
     },
 ];
 
-/// Slurm also starts other launchers. `SLURM_NTASKS` is not the world size: it is that of the whole
-/// job in a batch script, in an interactive shell, and in the daemons that `mpirun` starts by srun.
+/// Slurm also starts other launchers. `SLURM_NTASKS` is not the world size: in a batch script, in
+/// an interactive shell, and in the daemons that `mpirun` starts by srun it counts the tasks of the
+/// entire job.
 const SLURM: Launcher = Launcher {
     rank: "SLURM_PROCID",
     world_size: "SLURM_STEP_NUM_TASKS",
@@ -60,7 +61,7 @@ impl Number {
     }
 }
 
-/// What the variables of one launcher say.
+/// The values of a launcher's variables.
 #[derive(Clone, Copy)]
 struct LauncherValues {
     rank: Number,
@@ -80,8 +81,8 @@ impl Rank {
     /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
     ///
     /// Several launchers may have set their variables. The first three must then agree, because it
-    /// is not known which of them started the process last. Slurm's must agree too, unless they are
-    /// those of another process. Slurm is always the outermost launcher: `srun` starts `mpirun` or
+    /// is not known which of them started the process last. Slurm's must agree too, unless they
+    /// belong to another process. Slurm is always the outermost launcher: `srun` starts `mpirun` or
     /// `torchrun`, often one for each machine, and never the other way round. So the inner
     /// launcher's numbers are taken
     ///
@@ -90,12 +91,12 @@ impl Rank {
     ///   processes in the order in which they come.
     ///
     /// A world size without a rank is no rank. A batch script of Slurm has a rank without a world
-    /// size, and is no rank either: it is one process, whatever `SLURM_NTASKS` says. `srun` starts
-    /// the others.
+    /// size, and is no rank either: it is one process, for any `SLURM_NTASKS`. `srun` starts the
+    /// others.
     ///
     /// # Errors
     ///
-    /// [`RankProblem::BadVariable`] for a value that is not a whole number in plain digits;
+    /// [`RankProblem::BadVariable`] for a value that is not a number in plain digits;
     /// [`RankProblem::Contradiction`] for a rank that is not below its world size, for a rank
     /// without a world size, and for launchers that disagree. It names both variables with their
     /// values.
@@ -108,7 +109,7 @@ impl Rank {
 
 type Lookup<'l> = &'l dyn Fn(&str) -> Option<String>;
 
-/// The rank that the variables tell; `None` if none of them is set.
+/// Finds the rank in the variables; `None` if none of them is set.
 pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     let mut found: Option<LauncherValues> = None;
     for launcher in &INNER {
@@ -133,14 +134,14 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     Ok(Some(Rank::checked((rank, world_size), local.0, local.1)))
 }
 
-/// Whether Slurm's numbers belong to the process that started the inner launcher.
+/// Returns `true` if Slurm's numbers belong to the process that started the inner launcher.
 /// [`Rank::from_env`] has the reasons.
 fn is_nested(inner: LauncherValues, outer: LauncherValues, lookup: Lookup<'_>) -> bool {
     inner.world_size.value != outer.world_size.value
         || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())
 }
 
-/// What one launcher tells; `None` if it has set no rank.
+/// Reads the variables of a launcher; `None` if it has set no rank.
 fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<LauncherValues>, ErrorKind> {
     let Some(rank) = number(launcher.rank, lookup)? else { return Ok(None) };
     let Some(world_size) = number(launcher.world_size, lookup)? else {
@@ -164,7 +165,7 @@ fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<LauncherValues
     Ok(Some(LauncherValues { rank, world_size, local_rank, local_world_size }))
 }
 
-/// The numbers of two launchers that should tell the same.
+/// Returns the numbers of two launchers that should agree.
 fn agreed(one: LauncherValues, other: LauncherValues) -> Result<LauncherValues, ErrorKind> {
     let pairs = [
         (Some(one.world_size), Some(other.world_size)),
@@ -194,7 +195,7 @@ fn contradiction(one: Number, other: Number) -> ErrorKind {
     RankProblem::Contradiction { one: one.shown(), other: other.shown() }.into()
 }
 
-/// The number in a variable; `None` if it is not set.
+/// Returns the number in a variable; `None` if it is not set.
 fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
     let Some(text) = lookup(variable) else { return Ok(None) };
     match digits(&text) {
@@ -203,7 +204,7 @@ fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, 
     }
 }
 
-/// A number in plain digits. `parse` alone would take a sign.
+/// Returns a number in plain digits. `parse` alone would take a sign.
 fn digits(text: &str) -> Option<usize> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()
@@ -213,8 +214,8 @@ fn bad(variable: &str, expected: &'static str, found: String) -> ErrorKind {
     RankProblem::BadVariable { variable: variable.into(), expected, found }.into()
 }
 
-/// The number of tasks of Slurm on this machine. `4(x2),3` means 4 tasks on each of two machines,
-/// and 3 on the next.
+/// Returns the number of tasks of Slurm on this machine. `4(x2),3` means 4 tasks on each of two
+/// machines, and 3 on the next.
 fn tasks_on_node(lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
     let variable = "SLURM_STEP_TASKS_PER_NODE";
     let (Some(text), Some(node)) = (lookup(variable), number("SLURM_NODEID", lookup)?) else {

@@ -1,4 +1,4 @@
-//! The rank that the variables of launchers tell.
+//! The rank in the variables of launchers.
 
 use super::*;
 use crate::format::error::Error;
@@ -49,7 +49,7 @@ fn each_launcher_tells_all_numbers() {
 /// The variables that Slurm 22.05 has set in a job of 2 tasks on one machine.
 #[test]
 fn variables_of_a_real_slurm() {
-    // What srun starts.
+    // A process that srun starts.
     let task = "SLURM_LOCALID=1 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=1 SLURM_STEP_ID=0 \
                 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_TASKS_PER_NODE=2";
     assert_eq!(numbers(task), (1, 2, Some(1), Some(2)));
@@ -72,7 +72,7 @@ fn variables_of_a_real_slurm() {
                  SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_STEP_ID=1 \
                  SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_TASKS_PER_NODE=1";
     assert_eq!(numbers(mpich), (1, 2, Some(1), Some(2)));
-    // srun --mpi=pmi2 tells the same twice.
+    // srun --mpi=pmi2 sets the numbers twice.
     let pmi2 = format!("PMI_RANK=1 PMI_SIZE=2 {task}");
     assert_eq!(numbers(&pmi2), (1, 2, Some(1), Some(2)));
 }

@@ -1,4 +1,4 @@
-//! [`Matrix`]: a stored tensor as a matrix of numbers, however its codes lie in it.
+//! [`Matrix`]: a stored tensor as a matrix of numbers, for any layout of its codes.
 
 mod transposed;
 
@@ -36,14 +36,14 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// A tensor of the file of this number, and where its data begins there. `None` for one that
-    /// cannot belong to a weight.
+    /// Makes a tensor of the file with this number, where its data begins at `data_start`. `None`
+    /// for a tensor that cannot belong to a weight.
     pub(crate) fn new(info: &TensorInfo<'_>, file: usize, data_start: u64) -> Option<Self> {
         let stored = Self::of_parts(info.name(), info.dtype(), info.shape())?;
         Some(Self { file, start: data_start + info.data_offsets().start, ..stored })
     }
 
-    /// A tensor that is in no file.
+    /// Makes a tensor that is in no file.
     pub(crate) fn of_parts(name: &str, dtype: Dtype, shape: &[usize]) -> Option<Self> {
         let can_belong = shape.iter().all(|&dim| dim as u64 <= LONGEST);
         let byte_len = byte_len(dtype, shape).ok().filter(|_| can_belong)?;
@@ -52,12 +52,12 @@ impl Stored {
         Some(Self { name, dtype, shape, file: 0, start: 0, byte_len })
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The last two dimensions; a vector is one row.
+    /// Returns the last two dimensions; a vector is one row.
     pub(super) fn matrix(&self) -> [usize; 2] {
         match *self.shape {
             [.., rows, columns] => [rows, columns],
@@ -66,7 +66,7 @@ impl Stored {
         }
     }
 
-    /// All bytes of the tensor.
+    /// Reads all bytes of the tensor.
     pub(super) fn read(&self, files: &dyn Files) -> io::Result<Vec<u8>> {
         let len = usize::try_from(self.byte_len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut bytes = vec![0; len];
@@ -75,7 +75,7 @@ impl Stored {
     }
 }
 
-/// What an element of a stored matrix is.
+/// The kind of a stored matrix's elements.
 #[derive(Clone, Debug)]
 pub(super) enum Numbers {
     /// A code of at most eight bits.
@@ -85,12 +85,12 @@ pub(super) enum Numbers {
 }
 
 impl Numbers {
-    /// The numbers of a dtype, of which those of a few bits lie in this order.
+    /// Makes the numbers of a dtype; codes of a few bits have this order.
     pub(super) fn of(dtype: Dtype, order: Order) -> Self {
         Codes::of_dtype(dtype, order).map_or(Self::Of(dtype), Self::Codes)
     }
 
-    /// The same with another number for one code.
+    /// Changes the number of a code.
     pub(super) fn with(self, code: usize, value: f32) -> Self {
         match self {
             Self::Codes(codes) => Self::Codes(codes.with(code, value)),
@@ -111,7 +111,7 @@ impl From<Codes> for Numbers {
     }
 }
 
-/// How the rows of a stored matrix lie in the tensor.
+/// The layout of a stored matrix's rows in the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lies {
     /// One after the other, each of this many bits.
@@ -120,14 +120,14 @@ pub(super) enum Lies {
     /// first in the lowest bits.
     Down { word: usize },
     /// A row of words of this many bytes holds several rows of codes, which are this many rows
-    /// apart. The first lies in the highest bits, or else in the lowest.
+    /// apart. The first is in the highest bits, or otherwise in the lowest.
     Planes { word: usize, apart: usize, high_first: bool },
-    /// Bytes in tiles of 128 rows and 4 columns, as the scales of GPUs' matrix units lie.
+    /// Bytes in tiles of 128 rows and 4 columns, as for the scales of GPUs' matrix units.
     Tiles,
 }
 
-/// A matrix of numbers, of which any part can be read. Several matrices that lie one after the
-/// other are one: its rows are the rows of all.
+/// A matrix of numbers that can be read in parts. Several consecutive matrices are one: its rows
+/// are the rows of all.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
     tensor: Stored,
@@ -139,7 +139,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// The rows of a tensor one after the other. Rows of codes begin in new bytes.
+    /// Makes a matrix of consecutive rows of a tensor. Rows of codes begin in new bytes.
     pub(super) fn rows(tensor: &Stored, numbers: impl Into<Numbers>, columns: usize) -> Self {
         let numbers = numbers.into();
         let bits = match &numbers {
@@ -153,7 +153,7 @@ impl Matrix {
         Self::new(tensor, numbers, Lies::Rows { bits }, columns)
     }
 
-    /// Codes that lie otherwise.
+    /// Makes a matrix of codes in another layout.
     pub(super) fn new(
         tensor: &Stored,
         numbers: impl Into<Numbers>,
@@ -165,14 +165,15 @@ impl Matrix {
         Self { tensor, numbers, lies, stored: [0, columns], is_transposed: false }
     }
 
-    /// The matrix whose rows are the columns of this one, of `rows` rows in the tensor. If the
-    /// tensor has several matrices, each is transposed.
+    /// Transposes the matrix, which has `rows` rows in the tensor. If the tensor has several
+    /// matrices, each is transposed.
     pub(super) fn transposed(mut self, rows: usize) -> Self {
         (self.stored[0], self.is_transposed) = (rows, true);
         self
     }
 
-    /// Whether the rows are columns in the tensor, so that each row is in many pieces of a file.
+    /// Returns `true` if the rows are columns in the tensor, so that each row is in many pieces of
+    /// a file.
     pub(super) fn is_transposed(&self) -> bool {
         self.is_transposed
     }
@@ -195,7 +196,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// Reads the bytes that hold these rows and columns, of which there is at least one.
+    /// Reads the bytes that hold these rows and columns. Neither is empty.
     pub(super) fn fetch(
         &self,
         files: &dyn Files,
@@ -231,7 +232,7 @@ impl Matrix {
         for line in lines {
             let bytes = self.bytes_of(line, &columns);
             match wanted.last_mut() {
-                // A byte may hold the end of one row and the start of the next.
+                // A byte may hold the end of a row and the start of the next.
                 Some(last) if (last.start..=last.end).contains(&bytes.start) => {
                     len += bytes.end.max(last.end) - last.end;
                     last.end = bytes.end.max(last.end);
@@ -258,7 +259,7 @@ impl Matrix {
         Ok(Raw { bytes, starts, first, columns })
     }
 
-    /// The number of bits of a code or a number.
+    /// Returns the number of bits of a code or a number.
     pub(super) fn bits(&self) -> usize {
         match &self.numbers {
             Numbers::Codes(codes) => codes.bits,
@@ -266,7 +267,7 @@ impl Matrix {
         }
     }
 
-    /// The line of the tensor with the first bits of a row.
+    /// Returns the line of the tensor with the first bits of a row.
     fn line_of(&self, row: usize) -> usize {
         match self.lies {
             Lies::Rows { .. } | Lies::Planes { .. } => row,
@@ -275,7 +276,7 @@ impl Matrix {
         }
     }
 
-    /// The bytes of a line, counted from the start of the tensor, that hold these columns.
+    /// Returns the bytes of a line, counted from the start of the tensor, that hold these columns.
     fn bytes_of(&self, line: usize, columns: &Range<usize>) -> Range<u64> {
         let words = |line: usize, word: usize| {
             let start = line as u64 * self.stored[1] as u64;
@@ -306,7 +307,7 @@ impl Matrix {
         }
     }
 
-    /// The numbers of some columns of a row, all of which are among the bytes.
+    /// Decodes some columns of a row. The bytes must include all of them.
     pub(super) fn decode(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
         match self.is_transposed {
             false => self.decode_line(raw, row, columns, out),
@@ -314,7 +315,7 @@ impl Matrix {
         }
     }
 
-    /// The numbers of some columns of a row that is not transposed.
+    /// Decodes some columns of a row that is not transposed.
     fn decode_line(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
         let line = self.line_of(row);
         let skipped = self.bytes_of(line, &columns).start - self.bytes_of(line, &raw.columns).start;
@@ -329,7 +330,7 @@ impl Matrix {
                 let bytes = word / 8;
                 let line = bit / word;
                 let shift = bit % word;
-                // The rest of a code may lie in the next word.
+                // The rest of a code may be in the next word.
                 if shift + codes.bits <= word {
                     match word {
                         8 => codes.decode_units(from(line).as_chunks::<1>().0, shift, out),
@@ -378,7 +379,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// The bytes from the start of a line on.
+    /// Returns the bytes from the start of a line on.
     fn from(&self, line: usize) -> &[u8] {
         &self.bytes[self.starts[line - self.first]..]
     }
@@ -388,13 +389,13 @@ impl Raw {
         spare.put(self.bytes);
     }
 
-    /// The columns of the matrix that the bytes hold.
+    /// Returns the columns of the matrix that the bytes hold.
     pub(super) fn columns(&self) -> Range<usize> {
         self.columns.clone()
     }
 }
 
-/// A word of at most four bytes.
+/// Returns a word of at most four bytes.
 fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }

@@ -11,8 +11,8 @@ use super::{Files, Lies, Matrix, Numbers, Raw, widen};
 use crate::format::convert::vectorized;
 use crate::format::dtype::Dtype;
 
-/// What a transposed matrix moves as one: a byte with the codes of several columns of the tensor, a
-/// word of codes of one column, or a number of F32.
+/// The unit that a transposed matrix moves at once: a byte with the codes of several columns of the
+/// tensor, a word of codes of a column, or a number of F32.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     bytes: usize,
@@ -21,8 +21,8 @@ struct Unit {
 }
 
 impl Unit {
-    /// The bytes from one row of these many units to the next. Rows that are whole pages apart
-    /// would share a few lines of the cache.
+    /// Returns the bytes from one row of these many units to the next. Rows that are a multiple of
+    /// a page apart would share a few lines of the cache.
     fn pitch(self, count: usize) -> usize {
         let len = count * self.bytes;
         len + if len.is_multiple_of(4096) { LINE } else { 0 }
@@ -30,7 +30,7 @@ impl Unit {
 }
 
 impl Matrix {
-    /// The number of rows of which a line of the tensor has enough bytes for a read.
+    /// Returns the number of rows for which a line of the tensor has enough bytes for a read.
     pub(in super::super) fn rows_at_once(&self) -> usize {
         const RUN: usize = if cfg!(test) { 1 << 6 } else { 1 << 11 };
         RUN / self.unit().bytes * self.unit().codes
@@ -107,7 +107,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// The same lines as numbers of F32.
+    /// Converts the lines to numbers of F32.
     fn numbers(&self, raw: &Raw, lines: Range<usize>, columns: Range<usize>) -> Raw {
         let mut bytes = Vec::new();
         let first = lines.start;
@@ -121,7 +121,7 @@ impl Matrix {
         Raw { bytes, starts, first, columns }
     }
 
-    /// What a transposed matrix moves as one.
+    /// Returns the unit that a transposed matrix moves at once.
     fn unit(&self) -> Unit {
         match (&self.numbers, self.lies) {
             (Numbers::Codes(_), Lies::Down { word: 32 }) => {
@@ -134,7 +134,7 @@ impl Matrix {
         }
     }
 
-    /// The units that hold these rows, all of one matrix. The codes of a unit need not be those of
+    /// Returns the units that hold these rows, all in one matrix. The codes of a unit need not be
     /// neighbours.
     fn units(&self, rows: Range<usize>) -> Range<usize> {
         let unit = self.unit();
@@ -151,7 +151,7 @@ impl Matrix {
         }
     }
 
-    /// The numbers of some columns of a row.
+    /// Decodes some columns of a row.
     pub(super) fn decode_transposed(
         &self,
         raw: &Raw,
@@ -180,7 +180,7 @@ impl Matrix {
     }
 }
 
-/// The bytes of a line of a cache. Whole ones are read and written.
+/// The bytes of a line of a cache. Complete lines are read and written.
 const LINE: usize = 64;
 
 /// Writes units of `N` bytes column by column: each column after `skipped` bytes of a row of
@@ -199,7 +199,7 @@ impl<const N: usize> NullaryFnOnce for Transpose<'_, N> {
     #[inline(always)]
     fn call(self) {
         let Self { lines, out, pitch, skipped } = self;
-        // As many lines as columns, so that the bytes of each are a line of the cache.
+        // Square: so the bytes of each are a line of the cache.
         let side = LINE / N;
         let mut block = [[[0; 8]; LINE / 8]; LINE];
         let mut words = [[0; LINE / 8]; 8];
@@ -242,12 +242,11 @@ impl<const N: usize> NullaryFnOnce for Transpose<'_, N> {
     }
 }
 
-/// Transposes the units of `N` bytes in words of several lines: what the first units of the first
-/// words were becomes the first word of the first line.
+/// Transposes the units of `N` bytes in words of several lines: the first units of the first words
+/// become the first word of the first line.
 #[inline(always)]
 fn turn_words<const N: usize>(lines: &mut [[u64; LINE / 8]; 8]) {
-    // Quarters of a square that lie across from each other change places, then those of each
-    // quarter.
+    // Opposite quarters of a square change places, then the quarters of each quarter.
     let mut apart = 4 / N;
     let mut bits = 32;
     let mut low = u64::MAX >> 32;

@@ -1,4 +1,4 @@
-//! AWQ: integers of 4 bits, eight columns in a word, in an order of its own.
+//! AWQ: integers of 4 bits, eight columns in a word, in a special order.
 //!
 //! W`[o, i]` = (q`[i, o]` − z`[g, o]`) · s`[g, o]`, as autoawq's `dequantize_gemm` computes it.
 

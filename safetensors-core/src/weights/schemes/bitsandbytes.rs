@@ -32,12 +32,12 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     }
 }
 
-/// The names that the description of a weight of 4 bits may have.
+/// Returns the names that the description of a weight of 4 bits may have.
 fn states(weight: &str) -> [String; 2] {
     ["nf4", "fp4"].map(|kind| format!("{weight}.quant_state.bitsandbytes__{kind}"))
 }
 
-/// The names of companions, one of which a weight of 4 bits has.
+/// Returns the names of companions; a weight of 4 bits has one of them.
 pub(super) fn companions(weight: &str) -> [String; 3] {
     let [nf4, fp4] = states(weight);
     [nf4, fp4, format!("{weight}.absmax")]
@@ -87,7 +87,7 @@ fn of_four_bits(model: &Model<'_>, tensor: &Stored, state: &Stored) -> Result<We
     Ok(weight(NAME, name, &shape, &tensors, Grouped::new(codes, len).scaled(grid)))
 }
 
-/// The numbers of a table.
+/// Returns the numbers of a table.
 fn numbers_of(model: &Model<'_>, table: &Stored, len: usize) -> Result<Vec<f32>> {
     check_dtype(NAME, table, &[Dtype::F32])?;
     check_len(NAME, table, [len, 1])?;

@@ -18,8 +18,8 @@ const WORDS: &[&str] = &[
     "quant", "smooth", "centroid", "hadamard", "SCB", "_lut", "perm",
 ];
 
-/// Companions that say nothing of the weight's numbers, by the end of their names: the scales of
-/// what goes into a module and comes out, and marks.
+/// Companions that do not affect the weight's numbers, by the end of their names: the scales of a
+/// module's inputs and outputs, and marks.
 const NOT_NEEDED: &[&str] = &[
     "input_scale",
     "input_scale_inv",
@@ -87,7 +87,7 @@ const ONLY_CODES: &[&str] =
 /// Prefixes of the names in ComfyUI's diffusion models. Marks have them, or have them not.
 const PREFIXES: &[&str] = &["model.diffusion_model.", "model.model.", "net.", "model."];
 
-/// What the errors call a scheme that neither the names nor the settings tell.
+/// The name in errors of a scheme that neither the names nor the settings show.
 const UNKNOWN: &str = "a scheme that is not known";
 
 /// At how many underscores, from the right, a companion's name may begin after its weight's.
@@ -99,24 +99,24 @@ pub(crate) const LAYERS: &str = "_quantization_metadata";
 /// The key of torchao's metadata that lists its tensors.
 pub(crate) const TENSOR_NAMES: &str = "tensor_names";
 
-/// A name up to its last dot, and the rest.
+/// Returns a name up to its last dot, and the rest.
 fn split(name: &str) -> (&str, &str) {
     name.rsplit_once('.').unwrap_or(("", name))
 }
 
 fn is_companion(name: &str) -> bool {
     let last = split(name).1;
-    // LoRA has scales of its own.
+    // LoRA has its own scales.
     let is_of_lora = last.contains("lora") && !last.contains("quant");
     !is_of_lora && WORDS.iter().any(|word| last.contains(word))
 }
 
-/// A module's name without a prefix of ComfyUI's.
+/// Returns a module's name without a prefix of ComfyUI's.
 pub(crate) fn bare(module: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix)).unwrap_or(module)
 }
 
-/// The companions and marks of the whole checkpoint.
+/// Returns the companions and marks of the whole checkpoint.
 fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     model.beside(|| {
         let alias = |key: &&String| model.get(key).is_some_and(|tensor| tensor.name != **key);
@@ -146,7 +146,7 @@ fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     })
 }
 
-/// The layer of the model that has the scales of a cache of this name.
+/// Returns the layer of the model that has the scales of a cache of this name.
 fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     let (mut module, last) = split(name);
     let is_of_cache =
@@ -162,7 +162,8 @@ fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     Some(split(module).0)
 }
 
-/// ComfyUI's mark of a module's weight: `X.comfy_quant`, or an entry of `_quantization_metadata`. One that cannot be read says nothing of the format.
+/// Returns ComfyUI's mark of a module's weight: `X.comfy_quant`, or an entry of
+/// `_quantization_metadata`. An unreadable mark does not show the format.
 pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     let note = format!("{module}.comfy_quant");
     if model.get(&note).is_some() {
@@ -171,12 +172,12 @@ pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     beside(model).marks.get(bare(module)).map(|(_, mark)| mark.clone())
 }
 
-/// Whether a checkpoint has ComfyUI's marks for any of its weights.
+/// Returns whether a checkpoint has ComfyUI's marks for any of its weights.
 pub(super) fn is_of_comfy(model: &Model<'_>) -> bool {
     beside(model).is_of_comfy
 }
 
-/// The name of the weight whose codes have this name.
+/// Returns the name of the weight with codes of this name.
 pub(super) fn name_of_weight(codes: &str) -> String {
     for end in OF_MODULES {
         match codes.strip_suffix(end) {
@@ -192,8 +193,8 @@ fn stem(codes: &str) -> &str {
     ENDS.iter().find_map(|end| codes.strip_suffix(end)).unwrap_or(codes)
 }
 
-/// The companions of a weight: of its module if the weight is called `X.weight`, and else those
-/// whose names begin with the weight's.
+/// Returns the companions of a weight: of its module if the weight is called `X.weight`, and
+/// otherwise tensors with names that begin with the weight's.
 fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m str> {
     let names = &beside(model).names;
     let starting = |start: String| {
@@ -221,7 +222,8 @@ fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m st
     found.map(|(name, _)| name).collect()
 }
 
-/// Whether a companion belongs to another weight, whose name the beginning of its own is.
+/// Returns `true` if a companion belongs to another weight, with a name that begins the
+/// companion's.
 fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
     owners(companion, &["", "_packed", "_blocks"]).any(|name| {
         let found = model.get(&name).filter(|tensor| tensor.name != codes);
@@ -229,7 +231,7 @@ fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
     })
 }
 
-/// The names that begin as a companion's does, up to an underscore, and have these ends.
+/// Returns the names that begin as a companion's does, up to an underscore, and have these ends.
 fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String> {
     let start = companion.len() - split(companion).1.len();
     let cuts = companion[start..].rmatch_indices('_').take(MOST_CUTS);
@@ -237,8 +239,8 @@ fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String
     bases.flat_map(|base| ends.iter().map(move |end| format!("{base}{end}")))
 }
 
-/// Whether a companion says nothing of the numbers. Its name begins with that of its module, or of
-/// a weight that is none of a module.
+/// Returns `true` if a companion does not affect the numbers. Its name begins with the name of its
+/// module, or of a weight outside a module.
 fn is_not_needed(name: &str) -> bool {
     let begins = |end: &&str, of_weights: bool| {
         name.strip_suffix(end).is_some_and(|start| match start.strip_suffix('_') {
@@ -249,9 +251,9 @@ fn is_not_needed(name: &str) -> bool {
     NOT_NEEDED.iter().any(|end| begins(end, true)) || OF_CACHES.iter().any(|end| begins(end, false))
 }
 
-/// Checks that a scheme has used all companions of a weight that say something of its numbers. The
-/// others become tensors of the weight, too, because they are of no use without its codes. Its codes
-/// have these names.
+/// Checks that a scheme has used all companions of a weight that affect its numbers. The others
+/// become tensors of the weight, too, because they are useless without its codes. Its codes have
+/// these names.
 pub(super) fn explained(
     model: &Model<'_>,
     mut weight: Weight,
@@ -317,7 +319,7 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
         let reason = if is_known { reason } else { "the quant_method is not known".into() };
         Err(unsupported(scheme, reason).in_tensor(name))
     };
-    // Scales of activations show that the weight had some, too. Plain data has offsets of its own,
+    // Scales of activations show that the weight had some, too. Plain data has its own offsets,
     // which are integers.
     let may_be_scales = |dtype| !is_integer(dtype) || method.is_some() && dtype != Dtype::I64;
     let is_scale = |companion: &&str| {
@@ -360,7 +362,7 @@ fn is_integer(dtype: Dtype) -> bool {
     matches!(dtype, BOOL | I16 | U16 | I32 | U32 | I64 | U64)
 }
 
-/// Whether a tensor is a companion of another that exists.
+/// Returns whether a tensor is a companion of another that exists.
 fn belongs_to_a_weight(model: &Model<'_>, module: &str, name: &str) -> bool {
     if !is_companion(name) {
         return false;

@@ -48,14 +48,14 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     }
 }
 
-/// The scale of the whole weight that multiplies those of groups: `W_scale_2`, of stacked experts
-/// also `W_weight_scale_2`.
+/// Returns the scale of an entire weight that multiplies the scales of groups: `W_scale_2`, for
+/// stacked experts also `W_weight_scale_2`.
 pub(super) fn second_scale<'m>(model: &'m Model<'_>, name: &str) -> Option<&'m Stored> {
     let of_experts = (!name.ends_with(".weight")).then(|| format!("{name}_weight_scale_2"));
     model.first([format!("{name}_scale_2")].into_iter().chain(of_experts))
 }
 
-/// `W_packed`, `W_scale` and, for NVFP4, `W_global_scale`, where W may be `X.weight`.
+/// Finds `W_packed`, `W_scale` and, for NVFP4, `W_global_scale`, where W may be `X.weight`.
 fn compressed(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -> Result<Weight> {
     let global = model.get(&format!("{name}_global_scale"));
     let second = global.map(|global| (Combine::Divide, global));
@@ -64,7 +64,7 @@ fn compressed(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -
     Ok(found)
 }
 
-/// `W`, `W_scale` and, for NVFP4, `W_scale_2`; of stacked experts also `W_weight_scale` and
+/// Finds `W`, `W_scale` and, for NVFP4, `W_scale_2`; of stacked experts also `W_weight_scale` and
 /// `W_weight_scale_2`.
 fn modelopt(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let name = &tensor.name;
@@ -86,16 +86,16 @@ fn modelopt(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     times_columns(found, factors).map(Some)
 }
 
-/// The experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
+/// Returns the experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
 fn deepseek(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
     let scales = model.get(&format!("{module}.scale")).filter(|scales| is_exponents(scales));
     scales.map(|scales| of_groups(model, tensor, scales, None)).transpose()
 }
 
-/// Rows of codes with a scale for each group of columns, and perhaps one for all. Stacked
-/// matrices may have columns of codes with a scale for each group of rows, as ModelOpt stores
-/// experts whose rows are inputs.
+/// Makes a weight of rows of codes with a scale for each group of columns, and perhaps one for all.
+/// Stacked matrices may have columns of codes with a scale for each group of rows, as ModelOpt
+/// stores experts with inputs as rows.
 fn of_groups(
     model: &Model<'_>,
     tensor: &Stored,
@@ -162,8 +162,8 @@ fn of_groups(
     Ok(weight(scheme, &tensor.name, &shape, &tensors, codes))
 }
 
-/// The second scale of a weight or of each of its matrices. The first half of the rows and the
-/// second may have their own, where the name says that they are two matrices (`w13`).
+/// Returns the second scale of a weight or of each of its matrices. The first half of the rows and
+/// the second may have their own, where the name says that they are two matrices (`w13`).
 fn of_matrices(scale: &Stored, shape: &[usize], is_down: bool) -> Result<Grid> {
     check_dtype(NAME, scale, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
     let (lead, matrix) = shape.split_at(shape.len() - 2);
@@ -187,8 +187,9 @@ fn of_matrices(scale: &Stored, shape: &[usize], is_down: bool) -> Result<Grid> {
     Ok(Grid::new(numbers, rows, count, [rows / count, columns]))
 }
 
-/// The experts of gpt-oss: `[.., rows, groups, 16]` bytes and `[.., rows, groups]` exponents.
-/// transformers' names mean the transposed matrices, as its models hold them; OpenAI's do not.
+/// Returns the experts of gpt-oss: `[.., rows, groups, 16]` bytes and `[.., rows, groups]`
+/// exponents. transformers' names mean the transposed matrices, as its models hold them; OpenAI's
+/// do not.
 fn experts(tensor: &Stored, scales: &Stored, name: &str, is_transposed: bool) -> Result<Weight> {
     check_dtype(NAME, scales, &[Dtype::U8, Dtype::F8_E8M0])?;
     let [lead @ .., rows, groups, 16] = &tensor.shape[..] else {
@@ -213,8 +214,8 @@ fn experts(tensor: &Stored, scales: &Stored, name: &str, is_transposed: bool) ->
     Ok(weight("mxfp4", name, &shape, &[tensor, scales], codes.scaled(grid)))
 }
 
-/// Checks that a weight of a module without a mark is not ComfyUI's, whose NVFP4 and MXFP8 have the
-/// same names, and other bits.
+/// Checks that a weight of a module without a mark is not ComfyUI's: its NVFP4 and MXFP8 have equal
+/// names, and other bits.
 pub(super) fn check_no_tiles(
     scheme: &'static str,
     model: &Model<'_>,
@@ -233,7 +234,7 @@ pub(super) fn check_no_tiles(
     }
 }
 
-/// Whether a tensor holds powers of two.
+/// Returns whether a tensor holds powers of two.
 pub(super) fn is_exponents(scales: &Stored) -> bool {
     matches!(scales.dtype, Dtype::U8 | Dtype::F8_E8M0)
 }

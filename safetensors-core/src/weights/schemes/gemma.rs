@@ -46,8 +46,8 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     Ok(Some(weight(NAME, format!("{module}.weight"), &[rows, columns], &tensors, codes)))
 }
 
-/// The number of bits of a module: that of the expression that is found first in its name, or else
-/// that of all modules.
+/// Returns the number of bits of a module, by the expression that is found first in its name, or
+/// otherwise by the setting for all modules.
 fn bits(model: &Model<'_>, module: &str) -> Result<usize> {
     let all = model.config.number("num_bits").unwrap_or(4);
     let patterns = model.config.bits_by_name()?.iter();

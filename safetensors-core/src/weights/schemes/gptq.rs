@@ -75,7 +75,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     Ok(Some(weight(NAME, format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
 }
 
-/// The number of bits of a code, which the zero points tell. The settings must agree.
+/// Returns the number of bits of a code, as the zero points show. The settings must agree.
 fn bits(model: &Model<'_>, tensor: &Stored, zeros: &Stored, outputs: usize) -> Result<usize> {
     let words = zeros.matrix()[1];
     let found = [2, 3, 4, 8].into_iter().find(|bits| outputs * bits == words * 32);
@@ -93,7 +93,7 @@ fn bits(model: &Model<'_>, tensor: &Stored, zeros: &Stored, outputs: usize) -> R
     }
 }
 
-/// Whether zero points are stored as one less.
+/// Returns whether zero points are stored as one less.
 fn is_first_version(model: &Model<'_>) -> Result<bool> {
     let format = ["packing_format", "checkpoint_format", "format"];
     let format = format.iter().find_map(|key| model.config.text(key));
@@ -120,7 +120,7 @@ fn is_first_version(model: &Model<'_>) -> Result<bool> {
     }
 }
 
-/// How many neighbouring inputs make a group.
+/// Returns how many neighbouring inputs make a group.
 fn group_size(model: &Model<'_>, inputs: usize, groups: usize) -> usize {
     let by_settings = model.config.number("group_size");
     let size = by_settings.filter(|&size| size > 0 && inputs.div_ceil(size) == groups);

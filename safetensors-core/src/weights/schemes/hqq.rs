@@ -12,7 +12,7 @@ use crate::format::error::Result;
 
 const NAME: &str = "HQQ";
 
-/// The tensors that describe how a weight is stored, all of which may be there.
+/// The tensors that describe how a weight is stored. All of them may be there.
 const OTHERS: &[&str] = &[
     "nbits",
     "group_size",

@@ -1,5 +1,5 @@
-//! MLX: codes in words of 32 bits. Integers of 1 to 8 bits have a scale and a bias for each group of
-//! columns, and floats of 4 and 8 bits a scale.
+//! MLX: codes in words of 32 bits. Integers of 1 to 8 bits have a scale and a bias for each group
+//! of columns, and floats of 4 and 8 bits a scale.
 //!
 //! W = q · scale + bias, or W = q · scale, in F32. The number of bits and the mode are in the
 //! model's settings only. transformers stores the same by the method `metal`, with `X.qbiases`.
@@ -35,7 +35,8 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
         return Ok(None);
     }
     let Some(scales) = model.get(&format!("{module}.scales")) else { return Ok(None) };
-    // A module's own settings take nothing from those of all: the library passes them on alone.
+    // A module's own settings inherit nothing from the settings for all: the library passes them on
+    // alone.
     let own = model.config.own(module);
     let text = |of: &'_ Value| of.get("mode").and_then(Value::as_str).map(str::to_owned);
     let mode = own.map_or_else(|| model.config.text("mode").map(str::to_owned), text);
@@ -69,7 +70,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     }
 }
 
-/// `X.weight`, `X.scales` and `X.biases`.
+/// Finds `X.weight`, `X.scales` and `X.biases`.
 fn affine(
     model: &Model<'_>,
     tensor: &Stored,
@@ -101,7 +102,7 @@ fn affine(
     Ok(weight(NAME, &tensor.name, &shape, &[tensor, scales, biases], numbers))
 }
 
-/// `X.weight` and `X.scales`, whose bytes are floats.
+/// Makes a weight of `X.weight` and `X.scales`, with bytes that are floats.
 fn floats(
     model: &Model<'_>,
     tensor: &Stored,
@@ -124,7 +125,7 @@ fn floats(
     Ok(weight(NAME, &tensor.name, &shape, &[tensor, scales], numbers))
 }
 
-/// The shape of a weight whose rows are words of such codes.
+/// Returns the shape of a weight with words of such codes as rows.
 fn shape(tensor: &Stored, bits: usize) -> Result<Vec<usize>> {
     let [_, words] = tensor.matrix();
     if words * 32 % bits != 0 || tensor.shape.len() < 2 {

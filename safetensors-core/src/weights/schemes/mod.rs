@@ -23,12 +23,12 @@ use super::model::{Model, Weight, ambiguous, not_explained, unsupported};
 use super::tensors::may_be_codes;
 use crate::format::error::Result;
 
-/// A scheme: the values of `quant_method` that stand for it, and the weight whose codes are in a
-/// tensor; `None` if the tensor is not of the scheme. A scheme without any value marks its weights
-/// in the files, and is looked for whatever the settings say.
+/// A scheme: its values of `quant_method`, and a function that finds the weight with its codes in a
+/// tensor; `None` if the tensor does not belong to the scheme. A scheme without any value marks its
+/// weights in the files, and is looked for with any settings.
 type Scheme = (&'static [&'static str], fn(&Model<'_>, &Stored) -> Result<Option<Weight>>);
 
-/// Every scheme. Those that are refused come first, because some have the names of others.
+/// Every scheme. Refused schemes come first, because some have the names of others.
 const SCHEMES: &[Scheme] = &[
     (&[], refused::find),
     (
@@ -51,7 +51,7 @@ const SCHEMES: &[Scheme] = &[
     (&["gemma"], gemma::find),
 ];
 
-/// The quantised weights of a model, in the order of the tensors that have their codes.
+/// Returns the quantised weights of a model, in the order of the tensors that have their codes.
 pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
     let mut weights = Vec::new();
     for tensor in model.tensors() {
@@ -61,14 +61,14 @@ pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
     Ok(weights)
 }
 
-/// The weight whose codes are in a tensor; `None` if the tensor is a plain one, or a companion.
+/// Returns the weight with codes in a tensor; `None` if the tensor is a plain one, or a companion.
 pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     if !may_be_codes(tensor.dtype) && !has_floats_for_codes(model, tensor) {
         return Ok(None);
     }
     let method = model.config.method.as_deref();
     let is_known = method.is_none_or(|m| SCHEMES.iter().any(|(methods, _)| methods.contains(&m)));
-    // Its companions may be beside another of its names.
+    // Its companions may belong to another of its names.
     let aliases = model.aliases(&tensor.name).into_iter();
     let aliases = aliases.map(|name| Stored { name, ..tensor.clone() });
     let names: Vec<_> = [tensor.clone()].into_iter().chain(aliases).collect();
@@ -106,7 +106,7 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
     companions::explained(model, weight, &names).map(Some)
 }
 
-/// The weight of the only scheme that a tensor of this name is of.
+/// Returns the weight by the only scheme that a tensor of this name belongs to.
 fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let method = model.config.method.as_deref();
     let may_be = |(methods, _): &&Scheme| {
@@ -123,7 +123,8 @@ fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     Ok(found)
 }
 
-/// Whether the floats of a tensor may be the bytes of codes, as bitsandbytes and HQQ store them.
+/// Returns `true` if the floats of a tensor may be the bytes of codes, as bitsandbytes and HQQ
+/// store them.
 fn has_floats_for_codes(model: &Model<'_>, tensor: &Stored) -> bool {
     let name = &tensor.name;
     let is_of_bits = |module| model.get(&format!("{module}.nbits")).is_some();

@@ -43,7 +43,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     }
 }
 
-/// `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and
+/// Finds `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and
 /// `W_g_idx`, where W may be `X.weight`.
 fn compressed(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -> Result<Weight> {
     let of_shape = of_shape(model, tensor, name)?;
@@ -77,7 +77,7 @@ fn compressed(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -
     Ok(weight(NAME, name, &shape, &tensors, numbers))
 }
 
-/// The tensor with the shape of a weight. Only stacked ones have none.
+/// Returns the tensor with the shape of a weight. Only stacked ones have none.
 fn of_shape<'m>(model: &'m Model<'_>, tensor: &Stored, name: &str) -> Result<Option<&'m Stored>> {
     let shape = format!("{name}_shape");
     match tensor.shape.len() {
@@ -86,8 +86,8 @@ fn of_shape<'m>(model: &'m Model<'_>, tensor: &Stored, name: &str) -> Result<Opt
     }
 }
 
-/// The shape of a weight. Of stacked matrices, there may be the shape of each, or none: then the
-/// words of a row are full.
+/// Returns the shape of a weight. Of stacked matrices, there may be the shape of each, or none:
+/// then the words of a row are full.
 fn shape(model: &Model<'_>, tensor: &Stored, of_shape: Option<&Stored>) -> Result<Vec<usize>> {
     let (lead, last) = tensor.shape.split_at(tensor.shape.len() - 1);
     let Some(of_shape) = of_shape else {
@@ -113,7 +113,7 @@ fn shape(model: &Model<'_>, tensor: &Stored, of_shape: Option<&Stored>) -> Resul
     Err(mismatch(NAME, of_shape, expected, found))
 }
 
-/// The zero points, one for each scale: I8, or packed down the rows like the weight.
+/// Returns the zero points, one for each scale: I8, or packed down the rows like the weight.
 fn zeros_of(
     model: &Model<'_>,
     shape: &[usize],
@@ -137,12 +137,13 @@ fn zeros_of(
     Ok(Grid::new(matrix, rows, rows, [1, size]))
 }
 
-/// Whether the library that wrote the model packs codes as one stream.
+/// Returns whether the library that wrote the model packs codes as one stream.
 fn is_stream(model: &Model<'_>) -> bool {
     model.config.version().is_none_or(|version| version >= STREAMS)
 }
 
-/// The number of bits of a code, and how codes lie in words, by the number of words of a row.
+/// Returns the number of bits of a code, and the layout of codes in words, by the number of words
+/// in a row.
 fn bits(
     model: &Model<'_>,
     tensor: &Stored,
@@ -162,7 +163,7 @@ fn bits(
             fitting.push((bits, Order::WholeWords));
         }
     }
-    // Both orders of the same bits may need as many words.
+    // Both orders of the same bits may need equal numbers of words.
     if let [(one, _), (other, _)] = fitting[..]
         && one == other
         && let Some(version) = model.config.version()
@@ -181,7 +182,7 @@ fn bits(
     }
 }
 
-/// `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
+/// Finds `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
 fn modelopt(model: &Model<'_>, tensor: &Stored, module: &str, scales: &Stored) -> Result<Weight> {
     let [rows, columns] = tensor.matrix();
     let shape = [rows * 2, columns];
@@ -203,7 +204,7 @@ fn modelopt(model: &Model<'_>, tensor: &Stored, module: &str, scales: &Stored) -
     times_columns(found, model.get(&format!("{module}.pre_quant_scale")))
 }
 
-/// The scales of `W_packed`, which `X.weight_packed` cannot do without.
+/// Returns the scales of `W_packed`, which `X.weight_packed` cannot do without.
 pub(super) fn scales_of_packed<'m>(
     scheme: &'static str,
     model: &'m Model<'_>,
@@ -217,7 +218,7 @@ pub(super) fn scales_of_packed<'m>(
     }
 }
 
-/// The numbers of bits that the settings name, each once.
+/// Returns the numbers of bits that the settings name, each once.
 fn bits_by_settings(model: &Model<'_>) -> Vec<usize> {
     let bits = model.config.bits_of_groups().into_iter().chain(model.config.number("bits"));
     let mut bits: Vec<_> = bits.collect();

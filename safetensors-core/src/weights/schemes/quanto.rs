@@ -3,8 +3,8 @@
 //!
 //! W = data · scale. Of 2 and 4 bits: W = data · scale − shift, or (data − shift) · scale if the
 //! shifts are integers. A byte has codes of groups that are far apart, the first in its lowest
-//! bits. Where the file does not tell a weight's shape, the module's bias does, or the dimensions in
-//! the model's `config.json`.
+//! bits. If the file does not record a weight's shape, it follows from the module's bias, or from
+//! the dimensions in the model's `config.json`.
 
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
@@ -35,7 +35,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     plain(NAME, model, name, tensor, (scales, scales.dtype), None, None).map(Some)
 }
 
-/// `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
+/// Finds `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
 fn of_few_bits(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -> Result<Weight> {
     let shifts = model.need(NAME, tensor, &format!("{name}._shift"))?;
     check_dtype(NAME, tensor, &[Dtype::U8])?;
@@ -50,7 +50,7 @@ fn of_few_bits(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) 
     let bits = bits(model, tensor, name, groups)?;
     let columns = count(tensor, rest)?;
     let shape = match rest {
-        // Codes of so many columns may be groups of a row.
+        // Codes with this number of columns may be groups of a row.
         [columns] if GROUPS.contains(columns) => shape(model, tensor, name, [groups, *columns])?,
         _ => [&[groups], rest].concat(),
     };
@@ -68,7 +68,7 @@ fn of_few_bits(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) 
     Ok(weight(NAME, name, &shape, &[tensor, scales, shifts], numbers))
 }
 
-/// The number of bits, which the number of packed rows tells. The settings must agree.
+/// Returns the number of bits, as the number of packed rows shows. The settings must agree.
 fn bits(model: &Model<'_>, tensor: &Stored, name: &str, groups: usize) -> Result<usize> {
     let module = name.strip_suffix(".weight").unwrap_or(name);
     let kind = model.config.text_for(module, "weights");
@@ -86,7 +86,7 @@ fn bits(model: &Model<'_>, tensor: &Stored, name: &str, groups: usize) -> Result
     }
 }
 
-/// The shape of a weight of these groups of columns.
+/// Returns the shape of a weight of these groups of columns.
 fn shape(
     model: &Model<'_>,
     tensor: &Stored,

@@ -1,4 +1,4 @@
-//! Schemes that are recognised and refused, because their codes are no numbers by themselves.
+//! Schemes that are recognised and refused, because their codes alone are not numbers.
 
 use super::super::matrix::Stored;
 use super::super::model::{Model, Weight, unsupported};
@@ -7,7 +7,7 @@ use crate::format::dtype::Dtype::{F8_E4M3, I8, I16, I32, U8, U16, U32};
 use crate::format::error::Result;
 
 /// A scheme: its name, how the name of its codes ends, their dtypes, and the ends of other tensors
-/// of the module, of which one exists.
+/// of the module; one of these exists.
 type Row = (&'static str, &'static str, &'static [Dtype], &'static [&'static str]);
 
 const ROWS: &[Row] = &[

@@ -1,6 +1,6 @@
-//! Weights of 8-bit floats or integers with scales beside them: DeepSeek, FBGEMM,
-//! compressed-tensors (float-, int-, naive- and mxfp8-quantized), ModelOpt's FP8 and MXFP8, ComfyUI's
-//! `scale_weight`; also F4 and F6 with one tensor of scales.
+//! Weights of 8-bit floats or integers with separate scales: DeepSeek, FBGEMM, compressed-tensors
+//! (float-, int-, naive- and mxfp8-quantized), ModelOpt's FP8 and MXFP8, ComfyUI's `scale_weight`;
+//! also F4 and F6 with one tensor of scales.
 //!
 //! W = (weight − zero point) · scale, in F32, as DeepSeek's `weight_dequant` and
 //! `FP8BlockDequantizer` of compressed-tensors compute it.
@@ -55,7 +55,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
         names.extend(["scale_weight", "scale", "qscale_weight"].map(|n| format!("{module}{n}")));
     }
     let Some(scales) = model.first(&names) else {
-        // A model whose weights all have scales has none without.
+        // If all weights of a model have scales, none lacks them.
         let is_expected = is_float && module.is_some() && model.config.method.is_some();
         return match is_expected {
             true => model.need(scheme, tensor, &names[1]).map(|_| None),

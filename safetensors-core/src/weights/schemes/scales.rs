@@ -1,4 +1,4 @@
-//! Shared by the schemes: which elements a tensor of scales belongs to, by its shape.
+//! Shared by the schemes: assigns the numbers in a tensor of scales to elements, by its shape.
 
 use super::super::matrix::{Matrix, Numbers, Stored};
 use super::super::model::{Model, Weight, check_len, check_numbers, mismatch, weight};
@@ -6,8 +6,8 @@ use super::super::weight::{Grid, Grouped};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The scales that codes of these names cannot do without. Without them the tensor is a plain one, or
-/// the error is that they are missing if the settings name this scheme.
+/// Returns the scales that codes of these names cannot do without. Without them the tensor is a
+/// plain one, or the error is that they are missing if the settings name this scheme.
 pub(super) fn scales_of<'m>(
     scheme: &'static str,
     model: &'m Model<'_>,
@@ -20,7 +20,7 @@ pub(super) fn scales_of<'m>(
     }
 }
 
-/// `W_zero_point` of compressed-tensors, which the settings may say that there is.
+/// Returns `W_zero_point` of compressed-tensors. The settings may require it.
 pub(super) fn zero_points<'m>(
     scheme: &'static str,
     model: &'m Model<'_>,
@@ -34,17 +34,17 @@ pub(super) fn zero_points<'m>(
     }
 }
 
-/// The numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
+/// Returns the numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
 pub(super) fn numbers_of(scheme: &'static str, tensor: &Stored) -> Result<Numbers> {
     check_numbers(scheme, tensor)?;
     Ok(if tensor.dtype == Dtype::U8 { Dtype::F8_E8M0 } else { tensor.dtype }.into())
 }
 
-/// The numbers in `tensor` that belong to the elements of a weight of shape `[.., rows, columns]`.
+/// Assigns the numbers in `tensor` to the elements of a weight of shape `[.., rows, columns]`.
 ///
 /// | shape of the numbers | each belongs to |
 /// |---|---|
-/// | one number | the whole weight |
+/// | one number | the entire weight |
 /// | `[..]`, `[.., 1]` or `[.., 1, 1]` | a matrix, such as an expert's |
 /// | `[.., rows]` or `[.., rows, 1]` | a row |
 /// | `[.., 1, columns]` of several matrices | a column |
@@ -113,18 +113,19 @@ pub(super) fn grid(
     })
 }
 
-/// Another usual size of blocks that divides a length into as many as this size does.
+/// Returns another usual size of blocks that divides a length into the same number of blocks.
 fn other_size((len, count, size): (usize, usize, usize)) -> Option<usize> {
     let other = len.checked_div(count).filter(|_| count > 1 && len.is_multiple_of(count));
     other.filter(|&other| other != size && other.is_multiple_of(32))
 }
 
-/// Whether a tensor is the number of a whole weight, and not that of the only one of several matrices.
+/// Returns `true` if a tensor is the number of an entire weight, and not of the only one of several
+/// matrices.
 pub(super) fn is_of_all(tensor: &Stored, lead: &[usize]) -> bool {
     tensor.len() == 1 && (tensor.shape.len() < 2 || lead.iter().all(|&count| count == 1))
 }
 
-/// Checks that the scales are as many as the groups of columns of one of these sizes, which the
+/// Checks that the number of scales matches the groups of columns of one of these sizes, which the
 /// settings name, if they name any.
 pub(super) fn check_group_size(
     scheme: &'static str,
@@ -141,8 +142,8 @@ pub(super) fn check_group_size(
     Err(mismatch(scheme, scales, expected, format_args!("{groups} groups")))
 }
 
-/// The weight with factors of the input of its module, such as `X.pre_quant_scale`, and so of its
-/// columns.
+/// Multiplies the weight by factors of the input of its module, such as `X.pre_quant_scale`, and so
+/// of its columns.
 pub(super) fn times_columns(mut weight: Weight, factors: Option<&Stored>) -> Result<Weight> {
     let Some(tensor) = factors else { return Ok(weight) };
     check_numbers(weight.scheme, tensor)?;
@@ -155,7 +156,8 @@ pub(super) fn times_columns(mut weight: Weight, factors: Option<&Stored>) -> Res
     Ok(weight)
 }
 
-/// A weight whose codes are numbers of a dtype: (code − zero point) · scale, times the factors.
+/// Makes a weight with codes that are numbers of a dtype: (code − zero point) · scale, times the
+/// factors.
 pub(super) fn plain(
     scheme: &'static str,
     model: &Model<'_>,

@@ -1,6 +1,6 @@
 //! torchao: 8-bit floats and integers. The file's metadata names the type of each weight.
 //!
-//! W = (q − zero point) · scale, times what the input is multiplied by first.
+//! W = (q − zero point) · scale, times the factors that the input is multiplied by first.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::format::error::Result;
 
 const NAME: &str = "torchao";
 
-/// The types whose elements lie in C order.
+/// The types with elements in C order.
 const PLAIN: &[&str] = &["Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor"];
 
 pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {

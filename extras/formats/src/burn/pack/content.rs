@@ -1,4 +1,4 @@
-//! [`Content`]: what a burnpack file has before the bytes of its tensors, in CBOR.
+//! [`Content`]: the CBOR before the bytes of tensors in a burnpack file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ pub(super) struct Content {
     pub(super) tensors: Pairs<Described>,
     #[serde(default, skip_serializing_if = "Pairs::is_empty")]
     pub(super) metadata: Pairs<String>,
-    /// Numbers beside the tensors, such as the steps of an optimizer.
+    /// Numbers that are not tensors, such as the steps of an optimizer.
     #[serde(default, skip_serializing_if = "Pairs::is_empty")]
     pub(super) scalars: Pairs<Scalar>,
 }

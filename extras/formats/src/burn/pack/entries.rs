@@ -1,5 +1,5 @@
-//! What burnpack has a place for, and a safetensors file only its metadata: the ids of parameters,
-//! and the numbers beside the tensors. The texts are those of the burn adapter.
+//! Content with its own place in burnpack, and only metadata in a safetensors file: the ids of
+//! parameters, and numbers that are not tensors. The burn adapter uses the same texts.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +41,7 @@ pub(super) fn take_ids(metadata: &mut Metadata) -> Result<Ids> {
     take(metadata, PARAM_IDS_KEY, "ids of parameters")
 }
 
-/// Adds ids to those that the metadata has.
+/// Adds ids to the metadata's.
 pub(super) fn put_ids(metadata: &mut Metadata, ids: Ids) -> Result<()> {
     let mut all = take_ids(metadata)?;
     all.extend(ids);
@@ -54,7 +54,7 @@ pub(super) fn take_scalars(metadata: &mut Metadata) -> Result<Pairs<Scalar>> {
     Ok(Pairs(typed.into_iter().map(|(name, scalar)| (name, scalar.into())).collect()))
 }
 
-/// Adds scalars to those that the metadata has.
+/// Adds scalars to the metadata's.
 pub(super) fn put_scalars(metadata: &mut Metadata, Pairs(scalars): Pairs<Scalar>) -> Result<()> {
     let Pairs(mut all) = take_scalars(metadata)?;
     all.extend(scalars);

@@ -69,7 +69,7 @@ fn keep_entry<'a>(
     budget.keep(names.map(|name| 2 * name.len() + ENTRY).sum())
 }
 
-/// The content, and where the data begins.
+/// Reads the content, and where the data begins.
 fn read_content(file: &impl ReadAt, limits: &Limits) -> Result<(Content, u64)> {
     let file_len = file.byte_len();
     let mut header = [0; HEADER];
@@ -141,7 +141,7 @@ impl Placed {
     }
 }
 
-/// Tensors, each with bytes of its own.
+/// Tensors, each with its own bytes.
 #[derive(Default)]
 struct Places {
     tensors: Vec<(String, Placed)>,
@@ -149,7 +149,7 @@ struct Places {
 }
 
 impl Places {
-    /// The earlier tensor that this one is another name of: the one with the same bytes.
+    /// Returns the earlier tensor that this one is another name of: the one with the same bytes.
     fn tied(&mut self, name: &str, tensor: &Placed) -> Option<Arc<str>> {
         if tensor.begin == tensor.end {
             return None;
@@ -161,7 +161,7 @@ impl Places {
         kept
     }
 
-    /// The tensors in the order of the file, so that it is read front to back.
+    /// Returns the tensors in the order of the file, so that it is read front to back.
     fn into_tensors(mut self) -> Result<Vec<Tensor>> {
         self.tensors.sort_by_key(|(_, tensor)| (tensor.begin, tensor.end));
         let overlaps = self.tensors.windows(2).find(|pair| pair[0].1.end > pair[1].1.begin);

@@ -16,7 +16,7 @@ use crate::burn::{MOST_DIMS, name_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::places::write_placed;
 
-/// What burn reads at most: tensors, bytes of one, and bytes of a file.
+/// burn's limits: tensors, bytes of each, and bytes of a file.
 const MOST_TENSORS: usize = 100_000;
 const MOST_BYTES: u64 = 10 << 30;
 const MOST_FILE: u64 = 100 << 30;
@@ -25,18 +25,19 @@ const MOST_FILE: u64 = 100 << 30;
 /// [`Limits`](crate::Limits). burn reads 100 MiB.
 const MOST_CONTENT: u64 = 64 << 20;
 
-/// What will be in a burnpack file (`.bpk`): the tensors and the metadata of a [`Rewrite`].
+/// The content of a burnpack file (`.bpk`): the tensors and the metadata of a [`Rewrite`].
 ///
-/// burn 0.22 reads it with `ModuleRecord::load` and with burn-store's `BurnpackStore`; burn 0.20 and
-/// 0.21 with the latter. burn 0.20 reads no file with booleans. Names, shapes and bytes stay as they
-/// are: to burn, a tensor has the name of its parameter, and a linear layer the shape `[input,
-/// output]`. Metadata is kept. Of two entries that the burn adapter writes, each parameter gets its
-/// id (`safetensors_bridge.param_ids`), and the file its numbers, such as the steps of an optimizer
-/// (`safetensors_bridge.scalars`). A tied weight is there under each of its names, with its bytes
-/// once.
+/// burn 0.22 reads it with `ModuleRecord::load` and with burn-store's `BurnpackStore`; burn 0.20
+/// and 0.21 with the latter. burn 0.20 reads no file with booleans. Names, shapes and bytes stay
+/// unchanged: in burn, a tensor has the name of its parameter, and a linear layer the shape
+/// `[input, output]`. Metadata is kept. Of two entries that the burn adapter writes, each parameter
+/// gets its id (`safetensors_bridge.param_ids`), and the file its numbers, such as the steps of an
+/// optimizer (`safetensors_bridge.scalars`). A tied weight is there under each of its names, with
+/// its bytes once.
 ///
-/// Data is read only while the file is written, piece by piece, several tensors at once. The same
-/// tensors give the same bytes: those that burn writes if it gets them in the order of their names.
+/// Data is read only while the file is written, piece by piece, several tensors at once. Equal
+/// tensors give equal bytes: burn writes the same if it gets the tensors in the order of their
+/// names.
 ///
 /// ```
 /// use safetensors_core::save::AtomicFile;
@@ -63,7 +64,7 @@ pub struct Writer<'r, 'a, S = FileSource> {
     rewrite: &'r Rewrite<'a, S>,
     /// In the order of their names.
     tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
-    /// Where each of them begins in the file, and at last where the file ends.
+    /// The start of each of them in the file, and at last the end of the file.
     places: Vec<u64>,
     /// The bytes before the data.
     header: Vec<u8>,
@@ -81,8 +82,8 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::NotForBurn`] for a dtype that burn lacks, ids and numbers that cannot be read,
-    /// and what is over the limits of readers: 100,000 tensors, 64 dimensions and 10 GiB for one,
-    /// 64 MiB of names and metadata, 100 GiB for the file. The errors of [`Rewrite::plan`].
+    /// and content over the limits of readers: 100,000 tensors, 64 dimensions and 10 GiB for one,
+    /// 64 MiB of names and metadata, 100 GiB for the file. Also as for [`Rewrite::plan`].
     pub fn of(rewrite: &'r Rewrite<'a, S>) -> Result<Self> {
         let plan = rewrite.plan(&SaveOptions::new())?;
         let mut tensors: Vec<_> = plan.tensors().collect();
@@ -109,7 +110,7 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
             let one = Described { param_id, ..kept.clone() };
             described.insert(alias.clone(), one);
         }
-        // Others are those of paths in a module, which are no tensors.
+        // Others belong to paths in a module, which are no tensors.
         put_ids(&mut metadata, ids)?;
         let content = Content { tensors: Pairs(described), metadata: Pairs(metadata), scalars };
         let header = encode(&content)?;
@@ -121,12 +122,12 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
     }
 
     /// Writes everything to an empty file, which the caller then commits. Tensors are read in
-    /// parallel. `written` is called with the number of bytes of each piece that was written, from
-    /// any thread.
+    /// parallel. `written` is called with the number of bytes of each written piece, from any
+    /// thread.
     ///
     /// # Errors
     ///
-    /// The errors of reading the tensors, and of [`Rewrite::check_unchanged`], after the last byte;
+    /// Any error of reading the tensors; as for [`Rewrite::check_unchanged`], after the last byte;
     /// [`Io`](core::ErrorKind::Io) if the file cannot be written.
     pub fn write(&self, file: &AtomicFile, written: impl Fn(u64) + Sync) -> Result<()> {
         file.write_all_at(&self.header, 0)?;
@@ -158,7 +159,7 @@ fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Resul
     Ok(Described { dtype: Named(name.into()), shape, data_offsets: place, param_id: id })
 }
 
-/// The bytes before the data.
+/// Returns the bytes before the data.
 fn encode(content: &Content) -> Result<Vec<u8>> {
     let tensors = content.tensors.0.len();
     let scalars = content.scalars.0.len();

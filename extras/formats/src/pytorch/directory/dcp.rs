@@ -1,5 +1,5 @@
 //! Distributed checkpoints (DCP): `.metadata` lists the tensors, and files `__RANK_NUMBER.distcp`
-//! hold their chunks, each as an archive of its own.
+//! hold their chunks, each in its own archive.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
@@ -22,17 +22,17 @@ use crate::tensor_file::{
 };
 use crate::window::Window;
 
-/// What the names of the files of chunks end with.
+/// The end of the names of files of chunks.
 const DATA: &str = ".distcp";
 
-/// What Megatron writes besides: which format it is, and what no rank divides.
+/// Megatron's additional files: its format, and data that no rank divides.
 const MEGATRON: &str = "metadata.json";
 const COMMON: &str = "common.pt";
 
 /// The archives that one thread examines at a time.
 const AT_ONCE: usize = 32;
 
-/// Reads what the directory lists, and examines the archive of each chunk.
+/// Reads the list of the directory, and examines the archive of each chunk.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let is_megatron = check_megatron(folder)?;
     // They count before the list of their chunks is read. One that cannot be opened may be a stray.
@@ -72,7 +72,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-/// Adds what the archives hold.
+/// Adds the content of the archives.
 fn add_found<S>(directory: &mut Directory<S>, jobs: &[Job<'_>], found: Vec<Found>) {
     let mut plain = Vec::new();
     let mut settings = Vec::new();
@@ -103,7 +103,7 @@ struct Job<'a> {
     part: Part<'a>,
 }
 
-/// What an archive holds.
+/// The content of an archive.
 #[derive(Clone, Copy)]
 enum Part<'a> {
     /// A chunk, by the positions of the tensor and of the chunk.
@@ -112,22 +112,21 @@ enum Part<'a> {
     Value(Option<&'a Setting>),
 }
 
-/// What an archive was found to hold.
+/// The content that was found in an archive.
 enum Found {
-    /// A chunk, which lies there in its file.
+    /// A chunk, and its place in the file.
     Chunk(Data),
     /// The tensors in another value.
     Value(Builder),
-    /// A setting.
     Setting(Json),
 }
 
-/// Whether the elements can be read.
+/// Returns whether the elements can be read.
 fn is_readable(entry: &TensorEntry) -> bool {
     !entry.is_reshaped && entry.kind.dtype().is_some()
 }
 
-/// The archives in the order of their places.
+/// Returns the archives in the order of their places.
 fn jobs<'a>(metadata: &'a Metadata, file_of: impl Fn(&Item) -> usize) -> Vec<Job<'a>> {
     let archived = |item: &Item| Archived { file: file_of(item), start: item.start, len: item.len };
     let mut jobs = Vec::new();
@@ -234,7 +233,7 @@ fn examine_one<S: ReadAt>(
     Ok(Found::Chunk(data))
 }
 
-/// A tensor whose pieces have no places yet.
+/// Makes a tensor with pieces that have no places yet.
 fn whole(entry: &TensorEntry) -> WholeTensor {
     let TensorEntry { name, kind, shape, chunks, .. } = entry;
     let Some(dtype) = kind.dtype() else {
@@ -265,7 +264,7 @@ fn whole(entry: &TensorEntry) -> WholeTensor {
     WholeTensor { name: name.clone(), dtype, pieces: pieces.collect(), shape, stored: None }
 }
 
-/// Whether Megatron has written the directory. Fails if it has in another format.
+/// Returns whether Megatron has written the directory. Fails if it has in another format.
 pub(super) fn check_megatron<T: Store>(folder: &Folder<'_, T>) -> Result<bool> {
     #[derive(Deserialize)]
     struct Format {
@@ -290,7 +289,7 @@ pub(super) fn check_megatron<T: Store>(folder: &Folder<'_, T>) -> Result<bool> {
     Err(folder.wrong(ErrorKind::NotRead { problem }))
 }
 
-/// Adds what Megatron saves once for all ranks.
+/// Adds the data that Megatron saves once for all ranks.
 fn add_common<T: Store>(folder: &Folder<'_, T>, directory: &mut Directory<T::File>) -> Result<()> {
     let (path, input) = folder.open(COMMON)?;
     let len = input.source.byte_len();

@@ -1,7 +1,7 @@
-//! Checkpoints of DeepSpeed with ZeRO: the numbers of all parameters lie in a row, group by group,
+//! Checkpoints of DeepSpeed with ZeRO: the numbers of all parameters are in a row, group by group,
 //! and each rank has a part of the row.
 //!
-//! Of stages 1 and 2, a rank has a range of each group. Of stage 3, it has a range of each
+//! With stages 1 and 2, a rank has a range of each group. With stage 3, it has a range of each
 //! parameter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -23,10 +23,10 @@ use crate::window::Window;
 /// The directory that a checkpoint in another format of DeepSpeed has.
 const UNIVERSAL: &str = "zero";
 
-/// What the names of the optimizer's state begin with.
+/// The prefix of the names of the optimizer's state.
 const STATE: &str = "optimizer.state";
 
-/// Reads what the files say, and finds where each parameter lies.
+/// Reads the files, and finds the place of each parameter.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let names = Names::of(folder)?;
     let open = |name: &&String, _: &mut ()| folder.open(name);
@@ -134,7 +134,7 @@ fn read_all<S: ReadAt, R: Send>(
     })
 }
 
-/// Fails if the files of the model are not of one step, or not of a whole model.
+/// Fails if the files of the model belong to several steps, or not to a complete model.
 fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()> {
     for (rank, state) in models.iter().enumerate() {
         let problem = match (state.step, models[0].step) {
@@ -153,7 +153,7 @@ fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()
     Ok(())
 }
 
-/// Fails if the files of the optimizer are not those of all ranks of one step. `first` is the
+/// Fails if the files of the optimizer do not come from all ranks of one step. `first` is the
 /// number of the first of them.
 fn check_partitions<S>(
     partitions: &[Partition],
@@ -193,7 +193,7 @@ fn check_partitions<S>(
     Ok(())
 }
 
-/// Where the parameters lie.
+/// The places of the parameters.
 struct Plan<'a> {
     groups: Vec<Shapes>,
     partitions: &'a [Partition],
@@ -203,7 +203,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The parameters, and the state of the optimizer if it was read.
+    /// Returns the parameters, and the state of the optimizer if it was read.
     fn parameters(&self) -> Result<Vec<WholeTensor>> {
         let mut rows =
             vec![(None, self.partitions.iter().map(|it| &it.groups).collect::<Vec<_>>())];
@@ -235,7 +235,7 @@ impl Plan<'_> {
     }
 
     /// Stages 1 and 2: cuts each group, which the ranks have in ranges, into parameters.
-    /// `is_padded` says that a rank's range may have more numbers than it has of the group.
+    /// `is_padded` means that a rank's range may have more numbers than its part of the group.
     fn of_groups(&self, ranks: &[&Vec<Flat>], is_padded: bool) -> Result<Vec<WholeTensor>> {
         let mut tensors = Vec::new();
         if ranks.iter().any(|groups| groups.len() != self.groups.len()) {
@@ -283,7 +283,7 @@ impl Plan<'_> {
         )))
     }
 
-    /// Stage 3: joins the ranges of each parameter. A range is as long on each rank.
+    /// Joins the ranges of each parameter (stage 3). A range is equally long on each rank.
     fn of_ranges(&self, ranks: &[&Vec<Flat>]) -> Result<Vec<WholeTensor>> {
         let rows: Vec<Row> = ranks
             .iter()
@@ -324,7 +324,7 @@ impl Plan<'_> {
         Ok(tensors)
     }
 
-    /// The pieces of a tensor of F32.
+    /// Returns the pieces of a tensor of F32.
     fn whole(&self, name: &str, shape: &[usize], pieces: Vec<Piece>) -> Result<WholeTensor> {
         self.budget.keep(name.len() + size_of::<WholeTensor>())?;
         self.budget.keep_all::<usize>(shape.len())?;
@@ -333,7 +333,7 @@ impl Plan<'_> {
         Ok(WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces })
     }
 
-    /// Adds what is not trained: buffers, and parameters that are frozen. And other names.
+    /// Adds content that is not trained: buffers, and frozen parameters. Also adds other names.
     fn add_model<S>(
         &self,
         mut models: Vec<ModelState>,

@@ -1,4 +1,4 @@
-//! Files that each rank of a job has saved by itself, with its parts of the tensors: `DTensor`s
+//! Files that each rank of a job has saved separately, with its parts of the tensors: `DTensor`s
 //! that a mesh of one dimension divides, in files such as `model_world_size_2_rank_0.pt`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,10 +16,10 @@ use crate::pytorch::{build, names, shape_of};
 use crate::tensor_file::{Archived, Builder, Directory, Region, Tensor, WholeTensor};
 use crate::window::Window;
 
-/// The file that is read if there are several of each rank, such as one of the optimizer.
+/// The file that is read if each rank has several, such as one for the optimizer.
 const MODEL: &str = "model";
 
-/// What the file of a rank is of, how many ranks there were, and which it is.
+/// Parses the name of a rank's file: its content, the number of ranks, and the rank.
 fn rank_of(name: &str) -> Option<(&str, usize, usize)> {
     let (what, rest) = name.strip_suffix(".pt")?.rsplit_once("_world_size_")?;
     let (ranks, rank) = rest.split_once("_rank_")?;
@@ -59,7 +59,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-/// The names of the files, in the order of the ranks.
+/// Returns the names of the files, in the order of the ranks.
 fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> {
     let known = || folder.files.iter().filter_map(|name| Some((name, rank_of(name)?)));
     let is_model = known().any(|(_, (what, ..))| what == MODEL);
@@ -87,12 +87,12 @@ fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> 
     Ok(of_ranks.into_values().collect())
 }
 
-/// What the file of one rank has.
+/// The content of a rank's file.
 struct Parts {
     /// The names of the tensors in order.
     names: Vec<String>,
     tensors: HashMap<String, (Tensor, Division)>,
-    /// What it has besides.
+    /// Its other content.
     others: Builder,
 }
 
@@ -135,8 +135,8 @@ fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<
     Ok(Parts { names, tensors, others })
 }
 
-/// Replaces each `DTensor` by the part of it that the rank has, and says how it is divided, by the
-/// positions of the parts among the tensors: or why it cannot be joined.
+/// Replaces each `DTensor` by the rank's part. Returns the division of each, or why it cannot be
+/// joined, by the positions of the parts among the tensors.
 fn divided(values: &mut Values) -> Result<HashMap<u32, Result<Division, String>>> {
     let mut divided = HashMap::new();
     for node in values.nodes() {
@@ -155,7 +155,7 @@ fn divided(values: &mut Values) -> Result<HashMap<u32, Result<Division, String>>
     Ok(divided)
 }
 
-/// If a value is a `DTensor`, the part of the rank, and how it is divided.
+/// Returns the part of the rank and its division, if a value is a `DTensor`.
 fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, String>)> {
     let Some(Node::Object { class, parts }) = values.node(value) else { return None };
     let &[function, subclass, arguments, state] = parts.as_slice() else { return None };
@@ -187,7 +187,7 @@ fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, Stri
     Some((position, division))
 }
 
-/// How a placement divides a tensor of this shape.
+/// Returns how a placement divides a tensor of this shape.
 fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Division, String> {
     let unknown = || "its placement is of no known kind".to_owned();
     let Some(Node::Object { class, .. }) = values.node(placement) else { return Err(unknown()) };
@@ -209,7 +209,7 @@ fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Divisio
     }
 }
 
-/// The fields of an object.
+/// Returns the fields of an object.
 fn fields(values: &Values, object: Value) -> Option<Value> {
     match values.node(object)? {
         Node::Object { parts, .. } => parts.last().copied(),
@@ -217,8 +217,8 @@ fn fields(values: &Values, object: Value) -> Option<Value> {
     }
 }
 
-/// A field of one of PyTorch's objects. A dictionary of many fields could be that of many objects,
-/// and each search would pass all.
+/// Returns a field of one of PyTorch's objects. Many objects could share a dictionary of many
+/// fields, and each search would pass all.
 fn field(values: &Values, fields: Value, name: &str) -> Option<Value> {
     values.dict(fields).filter(|fields| fields.len() <= MOST_FIELDS)?;
     values.get(fields, name)
@@ -265,7 +265,7 @@ fn join(name: &str, ranks: &mut [Parts]) -> Result<WholeTensor, (usize, Error)> 
 }
 
 impl Division {
-    /// The part of a tensor of this shape that one of `count` ranks has.
+    /// Returns the part of a tensor of this shape that one of `count` ranks has.
     fn region(&self, shape: &[usize], rank: usize, count: usize) -> Region {
         let Self::Along { dim, .. } = self else { return Region::whole(shape) };
         // As `torch.chunk` divides: the last parts are shorter, or empty.

@@ -10,12 +10,12 @@ use super::states::{Shapes, count};
 use crate::error::Result;
 use crate::tensor_file::{Builder, Data, Directory, Region, WholeTensor};
 
-/// What a rank has of a parameter that is not trained: the number of the file, the numbers, their
+/// A rank's part of a parameter that is not trained: the number of the file, the numbers, their
 /// shape and type.
 type Fragment = (usize, Data, Vec<usize>, Dtype);
 
-/// Adds parameters that are not trained, of which each file has fragments, but for those that are
-/// `elsewhere`.
+/// Adds parameters that are not trained, from the fragments in each file, except parameters that
+/// are `elsewhere`.
 pub(super) fn add_frozen<S>(
     parameters: &Shapes,
     mut files: Vec<Builder>,
@@ -57,7 +57,8 @@ pub(super) fn add_frozen<S>(
     Ok(())
 }
 
-/// A parameter that is not trained: whole on rank 0, or in ranges that are as long on each rank.
+/// Makes a parameter that is not trained: complete on rank 0, or in ranges that are equally long on
+/// each rank.
 fn frozen(name: &str, shape: &[usize], ranks: Vec<Fragment>) -> Result<WholeTensor> {
     let len = count(shape)?;
     let Some(&(_, _, _, dtype)) = ranks.first() else { return Err(bad("no rank has it")) };

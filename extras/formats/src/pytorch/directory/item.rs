@@ -1,4 +1,4 @@
-//! The archives in the files of a directory: each is what `torch.save` has written.
+//! The archives in the files of a directory: each is written by `torch.save`.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::tensor_file::{Builder, Tensor};
 use crate::window::Window;
 use crate::zipped::Zipped;
 
-/// Opens an archive that is a range of a file, whose path this is.
+/// Opens an archive that is a range of a file with this path.
 pub(super) fn open<'a, S: ReadAt>(
     window: Window<'a, S>,
     path: &Path,
@@ -36,8 +36,9 @@ pub(super) fn open<'a, S: ReadAt>(
     Archive::read(zipped, budget).map_err(located)
 }
 
-/// Every tensor in a value of an archive that begins at a byte of its file. `name` is what the
-/// value is called: one tensor has the name, and those inside other values have names below it.
+/// Returns every tensor in a value of an archive that begins at a byte of its file. `name` is the
+/// name of the value: a single tensor has the name, and tensors inside other values have names
+/// below it.
 pub(super) fn tensors<S: ReadAt>(
     archive: &Archive<S>,
     value: Value,
@@ -46,7 +47,7 @@ pub(super) fn tensors<S: ReadAt>(
     options: &Options,
 ) -> Result<Builder> {
     let found = match names::collect(&archive.values, value, name, name) {
-        // Here it has a name, as in a file in which it is one object of several.
+        // Here it has a name, as in a file with several objects.
         Err(error) if !name.is_empty() && error.tensor() == Some(name) => {
             let Some(ErrorKind::UnknownObject { class }) = error.other() else { return Err(error) };
             let tensors = vec![unread(name.to_owned(), class.clone())];
@@ -61,7 +62,7 @@ pub(super) fn tensors<S: ReadAt>(
     at(builder, start)
 }
 
-/// A value of an archive as JSON, if that can hold it.
+/// Returns a value of an archive as JSON, if that can hold it.
 pub(super) fn json<S>(archive: &Archive<S>, value: Value) -> Result<Option<Json>> {
     Search::new(&archive.values).json(value)
 }
@@ -79,7 +80,7 @@ pub(super) fn at(mut builder: Builder, start: u64) -> Result<Builder> {
     Ok(builder)
 }
 
-/// The tensor that is all of an archive.
+/// Returns the tensor that is all of an archive.
 pub(super) fn one_tensor<S: ReadAt>(
     archive: &Archive<S>,
     name: &str,

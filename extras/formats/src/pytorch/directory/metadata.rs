@@ -14,11 +14,11 @@ use crate::pytorch::kinds;
 use crate::pytorch::pickle;
 use crate::pytorch::values::{Kind, Node, Value, Values};
 
-/// The modules of PyTorch whose classes are known here.
+/// The modules of PyTorch with classes that are known here.
 const METADATA: &str = "torch.distributed.checkpoint.metadata";
 const FILESYSTEM: &str = "torch.distributed.checkpoint.filesystem";
 
-/// What a file `.metadata` says.
+/// The content of a file `.metadata`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata {
     pub(super) tensors: Vec<TensorEntry>,
@@ -31,7 +31,7 @@ pub(super) struct Metadata {
 pub(super) struct ValueEntry {
     pub(super) name: String,
     pub(super) item: Item,
-    /// What it is of an optimizer's settings.
+    /// Its place in an optimizer's settings.
     pub(super) setting: Option<Setting>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Item {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::BadDirectory`]; those of pickles.
+/// [`ErrorKind::BadDirectory`]; any error of pickles.
 pub(super) fn read(bytes: impl BufRead, budget: &Budget) -> Result<Metadata> {
     let mut values = Values::new(budget);
     let mut bytes = bytes::counted(bytes, budget);
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
             let name = self.values.text(key).ok_or_else(|| bad("a name is not a text"))?;
             let located = |error: Error| error.in_tensor(name);
             self.values.budget.work_on(name)?;
-            // The name, and what a setting has of it.
+            // The name, and a setting's copies of it.
             self.values.budget.keep(3 * name.len() + size_of::<TensorEntry>())?;
             if !names.insert(name) {
                 return Err(located(ErrorKind::DuplicateDictKey.into()));
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         Ok(metadata)
     }
 
-    /// Where the bytes of each value are.
+    /// Returns where the bytes of each value are.
     fn items(&self, data: Value) -> Result<Items<'a>> {
         let data = self.values.dict(data).ok_or_else(|| bad("it says nothing of the files"))?;
         let mut items = Items::new();
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         Ok(items)
     }
 
-    /// Where the bytes of one value are. `files` has the names of files, each once.
+    /// Returns the place of a value's bytes. `files` has the names of files, each once.
     fn item(&self, info: Value, files: &mut HashMap<&'a str, Arc<str>>) -> Result<Item> {
         let info =
             self.state(info, |module, name| module == FILESYSTEM && name == "_StorageInfo")?;
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
         Ok(TensorEntry { name: name.to_owned(), kind, shape, chunks, is_reshaped: false })
     }
 
-    /// The type of elements that `TensorProperties` have. Their state is a tuple.
+    /// Returns the type of elements that `TensorProperties` have. Their state is a tuple.
     fn kind(&self, properties: Value) -> Result<Kind> {
         let state = match self.values.node(properties) {
             Some(Node::Object { parts, .. })
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
         kinds::of_name(name).ok_or_else(|| bad(format!("the type torch.{name} is unknown")))
     }
 
-    /// The names of the tensors of which Megatron saved pieces of the flattened tensor.
+    /// Returns the names of the tensors that Megatron saved as pieces of the flattened tensor.
     fn reshaped(&self, state: Value) -> Result<HashSet<&'a str>> {
         let data = self.values.get(state, "mcore_data");
         let entries = data.and_then(|data| self.values.dict(data)).unwrap_or_default();
@@ -237,7 +237,8 @@ impl<'a> Reader<'a> {
         Ok(reshaped)
     }
 
-    /// The keys that lead to each value, by its name. Other writers than PyTorch's have none.
+    /// Returns the keys that lead to each value, by its name. Other writers than PyTorch's have
+    /// none.
     fn paths(&self, state: Value) -> Result<HashMap<&'a str, Value>> {
         let paths = self.values.get(state, "planner_data");
         let paths = paths.and_then(|paths| self.values.dict(paths)).unwrap_or_default().iter();
@@ -252,7 +253,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The fields of an object whose class is one of those that are known.
+    /// Returns the fields of an object of a known class.
     fn state(&self, value: Value, is_known: impl Fn(&str, &str) -> bool) -> Result<Value> {
         let Some(Node::Object { class, parts }) = self.values.node(value) else {
             return Err(bad("a value is not an object of PyTorch's classes"));
@@ -268,8 +269,7 @@ impl<'a> Reader<'a> {
             }
             None => return Err(bad("an object has no class")),
         }
-        // A dictionary of many fields could be that of many objects, and each search would pass
-        // all.
+        // Many objects could share a dictionary of many fields, and each search would pass all.
         let is_state = |&state: &Value| {
             self.values.dict(state).is_some_and(|fields| fields.len() <= MOST_FIELDS)
         };

@@ -1,16 +1,16 @@
-//! Directories of PyTorch's trainers, whose files hold the pieces of tensors, opened as one
-//! checkpoint of whole tensors.
+//! Directories of PyTorch's trainers, opened as one checkpoint: their files hold the pieces of
+//! tensors.
 //!
 //! | file | content |
 //! |---|---|
-//! | `mod` | which kind of directory it is, by the names in it |
+//! | `mod` | the kind of a directory, by the names in it |
 //! | `dcp` | `.metadata` and `.distcp` files, also of Megatron |
 //! | `metadata` | the pickle `.metadata` |
 //! | `settings` | the settings of optimizers in it |
 //! | `ranks` | the `.metadata` of each rank |
 //! | `deepspeed` | ZeRO of DeepSpeed |
-//! | `row` | where the numbers of one parameter lie |
-//! | `states` | what each file of DeepSpeed says |
+//! | `row` | the places of a parameter's numbers |
+//! | `states` | the content of each file of DeepSpeed |
 //! | `frozen` | parameters of DeepSpeed that are not trained |
 //! | `dtensor` | one file of each rank, with its parts |
 //! | `item` | one archive of several in a file |
@@ -54,7 +54,7 @@ const MOST_NAMES: usize = 16;
 /// The most fields of an object of PyTorch here, and the most dimensions of a tensor.
 const MOST_FIELDS: usize = 64;
 
-/// Files that say which of the directories beside them is the newest checkpoint.
+/// Files that name the newest checkpoint among the directories next to them.
 const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
 /// A directory of a store, and the names in it.
@@ -65,7 +65,7 @@ pub(crate) struct Folder<'a, T> {
     files: Vec<String>,
     directories: Vec<String>,
     options: &'a Options,
-    /// What all of its files together may take.
+    /// The budget of all of its files together.
     budget: Budget,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Folder<'a, T> {
 type File<S> = (PathBuf, Arc<Input<S>>);
 
 impl<'a, T: Store> Folder<'a, T> {
-    /// Lists a directory, or the newest checkpoint in it if it says which that is.
+    /// Lists a directory, or the newest checkpoint in it if it names one.
     pub(crate) fn find(store: &'a T, path: &Path, options: &'a Options) -> Result<Self> {
         let folder = Self::list(store, path.to_owned(), options)?;
         if folder.format().is_some() {
@@ -120,12 +120,11 @@ impl<'a, T: Store> Folder<'a, T> {
         Ok(Self { store, path, files, directories, options, budget })
     }
 
-    /// The path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The format of the checkpoint in the directory. `None` if it is none of a trainer.
+    /// Returns the format of the checkpoint in the directory. `None` if it is not a trainer's.
     pub(crate) fn format(&self) -> Option<Format> {
         let format = Format::of_directory(self.files.iter().map(String::as_str));
         format.filter(|format| format.is_of_directories())
@@ -145,7 +144,7 @@ impl<'a, T: Store> Folder<'a, T> {
         Err(self.wrong(ErrorKind::NotRead { problem }))
     }
 
-    /// Whether there are files that core may open.
+    /// Returns whether there are files that core may open.
     pub(crate) fn has_safetensors(&self) -> bool {
         self.files.iter().any(|name| name.ends_with(".safetensors"))
     }
@@ -168,7 +167,6 @@ impl<'a, T: Store> Folder<'a, T> {
         self.files.iter().any(|file| file == name)
     }
 
-    /// Opens a file of the directory.
     fn open(&self, name: &str) -> Result<File<T::File>> {
         let path = self.path.join(name);
         let source = self.store.open(&path).map_err(|error| error.in_path(&path))?;
@@ -198,7 +196,7 @@ impl<'a, T: Store> Folder<'a, T> {
         result.map_err(|error| error.in_file(&input.file))
     }
 
-    /// An error about the directory.
+    /// Returns an error about the directory.
     fn wrong(&self, kind: ErrorKind) -> Error {
         Error::from(kind).in_path(&self.path)
     }
@@ -234,7 +232,7 @@ where
     opened.map_err(|error| error.in_path(&folder.path))
 }
 
-/// Says that things of these names are left out, one or several. `None` if there are none.
+/// Describes skipped items with these names. `None` if there are none.
 fn left_out(names: &[&str], [one, several]: [&str; 2]) -> Option<String> {
     let quoted = |name: &&str| Quoted(name).to_string();
     let shown = names.iter().take(MOST_NAMES).map(quoted).collect::<Vec<_>>().join(", ");
@@ -246,22 +244,22 @@ fn left_out(names: &[&str], [one, several]: [&str; 2]) -> Option<String> {
     (!names.is_empty()).then(|| format!("left out: {} {what}: {shown}{more}", names.len()))
 }
 
-/// The number that digits are.
+/// Returns the number that digits are.
 fn number(digits: &str) -> Option<usize> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// An error about what the files of a directory hold.
+/// Returns an error about the content of a directory's files.
 fn bad(problem: impl Into<String>) -> Error {
     ErrorKind::BadDirectory { problem: problem.into() }.into()
 }
 
-/// Whether a name is that of an entry of a directory, on every system.
+/// Returns `true` if a name can be an entry of a directory, on every system.
 fn is_plain(name: &str) -> bool {
     !name.contains(['/', '\\', ':', '\0', '\n']) && !["", ".", ".."].contains(&name)
 }
 
-/// Adds what a file of this number holds. Its tensors lie in one piece each.
+/// Adds the content of a file with this number. Each tensor is in one piece.
 fn add<S>(directory: &mut Directory<S>, builder: Builder, file: usize) {
     directory.aliases.extend(builder.aliases);
     directory.metadata.extend(builder.metadata);
@@ -269,7 +267,7 @@ fn add<S>(directory: &mut Directory<S>, builder: Builder, file: usize) {
     directory.tensors.extend(builder.tensors.into_iter().map(|it| in_one_piece(it, file)));
 }
 
-/// A tensor that lies in one piece in a file of this number.
+/// Makes a tensor that is in one piece in a file with this number.
 fn in_one_piece(tensor: Tensor, file: usize) -> WholeTensor {
     let Tensor { name, dtype, shape, data, stored } = tensor;
     let region = Region::whole(&shape);

@@ -11,13 +11,13 @@ use crate::error::{Error, ErrorKind, Result};
 /// The file that lists the tensors of all ranks.
 pub(super) const METADATA: &str = ".metadata";
 
-/// The rank whose file this is, by a name such as `__0.metadata`.
+/// Returns the rank of a file, by a name such as `__0.metadata`.
 pub(super) fn of_metadata(name: &str) -> Option<usize> {
     let digits = name.strip_prefix("__")?.strip_suffix(METADATA)?;
     number(digits)
 }
 
-/// Reads what all ranks have saved, and returns the files that say it, too.
+/// Reads the metadata of all ranks, and returns its files, too.
 pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<File<T::File>>)> {
     let read = |name: &str| -> Result<_> {
         let (path, input) = folder.open(name)?;
@@ -53,7 +53,7 @@ pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<Fi
     Ok((all, files))
 }
 
-/// What is known of the ranks before.
+/// The content of earlier ranks.
 #[derive(Default)]
 struct Merge {
     /// The positions of tensors by name.
@@ -64,7 +64,7 @@ struct Merge {
 }
 
 impl Merge {
-    /// Adds what another rank has saved. A chunk that an earlier rank has, too, is a copy of a
+    /// Adds the content of another rank. A chunk that an earlier rank has, too, is a copy of a
     /// tensor that is not divided.
     fn add(&mut self, all: &mut Metadata, more: Metadata) -> Result<()> {
         for mut entry in more.tensors {

@@ -1,4 +1,4 @@
-//! [`Row`]: numbers of F32 in a row, of which each file of DeepSpeed has ranges.
+//! [`Row`]: numbers of F32 in a row, with ranges in each file of DeepSpeed.
 
 use super::bad;
 use super::states::Flat;
@@ -12,7 +12,7 @@ const WIDTH: u64 = 4;
 /// A part of a tensor: its file, region and place.
 pub(super) type Piece = (usize, Region, Data);
 
-/// Numbers in a row, of which each file has ranges.
+/// Numbers in a row, with ranges in each file.
 pub(super) struct Row {
     /// The number of the file of each range, and the range.
     ranges: Vec<(usize, Flat)>,
@@ -36,7 +36,7 @@ impl Row {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Where `len` numbers lie, from the number `at` on.
+    /// Returns the places of `len` numbers, from the number `at` on.
     pub(super) fn cut(&self, at: usize, len: usize, budget: &Budget) -> Result<Vec<Piece>> {
         let end = at.saturating_add(len);
         if end > self.len() {

@@ -1,5 +1,4 @@
-//! The settings of optimizers in directories: in distributed checkpoints each is a value of its
-//! own.
+//! The settings of optimizers in directories: in distributed checkpoints each is a separate value.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +9,7 @@ use super::states::Shapes;
 use crate::pytorch::names::GROUPS;
 use crate::pytorch::values::{Value, Values};
 
-/// The settings of an optimizer of DeepSpeed, beside the tensors `optimizer.state.NAME.exp_avg`.
+/// The settings of an optimizer of DeepSpeed, for the tensors `optimizer.state.NAME.exp_avg`.
 pub(super) const OPTIMIZER: &str = "optimizer.param_groups";
 
 /// Where a setting belongs.
@@ -22,7 +21,6 @@ pub(super) struct Setting {
     name: String,
 }
 
-/// What has a setting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
     /// A group, by its number.
@@ -32,7 +30,7 @@ enum Owner {
 }
 
 impl Setting {
-    /// The setting to which a path leads, which `.metadata` has for each value: the keys of
+    /// Returns the setting at the end of a path, which `.metadata` has for each value: the keys of
     /// dictionaries and the positions in lists. `None` for every other value. The name is the path,
     /// joined, so the keys are no longer than that.
     pub(super) fn of(values: &Values, name: &str, path: Value) -> Option<Self> {
@@ -60,8 +58,8 @@ impl Setting {
     }
 }
 
-/// The groups of each optimizer as an entry of the metadata, in the form of those of a file. Of
-/// parameters with equal settings, one group is made.
+/// Returns the groups of each optimizer as an entry of the metadata, in the form of a file's entry.
+/// Parameters with equal settings become one group.
 pub(super) fn entries<'a>(
     found: impl Iterator<Item = (&'a Setting, Json)>,
 ) -> Vec<(String, String)> {
@@ -93,9 +91,9 @@ pub(super) fn entries<'a>(
     optimizers.into_iter().map(entry).collect()
 }
 
-/// The groups of an optimizer of DeepSpeed as an entry of the metadata. There a group has one
-/// parameter, which is all of them in a row; here it has their names. `None` if the groups are not
-/// those of the parameters.
+/// Returns the groups of an optimizer of DeepSpeed as an entry of the metadata. There a group has
+/// one parameter, which is all of them in a row; here it has their names. `None` if the groups do
+/// not match the parameters.
 pub(super) fn of_groups(settings: &Json, parameters: &[Shapes]) -> Option<String> {
     let mut groups = settings.as_array()?.clone();
     let names =

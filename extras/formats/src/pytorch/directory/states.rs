@@ -1,4 +1,4 @@
-//! The files of DeepSpeed: what each says of the model, and where its numbers lie.
+//! The files of DeepSpeed: the content of each, and the places of its numbers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ pub(super) struct StateFile {
     /// Whether it has a part of the optimizer, which has the numbers of ZeRO. Otherwise it has the
     /// model.
     pub(super) is_optimizer: bool,
-    /// The rank among those that hold the same model. `None` for the file of all of them.
+    /// The rank among those with the same model. `None` for the file of all ranks.
     pub(super) rank: Option<usize>,
-    /// The rank among those that each hold a part of the model.
+    /// The rank among ranks that each hold a part of the model.
     pub(super) model_rank: usize,
 }
 
 impl StateFile {
-    /// Whether a name is that of any file of DeepSpeed.
+    /// Returns `true` if a name can belong to a file of DeepSpeed.
     pub(super) fn is_name(name: &str) -> bool {
         name.ends_with("optim_states.pt") || name.ends_with("model_states.pt")
     }
 
-    /// The file of this name, such as `bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt`. `None` for
-    /// the files of experts and of stages of a pipeline.
+    /// Parses the name of a file, such as `bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt`. `None`
+    /// for the files of experts and of stages of a pipeline.
     pub(super) fn of(name: &str) -> Option<Self> {
         let (is_optimizer, stem) = match name.strip_suffix("_optim_states.pt") {
             Some(stem) => (true, stem),
@@ -51,7 +51,7 @@ impl StateFile {
     }
 }
 
-/// Numbers of type F32 that lie in a row.
+/// Numbers of type F32 in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flat {
     /// The offset of the first byte in the file.
@@ -62,26 +62,26 @@ pub(super) struct Flat {
 /// A name and a shape.
 pub(super) type Shapes = Vec<(Arc<str>, Vec<usize>)>;
 
-/// What a file of the model says.
+/// The content of a file of the model.
 #[derive(Debug, Default)]
 pub(super) struct ModelState {
     /// The parameters of each group of the optimizer, in the order of their numbers. `None` for a
     /// model without ZeRO.
     pub(super) groups: Option<Vec<Shapes>>,
-    /// The parameters that are not trained, and their numbers or those of a rank.
+    /// The parameters that are not trained, and their numbers or a rank's.
     pub(super) frozen: Shapes,
     pub(super) fragments: Builder,
     /// Other names of parameters, each with the name that has the numbers.
     pub(super) shared: Vec<(Arc<str>, Arc<str>)>,
     pub(super) buffers: Vec<Arc<str>>,
-    /// What `state_dict()` of the model had, on the rank that saved it.
+    /// The content of the model's `state_dict()`, on the rank that saved it.
     pub(super) module: Builder,
-    /// How many ranks have each a part of the model, and which step it was.
+    /// The number of ranks that each have a part of the model, and the step.
     pub(super) model_ranks: i64,
     pub(super) step: Option<i64>,
 }
 
-/// What a file of the optimizer says.
+/// The content of a file of the optimizer.
 #[derive(Debug)]
 pub(super) struct Partition {
     pub(super) stage: i64,
@@ -93,13 +93,13 @@ pub(super) struct Partition {
     pub(super) paddings: Option<Vec<Vec<usize>>>,
     /// The bytes of the number of the step.
     pub(super) step: Option<Vec<u8>>,
-    /// What the optimizer knows of each number, such as `exp_avg`: for each group.
+    /// The optimizer's numbers for each parameter number, such as `exp_avg`: for each group.
     pub(super) moments: Vec<(Arc<str>, Vec<Flat>)>,
     /// The settings of the optimizer, which all ranks have alike.
     pub(super) settings: Option<Json>,
 }
 
-/// What is read of a file of the model.
+/// The entries that are read from a file of the model.
 const READ: [&str; 8] = [
     "module",
     "param_shapes",
@@ -111,7 +111,7 @@ const READ: [&str; 8] = [
     "global_steps",
 ];
 
-/// The objects of one file.
+/// The objects of a file.
 struct Reader<'a, S> {
     archive: &'a Archive<S>,
     options: &'a Options,
@@ -205,12 +205,11 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
 }
 
 impl<S: ReadAt> Reader<'_, S> {
-    /// Every tensor in a value, by name.
+    /// Returns every tensor in a value, by name.
     fn tensors(&self, value: Value) -> Result<Builder> {
         item::tensors(self.archive, value, "", 0, self.options)
     }
 
-    /// The flat tensors of a list.
     fn flats(&self, list: Value, what: &str) -> Result<Vec<Flat>> {
         let list = self.archive.values.items(list);
         let list = list.ok_or_else(|| bad(format!("{what} is no list")))?;
@@ -230,13 +229,13 @@ impl<S: ReadAt> Reader<'_, S> {
         }
     }
 
-    /// What the optimizer itself has saved.
+    /// Returns the content that the optimizer itself has saved.
     fn optimizer(&self, state: Value, stage: i64) -> Option<Value> {
         let key = if stage == 3 { "optimizer_state_dict" } else { "base_optimizer_state" };
         self.archive.values.get(state, key)
     }
 
-    /// The state of the optimizer for each group.
+    /// Returns the state of the optimizer for each group.
     fn states_of_groups(&self, state: Value, stage: i64) -> Result<Vec<Value>> {
         let values = &self.archive.values;
         let Some(base) = self.optimizer(state, stage) else { return Ok(Vec::new()) };
@@ -252,8 +251,8 @@ impl<S: ReadAt> Reader<'_, S> {
         Ok(groups.into_iter().map(|(_, state)| state).collect())
     }
 
-    /// What the optimizer knows of each number: the tensors of its state that have one dimension,
-    /// for each group in order.
+    /// Returns the optimizer's numbers for each parameter number: the tensors of its state that
+    /// have one dimension, for each group in order.
     fn moments(&self, of_groups: &[Value]) -> Result<Vec<(Arc<str>, Vec<Flat>)>> {
         let values = &self.archive.values;
         let mut positions = HashMap::new();
@@ -289,7 +288,7 @@ impl<S: ReadAt> Reader<'_, S> {
     }
 }
 
-/// The names and shapes of a dictionary.
+/// Returns the names and shapes of a dictionary.
 fn shapes(values: &Values, dict: Value) -> Result<Shapes> {
     let items = values.dict(dict).ok_or_else(|| bad("a list of shapes is no dictionary"))?;
     let mut shapes = Vec::new();
@@ -307,13 +306,13 @@ fn no_shape() -> Error {
     bad("a shape is no list of numbers")
 }
 
-/// The number of elements.
+/// Returns the number of elements.
 pub(super) fn count(shape: &[usize]) -> Result<usize> {
     let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim));
     count.ok_or_else(|| bad("a shape of a parameter is too large"))
 }
 
-/// A list of numbers for each group.
+/// Returns a list of numbers for each group.
 fn numbers_of_groups(values: &Values, groups: Value) -> Result<Option<Vec<Vec<usize>>>> {
     let Some(groups) = values.items(groups) else { return Ok(None) };
     for &group in groups {
@@ -324,7 +323,7 @@ fn numbers_of_groups(values: &Values, groups: Value) -> Result<Option<Vec<Vec<us
     Ok(groups.iter().map(group).collect())
 }
 
-/// A number, or an item of an enumeration, which is called with its number.
+/// Returns a number, or an item of an enumeration, which is called with its number.
 fn whole_number(values: &Values, value: Value) -> Option<i64> {
     match (value, values.node(value)) {
         (Value::Int(number), _) => Some(number),

@@ -1,4 +1,4 @@
-//! What several tests need: `.npy` bytes, archives, and places in them.
+//! Shared by several tests: `.npy` bytes, archives, and places in them.
 
 use std::io::{Cursor, Write};
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ pub(crate) fn parts(read: Result<TensorBuf>) -> (Dtype, Vec<usize>, Vec<u8>) {
     (tensor.dtype(), tensor.shape().to_vec(), tensor.bytes().to_vec())
 }
 
-/// What a source gives, and the largest piece.
+/// Returns the bytes of a source, and the largest piece.
 pub(crate) fn given(source: &impl TensorSource) -> Result<(Vec<u8>, usize)> {
     let (mut bytes, mut largest) = (Vec::new(), 0);
     let sink: &mut Sink<'_> = &mut |piece| {

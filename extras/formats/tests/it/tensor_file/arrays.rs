@@ -45,7 +45,7 @@ fn arrays_that_cannot_be_read_are_listed_by_name() {
     assert_eq!(fine.into_vec::<f32>().unwrap(), [1.0]);
 }
 
-/// A dictionary whose key `w` has an array of this shape, type and these bytes.
+/// A dictionary with an array of this shape, type and these bytes under `w`.
 fn array(shape: &[u8], kind: &str, order: &str, bytes: &[u8]) -> Vec<u8> {
     let text = |text: &str| [&[b'U', text.len() as u8][..], text.as_bytes()].concat();
     let dtype = [b"cnumpy\ndtype\n", &text(kind)[..], b"\x85R(K\x03", &text(order), b"NNNtb"];
@@ -86,7 +86,7 @@ fn an_array_by_hand_is_read_and_each_wrong_field_is_named() {
         let error = refused(&file, &Options::new());
         assert!(error.contains(says), "{error}");
     }
-    // More bytes than 64 bits count, and as many as the file has.
+    // More bytes than 64 bits count, and the bytes of the file.
     let huge = array(b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85", "f8", "<", &big);
     refused(&legacy(&huge, b"\x80\x02].", b""), &Options::new());
 }

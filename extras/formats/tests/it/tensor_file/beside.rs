@@ -1,4 +1,4 @@
-//! The settings of a model beside its files, or in the directory that is one file.
+//! The settings of a model next to its files, or in the directory that is one file.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use safetensors_formats::{Options, npz};
 
 use super::fixture;
 
-/// Blocks have 128 rows and columns where no settings say so.
+/// Blocks have 128 rows and columns unless settings differ.
 #[test]
 fn the_settings_beside_a_file_say_how_its_weights_are_stored() {
     let dir = tempfile::tempdir().unwrap();

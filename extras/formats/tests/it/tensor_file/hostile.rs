@@ -39,7 +39,7 @@ fn a_file_cut_anywhere_is_an_error() {
         let whole = std::fs::read(fixture(name)).unwrap();
         for len in 0..whole.len() {
             let opened = TensorFile::from_source(whole[..len].to_vec(), "a file", &Options::new());
-            // The end of a file may be padding. What opens must have all that it claims.
+            // The end of a file may be padding. An opened file must have everything that it claims.
             if let Ok(file) = opened {
                 let mut all = vec![0; file.byte_len() as usize];
                 file.read_exact_at(&mut all, 0).unwrap();

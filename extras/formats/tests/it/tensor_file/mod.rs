@@ -1,5 +1,5 @@
-//! Files of other formats as checkpoints: what PyTorch, NumPy and the package `gguf` wrote,
-//! compared with what these libraries had in memory. `dev/scripts/other_formats.py` makes the fixtures.
+//! Files of other formats as checkpoints: files of PyTorch, NumPy and the package `gguf`, compared
+//! with the libraries' values in memory. `dev/scripts/other_formats.py` makes the fixtures.
 
 #![cfg_attr(
     not(any(feature = "gguf", feature = "pytorch")),
@@ -49,7 +49,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// Compares a file with the safetensors file of what is in it. Names of tied tensors count.
+/// Compares a file with the safetensors file of its content. Names of tied tensors count.
 #[track_caller]
 fn assert_same<S: ReadAt + 'static>(checkpoint: &Checkpoint<TensorFile<S>>, expected: &Checkpoint) {
     let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
@@ -64,7 +64,7 @@ fn assert_same<S: ReadAt + 'static>(checkpoint: &Checkpoint<TensorFile<S>>, expe
     }
 }
 
-/// Opens a fixture, and compares it with what is in it.
+/// Opens a fixture, and compares it with its content.
 #[track_caller]
 fn assert_fixture(name: &str, options: &Options) -> Checkpoint<TensorFile> {
     let path = fixture(name);

@@ -1,4 +1,4 @@
-//! Files that are of two formats at once.
+//! Files with two formats at once.
 
 use safetensors_core::{SaveOptions, TensorView, serialize};
 use safetensors_formats::npz::Archive;
@@ -10,7 +10,7 @@ fn read(name: &str) -> Vec<u8> {
     std::fs::read(fixture(name)).unwrap()
 }
 
-/// A safetensors file of one tensor, which has these bytes.
+/// A safetensors file with one tensor of these bytes.
 fn safetensors(data: &[u8]) -> Vec<u8> {
     let shape = [data.len()];
     let data = TensorView::from_slice(&shape, data).unwrap();
@@ -50,7 +50,7 @@ fn an_archive_before_or_behind_a_file_is_refused_by_name() {
     }
 }
 
-/// An archive may count what stands before it as its own, as programs that unpack themselves do.
+/// An archive may count earlier bytes as its own, as programs that unpack themselves do.
 #[test]
 fn an_archive_that_hides_what_stands_before_it_is_refused_too() {
     use std::io::Write;
@@ -63,7 +63,7 @@ fn an_archive_that_hides_what_stands_before_it_is_refused_too() {
         archive.write_all(&member).unwrap();
         let bytes = archive.finish().unwrap().into_inner();
         assert!(bytes.starts_with(&before));
-        // Only the list of members tells an archive behind another one.
+        // Only the list of members shows an archive behind another one.
         if !before.starts_with(b"PK") {
             let error = check_polyglot(&bytes).unwrap_err();
             assert!(matches!(error.other(), Some(ErrorKind::TwoFormats { .. })), "{error}");
@@ -149,7 +149,7 @@ fn a_sound_safetensors_file_may_be_a_pickle() {
         let says = format!("it is a safetensors file, and also a pickle that imports {import}; ");
         assert!(error.to_string().starts_with(&says), "{error}");
     }
-    // What imports nothing runs nothing, and other files do not come so far.
+    // A pickle without imports runs nothing, and other files do not come so far.
     check_polyglot(&pickled(b"N.")).unwrap();
     check_polyglot(&pickled(b"values")).unwrap();
     for data in [&b"cos\nsystem\n"[..], b"\x80\x04."] {

@@ -40,14 +40,14 @@ fn tied_tensors_are_one_under_the_first_name() {
         let aliases: Vec<_> =
             checkpoint.aliases().map(|(alias, tensor)| (alias, tensor.name())).collect();
         assert_eq!(aliases, [("model.embed.weight", "lm_head.weight"), ("same", "again")]);
-        // Those that overlap, or have another shape, are tensors of their own.
+        // Names that overlap, or have another shape, are separate tensors.
         assert!(
             ["front", "back", "reshaped"]
                 .iter()
                 .all(|name| { checkpoint.tensors().any(|tensor| tensor.name() == *name) })
         );
 
-        // The names stay names of one tensor in the safetensors file.
+        // The names stay names of the same tensor in the safetensors file.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
         Rewrite::of(&checkpoint).save(&path, &SaveOptions::new()).unwrap();
@@ -96,7 +96,7 @@ fn a_hostile_index_is_refused() {
     }
 }
 
-/// Writes two shards that both have `w`, and `v` or `u` besides, and an index.
+/// Writes two shards that both have `w`, and also `v` or `u`, and an index.
 fn shards(directory: &Path, index: &str) -> PathBuf {
     let other = b"\x02\0\0\0\0\0\0\0\0\0\x40\x40\0\0\x80\x40";
     for (name, key, data) in [("one.bin", "v", DATA), ("two.bin", "u", &other[..])] {
@@ -119,7 +119,7 @@ fn the_index_decides_which_tensors_a_shard_has() {
     assert_eq!(names, ["v", "w"]);
     let w = checkpoint.tensor("w").unwrap().read().unwrap();
     assert_eq!(w.into_vec::<f32>().unwrap(), [3.0, 4.0]);
-    // In each file, both names are of one tensor, of which one name stays.
+    // In each file, both names belong to one tensor, and one name stays.
     for (file, tensor) in checkpoint.files().iter().zip(["w", "u"]) {
         let (path, tensor) = (file.path().to_owned(), tensor.to_owned());
         let finding = Finding::UnindexedTensors { file: path, tensor, others: 0 };
@@ -204,7 +204,7 @@ fn what_cannot_be_read_is_named() {
         assert!(error.contains(says) && error.contains(name), "{error}");
     }
 
-    // What is inside an unknown object is listed, and an error once it is read.
+    // Tensors inside an unknown object are listed, and an error once they are read.
     for (name, listed, class) in [
         ("sparse.pt", "s", "torch._utils._rebuild_sparse_tensor"),
         ("nested_class.pt", "x", "__main__.Holder"),
@@ -237,7 +237,7 @@ fn what_cannot_be_read_is_named() {
     assert!(Rewrite::of(&checkpoint).save("/nowhere/x", &SaveOptions::new()).is_err());
 }
 
-/// A legacy file of one pickle.
+/// A legacy file with one pickle.
 pub(super) fn legacy(pickle: &[u8], keys: &[u8], data: &[u8]) -> Vec<u8> {
     let start = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.";
     let system = b"\x80\x02}X\x0d\0\0\0little_endian\x88s.";
@@ -253,7 +253,7 @@ pub(super) fn tensor(fields: &[u8]) -> Vec<u8> {
     dictionary(&[("w", fields)])
 }
 
-/// A dictionary of such tensors, whose keys are single letters.
+/// A dictionary of such tensors, with single letters as keys.
 fn dictionary(items: &[(&str, &[u8])]) -> Vec<u8> {
     let mut pickle = b"}".to_vec();
     for (key, fields) in items {
@@ -286,7 +286,7 @@ fn a_file_by_hand_is_read_and_each_wrong_field_is_named() {
         (b"J\xff\xff\xff\xffK\x02\x85K\x01\x85", "the offset of a tensor is not a number"),
         (b"K\0K\x02\x85)", "1 dimensions and 0 strides"),
         (b"K\0NK\x01\x85", "the shape of a tensor"),
-        // More bytes than any file of this length can stand for: one element, repeated.
+        // More bytes than any file of this length can hold: one element, repeated.
         (b"K\0J\xff\xff\xff\x7f\x85K\0\x85", "may have 67108864 at most"),
         (b"K\0\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85K\0\x85", far),
         (b"K\0J\xff\xff\xff\x7fJ\xff\xff\xff\x7fK\x02\x87K\0K\0K\0\x87", "overflows 64 bits"),
@@ -405,7 +405,7 @@ fn a_hostile_pickle_is_bounded() {
 
 #[test]
 fn code_is_only_a_name() {
-    // `os.system("touch ...")` beside a tensor: an object without tensors, which is left out.
+    // `os.system("touch ...")` next to a tensor: an object without tensors, which is skipped.
     let dir = tempfile::tempdir().unwrap();
     let command = format!("touch {}", dir.path().join("ran").display());
     let mut pickle = b"}(X\x01\0\0\0ecos\nsystem\n".to_vec();

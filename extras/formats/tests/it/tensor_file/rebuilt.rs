@@ -1,4 +1,4 @@
-//! Pickles by hand: what the functions that rebuild tensors and containers make of them.
+//! Pickles by hand: the results of functions that rebuild tensors and containers.
 
 use safetensors_core::Checkpoint;
 use safetensors_formats::{Options, TensorFile};
@@ -11,12 +11,12 @@ use crate::support::zip;
 /// The keys of a file without storages.
 const NO_KEYS: &[u8] = b"\x80\x02].";
 
-/// Opens a file of one pickle, which uses the storage `0`.
+/// Opens a file with one pickle, which uses the storage `0`.
 fn open(pickle: &[u8]) -> safetensors_formats::Result<TensorFile<Vec<u8>>> {
     TensorFile::from_source(legacy(pickle, KEYS, DATA), "a file", &Options::new())
 }
 
-/// The numbers of a tensor in a file of one pickle.
+/// The numbers of a tensor in a file with one pickle.
 #[track_caller]
 fn numbers(pickle: &[u8], name: &str) -> Vec<f32> {
     let checkpoint = Checkpoint::from_source(open(pickle).unwrap(), "a file").unwrap();
@@ -96,7 +96,7 @@ fn a_conjugate_or_negative_tensor_is_named_and_not_read_as_it_is_stored() {
 fn a_container_keeps_the_tensors_that_it_is_made_of() {
     let w = tensor("_rebuild_tensor_v2", b"");
     let dict = under_w(&w);
-    // What `__reduce__` of a class gives for `dict(dict(self))`, and the like.
+    // The results of a class's `__reduce__` for `dict(dict(self))`, and the like.
     for (class, arguments) in [
         ("cbuiltins\ndict\n", [&dict[..], b"\x85"].concat()),
         ("c__builtin__\ndict\n", [&b"]"[..], &text("w"), &w, b"\x86a\x85"].concat()),
@@ -107,7 +107,7 @@ fn a_container_keeps_the_tensors_that_it_is_made_of() {
         let pickle = [class.as_bytes(), &arguments, b"R."].concat();
         assert_eq!(numbers(&pickle, "w"), [1.0, 2.0], "{class}");
     }
-    // A factory that is no class does not hide what is set on the dictionary.
+    // A factory that is no class does not hide state that is set on the dictionary.
     let factory = b"cfunctools\npartial\ncbuiltins\nlist\n\x85R\x85R";
     let items = [&text("w")[..], &w, b"s."].concat();
     let pickle = [&b"ccollections\ndefaultdict\n"[..], factory, &items].concat();
@@ -129,7 +129,7 @@ fn a_container_of_something_else_is_named_if_a_tensor_is_in_it() {
         let pickle = [under_w(&made), b".".to_vec()].concat();
         assert_eq!(unknown(&pickle), (name.to_owned(), Some("w".into())));
     }
-    // Without a tensor it is left out, as every other value is.
+    // Without a tensor it is skipped, as every other value is.
     let made = b"cbuiltins\nlist\nX\x02\0\0\0ab\x85R";
     let pickle = [&under_w(&w)[..], &text("other"), made, b"s."].concat();
     assert_eq!(numbers(&pickle, "w"), [1.0, 2.0]);
@@ -175,7 +175,7 @@ fn a_long_list_that_is_used_often_is_counted_wherever_it_is_searched() {
     let list = [&b"("[..], &long, b"lq\0"].concat();
     let dict = [&b"("[..], &b"NN".repeat(1000), b"dq\0"].concat();
     let object = [&b"cos\nsystem\n("[..], &long, b"tRq\0"].concat();
-    // The tables of a module, and what it hides: the set is the long one.
+    // The tables of a module, and its hidden values: the set is the long one.
     let table = |name: &str| [&text(name)[..], b"}s"].concat();
     let names = ["_parameters", "_buffers", "_modules"].map(table).concat();
     let hidden = [&text("_non_persistent_buffers_set")[..], &list, b"s"].concat();

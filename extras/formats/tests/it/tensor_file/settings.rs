@@ -19,7 +19,7 @@ fn a_training_of_pytorch_is_a_checkpoint_with_settings() {
     assert_same(&opened, &expected);
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     assert_eq!(json(&opened.metadata()[GROUPS]), json(&expected.metadata()[GROUPS]));
-    // What is kept is not left out.
+    // A kept value is not reported as skipped.
     let notes = opened.files()[0].safetensors().source().notes();
     assert!(notes.is_empty(), "{notes:?}");
 
@@ -55,7 +55,7 @@ fn settings_in_directories_are_kept() {
     }
 }
 
-/// The metadata of a file whose pickle has this value as its groups, beside a state.
+/// The metadata of a file with a pickle that has this value as its groups, and a state.
 fn groups(value: &[u8], options: &Options) -> safetensors_core::Result<Option<String>> {
     let state = [b"}", &text("a")[..], &tensor("_rebuild_tensor_v2", b""), b"s"].concat();
     let items = [text("state"), state, text("param_groups"), value.to_vec()].concat();
@@ -78,7 +78,7 @@ fn what_json_cannot_hold_is_left_out() {
         [b"}(", &text("lr")[..], &tensor("_rebuild_tensor_v2", b""), b"K\x02K\x01u"].concat();
     assert_eq!(json(&list(&rate)).unwrap(), r#"[{"2":1}]"#);
     assert_eq!(json(&list(b"cnumpy\nfloat64\n)R")).unwrap(), "[null]");
-    // Not what an optimizer has.
+    // No optimizer has this.
     assert_eq!(json(b"K\x01"), None);
     let deep = [vec![b']'; 50], vec![b'a'; 49]].concat();
     assert_eq!(json(&deep).unwrap(), format!("{}{}", "[".repeat(50), "]".repeat(50)));

@@ -1,4 +1,4 @@
-//! Small files that name a text, a list or a tensor any number of times: what they take is in
+//! Small files that name a text, a list or a tensor any number of times: their cost is in
 //! proportion to their length.
 
 use std::path::Path;
@@ -139,7 +139,7 @@ fn distributed(values: &[Vec<u8>], tensors: &[(&str, Vec<u8>)]) -> MemoryStore {
 }
 
 /// A distributed checkpoint of tensors that ranks divide, written as PyTorch does by protocol 4:
-/// every object is kept, and every name is a text of its own. No chunk is read for its type.
+/// every object is kept, and every name is a separate text. No chunk is read for its type.
 fn divided(tensors: usize, ranks: usize) -> MemoryStore {
     const METADATA: &str = "torch.distributed.checkpoint.metadata";
     const ARCHIVE: usize = 640;
@@ -202,7 +202,7 @@ fn a_hundred_thousand_chunks_with_a_name_each_open() {
     assert_eq!(files[0].1.all_stored().len(), 2000);
 }
 
-/// Files whose times do not show a change.
+/// Files with times that do not show a change.
 struct Young(MemoryStore);
 
 struct YoungFile(MemoryFile);
@@ -361,7 +361,7 @@ fn the_shards_of_an_index_are_counted_together() {
     assert_refused(index(40), "shards");
 }
 
-/// Nothing but `total_size` is kept of what an index says besides.
+/// Only `total_size` is kept from an index's metadata.
 #[test]
 fn the_metadata_of_an_index_may_be_anything() {
     for (metadata, is_wrong) in [

@@ -11,7 +11,7 @@ use super::{assert_same, fixture};
 const PARTS: [&str; 3] =
     ["split-00001-of-00003.gguf", "split-00002-of-00003.gguf", "split-00003-of-00003.gguf"];
 
-/// The parts in a directory of their own.
+/// The parts in a separate directory.
 fn copies() -> (tempfile::TempDir, [PathBuf; 3]) {
     let dir = tempfile::tempdir().unwrap();
     let paths = PARTS.map(|name| dir.path().join(name));
@@ -81,7 +81,7 @@ fn parts_that_do_not_belong_together_are_named() {
     for part in [&first, &second] {
         assert!(error(part).contains(&says), "{}", error(part));
     }
-    // The same part twice.
+    // A part twice.
     std::fs::copy(&second, &third).unwrap();
     let says = "it should be part 3 of 3, of 3 tensors, found part 2 of 3, of 3 tensors";
     let found = error(&first);

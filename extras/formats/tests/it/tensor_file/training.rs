@@ -81,7 +81,7 @@ pub(super) fn refused(store: &MemoryStore, says: &[&str]) {
     assert!(says.iter().all(|says| error.contains(says)), "{error}\nshould have {says:?}");
 }
 
-/// Compares every tensor with the file beside the fixture.
+/// Compares every tensor with the file next to the fixture.
 #[track_caller]
 fn assert_expected<S: ReadAt + 'static>(checkpoint: &Checkpoint<TensorFile<S>>, name: &str) {
     let expected = fixture(&format!("training/{name}.safetensors"));
@@ -198,7 +198,7 @@ fn a_missing_file_is_named() {
             matches!(error.other(), Some(ErrorKind::MissingFile { file }) if file == says);
         assert!(is_named, "{name} without {file}: {error}");
     }
-    // A missing last file of several is found by what the others say.
+    // A missing last file of several is found by the content of the others.
     refused(&without("per_rank", Some("__3.metadata")), &["they have 18 of the 21 elements"]);
     for name in ["stage2/optim", "stage3/optim", "stage3/model"] {
         let (name, of) = name.split_once('/').unwrap();

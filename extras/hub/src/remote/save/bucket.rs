@@ -14,7 +14,7 @@ use super::{failed, send};
 use crate::remote::RemoteStore;
 use crate::remote::place::RemotePlace;
 
-/// The objects below one prefix, as a save of several files changes them. Nothing is locked.
+/// The objects below a prefix, as a save of several files changes them. Nothing is locked.
 pub(super) struct BucketDirectory {
     directory: Directory,
     store: RemoteStore,
@@ -22,17 +22,17 @@ pub(super) struct BucketDirectory {
     shown: String,
     /// Files that are sent, and not visible yet.
     sent: BTreeMap<String, Upload>,
-    /// What there was when the save began to change the directory.
+    /// The files when the save began to change the directory.
     found: Files,
 }
 
 impl BucketDirectory {
-    /// The directory of a place, for files of a pattern.
+    /// Makes the directory of a place, for files of a pattern.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) for a pattern whose names no object can
-    /// have.
+    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) for a pattern with names that no object
+    /// can have.
     pub(super) fn of(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
         Ok(Self {
             directory: Directory::of(place, pattern)?,
@@ -108,9 +108,9 @@ impl WritableDirectory for BucketDirectory {
         Ok(())
     }
 
-    /// By a condition of the store, or by a look just before where the store knows none. After an
-    /// error the second names stay: the request may still reach the store, and then the index names
-    /// them. Else the next save removes them.
+    /// Uses a condition of the store, or asks it just before if it knows none. After an error the
+    /// second names stay: the request may still reach the store, and then the index names them.
+    /// Otherwise the next save removes them.
     fn replace(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! [`Directory`]: the objects below one prefix, as the saves of several files change them.
+//! [`Directory`]: the objects below a prefix, as the saves of several files change them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,14 +20,14 @@ use crate::remote::object::{Service, found, unquoted, version_of};
 use crate::remote::place::RemotePlace;
 use crate::remote::runtime::run;
 
-/// The bytes of a file that are in memory while it is sent again, apart from those of the upload.
-/// They are fetched by several requests at once.
+/// The bytes of a file that are in memory while it is sent again, apart from the upload's. They are
+/// fetched by several requests at once.
 const AGAIN: u64 = 64 << 20;
 
 /// The files of a directory by name.
 pub(super) type Files = BTreeMap<String, ObjectMeta>;
 
-/// The objects below one prefix. Files are those that are not further below.
+/// The objects directly below a prefix.
 pub(super) struct Directory {
     pub(super) service: Arc<Service>,
     pub(super) key: Key,
@@ -37,7 +37,7 @@ pub(super) struct Directory {
 #[derive(Clone, Debug)]
 pub(super) struct ObjectVersion {
     update: UpdateVersion,
-    /// As a listing says it; `None` if this save has just written the object.
+    /// The version in a listing; `None` if this save has just written the object.
     listed: Option<String>,
 }
 
@@ -54,8 +54,8 @@ impl From<PutResult> for ObjectVersion {
     }
 }
 
-/// A store may say the tag of an object in one answer and not in another. Without it, two versions
-/// are compared as they are listed, and what cannot be compared counts as the same.
+/// A store may give the tag of an object in one answer and not in another. Without it, two versions
+/// are compared as they are listed, and versions that cannot be compared count as equal.
 impl PartialEq for ObjectVersion {
     fn eq(&self, other: &Self) -> bool {
         match ((&self.update.e_tag, &other.update.e_tag), (&self.listed, &other.listed)) {
@@ -66,7 +66,7 @@ impl PartialEq for ObjectVersion {
     }
 }
 
-/// What became of a write that has a condition.
+/// The result of a write that has a condition.
 pub(super) enum Put {
     Done(ObjectVersion),
     /// Another writer has changed the object since.
@@ -74,11 +74,11 @@ pub(super) enum Put {
 }
 
 impl Directory {
-    /// The directory of a place, for files of a pattern.
+    /// Makes the directory of a place, for files of a pattern.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] for a pattern whose names no object can have.
+    /// [`ErrorKind::Io`] for a pattern with names that no object can have.
     pub(super) fn of(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
         let name = pattern.index_name();
         match Key::parse(&name) {
@@ -91,9 +91,9 @@ impl Directory {
         }
     }
 
-    /// The key of a file or, by a path with `/`, of one further below. It has the name as it is, as
-    /// indexes and listings have it, and as a reader asks for it: see [`RemoteStore`]. `Key::join`
-    /// would encode many characters.
+    /// Returns the key of a file. A path with `/` is a file further below. The name is not
+    /// encoded, as in indexes and listings, and as a reader asks for it: see [`RemoteStore`].
+    /// `Key::join` would encode many characters.
     ///
     /// [`RemoteStore`]: crate::remote::RemoteStore
     pub(super) fn file(&self, name: &str) -> Key {
@@ -102,8 +102,8 @@ impl Directory {
         Key::parse(path).unwrap_or_else(|_| self.key.clone().join(name))
     }
 
-    /// All files by name. The index has the ETag that the server gives for itself: some leave it
-    /// out of listings, and Azure lists it without quotes, so that it could be no condition.
+    /// Returns all files by name. The index has the ETag that the server gives for it alone: some
+    /// omit it in listings, and Azure lists it without quotes, so that it could be no condition.
     pub(super) fn list(&self, index: &str) -> io::Result<Files> {
         let listed = self.service.list(self.key.clone())?;
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
@@ -114,8 +114,8 @@ impl Directory {
         Ok(files)
     }
 
-    /// Gives a file of a listing the ETag that the server gives for itself. If it changed
-    /// meanwhile, it keeps what was listed, which is the version of no file any more.
+    /// Gives a file of a listing the ETag that the server gives for it alone. If it changed in
+    /// between, it keeps the listed one, which no file has any more.
     fn complete(&self, name: &str, listed: &mut ObjectMeta) -> io::Result<()> {
         if listed.e_tag.as_deref().is_some_and(|tag| tag.contains('"')) {
             return Ok(());
@@ -133,12 +133,13 @@ impl Directory {
         Ok(())
     }
 
-    /// What the store says of a file now; `None` if there is none.
+    /// Returns the store's present description of a file; `None` if there is none.
     pub(super) fn find(&self, name: &str) -> io::Result<Option<ObjectMeta>> {
         self.service.head(self.file(name))
     }
 
-    /// All bytes of a small file, with what the store says of it; `None` if there is none.
+    /// Returns all bytes of a small file, with the store's description of it; `None` if there is
+    /// none.
     pub(super) fn get(&self, name: &str, most: u64) -> io::Result<Option<(ObjectMeta, Vec<u8>)>> {
         let key = self.file(name);
         let store = Arc::clone(&self.service.store);
@@ -162,8 +163,8 @@ impl Directory {
         }
     }
 
-    /// Copies a file of this many bytes within the store. A larger one than the store copies by one
-    /// request is fetched and sent again: `object_store` cannot have it copied in parts.
+    /// Copies a file of this many bytes within the store. If it is larger than the store copies by
+    /// one request, it is fetched and sent again: `object_store` cannot have it copied in parts.
     pub(super) fn copy(&self, from: &str, to: &str, byte_len: u64) -> io::Result<()> {
         let from = self.file(from);
         let to = self.file(to);
@@ -200,8 +201,8 @@ impl Directory {
     /// no conditions is asked for the version just before.
     ///
     /// The answer to a request may be lost. Then it fails although the file is written, or is
-    /// repeated and finds that its condition does not hold any more. So after a failure the store
-    /// is asked what is there now. If these are our bytes, they are written.
+    /// repeated and finds that its condition no longer holds. So after a failure the store is asked
+    /// for the present file. If it has our bytes, they are written.
     pub(super) fn put(
         &self,
         name: &str,

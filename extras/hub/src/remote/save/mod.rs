@@ -1,5 +1,5 @@
-//! Saving to a remote store: a file is visible complete or not at all, and a directory opens as the
-//! earlier checkpoint or as the new one.
+//! Saving to a remote store: a file becomes visible completely or not at all, and a directory opens
+//! as the earlier checkpoint or as the new one.
 
 mod bucket;
 mod directory;
@@ -27,11 +27,11 @@ use super::{RemoteOptions, local_path};
 
 /// Saving through a connection with these options.
 impl RemoteOptions {
-    /// Saves tensors to one file of a remote store. The file is replaced whole or not at all.
+    /// Saves tensors to one file of a remote store. The file is replaced completely or not at all.
     ///
     /// It is sent in parts of 8 MiB or more while tensors are asked for their bytes, one after the
     /// other. At most eight parts are in memory. The store shows the file when all parts have
-    /// arrived; after an error it is told to forget them. The bytes are the same as of
+    /// arrived; after an error the parts are aborted. The bytes are the same as from
     /// [`serialize`](safetensors_core::serialize). A file of the local disk (`file:///path`) is
     /// saved as core [saves](safetensors_core::save()) it, by this and by all functions below.
     ///
@@ -48,7 +48,7 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// As of [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. After an error the
+    /// As for [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. After an error the
     /// store has the file that it had before, unless the last request has reached it and only the
     /// answer was lost. Web servers and the Hub take no files.
     pub fn save<N: AsRef<str>, S: TensorSource>(
@@ -63,8 +63,8 @@ impl RemoteOptions {
         stage(address, tensors, options, self)?.commit()
     }
 
-    /// Saves everything that a rewrite has to one file, as [`save`](Self::save) does. The sources
-    /// of the rewrite must not have changed when the file takes its place.
+    /// Saves a rewrite to one file, as [`save`](Self::save) does. The sources of the rewrite must
+    /// not have changed when the file is put in place.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions, TensorView, serialize};
@@ -82,7 +82,7 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// As of [`save`](Self::save) and of [`Rewrite::plan`]; [`ErrorKind::Io`] if a source has
+    /// As for [`save`](Self::save) and [`Rewrite::plan`]; [`ErrorKind::Io`] if a source has
     /// changed.
     pub fn save_rewrite<S: ReadAt>(
         &self,
@@ -110,18 +110,18 @@ impl RemoteOptions {
     /// 1. All files are sent, and none is visible.
     /// 2. If new files need names that the index in place uses, the store copies the old ones to
     ///    second names, and gets an index with these. S3 copies no file of more than 5 GiB: such a
-    ///    one is fetched and sent again.
+    ///    file is fetched and sent again.
     /// 3. The new files become visible. Nothing names them yet.
-    /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
-    ///    store, or by a look just before where the store knows none.
+    /// 4. The new index replaces the one in place, if that is unchanged: by a condition of the
+    ///    store, or by asking just before where the store knows none.
     /// 5. The files of the earlier checkpoint and the second names are removed.
     ///
-    /// Two saves to one directory at the same time do not mix unless they interleave within steps
-    /// 3 and 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked,
+    /// Two saves to one directory at the same time do not mix unless they interleave within steps 3
+    /// and 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked,
     /// because object stores have no locks.
     ///
     /// The answer to a request may be lost. So if the index cannot be written, the store is asked
-    /// what is there now: if that is the new index, it is written. A request that failed may also
+    /// for the present one: if that is the new index, it is written. A request that failed may also
     /// reach the store some seconds later. So a save that failed by an error of the network counts
     /// as one at the same time, and it leaves the second names to the next save, which removes
     /// them.
@@ -142,7 +142,7 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// As of [`save`](Self::save) for each file; [`ErrorKind::DuplicateTensor`];
+    /// As for [`save`](Self::save) for each file; [`ErrorKind::DuplicateTensor`];
     /// [`ErrorKind::Overtaken`]; [`ErrorKind::LeftBehind`], after which the directory opens as the
     /// new checkpoint. If the earlier checkpoint is one file, the new one has several, and the
     /// store refuses to remove that one file, the error is [`ErrorKind::Io`]: it names the object
@@ -160,14 +160,14 @@ impl RemoteOptions {
         save_to(&place, tensors, options)
     }
 
-    /// Saves everything that a rewrite has to a directory, as [`save_sharded`](Self::save_sharded)
-    /// does. The sources of the rewrite must not have changed when the first file takes its place.
-    /// They may lie in the same directory.
+    /// Saves a rewrite to a directory, as [`save_sharded`](Self::save_sharded) does. The sources of
+    /// the rewrite must not have changed when the first file is put in place. They may be in the
+    /// same directory.
     ///
     /// # Errors
     ///
-    /// As of [`save_sharded`](Self::save_sharded) and of [`Rewrite::plan_sharded`];
-    /// [`ErrorKind::Io`] if a source has changed.
+    /// As for [`save_sharded`](Self::save_sharded) and [`Rewrite::plan_sharded`]; [`ErrorKind::Io`]
+    /// if a source has changed.
     pub fn save_rewrite_sharded<S: ReadAt>(
         &self,
         address: &str,
@@ -221,8 +221,8 @@ impl StagedFile {
     }
 }
 
-/// Fails if there is a file, and the options do not let a save replace it. Uploads in parts know no
-/// condition, so this is a look just before.
+/// Fails if there is a file that the options forbid to replace. Uploads in parts know no condition,
+/// so the store is asked just before.
 fn unless_refused(place: &RemotePlace, overwrites: bool) -> Result<()> {
     if overwrites || place.service.head(place.key.clone()).map_err(failed)?.is_none() {
         Ok(())
@@ -240,7 +240,7 @@ fn send<N: AsRef<str>, S: TensorSource>(
 ) -> Result<Upload> {
     let tensors: Vec<_> = tensors.into_iter().collect();
     let sizes = tensors.iter().map(|(_, tensor)| {
-        // Writing gives the error of a shape whose size overflows.
+        // Writing gives the error of a shape that overflows.
         shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
     });
     let byte_len = sizes.fold(0, u64::saturating_add);
@@ -272,7 +272,7 @@ fn save_rewrite_to<S: ReadAt>(
     staged.commit()
 }
 
-/// The error of a store.
+/// Returns the error of a store.
 fn failed(error: io::Error) -> Error {
     ErrorKind::Io(error).into()
 }

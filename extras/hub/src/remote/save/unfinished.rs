@@ -18,7 +18,7 @@ use crate::remote::runtime::{ended_early, run};
 /// How long a store may take to forget the parts of an upload.
 pub(super) const ABORT: Duration = Duration::from_secs(10);
 
-/// Of this time, how long [`abort_uploads`] waits for requests that begin, complete or abort an
+/// The part of this time that [`abort_uploads`] waits for requests that begin, complete or abort an
 /// upload.
 const STEPS: Duration = Duration::from_secs(5);
 
@@ -26,7 +26,7 @@ const STEPS: Duration = Duration::from_secs(5);
 struct Uploads {
     parts: BTreeMap<u64, Parts>,
     next: u64,
-    /// How many requests that begin, complete or abort an upload are under way.
+    /// The number of requests under way that begin, complete or abort an upload.
     steps: usize,
     /// Whether the process is about to end. It stays so.
     is_ending: bool,
@@ -38,17 +38,18 @@ static UPLOADS: Mutex<Uploads> =
 /// A step has ended.
 static STEP_ENDED: Condvar = Condvar::new();
 
-/// What the store has of an upload, and the parts that are on their way.
+/// The parts of an upload in the store, and the parts on their way.
 struct Parts {
     upload: Box<dyn MultipartUpload>,
     under_way: Vec<AbortHandle>,
 }
 
 impl Parts {
-    /// Tells the store to forget the parts. A part that is on its way would stay there.
+    /// Aborts the upload in the store. A part that is on its way would stay there.
     async fn abort(mut self) {
         self.under_way.iter().for_each(AbortHandle::abort);
-        // A failure costs space in the store, not correctness. Whoever waits has an error already.
+        // A failure costs space in the store, not correctness. The waiting thread has an error
+        // already.
         let _ = timeout(ABORT, self.upload.abort()).await;
     }
 }
@@ -63,7 +64,7 @@ impl Begun {
         let store = Arc::clone(&service.store);
         let upload = service.ask(async move { store.put_multipart(&key).await })?;
         let parts = Parts { upload, under_way: Vec::new() };
-        // Also if the process ends meanwhile: it waits for this step, and then aborts the upload.
+        // Also if the process ends now: it waits for this step, and then aborts the upload.
         let mut uploads = lock(&UPLOADS);
         let number = uploads.next;
         uploads.next += 1;
@@ -88,7 +89,7 @@ impl Begun {
     /// Makes the object visible. If that fails, the upload is aborted.
     pub(super) fn complete(self, service: &Arc<Service>) -> io::Result<PutResult> {
         let _step = Step::begin()?;
-        // Also if the process ends meanwhile: it waits for this step.
+        // Also if the process ends now: it waits for this step.
         let parts = lock(&UPLOADS).parts.remove(&self.0);
         let mut parts = parts.ok_or_else(ended_early)?;
         service.ask(async move {
@@ -100,11 +101,10 @@ impl Begun {
         })
     }
 
-    /// Aborts the upload.
     pub(super) fn abort(self) {
         let (_step, parts) = {
             let mut uploads = lock(&UPLOADS);
-            // Also if the process ends meanwhile: it waits for this step.
+            // Also if the process ends now: it waits for this step.
             uploads.steps += 1;
             (Step, uploads.parts.remove(&self.0))
         };
@@ -132,7 +132,7 @@ impl Drop for Step {
     }
 }
 
-/// The uploads. Fails if the process is about to end, so that it begins nothing any more.
+/// Returns the uploads. Fails if the process is about to end, so that it begins nothing any more.
 fn uploads() -> io::Result<MutexGuard<'static, Uploads>> {
     let uploads = lock(&UPLOADS);
     if uploads.is_ending {
@@ -143,18 +143,18 @@ fn uploads() -> io::Result<MutexGuard<'static, Uploads>> {
 }
 
 /// Aborts all uploads that are under way in this process, so that the process can end and leave no
-/// parts in a store, which are not listed and cost what their bytes cost. Call it in a thread that
+/// parts in a store, which are not listed and cost as much as their bytes. Call it in a thread that
 /// waits for signals such as `SIGINT`, as core's [`remove_temporaries`]. Do not call it in a signal
 /// handler, because it waits for locks.
 ///
-/// It waits for an object that is just about to become visible, then tells the stores to forget
-/// the parts of all others. It returns after ten seconds at most, or some more if the system is
-/// slow, whether or not all of them have answered. From its call on, every save to a store of this
-/// process fails when it begins an upload, sends the next part or makes an object visible, because
-/// what it would begin could outlive the process. So call it only to end the process.
+/// It waits for an object that is just about to become visible, then aborts all others in their
+/// stores. It returns after ten seconds at most, or some more if the system is slow, whether or not
+/// all of them have answered. From its call on, every save to a store of this process fails when it
+/// begins an upload, sends the next part or makes an object visible, because such a request could
+/// outlive the process. So call it only to end the process.
 ///
-/// Saves that end with success, an error or a panic leave no parts without this. Those that a
-/// killed process leaves should be removed by a rule of the bucket.
+/// Saves that end with success, an error or a panic leave no parts without this. A rule of the
+/// bucket should remove the parts of killed processes.
 ///
 /// ```no_run
 /// // In the thread that waits for signals:

@@ -21,8 +21,8 @@ const PARTS: u64 = 9_000;
 /// The most parts that are under way at once. Together with [`PART`] this bounds the memory.
 const AT_ONCE: usize = 8;
 
-/// An upload in parts. [`commit`](Upload::commit) makes the object visible. Without it the store
-/// is told to forget the parts.
+/// An upload in parts. [`commit`](Upload::commit) makes the object visible. Without it the upload
+/// is aborted.
 pub(super) struct Upload {
     service: Arc<Service>,
     key: Key,
@@ -36,7 +36,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    /// An upload of about `byte_len` bytes.
+    /// Makes an upload of about `byte_len` bytes.
     pub(super) fn new(service: Arc<Service>, key: Key, byte_len: u64) -> Self {
         let part_len = byte_len.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART) as usize;
         let buffer = Vec::new();
@@ -113,7 +113,7 @@ impl Write for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         let Some(upload) = self.upload.take() else { return };
-        // A part that arrives after the store was told to forget the upload would stay there.
+        // A part that arrives after the upload was aborted would stay there.
         let mut parts = std::mem::take(&mut self.parts);
         let ended = async move { while parts.join_next().await.is_some() {} };
         let _ = run(async { timeout(ABORT, ended).await });

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::server::http::{self, Answer, Request};
 
-/// What the server has.
+/// The state of the server.
 #[derive(Default)]
 struct State {
     objects: Mutex<BTreeMap<String, Vec<u8>>>,
@@ -19,7 +19,7 @@ struct State {
     answered: AtomicUsize,
 }
 
-/// A bucket on a port of its own, until the process ends.
+/// A bucket on its own port, until the process ends.
 pub(crate) struct Bucket {
     state: Arc<State>,
     /// The endpoint.

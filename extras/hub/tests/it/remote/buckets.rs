@@ -1,5 +1,5 @@
-//! A bucket of S3, with a server that speaks its protocol. `dev/scripts/s3_interop.py` starts one, runs
-//! these tests, and looks at the bucket with another library.
+//! A bucket of S3, with a server that speaks its protocol. `dev/scripts/s3_interop.py` starts one,
+//! runs these tests, and looks at the bucket with another library.
 
 use std::ops::ControlFlow;
 
@@ -31,7 +31,7 @@ fn a_file_that_another_library_uploaded() {
     let part = checkpoint.tensor("values").unwrap().slice(RankPart::new(0, 1, 4)).unwrap();
     let part = part.read().unwrap();
     assert_eq!(part.as_slice::<i32>().unwrap(), &expected[1 << 18..1 << 19]);
-    // By the directory, whose files the store lists.
+    // By the directory; the store lists its files.
     assert_eq!(server().open("s3://bucket/python").unwrap().len(), 1);
 }
 

@@ -1,5 +1,5 @@
-//! The three clouds, read from a server that stands for each: the requests that their protocols
-//! have for a range of an object. What needs a server of the protocol itself is in `buckets.rs`.
+//! The three clouds, each simulated by a server: the requests of their protocols for a range of an
+//! object. Tests that need a server of the protocol itself are in `buckets.rs`.
 
 use safetensors_hub::remote::RemoteOptions;
 

@@ -1,4 +1,4 @@
-//! Directories and indexes: what opens, in which order, and what is refused.
+//! Directories and indexes: files that open, their order, and files that are refused.
 
 use safetensors_core::checkpoint::Assembled;
 use safetensors_core::{
@@ -88,7 +88,7 @@ fn a_directory_of_the_disk() {
     assert_eq!(found, &["x.safetensors", "y.safetensors"]);
 }
 
-/// A server that may not tell what it has: it refuses what it has not.
+/// A server that may not reveal its files: it refuses missing ones.
 fn secretive(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Server {
     let server = Server::new();
     let mut names = Vec::new();
@@ -185,7 +185,7 @@ fn shards_that_are_missing_or_lack_a_tensor() {
     server.put("2.safetensors", file(&tensors(&[("u", 7)])));
     let error = options().open(&address).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotInShard { .. }), "{error}");
-    // A page in place of a file.
+    // A page instead of a file.
     server.put("2.safetensors", "<html>sign in</html>");
     let error = options().open(&address).unwrap_err();
     assert!(error.to_string().contains("not a safetensors file"), "{error}");

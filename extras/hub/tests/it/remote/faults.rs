@@ -1,5 +1,5 @@
-//! A server that fails, stalls, lies or changes: the right bytes, or an error that says what
-//! happened. Never wrong bytes, and never credentials at another host.
+//! A server that fails, stalls, lies or changes: the right bytes, or an error that describes it.
+//! Never wrong bytes, and never credentials at another host.
 
 use std::time::{Duration, Instant};
 
@@ -143,7 +143,7 @@ fn a_file_that_changed_is_an_error() {
         assert!(read_b(&checkpoint).is_ok());
         let source = checkpoint.files()[0].safetensors().source();
         assert_eq!(source.may_change_unseen(), !has_etags);
-        // Without an ETag only another length tells.
+        // Without an ETag only another length shows it.
         let mut other = file(&tensors);
         let last = other.len() - 1;
         other[last] ^= 1;

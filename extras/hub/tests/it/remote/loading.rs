@@ -28,7 +28,7 @@ fn progress_reaches_the_total() {
 
 #[test]
 fn a_load_that_is_cancelled_ends_soon() {
-    // 120 MiB at 20 MB/s, of which two calls of 8 MiB are under way.
+    // 120 MiB at 20 MB/s, with two calls of 8 MiB under way.
     let tensors = tensors(&[("a", 60 * MIB), ("b", 60 * MIB)]);
     let server = Server::new().with("m.safetensors", file(&tensors));
     let checkpoint = options().open(&server.address("m.safetensors")).unwrap();

@@ -84,12 +84,12 @@ fn many_small_tensors_come_together_and_large_ones_in_parts() {
         let (_, expected) = tensors.iter().find(|(name, _)| name == tensor.name()).unwrap();
         assert_eq!(buf.bytes(), expected.bytes());
     }
-    // Five calls of 8 MiB, of which the first has 512 KiB already, and the small tensors.
+    // Five calls of 8 MiB (the first has 512 KiB already), and the small tensors.
     let asked = ranges(&server.take_log());
     assert_eq!(asked.len(), 6, "{asked:?}");
     assert!(asked.iter().all(|(_, len)| *len <= 16 << 20));
 
-    // A single read divides by itself.
+    // A single read is divided, too.
     let large = checkpoint.tensor("large").unwrap().read().unwrap();
     assert_eq!(large.bytes(), tensors[0].1.bytes());
     assert_eq!(server.take_log().len(), 3);

@@ -29,7 +29,7 @@ fn stores(name: &str) -> [(String, Option<tempfile::TempDir>); 2] {
     [(format!("memory:///saving/{name}"), None), (address, Some(dir))]
 }
 
-/// The same for directories with one below.
+/// The same stores, for directories with a subdirectory.
 fn directories(name: &str) -> [(String, Option<tempfile::TempDir>); 2] {
     let stores = stores(name);
     for (_, dir) in &stores {
@@ -145,7 +145,7 @@ fn names_are_saved_as_the_index_has_them() {
     assert_eq!(names("memory:///saving/lines"), [""; 0]);
 }
 
-/// What is shown of the first file: its version, and its length.
+/// Displays the first file: its version, and its length.
 fn shown(checkpoint: &Checkpoint<Assembled<RemoteFile>>) -> String {
     format!("{:?}", checkpoint.files()[0].safetensors().source().sources().next().unwrap())
 }
@@ -166,7 +166,7 @@ fn where_nothing_can_be_saved() {
         ("hf://owner/name/m.safetensors", "expected an address"),
         ("memory:///", "the address of a file"),
         ("memory:///directory/", "the address of a file"),
-        // What an address would cut off.
+        // Names with parts that an address would cut off.
         ("memory:///run#1/m.safetensors", "write %"),
         ("file:///run?1", "write %"),
         ("s3://b/m?versionId=1", "write %"),
@@ -228,7 +228,7 @@ fn other_files_stay() {
     }
 }
 
-/// Whatever is in the name, and whichever function saves.
+/// For every name, and every function that saves.
 #[test]
 fn an_address_of_the_disk_is_the_path() {
     let (dir, remote) = (tempfile::tempdir().unwrap(), RemoteOptions::new());
@@ -311,7 +311,7 @@ fn a_rewrite_is_saved_only_if_its_sources_stay_as_they_are() {
     assert!(after.get("x.a").is_some());
 }
 
-/// What must not be replaced stays, whichever way saves to it.
+/// Files that must not be replaced stay, by every way to save.
 #[test]
 fn files_that_must_stay() {
     let keep = SaveOptions::new().overwrite(false);

@@ -1,5 +1,5 @@
-//! [`Server`]: a web server on the loopback that serves files by ranges, counts what it does, and
-//! misbehaves when it is told to.
+//! [`Server`]: a web server on the loopback that serves files by ranges, counts its work, and
+//! misbehaves on request.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,7 +15,7 @@ pub(crate) use crate::server::http::Request;
 /// How the server answers wrongly.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// An error in place of the file.
+    /// An error instead of the file.
     Status(u16, &'static str),
     /// The whole file, with the status 200.
     Whole,
@@ -35,7 +35,7 @@ struct File {
     tag: String,
 }
 
-/// What the server has, does and remembers.
+/// The files, settings and records of the server.
 struct State {
     files: Mutex<BTreeMap<String, Arc<File>>>,
     log: Mutex<Vec<Request>>,
@@ -46,13 +46,13 @@ struct State {
     has_etags: AtomicBool,
     heeds_conditions: AtomicBool,
     latency: Mutex<Duration>,
-    /// Bytes that the server sends in a second, all connections together; 0 for as many as it can.
+    /// Bytes that the server sends in a second, all connections together; 0 for no limit.
     bandwidth: AtomicUsize,
     /// When the line is free for the next bytes.
     free_at: Mutex<Instant>,
 }
 
-/// A web server on a port of its own, which has no files any more once it is dropped.
+/// A web server on its own port; its files are gone once it is dropped.
 pub(crate) struct Server {
     state: Arc<State>,
     endpoint: String,
@@ -101,7 +101,7 @@ impl Server {
         format!("{}/{name}", self.endpoint)
     }
 
-    /// Answers wrongly where the function says so, which gets the number of each request.
+    /// Answers wrongly if the function returns a fault; it gets the number of each request.
     pub(crate) fn misbehave(
         &self,
         how: impl Fn(usize, &Request) -> Option<Fault> + Send + Sync + 'static,
@@ -200,7 +200,7 @@ impl State {
             }
             _ => Answer::new(200).body(bytes.as_slice()),
         };
-        // Some clouds always tell it. This one says nothing of use: all files have the same time.
+        // Some clouds always send it. This one is of no use: all files have the same time.
         answer = answer.header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT");
         if self.has_etags.load(Ordering::SeqCst) {
             answer = answer.header("ETag", tag);

@@ -1,5 +1,5 @@
-//! The span `request` of the feature `tracing`: each request has one, with the bytes that were
-//! asked for, and none tells a secret.
+//! The span `request` of the feature `tracing`: each request has one, with the requested bytes, and
+//! none reveals a secret.
 
 use std::time::Duration;
 

@@ -46,7 +46,7 @@ fn nothing_is_left_of_a_save_that_does_not_end() {
     assert!(matches!(saved.unwrap_err().kind(), ErrorKind::Cancelled));
     assert_eq!((bucket.begun(), bucket.unfinished()), (3, vec![]));
 
-    // A panic of whoever saves.
+    // A panic of the saving code.
     let bucket = Bucket::new();
     let panicking = after(18 << 20, || std::panic::resume_unwind(Box::new("in a callback")));
     let save = || at(&bucket).save(ADDRESS, named(), &panicking);
@@ -63,7 +63,7 @@ fn nothing_is_left_of_a_save_that_does_not_end() {
     assert!(bucket.object("bucket/model.safetensors").is_none());
 }
 
-/// In a process of its own, because it concerns all uploads of a process.
+/// In a separate process, because it concerns all uploads of a process.
 #[test]
 fn aborted_uploads_and_later_ones_are_errors() {
     if !is_alone(aborted_uploads_and_later_ones_are_errors) {

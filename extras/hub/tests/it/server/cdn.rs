@@ -21,7 +21,7 @@ pub(super) fn answer(state: &mut State, request: &Request) -> Answer {
         .flat_map(|files| files.values())
         .find(|file| file.etag == wanted);
     match file {
-        // The CDN has ETags of its own.
+        // The CDN has its own ETags.
         Some(file) => ranged(request, &file.bytes).header("ETag", "\"of-the-cdn\""),
         None => Answer::new(404),
     }

@@ -48,7 +48,7 @@ impl Request {
     }
 }
 
-/// What is answered.
+/// An answer to a request.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -67,7 +67,7 @@ pub enum End {
     /// After this many bytes of the body nothing more comes for this long; then the connection is
     /// closed.
     Stall(usize, Duration),
-    /// The head tells no length: the body ends with the connection.
+    /// The head has no length: the body ends with the connection.
     Close,
     /// The body has this many bytes less than the head says.
     Short(usize),
@@ -90,7 +90,8 @@ impl Answer {
     }
 }
 
-/// Starts a server. `handle` answers each request, and is told of each piece of the body.
+/// Starts a server. `handle` answers each request, and returns a function for each piece of the
+/// body.
 pub fn serve(handle: impl Fn(&Request) -> (Answer, Sent) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,8 +105,8 @@ pub fn serve(handle: impl Fn(&Request) -> (Answer, Sent) + Send + Sync + 'static
     address
 }
 
-/// Is told the length of each piece of a body before it is sent: who has read an answer finds it
-/// counted. It may wait.
+/// Gets the length of each piece of a body before it is sent, so that every piece a client has read
+/// is counted. It may wait.
 pub type Sent = Box<dyn FnMut(usize)>;
 
 fn converse(stream: TcpStream, handle: &dyn Fn(&Request) -> (Answer, Sent)) -> Option<()> {

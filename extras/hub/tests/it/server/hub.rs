@@ -1,4 +1,4 @@
-//! The Hub: what a repository has, and where its files are.
+//! The Hub: the files of a repository, and their addresses.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) fn answer(state: &mut State, request: &Request) -> Answer {
     answer.unwrap_or_else(|| Answer::new(404))
 }
 
-/// The name of a repository as the tests have it, and what follows, given `KIND/OWNER/NAME/…`.
+/// Returns the name of a repository in the tests, and the rest, given `KIND/OWNER/NAME/…`.
 fn repo_and_rest(path: &str) -> Option<(String, Option<&str>)> {
     let mut parts = path.splitn(4, '/');
     let (kind, owner, name) = (parts.next()?, parts.next()?, parts.next()?);
@@ -134,7 +134,7 @@ fn find<'a>(
         return Err(Answer::new(401)
             .header("X-Error-Message", "Invalid credentials in Authorization header"));
     }
-    // A stranger is not told that a repository exists.
+    // A stranger does not learn that a repository exists.
     let unknown = || match token {
         None => error(401, "RepoNotFound"),
         Some(_) => error(404, "RepoNotFound"),
@@ -224,7 +224,7 @@ fn file(state: &mut State, request: &Request, path: &str) -> Option<Answer> {
         return Some(answer.header("ETag", format!("\"{}\"", found.etag)));
     }
     if !found.is_large {
-        // As the Hub does it: another place of its own, which has the ETag.
+        // Like the Hub: another place on it, which has the ETag.
         let kind = if name.matches('/').count() == 1 { "models/" } else { "" };
         let location = format!("/api/resolve-cache/{kind}{name}/{commit}/{}", encoded(file));
         let answer = Answer::new(307).header("Location", location);

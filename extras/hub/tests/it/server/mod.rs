@@ -27,7 +27,7 @@ pub struct Server {
     state: Arc<Mutex<State>>,
 }
 
-/// What both origins share.
+/// Shared by both origins.
 struct State {
     repos: BTreeMap<String, Repo>,
     /// The address of the CDN.
@@ -67,7 +67,7 @@ pub struct Seen {
     pub bytes: usize,
 }
 
-/// A fault: what it does, to which requests, and how often.
+/// A fault: its effect, the affected requests, and how often.
 #[derive(Clone, Debug)]
 pub struct Fault {
     pub origin: Origin,
@@ -79,26 +79,26 @@ pub struct Fault {
     pub kind: Kind,
 }
 
-/// What a fault does.
+/// The effect of a fault.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// Answers with a status and headers in place of the file.
+    /// Answers with a status and headers instead of the file.
     Status(u16, Vec<(&'static str, String)>),
-    /// Answers with this text in place of the body.
+    /// Answers with this text instead of the body.
     Body(String),
     /// Ignores the range, and sends the whole file.
     NoRange,
-    /// Sends another range, and says so.
+    /// Sends another range, and its header matches.
     OtherRange,
     /// Sends another range, and says that it is the right one.
     LyingRange,
     /// Changes a byte of the body.
     WrongByte,
-    /// The body has this length in place of its own.
+    /// The body has this length instead of its own.
     Length(usize),
-    /// The body has this many bytes more, and its head tells no length.
+    /// The body has this many bytes more, and its head has no length.
     Long(usize),
-    /// The body ends too early, but its head does not say so.
+    /// The body ends too early, but its head hides that.
     Short(usize),
     /// The connection breaks after this many bytes.
     Cut(usize),
@@ -138,7 +138,7 @@ impl Server {
                 let state = state.clone();
                 let sent = move |bytes| {
                     let log = &mut state.lock().unwrap().log;
-                    // The log may have been cleared meanwhile.
+                    // The log may have been cleared since.
                     if let Some(seen) = log.iter_mut().find(|seen| seen.number == number) {
                         seen.bytes += bytes;
                     }
@@ -157,7 +157,7 @@ impl Server {
         self.state.lock().unwrap()
     }
 
-    /// Adds a fault to the requests of an origin, whose path contains a text.
+    /// Adds a fault to the requests of an origin with paths that contain a text.
     pub fn fault(&self, origin: Origin, path: &str, times: usize, kind: Kind) {
         self.fault_of("", origin, path, times, kind);
     }

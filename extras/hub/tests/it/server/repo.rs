@@ -29,9 +29,9 @@ pub enum Access {
 #[derive(Clone, Debug)]
 pub struct File {
     pub bytes: Vec<u8>,
-    /// Whether it lies at the CDN, and has a SHA-256.
+    /// Whether it is at the CDN, and has a SHA-256.
     pub is_large: bool,
-    /// What the Hub calls the content.
+    /// The Hub's identifier of the content.
     pub etag: String,
 }
 

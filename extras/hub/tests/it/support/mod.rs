@@ -1,4 +1,4 @@
-//! What the tests of downloads share: models, options, and the files of a cache.
+//! Shared by the tests of downloads: models, options, and the files of a cache.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ pub(crate) fn single(len: usize) -> Repo {
     ])
 }
 
-/// A server of one repository, and an empty cache.
+/// A server with a repository, and an empty cache.
 pub(crate) fn served(repo: Repo) -> (Server, tempfile::TempDir) {
     (Server::start([(REPO, repo)]), tempfile::tempdir().unwrap())
 }
@@ -73,7 +73,7 @@ pub(crate) fn options(server: &Server, cache: &Path) -> DownloadOptions {
     DownloadOptions::new().client(client(server)).cache(cache).offline(false)
 }
 
-/// Fills `bytes` from a file of the Hub, as core reads it: the error has that of the Hub inside.
+/// Fills `bytes` from a file of the Hub, as core reads it: the error has the Hub's inside.
 pub(crate) fn read_exact(file: &HubFile, bytes: &mut [u8], offset: u64) -> Result<(), Error> {
     file.read_exact_at(bytes, offset).map_err(|error| safetensors_core::ErrorKind::Io(error).into())
 }
@@ -135,7 +135,7 @@ pub(crate) fn child_process<T>(child: T, variables: &[(&str, &str)]) -> Command 
     command
 }
 
-/// A port of the loopback whose queue of connections is full, so that nothing answers there.
+/// A port of the loopback with a full queue of connections, so that nothing answers there.
 pub(crate) struct FullQueue {
     pub(crate) address: SocketAddr,
     _listener: TcpListener,

@@ -1,5 +1,5 @@
 //! [`DirectoryLock`]: a lock, so that one writer at a time changes the files of a directory.
-//! [`GrowingLock`]: one for the time in which a file is written step by step.
+//! [`GrowingLock`]: a lock for a file that is written step by step.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,26 +8,26 @@ use std::{io, thread};
 use super::failpoint;
 use super::hidden::{LOCK_NAME as NAME, growing_lock};
 
-/// How many milliseconds lie between the attempts of one who does not wait.
+/// The milliseconds between attempts without waiting for the lock.
 const PAUSES: [u64; 4] = [1, 2, 4, 8];
 
 /// The right to add, replace and remove files of a directory, until this is dropped.
 ///
 /// The holder creates and locks a small hidden file in the directory, and removes it at the end.
 /// The system releases the lock when the process ends, however it ends. The file may then stay
-/// behind, until the next writer takes and removes it. Threads of one process exclude each other,
+/// behind, until the next writer takes and removes it. Threads of a process exclude each other,
 /// too. Readers ignore the lock.
 ///
-/// The directory itself could be locked without a file. But then a command that is run under
-/// `flock DIRECTORY` would wait for itself, and network file systems support locks of files only.
+/// The directory itself could be locked without a file. But then a command that is run under `flock
+/// DIRECTORY` would wait for itself, and network file systems support locks of files only.
 ///
 /// On a file system without locks this excludes no one, and on some network file systems only
 /// writers of the same machine. So a holder that replaces several files must check at the end that
 /// no other writer has changed them.
 ///
-/// Two rules prevent deadlocks. Whoever also locks a file of the directory locks that first. And
-/// this lock is taken before [`Steps`](super::unfinished::Steps) begin, because a process that is
-/// about to end waits for those.
+/// Two rules prevent deadlocks. A writer that also locks a file of the directory locks that first.
+/// And this lock is taken before [`Steps`](super::unfinished::Steps) begin, because a process that
+/// is about to end waits for those.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     _held: Held,
@@ -57,8 +57,8 @@ impl DirectoryLock {
     }
 }
 
-/// The right to write a file step by step, until this is dropped. What is said of
-/// [`DirectoryLock`] holds for it and its hidden file, too. Saves at once do not ask for it.
+/// The right to write a file step by step, until this is dropped. It works like [`DirectoryLock`],
+/// with a hidden file too. Saves at once do not ask for it.
 #[derive(Debug)]
 pub(crate) struct GrowingLock {
     _held: Held,
@@ -85,7 +85,8 @@ impl GrowingLock {
 /// A lock that was taken; `None` if the file system has no locks.
 type Held = Option<system::HeldLock>;
 
-/// Takes a lock that somebody else may hold for a moment, to remove what a killed writer left.
+/// Takes a lock that another writer may hold for a moment, while it removes files of a killed
+/// writer.
 fn patiently(path: &Path) -> io::Result<Option<Held>> {
     for pause in PAUSES {
         if let Some(held) = take(path, false)? {
@@ -134,12 +135,12 @@ mod system {
     use crate::file::io::identity::Identity;
     use crate::file::io::unfinished::{Owned, Steps};
 
-    /// How often a file that is locked, but no longer at the path, is tried again at once. Only a
-    /// file system that gives a file another number each time makes it so many.
+    /// The most immediate retries for a file that is locked, but no longer at the path. Only a file
+    /// system that gives a file another number each time needs that many.
     const ATTEMPTS: u32 = 1000;
 
-    /// How often a file that cannot be opened is tried again, a millisecond later. Its creator may
-    /// not have set its mode yet.
+    /// The most retries, a millisecond apart, for a file that cannot be opened. Its creator may not
+    /// have set its mode yet.
     const DENIED: u32 = 20;
 
     /// The locked file.
@@ -173,7 +174,7 @@ mod system {
         let mut denied = 0;
         while attempts < ATTEMPTS {
             attempts += 1;
-            // What is created is registered in the same steps. So nothing here may wait.
+            // The created file is registered in the same steps. So nothing here may wait.
             let steps = Steps::begin();
             let (file, is_new) = match open(path) {
                 Err(error)
@@ -238,7 +239,7 @@ mod system {
             }
             // A file that is read-only can be locked nevertheless.
             match open(true, false).or_else(|error| open(false, false).map_err(|_| error)) {
-                // It was removed meanwhile.
+                // It was removed in between.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 opened => return Ok((opened?, false)),
             }

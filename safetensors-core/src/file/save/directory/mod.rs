@@ -48,7 +48,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 /// ```
 #[derive(Debug)]
 pub struct AtomicDirectory {
-    /// Removed with all that is in it when this is dropped.
+    /// Removed with all its content when this is dropped.
     temp: TempDirectory,
     new: PathBuf,
     destination: PathBuf,
@@ -80,16 +80,16 @@ impl AtomicDirectory {
         create().map_err(|error| Error::io(error, path))
     }
 
-    /// Whether [`commit`](AtomicDirectory::commit) waits until the directory and all its files have
-    /// reached the disk, so that a power cut loses nothing. On by default. So the files themselves
-    /// can be written without waiting.
+    /// Sets whether [`commit`](AtomicDirectory::commit) waits until the directory and all its files
+    /// have reached the disk, so that a power cut loses nothing. On by default. So the files
+    /// themselves can be written without waiting.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// The hidden directory. Write the files here.
+    /// Returns the hidden directory. Write the files here.
     pub fn path(&self) -> &Path {
         &self.new
     }
@@ -120,7 +120,7 @@ impl AtomicDirectory {
     /// # Errors
     ///
     /// [`ErrorKind::FileExists`] if the path has anything but an empty directory. That is decided
-    /// while the directory takes its place. [`ErrorKind::Io`]; [`ErrorKind::NotDurable`]: the
+    /// when the directory gets its name. [`ErrorKind::Io`]; [`ErrorKind::NotDurable`]: the
     /// directory is in place, but its name could not be written to the disk.
     pub fn commit(self) -> Result<()> {
         let place = || {

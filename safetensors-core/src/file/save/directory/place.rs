@@ -1,4 +1,4 @@
-//! [`DirectoryPlace`]: where a directory is removed or replaced by its owner.
+//! [`DirectoryPlace`]: a path at which its owner removes or replaces a directory.
 
 use std::fs::{self, File};
 use std::io;
@@ -60,18 +60,18 @@ impl DirectoryPlace {
         Ok(Self { path: path.into(), lock })
     }
 
-    /// Removes the directory: the path has it complete, or does not have it at all. Returns `false`
+    /// Removes the directory: the path has all of it, or does not have it at all. Returns `false`
     /// if there is none.
     ///
     /// Some directories cannot be renamed, such as directories of a lower layer of an overlay file
-    /// system, and those on a full disk. Their files are removed one by one, in the reverse order of
-    /// their names.
+    /// system, or on a full disk. Their files are removed one by one, in the reverse order of their
+    /// names.
     ///
     /// # Errors
     ///
-    /// [`Io`](crate::ErrorKind::Io): the path still has the directory, or a part of one that
-    /// cannot be renamed. [`NotDurable`](crate::ErrorKind::NotDurable): it is removed, but a power
-    /// cut may bring it back.
+    /// [`Io`](crate::ErrorKind::Io): the path still has the directory, or a part of it if it cannot
+    /// be renamed. [`NotDurable`](crate::ErrorKind::NotDurable): it is removed, but a power cut may
+    /// bring it back.
     #[doc(hidden)]
     pub fn remove(self) -> Result<bool> {
         let Self { path, lock } = self;
@@ -170,7 +170,6 @@ fn make_free(path: &Path) -> io::Result<Option<Option<TempDirectory>>> {
     Ok(Some(temp))
 }
 
-/// The hidden directories of a path.
 fn hidden_of(path: &Path) -> impl Iterator<Item = PathBuf> {
     let prefix = temporary_prefix(path.file_name().unwrap_or_default());
     let entries = fs::read_dir(directory(path)).into_iter().flatten().filter_map(Result::ok);
@@ -207,8 +206,8 @@ fn move_aside(path: &Path, aside: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes a directory one by one. From its first file to the end, the hidden directory of the new
-/// one says so.
+/// Removes a directory one by one. From its first file to the end, a mark in the hidden directory
+/// of the new one records this.
 fn remove_marked(path: &Path, hidden: &Path) -> io::Result<()> {
     let mark = hidden.join(REST);
     File::create(&mark)?;
@@ -220,8 +219,8 @@ fn remove_marked(path: &Path, hidden: &Path) -> io::Result<()> {
     removed
 }
 
-/// Removes a directory with its files one by one, the first one by name last: a manifest says until
-/// the end that this is an epoch. Counts what is gone.
+/// Removes a directory with its files one by one, the first one by name last: a manifest marks it
+/// as an epoch until the end. Counts the removed files.
 fn remove_one_by_one(path: &Path, gone: &mut usize) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_dir() {
         let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;

@@ -20,7 +20,7 @@ fn new(path: &Path, content: &str) -> Result<AtomicDirectory> {
     Ok(new)
 }
 
-/// Puts a directory in place of the old one, if there is one.
+/// Puts a directory at the path, replacing an old one.
 fn put(path: &Path, content: &str) -> Result<()> {
     let new = new(path, content)?.sync()?;
     DirectoryPlace::hold(path)?.put(new)
@@ -139,8 +139,8 @@ fn the_mode_follows_the_umask_or_the_empty_directory() {
     }
 }
 
-/// Replaces the old directory, interrupted at each step. Returns how often the old directory and the
-/// new one stayed.
+/// Replaces the old directory, interrupted at each step. Returns how often the old directory and
+/// the new one stayed.
 fn interrupt_replacement() -> [usize; 2] {
     let mut stayed = [0; 2];
     let act = |(_, path): &(TempDir, PathBuf)| put(path, "new");
@@ -215,7 +215,7 @@ fn what_has_taken_a_free_place_stays() {
     assert!(free > 0);
 }
 
-/// Until the last file of the old directory is gone, its first one says what it is.
+/// Until the last file of the old directory is gone, its first one identifies it.
 #[test]
 fn a_directory_that_cannot_be_moved_is_removed_file_by_file() {
     for feature in ["renaming of directories", "space for directories"] {
@@ -357,7 +357,7 @@ fn a_reader_finds_a_complete_directory_or_none() {
     assert_eq!(names_in(dir.path()), ["epoch"]);
 }
 
-/// Not a test by itself: what runs on an overlay file system.
+/// Not a test on its own: it runs on an overlay file system.
 #[test]
 fn child() {
     let Some(merged) = std::env::var_os("CHILD_MERGED").map(PathBuf::from) else { return };

@@ -1,8 +1,8 @@
-//! [`Body`]: the data of a file whose header is not known yet.
+//! [`Body`]: the data of a file before its header is known.
 //!
 //! A hidden file has room for the header at its front. Tensors follow in the order of the calls. A
-//! tensor whose length is not a multiple of 8 would misalign the next one. It goes to a second
-//! hidden file, and is copied to the end when the file is finished.
+//! tensor with a length that is not a multiple of 8 would misalign the next one. It goes to a
+//! second hidden file, and is copied to the end when the file is finished.
 
 use std::fs::File;
 use std::io;
@@ -37,7 +37,7 @@ pub(super) struct Body {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Where the next tensor goes, from the end of the room; always a multiple of [`ALIGN`].
+    /// The place of the next tensor, from the end of the room; always a multiple of [`ALIGN`].
     end: u64,
     /// Whether a growing tensor begins at `end`, so that no other tensor can.
     has_tail: bool,
@@ -60,7 +60,7 @@ pub(super) struct SpillFile {
     gathered: Mutex<Gathered>,
 }
 
-/// Where the bytes of a tensor lie. In the new file, `start` counts from the end of the room.
+/// The place of a tensor's bytes. In the new file, `start` counts from the end of the room.
 #[derive(Debug)]
 pub(super) struct BodyPlace {
     pub(super) home: Home,
@@ -68,7 +68,6 @@ pub(super) struct BodyPlace {
     pub(super) len: u64,
 }
 
-/// In which file.
 #[derive(Clone, Debug)]
 pub(super) enum Home {
     /// In the new file itself.
@@ -113,8 +112,8 @@ impl Body {
         Ok(BodyPlace { home: Home::Spill(spill.file.clone()), start, len })
     }
 
-    /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`]. Returns
-    /// where it begins, or `None` if another tensor has it.
+    /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`]. Returns its
+    /// position, or `None` if another tensor has the end.
     pub(super) fn claim_tail(&self) -> Option<u64> {
         let mut state = lock(&self.state);
         let is_free = !state.has_tail;
@@ -122,7 +121,7 @@ impl Body {
         is_free.then_some(state.end)
     }
 
-    /// A new hidden file.
+    /// Returns a new hidden file.
     pub(super) fn spill(&self) -> io::Result<TempFile> {
         TempFile::create(self.file.destination(), true)
     }
@@ -151,7 +150,7 @@ impl Body {
         Ok(())
     }
 
-    /// The open file of a place, and the offset in it.
+    /// Returns the open file of a place, and the offset in it.
     pub(super) fn locate<'a>(&'a self, home: &'a Home, start: u64) -> io::Result<(&'a File, u64)> {
         match home {
             Home::Body => Ok((self.file(), self.room() + start)),
@@ -161,17 +160,16 @@ impl Body {
         }
     }
 
-    /// The new file.
     pub(super) fn file(&self) -> &File {
         self.file.file()
     }
 
-    /// The new file, to be put in place.
+    /// Returns the new file, to be put in place.
     pub(super) fn file_mut(&mut self) -> &mut AtomicFile {
         &mut self.file
     }
 
-    /// The length of the room for the header.
+    /// Returns the length of the room for the header.
     pub(super) fn room(&self) -> u64 {
         self.room.load(Ordering::Relaxed)
     }
@@ -186,14 +184,13 @@ impl Body {
         is_made
     }
 
-    /// Where the tensors that were placed in the file end, from the end of the room.
+    /// Returns the end of the tensors in the file, from the end of the room.
     pub(super) fn end(&self) -> u64 {
         lock(&self.state).end
     }
 }
 
 impl SpillFile {
-    /// The open file.
     pub(super) fn file(&self) -> &File {
         self.file.file()
     }

@@ -9,7 +9,7 @@ use crate::file::io::copy::copy_range;
 use crate::file::io::positional::{read_exact_at, write_all_at};
 use crate::file::load::streaming::PIECE;
 
-/// Where some steps lie in the tensor of all steps. Sizes are in bytes.
+/// The places of some steps in the tensor of all steps. Sizes are in bytes.
 pub(super) struct Spread {
     /// The length of a row of these steps.
     row: u64,
@@ -25,14 +25,15 @@ impl Spread {
         Self { row: count * inner, whole: all * inner, first: first * inner }
     }
 
-    /// Where a byte of these steps lies in the tensor of all steps.
+    /// Returns the place of a byte of these steps in the tensor of all steps.
     pub(super) fn place(&self, at: u64) -> u64 {
         let row = self.row.max(1);
         at / row * self.whole + self.first + at % row
     }
 }
 
-/// Copies the first steps of a tensor to the tensor of all steps. Each begins at an offset of a file.
+/// Copies the first steps of a tensor to the tensor of all steps. Each begins at an offset of a
+/// file.
 pub(super) fn put_kept(
     layers: Layers,
     spread: &Spread,

@@ -1,4 +1,4 @@
-//! [`GrowingWriter`]: a file whose tensors need not be known at the start, and may grow.
+//! [`GrowingWriter`]: a file with tensors that need not be known at the start, and may grow.
 
 mod append;
 mod body;
@@ -42,18 +42,18 @@ use crate::format::tensor::{TensorSource, shape};
 /// for a place for each.
 const RESERVED: u64 = 8 << 20;
 
-/// Writes a file tensor by tensor. A tensor is [added](Self::add) whole, or [grows](Self::grow)
+/// Writes a file tensor by tensor. A tensor is [added](Self::add) at once, or [grows](Self::grow)
 /// step by step along one dimension. The number of tensors and of steps need not be known at the
 /// start.
 ///
 /// [`finish`](Self::finish) gives the file its name. Until then, or if the writer is dropped, the
 /// path keeps the old file. Steps that were [synced](Self::sync) survive if the process is killed.
 ///
-/// Memory holds at most 256 KiB of each growing tensor, and as much of small added tensors for each
-/// file. As much space of the disk as a growing tensor has is reserved ahead, 64 MiB at most, and
-/// that of a large added tensor before it is written. The writer puts one growing tensor directly
-/// at its final place. Other growing tensors go to separate hidden files, and are copied at the
-/// end. So do tensors that would misalign the tensors after them, in at most four files.
+/// Memory holds at most 256 KiB of each growing tensor, and 256 KiB of small added tensors for each
+/// file. On the disk, space is reserved ahead: for a growing tensor its present size, 64 MiB at
+/// most, and for a large added tensor its size. The writer puts one growing tensor directly at its
+/// final place. Other growing tensors go to separate hidden files, and are copied at the end. So do
+/// tensors that would misalign the tensors after them, in at most four files.
 ///
 /// All methods take `&self`. Several tensors can grow at the same time, also from several threads.
 ///
@@ -82,10 +82,10 @@ const RESERVED: u64 = 8 << 20;
 ///
 /// The writer ignores three of the [`SaveOptions`]: [`order`](SaveOptions::order),
 /// [`tied`](SaveOptions::tied) and [`progress`](SaveOptions::progress). Added tensors are in the
-/// file in the order of the calls, except for those that would misalign others. The same calls give
-/// the same bytes.
+/// file in the order of the calls, except for tensors that would misalign others. Equal calls give
+/// equal bytes.
 ///
-/// [`resume`](Self::resume) goes on with a finished file, or with one that a killed run has left.
+/// [`resume`](Self::resume) continues a finished file, or one that a killed run has left.
 #[derive(Debug)]
 pub struct GrowingWriter {
     shared: Arc<Shared>,
@@ -99,14 +99,14 @@ struct Shared {
     sync_every: AtomicU64,
     passes: Mutex<Passes>,
     tensors: Mutex<Tensors>,
-    /// Held to be read by all who write, and to be written to by `finish`.
+    /// Locked for reading by all writing threads, and for writing by `finish`.
     state: RwLock<State>,
 }
 
 #[derive(Debug, Default)]
 enum State {
     Writing(Box<Writing>),
-    /// The new file is in its place. The synced steps are not removed yet.
+    /// The new file is in place. The synced steps are not removed yet.
     Placed(Synced),
     #[default]
     Finished,
@@ -142,8 +142,7 @@ impl Writing {
 
 impl GrowingWriter {
     /// Begins a new file, without its name yet. [`finish`](Self::finish) replaces the file that the
-    /// path has then, if there is one, with all of its steps. [`resume`](Self::resume) appends to it
-    /// instead.
+    /// path has then, with all its steps. [`resume`](Self::resume) appends to it instead.
     ///
     /// # Errors
     ///
@@ -183,25 +182,25 @@ impl GrowingWriter {
     /// never calls it.
     ///
     /// The call comes between two passes of the loop that appends, so that all tensors have the
-    /// steps of the same passes, also if one grows in every tenth pass only. A pass is taken to
+    /// steps of the same passes, also if one grows in every tenth pass only. A pass is assumed to
     /// append to each tensor at most once, and always in the order of their first steps. Where it
     /// is not clear whether a pass ends, as in a loop that also [adds](Self::add) a tensor in each
-    /// pass, the call waits until there are twice as many steps. A loop of another kind calls `sync`
-    /// itself when a pass ends.
+    /// pass, the call waits until there are twice as many steps. Another kind of loop must call
+    /// `sync` itself when a pass ends.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
         self.shared.sync_every.store(steps, Ordering::Relaxed);
         self
     }
 
-    /// Adds a whole tensor. Its bytes are taken at once.
+    /// Adds a complete tensor. Its bytes are taken at once.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::ReservedName`] and the errors of
-    /// [`shape::byte_len`](crate::shape::byte_len) leave the file unchanged. After
+    /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::ReservedName`] and bad shapes (see
+    /// [`shape::byte_len`](crate::shape::byte_len)) leave the file unchanged. After
     /// [`ErrorKind::Io`], [`ErrorKind::SourceLength`] or an error of the source, the file can be
-    /// finished only when a tensor of the same name, dtype and shape was added.
+    /// finished only when a tensor with this name, dtype and shape was added.
     pub fn add(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.write(name, tensor).map_err(|error| self.shared.locate(error.in_tensor(name)))
     }
@@ -244,9 +243,9 @@ impl GrowingWriter {
         written
     }
 
-    /// Begins a tensor that grows along dimension `axis`. `step_shape` is its shape without that
-    /// dimension: the shape of one step. A tensor of a file that is [appended to](Self::resume)
-    /// goes on with the steps that it has.
+    /// Begins a tensor that grows along dimension `axis`. `step_shape` is the shape of a step:
+    /// the tensor's shape without that dimension. A tensor of a file that is [appended
+    /// to](Self::resume) continues with its present steps.
     ///
     /// Dimension 0 is cheapest. Along another dimension the bytes of a step are not contiguous in
     /// the file, so [`finish`](Self::finish) rearranges them.
@@ -274,9 +273,8 @@ impl GrowingWriter {
     ///
     /// [`ErrorKind::DuplicateTensor`]; [`ErrorKind::ReservedName`]; [`ErrorKind::NoSuchDim`];
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the file that is appended to has
-    /// another tensor of that name; [`ErrorKind::TooManyDimensions`]; the errors of
-    /// [`shape::byte_len`](crate::shape::byte_len), also if a packed dtype would have to be cut
-    /// inside a byte.
+    /// another tensor of that name; [`ErrorKind::TooManyDimensions`]; [`ErrorKind::ShapeOverflow`];
+    /// [`ErrorKind::PartialByte`], also if a packed dtype would have to be cut inside a byte.
     pub fn grow(
         &self,
         name: &str,
@@ -318,12 +316,12 @@ impl GrowingWriter {
 
     /// Names the dimensions of a tensor, in the attribute `dimensions`, see
     /// [`dimensions`](crate::header::dimensions()). The tensor has been added, or grows. A tensor
-    /// of one dimension that has the name of a dimension is its coordinate.
+    /// with one dimension that has the name of a dimension is its coordinate.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`]; [`ErrorKind::BadAttribute`] if there are more or fewer names
-    /// than dimensions, or two are the same.
+    /// than dimensions, or two are equal.
     pub fn dimensions(&self, tensor: &str, names: &[&str]) -> Result<()> {
         self.attribute_by(tensor, DIMENSIONS, |ndim| dimensions_text(names, ndim))
     }

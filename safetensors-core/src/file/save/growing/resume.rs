@@ -1,4 +1,4 @@
-//! [`GrowingWriter::resume`]: goes on with what an earlier run has left.
+//! [`GrowingWriter::resume`]: continues after an earlier run.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -20,20 +20,20 @@ use crate::format::parallel::lock;
 use crate::format::slice::Index;
 
 impl GrowingWriter {
-    /// Goes on with the file at a path, wherever an earlier run ended, or begins it.
+    /// Continues the file at a path, however an earlier run ended, or begins it.
     ///
     /// - If a run was killed and had [synced](Self::sync) steps, the file at the path first gets
     ///   all tensors and steps of its last sync.
     /// - If the path then has a file, it is appended to. All of its tensors and metadata stay.
-    ///   [`grow`](Self::grow) goes on with a tensor of the file:
-    ///   [`steps`](super::GrowingTensor::steps) says how many steps it has already.
-    ///   [`add`](Self::add) adds other tensors. Tensors that this run does not ask for stay as they
-    ///   are.
+    ///   [`grow`](Self::grow) continues a tensor of the file;
+    ///   [`steps`](super::GrowingTensor::steps) is the number of its present steps.
+    ///   [`add`](Self::add) adds other tensors. Tensors that this run does not ask for stay
+    ///   unchanged.
     /// - If the path has no file, one begins, as with [`create`](Self::create).
     ///
-    /// The path keeps the old file until [`finish`](Self::finish) puts the new one in its place, so
-    /// every reader finds the one or the other, whenever the process is killed. `finish` writes the
-    /// whole file again, old steps included, and the disk needs space for both. So does a recovery
+    /// The path keeps the old file until [`finish`](Self::finish) replaces it with the new one, so
+    /// every reader finds one or the other, whenever the process is killed. `finish` writes the
+    /// entire file again, old steps included, and the disk needs space for both. So does a recovery
     /// of synced steps. The kernel copies where it can, and some file systems share the blocks.
     ///
     /// ```
@@ -73,14 +73,14 @@ impl GrowingWriter {
     ///
     /// # Errors
     ///
-    /// The errors of [`create`](Self::create), except for [`ErrorKind::SyncedStepsLeft`], and of
+    /// As for [`create`](Self::create), except [`ErrorKind::SyncedStepsLeft`], and for
     /// [`Header::parse`](crate::header::Header::parse).
     ///
     /// Synced steps are never lost by an error. [`ErrorKind::WrongDtype`],
     /// [`ErrorKind::WrongShape`] and [`ErrorKind::DuplicateTensor`]: they do not continue the file
     /// at the path. [`ErrorKind::Io`] names the directory if a file was written to the path after
-    /// them, or if some of them are missing or damaged. In the last case the directory has got
-    /// another name, which the error says, and the next call goes on without it.
+    /// them, or if some of them are missing or damaged. In the last case the directory has been
+    /// renamed; the error has its new name, and the next call continues without it.
     pub fn resume(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let mut synced = Synced::new(path).map_err(|error| error.in_path(path))?;
@@ -140,7 +140,8 @@ fn recover(
     }
 }
 
-/// Fails if a synced file is missing or damaged. Then none of them makes a later start fail.
+/// Fails if a synced file is missing or damaged, and sets the directory aside so that no later
+/// start fails.
 fn check_files(synced: &Synced, listed: &Listed) -> Result<()> {
     let problem = match (1..=listed.last).find_map(|number| open(synced.directory(), number).err())
     {
@@ -158,7 +159,7 @@ fn check_files(synced: &Synced, listed: &Listed) -> Result<()> {
     Err(Error::io(io::Error::new(io::ErrorKind::InvalidData, problem), synced.directory()))
 }
 
-/// Adds the whole tensors and the steps of one file.
+/// Adds the complete tensors and the steps of a file.
 fn add_file(
     writer: &GrowingWriter,
     file: &SafeTensors<FileSource>,

@@ -25,19 +25,20 @@ pub struct GrowingTensor {
 }
 
 impl GrowingTensor {
-    /// The number of steps so far.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         lock(&self.series.state).steps
     }
 
-    /// Appends one step. If that fails, the tensor is as before.
+    /// Appends one step. If that fails, the tensor is unchanged.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from what
-    /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::AlreadyFinished`], also if the writer
-    /// was dropped; [`ErrorKind::Io`]; the errors of the source. With
-    /// [`sync_every`](GrowingWriter::sync_every) also the errors of [`sync`](GrowingWriter::sync).
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from the
+    /// declaration by [`grow`](GrowingWriter::grow); [`ErrorKind::AlreadyFinished`], also if the
+    /// writer was dropped; [`ErrorKind::Io`]; any error of the source. With
+    /// [`sync_every`](GrowingWriter::sync_every) also the failures of
+    /// [`sync`](GrowingWriter::sync).
     pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(
             step,
@@ -47,12 +48,12 @@ impl GrowingTensor {
         )
     }
 
-    /// Appends several steps. The first dimension of the source counts them, along whichever
-    /// dimension the tensor grows.
+    /// Appends several steps. The first dimension of the source counts them, along any dimension
+    /// that the tensor grows.
     ///
     /// # Errors
     ///
-    /// The errors of [`append`](GrowingTensor::append).
+    /// As for [`append`](GrowingTensor::append).
     pub fn extend(&self, steps: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(steps, |expected, found| match found.split_first() {
             Some((&steps, found)) if found == expected => Ok(steps as u64),
@@ -112,7 +113,7 @@ pub(super) struct Series {
 #[derive(Debug, Default)]
 pub(super) struct SeriesState {
     pub(super) steps: u64,
-    /// How many of them were synced; `None` if no synced file has the tensor.
+    /// The number of them that were synced; `None` if no synced file has the tensor.
     pub(super) synced: Option<u64>,
     /// `None` before the first append.
     pub(super) rank: Option<Rank>,
@@ -120,7 +121,7 @@ pub(super) struct SeriesState {
 }
 
 impl Series {
-    /// A tensor without steps.
+    /// Makes a tensor without steps.
     pub(super) fn new(
         name: &str,
         dtype: Dtype,
@@ -160,17 +161,17 @@ impl Series {
         Ok(())
     }
 
-    /// The number of steps that are in the file that is appended to.
+    /// Returns the number of steps that are in the file that is appended to.
     pub(super) fn kept_steps(&self) -> u64 {
         self.kept
     }
 
-    /// The steps that were not synced yet.
+    /// Returns the steps that were not synced yet.
     pub(super) fn new_steps(&self, state: &SeriesState) -> Range<u64> {
         state.synced.unwrap_or(self.kept_steps())..state.steps
     }
 
-    /// The shape of a tensor of this many steps.
+    /// Returns the shape of a tensor of this many steps.
     pub(super) fn shape(&self, steps: u64) -> Vec<usize> {
         let mut shape = self.step_shape.clone();
         // An append that makes it larger is refused.
@@ -178,24 +179,24 @@ impl Series {
         shape
     }
 
-    /// The number of bytes of this many steps.
+    /// Returns the number of bytes of this many steps.
     pub(super) fn byte_len(&self, steps: u64) -> u64 {
         // This cannot overflow, because that many bytes have been written.
         self.step_len * steps
     }
 
-    /// Whether steps can be written directly to the end of the file.
+    /// Returns whether steps can be written directly to the end of the file.
     fn may_be_tail(&self) -> bool {
         self.is_in_order() && self.step_len.is_multiple_of(ALIGN)
     }
 
-    /// Whether the steps are contiguous in the tensor.
+    /// Returns whether the steps are contiguous in the tensor.
     pub(super) fn is_in_order(&self) -> bool {
         self.layers.outer <= 1
     }
 
-    /// Writes some new steps as the tensor of these steps has them, in pieces, each with its
-    /// offset. A piece lies within one row.
+    /// Writes some new steps in the order of a tensor that has only these steps, in pieces, each
+    /// with its offset. A piece is inside one row.
     pub(super) fn write_steps(
         &self,
         state: &SeriesState,

@@ -9,10 +9,10 @@ use std::io;
 use crate::file::load::streaming::PIECE;
 use crate::format::error::{ErrorKind, Result};
 
-/// The bytes that are transposed at once. Twice as many are held in memory.
+/// The bytes that are transposed at once. Memory holds twice this.
 const TILE: u64 = 8 << 20;
 
-/// The bytes of one step: `outer` rows of `inner` bytes. Only the bytes of a row are contiguous in
+/// The bytes of a step: `outer` rows of `inner` bytes. Only the bytes of a row are contiguous in
 /// the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layers {

@@ -16,14 +16,14 @@ const PENDING: usize = 256 << 10;
 /// The most bytes of a file that are reserved before they are needed.
 const AHEAD: u64 = 64 << 20;
 
-/// The bytes of all new steps, one step after the other. The first lie in a file, the last in
+/// The bytes of all new steps, one step after the other. The first are in a file, the last in
 /// memory.
 #[derive(Debug, Default)]
 pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.
     target: Option<Target>,
     flushed: u64,
-    /// How many bytes of the file are reserved.
+    /// The reserved bytes of the file.
     reserved: u64,
     pending: Vec<u8>,
 }
@@ -36,7 +36,7 @@ enum Target {
 }
 
 impl StoredSteps {
-    /// Whether the bytes are at the end of the new file.
+    /// Returns whether the bytes are at the end of the new file.
     pub(super) fn is_tail(&self) -> bool {
         matches!(self.target, Some(Target::Tail(_)))
     }
@@ -47,8 +47,8 @@ impl StoredSteps {
         self.flushed = self.flushed.min(len);
     }
 
-    /// Adds bytes. `tail` says whether they may be written to the end of the new file, and how many
-    /// bytes come before them there.
+    /// Adds bytes. `tail` is the number of bytes before them at the end of the new file, if they
+    /// may be written there.
     pub(super) fn push(&mut self, bytes: &[u8], body: &Body, tail: Option<u64>) -> io::Result<()> {
         if self.pending.len() + bytes.len() <= PENDING {
             self.pending.extend_from_slice(bytes);
@@ -97,7 +97,7 @@ impl StoredSteps {
         Ok(())
     }
 
-    /// Copies all bytes to `offset` of `file`, but for the flushed bytes of a tail.
+    /// Copies all bytes to `offset` of `file`, except for the flushed bytes of a tail.
     pub(super) fn put(&self, file: &File, offset: u64) -> io::Result<()> {
         if let Some(Target::Spill(spill)) = &self.target {
             copy_range(spill.file(), 0, file, offset, self.flushed)?;
@@ -105,14 +105,14 @@ impl StoredSteps {
         write_all_at(file, &self.pending, offset + self.flushed)
     }
 
-    /// The number of bytes that lie in a file.
+    /// Returns the number of bytes in a file.
     pub(super) fn flushed(&self) -> u64 {
         self.flushed
     }
 }
 
 impl Target {
-    /// The file, and where in it the bytes begin.
+    /// Returns the file, and where in it the bytes begin.
     fn file<'a>(&'a self, body: &'a Body) -> (&'a File, u64) {
         match self {
             Self::Tail(start) => (body.file(), body.room() + start),

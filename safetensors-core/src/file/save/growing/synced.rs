@@ -20,17 +20,17 @@ const MOST: u64 = 100;
 /// The name of the mark. It has the number of synced files.
 pub(super) const MARK: &str = "finishing";
 
-/// The directory in which a writer of a path syncs.
+/// Returns the directory in which a writer of a path syncs.
 pub(super) fn synced_directory(path: &Path) -> PathBuf {
     with_suffix(path, ".synced")
 }
 
-/// The name that the directory gets if its steps cannot be recovered.
+/// Returns the name that the directory gets if its steps cannot be recovered.
 pub(super) fn incomplete_directory(path: &Path, number: u32) -> PathBuf {
     with_suffix(path, &format!(".incomplete-{number}"))
 }
 
-/// The name of a synced file, counted from 1.
+/// Returns the name of a synced file, counted from 1.
 pub(super) fn file_name(number: u32) -> String {
     format!("{number:08}{SUFFIX}")
 }
@@ -45,7 +45,7 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Of a tensor; `None` if it was added whole.
+    /// Reads the growth of a tensor; `None` if it was added whole.
     pub(super) fn of(
         file: &SafeTensors<FileSource>,
         tensor: &LazyTensor<'_, FileSource>,
@@ -72,7 +72,7 @@ impl fmt::Display for Growth {
     }
 }
 
-/// Whether a metadata key says how the steps of a synced file belong to others. No finished file
+/// Returns `true` if a metadata key links the steps of a synced file to others. No finished file
 /// has such a key.
 pub(super) fn is_of_steps(key: &str) -> bool {
     key.starts_with(AXIS_PREFIX) || key == CONTINUES_KEY
@@ -85,7 +85,7 @@ pub(super) fn open(directory: &Path, number: u32) -> Result<SafeTensors<FileSour
     opened.map_err(|error| error.in_path(path))
 }
 
-/// Says that the file that has what these synced files have is about to be put in place.
+/// Marks that a file with the content of these synced files is about to be put in place.
 pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     let path = directory.join(MARK);
     let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
@@ -93,13 +93,13 @@ pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     file.commit()
 }
 
-/// The number of synced files that the mark says; 0 if it is malformed.
+/// Returns the number of synced files in the mark; 0 if it is malformed.
 fn marked_files(directory: &Path) -> Result<Option<u32>> {
     let mark = beside::read(directory, MARK, MOST)?;
     Ok(mark.map(|mark| String::from_utf8_lossy(&mark).parse().unwrap_or(0)))
 }
 
-/// What a directory of synced steps has.
+/// The content of a directory of synced steps.
 #[derive(Debug)]
 pub(super) struct Listed {
     /// The number of the last file; 0 if there is none.
@@ -112,7 +112,7 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// Whether files are missing.
+    /// Returns whether files are missing.
     pub(super) fn has_gap(&self) -> bool {
         self.last == 0 || self.count < self.last || self.marked > Some(self.last)
     }

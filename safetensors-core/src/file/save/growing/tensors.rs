@@ -20,7 +20,6 @@ pub(super) struct Tensors {
     pub(super) aliases: BTreeSet<String>,
 }
 
-/// A tensor.
 #[derive(Debug)]
 pub(super) enum GrowingEntry {
     Whole(Whole),
@@ -42,7 +41,7 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// A tensor that is not written yet.
+    /// Makes a tensor that is not written yet.
     pub(super) fn new(name: &str, dtype: Dtype, shape: &[usize], place: BodyPlace) -> Self {
         let [written, failed, synced] = [const { AtomicBool::new(false) }; 3];
         Self { name: name.into(), dtype, shape: shape.into(), place, written, failed, synced }
@@ -59,13 +58,14 @@ impl GrowingEntry {
 }
 
 impl Tensors {
-    /// Whether a tensor has this name, or a tensor of the file that is appended to has it as
-    /// another one.
+    /// Returns `true` if a tensor has this name, or a tensor of the file that is appended to has it
+    /// as another name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.aliases.contains(name) || self.names.find(name, |i| self.list[i].name()).is_some()
     }
 
-    /// Adds a whole tensor to the list, or returns the one of this name that could not be written.
+    /// Adds a complete tensor to the list, or returns the tensor of this name that could not be
+    /// written.
     pub(super) fn enter_whole(
         &mut self,
         name: &str,

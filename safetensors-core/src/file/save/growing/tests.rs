@@ -1,4 +1,4 @@
-//! What a [`GrowingWriter`] writes, against tensors that are put together in memory.
+//! Files of a [`GrowingWriter`], against tensors that are put together in memory.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(super) fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + seed) % 2) as u8).collect()
 }
 
-/// Every tensor can be borrowed as what it is.
+/// Every tensor can be borrowed with its own type.
 fn check_aligned(file: &[u8]) {
     let archive = SafeTensors::parse(file).unwrap();
     let start = archive.header().iter().map(|info| (info.dtype(), info.data_offsets().start));
@@ -187,7 +187,7 @@ pub(super) fn grown() -> impl Strategy<Value = Grown> {
         Just(Dtype::BOOL),
         Just(Dtype::C64)
     ];
-    // Some steps are larger than what is held in memory.
+    // Some steps are larger than the buffer in memory.
     let shape = prop_oneof![
         10 => prop::collection::vec(0..5_usize, 0..4),
         1 => Just(vec![2, 9_000]),
@@ -314,7 +314,7 @@ fn what_is_refused_leaves_the_file_as_it_was() {
     assert_eq!(fs::read(&path).unwrap(), b"old");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 
-    // The same calls, without those that were refused.
+    // The calls above, without the refused ones.
     let writer = create(&path);
     writer.add("a", &one).unwrap();
     let grown = writer.grow("g", Dtype::F32, 0, &[2]).unwrap();

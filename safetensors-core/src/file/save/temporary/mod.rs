@@ -1,9 +1,9 @@
 //! [`TempFile`]: a new file before it gets its name.
 //!
 //! On Linux and most of its file systems the file has no name at all, so nothing is left of it
-//! whatever happens to the process. Otherwise it has a hidden name with that of its destination in
-//! it, and is locked while it is in use. A lock ends with the process that holds it. So the next
-//! save to the same destination knows which files are left over, and removes them.
+//! however the process ends. Otherwise it has a hidden name that contains the name of its
+//! destination, and is locked while it is in use. A lock ends with the process that holds it. So
+//! the next save to the same destination knows which files are left over, and removes them.
 
 #[cfg(test)]
 mod tests;
@@ -25,12 +25,12 @@ use crate::file::io::hidden::{
 };
 use crate::file::io::unfinished::{Owned, Steps};
 
-/// How often a temporary file or directory is created anew because another save seems to have
+/// The most attempts to create a temporary file or directory because another save seems to have
 /// removed it. The last one is kept: on a file system that gives a file another number each time,
 /// each seems to be removed.
 const ATTEMPTS: u32 = 16;
 
-/// A new file beside its destination, open to be read and written.
+/// A new file next to its destination, open to be read and written.
 #[derive(Debug)]
 pub(crate) struct TempFile {
     /// This field comes first, so that the name is removed before the lock on the file ends.
@@ -78,12 +78,11 @@ impl TempFile {
         }
     }
 
-    /// The open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// The open file, to be written to at its cursor.
+    /// Returns the open file, to be written to at its cursor.
     pub(super) fn file_mut(&mut self) -> &mut File {
         &mut self.file
     }
@@ -135,7 +134,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Renames the file, and replaces what has the new name. `TempPath::persist` would fail on
+    /// Renames the file, and replaces an entry with the new name. `TempPath::persist` would fail on
     /// Windows if others have that open.
     fn rename(&mut self, destination: &Path) -> io::Result<()> {
         if let Some(name) = &self.name {
@@ -192,7 +191,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// The last steps for a file that has its name.
+    /// Does the last steps for a file that has its name.
     fn settle(&self, destination: &Path) {
         // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
@@ -203,18 +202,18 @@ impl TempFile {
 
 /// A new directory, with a hidden name that has the name of its destination in it. A file in it is
 /// locked while it is in use: network file systems do not lock directories. When this is dropped,
-/// the directory is removed with all that is in it.
+/// the directory is removed with all its content.
 #[derive(Debug)]
 pub(crate) struct TempDirectory(Owned);
 
 impl TempDirectory {
-    /// Creates a temporary directory beside a destination. Errors must not show its name.
+    /// Creates a temporary directory next to a destination. Errors must not show its name.
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         Self::beside(destination)
     }
 
-    /// [`create`](Self::create) without the removal of leftovers.
+    /// Like [`create`](Self::create), without the removal of leftovers.
     pub(super) fn beside(destination: &Path) -> io::Result<Self> {
         let _steps = Steps::begin();
         if failpoint::lacks("space for directories") {
@@ -237,7 +236,6 @@ impl TempDirectory {
         }
     }
 
-    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
@@ -248,7 +246,7 @@ impl TempDirectory {
     }
 }
 
-/// Whether an error says that the disk is full.
+/// Returns whether an error says that the disk is full.
 pub(super) fn lacks_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -263,7 +261,7 @@ fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
     Ok((file, is_ours))
 }
 
-/// [`with_name`] for a file.
+/// Like [`with_name`], for a file.
 fn file_with_name<T>(
     destination: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
@@ -298,7 +296,7 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// A new file that shares the blocks of another one.
+/// Makes a new file that shares the blocks of another one.
 #[cfg(target_vendor = "apple")]
 fn clone(source: &File, path: &Path) -> io::Result<File> {
     use rustix::fs::{CWD, CloneFlags, fclonefileat};
@@ -313,7 +311,8 @@ fn clone(_: &File, _: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// A file without a name; `None` if the system has no such files, or cannot give them a name later.
+/// Creates a file without a name; `None` if the system has no such files, or cannot give them a
+/// name later.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -352,7 +351,7 @@ fn link(_: &File, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The path that leads to an open file, for as long as it is open.
+/// Returns the path that leads to an open file, for as long as it is open.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn descriptor(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-//! What killed saves leave behind, and how the next save removes it.
+//! Leftovers of killed saves, and their removal by the next save.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -99,7 +99,7 @@ fn the_next_save_removes_what_nobody_holds_and_nothing_else() {
     assert_eq!(names_in(directory.path()), [others[0], others[2], others[3], NAME]);
 }
 
-/// As on a file system whose locks do nothing: another save takes it for a leftover.
+/// As on a file system with locks that do nothing: another save takes it for a leftover.
 #[cfg(unix)]
 #[test]
 fn a_temporary_file_that_was_removed_is_saved_nevertheless() {
@@ -130,7 +130,7 @@ impl TensorSource for Ends {
     }
 }
 
-/// Saves of which each ends the process, by `end`, while it is under way.
+/// Saves that each end the process, by `end`, while they run.
 fn save_and_end(directory: &Path, what: &str, end: fn()) -> Result<()> {
     let options = SaveOptions::new();
     let path = directory.join(NAME);
@@ -158,7 +158,7 @@ fn save_and_end(directory: &Path, what: &str, end: fn()) -> Result<()> {
     }
 }
 
-/// Saves the files of two ranks, the last of which has `tensor`.
+/// Saves the files of two ranks; the last one has `tensor`.
 fn save_ranks(directory: &Path, tensor: impl TensorSource + Send) -> Result<()> {
     let first = TensorBuf::from_vec(vec![2], vec![1_u8, 2])?;
     let rewrite = Rewrite::new().add("a", first)?.add("b", tensor)?;
@@ -170,7 +170,7 @@ fn save_ranks(directory: &Path, tensor: impl TensorSource + Send) -> Result<()> 
 /// A save of a model to a directory.
 type Save = fn(&Path) -> Result<()>;
 
-/// What removes leftovers in the directory of a model.
+/// The saves and edits that remove leftovers in the directory of a model.
 const NEXT: [(&str, Save); 5] = [
     ("file", |directory| save(directory.join(NAME), tensors(), &SaveOptions::new())),
     ("shards", |directory| {
@@ -192,7 +192,7 @@ fn tensors() -> [(&'static str, TensorView<'static>); 2] {
     ["a", "b"].map(|name| (name, TensorView::from_slice(&[1], &[1_u8]).unwrap()))
 }
 
-/// Not a test by itself: what [`run_child`] runs.
+/// Not a test on its own: [`run_child`] runs it.
 #[test]
 fn child() {
     let (Ok(directory), Ok(what), Ok(end)) =
@@ -225,7 +225,7 @@ fn run_child(directory: &Path, what: &str, end: &str) -> std::process::ExitStatu
         .unwrap()
 }
 
-/// Whatever was killed, and whatever is saved next.
+/// For every kind of killed save, and every kind of next save.
 #[test]
 fn the_next_save_removes_what_a_killed_process_left() {
     for (killed, _) in NEXT {
@@ -261,7 +261,7 @@ fn a_process_that_is_about_to_end_leaves_nothing() {
     }
 }
 
-/// A directory that is in use, without a lock of its own: only the file in it is locked.
+/// A directory that is in use and has no lock: only the file in it is locked.
 #[cfg(unix)]
 #[test]
 fn another_process_leaves_the_directory_of_a_save_that_is_under_way() {
@@ -306,7 +306,8 @@ fn a_directory_that_is_removed_before_it_is_locked_is_made_again() {
     }
 }
 
-/// Each step fails, and the process is killed at each. What a kill leaves, the next save removes.
+/// Each step fails, and the process is killed at each. The next save removes the leftovers of a
+/// kill.
 #[test]
 fn a_save_with_a_hidden_directory_that_is_interrupted_anywhere_leaves_nothing() {
     let options = ShardOptions::new().max_shard_size(1.into());
@@ -359,7 +360,7 @@ fn where_files_have_no_lasting_numbers_a_save_ends() {
         TempFile::named(&path, |path| create_new(path, 0o600)).unwrap().persist(&path).unwrap();
     });
     let names = names_in(directory.path());
-    // The lock file stays, because it cannot be told from that of another writer.
+    // The lock file stays, because it cannot be distinguished from another writer's.
     assert!(names.iter().all(|name| [NAME, ".safetensors.lock"].contains(&&**name)), "{names:?}");
 }
 

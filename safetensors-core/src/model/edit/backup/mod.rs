@@ -1,16 +1,16 @@
 //! [`Backup`]: the old and the new header of a file, kept while the header is written in place.
 //!
-//! The backup is a file beside the edited one:
+//! The backup is a file next to the edited one:
 //!
 //! | bytes | |
 //! |---|---|
 //! | 8 | [`BACKUP_MAGIC`] |
-//! | 8 | the mark that the edited file has meanwhile |
+//! | 8 | the mark of the edited file during the edit |
 //! | 8 | that file's inode |
 //! | 8 | that file's length |
-//! | n | all its bytes before the data, as they were |
-//! | n | the same bytes, as they will be |
-//! | 8 | the XXH3-64 of all that |
+//! | n | all its bytes before the data, old |
+//! | n | the same bytes, new |
+//! | 8 | the XXH3-64 of all of these |
 //!
 //! Numbers are little-endian. Each n bytes begin with the header's length, from which n follows.
 
@@ -46,7 +46,7 @@ const SECTOR: usize = 512;
 /// Two headers, and which file they belong to.
 pub(super) struct Backup {
     mark: [u8; LENGTH_BYTES],
-    /// The number of the file's inode. The device is left out, because its number may change when
+    /// The number of the file's inode. The device is not stored, because its number may change when
     /// the machine restarts.
     inode: u64,
     file_len: u64,
@@ -55,7 +55,7 @@ pub(super) struct Backup {
 }
 
 impl Backup {
-    /// A backup for a file in which `new` will be written over `old`.
+    /// Makes a backup for a file in which `new` will be written over `old`.
     pub(super) fn new(
         mark: [u8; LENGTH_BYTES],
         file: &File,
@@ -81,13 +81,13 @@ impl Backup {
         }
         temp.persist(path)?;
         if durable {
-            // A backup whose name may not be on the disk is no help, so that is an error, too.
+            // A backup is no help if its name may not be on the disk, so that is an error, too.
             sync_directory(directory(path))?;
         }
         Ok(true)
     }
 
-    /// The bytes that replace the length while the header is written.
+    /// Returns the bytes that replace the length while the header is written.
     pub(super) fn mark(&self) -> [u8; LENGTH_BYTES] {
         self.mark
     }
@@ -122,9 +122,9 @@ impl Backup {
         })
     }
 
-    /// Reads the backup at a path. `None` if there is no valid one, or if its owner is neither that
-    /// of `original` nor the user of this process: in a directory that others may write to, a
-    /// backup of theirs must not change this file.
+    /// Reads the backup at a path. `None` if there is no valid one, or if its owner is neither the
+    /// owner of `original` nor the user of this process: in a directory that others may write to,
+    /// their backups must not change this file.
     pub(super) fn read(path: &Path, original: &File) -> io::Result<Option<Self>> {
         let metadata = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
@@ -144,8 +144,8 @@ impl Backup {
         Ok(bytes.and_then(|bytes| Self::from_bytes(&bytes)))
     }
 
-    /// Whether the backup was made for this file, and the file's header is what an interrupted
-    /// edit, or an interrupted restore, can leave.
+    /// Returns `true` if the backup was made for this file, and an interrupted edit or restore can
+    /// have left the file's present header.
     pub(super) fn fits(&self, source: &FileSource) -> io::Result<bool> {
         let inode = Identity::of(source.file())?.number();
         // The device is not compared: its number may change when the machine starts again, which is
@@ -164,10 +164,10 @@ impl Backup {
         Ok(self.can_result_from_an_interruption(&found))
     }
 
-    /// Whether an interrupted write can leave these bytes before the data. They must begin with the
-    /// mark, or with half of it beside half of the old length: a write of 8 bytes may be split in
-    /// two. Each disk sector of the rest must be the beginning of one header and the rest of the
-    /// other.
+    /// Returns `true` if an interrupted write can leave these bytes before the data. They must
+    /// begin with the mark, or with half of it and half of the old length: a write of 8 bytes may
+    /// be split in two. Each disk sector of the rest must be the beginning of one header and the
+    /// rest of the other.
     fn can_result_from_an_interruption(&self, found: &[u8]) -> bool {
         let (length, text) = found.split_at(LENGTH_BYTES);
         let (old_length, old) = self.old.split_at(LENGTH_BYTES);
@@ -192,7 +192,7 @@ impl Backup {
     }
 }
 
-/// Whether `found` is the beginning of one and the rest of the other.
+/// Returns `true` if `found` begins like one text and continues like the other.
 fn is_split(found: &[u8], one: &[u8], other: &[u8]) -> bool {
     let split = found.iter().zip(one).position(|(found, one)| found != one);
     split.is_none_or(|split| found[split..] == other[split..])
@@ -204,7 +204,7 @@ fn same_owner(a: &Metadata, b: &Metadata) -> bool {
     a.uid() == b.uid()
 }
 
-/// Whether a file belongs to the user of this process.
+/// Returns whether a file belongs to the user of this process.
 #[cfg(unix)]
 fn is_own(metadata: &Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -30,8 +30,8 @@ fn edit(path: &Path) -> Result<()> {
     edit.set_metadata([("k", "w"), ("zz", &long)]).apply().map(drop)
 }
 
-/// A file whose header an edit left half written, with the backup beside it. Returns its path and
-/// the bytes that it had before.
+/// A file with a header that an edit left half written, and the backup. Returns its path and its
+/// former bytes.
 fn torn(directory: &Path) -> (PathBuf, Vec<u8>) {
     let path = directory.join(NAME);
     let old = create(&path);
@@ -108,7 +108,7 @@ fn a_backup_restores_no_copy() {
     assert!(restore_header(&path).unwrap());
 }
 
-/// Two edits that were interrupted, of which the first left the backup.
+/// Two edits that were interrupted; the first left the backup.
 #[test]
 fn the_backup_of_an_earlier_edit_restores_nothing() {
     let directory = tempdir().unwrap();
@@ -128,8 +128,8 @@ fn the_backup_of_an_earlier_edit_restores_nothing() {
     is_found_torn(&path);
 }
 
-/// The file is newer than the backup that lies beside it, and sound: the same file, of the same
-/// length, with a header of the same length that could be a mixture of the two in the backup.
+/// The file is valid and newer than the backup next to it: the same file, of the same length, with
+/// a header of the same length that could be a mixture of the two in the backup.
 #[test]
 fn a_sound_file_is_never_changed() {
     let directory = tempdir().unwrap();
@@ -163,7 +163,7 @@ fn a_file_that_is_replaced_takes_its_backup_along() {
     let view = TensorView::from_slice(&[1], &[1_u8]).unwrap();
     save(&path, [("w", view)], &SaveOptions::new()).unwrap();
     assert_eq!(names_in(directory.path()), [NAME]);
-    // A file that is no backup by its content stays, whatever its name.
+    // A file that is no backup by its content stays, under any name.
     fs::write(directory.path().join(BACKUP), "notes of mine").unwrap();
     save(&path, [("w", view)], &SaveOptions::new()).unwrap();
     assert_eq!(names_in(directory.path()).len(), 2);
@@ -284,7 +284,8 @@ fn only_what_an_interruption_can_leave_is_accepted() {
     }
 }
 
-/// Gives a file to another user. Only an administrator can; the tests that need it say so.
+/// Gives a file to another user. Only an administrator can do that; otherwise the test prints that
+/// it is skipped.
 #[cfg(unix)]
 fn give_away(path: &Path) -> bool {
     let given = std::os::unix::fs::chown(path, Some(1234), None);

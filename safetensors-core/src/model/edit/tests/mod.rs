@@ -132,7 +132,7 @@ fn check_after_a_failure(
 ) {
     let found = place.found();
     if step == "remove the backup" {
-        // The edit is done. The next edit removes what stayed behind.
+        // The edit is done. The next edit removes the leftovers.
         result.unwrap();
         assert_eq!(place.names().len(), 2, "{at}");
         assert!(!restore_header(&place.path).unwrap(), "{at}");

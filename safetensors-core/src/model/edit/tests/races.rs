@@ -14,7 +14,7 @@ use crate::format::tensor::TensorView;
 use crate::model::edit::{Edit, Edited};
 use crate::model::rewrite::Rewrite;
 
-/// Saves two shards whose tensors hold the version.
+/// Saves two shards; their tensors hold the version.
 fn save_version(directory: &Path, version: u8) -> Result<()> {
     let bytes = [version];
     let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[1], &bytes).unwrap()));
@@ -42,7 +42,7 @@ fn a_shard_is_edited_or_replaced_and_never_both() {
             let edit = edit.in_place(in_place).set_metadata([("k", "v")]);
             let saved = Arc::new(Mutex::new(None));
             let (told, other) = (saved.clone(), path.clone());
-            // The save runs in its own thread, whose steps are not counted.
+            // The save runs in its own thread: steps of that thread are not counted.
             let save = move || {
                 let saved = std::thread::spawn(move || save_version(&other, 2)).join().unwrap();
                 *told.lock().unwrap() = Some(saved);
@@ -72,9 +72,9 @@ fn a_shard_is_edited_or_replaced_and_never_both() {
     assert!(edited >= 3 && replaced >= 2, "{edited} edited, {replaced} replaced");
 }
 
-/// Begins `other` in its own thread just before the `n`th step of `first`. If that step holds
-/// a lock that `other` waits for, `first` goes on meanwhile. Returns both results; `None` for
-/// `other` if there is no such step.
+/// Begins `other` in its own thread just before the `n`th step of `first`. If that step holds a
+/// lock that `other` waits for, `first` continues. Returns both results; `None` for `other` if
+/// there is no such step.
 fn meet<T>(
     n: usize,
     first: impl FnOnce() -> T,
@@ -96,7 +96,7 @@ fn meet<T>(
     (result, other)
 }
 
-/// A file of one tensor that holds the version, with room in its header.
+/// A file with one tensor that holds the version, with room in its header.
 fn file_of(version: u8) -> Vec<u8> {
     let bytes = [version];
     let tensors = [("a", TensorView::from_slice(&[1], &bytes).unwrap())];

@@ -1,16 +1,15 @@
-//! [`QuantizationError`]: how far quantised weights are from what they were.
+//! [`QuantizationError`]: the error of quantised weights.
 
-/// How far the numbers that a quantised weight stands for are from those that it was made of.
+/// The difference between a quantised weight and its original numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 #[doc(hidden)]
 pub struct QuantizationError {
     /// The largest difference.
     pub max: f64,
-    /// The root of the mean of the squared differences.
+    /// The root mean square of the differences.
     pub rms: f64,
-    /// The root of the sum of the squared differences, divided by that of the squared numbers; 0
-    /// for a weight of zeros.
+    /// The relative L2 error; 0 if the weight is zero.
     pub relative: f64,
 }
 

@@ -1,4 +1,4 @@
-//! [`Fused`]: weights that are one matrix where the model is served, with one scale of all scales.
+//! [`Fused`]: weights that form one matrix where the model is served, with one scale of all scales.
 
 use std::sync::Mutex;
 
@@ -11,8 +11,8 @@ use crate::format::error::{Error, Result};
 use crate::format::parallel::lock;
 use crate::format::tensor::TensorSource;
 
-/// The last names of modules that vLLM puts into one: queries, keys and values, the gate and its
-/// factor, and others that read the same numbers.
+/// The last names of modules that vLLM joins: queries, keys and values, the gate and its factor,
+/// and others that read the same numbers.
 // vLLM takes the largest scale of all for such a matrix, so they get one scale, as llm-compressor
 // writes them.
 const FUSED: [&[&str]; 9] = [
@@ -27,15 +27,15 @@ const FUSED: [&[&str]; 9] = [
     &["in_proj_b", "in_proj_a"],
 ];
 
-/// What the weights of one matrix have in common, by the name of one of them: the module that they
-/// are in, and the names. `None` if it is a matrix alone.
+/// Returns the key that the weights of a matrix share, by the name of any of them: their module,
+/// and the names. `None` if it is a separate matrix.
 pub(crate) fn fused_with(name: &str) -> Option<(&str, usize)> {
     let module = name.strip_suffix(".weight")?;
     let (parent, last) = module.rsplit_once('.').unwrap_or(("", module));
     Some((parent, FUSED.iter().position(|names| names.contains(&last))?))
 }
 
-/// The weights of one matrix, and their largest magnitude.
+/// The weights of a joined matrix, and their largest magnitude.
 #[derive(Debug)]
 pub(crate) struct Fused<S> {
     weights: Vec<(S, Converted<S>)>,
@@ -45,7 +45,7 @@ pub(crate) struct Fused<S> {
 }
 
 impl<S: TensorSource + Clone> Fused<S> {
-    /// The weights become F32 with these options. `locate` adds to an error which of them it is.
+    /// Converts the weights to F32 with these options. `locate` names the weight in an error.
     pub(crate) fn new(
         weights: impl IntoIterator<Item = S>,
         options: &ConvertOptions,
@@ -61,7 +61,7 @@ impl<S: TensorSource + Clone> Fused<S> {
 }
 
 impl<S: TensorSource> Fused<S> {
-    /// The largest magnitude of all weights, which are read the first time.
+    /// Returns the largest magnitude of all weights, which are read the first time.
     pub(super) fn largest(&self) -> Result<f32> {
         let mut known = lock(&self.largest);
         if let Some(known) = *known {

@@ -12,7 +12,7 @@ use crate::weights::bad_config;
 /// The linear layers of a model: transformers and vLLM read only their weights as codes, and would
 /// read codes of another tensor, such as an embedding, as its values.
 ///
-/// The name of a weight tells its kind, together with the architecture in `config.json`. Heads and
+/// The name of a weight shows its kind, together with the architecture in `config.json`. Heads and
 /// routers are linear layers too, but lose the most and save the least: they do not count here.
 ///
 /// ```
@@ -62,7 +62,7 @@ impl LinearLayers {
         Ok(self)
     }
 
-    /// Returns `true` if this is the weight of a linear layer, with whole groups in its rows.
+    /// Returns `true` if this is the weight of a linear layer, with complete groups in its rows.
     #[doc(hidden)]
     pub fn suits(&self, how: Quantization, name: &str, shape: &[usize]) -> bool {
         let Some(module) = name.strip_suffix(".weight") else { return false };
@@ -86,8 +86,8 @@ impl LinearLayers {
     }
 }
 
-/// The last names of modules that stay as they are: routers and heads, and then the embeddings of
-/// transformers whose names do not say it.
+/// The last names of modules that stay unchanged: routers and heads, and then the embeddings of
+/// transformers that do not have it in their names.
 // These lists are from transformers 5.24. Files have no classes, so names decide.
 const OTHERS: [&str; 23] = [
     "shared_expert_gate",
@@ -121,8 +121,8 @@ const PARTS: [&str; 3] = ["lm_head", "relative_attention_bias", "token"];
 /// Modules of these full names: heads, and embeddings.
 const WHOLE: [&str; 4] = ["output", "proj_out", "query", "transformer.w"];
 
-/// The names of the transposed layers of GPT-2 (`Conv1D`). Other models have linear layers of these
-/// names.
+/// The names of the transposed layers of GPT-2 (`Conv1D`). Other models have linear layers with
+/// these names.
 const CONV1D: [&str; 5] = ["c_attn", "c_fc", "c_fc2", "c_proj", "q_attn"];
 
 /// The architectures with such layers.

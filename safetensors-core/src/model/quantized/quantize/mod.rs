@@ -25,8 +25,8 @@ use crate::format::tensor::TensorSource;
 /// How weights are quantised. The scales follow from the weights alone: the largest magnitude of
 /// each group becomes the largest number of the codes. Codes are rounded to nearest, ties to even.
 ///
-/// The formulas are those of compressed-tensors for weights of F32; a weight of another dtype
-/// becomes F32 before. The stored tensors are those that [the module](crate::quantized) reads.
+/// The formulas are from compressed-tensors for weights of F32; a weight of another dtype is
+/// converted to F32 before. [The module](crate::quantized) reads the stored tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Quantization {
@@ -55,7 +55,7 @@ impl Quantization {
         Self::Int8Channel,
     ];
 
-    /// The name on a command line, such as `fp8-block128`.
+    /// Returns the name on a command line, such as `fp8-block128`.
     fn name(self) -> &'static str {
         match self {
             Self::Fp8Block128 => "fp8-block128",
@@ -67,15 +67,16 @@ impl Quantization {
         }
     }
 
-    /// The shape of a weight that can be quantised: a matrix, whose rows are whole groups, at least
-    /// one.
+    /// Returns the shape of a weight that can be quantised: a matrix, with at least one group and
+    /// complete groups in each row.
     fn matrix(self, shape: &[usize]) -> Option<[usize; 2]> {
         let matrix: [usize; 2] = shape.try_into().ok()?;
         let group = self.group();
         (group == 1 || matrix[1] > 0 && matrix[1].is_multiple_of(group)).then_some(matrix)
     }
 
-    /// The number of columns that share a scale, if the rows must be whole groups of them; else 1.
+    /// Returns the number of columns that share a scale, if the rows must be complete groups of
+    /// them; otherwise 1.
     fn group(self) -> usize {
         match self {
             Self::Nvfp4 => 16,
@@ -84,7 +85,7 @@ impl Quantization {
         }
     }
 
-    /// The dtype of one code.
+    /// Returns the dtype of a code.
     fn code(self) -> Dtype {
         match self {
             Self::Nvfp4 | Self::Mxfp4 => Dtype::F4,
@@ -93,16 +94,16 @@ impl Quantization {
         }
     }
 
-    /// The tensors that store a weight: for `X.weight` these are the codes, `X.weight` or
+    /// Makes the tensors that store a weight: for `X.weight` these are the codes, `X.weight` or
     /// `X.weight_packed`, and then its scales. Each reads the weight when it is written: two or
-    /// three times in all. `fused` has the weights of NVFP4 that are one matrix where the model is
-    /// served, with this one.
+    /// three times in all. `fused` has the weights of NVFP4 that form one matrix with this one
+    /// where the model is served.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`] if the name does not end in `.weight`, or if the shape is not
-    /// that of a matrix whose rows are whole groups; the errors of [`Converted::new`], because the
-    /// weight becomes F32 with these options. [`ErrorKind::DoesNotFit`], while it is written, for
+    /// [`ErrorKind::Quantization`] if the name does not end in `.weight`, or if the shape is not a
+    /// matrix with complete groups in each row; also as for [`Converted::new`], because the weight
+    /// is converted to F32 with these options. [`ErrorKind::DoesNotFit`], while it is written, for
     /// NaN and infinity.
     pub(crate) fn quantize<S: TensorSource + Send>(
         self,

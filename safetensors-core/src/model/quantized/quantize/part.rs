@@ -17,10 +17,10 @@ use crate::format::error::Result;
 use crate::format::parallel::lock;
 use crate::format::tensor::{Sink, TensorSource};
 
-/// One of the tensors that store a quantised weight: its codes, or scales of them.
+/// One of the tensors that store a quantised weight: its codes, or scales.
 ///
-/// It is made while it is written, piece by piece, from the numbers of `S`. The tensors of one
-/// weight share what one of them has found, such as the largest magnitude of each row.
+/// It is made while it is written, piece by piece, from the numbers of `S`. The tensors of a weight
+/// share results, such as the largest magnitude of each row.
 #[derive(Debug)]
 pub(crate) struct QuantizedPart<S> {
     weight: Arc<Weight<S>>,
@@ -42,7 +42,6 @@ enum Kind {
 struct Weight<S> {
     source: Converted<S>,
     how: Quantization,
-    /// The shape of the matrix.
     matrix: [usize; 2],
     /// The rows and columns that share a magnitude, and the number of such cells.
     cell: [usize; 2],
@@ -55,7 +54,7 @@ struct Weight<S> {
     error: Mutex<Option<QuantizationError>>,
 }
 
-/// The parts of a weight of this shape, with their names.
+/// Returns the parts of a weight of this shape, with their names.
 pub(super) fn parts<S: TensorSource + Send>(
     how: Quantization,
     name: &str,
@@ -107,7 +106,7 @@ impl<S> QuantizedPart<S> {
         self.kind == Kind::Codes
     }
 
-    /// The error of the weight, if these are its codes and they were written.
+    /// Returns the error of the weight, if these are its codes and they were written.
     pub(crate) fn error(&self) -> Option<QuantizationError> {
         if self.is_codes() { *lock(&self.weight.error) } else { None }
     }
@@ -145,8 +144,8 @@ impl<S: TensorSource> Weight<S> {
         pieces(&self.source, self.how, take)
     }
 
-    /// Calls `take` for each longest run of numbers of one cell: its place in a piece whose first
-    /// number has the index `first`, and the number of the cell.
+    /// Calls `take` for each longest run of numbers in one cell: its place in a piece that begins
+    /// with the number of index `first`, and the number of the cell.
     fn runs(&self, first: u64, len: usize, mut take: impl FnMut(Range<usize>, usize)) {
         let [height, width] = self.cell;
         let columns = self.matrix[1];
@@ -162,7 +161,7 @@ impl<S: TensorSource> Weight<S> {
         }
     }
 
-    /// The largest magnitude of each cell. The weight is read the first time.
+    /// Returns the largest magnitude of each cell. The weight is read the first time.
     fn magnitudes(&self) -> Result<Arc<[f32]>> {
         let mut known = lock(&self.magnitudes);
         if let Some(magnitudes) = known.take() {
@@ -183,7 +182,6 @@ impl<S: TensorSource> Weight<S> {
         Ok(Arc::clone(known.insert(magnitudes.into())))
     }
 
-    /// The scale of each cell.
     fn scales(&self) -> Result<Vec<f32>> {
         let largest = match self.how {
             Quantization::Int8Channel => 127.5,
@@ -196,8 +194,8 @@ impl<S: TensorSource> Weight<S> {
         Ok(self.magnitudes()?.iter().map(scale).collect())
     }
 
-    /// The scale that brings the scales of all groups into the range of F8_E4M3; 1 where they need
-    /// none.
+    /// Returns the scale that brings the scales of all groups into the range of F8_E4M3; 1 where
+    /// they need none.
     fn global_scale(&self) -> Result<f32> {
         if self.how != Quantization::Nvfp4 {
             return Ok(1.0);
@@ -210,7 +208,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(if scale.is_finite() { scale } else { 1.0 })
     }
 
-    /// The codes of the scales of whole groups, and what the numbers of each are divided by.
+    /// Returns the codes of the scales of complete groups, and the divisor of each group's numbers.
     fn scales_of_groups(&self, numbers: &[f32], global: f32) -> Result<(Vec<u8>, Vec<f32>)> {
         let mut scales: Vec<_> = numbers.chunks(self.how.group()).map(largest).collect();
         if self.how == Quantization::Mxfp4 {
@@ -246,7 +244,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of eight bits of a piece, and the numbers that they stand for.
+    /// Makes codes of eight bits from a piece, and the numbers that they encode.
     fn encode_cells(
         &self,
         (first, numbers): (u64, &[f32]),
@@ -270,8 +268,8 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of four bits of a piece, the first of two in the low bits, and the numbers that
-    /// they stand for.
+    /// Makes codes of four bits from a piece, the first of two in the low bits, and the numbers
+    /// that they encode.
     fn encode_groups(
         &self,
         numbers: &[f32],

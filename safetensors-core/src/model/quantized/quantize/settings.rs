@@ -1,5 +1,5 @@
-//! The `config.json` of what was written: the `quantization_config` that describes what a
-//! [`Quantization`] makes, and the dtype.
+//! The `config.json` of a quantised checkpoint: the `quantization_config` that describes the result
+//! of a [`Quantization`], and the dtype.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ type Entries<'a> = BTreeMap<String, Cow<'a, str>>;
 /// The most objects in one another in which a dtype is looked for.
 const DEPTH: usize = 4;
 
-/// The text of a `config.json`, with the description of weights that were quantised, or without any
-/// if none were. Everything else in it stays as it is. `modules` are those that were not quantised.
+/// Returns the text of a `config.json`, with the description of weights that were quantised, or
+/// without any if none were. Everything else in it stays unchanged. `modules` were not quantised.
 /// Also returns whether there was another description.
 pub(crate) fn with_settings(
     how: Option<Quantization>,
@@ -43,8 +43,8 @@ pub(crate) fn with_settings(
     Ok((object(&entries, "  ") + "\n", is_other))
 }
 
-/// The same text with this dtype, as torch names it, in place of the one that it names first, also
-/// in the settings of parts of the model.
+/// Replaces the first dtype in the text by this one, as torch names it, also in the settings of
+/// parts of the model.
 pub(crate) fn with_dtype(config: &str, dtype: Option<&str>) -> Result<String> {
     parsed(config)?;
     let Some(dtype) = dtype else { return Ok(config.to_owned()) };
@@ -80,7 +80,7 @@ fn parsed(config: &str) -> Result<Entries<'_>> {
     Ok(entries.into_iter().map(|(key, text)| (key, text.into())).collect())
 }
 
-/// The text of an object, with a line for each entry.
+/// Returns the text of an object, with a line for each entry.
 fn object(entries: &Entries<'_>, indent: &str) -> String {
     let entry =
         |(key, text): (&String, &Cow<'_, str>)| format!("{indent}{}: {text}", Value::from(&**key));
@@ -88,7 +88,7 @@ fn object(entries: &Entries<'_>, indent: &str) -> String {
     format!("{{\n{entries}\n{}}}", &indent[2..])
 }
 
-/// Removes what describes quantised weights. Returns whether there was anything.
+/// Removes the descriptions of quantised weights. Returns whether there were any.
 fn remove_settings(entries: &mut Entries<'_>) -> bool {
     let before = entries.len();
     entries.retain(|key, text| match key.as_str() {
@@ -98,7 +98,7 @@ fn remove_settings(entries: &mut Entries<'_>) -> bool {
     entries.len() < before
 }
 
-/// What transformers and vLLM expect.
+/// Returns the settings that transformers and vLLM expect.
 fn settings(how: Quantization, modules: &[&str]) -> Value {
     let dynamic = |bits: u32, kind: &str| {
         json!({

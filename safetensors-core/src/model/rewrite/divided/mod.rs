@@ -1,4 +1,4 @@
-//! [`Rewrite::save_ranks`]: whole tensors divided among ranks, by one process.
+//! [`Rewrite::save_ranks`]: divides tensors among ranks, in one process.
 
 #[cfg(test)]
 mod tests;
@@ -25,8 +25,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`RankRules::plan_tensors`] and of [`plan`](Rewrite::plan), and those of an
-    /// index of one file of each rank, which may be too large.
+    /// As for [`RankRules::plan_tensors`] and [`plan`](Rewrite::plan);
+    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if an index with one file for each rank
+    /// would be too large.
     pub fn plan_ranks(
         &self,
         rules: &RankRules,
@@ -41,13 +42,13 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(ranks)
     }
 
-    /// Saves everything to a directory as [ranks](crate::ranks) would that hold the parts of a
-    /// plan: each rank's parts in separate files. [`open`](crate::Checkpoint::open)
-    /// makes whole tensors of them again.
+    /// Saves everything to a directory like [ranks](crate::ranks) that hold the parts of a plan:
+    /// each rank's parts in separate files. [`open`](crate::Checkpoint::open) joins the tensors
+    /// again.
     ///
-    /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast
-    /// or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
-    /// other save to this directory has: the index records it, as after a [`RankSaver`].
+    /// If a tensor is taken from a file unchanged, only its parts are read. A tensor that is cast
+    /// or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no other save
+    /// to this directory has: the index records it, as after a [`RankSaver`].
     ///
     /// ```
     /// use safetensors_core::ranks::RankRules;
@@ -75,8 +76,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; the errors
-    /// of [`save_sharded`](Rewrite::save_sharded), and as there nothing is left after one.
+    /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is for other tensors; otherwise as
+    /// for [`save_sharded`](Rewrite::save_sharded), and as there no error leaves files behind.
     pub fn save_ranks(
         &self,
         directory: impl AsRef<Path>,
@@ -145,7 +146,7 @@ impl<S: ReadAt> TensorSource for PartOf<'_, '_, S> {
         if let Some(tensor) = self.tensor.unchanged() {
             return tensor.slice(self.part)?.write_to(sink);
         }
-        // The whole tensor passes by, and what lies in the part is kept.
+        // The entire tensor passes by, and bytes inside the part are kept.
         let mut runs = self.selection.runs().peekable();
         let mut position = 0_u64;
         let mut kept = Vec::new();

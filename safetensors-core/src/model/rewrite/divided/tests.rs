@@ -84,8 +84,8 @@ fn an_error_in_the_tensors_leaves_nothing() {
     }
 }
 
-/// The directory opens as the old checkpoint or the new one. A failure leaves nothing else, and what
-/// a kill leaves, the next save removes, also one that is not for ranks.
+/// The directory opens as the old checkpoint or the new one. A failure leaves nothing else, and the
+/// next save, also one that is not for ranks, removes the leftovers of a kill.
 #[test]
 fn the_old_checkpoint_or_the_new_one_wherever_a_save_is_interrupted() {
     for has_old in [false, true] {
@@ -122,7 +122,7 @@ fn the_old_checkpoint_or_the_new_one_wherever_a_save_is_interrupted() {
 }
 
 /// PyTorch's files have no index. Until all are there, the directory does not open. After a failure
-/// the file beside them is the earlier one.
+/// the file next to them is the earlier one.
 #[test]
 fn files_of_pytorch_are_all_there_or_none_after_a_failure() {
     for has_old in [false, true] {

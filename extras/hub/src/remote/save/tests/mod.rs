@@ -87,7 +87,7 @@ fn save_named(
     save_copying(store, name, most, u64::MAX)
 }
 
-/// The same in a store that copies at most this many bytes by one request.
+/// Saves to a store that copies at most this many bytes by one request.
 fn save_copying(
     store: &Arc<impl ObjectStore>,
     name: &str,

@@ -20,7 +20,7 @@ use crate::remote::error::Secrets;
 use crate::remote::object::Service;
 use crate::remote::place::RemotePlace;
 
-/// What happens before or after a call: its name and number, and the store.
+/// Runs before or after a call: with its name and number, and the store.
 type Hook = dyn Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync;
 
 /// A store in which something else happens before or after some calls.
@@ -29,7 +29,7 @@ pub(in crate::remote::save) struct Racing {
     pub(in crate::remote::save) hooks: Arc<Hooks>,
     /// Whether it can write on a condition.
     pub(in crate::remote::save) knows_conditions: bool,
-    /// Whether listings have no ETags, as those of some servers.
+    /// Whether listings have no ETags, as on some servers.
     pub(in crate::remote::save) hides_etags: bool,
     /// Whether each write is repeated, because the answer to the first request was lost.
     pub(in crate::remote::save) repeats_writes: bool,
@@ -37,7 +37,7 @@ pub(in crate::remote::save) struct Racing {
     failed_writes: Mutex<Vec<(Key, PutPayload, PutOptions)>>,
 }
 
-/// What happens besides the calls.
+/// Functions that run around the calls.
 pub(in crate::remote::save) struct Hooks {
     inner: Arc<InMemory>,
     pub(in crate::remote::save) calls: Mutex<Vec<String>>,

@@ -1,4 +1,4 @@
-//! Appending to a finished file: its tensors are those of a new file, and each can grow on.
+//! Appending to a finished file: a new file gets its tensors, and each can grow further.
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,7 @@ pub(super) struct Before {
 }
 
 impl GrowingWriter {
-    /// A writer that appends to the file at a path.
+    /// Makes a writer that appends to the file at a path.
     pub(super) fn append_to(path: &Path, options: &SaveOptions, synced: Synced) -> Result<Self> {
         let before = Before::open(path).map_err(|error| error.in_path(path))?;
         let header = before.header.clone();
@@ -50,7 +50,7 @@ impl GrowingWriter {
         Ok(Self::new(path, options, writing, tensors))
     }
 
-    /// Lets a tensor of the file that is appended to grow, or a new one.
+    /// Lets a tensor grow: one of the file that is appended to, or a new one.
     pub(super) fn grow_on(&self, mut series: Series) -> Result<Arc<Series>> {
         let mut tensors = lock(&self.shared.tensors);
         let Tensors { list, names, .. } = &mut *tensors;
@@ -76,14 +76,14 @@ impl Before {
         Ok(Self { header: file.header().clone(), file: Some(file.into_source()) })
     }
 
-    /// Where a tensor begins.
+    /// Returns where a tensor begins.
     pub(super) fn place(&self, name: &str) -> Option<(&File, u64)> {
         let offset = self.header.get(name)?.data_offsets().start;
         Some((self.file.as_ref()?.file(), self.header.data_start() + offset))
     }
 
     /// Opens the file again if it has changed or another has replaced it, and returns its metadata.
-    /// Fails if the tensors are others now.
+    /// Fails if its tensors have changed.
     pub(super) fn refresh(&mut self, path: &Path) -> Result<Metadata> {
         if self.check().is_err() {
             match Self::open(path) {
@@ -114,7 +114,8 @@ impl Before {
             })
     }
 
-    /// Fails if the file has changed, or another has taken its place. The new file would lose that.
+    /// Fails if the file has changed, or another has replaced it. The new file would lose that
+    /// change.
     fn check(&self) -> Result<()> {
         let Some(file) = &self.file else {
             return Err(ErrorKind::Io(std::io::ErrorKind::NotFound.into()).into());
@@ -127,7 +128,7 @@ impl Before {
         Ok(())
     }
 
-    /// Lets the new file take the place of this one, unless this one has changed.
+    /// Lets the new file replace this one, unless this one has changed.
     pub(super) fn release(&mut self) -> Result<()> {
         self.check()?;
         // Other systems than Unix may not replace an open file.

@@ -278,7 +278,7 @@ fn a_file_that_has_other_tensors_by_now_is_not_replaced() {
     assert_eq!(Checkpoint::open(&path).unwrap().tensor("mask").unwrap().shape(), [1]);
 }
 
-/// Of two live writers of one path, the one that finishes first would lose its steps.
+/// With two live writers of one path, the one that finishes first would lose its steps.
 #[test]
 fn a_second_writer_is_refused_before_it_loses_a_step() {
     let (dir, path) = place("a.safetensors");
@@ -364,7 +364,7 @@ fn aliases_are_names_that_no_other_tensor_gets() {
     assert_eq!(file.metadata()["attribute:b#units"], "m");
 }
 
-/// The steps belong to the file, whichever way leads to it.
+/// The steps belong to the file, by any path to it.
 #[cfg(unix)]
 #[test]
 fn a_run_goes_on_by_another_path() {

@@ -65,8 +65,8 @@ impl GrowingWriter {
     /// can be added and appended to before that. Once the file is finished, this does nothing, and
     /// all other methods fail with [`ErrorKind::AlreadyFinished`].
     ///
-    /// Whatever another program has done meanwhile to the metadata of a file that is [appended
-    /// to](Self::resume) stays.
+    /// If a file is [appended to](Self::resume), changes that another program has made to its
+    /// metadata in between stay.
     ///
     /// # Errors
     ///
@@ -77,12 +77,12 @@ impl GrowingWriter {
     ///
     /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the path has the new file, but
     /// a power cut may undo that, or the synced steps are still there. The next call, or the next
-    /// writer of this path, does what is missing.
+    /// writer of this path, completes the work.
     pub fn finish(&self) -> Result<()> {
         self.finish_and_keep_lock().map(drop)
     }
 
-    /// [`finish`](Self::finish), but no other writer can begin. Returns `None` if the file was
+    /// Like [`finish`](Self::finish), but no other writer can begin. Returns `None` if the file was
     /// finished before.
     pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
         let durable = self.shared.options.durable;
@@ -143,13 +143,13 @@ impl GrowingWriter {
     }
 }
 
-/// Whether the new file is in its place, in spite of an error.
+/// Returns whether the new file is in its place, in spite of an error.
 fn is_in_place(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotDurable(_))
 }
 
-/// The tensors on their way to the finished file, and where their bytes are. Nothing that they are
-/// read from is overwritten, so that all of this can be done again.
+/// The tensors on their way to the finished file, and their sources. No source is overwritten, so
+/// that all of this can be done again.
 struct Assembly<'a> {
     path: &'a Path,
     body: &'a Body,
@@ -261,7 +261,7 @@ impl<'a> Assembly<'a> {
         })
     }
 
-    /// Where a tensor of the file that is appended to begins.
+    /// Returns where a tensor of the file that is appended to begins.
     fn before_place(&self, name: &str) -> io::Result<(&'a File, u64)> {
         let place = self.before.and_then(|before| before.place(name));
         place.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -284,7 +284,7 @@ impl<'a> FinishedTensor<'a> {
         }
     }
 
-    /// The bytes at the end of the file, if they are of this tensor.
+    /// Returns the bytes of this tensor at the end of the file, if it is the tail.
     fn tail_len(&self) -> Option<u64> {
         let GrowingEntry::Growing(series) = self.entry else { return None };
         let state = self.state.as_ref().filter(|state| state.stored.is_tail())?;
@@ -335,7 +335,6 @@ struct Copies<'a> {
     waiting: Option<Range<'a>>,
 }
 
-/// A range that is to be copied.
 struct Range<'a> {
     from: &'a File,
     start: u64,

@@ -1,4 +1,4 @@
-//! What fails or is killed while a file is finished, and what comes after that.
+//! Failures and kills while a file is finished, and the next start.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn finishing_removes_what_was_synced() {
         Grown { dtype: Dtype::F32, axis: 1, step_shape: vec![3, 2], steps: 7 },
         Grown { dtype: Dtype::F64, axis: 0, step_shape: vec![], steps: 7 },
     ];
-    // Each pass adds a tensor, so a sync takes twice as many steps.
+    // Each pass adds a tensor, so a sync needs twice the steps.
     let writer = create(&path).sync_every(1);
     append_all(&writer, &tensors, 1).unwrap();
     let synced = synced_directory(&path);
@@ -106,13 +106,13 @@ fn steps_of_run(path: &Path, large: usize) -> usize {
     steps
 }
 
-/// One failure does not end a run, whatever fails. A killed run leaves the old file or the new one,
-/// and what it has synced.
+/// No single failure ends a run. A killed run leaves the old file or the new one, and its synced
+/// steps.
 #[test]
 fn a_run_that_is_interrupted_anywhere_loses_nothing() {
     let begin: Open = |path, options| GrowingWriter::create(path, options);
     let go_on: Open = |path, options| GrowingWriter::resume(path, options);
-    // The data of the first two move to the start of the file. Those of the last stay.
+    // The data of the first two moves to the start of the file. The data of the last stays.
     for (large, system, open) in
         [(SMALL, "", begin), (SMALL + 1024, "files without a name", go_on), (600 << 10, "", go_on)]
     {
@@ -146,7 +146,7 @@ fn a_run_that_is_interrupted_anywhere_loses_nothing() {
     }
 }
 
-/// A file that was there must stay, and what cannot be finished can still be synced.
+/// An existing file must stay, and a run that cannot finish can still sync.
 #[test]
 fn a_writer_that_cannot_finish_goes_on() {
     let (dir, path) = place("a.safetensors");

@@ -1,4 +1,4 @@
-//! [`Passes`]: where one pass of the caller's loop ends and the next begins.
+//! [`Passes`]: the limits between the passes of the caller's loop.
 
 #[cfg(test)]
 mod tests;
@@ -15,8 +15,8 @@ pub(super) struct Rank {
 /// The passes so far.
 ///
 /// A pass appends to each tensor at most once, and always in the same order. So a tensor that is
-/// appended to twice in a row surely begins a pass. Otherwise one that comes no later than the last
-/// one does, if the first pass has shown their order.
+/// appended to twice in a row surely begins a pass. Otherwise a tensor that comes no later than the
+/// last one does, if the first pass has shown their order.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
     /// The number of tensors that have a rank.
@@ -24,18 +24,18 @@ pub(super) struct Passes {
     /// Whether a tensor has been appended to twice.
     has_second: bool,
     last: Option<Rank>,
-    /// Whether a whole tensor was added since the last append.
+    /// Whether a complete tensor was added since the last append.
     has_added: bool,
     /// Whether a tensor was appended to twice in a row since the last sync.
     has_repeated: bool,
-    /// The most steps of one tensor since the last sync.
+    /// The most steps that a tensor got since the last sync.
     new_steps: u64,
 }
 
 impl Passes {
-    /// Whether to sync before the next append, which is to this tensor. That is so if a pass ends
-    /// here and a tensor has `every` new steps. If it is only likely that the pass ends here, it
-    /// takes twice as many steps.
+    /// Returns `true` if a sync is due before the next append, which is to this tensor: a pass ends
+    /// here and a tensor has `every` new steps, or it is only likely that the pass ends here and a
+    /// tensor has twice that number.
     pub(super) fn is_due(&self, next: Option<Rank>, every: u64) -> bool {
         // The order of the appends shows where a pass ends. A call by which the caller marks it is
         // easily forgotten, and then nothing is synced.
@@ -63,12 +63,11 @@ impl Passes {
         rank
     }
 
-    /// Notes that a whole tensor was added. It may belong to the pass that ends or to the next.
+    /// Notes that a complete tensor was added. It may belong to the pass that ends or to the next.
     pub(super) fn add(&mut self) {
         self.has_added = true;
     }
 
-    /// Notes a sync.
     pub(super) fn sync(&mut self) {
         self.has_repeated = false;
         self.new_steps = 0;

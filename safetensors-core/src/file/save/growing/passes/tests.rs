@@ -14,7 +14,8 @@ use crate::format::tensor::TensorView;
 /// A loop that appends to arrays of unlike rates, each with the number of the pass.
 type Pass = fn(&mut dyn FnMut(&str, u8), u8);
 
-/// However the arrays grow, a run that goes on where the last sync was writes what one run does.
+/// However the arrays grow, a run that continues after the last sync writes the file of an
+/// uninterrupted run.
 #[test]
 fn a_sync_never_cuts_a_pass_in_two() {
     let passes: [Pass; 8] = [
@@ -58,7 +59,7 @@ fn a_sync_never_cuts_a_pass_in_two() {
             }
             push("time", i);
         },
-        // Whole tensors, of which none may be missing or come twice.
+        // Complete tensors: none may be missing or come twice.
         |push, i| {
             if i % 8 == 5 {
                 push("whole", i);

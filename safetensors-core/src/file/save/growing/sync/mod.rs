@@ -48,7 +48,7 @@ pub(super) struct Synced {
     files: u32,
 }
 
-/// A new tensor, or the new steps of one.
+/// A new tensor, or the new steps of a tensor.
 enum News<'a> {
     Whole(&'a Whole),
     Steps(&'a Series, MutexGuard<'a, SeriesState>),
@@ -57,7 +57,7 @@ enum News<'a> {
 impl GrowingWriter {
     /// Writes all tensors and steps that are new since the last call to a separate file, and waits
     /// until the file has reached the disk (unless [`durable`](SaveOptions::durable) is off). If
-    /// the process is killed afterwards, [`resume`](Self::resume) goes on with them.
+    /// the process is killed afterwards, [`resume`](Self::resume) continues with them.
     ///
     /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on;
     /// a long name is shortened. Each is a complete file that every reader can open. It has the
@@ -70,7 +70,7 @@ impl GrowingWriter {
     ///
     /// [`ErrorKind::SyncedStepsLeft`] if another run syncs to the same directory;
     /// [`ErrorKind::AlreadyFinished`]; [`ErrorKind::Io`]. Earlier files stay. The next sync writes
-    /// what this one did not.
+    /// the steps that this one did not.
     pub fn sync(&self) -> Result<()> {
         let Self { shared } = self;
         let synced = shared.while_writing(|writing| shared.sync_files(writing));
@@ -154,7 +154,7 @@ fn write_news(writing: &Writing, news: &News<'_>, tensor: TensorWriter<'_>) -> R
 }
 
 impl Synced {
-    /// The directory of a run that writes to `path`, or an error if another run is alive.
+    /// Returns the directory of a run that writes to `path`, or an error if another run is alive.
     pub(super) fn new(path: &Path) -> Result<Self> {
         let destination = destination(path)?;
         let lock = GrowingLock::try_for(&destination).map_err(ErrorKind::Io)?;
@@ -186,8 +186,8 @@ impl Synced {
         self.made = true;
     }
 
-    /// Whether this run has synced steps, and another program has removed them. Without the first
-    /// file, none can be recovered.
+    /// Returns `true` if this run has synced steps, and another program has removed them. Without
+    /// the first file, none can be recovered.
     fn is_lost(&self) -> bool {
         let first = match self.files {
             0 => self.directory.clone(),
@@ -196,7 +196,7 @@ impl Synced {
         self.made && matches!(first.try_exists(), Ok(false))
     }
 
-    /// Forgets what this run has synced.
+    /// Forgets the synced steps of this run.
     fn restart(&mut self) -> Result<()> {
         self.retire(false).map_err(|error| error.in_path(&self.directory))?;
         self.files = 0;
@@ -245,8 +245,8 @@ impl Synced {
     }
 
     /// Removes the directory. It gets another name first, because a part of it must never be taken
-    /// for all of it. If it can get none, its files go one by one: the first ones and the mark last.
-    /// So they do if others have files in it, and then it stays.
+    /// for all of it. If it can get none, its files go one by one: the first ones and the mark
+    /// last. So they do if others have files in it, and then it stays.
     pub(super) fn retire(&self, durable: bool) -> Result<()> {
         let Some(listed) = list(&self.directory)? else { return Ok(()) };
         let retire = || {
@@ -296,7 +296,7 @@ impl Synced {
 }
 
 impl<'a> News<'a> {
-    /// The new part of a tensor, if there is one.
+    /// Returns the new part of a tensor, if there is one.
     fn of(entry: &'a Arc<GrowingEntry>) -> Option<Self> {
         match &**entry {
             GrowingEntry::Whole(whole) => {
@@ -345,7 +345,7 @@ impl<'a> News<'a> {
     }
 }
 
-/// Forgets that a tensor was synced. One of the file that is appended to needs no sync.
+/// Forgets that a tensor was synced. A tensor of the file that is appended to needs no sync.
 fn forget(entry: &GrowingEntry) {
     match entry {
         GrowingEntry::Whole(whole) => {

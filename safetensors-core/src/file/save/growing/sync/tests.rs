@@ -1,4 +1,4 @@
-//! What is left of synced steps, what another program removes, and what comes back.
+//! Synced steps that are left over, removed by another program, or put back.
 
 use std::collections::HashSet;
 use std::fs;
@@ -31,7 +31,7 @@ type Open = fn(&Path, &SaveOptions) -> Result<GrowingWriter>;
 const CREATE: Open = |path, options| GrowingWriter::create(path, options);
 const RESUME: Open = |path, options| GrowingWriter::resume(path, options);
 
-/// Adds three steps to two tensors that grow, of which two are synced, and a whole tensor.
+/// Adds three steps to two tensors that grow, two of them synced, and a complete tensor.
 fn run(path: &Path, open: Open, fill: u8) -> Result<()> {
     let writer = open(path, &options())?.sync_every(1);
     writer.metadata([("title", "a run")]);
@@ -95,8 +95,8 @@ fn killed(before: &[(Open, u8)], open: Open) -> Vec<(&'static str, TempDir)> {
     killed
 }
 
-/// Wherever a run is killed, and wherever each of the runs that go on is killed or fails, what was
-/// synced is not lost, a finished file does not get shorter, and the next start succeeds.
+/// Wherever a run is killed, and wherever each run that continues it is killed or fails, no synced
+/// step is lost, a finished file does not get shorter, and the next start succeeds.
 #[test]
 fn whatever_is_left_a_start_goes_on() {
     let (mut recovered, mut finished, mut one_by_one) = (0, 0, 0);
@@ -113,7 +113,7 @@ fn whatever_is_left_a_start_goes_on() {
             let synced =
                 names_in_or_none(&directory).filter(|name| !name.starts_with('.') && name != MARK);
             let kept = if open as usize == RESUME as usize { 3 } else { 0 };
-            // What the next start has to find, at least.
+            // The steps that the next start has to find, at least.
             let least = match synced.count() {
                 0 if path.exists() => steps(&path),
                 0 => 0,
@@ -242,7 +242,7 @@ fn a_file_that_is_newer_than_the_steps_is_not_replaced() {
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 1);
 }
 
-/// Somebody else has removed some of the steps, of a run whose file is in its place or is not.
+/// Another program has removed some of the steps, before or after the file is in place.
 #[test]
 fn a_part_of_the_steps_never_makes_a_file_shorter_nor_a_start_fail_for_ever() {
     const FILES: u32 = 4;
@@ -407,7 +407,7 @@ fn a_tensor_without_a_step_comes_back() {
     assert_eq!(recovered.metadata()["attribute:early#units"], "m");
 }
 
-/// Two synced files of one growing tensor whose steps are without number.
+/// Two synced files of a growing tensor with more steps than can be counted.
 #[test]
 fn more_steps_than_can_be_counted_are_refused() {
     let (_dir, path) = place("run.safetensors");
