@@ -31,7 +31,7 @@ pub(super) fn is_safe(name: &str) -> bool {
 }
 
 /// Whether, on every system, this is the name of one file and not a path.
-fn is_plain(name: &str) -> bool {
+pub(super) fn is_plain(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 

@@ -126,6 +126,7 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
         // The commit checks this again. Here it comes before hours of writing.
         unless_refused(directory, &directory.files(options.pattern())?, options, &[])?;
     }
+    write_others(directory, options)?;
     let ShardPlan { split, files, each, index, .. } = plan;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
@@ -134,6 +135,17 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
     }
     let saved = SavedShards { files, total_size: split.total_size };
     Ok(StagedShards::new(directory, options, index, saved))
+}
+
+/// Writes the other files of the options, before the tensors: an error then comes early.
+pub(crate) fn write_others<D: WritableDirectory>(
+    directory: &mut D,
+    options: &ShardOptions,
+) -> Result<()> {
+    options.others.names().try_for_each(|name| {
+        let written = directory.write_other(name, &options.others);
+        written.map_err(|error| error.in_path(directory.path().join(name)))
+    })
 }
 
 /// What a sharded save will write.
