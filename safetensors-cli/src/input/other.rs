@@ -117,7 +117,8 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
         files = named.map_err(|error| error.in_path(path))?;
     }
     let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
-    Ok(safetensors_formats::join(store, format, sources)?.into_boxed())
+    let joined = safetensors_formats::join(store, format, sources)?;
+    Ok(joined.of_directory(is_directory).into_boxed())
 }
 
 /// Whether an error says that a directory itself, and not a file in it, is of no format that is
