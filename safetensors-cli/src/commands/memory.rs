@@ -26,7 +26,7 @@ use crate::terminal::{table, text};
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// Add the KV cache for a text of this many tokens, by the config.json beside PATH
+    /// Add the KV cache for a text of this many tokens, by the config.json next to PATH
     ///
     /// It has 32 bits a number if all floats are F32, and 16 otherwise
     #[arg(long, value_name = "TOKENS")]
@@ -98,7 +98,7 @@ impl Run for Args {
 fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
     let config = ModelConfig::beside(checkpoint)?;
     config.and_then(|config| config.cached_numbers(tokens)).context(
-        "--length needs a config.json beside the checkpoint, with num_hidden_layers, \
+        "--length needs a config.json next to the checkpoint, with num_hidden_layers, \
          num_attention_heads and hidden_size",
     )
 }
@@ -122,7 +122,7 @@ fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) ->
 }
 
 /// The memory that a program can still take: of the machine, and of its control group. `None` where
-/// the system does not tell it.
+/// the system does not report it.
 fn free_memory() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = field(&machine, "MemAvailable:")?.saturating_mul(1024);

@@ -1,5 +1,5 @@
-//! [`Rules`]: the options that say how tensors are divided among ranks. [`warn_of_split_heads`]: what
-//! is divided where attention is not.
+//! [`Rules`]: the options that say how tensors are divided among ranks.
+//! [`warn_of_split_heads`]: a check of plans.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -137,9 +137,11 @@ impl Args {
 
 /// Sums up one input, with the schemes and dtypes of a checkpoint.
 fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)> {
-    // A delta and the epochs of a training are no checkpoints.
-    let Ok(checkpoint) = target.open() else {
-        return Ok((show(args, target, &mut io::sink())?, String::new()));
+    let checkpoint = match target.open() {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => {
+            return Ok((show_other(args, target, &mut io::sink(), error)?, String::new()));
+        }
     };
     let tensors = args.select.matcher().tensors(&checkpoint)?;
     let weights = input::quantized_weights(&checkpoint);
@@ -188,12 +190,24 @@ fn show_delta(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::
     Ok(ShownInput::new(Totals::of(delta.tensors())))
 }
 
+/// Shows a delta or the epochs of trainings, if that is why no checkpoint has opened.
+fn show_other(
+    args: &Args,
+    target: &Target,
+    out: &mut dyn Write,
+    error: anyhow::Error,
+) -> anyhow::Result<ShownInput> {
+    if delta::is_delta(&error) {
+        return show_delta(args, target, out);
+    }
+    trainings(args, target, out).unwrap_or(Err(error))
+}
+
 /// Shows one checkpoint.
 fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
     let checkpoint = match target.open() {
         Ok(checkpoint) => checkpoint,
-        Err(error) if delta::is_delta(&error) => return show_delta(args, target, out),
-        Err(error) => return trainings(args, target, out).unwrap_or(Err(error)),
+        Err(error) => return show_other(args, target, out, error),
     };
     let mut tensors = args.select.matcher().tensors(&checkpoint)?;
     let parts = target.parts(&checkpoint)?;

@@ -239,8 +239,8 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     })
 }
 
-/// A line about the files, or each of them with its size and alignment; and what files of other
-/// formats have besides tensors. The size of a file includes its header.
+/// A line about the files, or each of them with its size and alignment, and the notes about files of
+/// other formats. The size of a file includes its header.
 pub(super) fn files(
     checkpoint: &Checkpoint,
     files: &[(&CheckpointFile<Source>, FileLayout)],
