@@ -173,6 +173,11 @@ pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
     source.as_any()?.downcast_ref()
 }
 
+/// The bytes of a file.
+pub(crate) fn file_len(source: &Source) -> u64 {
+    of(source).map_or_else(|| source.byte_len(), TensorFile::file_len)
+}
+
 /// Whether files of a checkpoint are of another format.
 pub(crate) fn is_in(files: &[CheckpointFile<Source>]) -> bool {
     files.iter().any(|file| of(file.safetensors().source()).is_some())
