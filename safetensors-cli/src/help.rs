@@ -102,36 +102,6 @@ fn the_readme_has_every_command_in_the_same_order() {
     assert_eq!(headings.collect::<Vec<_>>(), own);
 }
 
-/// What few need stands apart, and is explained as everything else is.
-#[test]
-fn rare_commands_and_options_stand_below_the_others() {
-    let short = |name: &str| {
-        let mut all = commands().into_iter();
-        all.find(|(own, _)| own == name).unwrap().1.render_help().to_string()
-    };
-    let main = Cli::command().render_help().to_string();
-    for (help, rare) in
-        [(&main, &["manifest"][..]), (&short("safetensors delta"), &["squash", "follow"])]
-    {
-        let more = help.find("\nMore commands:\n").unwrap();
-        for name in rare {
-            let places: Vec<_> = help.match_indices(&format!("\n  {name} ")).collect();
-            assert!(places.len() == 1 && places[0].0 > more, "{name}: {help}");
-        }
-    }
-    for name in ["safetensors manifest", "safetensors delta squash", "safetensors delta follow"] {
-        assert!(short(name).contains(&format!("Usage: {name} ")), "{name}");
-    }
-    assert!(!short("safetensors show").contains("--csv"));
-    let convert = short("safetensors convert");
-    for rare in ["bpk", "mpk", "f8_e4m3", "fnuz"] {
-        assert!(!convert.contains(rare), "{rare}: {convert}");
-    }
-    let headings = ["Options", "Dtypes and quantised weights", "Tensors and their names", "Ranks"];
-    let places = headings.map(|heading| convert.find(&format!("\n{heading}:\n")).unwrap());
-    assert!(places.is_sorted(), "{convert}");
-}
-
 /// `MANUAL.md` from the help of all commands. It is the same on every machine and terminal.
 fn manual() -> String {
     let mut manual = MANUAL_START.to_owned();

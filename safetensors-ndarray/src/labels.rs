@@ -255,7 +255,7 @@ impl fmt::Display for LabelError {
             }
             Self::Reversed { first, last } => write!(
                 f,
-                "the labels ascend, but the range goes from {first} down to {last}: exchange its ends"
+                "the labels ascend, but the range goes from {first} down to {last}: swap its ends"
             ),
             Self::NotANumber { position: Some(position) } => {
                 write!(f, "labels should be numbers: element {position} is NaN")

@@ -121,10 +121,10 @@
 //! | `ViewNpyError::MisalignedData` | [`Misaligned`](safetensors_core::ErrorKind::Misaligned) |
 //! | `ReadNpzError::Zip(FileNotFound)` | [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), with the names that are [similar](safetensors_core::Error::similar) |
 //!
-//! An element type that `.npy` has and safetensors does not is `Complex<f64>`; [`ArrayElement`] shows
-//! how to store it as two numbers. The memory layout is not kept: a file has C order, so an array in Fortran order comes back in C order with the same
-//! elements. With the feature `npz`, the module `npz` reads and writes `.npy` and `.npz`
-//! themselves.
+//! An element type that `.npy` has and safetensors does not is `Complex<f64>`. [`ArrayElement`] shows
+//! how to store it as two numbers. The memory layout is not kept: a file has C order, so an array in
+//! Fortran order comes back in C order with the same elements. With the feature `npz`, the module
+//! `npz` reads and writes `.npy` and `.npz` themselves.
 //!
 //! # Coming from ndarray-safetensors
 //!

@@ -153,10 +153,9 @@ impl<S: ReadAt> Reader<S> {
 
     /// Reads an array and converts its elements to `T`, for example halves to `f32`.
     ///
-    /// Floats are rounded once, to the nearest value; one that is too large becomes infinity.
-    /// Integers may become floats, which rounds those that need more digits. Floats and integers
-    /// become integers only if all of their values fit: a fraction or a number that is too large is
-    /// an error. [`ReadArrayExt::read_array_as`] takes options for other rules.
+    /// To floats, numbers are rounded once, to the nearest; one that is too large becomes infinity,
+    /// or NaN in a type without infinity. To integers, all must fit: a fraction, NaN or a number
+    /// that is too large is an error. [`ReadArrayExt::read_array_as`] has options for floats.
     ///
     /// # Errors
     ///
@@ -296,7 +295,8 @@ impl<S: ReadAt> Reader<S> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("table.safetensors");
     /// let w = Writer::create(&path)?;
-    /// w.add("table", &Array2::from_shape_fn((100, 2), |(row, column)| 10 * row + column).mapv(|n| n as i32))?;
+    /// let table = Array2::from_shape_fn((100, 2), |(row, column)| (10 * row + column) as i32);
+    /// w.add("table", &table)?;
     /// w.finish()?;
     ///
     /// let rows = Reader::open(&path)?.rows::<i32, Ix2>("table", &[70, 3, 70])?;
@@ -435,7 +435,7 @@ impl<S> Reader<S> {
         &self.checkpoint
     }
 
-    /// The names, in the order of the file: that of the calls of [`Writer::add`](crate::Writer::add),
+    /// The names, in the order of the file. [`Writer`](crate::Writer) keeps the order of its calls,
     /// except that an array that would misalign others, such as seven `bool`s, comes last.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.arrays().map(|array| array.name())

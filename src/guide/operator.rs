@@ -54,6 +54,18 @@
 //! model.safetensors.index.json
 //! ```
 //!
+//! A directory is converted as a model: `config.json`, the tokenizer, the licence and all other files
+//! that are no weights go along, and `config.json` says which dtype the weights have now:
+//!
+//! ```console
+//! $ mkdir llama; cp model.safetensors llama; touch llama/LICENSE llama/optimizer.pt
+//! $ echo '{"model_type": "llama", "torch_dtype": "float32"}' > llama/config.json
+//! $ safetensors convert llama llama-bf16 --dtype bf16
+//! llama-bf16: 2 tensors, 96 B, in 1 file, with config.json and 1 other file; not copied: optimizer.pt
+//! $ cat llama-bf16/config.json
+//! {"model_type": "llama", "torch_dtype": "bfloat16"}
+//! ```
+//!
 //! A pattern that matches nothing is an error, so a misspelling does not pass in silence:
 //!
 //! ```console

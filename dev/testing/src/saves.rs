@@ -3,14 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use safetensors_core::checkpoint::store::{Store, Versions, WritableDirectory};
-use safetensors_core::checkpoint::{FilePattern, save_sharded_to};
+use safetensors_core::checkpoint::store::{MemoryStore, Store, Versions, WritableDirectory};
+use safetensors_core::checkpoint::{FilePattern, OtherFiles, save_sharded_to};
 use safetensors_core::framework::in_parallel;
 use safetensors_core::{
-    Checkpoint, Error, ErrorKind, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
-    TensorBuf, TensorSource,
+    Checkpoint, Error, ErrorKind, Limits, LoadOptions, ReadAt, Result, SaveOptions, ShardOptions,
+    TensorBuf, TensorSource, serialize,
 };
 
 /// The tensors of a checkpoint by name.
@@ -66,8 +66,21 @@ pub fn save_failing<D: WritableDirectory>(
         .into_iter()
         .map(|(name, bytes)| (name, TensorBuf::from_vec(vec![1], bytes).unwrap()));
     let mut directory = Failing { directory, faults };
-    let options = options.clone().beside(BESIDE, [version]);
+    // A file that is written, and one that is copied, go the same way.
+    let options = match options.pattern() == &FilePattern::default() {
+        true => options.clone().beside(BESIDE, [version]),
+        false => options.clone().other_files(other_files(version)?),
+    };
     save_sharded_to(&mut directory, tensors, &options).map(drop)
+}
+
+/// The file beside the tensors, as that of another model.
+fn other_files(version: u8) -> Result<OtherFiles> {
+    let none: [(&str, TensorBuf); 0] = [];
+    let model = serialize(none, &SaveOptions::new())?;
+    let files = [("in/model.safetensors", model), ("in/config.json", vec![version])];
+    let model = Checkpoint::open_in(MemoryStore::from_iter(files), "in", &Limits::default())?;
+    OtherFiles::new(&model, Path::new("elsewhere"))
 }
 
 /// How calls fail.
@@ -140,6 +153,10 @@ impl<D: WritableDirectory> WritableDirectory for Failing<'_, D> {
         options: &SaveOptions,
     ) -> Result<()> {
         self.faults.call("write", || self.directory.write(name, tensors, options))
+    }
+
+    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
+        self.faults.call("write", || self.directory.write_other(name, files))
     }
 
     fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<D::Version>> {
@@ -363,5 +380,5 @@ impl Case {
 
 /// The tensors of what a directory of a store opens as.
 pub fn open_in<S: Store + 'static>(store: S, path: impl Into<PathBuf>) -> Result<Content> {
-    read(&Checkpoint::open_in(store, path.into(), &safetensors_core::Limits::default())?)
+    read(&Checkpoint::open_in(store, path.into(), &Limits::default())?)
 }

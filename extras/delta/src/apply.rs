@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath};
+use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath, OtherFiles};
 use safetensors_core::digest::KEY;
 use safetensors_core::save::Order;
 use safetensors_core::{
@@ -14,7 +14,6 @@ use safetensors_core::{
 };
 use serde_json::json;
 
-use crate::beside::Beside;
 use crate::chain::Chain;
 use crate::destination::{Destination, New, check_alone};
 use crate::error::{Error, ErrorKind, Result};
@@ -131,7 +130,8 @@ impl<S: ReadAt> Chain<S> {
             true => new.set_main(&main_of(base, &files), &files)?,
             false => new.set_main(if files.len() == 1 { FILE } else { INDEX }, &[])?,
         }
-        let beside = Beside::new(base, &files, directory)?;
+        let mut others = OtherFiles::new(base, directory)?;
+        others.leave(|name| directory.join(name).symlink_metadata().is_ok());
         let saved = match is_like_base {
             true => save_files(&new, base, &files, &patched, options).map(|()| None),
             false => save_anew(new.staging(), base, &patched, options).map(Some),
@@ -139,7 +139,7 @@ impl<S: ReadAt> Chain<S> {
         if let Some(main) = saved.map_err(|error| new.locate(error))? {
             new.set_main(main, &[])?;
         }
-        new.copy(beside)?;
+        new.copy(&others)?;
         patched.read_removed()?;
         patched.check()?;
         base.check_unchanged()?;

@@ -4,13 +4,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store};
-use safetensors_core::checkpoint::{CheckpointPath, FilePattern, LocalDirectory};
+use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, WritableDirectory};
+use safetensors_core::checkpoint::{CheckpointPath, FilePattern, LocalDirectory, OtherFiles};
 use safetensors_core::{
     Checkpoint, Error, ErrorKind as CoreKind, ReadAt, Result, SaveOptions, ShardOptions,
 };
 
-use crate::beside::Beside;
 use crate::format::{FILE, INDEX};
 use crate::options::Options;
 
@@ -164,19 +163,12 @@ impl Destination {
     }
 
     /// Copies the files next to a base.
-    pub(crate) fn copy(&mut self, beside: Beside) -> Result<()> {
-        for file in beside.files() {
-            let (name, from) = file?;
-            let to = self.staging().join(name);
-            let copy = || -> io::Result<()> {
-                to.parent().map_or(Ok(()), fs::create_dir_all)?;
-                io::copy(&mut from.file(), &mut fs::File::create(&to)?)?;
-                fs::set_permissions(&to, from.file().metadata()?.permissions())
-            };
-            copy().map_err(|error| Error::from(error).in_path(from.path()))?;
-            self.add(name.to_string_lossy().into_owned());
+    pub(crate) fn copy(&mut self, others: &OtherFiles) -> Result<()> {
+        for name in others.names() {
+            self.directory.write_other(name, others)?;
+            self.add(name.to_owned());
         }
-        self.left_out = beside.left_out;
+        self.left_out = others.left_out().to_vec();
         Ok(())
     }
 

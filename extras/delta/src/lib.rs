@@ -68,7 +68,6 @@
 #![forbid(unsafe_code)]
 
 mod apply;
-mod beside;
 mod blocks;
 mod chain;
 mod compare;

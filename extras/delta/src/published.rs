@@ -5,12 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::checkpoint::store::{FileKind, Store, StoreEntry};
+use safetensors_core::checkpoint::{CheckpointFile, OtherFiles};
 use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits, ReadAt};
 use serde_json::json;
 
-use crate::beside::{is_file_below, is_left_out};
 use crate::delta::Delta;
 use crate::destination::Destination;
 use crate::error::{Error, ErrorKind, Result};
@@ -154,8 +153,8 @@ impl<T: Store + 'static> Root<T> {
             let from = directory.join(name);
             // A store of another place has no links, and no special files.
             let is_no_file = fs::symlink_metadata(&from).is_ok_and(|it| !it.is_file())
-                && !is_file_below(&directory, name);
-            if is_left_out(name.as_os_str()) || entry.name.ends_with(UNFINISHED) || is_no_file {
+                && !OtherFiles::is_file_below(&directory, name);
+            if !OtherFiles::belongs(&entry.name) || entry.name.ends_with(UNFINISHED) || is_no_file {
                 new.left_out.push(entry.name.into());
                 continue;
             }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use safetensors_core::Dtype;
 
 use super::Run;
@@ -25,7 +26,7 @@ use crate::terminal::{table, text};
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// Add the KV cache for a text of this many tokens, by the config.json beside PATH
+    /// Add the KV cache for a text of this many tokens, by the config.json next to PATH
     ///
     /// It has 32 bits a number if all floats are F32, and 16 otherwise
     #[arg(long, value_name = "TOKENS")]
@@ -54,11 +55,6 @@ impl Run for Args {
         let checkpoint = self.input.open()?;
         let cached = self.length.map(|tokens| cached_numbers(&checkpoint, tokens)).transpose()?;
         let free = free_memory();
-        let mut columns =
-            vec![Column::word("loaded as").rank(0), Column::number("weights").rank(2)];
-        columns.extend(cached.map(|_| Column::number("KV cache").rank(4)));
-        columns.extend(cached.map(|_| Column::number("total").rank(1)));
-        columns.extend(free.map(|_| Column::word("fits").rank(3)));
         let weights = input::quantized_weights(&checkpoint);
         let parameters = Parameters::new(&weights);
         let mut floats = checkpoint.tensors().map(|it| it.dtype()).filter(|it| it.is_float());
@@ -68,38 +64,43 @@ impl Run for Args {
         rows.extend(LOADED.map(|(title, dtype)| {
             (title, loaded(&checkpoint, &parameters, dtype), dtype == Dtype::F32)
         }));
+        let columns = [
+            Column::word("loaded as").rank(0),
+            Column::number("weights").rank(2),
+            Column::number("KV cache").rank(4),
+            Column::number("total").rank(1),
+            Column::word("fits").rank(3),
+        ];
         table::write(&columns, out, |table| {
             for &(title, weights, is_single) in &rows {
-                let each = if is_single { 4 } else { 2 };
-                let cache = u128::from(cached.unwrap_or(0)) * each;
-                let mut cells = vec![title.to_owned(), text::size(weights)];
-                cells.extend(cached.map(|_| text::size(cache)));
-                cells.extend(cached.map(|_| text::size(weights + cache)));
-                cells.extend(free.map(|free| match (weights + cache).checked_sub(free.into()) {
-                    None | Some(0) => "yes".to_owned(),
-                    Some(more) => format!("no, {} more", text::size(more)),
-                }));
-                table.row(cells);
+                let cache = cached.map(|count| u128::from(count) * if is_single { 4 } else { 2 });
+                let total = weights + cache.unwrap_or(0);
+                let more = free.map(|free| total.saturating_sub(free.into()));
+                table.row([
+                    title.to_owned(),
+                    text::size(weights),
+                    cache.map_or_else(|| "–".into(), text::size),
+                    text::size(total),
+                    match more {
+                        None => "–".to_owned(),
+                        Some(0) => "yes".to_owned(),
+                        Some(more) => format!("no, {} more", text::size(more)),
+                    },
+                ]);
             }
         })?;
-        match free {
-            Some(free) => writeln!(out, "\n{} of memory are free here", text::size(free))?,
-            None => writeln!(out, "\nthe free memory of this machine is not known")?,
-        }
+        let free = free.map_or_else(|| "an unknown amount".into(), text::size);
+        writeln!(out, "\n{free} of memory is free here")?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
-    let config = ModelConfig::beside(checkpoint)?.ok_or_else(|| {
-        anyhow::anyhow!("there is no config.json beside the checkpoint, which --length needs")
-    })?;
-    config.cached_numbers(tokens).ok_or_else(|| {
-        anyhow::anyhow!(
-            "config.json lacks num_hidden_layers, num_attention_heads or hidden_size, which --length \
-             needs"
-        )
-    })
+    let config = ModelConfig::beside(checkpoint)?;
+    config.and_then(|config| config.cached_numbers(tokens)).context(
+        "--length needs a config.json next to the checkpoint, with num_hidden_layers, \
+         num_attention_heads and hidden_size",
+    )
 }
 
 /// The bytes of all tensors, with this dtype for floats and quantised weights.
@@ -121,7 +122,7 @@ fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) ->
 }
 
 /// The memory that a program can still take: of the machine, and of its control group. `None` where
-/// the system does not tell it.
+/// the system does not report it.
 fn free_memory() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = field(&machine, "MemAvailable:")?.saturating_mul(1024);

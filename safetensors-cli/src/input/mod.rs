@@ -146,7 +146,7 @@ pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a path leads to what can be read only once.
+/// Whether a path leads to a pipe, which can be read only once.
 pub(crate) fn is_pipe(path: &Path) -> bool {
     is_stdin(path) || is_fifo(path)
 }

@@ -114,10 +114,11 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     if opening.transformers && format == Some(Format::Gguf) {
         let stored = safetensors_formats::join(Arc::clone(&store), format, files)?;
         let named = options.transformers_names(stored.metadata()).and_then(|it| open(&it));
-        files = named.map_err(|error| unopened(error.in_path(path)))?;
+        files = named.map_err(|error| error.in_path(path))?;
     }
     let sources = files.into_iter().map(|(path, file)| (path, Advised(file)));
-    Ok(safetensors_formats::join(store, format, sources)?.into_boxed())
+    let joined = safetensors_formats::join(store, format, sources)?;
+    Ok(joined.of_directory(is_directory).into_boxed())
 }
 
 /// Whether an error says that a directory itself, and not a file in it, is of no format that is
@@ -170,6 +171,11 @@ pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
 /// The file of another format that is the source of a tensor, also of one that is computed.
 pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
     source.as_any()?.downcast_ref()
+}
+
+/// The bytes of a file.
+pub(crate) fn file_len(source: &Source) -> u64 {
+    of(source).map_or_else(|| source.byte_len(), TensorFile::file_len)
 }
 
 /// Whether files of a checkpoint are of another format.

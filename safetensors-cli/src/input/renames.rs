@@ -1,7 +1,10 @@
 //! [`Renames`]: the values of `--rename`.
 
+use std::borrow::Cow;
+
 use regex::Regex;
 
+use super::unmatched::unmatched;
 use crate::terminal::report::wrong_usage;
 
 /// Regular expressions, and what replaces what they match.
@@ -26,5 +29,20 @@ impl<'a> Renames<'a> {
             name = regex.replace_all(&name, *new).into_owned();
         }
         name
+    }
+
+    /// Fails if an expression matches none of these names, which the ones before it have changed.
+    pub(crate) fn check(&self, names: &[&str]) -> anyhow::Result<()> {
+        let mut renamed: Vec<Cow<'_, str>> = names.iter().copied().map(Cow::from).collect();
+        for (regex, new) in &self.0 {
+            if !renamed.iter().any(|name| regex.is_match(name)) {
+                let names: Vec<_> = renamed.iter().map(|name| &**name).collect();
+                return Err(unmatched("--rename", regex.as_str(), &names));
+            }
+            for name in &mut renamed {
+                *name = regex.replace_all(name, *new).into_owned().into();
+            }
+        }
+        Ok(())
     }
 }

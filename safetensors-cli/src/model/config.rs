@@ -15,7 +15,7 @@ const MOST: u64 = 16 << 20;
 pub(crate) struct ModelConfig(Map<String, Value>);
 
 impl ModelConfig {
-    /// Reads the `config.json` beside a checkpoint. `None` if there is none.
+    /// Reads the `config.json` next to a checkpoint. `None` if there is none.
     pub(crate) fn beside(checkpoint: &Checkpoint) -> anyhow::Result<Option<Self>> {
         let Some((path, bytes)) = checkpoint.read_beside("config.json", MOST)? else {
             return Ok(None);

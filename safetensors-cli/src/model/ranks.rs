@@ -1,11 +1,11 @@
-//! [`Rules`]: the options that say how tensors are divided among ranks. [`warn_of_split_heads`]: what
-//! is divided where attention is not.
+//! [`Rules`]: the options that say how tensors are divided among ranks.
+//! [`warn_of_split_heads`]: a check of plans.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
-use safetensors_core::ranks::{RankPlan, RankRules, RankTensor};
+use safetensors_core::ranks::{RankPlan, RankRules};
 use safetensors_core::{Error, Limits};
 
 use crate::input::{self, Checkpoint};
@@ -90,62 +90,44 @@ const MOST_RANKS: usize = 1024;
 /// many heads there are, so without one there is no warning.
 pub(crate) fn warn_of_split_heads(plan: &RankPlan, checkpoint: &Checkpoint) -> anyhow::Result<()> {
     let Ok(Some(config)) = ModelConfig::beside(checkpoint) else { return Ok(()) };
-    let mut split: BTreeMap<(usize, usize), Vec<&str>> = BTreeMap::new();
+    let mut split: BTreeMap<(usize, u64), Vec<&str>> = BTreeMap::new();
     for tensor in plan.tensors() {
-        if let Some((dim, heads)) = heads_of(tensor.name(), &config)
-            && splits_heads(plan, tensor, dim, heads)?
-        {
-            split.entry((dim, heads)).or_default().push(tensor.name());
+        let module = tensor.name().rsplit('.').nth(1).unwrap_or_default();
+        let (dim, heads) = match module {
+            "q_proj" | "query" => (0, config.heads()),
+            "k_proj" | "v_proj" | "key" | "value" => (0, config.key_value_heads()),
+            "o_proj" => (1, config.heads()),
+            _ => continue,
+        };
+        let Some(heads) = heads.filter(|_| tensor.division().dim() == Some(dim)) else { continue };
+        let len = tensor.shape().get(dim).map_or(0, |&len| len as u64);
+        // Something else than heads has this length.
+        let Some(head) = len.checked_div(heads).filter(|head| head * heads == len && len > 0)
+        else {
+            continue;
+        };
+        for rank in 0..plan.world_size().min(MOST_RANKS) {
+            let part = tensor.part(rank)?.ranges(tensor.shape())?;
+            if part.get(dim).is_some_and(|part| part.start as u64 % head != 0) {
+                split.entry((dim, heads)).or_default().push(tensor.name());
+                break;
+            }
         }
     }
     for ((dim, heads), names) in split {
-        let ranks = plan.world_size();
-        let remedy = match ranks.checked_rem(heads) {
-            Some(0) => format!("--rule 'NAME=shared:{dim}:{heads}' has ranks share whole heads"),
+        let remedy = match plan.world_size() as u64 % heads {
+            0 => format!("--rule 'NAME=shared:{dim}:{heads}' has ranks share whole heads"),
             _ => {
                 format!("choose a number of ranks that divides {heads}, or --rule 'NAME=replicate'")
             }
         };
         warn(format!(
-            "a rank gets a part of a head: {heads} heads among {ranks} ranks: {}; {remedy}",
+            "a rank gets a part of a head: {heads} heads among {} ranks: {}; {remedy}",
+            plan.world_size(),
             text::some(names)
         ));
     }
     Ok(())
-}
-
-/// The dimension of a projection that holds the heads, and their number.
-fn heads_of(name: &str, config: &ModelConfig) -> Option<(usize, usize)> {
-    let module = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".bias"))?;
-    let (dim, heads) = match module.rsplit('.').next()? {
-        "q_proj" => (0, config.heads()),
-        "query" if module.ends_with(".self.query") => (0, config.heads()),
-        "k_proj" | "v_proj" => (0, config.key_value_heads()),
-        "key" | "value" if module.contains(".self.") => (0, config.key_value_heads()),
-        "o_proj" => (1, config.heads()),
-        _ => return None,
-    };
-    Some((dim, usize::try_from(heads?).ok()?))
-}
-
-/// Whether the part of a rank begins within a head.
-fn splits_heads(
-    plan: &RankPlan,
-    tensor: &RankTensor,
-    dim: usize,
-    heads: usize,
-) -> anyhow::Result<bool> {
-    let len = tensor.shape().get(dim).copied().unwrap_or_default();
-    if tensor.division().dim() != Some(dim) || !len.is_multiple_of(heads) || len == 0 {
-        return Ok(false);
-    }
-    for rank in 0..plan.world_size().min(MOST_RANKS) {
-        let part = tensor.part(rank)?.ranges(tensor.shape())?;
-        if part.get(dim).is_some_and(|part| !part.start.is_multiple_of(len / heads)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Adds a remedy to the error of a tensor that cannot be divided.

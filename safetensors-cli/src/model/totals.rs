@@ -1,4 +1,5 @@
-//! [`Totals`]: how many tensors, parameters and bytes. [`Parameters`]: what counts as a parameter.
+//! [`Totals`]: how many tensors, parameters and bytes. [`Parameters`]: the
+//! parameters of quantised weights.
 
 use std::collections::{BTreeMap, HashMap};
 use std::iter::Sum;
@@ -35,8 +36,8 @@ impl Totals {
     }
 }
 
-/// The parameters of the tensors that store quantised weights: the codes have those of the weight,
-/// its scales none. Of every other tensor an element is a parameter.
+/// The parameters of the tensors that store quantised weights: the codes count as many as the weight
+/// has, its scales none. Of every other tensor an element is a parameter.
 #[derive(Debug, Default)]
 pub(crate) struct Parameters<'w>(HashMap<&'w str, u64>);
 

@@ -70,16 +70,22 @@ impl Existing {
     pub(crate) fn in_directory(path: &Path, is_new: impl Fn(&str) -> bool) -> Self {
         let mut files = files_in(path);
         files.retain(|file| file.file_name().and_then(|it| it.to_str()).is_some_and(&is_new));
+        Self::of_files(path, files)
+    }
+
+    fn of_files(path: &Path, files: Vec<PathBuf>) -> Self {
         let held = held(path, &files);
         Self { path: path.into(), directory: Some(path.into()), files, held, ..Self::default() }
     }
 
-    /// The files of the checkpoint in a directory, and the files of these names.
-    pub(crate) fn of_checkpoint(path: &Path, others: &[&str]) -> Self {
-        let pattern = FilePattern::default();
-        Self::in_directory(path, |name| {
+    /// The files of the checkpoint in a directory, and the files of these names, which may be below.
+    pub(crate) fn of_checkpoint(path: &Path, pattern: &FilePattern, others: &[&str]) -> Self {
+        let mut found = Self::in_directory(path, |name| {
             pattern.matches(name) || name == pattern.index_name() || others.contains(&name)
-        })
+        });
+        let below = others.iter().filter(|name| name.contains('/')).map(|name| path.join(name));
+        found.files.extend(below.filter(|path| path.symlink_metadata().is_ok()));
+        Self::of_files(path, found.files)
     }
 
     /// The same for a checkpoint, which may hide what the directory opens as. Fails if that is what

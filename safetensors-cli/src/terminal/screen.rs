@@ -1,5 +1,5 @@
-//! [`Screen`]: the size of the terminal that standard output leads to. [`table_width`]: that of
-//! tables.
+//! [`Screen`]: the size of the terminal that standard output leads to. [`table_width`]: the
+//! width of tables.
 
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;

@@ -46,9 +46,11 @@ fn floats_and_quantised_weights_take_what_each_dtype_takes_and_integers_stay() {
 fn a_length_adds_the_cache_of_the_settings() {
     let dir = temp_dir();
     small_file(dir.path(), "model.safetensors");
-    dir.run("memory . --length 10").fails(1, "there is no config.json").stdout("");
+    dir.run("memory . --length 10").fails(1, "--length needs a config.json").stdout("");
     dir.write("config.json", r#"{"num_hidden_layers": 3}"#);
-    dir.run("memory . --length 10").fails(1, "config.json lacks num_hidden_layers").stdout("");
+    dir.run("memory . --length 10")
+        .fails(1, "with num_hidden_layers, num_attention_heads")
+        .stdout("");
     let config = r#"{"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 80,
         "num_key_value_heads": 2, "rope_theta": Infinity}"#;
     dir.write("config.json", config);
@@ -78,5 +80,5 @@ fn memory_that_is_not_there_is_told() {
     let rows = rows(dir.path(), "huge.safetensors");
     let is_told = |row: &String| row.contains(" TB no, ") && row.ends_with(" more");
     assert!(rows.iter().all(is_told), "{rows:?}");
-    dir.run("memory huge.safetensors").shows(" of memory are free here\n");
+    dir.run("memory huge.safetensors").shows(" of memory is free here\n");
 }

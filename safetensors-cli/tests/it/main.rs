@@ -12,6 +12,7 @@ mod convert;
 mod convert_gguf;
 mod convert_names;
 mod convert_npz;
+mod convert_others;
 mod convert_places;
 mod convert_ranks;
 mod convert_tied;

@@ -115,7 +115,7 @@ fn patterns_say_what_is_quantised() {
     assert_eq!(content(&dir.at("out")), expected.map(|(name, it)| (name.into(), it)));
     dir.convert("model none --quantize nvfp4 --cast '*=keep'")
         .warns("--quantize: no weight is quantised");
-    assert_eq!(list(&dir.at("none")), ["model.safetensors"]);
+    assert_eq!(list(&dir.at("none")), ["config.json", "model.safetensors"]);
 }
 
 /// Programs read the codes of linear layers only.
@@ -279,10 +279,7 @@ fn a_config_is_written_where_it_holds() {
     model(dir.path(), "other");
     let at = |name: &str| dir.at(name);
     let quantize = |args: &[&str]| dir.convert(&[args, &["--quantize", "fp8-tensor"]].concat());
-    // What is not quantised, and was not, gets none.
-    dir.convert("model bf16 --dtype bf16").quiet();
-    assert_eq!(list(&at("bf16")), ["model.safetensors"]);
-    // Nor does one file.
+    // One file gets none.
     quantize(&["model", "out.safetensors"]).warns("a directory as OUT");
     // A config.json of another model is not lost.
     fs::create_dir(at("out")).unwrap();

@@ -183,7 +183,7 @@ fn settings_that_do_not_describe_what_is_copied_are_named() {
     }
     fs::write(directory("plain").join("config.json"), "{\"a\": 1}").unwrap();
     let [plain, codes] = ["plain/config.json", "codes/config.json"].map(native);
-    dir.convert("codes plain --keep-quantized").success().stderr(
+    dir.convert("codes plain --keep-quantized --no-other-files").success().stderr(
         contains(format!("{plain} does not describe the quantised weights")).and(contains(&codes)),
     );
     dir.convert("codes codes").quiet();

@@ -229,3 +229,30 @@ fn addresses_need_a_feature() {
         dir.run("inspect ./s3://bucket").success();
     }
 }
+
+/// What few need stands apart, and is explained as everything else is.
+#[test]
+fn rare_commands_and_options_stand_below_the_others() {
+    let dir = temp_dir();
+    let short = |command: &str| dir.run(&*format!("{command} -h").trim_start()).quiet().out();
+    for (command, rare) in [("", &["manifest"][..]), ("delta", &["squash", "follow"])] {
+        let help = short(command);
+        let more = help.find("\nMore commands:\n").unwrap();
+        for name in rare {
+            let places: Vec<_> = help.match_indices(&format!("\n  {name} ")).collect();
+            assert!(places.len() == 1 && places[0].0 > more, "{name}: {help}");
+        }
+    }
+    for name in ["manifest", "delta squash", "delta follow"] {
+        assert!(short(name).contains(&format!("Usage: safetensors {name} ")), "{name}");
+    }
+    assert!(!short("show").contains("--csv"));
+    dir.run("show --help").shows("\nMore options:\n");
+    let convert = short("convert");
+    for rare in ["bpk", "mpk", "f8_e4m3", "fnuz"] {
+        assert!(!convert.contains(rare), "{rare}: {convert}");
+    }
+    let headings = ["Options", "Dtypes and quantised weights", "Tensors and their names", "Ranks"];
+    let places = headings.map(|heading| convert.find(&format!("\n{heading}:\n")).unwrap());
+    assert!(places.is_sorted(), "{convert}");
+}

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::beside::Beside;
-use super::commit::finish;
+use super::commit::{NewFiles, finish};
 use super::destination::refuse_to_hide;
 use super::store::{FileKind, LocalStore, Store, WritableDirectory};
-use super::{CheckpointPath, Index, ShardOptions};
+use super::{CheckpointPath, ShardOptions};
 use crate::file::io::{FileSource, SafeTensors};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::ATTEMPT_KEY;
@@ -22,14 +22,14 @@ use crate::format::header::ATTEMPT_KEY;
 pub(super) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
-    new: &Index,
+    new: &NewFiles,
 ) -> Result<()> {
-    let files: Vec<String> = new.shards().map(|(file, _)| file.to_owned()).collect();
-    let attempt = new.metadata.get(ATTEMPT_KEY).map_or("", String::as_str);
+    let files: Vec<String> = new.index.shards().map(|(file, _)| file.to_owned()).collect();
+    let attempt = new.index.metadata.get(ATTEMPT_KEY).map_or("", String::as_str);
     check_alone(&directory.path(), &files, attempt)?;
     let mut beside = Beside::default();
     let mut placed = Vec::new();
-    let put = beside.put(directory, options, &[]).and_then(|()| {
+    let put = beside.put(directory, options, &new.beside).and_then(|()| {
         for file in files.iter().rev() {
             placed.push((file, directory.place(file, &[])?));
         }

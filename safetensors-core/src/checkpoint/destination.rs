@@ -91,8 +91,7 @@ pub(super) fn refuse_irreplaceable(
 ) -> Result<()> {
     let mut names: Vec<_> = files.iter().map(|&file| file.to_owned()).collect();
     names.push(pattern.index_name());
-    let listed = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
-    names.extend(listed.filter(|name| pattern.matches(name)));
+    names.extend(files_of(directory, pattern)?);
     for path in names.iter().map(|name| directory.join(name)) {
         refuse_other_than_files(&path)
             .and_then(|()| replaceable(&path, options))
@@ -101,6 +100,12 @@ pub(super) fn refuse_irreplaceable(
             .map_err(|error| error.in_path(&path))?;
     }
     Ok(())
+}
+
+/// Returns the names of all files of a pattern in a directory.
+pub(crate) fn files_of(directory: &Path, pattern: &FilePattern) -> Result<Vec<String>> {
+    let names = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
+    Ok(names.filter(|name| pattern.matches(name)).collect())
 }
 
 /// Fails if a new file cannot replace the entry at the path: a directory or a special file.

@@ -5,9 +5,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::destination::{refuse_irreplaceable, refuse_long_names, refuse_to_hide};
+use super::destination::{files_of, refuse_irreplaceable, refuse_long_names, refuse_to_hide};
 use super::store::{LocalStore, Store, Version, Versions, WritableDirectory};
-use super::{Contention, FilePattern, ShardOptions};
+use super::{Contention, FilePattern, OtherFiles, ShardOptions};
 use crate::file::io::hidden::remove_header_backup;
 use crate::file::io::identity::Identity;
 use crate::file::io::lock::DirectoryLock;
@@ -226,6 +226,11 @@ impl WritableDirectory for LocalDirectory {
             .map_err(|error| error.moved(&path, &self.destination(name)))
     }
 
+    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
+        let copied = files.copy_to(name, &self.hidden(name), self.save_options().durable);
+        copied.map_err(|error| error.in_path(self.destination(name)))
+    }
+
     fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<Identity>> {
         if !self.is_locked_by_caller {
             self.lock = Some(self.lock()?);
@@ -371,12 +376,6 @@ impl Drop for SecondNames {
             let _ = failpoint::hit("remove").and_then(|()| fs::remove_file(link));
         }
     }
-}
-
-/// Returns the names of all files of a pattern in a directory.
-pub(crate) fn files_of(directory: &Path, pattern: &FilePattern) -> Result<Vec<String>> {
-    let names = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
-    Ok(names.filter(|name| pattern.matches(name)).collect())
 }
 
 /// Removes a file if it has this identity. Another writer could replace it between the check and

@@ -47,6 +47,7 @@ mod open;
 mod open_async;
 mod opening;
 mod options;
+mod other_files;
 mod parts;
 mod pattern;
 mod save;
@@ -71,18 +72,19 @@ pub use computed::Computed;
 pub(crate) use computed_files::Replacement;
 pub(crate) use computed_tensor::{ComputedTensor, failed, read_numbers};
 pub(crate) use dcp::record as record_dcp;
-pub(crate) use destination::check as check_directory;
+pub(crate) use destination::{check as check_directory, files_of};
 pub(crate) use divided::{PartRecord, Record, record as record_parts};
 pub use faults::faults;
 pub(crate) use index::Index;
 pub use local_directory::LocalDirectory;
-pub(crate) use local_directory::files_of;
 pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
 pub(crate) use opening::Opener;
 pub use options::{Contention, ShardOptions};
+#[doc(hidden)]
+pub use other_files::OtherFiles;
 pub use pattern::FilePattern;
-pub(crate) use save::plan as plan_shards;
+pub(crate) use save::{plan as plan_shards, write_others};
 pub use save::{save_sharded, save_sharded_to, stage_sharded_to};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
@@ -146,6 +148,8 @@ struct About {
     index_version: Option<store::Version>,
     /// Finds files next to these. `None` for a file that was already open.
     siblings: Option<Arc<dyn siblings::Siblings>>,
+    /// The directory of the files.
+    home: Option<PathBuf>,
     /// Whether the checkpoint was opened by the path of its directory.
     is_of_directory: bool,
     /// Whether its tensors are joined from parts in several files.
@@ -334,7 +338,10 @@ impl<S> Checkpoint<S> {
         }
     }
 
-    fn of_directory(mut self, is_of_directory: bool) -> Self {
+    /// Sets whether the checkpoint was opened by the path of its directory.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn of_directory(mut self, is_of_directory: bool) -> Self {
         self.about.is_of_directory = is_of_directory;
         self
     }

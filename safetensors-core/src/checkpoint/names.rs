@@ -30,7 +30,7 @@ pub(super) fn is_safe(name: &str) -> bool {
 }
 
 /// Returns `true` if, on every system, this is the name of a file and not a path.
-fn is_plain(name: &str) -> bool {
+pub(super) fn is_plain(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 

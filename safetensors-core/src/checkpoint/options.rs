@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::names::is_beside;
-use super::{FilePattern, MaxShardSize};
+use super::{FilePattern, MaxShardSize, OtherFiles};
 use crate::file::save::SaveOptions;
 use crate::format::error::{ErrorKind, Result};
 
@@ -26,6 +26,7 @@ pub struct ShardOptions {
     pub(crate) save_options: SaveOptions,
     pub(super) contention: Contention,
     pub(super) beside: BTreeMap<String, Vec<u8>>,
+    pub(super) others: OtherFiles,
     pub(crate) dcp: bool,
 }
 
@@ -114,6 +115,15 @@ impl ShardOptions {
         self
     }
 
+    /// Copies the other files of a model into the directory, in the same save. They take their places
+    /// as files [next to](Self::beside) the tensors do.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn other_files(mut self, files: OtherFiles) -> Self {
+        self.others = files;
+        self
+    }
+
     /// Sets whether ranks save their parts as PyTorch's distributed checkpoints (DCP) do, in
     /// safetensors files: `HuggingFaceStorageReader` of `torch.distributed.checkpoint` reads them,
     /// and `consolidate_safetensors_files` joins them. So does
@@ -172,7 +182,8 @@ impl ShardOptions {
 
     /// Returns the names of these files, and of the files next to them.
     pub(super) fn with_beside<'f>(&'f self, files: &[&'f str]) -> Vec<&'f str> {
-        files.iter().copied().chain(self.beside.keys().map(String::as_str)).collect()
+        let beside = self.beside.keys().map(String::as_str).chain(self.others.names());
+        files.iter().copied().chain(beside).collect()
     }
 
     /// Returns the largest size of a shard.

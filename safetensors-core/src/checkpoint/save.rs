@@ -121,6 +121,7 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
         // The commit checks this again. Here it comes before hours of writing.
         unless_refused(directory, &directory.files(options.pattern())?, options, &[])?;
     }
+    write_others(directory, options)?;
     let ShardPlan { split, files, each, index, .. } = plan;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
@@ -131,6 +132,18 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
     Ok(StagedShards::new(directory, options, index, saved))
 }
 
+/// Writes the other files of the options, before the tensors: an error then comes early.
+pub(crate) fn write_others<D: WritableDirectory>(
+    directory: &mut D,
+    options: &ShardOptions,
+) -> Result<()> {
+    options.others.names().try_for_each(|name| {
+        let written = directory.write_other(name, &options.others);
+        written.map_err(|error| error.in_path(directory.path().join(name)))
+    })
+}
+
+/// The plan of a sharded save.
 #[derive(Debug)]
 pub(crate) struct ShardPlan {
     /// The tensors of each file.

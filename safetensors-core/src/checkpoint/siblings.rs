@@ -1,5 +1,6 @@
 //! [`Siblings`]: the files next to an open checkpoint's files.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub(super) trait Siblings: Send + Sync {
     /// Returns the bytes of a file, at most this many; `None` if there is none. Links on a local
     /// disk must not lead out of the directory, except links of the checkpoint's own file.
     fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>>;
+    /// Writes the bytes of a file.
+    fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()>;
     /// Returns `true` if a file is a backup of a header; `false` if there is none, or if it cannot
     /// be read.
     fn is_header_backup(&self, path: &Path) -> bool;
@@ -70,11 +73,30 @@ impl<T: Store> Siblings for T {
         Ok(Some(bytes))
     }
 
+    fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()> {
+        copy(&self.open(path)?, path, out)
+    }
+
     fn is_header_backup(&self, path: &Path) -> bool {
         let mut found = [0; BACKUP_MAGIC.len()];
         let read = self.open(path).map(|file| file.read_exact_at(&mut found, 0));
         matches!(read, Ok(Ok(()))) && found == BACKUP_MAGIC
     }
+}
+
+/// Writes the bytes of an open file, which must not change. Errors of reading have its path.
+pub(super) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let at = |error| Error::io(error, path);
+    let mut piece = vec![0; file.byte_len().min(PIECE) as usize];
+    let mut position = 0;
+    while position < file.byte_len() {
+        piece.truncate((file.byte_len() - position).min(PIECE) as usize);
+        file.read_exact_at(&mut piece, position).map_err(at)?;
+        out.write_all(&piece)?;
+        position += piece.len() as u64;
+    }
+    file.check_unchanged().map_err(at)
 }
 
 /// Returns `true` if a store denies access to a path.
@@ -188,6 +210,10 @@ impl<S> Checkpoint<S> {
         let first = || self.files().first().map(|file| &*file.path);
         if let Some(path) = self.about.index.as_deref().or_else(first).map(Path::to_owned) {
             let siblings = Arc::clone(&siblings);
+            self.about.home = match path.parent() {
+                Some(home) if !is_directory => Some(home.to_owned()),
+                _ => Some(path.clone()),
+            };
             self.catalog.beside = Some(Arc::new(move |name, most| {
                 let found = if is_directory { path.join(name) } else { path.with_file_name(name) };
                 let bytes = siblings.read(&found, found == path, most)?;

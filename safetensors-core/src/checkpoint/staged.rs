@@ -76,7 +76,8 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         index: Index,
         saved: SavedShards,
     ) -> Self {
-        let files = NewFiles { index, json: None, beside: Vec::new(), replaces_any: false };
+        let beside = options.others.names().map(str::to_owned).collect();
+        let files = NewFiles { index, json: None, beside, replaces_any: false };
         Self::with_files(directory, options.clone(), files, saved)
     }
 
@@ -137,9 +138,7 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     pub fn commit(&mut self) -> Result<SavedShards> {
         self.begin()?;
         let committed = match self.before.take() {
-            Some(_) if self.options.dcp => {
-                commit_parts(self.directory, &self.options, &self.files.index)
-            }
+            Some(_) if self.options.dcp => commit_parts(self.directory, &self.options, &self.files),
             Some(before) => {
                 commit(self.directory, &self.options, &self.files, before, &mut self.done)
             }
@@ -263,7 +262,8 @@ pub(super) fn unless_refused<D: WritableDirectory>(
     if let Some(name) = found.keys().find(|name| pattern.matches(name) || **name == index) {
         return exists(name);
     }
-    for name in options.beside.keys().chain(beside) {
+    let beside = beside.iter().map(String::as_str);
+    for name in options.with_beside(&[]).into_iter().chain(beside) {
         if directory.version_of(name)?.is_some() {
             return exists(name);
         }

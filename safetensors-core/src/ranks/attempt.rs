@@ -21,7 +21,9 @@ use serde::{Deserialize, Serialize};
 
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
-use crate::checkpoint::{Index, LocalDirectory, SavedShards, ShardOptions, StagedShards};
+use crate::checkpoint::{
+    Index, LocalDirectory, SavedShards, ShardOptions, StagedShards, write_others,
+};
 use crate::file::io::hidden::{attempt_directory, attempt_of, is_attempt};
 use crate::file::io::lock::DirectoryLock;
 use crate::file::io::remove::unless_missing;
@@ -201,6 +203,7 @@ impl<'f> Attempt<'f> {
             })?;
         }
         let mut directory = LocalDirectory::create_locked(self.directory, self.options, lock)?;
+        write_others(&mut directory, self.options)?;
         for file in &self.files.files {
             let from = self.path.join(&file.name);
             let to = directory.hidden(&file.name);

@@ -7,7 +7,7 @@ use super::files::RankFiles;
 use super::plan::RankPlan;
 use super::planned::PlannedRank;
 use crate::checkpoint::store::WritableDirectory;
-use crate::checkpoint::{LocalDirectory, ShardOptions, StagedShards};
+use crate::checkpoint::{LocalDirectory, ShardOptions, StagedShards, write_others};
 use crate::format::error::Result;
 #[cfg(doc)]
 use crate::format::error::{ErrorKind, RankProblem};
@@ -154,6 +154,7 @@ pub(crate) fn stage_ranks<'d, N: AsRef<str>, T: TensorSource>(
     check_attempt(attempt)?;
     let files = RankFiles::new(plan, options).map_err(|error| error.in_path(&directory))?;
     files.check(&directory, attempt, options)?;
+    write_others(place, options)?;
     for rank in 0..plan.world_size() {
         let planned = PlannedRank::new(&files, rank, tensors(rank)?)?;
         for file in files.of_rank(rank) {

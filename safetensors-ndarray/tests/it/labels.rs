@@ -102,7 +102,7 @@ proptest! {
             (0..labels.len()).filter(|&i| is_in(&labels[i])).map(|i| i as i32).collect();
         let labels = Array1::from(labels);
         let check = |found: safetensors_core::Result<Array1<i32>>| match is_reversed && ascends {
-            true => assert_says(&found.unwrap_err(), "exchange its ends"),
+            true => assert_says(&found.unwrap_err(), "swap its ends"),
             false => assert_eq!(found.unwrap().to_vec(), expected),
         };
         check(series(&labels).select("t", range).and_then(|part| part.read("u")));
@@ -236,7 +236,7 @@ fn a_reversed_range_selects_along_descending_labels_and_is_refused_along_ascendi
     assert_eq!(error.tensor(), Some("lon"));
     assert_says(
         &error,
-        "the labels ascend, but the range goes from 240.0 down to 120.5: exchange its ends",
+        "the labels ascend, but the range goes from 240.0 down to 120.5: swap its ends",
     );
     // A single label has both orders.
     let one = series(&array![5.0]);

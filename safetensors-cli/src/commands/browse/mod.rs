@@ -22,6 +22,7 @@ mod values;
 mod view;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -32,10 +33,11 @@ use looks::Looks;
 use outline::{Kind, Outline};
 use safetensors_core::framework::Quoted;
 use screen::Screen;
-use values::{Job, Sources};
+use values::Job;
 use view::View;
 
 use super::Run;
+use crate::input::select::Select;
 use crate::input::values::Values;
 use crate::input::{self, Checkpoint, Input};
 use crate::model::order::Sort;
@@ -46,8 +48,8 @@ use crate::terminal::stdout::Out;
 
 /// Look through a checkpoint in the terminal: modules, search, statistics of tensors.
 ///
-/// Only headers are read, until the statistics of a tensor are asked for. Of the codes of a quantised
-/// weight they are those of its numbers. The last line shows the
+/// Only headers are read, until the statistics of a tensor are asked for. A quantised weight has the
+/// statistics of its numbers. The last line shows the
 /// most useful keys, and ? shows all.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -89,18 +91,22 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "standard output is not a terminal; `safetensors inspect` shows a checkpoint there",
         ));
     }
-    let checkpoint = args.input.open()?;
+    let checkpoint = Arc::new(args.input.open()?);
     let weights = input::quantized_weights(&checkpoint);
-    let sources = Sources::new(args, checkpoint, &weights)?;
-    let checkpoint = sources.stored();
+    // A pipe cannot be opened twice.
+    let numbers = if weights.is_empty() || input::is_pipe(args.input.path()) {
+        Arc::clone(&checkpoint)
+    } else {
+        Arc::new(args.values.of(args.input.open()?, Select::default().matcher())?)
+    };
     let mut tensors: Vec<_> = checkpoint.tensors().collect();
     let outline = Outline::new(
         args.input.name(),
         &Tree::of(&mut tensors, &Parameters::new(&weights), Sort::Name),
     );
     drop(tensors);
-    let app = App::new(checkpoint, outline);
-    match screen::guarded(|| interface(&sources, app))? {
+    let app = App::new(&checkpoint, outline);
+    match screen::guarded(|| interface(&checkpoint, &numbers, app))? {
         End::Quit => Ok(ExitCode::SUCCESS),
         #[cfg(unix)]
         End::Signal(signal) => {
@@ -111,7 +117,12 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn interface(sources: &Sources, mut app: App<'_>) -> anyhow::Result<End> {
+/// `numbers` has the weights of which the checkpoint has the codes.
+fn interface(
+    checkpoint: &Arc<Checkpoint>,
+    numbers: &Arc<Checkpoint>,
+    mut app: App<'_>,
+) -> anyhow::Result<End> {
     let (sender, events) = mpsc::channel();
     let mut view = View::new(Looks::from_environment());
     let mut screen = Screen::enter().context("the terminal")?;
@@ -143,7 +154,9 @@ fn interface(sources: &Sources, mut app: App<'_>) -> anyhow::Result<End> {
             };
             match wish {
                 Wish::Nothing => {}
-                Wish::Compute(node) => start(sources, &mut app, node, &sender)?,
+                Wish::Compute(node) => {
+                    start([numbers, checkpoint], &mut app, node, &sender)?;
+                }
                 Wish::Suspend => suspend(&mut screen).context("the terminal")?,
                 Wish::Quit => {
                     screen.leave().context("the terminal")?;
@@ -167,14 +180,15 @@ fn next(events: &Receiver<Event>, is_working: bool) -> anyhow::Result<Option<Eve
 }
 
 fn start(
-    sources: &Sources,
+    sources: [&Arc<Checkpoint>; 2],
     app: &mut App<'_>,
     node: usize,
     events: &Sender<Event>,
 ) -> anyhow::Result<()> {
     if let Kind::Tensor(info, ..) = app.outline.node(node).kind {
-        let (checkpoint, name) = sources.of(info.name());
-        let job = Job::start(checkpoint, name, node, events.clone());
+        let [numbers, stored] = sources;
+        let from = if numbers.get(info.name()).is_some() { numbers } else { stored };
+        let job = Job::start(from, info.name(), node, events.clone());
         app.job = Some(job.with_context(|| format!("tensor {}", Quoted(info.name())))?);
     }
     Ok(())

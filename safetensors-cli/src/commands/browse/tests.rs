@@ -1,7 +1,5 @@
 //! Screens of the interface, drawn into memory.
 
-use std::sync::Arc;
-
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{Error, ErrorKind};
 
+use super::Checkpoint;
 use super::events::Event;
-use super::{Args, Checkpoint};
 use crate::commands::stats::{self, Facts};
-use crate::input;
 use crate::terminal::progress::Progress;
 
 /// The number of bins of a histogram.
@@ -20,47 +18,6 @@ const BINS: u16 = 48;
 
 /// The statistics of each tensor that has been computed, or why it cannot be.
 pub(super) type KnownFacts = HashMap<usize, Result<Facts, String>>;
-
-/// Where values come from: the tensors as they are stored, and the numbers of quantised weights.
-pub(super) struct Sources {
-    stored: Arc<Checkpoint>,
-    numbers: Option<Arc<Checkpoint>>,
-    /// The name of the weight, by the name of the tensor that holds its codes.
-    weights: HashMap<String, String>,
-}
-
-impl Sources {
-    /// Opens the numbers of the weights, unless codes and scales are asked for. A pipe cannot be
-    /// opened twice, and has codes.
-    pub(super) fn new(
-        args: &Args,
-        stored: Checkpoint,
-        weights: &[QuantizedWeight],
-    ) -> anyhow::Result<Self> {
-        let codes =
-            |weight: &QuantizedWeight| Some((weight.tensors.first()?.clone(), weight.name.clone()));
-        let weights: HashMap<_, _> = weights.iter().filter_map(codes).collect();
-        let is_stored = args.values.are_stored() || weights.is_empty();
-        let numbers = if is_stored || input::is_pipe(args.input.path()) {
-            None
-        } else {
-            Some(Arc::new(args.input.open()?.dequantized()?.into_boxed()))
-        };
-        Ok(Self { stored: Arc::new(stored), numbers, weights })
-    }
-
-    pub(super) fn stored(&self) -> &Checkpoint {
-        &self.stored
-    }
-
-    /// The checkpoint and the name by which the values of a stored tensor are read.
-    pub(super) fn of<'n>(&'n self, name: &'n str) -> (&'n Arc<Checkpoint>, &'n str) {
-        match (&self.numbers, self.weights.get(name)) {
-            (Some(numbers), Some(weight)) => (numbers, weight),
-            _ => (&self.stored, name),
-        }
-    }
-}
 
 /// Work that is under way. It goes on in its thread until it is done or cancelled.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! [`Changes`]: which tensors are taken, under which names, in which dtypes.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use safetensors_core::convert::Overflow;
@@ -13,7 +12,6 @@ use super::{FILES, NAMES};
 use crate::input::Rewrite;
 use crate::input::renames::Renames;
 use crate::input::select::{Matcher, Select};
-use crate::input::unmatched::unmatched;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
@@ -269,17 +267,7 @@ impl Change<'_> {
         if self.changes.select.ignore_unmatched {
             return Ok(());
         }
-        let mut renamed: Vec<Cow<'_, str>> = names.iter().copied().map(Cow::from).collect();
-        for (regex, new) in &self.renames {
-            if !renamed.iter().any(|name| regex.is_match(name)) {
-                let names: Vec<_> = renamed.iter().map(|name| &**name).collect();
-                return Err(unmatched("--rename", regex.as_str(), &names));
-            }
-            for name in &mut renamed {
-                *name = regex.replace_all(name, *new).into_owned().into();
-            }
-        }
-        Ok(())
+        self.renames.check(names)
     }
 
     /// Whether any quantised weight may become numbers.

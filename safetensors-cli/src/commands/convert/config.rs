@@ -1,60 +1,93 @@
-//! The `config.json` of an output whose weights are stored in another way than those of the input,
-//! or are merged with adapters.
+//! The `config.json` of an output, which follows what is written.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use safetensors_core::io::beside;
 use safetensors_core::python_json;
 use serde_json::{Map, Value};
 
+use super::others::SETTINGS;
 use super::source::{CONFIG, MOST, Source, config_of};
 use crate::input::Rewrite;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
-/// The text of the `config.json` of the output: that of the inputs, with what it says of quantised
-/// weights and of the dtype as they are now. `None` if quantised weights stay as they are and no adapter is
-/// merged, and if there is nothing that all of the text holds for: a warning says so then.
+/// What becomes of the `config.json` of the inputs.
+pub(super) enum Config {
+    /// It holds as it is.
+    AsIs,
+    /// This text holds. The path is that of the one that was read.
+    Written(PathBuf, String),
+    /// There is no text that holds for all tensors. A warning has said so.
+    Left,
+}
+
+/// Whether weights are quantised, or were.
+pub(super) fn changes(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
+    rewrite.tensors().any(|(_, tensor)| tensor.is_quantized())
+        || sources.iter().any(|source| !source.numbers.is_empty())
+}
+
+/// Decides about the `config.json` of the output: that of the inputs, with what it says of quantised
+/// weights and of the dtype as they are now. `goes_along` says that the one of a directory is copied
+/// if it holds as it is.
 pub(super) fn config(
     sources: &[Source],
     rewrite: &Rewrite<'_>,
     is_directory: bool,
-) -> anyhow::Result<Option<String>> {
-    let is_quantised = rewrite.tensors().any(|(_, tensor)| tensor.is_quantized());
-    let changes = is_quantised || sources.iter().any(|source| !source.numbers.is_empty());
-    let merges = sources.iter().any(|source| !source.merged.is_empty());
+    goes_along: bool,
+) -> anyhow::Result<Config> {
+    let changes = changes(sources, rewrite);
     // Other outputs have no place for what only a merge would copy, so it is not read.
-    if !(changes || merges && is_directory) {
-        return Ok(None);
-    }
-    let mut found = None;
-    for source in sources {
-        let Some((path, text)) = config_of(source.checkpoint())? else { continue };
+    let merges = is_directory && sources.iter().any(|source| !source.merged.is_empty());
+    let is_needed = changes || merges;
+    let mut found: Option<(PathBuf, String, bool)> = None;
+    for source in sources.iter().filter(|it| is_needed || goes_along && it.is_of_directory()) {
+        let (path, text) = match config_of(source.checkpoint()) {
+            Ok(Some(read)) => read,
+            Ok(None) => continue,
+            Err(error) if is_needed => return Err(error),
+            // It is copied, if it can be. `stale_settings` warns.
+            Err(_) => continue,
+        };
         let config = match changes {
             true => rewrite.quantized_config(&text),
             false => rewrite.config(&text),
         };
-        let config = config.map_err(|error| error.in_path(&path))?;
+        let config = match config.map_err(|error| error.in_path(&path)) {
+            Ok(config) => config,
+            Err(error) if is_needed => return Err(error.into()),
+            Err(error) => {
+                warn(format!("{error}; it is copied as it is"));
+                continue;
+            }
+        };
         if changes && !source.kept.is_empty() {
             warn(format!("{} is not copied: some weights stay quantised", text::path(&path)));
-            return Ok(None);
+            return Ok(Config::Left);
         }
         match &found {
-            Some(other) if !is_of_same_model(config.as_bytes(), String::as_bytes(other)) => {
+            Some((_, other, _)) if !is_of_same_model(config.as_bytes(), other.as_bytes()) => {
                 warn(format!(
                     "{} is not copied: the inputs have different ones",
                     text::path(&path)
                 ));
-                return Ok(None);
+                return Ok(Config::Left);
             }
             Some(_) => {}
-            None => found = Some(config),
+            None => {
+                let holds = goes_along && source.is_of_directory() && config == text;
+                found = Some((path, config, holds));
+            }
         }
     }
-    if found.is_none() && is_quantised {
+    if found.is_none() && rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
         warn("there is no config.json beside IN, so OUT gets none; transformers and vLLM need one");
     }
-    Ok(found)
+    Ok(match found {
+        Some((path, config, false)) => Config::Written(path, config),
+        Some(_) | None => Config::AsIs,
+    })
 }
 
 /// The entries of a `config.json` without what they say of quantised weights; `None` if the text is
@@ -117,8 +150,7 @@ pub(super) fn stale_settings(
             None => {}
         }
     }
-    let others = ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
-    let others = others.map(|name| directory.join(name));
+    let others = SETTINGS.map(|name| directory.join(name));
     for path in others.iter().filter(|path| copied.is_empty() && path.is_file()) {
         warnings.push(format!("remove {}: it describes other weights", text::path(path)));
     }

@@ -12,6 +12,7 @@
 //! | `loss` | what is lost of an input that is its own output |
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
+//! | `others` | the files of a directory IN that go along to a directory OUT |
 //! | `report` | how far quantised weights are from what they were |
 //!
 //! A further kind of input is a variant of [`Kind`](crate::input::kind::Kind) and an arm in
@@ -27,6 +28,7 @@ mod divided;
 mod gguf;
 mod lora;
 mod loss;
+mod others;
 mod output;
 mod preview;
 mod report;
@@ -39,6 +41,7 @@ use std::process::ExitCode;
 use changes::{Change, Changes, Stored};
 use divided::Ranks;
 use lora::{Adapters, Loras};
+use others::Others;
 use output::{Output, Target};
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::{QuantizationProblem, TieProblem};
@@ -50,6 +53,7 @@ use source::{FLOATS_STAY, Source, layers_of};
 use super::Run;
 use crate::input::{self, Rewrite};
 use crate::output::edit::warn_of_notes;
+use crate::output::existing::identity;
 use crate::output::file;
 use crate::output::writing::{Content, Writing};
 use crate::terminal::progress::Progress;
@@ -83,9 +87,12 @@ use crate::terminal::text;
 /// precision, no metadata. One shard of a checkpoint is never replaced by other tensors.
 ///
 /// Quantised weights become numbers where a dtype is asked for, and numbers quantised
-/// weights with --quantize. In both cases a directory OUT gets the config.json of IN, with
-/// what it says of quantised weights and of the dtype as they are now; and so it does with
-/// --lora.
+/// weights with --quantize.
+///
+/// A directory OUT gets the other files of a directory IN: config.json, tokenizers, chat
+/// templates, the licence. Other weights, signatures and hidden files stay behind, and the
+/// summary names them. config.json says which dtype the weights have now, and how they are
+/// quantised. An adapter stays adapter_model.safetensors.
 ///
 /// OUT is either complete or as it was before, even if the command is killed. The
 /// next command that writes OUT removes what a killed command left: a hidden file or
@@ -131,6 +138,9 @@ pub(crate) struct Args {
     max_shard_size: Option<MaxShardSize>,
     #[command(flatten, next_help_heading = "Ranks")]
     ranks: Ranks,
+    /// Write only tensors: leave config.json, tokenizers and all other files of IN behind
+    #[arg(long)]
+    no_other_files: bool,
     #[command(flatten, next_help_heading = None::<&str>)]
     writing: Writing,
     /// Fail if another command saves to the directory OUT at the same time; else wait for it
@@ -236,13 +246,15 @@ fn save(
     let mut rewrite = take(&sources, &change)?;
     output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
     let metadata = output.take_metadata(&mut rewrite);
-    let config = config::config(&sources, &rewrite, output.is_directory())?;
-    output.put_config(config, change.quantization().is_some());
+    output.name_files(&sources);
+    let others = Others::new(args, &sources, &rewrite, &output)?;
+    let read = others.config.as_ref().map(|(path, _)| identity(path));
+    output.put_others(others);
     let plan = output.plan(&rewrite).map_err(|error| name_twice(error, &sources, &change))?;
     sources.iter().try_for_each(Source::check)?;
     let existing = output.existing()?;
     let names = rewrite.tensors().map(|(name, _)| name.to_owned()).collect();
-    let inputs = sources.iter().flat_map(Source::files).collect();
+    let inputs = sources.iter().flat_map(Source::files).chain(read).collect();
     let kept = rewrite.metadata_mut().clone();
     let loss = loss::loss(&existing, &sources, &rewrite, &plan, &kept);
     let content = Content { inputs, names, loss };
@@ -256,7 +268,8 @@ fn save(
         plan.show(&rewrite, out)?;
         let would = destination.would(summary);
         let [named, removed, hides] = [plan.named(), plan.removed(false), destination.hides()];
-        writeln!(out, "\n{would}{named}{removed}{hides}")?;
+        let left = plan.left();
+        writeln!(out, "\n{would}{named}{removed}{left}{hides}")?;
         return Ok(ExitCode::SUCCESS);
     }
     let is_changed = sources.iter().any(|source| !source.numbers.is_empty());
@@ -271,8 +284,8 @@ fn save(
         let told = report::report(&rewrite, out);
         file::printed(told, &input::shown(output.path()), "written")?;
     }
-    let (removed, hides) = (plan.removed(true), destination.hides());
-    destination.tell(out, format_args!("{summary}{removed}{hides}"))?;
+    let [removed, left, hides] = [plan.removed(true), plan.left(), destination.hides()];
+    destination.tell(out, format_args!("{summary}{removed}{left}{hides}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use safetensors_core::checkpoint::{Contention, MaxShardSize};
+use safetensors_core::checkpoint::{Contention, FilePattern, MaxShardSize};
 use safetensors_core::rewrite::Plan;
 use safetensors_core::{Metadata, SaveOptions, ShardOptions, TensorSource};
 use safetensors_formats::gguf::Type;
@@ -15,6 +15,7 @@ use super::Args;
 use super::casts::Scheme;
 use super::config;
 use super::divided::Divided;
+use super::others::{self, Others};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input;
@@ -58,15 +59,17 @@ enum Form {
 pub(super) struct Output {
     path: PathBuf,
     form: Form,
-    /// Where a directory is divided into files.
-    size: MaxShardSize,
+    /// Where a directory is divided into files, if that is given.
+    size: Option<MaxShardSize>,
+    /// The names of the files of a directory.
+    pattern: FilePattern,
     /// How a directory is divided among ranks.
     ranks: Option<Divided>,
     writing: Writing,
     contention: Contention,
     keeps_codes: bool,
-    /// The text of the `config.json` that is written beside the tensors.
-    config: Option<String>,
+    /// The other files of a directory.
+    others: Others,
 }
 
 /// The argument that names the output.
@@ -100,12 +103,13 @@ impl Target {
                 Ok(Self::Tensors(Output {
                     path: path.into(),
                     form,
-                    size: args.max_shard_size.unwrap_or_default(),
+                    size: args.max_shard_size,
+                    pattern: FilePattern::default(),
                     ranks: None,
                     writing: args.writing,
                     contention: if args.no_wait { Contention::Fail } else { Contention::Wait },
                     keeps_codes: args.changes.keep_quantized,
-                    config: None,
+                    others: Others::default(),
                 }))
             }
         }
@@ -116,7 +120,7 @@ impl Target {
 fn form(path: &Path) -> Result<Option<Form>, String> {
     let form = match Kind::of(path) {
         Kind::Safetensors => return Ok(Some(Form::File)),
-        Kind::Checkpoint => return Ok(Some(Form::Directory)),
+        Kind::Checkpoint => return refuse_unknown_ending(path).map(|()| Some(Form::Directory)),
         Kind::Other(Format::Npy) => Some(Form::Npy),
         Kind::Other(Format::Npz) => Some(Form::Npz),
         Kind::Other(Format::Burnpack) => Some(Form::Burnpack),
@@ -132,6 +136,23 @@ fn form(path: &Path) -> Result<Option<Form>, String> {
         Some(_) => Err("burnpack, GGUF and NumPy's files are written to the disk only".into()),
         None => Ok(form),
     }
+}
+
+/// Refuses the name of a new directory that ends as that of a file does, such as `model.st`. A name
+/// may have dots all the same, as `llama-3.1` and `model.fp8` have.
+fn refuse_unknown_ending(path: &Path) -> Result<(), String> {
+    let is_directory = address::of(path).is_some()
+        || path.is_dir()
+        || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
+    let ending = path.extension().and_then(|it| it.to_str()).unwrap_or_default();
+    if is_directory || ending.is_empty() || !ending.bytes().all(|it| it.is_ascii_alphabetic()) {
+        return Ok(());
+    }
+    let (file, directory) = (text::path(&path.with_extension("safetensors")), text::path(path));
+    Err(format!(
+        "no file ends in .{ending} that can be written; {file} is a file, and {directory}/ a \
+         directory"
+    ))
 }
 
 /// The problem of an output of a format that cannot be written.
@@ -203,18 +224,21 @@ impl Output {
         self.ranks = ranks;
     }
 
-    /// Puts a `config.json` beside the tensors, if the output is a directory. Else a warning says
-    /// that quantised weights lack one.
-    pub(super) fn put_config(&mut self, config: Option<String>, is_quantised: bool) {
-        if self.is_directory() {
-            self.config = config;
-        } else if config.is_some() && is_quantised {
-            let path = input::shown(&self.path);
-            warn(format!(
-                "{path}: transformers and vLLM need a config.json that describes quantised weights; \
-                 a directory as OUT gets one"
-            ));
+    /// Names the files of a directory as the library expects it that loads those of the input.
+    pub(super) fn name_files(&mut self, sources: &[Source]) {
+        let Some(name) = others::library_name(sources) else { return };
+        if let Ok(pattern) = format!("{name}{{suffix}}.safetensors").parse() {
+            self.pattern = pattern;
         }
+        // PEFT and diffusers read an adapter from one file.
+        if name != others::DIFFUSERS {
+            self.size.get_or_insert(MaxShardSize(u64::MAX));
+        }
+    }
+
+    /// Puts other files beside the tensors.
+    pub(super) fn put_others(&mut self, others: Others) {
+        self.others = others;
     }
 
     /// Adds a remedy to an error of writing.
@@ -235,7 +259,7 @@ impl Output {
             _ => self.path.parent().filter(|_| is_changed),
         };
         match directory.filter(|_| address::of(&self.path).is_none()) {
-            Some(directory) => config::stale_settings(directory, sources, self.config.is_some()),
+            Some(directory) => config::stale_settings(directory, sources, self.others.has_config()),
             None => Vec::new(),
         }
     }
@@ -261,8 +285,8 @@ impl Output {
         if !self.is_directory() {
             return Ok(Existing::at_file(&self.path));
         }
-        let config = self.config.as_ref().map(|_| CONFIG);
-        Existing::of_checkpoint(&self.path, config.as_slice()).hiding()
+        let others: Vec<_> = self.others.names().collect();
+        Existing::of_checkpoint(&self.path, &self.pattern, &others).hiding()
     }
 
     /// The path.
@@ -288,7 +312,7 @@ impl Output {
         };
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
         let mut preview = Preview::of(&plan);
-        preview.has_config = self.config.is_some();
+        self.others.preview(&mut preview);
         preview.notes = plan.notes(&self.path);
         if address::of(&self.path).is_some() {
             return Ok(preview);
@@ -415,11 +439,13 @@ impl Output {
 
     fn shards(&self, options: SaveOptions) -> ShardOptions {
         let shards = ShardOptions::new()
-            .max_shard_size(self.size)
+            .max_shard_size(self.size.unwrap_or_default())
+            .file_pattern(self.pattern.clone())
+            .other_files(self.others.files.clone())
             .contention(self.contention)
             .save_options(options);
-        match &self.config {
-            Some(config) => shards.beside(CONFIG, config.as_str()),
+        match &self.others.config {
+            Some((_, config)) => shards.beside(CONFIG, config.as_str()),
             None => shards,
         }
     }

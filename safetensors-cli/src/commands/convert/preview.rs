@@ -28,6 +28,10 @@ pub(super) struct Preview {
     pub(super) ranks: Option<usize>,
     /// Whether a `config.json` is written.
     pub(super) has_config: bool,
+    /// The number of other files that are copied.
+    pub(super) others: u64,
+    /// The other files of the input that are not copied.
+    pub(super) left: Vec<String>,
     /// Side effects on records of the inputs, and of files that are replaced.
     pub(super) notes: Vec<Note>,
 }
@@ -71,8 +75,14 @@ impl Preview {
             _ if self.is_bare => String::new(),
             more => format!(", and {} of tied weights", text::counted(more, "more name")),
         };
-        let config = if self.has_config { ", with config.json" } else { "" };
-        format!("{tensors}, {}{files}{aliases}{config}", text::size(self.bytes))
+        let others = text::counted(self.others, "other file");
+        let others = match (self.has_config, self.others) {
+            (false, 0) => String::new(),
+            (true, 0) => ", with config.json".into(),
+            (false, _) => format!(", with {others}"),
+            (true, _) => format!(", with config.json and {others}"),
+        };
+        format!("{tensors}, {}{files}{aliases}{others}", text::size(self.bytes))
     }
 
     /// The names of the files, as the end of the summary of a dry run.
@@ -92,6 +102,14 @@ impl Preview {
         let files = text::counted(self.removed.len() as u64, "older file");
         let verb = if done { "removed" } else { "would be removed" };
         format!("; {files} {verb}: {}", text::some(&self.removed))
+    }
+
+    /// The files that are not copied, as the end of the summary.
+    pub(super) fn left(&self) -> String {
+        match self.left.len() {
+            0 => String::new(),
+            _ => format!("; not copied: {}", text::some(&self.left)),
+        }
     }
 
     /// Shows each tensor with its new name and dtype, and the old ones if they change. Another name

@@ -172,6 +172,11 @@ impl Source {
         }
     }
 
+    /// Whether it is a directory.
+    pub(super) fn is_of_directory(&self) -> bool {
+        self.checkpoint().is_some_and(Checkpoint::is_of_directory)
+    }
+
     /// The names of all tensors, including aliases.
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::checkpoint::{CheckpointFile, FilePattern};
 use safetensors_delta::Options;
 
 use super::{advise, bytes_of, counted, opened, permit, warn_of_left_out, warn_of_unchecked};
@@ -52,7 +52,7 @@ impl Apply {
             loss: Some(format!("the deltas change {}", text::some(&names))),
             ..Content::default()
         };
-        let existing = Existing::of_checkpoint(to, &names).hiding()?;
+        let existing = Existing::of_checkpoint(to, &FilePattern::default(), &names).hiding()?;
         let destination = permit(self.writing, existing, &content)?;
         let (hides, version) = (destination.hides(), text::printable(chain.version()));
         let overwrite = destination.overwrites() || !hides.is_empty();

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use safetensors_core::Metadata;
+use safetensors_core::checkpoint::FilePattern;
 use safetensors_delta::{ChecksumFormat, Encoding, Options};
 
 use super::{advise, permit};
@@ -91,7 +92,7 @@ impl Making {
         out: &mut impl Write,
     ) -> anyhow::Result<Option<(Destination, Options)>> {
         Options::new().overwrite(true).check_delta(directory).map_err(advise)?;
-        let existing = Existing::of_checkpoint(directory, &[]);
+        let existing = Existing::of_checkpoint(directory, &FilePattern::default(), &[]);
         let destination = permit(self.writing, existing, &Content::default())?;
         if destination.is_dry_run(out, "a delta")? {
             return Ok(None);

@@ -188,10 +188,13 @@ impl Run for Args {
 
 fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Result<Document<'a>> {
     let matcher = args.select.matcher();
-    let mut pairs = pairs::pairs(a, b, &Renames::new(&args.rename)?)?;
+    let renames = Renames::new(&args.rename)?;
+    if !args.select.ignore_unmatched {
+        renames.check(&a.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>())?;
+    }
+    let mut pairs = pairs::pairs(a, b, &renames)?;
     matcher.check(&pairs.iter().map(|pair| &*pair.name).collect::<Vec<_>>())?;
     pairs.retain(|pair| matcher.matches(&pair.name));
-    }
     let metadata = if args.ignore_metadata {
         Vec::new()
     } else {
@@ -345,15 +348,6 @@ impl<'a> Entry<'a> {
                 ]
             }
             None => <[String; 3]>::default(),
-        };
-        // Of a tensor on both sides, B says only what is not as in A.
-        let b = match (&self.a, &self.b) {
-            (Some(a), Some(b)) => {
-                let dtype = (a.dtype != b.dtype).then(|| b.dtype.to_string());
-                let shape = (a.shape != b.shape).then(|| other::shape_text(b.dtype, b.shape));
-                dtype.into_iter().chain(shape).collect::<Vec<_>>().join(" ")
-            }
-            (_, b) => side(b),
         };
         let sign = sign(self.a.is_some(), self.b.is_some());
         let (name, reasons) = (text::name(&self.name), self.reasons().join(", "));

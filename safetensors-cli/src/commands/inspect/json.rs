@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use safetensors_core::Metadata;
 use safetensors_core::audit::FileLayout;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::header::dimensions;
 use safetensors_core::quantized::QuantizedWeight;
-use safetensors_core::{Metadata, ReadAt};
 use serde::{Serialize, Serializer};
 
-use super::{Dtypes, Tensors};
+use super::Tensors;
 use crate::input::other;
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::model::totals::{Parameters, Totals};
@@ -99,18 +99,12 @@ impl<'a> TensorEntry<'a> {
     }
 }
 
-/// The quantised weights of a checkpoint, what counts as a parameter, and the sums.
-pub(super) struct About<'a, 'd> {
-    pub(super) weights: &'a [QuantizedWeight],
-    pub(super) parameters: &'a Parameters<'a>,
-    pub(super) dtypes: &'d Dtypes<'a>,
-}
-
 /// The document of a checkpoint and some of its tensors.
 pub(super) fn document<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &'a Tensors<'a>,
-    about: &About<'a, '_>,
+    weights: &'a [QuantizedWeight],
+    parameters: &'a Parameters<'a>,
     files: &[(&CheckpointFile<Source>, FileLayout)],
 ) -> Document<'a> {
     let entry = |weight: &'a QuantizedWeight| WeightEntry {
@@ -123,23 +117,21 @@ pub(super) fn document<'a>(
     };
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let files = files.iter().map(|(shard, layout)| {
-        let (path, tensors) = (path(shard.path()), shard.safetensors().header().len());
         let source = shard.safetensors().source();
+        let entry = FileEntry {
+            path: path(shard.path()),
+            tensors: shard.safetensors().header().len(),
+            bytes: other::file_len(source),
+            ..FileEntry::default()
+        };
         match other::of(source) {
             // Where data lies, and how it is aligned, are questions about safetensors files.
             Some(file) => FileEntry {
-                path,
                 format: Some(file.format().to_string()),
-                tensors,
-                bytes: file.file_len(),
                 notes: file.notes().to_vec(),
-                ..FileEntry::default()
+                ..entry
             },
             None => FileEntry {
-                path,
-                format: None,
-                tensors,
-                bytes: source.byte_len(),
                 header_bytes: layout.header_len,
                 leading_bytes: layout.leading_space,
                 padding_bytes: layout.padding,
@@ -147,17 +139,18 @@ pub(super) fn document<'a>(
                 data_start: layout.data_start,
                 data_alignment: layout.data_alignment,
                 misaligned_tensors: layout.misaligned_tensors,
-                notes: Vec::new(),
+                ..entry
             },
         }
     });
+    let dtypes = parameters.by_kind(tensors.iter().copied());
     Document {
         index: checkpoint.index_path().map(path),
         metadata: checkpoint.metadata(),
-        total: about.dtypes.values().copied().sum(),
-        dtypes: about.dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),
+        total: dtypes.values().copied().sum(),
+        dtypes: dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),
         files: files.collect(),
-        tensors: TensorList(tensors, checkpoint.metadata(), about.parameters),
-        quantized_weights: about.weights.iter().map(entry).collect(),
+        tensors: TensorList(tensors, checkpoint.metadata(), parameters),
+        quantized_weights: weights.iter().map(entry).collect(),
     }
 }

@@ -10,8 +10,7 @@ mod json;
 mod tables;
 mod training;
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -61,7 +60,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     depth: Option<u64>,
-    /// Show one line: tensors, parameters, size, and how they are stored, largest first
+    /// Show one line: tensors, parameters, size, and how they are stored
     #[arg(long, conflicts_with_all = ["flat", "depth", "sort", "top", "files", "json"])]
     summary: bool,
     /// Show only the N largest tensors, or the first N in the order of --sort
@@ -136,16 +135,12 @@ impl Args {
     }
 }
 
-/// Sums up one input: a checkpoint, a delta, or the epochs of a training.
+/// Sums up one input, with the schemes and dtypes of a checkpoint.
 fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)> {
     let checkpoint = match target.open() {
         Ok(checkpoint) => checkpoint,
-        Err(error) if delta::is_delta(&error) => {
-            return Ok((show_delta(args, target, &mut io::sink())?, "delta".into()));
-        }
         Err(error) => {
-            let shown = trainings(args, target, &mut io::sink()).unwrap_or(Err(error))?;
-            return Ok((shown, "epochs".into()));
+            return Ok((show_other(args, target, &mut io::sink(), error)?, String::new()));
         }
     };
     let tensors = args.select.matcher().tensors(&checkpoint)?;
@@ -153,16 +148,9 @@ fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)>
     let parameters = Parameters::new(&weights);
     let all = parameters.by_kind(tensors.iter().copied()).into_values().sum();
     let plain = tensors.iter().filter(|tensor| !parameters.is_quantised(tensor.name()));
-    let mut bytes: BTreeMap<&str, u128> = BTreeMap::new();
-    for (kind, totals) in parameters.by_kind(plain.copied()) {
-        *bytes.entry(kind.name()).or_default() += totals.bytes;
-    }
-    for weight in weights.iter().filter(|weight| args.select.matcher().matches(&weight.name)) {
-        *bytes.entry(weight.scheme).or_default() += u128::from(weight.byte_len);
-    }
-    let mut stored: Vec<_> = bytes.into_iter().collect();
-    stored.sort_by_key(|(_, bytes)| Reverse(*bytes));
-    let stored: Vec<_> = stored.into_iter().map(|(name, _)| name).collect();
+    let plain = parameters.by_kind(plain.copied());
+    let schemes: BTreeSet<_> = weights.iter().map(|weight| weight.scheme).collect();
+    let stored: Vec<_> = schemes.into_iter().chain(plain.keys().map(|kind| kind.name())).collect();
     Ok((ShownInput::new(all), stored.join(", ")))
 }
 
@@ -202,12 +190,24 @@ fn show_delta(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::
     Ok(ShownInput::new(Totals::of(delta.tensors())))
 }
 
+/// Shows a delta or the epochs of trainings, if that is why no checkpoint has opened.
+fn show_other(
+    args: &Args,
+    target: &Target,
+    out: &mut dyn Write,
+    error: anyhow::Error,
+) -> anyhow::Result<ShownInput> {
+    if delta::is_delta(&error) {
+        return show_delta(args, target, out);
+    }
+    trainings(args, target, out).unwrap_or(Err(error))
+}
+
 /// Shows one checkpoint.
 fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
     let checkpoint = match target.open() {
         Ok(checkpoint) => checkpoint,
-        Err(error) if delta::is_delta(&error) => return show_delta(args, target, out),
-        Err(error) => return trainings(args, target, out).unwrap_or(Err(error)),
+        Err(error) => return show_other(args, target, out, error),
     };
     let mut tensors = args.select.matcher().tensors(&checkpoint)?;
     let parts = target.parts(&checkpoint)?;
@@ -221,11 +221,8 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
         args.sort().apply_to_tensors(&mut tensors);
     }
     if args.json {
-        let about = json::About { weights: &weights, parameters: &parameters, dtypes: &dtypes };
-        crate::terminal::json::write(
-            &json::document(&checkpoint, &tensors, &about, &files),
-            &mut out,
-        )?;
+        let document = json::document(&checkpoint, &tensors, &weights, &parameters, &files);
+        crate::terminal::json::write(&document, &mut out)?;
         return Ok(shown);
     }
     if let Some(most) = args.top {

@@ -11,7 +11,7 @@ use safetensors_core::quantized::QuantizedWeight;
 
 use super::{Dtypes, Tensors};
 use crate::input;
-use crate::input::other::{self, TensorFile};
+use crate::input::other;
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
@@ -239,26 +239,57 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     })
 }
 
-/// The files with their sizes and alignment, and the index; or, if they are not listed, a line about
-/// all of them. The size of a file includes its header.
+/// A line about the files, or each of them with its size and alignment, and the notes about files of
+/// other formats. The size of a file includes its header.
 pub(super) fn files(
     checkpoint: &Checkpoint,
     files: &[(&CheckpointFile<Source>, FileLayout)],
     is_listed: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let others = checkpoint.files().iter().map(|file| other::of(file.safetensors().source()));
-    if let Some(others) = others.collect::<Option<Vec<_>>>().filter(|files| !files.is_empty()) {
-        return other_files(checkpoint, &others, is_listed, out);
-    }
+    let others: Vec<_> =
+        files.iter().filter_map(|(file, _)| other::of(file.safetensors().source())).collect();
+    let misaligned = files.iter().map(|(_, layout)| layout.misaligned_tensors).sum::<u64>();
     if !is_listed {
-        let bytes = files.iter().map(|(file, _)| file.safetensors().source().byte_len()).sum();
-        let misaligned = match files.iter().map(|(_, layout)| layout.misaligned_tensors).sum() {
-            0_u64 => String::new(),
-            some => format!(", {} misaligned", text::counted(some, "tensor")),
-        };
-        return file_line(checkpoint, files.len(), bytes, &misaligned, out);
+        let bytes = files.iter().map(|(file, _)| other::file_len(file.safetensors().source()));
+        let (count, size) =
+            (text::counted(files.len() as u64, "file"), text::size(bytes.sum::<u64>()));
+        write!(out, "{}: {count}, {size}", input::opened_path(checkpoint))?;
+        match others.first() {
+            Some(other) => writeln!(out, ", {}", other.format())?,
+            None if misaligned == 0 => writeln!(out)?,
+            None => writeln!(out, ", {} misaligned", text::counted(misaligned, "tensor"))?,
+        }
+    } else if others.is_empty() {
+        safetensors_files(checkpoint, files, misaligned > 0, out)?;
+    } else {
+        let columns = [("file", Left), ("format", Left), ("tensors", Right), ("size", Right)];
+        table::write(&columns, out, |rows| {
+            for ((file, _), other) in files.iter().zip(&others) {
+                rows.row([
+                    text::path(file.path()),
+                    other.format().to_string(),
+                    text::count(file.safetensors().header().len() as u64),
+                    text::size(other.file_len()),
+                ]);
+            }
+        })?;
     }
+    for ((file, _), other) in files.iter().zip(&others) {
+        for note in other.notes() {
+            writeln!(out, "\n{}: {}", text::path(file.path()), text::printable(note))?;
+        }
+    }
+    Ok(())
+}
+
+/// The safetensors files, and the index.
+fn safetensors_files(
+    checkpoint: &Checkpoint,
+    files: &[(&CheckpointFile<Source>, FileLayout)],
+    any_misaligned: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let columns = [
         Column::name("file").rank(0).distinct(),
         Column::number("tensors").rank(3),
@@ -269,72 +300,25 @@ pub(super) fn files(
         Column::number("aligned to").rank(5),
         Column::number("misaligned").rank(2),
     ];
-    let any_misaligned = files.iter().any(|(_, layout)| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
-    let row = |shard: &CheckpointFile<Source>, layout: &FileLayout, rows: &mut Rows<'_>| {
-        let archive = shard.safetensors();
-        let cells = [
-            input::shard_name(checkpoint, shard.path()),
-            text::count(archive.header().len() as u64),
-            text::size(archive.source().byte_len()),
-            text::size(layout.header_len),
-            text::size(layout.padding),
-            text::count(layout.data_start),
-            text::size(layout.data_alignment),
-            text::counted(layout.misaligned_tensors, "tensor"),
-        ];
-        rows.row(cells.into_iter().take(columns.len()));
-    };
     table::write(columns, out, |rows| {
-        files.iter().for_each(|(shard, layout)| row(shard, layout, rows));
+        for (shard, layout) in files {
+            let archive = shard.safetensors();
+            let cells = [
+                input::shard_name(checkpoint, shard.path()),
+                text::count(archive.header().len() as u64),
+                text::size(archive.source().byte_len()),
+                text::size(layout.header_len),
+                text::size(layout.padding),
+                text::count(layout.data_start),
+                text::size(layout.data_alignment),
+                text::counted(layout.misaligned_tensors, "tensor"),
+            ];
+            rows.row(cells.into_iter().take(columns.len()));
+        }
     })?;
     match checkpoint.index_path() {
         Some(index) => writeln!(out, "\nindex: {}", text::path(index)),
         None => Ok(()),
     }
-}
-
-/// A line about the files: the path that opens, their number and size, and what else is known.
-fn file_line(
-    checkpoint: &Checkpoint,
-    count: usize,
-    bytes: u64,
-    more: &str,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let path = input::opened_path(checkpoint);
-    let count = text::counted(count as u64, "file");
-    writeln!(out, "{path}: {count}, {}{more}", text::size(bytes))
-}
-
-/// The files of another format.
-fn other_files(
-    checkpoint: &Checkpoint,
-    others: &[&TensorFile],
-    is_listed: bool,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    if is_listed {
-        let columns = [("file", Left), ("format", Left), ("tensors", Right), ("size", Right)];
-        table::write(&columns, out, |rows| {
-            for (file, other) in checkpoint.files().iter().zip(others) {
-                rows.row([
-                    text::path(file.path()),
-                    other.format().to_string(),
-                    text::count(file.safetensors().header().len() as u64),
-                    text::size(other.file_len()),
-                ]);
-            }
-        })?;
-    } else {
-        let bytes = others.iter().map(|other| other.file_len()).sum();
-        let format = others.first().map(|other| format!(", {}", other.format()));
-        file_line(checkpoint, others.len(), bytes, &format.unwrap_or_default(), out)?;
-    }
-    for (file, other) in checkpoint.files().iter().zip(others) {
-        for note in other.notes() {
-            writeln!(out, "\n{}: {}", text::path(file.path()), text::printable(note))?;
-        }
-    }
-    Ok(())
 }

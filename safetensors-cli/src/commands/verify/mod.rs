@@ -22,8 +22,10 @@ use self::fault::Fault;
 use super::{Run, sign};
 use crate::commands;
 use crate::input::kind::{Expected, Judge};
+use crate::input::select::Select;
 use crate::input::targets::{self, Target, Targets};
-use crate::input::{self, Checkpoint, Opening, delta, other};
+use crate::input::values::Values;
+use crate::input::{Checkpoint, Opening, delta, other};
 use crate::model::epochs::{self, Epoch};
 use crate::model::totals::Totals;
 use crate::terminal::colour::{Colour, paint};
@@ -278,7 +280,8 @@ fn look(
         outcome.warnings.extend(checkpoint.audit_values()?.iter().map(ToString::to_string));
     }
     if args.finite {
-        outcome.faults.extend(finite::faults(&input::numbers(checkpoint)?, threads, progress));
+        let numbers = Values::default().of(checkpoint, Select::default().matcher())?;
+        outcome.faults.extend(finite::faults(&numbers, threads, progress));
     }
     Ok(())
 }

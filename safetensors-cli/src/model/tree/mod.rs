@@ -208,17 +208,9 @@ impl Grow<'_> {
             trees.extend(tensors.iter().map(|tensor| {
                 let stored = other::stored(tensor);
                 let parameters = self.parameters.count(tensor.info(), stored);
-                Tree {
-                    label: label.into(),
-                    copies: 1,
-                    content: Content::Tensor(
-                        tensor.info(),
-                        tensor.file_index(),
-                        stored,
-                        parameters,
-                    ),
-                    separator: self.separator,
-                }
+                let content =
+                    Content::Tensor(tensor.info(), tensor.file_index(), stored, parameters);
+                Tree { label: label.into(), copies: 1, content, separator: self.separator }
             }));
             if let Some(first) = inside.first() {
                 let children = self.children(inside, depth + 1, end + self.separator.len_utf8());

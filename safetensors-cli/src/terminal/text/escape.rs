@@ -16,12 +16,12 @@ const MAX_VALUE: usize = 80;
 ///
 /// Control, bidirectional and other unprintable characters are escaped as in Rust, and so is the
 /// backslash. A name that is empty, starts with a quote, or starts or ends with a space is quoted.
-/// On a terminal the middle of a very long name is left out.
+/// On a terminal the middle of a very long name is omitted.
 pub(crate) fn name(name: &str) -> String {
     within(name, if screen::is_for_programs() { usize::MAX - 1 } else { MAX_NAME })
 }
 
-/// A [`name`] for a message: the middle of a very long one is always left out.
+/// A [`name`] for a message: the middle of a very long one is always omitted.
 pub(crate) fn short(name: &str) -> String {
     within(name, MAX_NAME)
 }

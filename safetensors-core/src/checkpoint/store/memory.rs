@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use super::{FileKind, Store, StoreEntry, Versions, WritableDirectory};
-use crate::checkpoint::FilePattern;
+use crate::checkpoint::{FilePattern, OtherFiles};
 use crate::file::save::{SaveOptions, write_to};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
@@ -146,6 +146,13 @@ impl WritableDirectory for MemoryStore {
     ) -> Result<()> {
         let mut bytes = Vec::new();
         write_to(&mut bytes, tensors, options)?;
+        self.written.insert(name.into(), bytes);
+        Ok(())
+    }
+
+    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
+        let mut bytes = Vec::new();
+        files.write_to(name, &mut bytes)?;
         self.written.insert(name.into(), bytes);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::Store;
-use crate::checkpoint::FilePattern;
+use crate::checkpoint::{FilePattern, OtherFiles};
 use crate::file::save::SaveOptions;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
@@ -50,6 +50,17 @@ pub trait WritableDirectory {
         tensors: impl IntoIterator<Item = (N, T)>,
         options: &SaveOptions,
     ) -> Result<()>;
+
+    /// Writes one of the other files of a model. No reader finds it before [`place`](Self::place).
+    ///
+    /// # Errors
+    ///
+    /// The errors of reading and of the store. By default, no such files can be written.
+    #[doc(hidden)]
+    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
+        let _ = (name, files);
+        Err(ErrorKind::Io(std::io::ErrorKind::Unsupported.into()).into())
+    }
 
     /// Begins to change the directory: all new files are written. Takes the lock, if there is one,
     /// and fails if something is in the way. Returns the same as [`files`](Self::files).

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use safetensors_core::checkpoint::FilePattern;
 use safetensors_core::checkpoint::store::{Versions, WritableDirectory};
+use safetensors_core::checkpoint::{FilePattern, OtherFiles};
 use safetensors_core::{Result, SaveOptions, TensorSource};
 
 use super::directory::{Directory, Files, ObjectVersion, Put};
@@ -68,6 +69,15 @@ impl WritableDirectory for BucketDirectory {
     ) -> Result<()> {
         let key = self.directory.file(name);
         let upload = send(&self.directory.service, key, tensors, options)?;
+        self.sent.insert(name.to_owned(), upload);
+        Ok(())
+    }
+
+    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
+        let key = self.directory.file(name);
+        let mut upload = Upload::new(Arc::clone(&self.directory.service), key, 0);
+        files.write_to(name, &mut upload)?;
+        upload.close().map_err(failed)?;
         self.sent.insert(name.to_owned(), upload);
         Ok(())
     }

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use safetensors_core::ReadAt;
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
 use super::super::groups::{Groups, path_of};
@@ -72,9 +71,7 @@ fn shown_files(page: &Page<'_>) -> Vec<(String, usize, u64)> {
     let files = page.checkpoint.files().iter().take(MOST_ENTRIES).map(|file| {
         let archive = file.safetensors();
         let name = input::shard_name(page.checkpoint, file.path());
-        let source = archive.source();
-        let bytes = other::of(source).map_or_else(|| source.byte_len(), |other| other.file_len());
-        (name, archive.header().len(), bytes)
+        (name, archive.header().len(), other::file_len(archive.source()))
     });
     files.collect()
 }

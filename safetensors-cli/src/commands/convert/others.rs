@@ -1,0 +1,118 @@
+//! [`Others`]: the files of a directory IN that have no tensors, and go along to a directory OUT.
+//! Core's [`OtherFiles`] decides which these are.
+
+use std::path::{Path, PathBuf};
+
+use safetensors_core::checkpoint::OtherFiles;
+
+use super::Args;
+use super::config::{self, Config};
+use super::output::Output;
+use super::preview::Preview;
+use super::source::{CONFIG, Source};
+use crate::input::{self, Rewrite, address};
+use crate::terminal::report::warn;
+use crate::terminal::text;
+
+/// The name by which diffusers loads a model.
+pub(super) const DIFFUSERS: &str = "diffusion_pytorch_model";
+
+/// The names by which libraries load a file that is not `model.safetensors`.
+const NAMES: [&str; 3] = [DIFFUSERS, "adapter_model", "pytorch_lora_weights"];
+
+/// Settings of quantised weights besides `config.json`.
+pub(super) const SETTINGS: [&str; 3] =
+    ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
+
+/// The other files of a directory that is written.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// The path of a `config.json` that was read, and the text that is written.
+    pub(super) config: Option<(PathBuf, String)>,
+    /// The files that are copied.
+    pub(super) files: OtherFiles,
+}
+
+impl Others {
+    /// The files of the one directory among the inputs, with a `config.json` that describes the
+    /// tensors as they are written.
+    pub(super) fn new(
+        args: &Args,
+        sources: &[Source],
+        rewrite: &Rewrite<'_>,
+        output: &Output,
+    ) -> anyhow::Result<Self> {
+        let is_directory = output.is_directory();
+        if is_directory && args.no_other_files {
+            return Ok(Self::default());
+        }
+        let directories = sources.iter().filter_map(Source::checkpoint);
+        let directories: Vec<_> =
+            directories.filter(|it| is_directory && it.is_of_directory()).collect();
+        let mut others = Self::default();
+        match directories.as_slice() {
+            [] => {}
+            [one] => {
+                let found = OtherFiles::new(one, output.path());
+                others.files = found.map_err(|error| {
+                    anyhow::anyhow!("{error}; --no-other-files leaves such files behind")
+                })?;
+            }
+            several => warn(format!(
+                "the other files of {} directories are not copied, such as tokenizers",
+                several.len()
+            )),
+        }
+        match config::config(sources, rewrite, is_directory, directories.len() == 1)? {
+            Config::AsIs => {}
+            Config::Left => others.files.leave(|name| name == CONFIG),
+            Config::Written(path, text) => {
+                others.files.remove(CONFIG);
+                if is_directory {
+                    others.config = Some((path, text));
+                } else if rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
+                    warn(format!(
+                        "{}: transformers and vLLM need a config.json that describes quantised \
+                         weights; a directory as OUT gets one",
+                        input::shown(output.path())
+                    ));
+                }
+            }
+        }
+        // They describe weights that are stored in another way now.
+        if config::changes(sources, rewrite) && sources.iter().all(|it| it.kept.is_empty()) {
+            others.files.leave(|name| SETTINGS.contains(&name));
+        }
+        if address::of(output.path()).is_none() {
+            others.files.remove_equal(output.path());
+        }
+        Ok(others)
+    }
+
+    /// Whether a `config.json` is written.
+    pub(super) fn has_config(&self) -> bool {
+        self.names().any(|name| name == CONFIG)
+    }
+
+    /// The names of the files.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.config.iter().map(|_| CONFIG).chain(self.files.names())
+    }
+
+    /// Adds these files to the summary. Hidden files are not named.
+    pub(super) fn preview(&self, preview: &mut Preview) {
+        preview.has_config = self.has_config();
+        preview.others = self.names().filter(|name| *name != CONFIG).count() as u64;
+        let left = self.files.left_out().iter().map(|path| text::path(path));
+        preview.left = left.filter(|name| !name.starts_with('.')).collect();
+    }
+}
+
+/// The name by which a library loads the one input, if that is not `model.safetensors`.
+pub(super) fn library_name(sources: &[Source]) -> Option<&'static str> {
+    let [source] = sources else { return None };
+    let checkpoint = source.checkpoint()?;
+    let first = checkpoint.files().first().map(|file| file.path());
+    let name = checkpoint.index_path().or(first).and_then(Path::file_name)?.to_str()?;
+    NAMES.into_iter().find(|known| name.split('.').next() == Some(known))
+}

@@ -1,0 +1,283 @@
+//! What `safetensors convert` takes along of a directory, besides its tensors.
+
+use crate::convert::list;
+use crate::fixtures::*;
+use crate::lora::one_module;
+
+/// A directory with a model of one F32 matrix, and these files beside it, each with its name as text.
+fn model(dir: &Path, name: &str, files: &[&str]) -> PathBuf {
+    let path = dir.at(name);
+    fs::create_dir(&path).unwrap();
+    let numbers: Vec<f32> = (0..64 * 64).map(|i| (i % 97) as f32 - 48.0).collect();
+    let tensors = [("model.up.weight", array(&[64, 64], &numbers))];
+    save(path.join("model.safetensors"), tensors, &quick()).unwrap();
+    for file in files {
+        fs::create_dir_all(path.join(file).parent().unwrap()).unwrap();
+        fs::write(path.join(file), file).unwrap();
+    }
+    path
+}
+
+const CONFIG: &str = "{\"model_type\": \"llama\",  \"torch_dtype\": \"float32\"}\n";
+
+/// Files that belong to a model, and files that do not.
+const TAKEN: [&str; 6] = [
+    "1_Pooling/config.json",
+    "LICENSE",
+    "chat_template.jinja",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+];
+const LEFT: [&str; 8] = [
+    ".git/HEAD",
+    ".gitattributes",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
+    "latest",
+    "model.sig",
+    "optimizer.pt",
+    "pytorch_model.bin",
+];
+
+fn with_all(dir: &Path) -> PathBuf {
+    let model = model(dir, "model", &[&TAKEN[..], &LEFT].concat());
+    fs::write(model.join("config.json"), CONFIG).unwrap();
+    model
+}
+
+/// The names of all files in a directory and below it.
+fn all(path: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    for name in list(path) {
+        match path.join(&name) {
+            folder if folder.is_dir() => {
+                names.extend(all(&folder).iter().map(|below| format!("{name}/{below}")));
+            }
+            _ => names.push(name),
+        }
+    }
+    names
+}
+
+#[test]
+fn a_converted_directory_is_a_model() {
+    let dir = temp_dir();
+    with_all(dir.path());
+    let adapter = one_module(dir.path(), "model.up", [64, 64], 1.0);
+    let lora = format!("--lora {adapter}");
+    let mut expected = [&TAKEN[..], &["config.json"]].concat();
+    expected.sort_unstable();
+    let left = "not copied: 2_Dense, latest, model.sig and 2 more\n";
+    for (out, options) in [
+        ("same", ""),
+        ("bf16", "--dtype bf16"),
+        ("shards", "--max-shard-size 1KB"),
+        ("fp8", "--quantize fp8-channel"),
+        ("merged", &*lora),
+        ("ranks", "--ranks 2 --rule *=split:0"),
+        ("dcp", "--ranks 2 --rule *=split:0 --dcp"),
+    ] {
+        let line = format!("model {out} {options}");
+        let with = ", with config.json and 6 other files";
+        let planned = dir.convert(&format!("{line} --dry-run")).quiet();
+        planned.stdout(contains(with).and(ends_with(left)));
+        assert!(!dir.at(out).exists());
+        dir.convert(&line).quiet().stdout(contains(with).and(ends_with(left)));
+        let mut found = all(&dir.at(out));
+        found.retain(|name| !name.contains("safetensors"));
+        assert_eq!(found, expected, "{out}");
+        for name in TAKEN {
+            assert_eq!(dir.text(dir.at(out).join(name)), name);
+        }
+    }
+    let configs =
+        ["same", "shards", "bf16", "merged"].map(|out| dir.text(out.to_owned() + "/config.json"));
+    assert_eq!(configs, [CONFIG, CONFIG, &CONFIG.replace("float32", "bfloat16"), CONFIG]);
+    assert!(dir.text("fp8/config.json").contains("quantization_config"));
+    // The settings of quantised weights go along with them, and go with them.
+    fs::write(dir.at("fp8/hf_quant_config.json"), "{}").unwrap();
+    dir.convert("fp8 codes").success();
+    assert_eq!(dir.text("codes/config.json"), dir.text("fp8/config.json"));
+    assert!(dir.at("codes/hf_quant_config.json").exists());
+    dir.convert("fp8 numbers --dtype bf16").quiet().stdout(contains("hf_quant_config.json"));
+    assert!(!dir.text("numbers/config.json").contains("quant"));
+    assert!(!dir.at("numbers/hf_quant_config.json").exists());
+    dir.convert("model bare --no-other-files --dtype bf16").quiet().stdout(ends_with("1 file\n"));
+    assert_eq!(all(&dir.at("bare")), ["model.safetensors"]);
+}
+
+#[test]
+fn a_file_of_a_model_takes_nothing_along() {
+    let dir = temp_dir();
+    with_all(dir.path());
+    dir.convert("model/model.safetensors out --dtype bf16").quiet();
+    assert_eq!(all(&dir.at("out")), ["model.safetensors"]);
+    dir.convert("model out.safetensors --dtype bf16").quiet();
+    assert!(!dir.at("config.json").exists());
+}
+
+/// All that belongs to the model is there already, and only what changes is written.
+#[test]
+fn a_directory_that_is_converted_in_place_keeps_its_files() {
+    let dir = temp_dir();
+    let model = with_all(dir.path());
+    let before = all(&model);
+    fs::remove_file(model.join("model.sig")).unwrap();
+    dir.convert("model model --dtype f64").quiet().stdout(ends_with(", with config.json\n"));
+    assert_eq!(dir.text("model/config.json"), CONFIG.replace("float32", "float64"));
+    dir.convert("model ./model/ --max-shard-size 1KB").quiet().stdout(ends_with("1 file\n"));
+    dir.convert("model model --dtype f32").fails(1, "model is an input, and 1 of its 1 tensor");
+    fs::write(model.join("model.sig"), "model.sig").unwrap();
+    assert_eq!(all(&model), before);
+}
+
+#[test]
+fn files_of_another_model_are_replaced_after_a_question_only() {
+    for (other, has_model) in
+        [("tokenizer.json", false), ("1_Pooling/config.json", false), ("", true)]
+    {
+        let dir = temp_dir();
+        with_all(dir.path());
+        let out = match has_model {
+            true => model(dir.path(), "out", &["notes.txt"]),
+            false => dir.at("out"),
+        };
+        let name = if has_model { "tokenizer.json" } else { other };
+        fs::create_dir_all(out.join("1_Pooling")).unwrap();
+        fs::write(out.join(name), "of another").unwrap();
+        fs::write(out.join("LICENSE"), "LICENSE").unwrap();
+        let held = if has_model { "1 tensor" } else { "1 file (" };
+        for options in ["", " -n"] {
+            dir.convert(&format!("model out{options}"))
+                .fails(1, format!("out exists: it has {held}"));
+        }
+        dir.convert("model out -n --force").success().stdout(contains("would replace out ("));
+        assert_eq!(dir.text(out.join(name)), "of another");
+        dir.convert("model out --force").success();
+        assert_eq!(dir.text(out.join(name)), name);
+        assert_eq!(out.join("notes.txt").exists(), has_model);
+    }
+    // The same bytes are nothing to ask about.
+    let dir = temp_dir();
+    with_all(dir.path());
+    fs::create_dir(dir.at("out")).unwrap();
+    for (name, text) in [("LICENSE", "LICENSE"), ("config.json", CONFIG)] {
+        dir.write(dir.at("out").join(name), text);
+    }
+    dir.convert("model out").quiet().stdout(contains(", with 5 other files;"));
+    assert_eq!(all(&dir.at("out")).len(), 8);
+}
+
+/// PEFT and diffusers find a file by its name.
+#[test]
+fn a_directory_keeps_the_name_that_its_library_loads() {
+    for (name, is_kept) in [
+        ("adapter_model.safetensors", true),
+        ("diffusion_pytorch_model.fp16.safetensors", true),
+        ("pytorch_lora_weights.safetensors", true),
+        ("weights.safetensors", false),
+    ] {
+        let dir = temp_dir();
+        let model = model(dir.path(), "in", &["adapter_config.json"]);
+        fs::rename(model.join("model.safetensors"), model.join(name)).unwrap();
+        let expected = if is_kept { name.replace(".fp16", "") } else { "model.safetensors".into() };
+        let expected = ["adapter_config.json", &expected];
+        dir.convert("in out --dtype bf16").quiet().stdout(contains(", with 1 other file"));
+        assert_eq!(all(&dir.at("out")), expected);
+        dir.convert("out out --dtype f32").quiet();
+        assert_eq!(all(&dir.at("out")), expected);
+        dir.convert("out out --dtype bf16").fails(1, "; --force replaces it");
+        dir.convert("in out --dtype bf16").fails(1, "out exists: it has 1 tensor");
+    }
+}
+
+#[test]
+fn several_directories_take_nothing_along() {
+    let dir = temp_dir();
+    with_all(dir.path());
+    model(dir.path(), "other", &["README.md"]);
+    small_file(dir.path(), "in.safetensors");
+    dir.convert("model other out --drop 'model.*' --prefix x").fails(1, "no tensor is left");
+    dir.convert("other renamed --prefix b.").success();
+    dir.convert("model renamed out").warns("the other files of 2 directories are not copied");
+    assert_eq!(all(&dir.at("out")), ["model.safetensors"]);
+    dir.convert("in.safetensors model both").quiet().stdout(contains("config.json and 6 other"));
+}
+
+#[test]
+fn the_output_may_be_in_the_input() {
+    let dir = temp_dir();
+    let model = with_all(dir.path());
+    for _ in 0..2 {
+        dir.convert("model model/bf16 --dtype bf16 --force").success();
+        assert_eq!(all(&dir.at("model/bf16")).len(), 8);
+        fs::remove_file(model.join("bf16/model.safetensors")).unwrap();
+    }
+    fs::rename(&model, dir.at("bf16")).unwrap();
+    fs::create_dir(dir.at("out")).unwrap();
+    fs::rename(dir.at("bf16"), dir.at("out/in")).unwrap();
+    dir.convert("out/in out").success();
+    assert_eq!(list(&dir.at("out/in/bf16")).len(), 7);
+}
+
+/// A converted model must not lack a file because it could not be read.
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_or_cannot_be_read_is_not_passed_over() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    let dir = temp_dir();
+    let model = model(dir.path(), "model", &["tokenizer.json"]);
+    dir.write("secret", "s");
+    symlink("../secret", model.join("README.md")).unwrap();
+    symlink("tokenizer.json", model.join("vocab.json")).unwrap();
+    fs::File::create(model.join("data.txt")).unwrap().set_len((256 << 20) + 1).unwrap();
+    let fifo = std::process::Command::new("mkfifo").arg(model.join("pipe")).status().unwrap();
+    assert!(fifo.success());
+    // Other systems refuse this name.
+    let is_named = fs::write(model.join(OsStr::from_bytes(b"\xff")), "x").is_ok();
+    let more = if is_named { " and 1 more" } else { "" };
+    let left = format!("with 2 other files; not copied: README.md, data.txt, pipe{more}\n");
+    dir.convert("model out").quiet().stdout(ends_with(left));
+    assert_eq!(all(&dir.at("out")), ["model.safetensors", "tokenizer.json", "vocab.json"]);
+    assert!(!dir.at("out/vocab.json").is_symlink());
+
+    let mode = |mode| fs::Permissions::from_mode(mode);
+    fs::set_permissions(model.join("tokenizer.json"), mode(0o000)).unwrap();
+    fs::create_dir(dir.at("free")).unwrap();
+    fs::set_permissions(dir.at("free"), mode(0o777)).unwrap();
+    let mut command = Command::from_std(as_a_user(dir.path()));
+    let refused = command.args(["convert", "model", "free/out"]).assert();
+    let what = contains("model/tokenizer.json: Permission denied")
+        .and(contains("--no-other-files leaves such files behind"));
+    refused.code(1).stderr(what);
+    assert!(list(&dir.at("free")).is_empty());
+}
+
+#[test]
+fn a_config_that_cannot_be_understood_is_copied_with_a_warning() {
+    let dir = temp_dir();
+    let model = model(dir.path(), "model", &["config.json"]);
+    dir.convert("model out --dtype bf16").warns("; it is copied as it is");
+    assert_eq!(dir.text("out/config.json"), "config.json");
+    fs::remove_file(model.join("config.json")).unwrap();
+    dir.convert("model other --dtype bf16").quiet();
+}
+
+#[test]
+fn the_ending_of_a_new_output_is_a_known_one_or_none() {
+    let dir = temp_dir();
+    model(dir.path(), "model", &[]);
+    for (out, file) in [("x.safetensor", "x.safetensors"), ("a/model.st", "a/model.safetensors")] {
+        let (out, file) = (native(out), native(file));
+        dir.convert(&["model", &out]).fails(2, format!("{file} is a file, and {out}/ a directory"));
+    }
+    assert_eq!(list(dir.path()), ["model"]);
+    for out in ["x.st/", "llama-3.1", "model.fp8", "v1.5-chat", "x.st"] {
+        dir.convert(&["model", out, "--force"]).success();
+        assert!(dir.at(out).join("model.safetensors").exists(), "{out}");
+    }
+}

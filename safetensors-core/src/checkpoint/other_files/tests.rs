@@ -1,0 +1,137 @@
+//! Which files go along, and how.
+
+use tempfile::tempdir;
+
+use super::*;
+use crate::checkpoint::store::MemoryStore;
+use crate::checkpoint::{ShardOptions, fill_of, save_sharded, save_sharded_to};
+use crate::file::io::failpoint::{Interrupted, interrupt_everywhere};
+use crate::file::save::{SaveOptions, save, serialize};
+use crate::format::error::ErrorKind;
+use crate::format::header::Limits;
+use crate::format::tensor::TensorView;
+
+fn tensor(fill: &[u8; 4]) -> [(&'static str, TensorView<'_>); 1] {
+    [("w", TensorView::from_slice(&[4], fill).unwrap())]
+}
+
+/// A directory with a checkpoint and two other files.
+fn model(path: &Path, fill: u8, text: &str) -> Checkpoint {
+    fs::create_dir_all(path.join("docs")).unwrap();
+    save(path.join("model.safetensors"), tensor(&[fill; 4]), &SaveOptions::new()).unwrap();
+    fs::write(path.join("config.json"), text).unwrap();
+    fs::write(path.join("docs/license"), text).unwrap();
+    Checkpoint::open(path).unwrap()
+}
+
+#[test]
+fn the_name_decides_whether_a_file_belongs_to_a_model() {
+    for name in ["config.json", "tokenizer.model", "chat_template.jinja", "LICENSE", "x.sig.md"] {
+        assert!(OtherFiles::belongs(name), "{name}");
+    }
+    for name in [
+        "",
+        "..",
+        ".gitattributes",
+        "a/b",
+        "a\\b",
+        "c:d",
+        "latest",
+        "model.sig",
+        "X.GGUF",
+        "optimizer.pt",
+        "model.safetensors.index.json",
+    ] {
+        assert!(!OtherFiles::belongs(name), "{name}");
+    }
+}
+
+/// The names in a listing of a store may lead anywhere.
+#[test]
+fn files_go_along_from_store_to_store() {
+    let bytes = serialize(tensor(&[1; 4]), &SaveOptions::new()).unwrap();
+    let texts = ["config.json", "docs/a/license", "a\\b", "x.bin", "more/y.bin", "more/z"];
+    let files = texts.map(|name| (format!("gpt/{name}"), name.as_bytes().to_vec()));
+    let model = ("gpt/model.safetensors".to_owned(), bytes);
+    let store = MemoryStore::from_iter(files.into_iter().chain([model]));
+    let gpt = Checkpoint::open_in(store.clone(), "gpt", &Limits::default()).unwrap();
+    let others = OtherFiles::new(&gpt, Path::new("elsewhere")).unwrap();
+    assert_eq!(others.names().collect::<Vec<_>>(), ["config.json", "docs/a/license"]);
+    assert_eq!(others.left_out(), ["a\\b", "more", "x.bin"].map(PathBuf::from));
+    let mut out = MemoryStore::default();
+    let options = ShardOptions::new().other_files(others);
+    save_sharded_to(&mut out, tensor(&[2; 4]), &options).unwrap();
+    let out = Checkpoint::open_in(out, "", &Limits::default()).unwrap();
+    let found = out.read_beside("docs/a/license", 99).unwrap().unwrap();
+    assert_eq!(found.1, b"docs/a/license");
+    let file = Checkpoint::open_in(store, "gpt/model.safetensors", &Limits::default()).unwrap();
+    assert_eq!(OtherFiles::new(&file, Path::new("elsewhere")).unwrap().names().len(), 0);
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_copied_is_an_error() {
+    struct Changing(PathBuf);
+    impl Write for Changing {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            fs::write(&self.0, "longer than before")?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let dir = tempdir().unwrap();
+    let checkpoint = model(dir.path(), 1, "{}");
+    let others = OtherFiles::new(&checkpoint, Path::new("elsewhere")).unwrap();
+    let config = dir.path().join("config.json");
+    let error = others.write_to("config.json", &mut Changing(config.clone())).unwrap_err();
+    assert!(error.to_string().contains("chang"), "{error}");
+    assert_eq!(error.file(), config.to_str());
+}
+
+#[test]
+fn files_that_are_there_already_need_not_be_copied() {
+    let dir = tempdir().unwrap();
+    let checkpoint = model(&dir.path().join("in"), 1, "same");
+    for (text, expected) in [("same", 0), ("som", 2), ("same and more", 2)] {
+        model(&dir.path().join("out"), 2, text);
+        let out = dir.path().join("out");
+        let mut others = OtherFiles::new(&checkpoint, &out).unwrap();
+        others.remove_equal(&out);
+        assert_eq!(others.names().len(), expected, "{text}");
+    }
+}
+
+/// No tensors are ever next to the files of another model.
+#[test]
+fn the_old_model_or_the_new_one_wherever_a_save_is_interrupted() {
+    let from = tempdir().unwrap();
+    let checkpoint = model(from.path(), 2, "new");
+    let setup = || {
+        let dir = tempdir().unwrap();
+        model(dir.path(), 1, "old");
+        dir
+    };
+    let act = |dir: &tempfile::TempDir| {
+        let others = OtherFiles::new(&checkpoint, dir.path())?;
+        let options = ShardOptions::new().other_files(others);
+        save_sharded(dir.path(), tensor(&[2; 4]), &options)
+    };
+    let check = |dir: tempfile::TempDir, at: Option<Interrupted>, result: Result<_>| {
+        let texts = ["config.json", "docs/license"];
+        let texts = texts.map(|name| fs::read_to_string(dir.path().join(name)).unwrap());
+        let is_new = fill_of(dir.path(), 4) == 2;
+        if is_new {
+            assert_eq!(texts, ["new", "new"], "{at:?}");
+        }
+        let Err(error) = result else { return assert!(is_new, "{at:?}") };
+        let is_in_place =
+            matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
+        if at.is_some_and(|it| !it.killed) && !is_in_place {
+            assert_eq!((texts, is_new), (["old", "old"].map(String::from), false), "{at:?}");
+        }
+    };
+    let steps = interrupt_everywhere(setup, act, check);
+    assert!(steps.iter().filter(|step| **step == "copy").count() == 2, "{steps:?}");
+}
