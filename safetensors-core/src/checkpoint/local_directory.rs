@@ -365,7 +365,7 @@ impl WritableDirectory for LocalDirectory {
     }
 }
 
-/// The second names of old shards. Those that no index names yet are removed when this is dropped.
+/// The second names of old shards. If no index has them yet, they are removed when this is dropped.
 #[derive(Default)]
 struct SecondNames(Vec<PathBuf>);
 

@@ -115,8 +115,8 @@ impl ShardOptions {
         self
     }
 
-    /// Copies the other files of a model into the directory, in the same save. They take their places
-    /// as files [next to](Self::beside) the tensors do.
+    /// Copies the other files of a model into the directory, in the same save. They take their
+    /// places as files [next to](Self::beside) the tensors do.
     #[must_use]
     #[doc(hidden)]
     pub fn other_files(mut self, files: OtherFiles) -> Self {

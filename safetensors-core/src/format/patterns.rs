@@ -15,7 +15,7 @@ pub(crate) const LONGEST: usize = 1000;
 const MOST: usize = 200;
 const MOST_BYTES: usize = 4 << 20;
 
-/// Compiles the regular expressions of one file. A few bytes of text can make megabytes, so their
+/// Compiles the regular expressions of a file. A few bytes of text can make megabytes, so their
 /// number and size are limited. An expression that has searched takes three times its size.
 #[derive(Debug, Default)]
 pub(crate) struct Expressions {

@@ -134,7 +134,7 @@ pub use store::RemoteStore;
 ///
 /// # Errors
 ///
-/// As for [`Checkpoint::open`]. Failures of the store or the network are
+/// Malformed files are errors of the core. Failures of the store or the network are
 /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), of the kind
 /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, and
 /// [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) if the credentials do not suffice.

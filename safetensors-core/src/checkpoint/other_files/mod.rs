@@ -1,7 +1,7 @@
 //! [`OtherFiles`]: the files next to a checkpoint that belong to its model.
 //!
-//! This is the one place that decides which files go along when a model is converted, copied or
-//! made of deltas.
+//! Only this module decides which files go along when a model is converted, copied or made of
+//! deltas.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
@@ -19,7 +19,7 @@ use crate::file::io::{FileSource, ReadAt, beside, failpoint};
 use crate::file::save::atomic::sync;
 use crate::format::error::{Error, Result};
 
-/// How the names of files end that hold tensors or name files that do, whatever the format.
+/// The ends of names of files, in any format, that hold tensors or name files that do.
 const TENSORS: [&str; 29] = [
     ".bin",
     ".bpk",
@@ -62,10 +62,10 @@ const MOST: u64 = 256 << 20;
 /// The files next to a checkpoint that belong to its model, such as `config.json`, tokenizers, chat
 /// templates and licences. Names are relative to its directory, with `/` between their parts.
 ///
-/// Only a checkpoint that was opened by its directory has such files. Files of tensors next to it
-/// are others, and signatures are of the old files, so neither is among them. Nor is anything
-/// hidden, a special file, a link that leads out of the directory, or a directory with tensors
-/// below, which is another checkpoint. They are [`left_out`](Self::left_out).
+/// Only a checkpoint that was opened by its directory has such files. Other files of tensors next
+/// to it belong to other models, and signatures belong to the old files. So both are skipped, and
+/// so are hidden files, special files, links that lead out of the directory, and directories with
+/// tensors below, which are other checkpoints. [`left_out`](Self::left_out) lists all of these.
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct OtherFiles {
@@ -135,31 +135,32 @@ impl OtherFiles {
         target.is_file() && !home.canonicalize().is_ok_and(leads_to_other)
     }
 
-    /// The names of the files.
+    /// Returns the names of the files.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.files.iter().map(String::as_str)
     }
 
-    /// The files and directories that are not among them.
+    /// Returns the skipped files and directories.
     pub fn left_out(&self) -> &[PathBuf] {
         &self.left_out
     }
 
-    /// Leaves files out by their names.
+    /// Skips files by their names.
     pub fn leave(&mut self, mut is_left: impl FnMut(&str) -> bool) {
         let left = self.files.extract_if(.., |name| is_left(name)).map(PathBuf::from);
         self.left_out.extend(left);
         self.left_out.sort_unstable();
     }
 
-    /// Removes the files that a directory of the disk has with the same bytes.
+    /// Removes the files from the list that a directory of the disk has with equal bytes.
     pub fn remove_equal(&mut self, directory: &Path) {
         let mut files = std::mem::take(&mut self.files);
         files.retain(|name| !self.is_equal(name, &directory.join(name)));
         self.files = files;
     }
 
-    /// Removes a file, which is written in another way. Returns whether it was there.
+    /// Removes a file from the list, because it is written in another way. Returns `true` if it was
+    /// there.
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.files.len();
         self.files.retain(|file| file != name);
@@ -209,7 +210,7 @@ impl std::fmt::Debug for OtherFiles {
     }
 }
 
-/// Compares what is written with a file. Fails at the first difference.
+/// Compares written bytes with a file. Fails at the first difference.
 struct Equal<'f> {
     there: &'f FileSource,
     position: u64,
@@ -244,7 +245,7 @@ struct Listing {
 }
 
 impl Listing {
-    /// Lists a directory. One below that has tensors is another checkpoint, and left out.
+    /// Lists a directory. A directory below that has tensors is another checkpoint, and skipped.
     fn directory(&mut self, path: &str) -> Result<()> {
         let Some(store) = self.found.store.clone() else { return Ok(()) };
         let from = self.found.home.join(path);
@@ -300,7 +301,7 @@ impl Listing {
         Ok(beside::open(home, path)?.is_some_and(|file| file.byte_len() <= MOST))
     }
 
-    /// Leaves out what is not the checkpoint's own.
+    /// Lists a file or directory as skipped, unless it is the checkpoint's own.
     fn leave(&mut self, path: String) {
         let lower = path.to_ascii_lowercase();
         let is_own = self.has_all && is_of_tensors(&lower)
@@ -309,17 +310,17 @@ impl Listing {
     }
 }
 
-/// Whether a name in lower case is that of a file with tensors.
+/// Returns whether a file with this name, in lower case, has tensors.
 fn is_of_tensors(name: &str) -> bool {
     TENSORS.iter().any(|end| name.ends_with(end))
 }
 
-/// The path of an entry of a directory, relative to the directory of the checkpoint.
+/// Returns the path of an entry of a directory, relative to the directory of the checkpoint.
 fn below(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.into() } else { format!("{directory}/{name}") }
 }
 
-/// The same for a file of the checkpoint.
+/// Returns the path of a file of the checkpoint, relative to that directory.
 fn slashed(path: &Path, home: &Path) -> Option<String> {
     let path = path.strip_prefix(home).unwrap_or(path);
     let parts: Option<Vec<_>> = path.iter().map(|part| part.to_str()).collect();

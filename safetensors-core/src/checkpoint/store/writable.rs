@@ -51,11 +51,11 @@ pub trait WritableDirectory {
         options: &SaveOptions,
     ) -> Result<()>;
 
-    /// Writes one of the other files of a model. No reader finds it before [`place`](Self::place).
+    /// Writes another file of a model. No reader finds it before [`place`](Self::place).
     ///
     /// # Errors
     ///
-    /// The errors of reading and of the store. By default, no such files can be written.
+    /// Always, by default: no such files can be written.
     #[doc(hidden)]
     fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
         let _ = (name, files);

@@ -146,9 +146,9 @@ impl Drop for Owned {
 /// take a moment. Afterwards every save and edit of this process waits forever when it tries to
 /// create or rename a file. So call it only to end the process at once.
 ///
-/// Saves that end with success, an error or a panic leave nothing behind without this. What a
-/// killed process leaves is removed by the next save to the same path, or in a large directory by a
-/// later one.
+/// Saves that end with success, an error or a panic leave nothing behind without this. The
+/// files of a killed process are removed by the next save to the same path, or in a large directory
+/// by a later save.
 ///
 /// ```no_run
 /// // In the thread that waits for signals:

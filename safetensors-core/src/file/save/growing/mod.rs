@@ -91,7 +91,7 @@ pub struct GrowingWriter {
     shared: Arc<Shared>,
 }
 
-/// What a writer shares with its growing tensors.
+/// The state that a writer shares with its growing tensors.
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
