@@ -1,4 +1,4 @@
-//! Files that a program which reads pickles takes for one.
+//! Recognises files that a program can take for a pickle.
 //!
 //! A pickle has no fixed start, and text and bytes in it are skipped by their lengths. So the
 //! header of a valid safetensors file can be the beginning of a pickle, which continues in the
