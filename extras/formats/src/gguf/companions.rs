@@ -15,7 +15,7 @@ use crate::tensor_file::{Place, Scales, TensorFile};
 const WEIGHT: &str = ".weight";
 
 /// Gives each quantised weight its scales, or the reason why it cannot be read, and removes the
-/// tensors that are of no use next to numbers.
+/// tensors that are useless next to dequantised numbers.
 pub(super) fn explain(tensors: &mut Vec<Listed>) {
     let mut weights = BTreeMap::new();
     let mut others = Vec::new();

@@ -80,7 +80,7 @@ fn count(reader: &mut Reader<impl ReadAt>, limit: usize) -> Result<u64> {
     Ok(count)
 }
 
-/// Reads so many tensors, which have different names.
+/// Reads `count` tensors, which have different names.
 fn list(reader: &mut Reader<impl ReadAt>, count: u64) -> Result<Vec<Listed>> {
     let mut listed = Vec::new();
     let mut names = HashSet::new();

@@ -29,7 +29,7 @@ struct Row {
     len: usize,
     /// The bytes of a block.
     bytes: usize,
-    /// What the elements are.
+    /// The kind of the elements.
     values: Values,
 }
 

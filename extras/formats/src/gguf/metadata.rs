@@ -9,18 +9,18 @@ use super::reader::Reader;
 use crate::budget::Depth;
 use crate::error::Result;
 
-/// The most values of an array that becomes metadata, with those of the arrays in it. So a header
-/// takes little more memory than it has bytes.
+/// The most values of an array that becomes metadata, including the arrays in it. So a header takes
+/// little more memory than it has bytes.
 const MOST: u32 = 64;
 
 /// The alignment of data unless the file says another.
 const ALIGNMENT: u64 = 32;
 
 /// ComfyUI-GGUF's key for the shape of a tensor before the tensor's name. The tensor is stored in
-/// rows of 256 numbers, because those of its shape are no whole blocks.
+/// rows of 256 numbers, because its own rows are not made of whole blocks.
 pub(super) const SHAPE: &str = "comfy.gguf.orig_shape.";
 
-/// The keys that become metadata, and what they say about the file itself.
+/// The keys that become metadata, and the facts about the file itself.
 pub(super) struct Keys {
     pub(super) metadata: BTreeMap<String, String>,
     /// The data begins at a multiple of this.

@@ -32,7 +32,7 @@
 //! Dimensions are in the order of safetensors, the outermost first: GGUF has them the other way
 //! round. The keys of the file become metadata: texts, numbers, booleans, and arrays of at most
 //! 64 values, as JSON. Arrays in an array count as values, and so do the values in them. Longer
-//! arrays, such as the tokens of a tokenizer, are left out. Arrays in arrays that are nested more
+//! arrays, such as the tokens of a tokenizer, are skipped. Arrays in arrays that are nested more
 //! than 4 deep are an error.
 //!
 //! ```
@@ -62,8 +62,8 @@
 //!
 //! # Writing
 //!
-//! A [`Writer`] makes a file of tensors and metadata. A [`Model`] knows what a model of transformers
-//! is called there: it reads the files beside the weights and plans the whole file. The other way,
+//! A [`Writer`] makes a file of tensors and metadata. A [`Model`] reads the files next to the
+//! weights of a model of transformers, and plans the whole file. In the other direction,
 //! [`Options::transformers_names`](crate::Options::transformers_names) opens a file under the names
 //! of transformers.
 //!

@@ -1,4 +1,4 @@
-//! Where the data of tensors is, and how long it is where the type does not tell.
+//! The place of each tensor's data, and its length where the type does not give it.
 
 use super::kinds::Type;
 use super::listed::Listed;

@@ -8,7 +8,7 @@ use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
 use crate::input::Cursor;
 
-/// The bytes of one call to a source whose calls wait.
+/// The bytes of one call to a source with calls that wait.
 const FAR: usize = 1 << 20;
 
 const WORDING: Wording = Wording {
@@ -36,7 +36,8 @@ impl<S: ReadAt> Reader<S> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A text whose length comes first. Memory grows with what is there, not with that length.
+    /// Reads a text after its length. Memory grows with the bytes that are there, not with that
+    /// length.
     pub(super) fn text(&mut self) -> Result<String> {
         let len = self.u64()?;
         self.count(len)?;

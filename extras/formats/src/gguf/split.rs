@@ -19,7 +19,7 @@ const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
 /// Takes from the keys of a file which part of a split file it is. `None` for a file that is not
-/// split, whose keys stay. The file has `own` tensors.
+/// split; its keys stay. The file has `own` tensors.
 pub(super) fn take(keys: &mut BTreeMap<String, String>, own: u64) -> Result<Option<Split>, String> {
     let number = |keys: &BTreeMap<String, String>, key: &str| -> Result<Option<u64>, String> {
         let Some(text) = keys.get(key) else { return Ok(None) };
@@ -41,8 +41,8 @@ pub(super) fn take(keys: &mut BTreeMap<String, String>, own: u64) -> Result<Opti
     Ok(Some(Split { number: part, count, tensors, own }))
 }
 
-/// Opens the other parts of a split file, one of which is open, and checks that they belong
-/// together. Returns all of them, in order.
+/// Opens the other parts of a split file from one open part, and checks that they belong together.
+/// Returns all of them, in order.
 pub(crate) fn open_parts<S: ReadAt + 'static>(
     file: TensorFile<S>,
     split: Split,

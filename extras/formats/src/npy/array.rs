@@ -24,9 +24,9 @@ const PIECE: usize = 1 << 20;
 /// An array of a `.npy` file, or of a member of a `.npz` archive: its header is read, its elements
 /// are not.
 ///
-/// It is a [`TensorSource`]: whatever saves tensors saves it, piece by piece. The elements are
-/// given as safetensors has them, in C order and little-endian, also if the file has them
-/// otherwise. That takes two buffers of at most 32 MiB for an array in Fortran order, and 1 MiB for
+/// It is a [`TensorSource`], so it can be saved piece by piece. Its elements are given in the order
+/// of safetensors, C order and little-endian, even if the file has another. That takes two buffers
+/// of at most 32 MiB for an array in Fortran order, and 1 MiB for
 /// any other. An array in Fortran order that is compressed and larger than 32 MiB is unpacked to a
 /// temporary file first.
 ///
@@ -74,7 +74,7 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// The errors of [`Header::read`]; an error of the core if there is no such regular file, or if
+    /// An error of [`Header::read`]; an error of the core if there is no such regular file, or if
     /// the size overflows; [`ErrorKind::DataLength`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -83,12 +83,12 @@ impl Array {
 }
 
 impl<S: ReadAt> Array<S> {
-    /// The array in a `.npy` file that is in memory, or anywhere else. `path` is what errors call
-    /// it; the array has its name without extension.
+    /// Reads the header of a `.npy` file that is in memory, or anywhere else. Errors show `path`;
+    /// the array has its name without extension.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Array::open).
+    /// Like [`open`](Array::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         let path = path.as_ref();
         Self::of_input(Input::new(source, path), stem(path), limits)
@@ -124,7 +124,7 @@ impl<S: ReadAt> Array<S> {
         Ok(Self { name: name.into(), header, header_len, bytes })
     }
 
-    /// The name: that of the file or the archive's member, without `.npy`.
+    /// Returns the name of the file or of the archive's member, without `.npy`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -143,14 +143,14 @@ impl<S: ReadAt> Array<S> {
     ///
     /// # Errors
     ///
-    /// What [`write_to`](TensorSource::write_to) fails with, and an error of the core if the
-    /// array is too large for memory.
+    /// An error of [`write_to`](TensorSource::write_to), and an error of the core if the array is
+    /// too large for memory.
     pub fn read(&self) -> Result<TensorBuf> {
-        // A member that cannot have as many bytes as it claims must not get memory for them.
+        // A member that cannot have the bytes it claims must not get memory for them.
         self.check_size()?;
         let read = TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |mut rest| {
             self.write_to(&mut |piece| {
-                // The pieces are as many bytes as there is room for: the length was checked.
+                // The pieces fill the buffer exactly: the length was checked.
                 let (filled, after) = std::mem::take(&mut rest).split_at_mut(piece.len());
                 filled.copy_from_slice(piece);
                 rest = after;
@@ -160,7 +160,7 @@ impl<S: ReadAt> Array<S> {
         read.map_err(|error| self.locate(error))
     }
 
-    /// Fails if the array's place in the archive cannot hold as many bytes as it claims.
+    /// Fails if the array's place in the archive cannot hold the bytes that it claims.
     fn check_size(&self) -> Result<()> {
         match &self.bytes {
             Bytes::Whole(_) => Ok(()),
@@ -222,7 +222,7 @@ impl<S: ReadAt> Array<S> {
         })
     }
 
-    /// Gives the elements in C order, which is not that of the file.
+    /// Gives the elements in C order. The file has another order.
     fn write_transposed(&self, sink: &mut Sink<'_>) -> Result<()> {
         let mut elements = Elements::of(&self.header);
         let mut give = |part: &mut [u8]| {
@@ -255,7 +255,7 @@ impl<S: ReadAt> Array<S> {
             }
             Bytes::Member(archive, index) => match archive.place(*index)? {
                 Place::Stored(start) => {
-                    // What is read here and there has no checksum, so all is read once for it.
+                    // Reads at scattered places have no checksum, so all is read once for it.
                     self.with_data(&mut |reader| {
                         io::copy(reader, &mut io::sink())?;
                         Ok(())
@@ -312,9 +312,9 @@ impl<S: ReadAt> TensorSource for Array<S> {
     ///
     /// # Errors
     ///
-    /// The errors of `sink`. Those of reading name the file, and the member as the tensor: damaged
-    /// or impossible members of archives, [`InvalidBool`](core::ErrorKind::InvalidBool), and a file
-    /// that has changed since it was opened.
+    /// An error of `sink`. An error of reading names the file, and the member as the tensor:
+    /// damaged or impossible members of archives, [`InvalidBool`](core::ErrorKind::InvalidBool),
+    /// and a file that has changed since it was opened.
     fn write_to(&self, sink: &mut Sink<'_>) -> core::Result<()> {
         let mut refused = None;
         let mut sink = |bytes: &[u8]| {

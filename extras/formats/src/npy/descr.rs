@@ -1,4 +1,4 @@
-//! NumPy's types: which dtype stands for which, and in which byte order.
+//! NumPy's types: their dtypes and byte orders.
 
 use safetensors_core::Dtype;
 

@@ -1,4 +1,4 @@
-//! [`Elements`]: stored elements become those of the format.
+//! [`Elements`]: converts stored elements to the elements of safetensors.
 
 use safetensors_core::framework::check_bools;
 use safetensors_core::{Dtype, ErrorKind};
@@ -6,7 +6,7 @@ use safetensors_core::{Dtype, ErrorKind};
 use super::descr::ByteOrder;
 use super::header::Header;
 
-/// What is done to each piece of an array's elements, in order.
+/// The steps that each piece of an array's elements goes through, in order.
 #[derive(Debug)]
 pub(super) struct Elements {
     dtype: Dtype,

@@ -1,9 +1,9 @@
 //! Arrays in Fortran order, given in C order in bounded memory.
 //!
 //! An array that is larger than a block is cut into blocks: parts that are contiguous in C order.
-//! A block is gathered from the file, where it lies in many runs, transposed in memory, and given
-//! away. So every element is moved twice in memory and read once, but for arrays whose one slice
-//! along the first dimension is larger than a block: these are read once for each such slice.
+//! A block is gathered from many runs of the file, transposed in memory, and given to the caller.
+//! So every element is read once and moved twice in memory. If one slice along the first dimension
+//! is larger than a block, the array is read once for each such slice.
 
 use std::iter;
 
@@ -115,7 +115,7 @@ impl ArrayPart<'_> {
             self.prefix.iter().zip(&strides).map(|(&i, stride)| i as u64 * stride).sum();
         let first = first + self.start as u64 * stride;
 
-        // Along this dimension a part is one run, or as many as it has positions.
+        // Along this dimension a part is one run, or one run for each position.
         let span = (self.positions as u64 - 1) * stride + width;
         let (run, step) = if stride == width { (span, span) } else { (width, stride) };
         let is_near = |gap: u64| gap <= NEAR;
@@ -137,14 +137,14 @@ impl ArrayPart<'_> {
     }
 }
 
-/// Reads runs that lie near each other with what is between them.
+/// Reads runs that are close to each other together with the bytes between them.
 struct Window<'a, 'd> {
     data: &'a mut ReadData<'d>,
     /// Where the data ends.
     end: u64,
-    /// How much is read at once; 0 if each run is read by itself.
+    /// The bytes that are read at once; 0 if each run is read alone.
     size: u64,
-    /// What was read last, and where it starts.
+    /// The bytes that were read last, and where they start.
     start: u64,
     bytes: Vec<u8>,
 }
@@ -173,11 +173,12 @@ impl Window<'_, '_> {
     }
 }
 
-/// Turns elements in Fortran order into C order. The shape is not empty, and the elements are as
-/// many as it asks for.
+/// Turns elements in Fortran order into C order. The shape is not empty, and matches the number of
+/// elements.
 ///
 /// Along the last dimension neighbours are next to each other in C order. In Fortran order they are
-/// as far apart as can be, and all other elements of one position along it, a column here, are next
+/// as far apart as possible, and all other elements of one position along it, a column here, are
+/// next
 /// to each other. So this is the transposition of a matrix, with rows in another order. It goes
 /// tile by tile, so that each line of the cache that is loaded is used whole.
 fn in_memory<const W: usize>(from: &[u8], to: &mut [u8], shape: &[usize]) {
@@ -207,7 +208,7 @@ fn in_memory<const W: usize>(from: &[u8], to: &mut [u8], shape: &[usize]) {
     }
 }
 
-/// Where rows stand in C order, asked for in Fortran order.
+/// The positions of rows in C order, in the order of Fortran.
 struct Rows<'a> {
     shape: &'a [usize],
     /// How far apart neighbours along each dimension are.
@@ -250,7 +251,7 @@ mod tests {
         (0..count).flat_map(|i| (i as u64 + 1).to_le_bytes()[..width].to_vec()).collect()
     }
 
-    /// The same in C order, by computing the place of every single element.
+    /// Computes the elements in C order from the place of every single element.
     fn expected(shape: &[usize], width: usize) -> Vec<u8> {
         let count: usize = shape.iter().product();
         let number = |c_index: usize| {
@@ -264,7 +265,7 @@ mod tests {
         (0..count).flat_map(|i| number(i).to_le_bytes()[..width].to_vec()).collect()
     }
 
-    /// What `transpose` gives, the largest part, and how many bytes were asked for.
+    /// Returns the result of `transpose`, the largest part, and the number of bytes that were read.
     fn transposed(shape: &[usize], width: usize, block: usize) -> (Vec<u8>, usize, u64) {
         let stored = stored(shape, width);
         let (mut given, mut largest, mut read) = (Vec::new(), 0, 0);

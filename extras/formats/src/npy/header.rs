@@ -1,4 +1,4 @@
-//! [`Header`]: what comes before the elements of a `.npy` file.
+//! [`Header`]: the part of a `.npy` file before the elements.
 //!
 //! After NEP 1: the bytes `\x93NUMPY`, the version, the length of the rest as a little-endian
 //! number (16 bits in version 1.0, 32 bits later), and a Python dictionary of `descr`,
@@ -79,8 +79,8 @@ impl Header {
 
     /// Reads a header; the elements follow in the reader.
     ///
-    /// What NumPy refuses is refused. So are the literals that only Python writes, such as
-    /// `0x10` for a dimension, and a key that stands twice, of which NumPy takes the last value.
+    /// A header that NumPy refuses is refused. So are the literals that only Python writes, such as
+    /// `0x10` for a dimension, and a key that occurs twice, for which NumPy takes the last value.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ fn wrong(key: &'static str, expected: &'static str, found: &str) -> ErrorKind {
     ErrorKind::WrongType { key, expected, found: found.into() }
 }
 
-/// Reads until `buf` is full or the reader ends, and says how much.
+/// Reads until `buf` is full or the reader ends, and returns the number of bytes.
 fn fill(reader: &mut impl Read, buf: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buf.len() {

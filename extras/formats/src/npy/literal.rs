@@ -1,12 +1,12 @@
 //! The Python literals that the header of a `.npy` file is made of.
 //!
 //! NumPy reads a header with `ast.literal_eval`. This parser knows the part of it that NumPy and
-//! other writers use: dictionaries, tuples, lists, strings, integers, booleans and `None`. What it
-//! does not know it refuses: prefixes of strings, adjacent strings, comments, sets, bytes, floats,
+//! other writers use: dictionaries, tuples, lists, strings, integers, booleans and `None`. It
+//! refuses everything else: prefixes of strings, adjacent strings, comments, sets, bytes, floats,
 //! and integers in other digits than decimal ones.
 
-// The crate `py_literal` 0.4 brings 25 packages, one of which needs a C compiler, accepts `02` as a
-// number and does not refuse a key that occurs twice.
+// The crate `py_literal` 0.4 brings 25 packages, including one that needs a C compiler, accepts
+// `02` as a number and does not refuse a key that occurs twice.
 use crate::budget::Depth;
 use crate::error::{ErrorKind, Quoted};
 
@@ -21,12 +21,12 @@ pub(super) enum Value {
     None,
     Tuple(Vec<Value>),
     List(Vec<Value>),
-    /// The entries in the order of the text, keys that stand twice among them.
+    /// The entries in the order of the text, including keys that occur twice.
     Dictionary(Vec<(Value, Value)>),
 }
 
 impl Value {
-    /// What it is, for a message.
+    /// The kind of the value, for a message.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "a string",
@@ -40,8 +40,8 @@ impl Value {
     }
 }
 
-/// Reads one literal and nothing else but white space around it. Integers may end in `L`, as
-/// Python 2 wrote long ones, if `long_integers` says so.
+/// Reads one literal and nothing else but white space around it. With `long_integers`, integers may
+/// end in `L`, as Python 2 wrote long ones.
 ///
 /// # Errors
 ///

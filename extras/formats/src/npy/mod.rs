@@ -1,6 +1,6 @@
 //! NumPy's `.npy` files: one array in each.
 //!
-//! [`Array`] reads, [`write()`] writes, [`Header`] is what stands before the elements.
+//! [`Array`] reads, [`write()`] writes, [`Header`] is the part before the elements.
 //!
 //! Read are the versions 1.0, 2.0 and 3.0 with everything that NumPy writes of plain numbers: C and
 //! [Fortran](Order::Fortran) order, little- and [big-endian](ByteOrder::Big). These types are
@@ -15,9 +15,9 @@
 //! | `c8` | C64 |
 //!
 //! Every other type is an error that names it: `c16`, texts, dates, objects and fields have no
-//! dtype. NumPy itself has no type for BF16 and floats of 8 bits and fewer. It writes those of
-//! `ml_dtypes` as `V2` and `V1`, which say how many bytes an element has and not what they mean. So
-//! these are errors, too.
+//! dtype. NumPy itself has no type for BF16 and floats of 8 bits and fewer. It writes the types of
+//! `ml_dtypes` as `V2` and `V1`, which give the number of bytes of an element and not their
+//! meaning. So these are errors, too.
 
 mod array;
 mod descr;

@@ -33,11 +33,11 @@ pub fn write(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Resu
     write_data(out, tensor)
 }
 
-/// Writes the elements of a tensor and nothing else: what stands after the header.
+/// Writes only the elements of a tensor, as they follow the header.
 ///
 /// # Errors
 ///
-/// The errors of [`write()`] but for the first.
+/// Like [`write()`], except the first one.
 pub fn write_data(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
     let expected = shape::byte_len(tensor.dtype(), tensor.shape())?;
     let mut found = 0;
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives this many bytes, whatever the shape is.
+    /// Gives this many bytes, for any shape.
     struct Gives(usize);
 
     impl TensorSource for Gives {

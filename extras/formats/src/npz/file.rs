@@ -12,7 +12,7 @@ use crate::npy::{header_of_member, tensor};
 use crate::tensor_file::{Builder, Container, Place, Scratch, TensorFile};
 use crate::zipped::{self, Zipped};
 
-/// Opens an archive whose members are listed: reads the header of each.
+/// Opens an archive with members that are listed: reads the header of each.
 pub(crate) fn open_file<S: ReadAt>(
     zipped: Arc<Zipped<S>>,
     budget: &Budget,

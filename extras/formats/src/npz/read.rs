@@ -55,8 +55,8 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// An error of the core if there is no such regular file, and those of [`ErrorKind`] that are
-    /// about archives.
+    /// An error of the core if there is no such regular file; a kind of [`ErrorKind`] about
+    /// archives.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::of_input(Input::open(path.as_ref())?, &Limits::default())
     }
@@ -74,12 +74,11 @@ pub(super) fn arrays<S: ReadAt>(zipped: &Zipped<S>) -> Result<Vec<(String, usize
 }
 
 impl<S: ReadAt> Archive<S> {
-    /// Lists the members of an archive that is in memory, or anywhere else. `path` is what errors
-    /// call it.
+    /// Lists the members of an archive that is in memory, or anywhere else. Errors show `path`.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Archive::open).
+    /// Like [`open`](Archive::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         Self::of_input(Input::new(source, path.as_ref()), limits)
     }
@@ -92,8 +91,8 @@ impl<S: ReadAt> Archive<S> {
         Ok(Self { zipped: Arc::new(zipped), arrays, by_name, limits: limits.clone() })
     }
 
-    /// The names of the arrays in the order of the archive: those of its members without `.npy`.
-    /// Whether a member is an array is known only when it is opened.
+    /// Returns the names of the arrays in the order of the archive: the names of its members
+    /// without `.npy`. Whether a member is an array is known only when it is opened.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.arrays.iter().map(|(name, _)| name.as_str())
     }
@@ -102,10 +101,9 @@ impl<S: ReadAt> Archive<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchArray`]; [`ErrorKind::DuplicateArray`]; those of
-    /// [`Header::read`](crate::npy::Header::read); [`ErrorKind::DataLength`];
+    /// [`ErrorKind::NoSuchArray`]; [`ErrorKind::DuplicateArray`]; [`ErrorKind::DataLength`];
     /// [`ErrorKind::BadArchive`] if the member is encrypted, or compressed in another way than
-    /// deflated.
+    /// deflated; an error of [`Header::read`](crate::npy::Header::read).
     pub fn array(&self, name: &str) -> Result<Array<S>> {
         let name_at = |position: usize| self.arrays[position].0.as_str();
         let start = self.by_name.partition_point(|&position| name_at(position) < name);
@@ -118,11 +116,11 @@ impl<S: ReadAt> Archive<S> {
         Err(crate::Error::from(kind).in_file(&self.zipped.input.file).in_tensor(name))
     }
 
-    /// Opens the array of a position among the [names](Archive::names).
+    /// Opens the array at a position among the [names](Archive::names).
     ///
     /// # Errors
     ///
-    /// The errors of [`array`](Archive::array).
+    /// Like [`array`](Archive::array).
     pub fn array_at(&self, position: usize) -> Result<Array<S>> {
         match self.arrays.get(position) {
             Some((name, index)) => Array::of_member(&self.zipped, *index, name, &self.limits),
@@ -138,11 +136,11 @@ impl<S: ReadAt> Archive<S> {
         (0..self.arrays.len()).map(|position| self.array_at(position))
     }
 
-    /// Checks what the members claim against what is in the archive, before memory or room on a
-    /// disk is set aside for them.
+    /// Checks the sizes that the members claim against the archive, before memory or room on a disk
+    /// is reserved for them.
     ///
     /// A hostile archive can claim to unpack to far more than it does, or use the same bytes for
-    /// many members. Reading an array finds the first of these by itself.
+    /// many members. Reading an array finds only an impossible size.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ pub enum Compression {
 ///
 /// The number of tensors need not be known at the start: the list of members is written by
 /// [`finish`](Writer::finish), without which there is no archive. A writer that is dropped before
-/// writes nothing more. The same tensors give the same bytes.
+/// writes nothing more. Equal tensors give equal bytes.
 ///
 /// ```
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorBuf, serialize};
@@ -104,7 +104,7 @@ impl<W: Write + Seek> Writer<W> {
         written.map_err(|error| error.in_tensor(name))
     }
 
-    /// Writes the list of members, and gives back what was written to. It is not flushed.
+    /// Writes the list of members, and returns the writer inside. It is not flushed.
     ///
     /// # Errors
     ///
@@ -134,13 +134,13 @@ impl Drop for CloseOnDrop {
 /// A writer that can be closed, and closes itself when writing fails. Then it takes everything
 /// without writing it.
 ///
-/// A `ZipWriter` that is dropped writes the end of its archive, so that what was given up would
-/// look complete, and tells on standard error if that fails.
+/// A `ZipWriter` that is dropped writes the end of its archive, so that an archive that was given
+/// up would look complete, and prints to standard error if that fails.
 #[derive(Debug)]
 struct Gate<W> {
     out: W,
     is_open: Arc<AtomicBool>,
-    /// The position, and the last one that was reached: what a closed gate answers with.
+    /// The position, and the last one that was reached: the answer of a closed gate.
     at: u64,
     end: u64,
 }

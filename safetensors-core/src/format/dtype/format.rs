@@ -10,19 +10,19 @@ pub(crate) struct Format {
     pub(crate) special: Special,
 }
 
-/// Which codes are not finite numbers. A code is the bits of one element, as an integer.
+/// The codes that are not finite numbers. A code is the bits of one element, as an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     /// None: every code is a number.
     None,
     /// As in IEEE 754: a code with the highest exponent is infinity if its mantissa is 0, else NaN.
     Ieee,
-    /// A code whose bits below the sign are all 1 is NaN. There is no infinity.
+    /// A code with only ones below the sign is NaN. There is no infinity.
     AllOnesNan,
     /// The code of negative zero is NaN, and the only one. There is no infinity.
     NegativeZeroNan,
-    /// The code whose bits are all 1 is NaN. Every other code is the exponent of a power of two,
-    /// with the bias of `f32`. There is neither sign nor zero.
+    /// The code of ones alone is NaN. Every other code is the exponent of a power of two, with the
+    /// bias of `f32`. There is neither sign nor zero.
     Scale,
 }
 
@@ -117,7 +117,7 @@ impl Format {
     }
 }
 
-/// Limits. These methods are only for formats whose values all fit `f32`.
+/// Limits. These methods are only for formats with values that all fit `f32`.
 impl Format {
     /// The number of low mantissa bits of an `f32` that this format does not have.
     pub(crate) const fn dropped_bits(self) -> u32 {
@@ -141,7 +141,8 @@ impl Format {
         f32::from_bits(self.largest_bits() + (1 << self.dropped_bits()))
     }
 
-    /// The smallest `f32` that is too large for this format. It lies half-way between the largest
+    /// Returns the smallest `f32` that is too large for this format. It is half-way between the
+    /// largest
     /// number and the next one. If the largest number has an even code, the tie rounds to it, and
     /// the `f32` just above the tie is the first that is too large.
     pub(crate) const fn first_overflow(self) -> f32 {

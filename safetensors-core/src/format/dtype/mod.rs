@@ -49,8 +49,8 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The width of one element in bits: 4, 6, 8, 16, 32 or 64. C64 has 64, for both of its
-            /// numbers.
+            /// Returns the width of one element in bits: 4, 6, 8, 16, 32 or 64. C64 has 64, for
+            /// both of its numbers.
             pub const fn bits(self) -> u32 {
                 match self { $(Self::$variant => $bits,)* }
             }
@@ -137,8 +137,8 @@ macro_rules! dtypes {
 // That column decides decoding, encoding, widening, `is_float` and `can_convert`. Functions for
 // each pair of dtypes would be many, and each could round wrongly.
 //
-// The rows are in the order of the reference implementation. It decides where the tensors of a file
-// lie: a saved file has the last dtypes first.
+// The rows are in the order of the reference implementation, which also orders the data in a file:
+// a saved file has the last dtypes first.
 dtypes! {
     ($)
     /// Boolean, one byte: 0 or 1.

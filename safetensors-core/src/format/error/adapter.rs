@@ -1,10 +1,10 @@
-//! [`AdapterProblem`]: what can be wrong with an adapter, or with the checkpoint it is merged into.
+//! [`AdapterProblem`]: the errors of an adapter, or of the checkpoint it is merged into.
 
 use alloc::string::String;
 
 use super::{Escaped, Quoted};
 
-/// What is wrong with an adapter, or with how it fits a checkpoint.
+/// A problem of an adapter, or of its fit to a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]

@@ -37,7 +37,7 @@ const WORDS: [(&str, Dtype); 28] = [
     ("complex64", Dtype::C64),
 ];
 
-/// What may stand before a name of PyTorch.
+/// The optional start of a name of PyTorch.
 const TORCH: &str = "torch.";
 
 impl FromStr for Dtype {

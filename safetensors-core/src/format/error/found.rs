@@ -1,4 +1,4 @@
-//! How the parts of some messages are displayed: what was found, or that nothing was.
+//! Displays parts of messages: the value that was found, or that there was none.
 
 use core::fmt;
 #[cfg(feature = "std")]

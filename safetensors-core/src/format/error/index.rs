@@ -1,8 +1,8 @@
-//! [`IndexProblem`]: what can be wrong with the text of an index file.
+//! [`IndexProblem`]: the errors in the text of an index file.
 
 use super::{Escaped, Quoted};
 
-/// What is wrong with an index file.
+/// A problem of an index file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]

@@ -1,8 +1,8 @@
-//! [`JsonProblem`]: what can be wrong with the text of a header.
+//! [`JsonProblem`]: the errors in the text of a header.
 
 use super::found::FoundByte;
 
-/// What is wrong with the JSON text of a header. The message names what was found there.
+/// A problem of the JSON text of a header. The message names the text that was found there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]

@@ -15,7 +15,8 @@ use crate::format::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
 ///
-/// `expected` is what the rule asks for, and `found` is what is there. Sizes and offsets are in
+/// `expected` is the value by the rule, and `found` is the value in the file. Sizes and offsets are
+/// in
 /// bytes. Data offsets count from the first byte after the header, as in the header itself.
 ///
 /// Messages shorten text from outside. Fields hold names and shapes whole, and only the start of an
@@ -132,7 +133,7 @@ pub enum ErrorKind {
     /// Two tensors that are not empty have the same range of bytes.
     #[error("the data has the bytes [{begin}, {end}], the same as {}", Quoted(.other))]
     SameRange { other: String, begin: u64, end: u64 },
-    /// A tensor without bytes lies neither between two tensors nor at either end of the data.
+    /// A tensor without bytes is neither between two tensors nor at either end of the data.
     #[error(
         "a tensor without bytes should begin where another ends, such as at {expected}, \
          but begins at {found}"
@@ -198,7 +199,7 @@ pub enum ErrorKind {
     UnevenParts { dim: usize, len: usize, world_size: usize },
 
     // Conversion and frameworks.
-    /// Elements of one dtype cannot be converted to the other, see [`convert`](crate::convert).
+    /// Elements of `from` cannot be converted to `to`, see [`convert`](crate::convert).
     #[error("there is no conversion from {from} to {to}")]
     NoConversion { from: Dtype, to: Dtype },
     /// A value does not fit the dtype that it is converted to.
@@ -216,7 +217,7 @@ pub enum ErrorKind {
     /// The framework itself failed.
     #[error("{framework}: {source}")]
     Framework { framework: &'static str, source: Box<dyn core::error::Error + Send + Sync> },
-    /// What another crate refuses. [`Error::other`](super::Error::other) gives it as its type.
+    /// An error of another crate. [`Error::other`](super::Error::other) returns it with its type.
     #[error("{0}")]
     Other(#[source] Box<dyn core::error::Error + Send + Sync>),
 
@@ -334,7 +335,7 @@ pub enum ErrorKind {
         NameList(.found), Below(.below)
     )]
     NoCheckpoint { found: Vec<String>, below: Vec<String> },
-    /// The directory has other files, and would not open as the new one beside them.
+    /// The directory has other files, and would not open as the new one next to them.
     #[cfg(feature = "std")]
     #[error(
         "{} would not be found beside {}: a directory opens as model.safetensors, its index, \
@@ -371,14 +372,15 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
-    /// The index is of a delta, which `safetensors-delta` applies. `base` is its name for its base.
+    /// This index belongs to a delta, which `safetensors-delta` applies. `base` is its name for its
+    /// base.
     #[cfg(feature = "std")]
     #[error(
         "it is a delta, which has no more than what changed since the checkpoint {}: apply it to \
          that checkpoint", Quoted(.base)
     )]
     IsDelta { base: String },
-    /// A delta was expected, whose index has a `delta_encoding` in its metadata.
+    /// A delta was expected: an index with `delta_encoding` in its metadata.
     #[cfg(feature = "std")]
     #[error("expected a delta, whose index has a delta_encoding, found a whole checkpoint")]
     NotADelta,
@@ -410,7 +412,7 @@ pub enum ErrorKind {
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
 
-    // What is wrong with one subject: the type of the problem says more.
+    // Problems of one subject: the type of the problem says more.
     #[error("{problem}")]
     Tie { problem: TieProblem },
     #[cfg(feature = "std")]

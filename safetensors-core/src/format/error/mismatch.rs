@@ -8,8 +8,8 @@ use super::text::NameList;
 use super::{Quoted, Shape};
 use crate::format::dtype::Dtype;
 
-/// How many differences a message shows besides missing and extra tensors, and after how many bytes
-/// it shows no other.
+/// How many differences a message shows in addition to missing and extra tensors, and after how
+/// many bytes it shows no other.
 const SHOWN: (usize, usize) = (8, 480);
 
 /// A difference between a checkpoint and the tensors in memory that it is loaded into.

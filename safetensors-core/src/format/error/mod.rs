@@ -1,5 +1,5 @@
-//! The one error type: what went wrong, in which file, for which tensor, what was expected and what
-//! was found.
+//! The one error type: the kind of error, the file, the tensor, the expected value and the found
+//! one.
 
 #[cfg(feature = "std")]
 mod adapter;
@@ -50,14 +50,14 @@ use crate::format::other_format::OtherFormat;
 /// The result of operations that can fail with an [`Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// What went wrong, and where.
+/// An error and its place.
 ///
-/// [`kind`](Error::kind) says what, with the numbers. [`file`](Error::file) and
-/// [`tensor`](Error::tensor) say where, if that is known. The message has all of it.
+/// [`kind`](Error::kind) returns the kind, with the numbers. [`file`](Error::file) and
+/// [`tensor`](Error::tensor) return the place, if it is known. The message has all of it.
 ///
 /// Names come from files and may be hostile. The message quotes and shortens them, and escapes
-/// control and bidirectional characters. So a message has at most 1,500 bytes, whatever the file
-/// holds. `{:?}` is the message too, because `expect` and a `main` that returns an error print it.
+/// control and bidirectional characters. So a message has at most 1,500 bytes for any file. `{:?}`
+/// is the message too, because `expect` and a `main` that returns an error print it.
 /// `{:#?}` shows the fields, in at most 4 KiB.
 ///
 /// ```
@@ -79,23 +79,23 @@ struct Inner {
     similar: Vec<String>,
     /// The other format of the file, or of the bytes after its tensors.
     looks_like: Option<OtherFormat>,
-    /// Says what to do, at the end of the message.
+    /// Advice at the end of the message.
     advice: Option<String>,
 }
 
 impl Error {
-    /// What went wrong.
+    /// Returns the kind of the error, with its numbers.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
-    /// What went wrong, without the place.
+    /// Returns the kind of the error, without the place.
     #[doc(hidden)]
     pub fn into_kind(self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The same error about another element.
+    /// Moves the error to another element.
     #[cfg(feature = "std")]
     pub(crate) fn at_element(mut self, place: impl FnOnce(u64) -> u64) -> Self {
         if let Some(index) = self.0.kind.element_mut() {
@@ -104,7 +104,7 @@ impl Error {
         self
     }
 
-    /// Returns `true` if the file is of another format.
+    /// Returns `true` if the file has another format.
     #[doc(hidden)]
     pub fn is_other_format(&self) -> bool {
         self.0.looks_like.is_some()
@@ -139,7 +139,8 @@ impl Error {
         &self.0.similar
     }
 
-    /// There is no tensor of this name. The error also says which of `names` are similar to it.
+    /// Returns an error for a name without a tensor, with the names in `names` that are similar to
+    /// it.
     #[cfg(feature = "std")]
     pub(crate) fn not_found<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Self {
         Self::from(ErrorKind::TensorNotFound).in_tensor(name).with_similar(name, names)
@@ -228,7 +229,7 @@ impl Error {
         self.in_file(path.as_ref().display())
     }
 
-    /// Adds what the caller can do, which ends the message. Text from a file must be
+    /// Adds advice to the end of the message. Text from a file must be
     /// [quoted](crate::framework::Quoted).
     #[must_use]
     #[doc(hidden)]
@@ -311,7 +312,7 @@ impl Error {
     }
 }
 
-/// What [`Error::through_io`] makes.
+/// The error that [`Error::through_io`] makes.
 #[cfg(feature = "std")]
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -411,7 +412,7 @@ impl fmt::Debug for Error {
 }
 
 impl core::error::Error for Error {
-    /// Returns the error of the framework, of its own type or of its adapter's. For other kinds,
+    /// Returns the error of the framework, with its own type or its adapter's. For other kinds,
     /// returns the source of the system's error or of another package's: that error itself is in
     /// the message, and [`kind`](Error::kind) and [`other`](Error::other) return it.
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {

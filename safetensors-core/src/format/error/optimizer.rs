@@ -1,4 +1,4 @@
-//! [`OptimizerProblem`]: what can be wrong with the state of an optimizer.
+//! [`OptimizerProblem`]: the errors in the state of an optimizer.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::text::NameList;
 use super::{Escaped, Quoted};
 
-/// What is wrong with the state of a PyTorch optimizer, or with what the caller says of it.
+/// A problem of the state of a PyTorch optimizer, or of the caller's description of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -14,7 +14,7 @@ pub enum OptimizerProblem {
     /// No tensor is the state of a parameter.
     #[error("there is no state of an optimizer: expected tensors such as {}", Quoted(.expected))]
     NoState { expected: String },
-    /// The parameters are numbers, and nothing says whose.
+    /// The parameters are numbers, and no names are known for them.
     #[error(
         "its {found} parameters are numbers: give their names, in the order in which PyTorch's \
          optimizer has them"
@@ -29,7 +29,7 @@ pub enum OptimizerProblem {
     /// Names are given, although the file has the state by names.
     #[error("the file has the names of the parameters, so none can be given in an order")]
     NamesNotNeeded,
-    /// The metadata entry of the parameter groups is not what PyTorch's state has.
+    /// The metadata entry of the parameter groups does not have PyTorch's form.
     #[error("{} in the metadata should be {expected}", Quoted(.key))]
     BadGroups { key: String, expected: &'static str },
     /// Two parameter groups differ in a setting, and the optimizer has only one.
@@ -38,7 +38,7 @@ pub enum OptimizerProblem {
         Escaped(.one), Escaped(.other)
     )]
     GroupsDiffer { setting: &'static str, one: String, other: String },
-    /// The optimizer cannot do what a setting asks for.
+    /// The optimizer does not support the value of a setting.
     #[error("its setting {setting} should be {expected}, found {}", Escaped(.found))]
     Setting { setting: &'static str, expected: &'static str, found: String },
     /// The file does not say whether weight decay is decoupled.

@@ -1,10 +1,10 @@
-//! [`QuantizationProblem`]: what can be wrong with quantised weights.
+//! [`QuantizationProblem`]: the errors in quantised weights.
 
 use alloc::string::String;
 
 use super::{Escaped, Quoted};
 
-/// What is wrong with a quantised weight, or with what describes it.
+/// A problem of a quantised weight, or of its description.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -29,7 +29,7 @@ pub enum QuantizationProblem {
         Escaped(.expected), Escaped(.found)
     )]
     Mismatch { scheme: &'static str, expected: String, found: String },
-    /// A tensor beside the weight says how it is stored, and the scheme does not know it.
+    /// A tensor next to the weight says how it is stored, and the scheme does not know it.
     #[error(
         "tensor {} is not known to {scheme}, as which the weight is stored; without it the numbers \
          would be wrong",
@@ -39,7 +39,7 @@ pub enum QuantizationProblem {
     /// Two schemes fit.
     #[error("it may be stored as {one} or as {other}; the model's config.json should say which")]
     Ambiguous { one: &'static str, other: &'static str },
-    /// The settings beside the checkpoint cannot be read, or contradict the files.
+    /// The settings next to the checkpoint cannot be read, or contradict the files.
     #[error("the settings of quantised weights are wrong: {}", Escaped(.problem))]
     Config { problem: String },
 }

@@ -1,5 +1,4 @@
-//! [`RankProblem`]: what can be wrong with ranks, with the plan of their parts, and with what they
-//! save.
+//! [`RankProblem`]: the errors of ranks, of the plan of their parts, and of their saves.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -7,13 +6,13 @@ use alloc::vec::Vec;
 use super::text::NameList;
 use super::{Escaped, Quoted, Shape};
 
-/// What is wrong with ranks: their numbers, the plan of their parts, or what they save.
+/// A problem of ranks: of their numbers, of the plan of their parts, or of their saves.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum RankProblem {
     // The numbers of a rank.
-    /// An environment variable of a launcher does not hold what it should hold.
+    /// An environment variable of a launcher has an unexpected value.
     #[error("the variable {} should be {expected}, found {}", Escaped(.variable), Quoted(.found))]
     BadVariable { variable: String, expected: &'static str, found: String },
     /// Two variables of launchers contradict each other. Each is a text such as `RANK=1`.
@@ -24,7 +23,7 @@ pub enum RankProblem {
     /// A text is not a rule.
     #[error("{}, found {}", Escaped(.expected), Quoted(.found))]
     BadRule { expected: String, found: String },
-    /// No rule says how a tensor is divided.
+    /// No rule divides a tensor.
     #[error("no rule says which part of it a rank holds: add a rule that splits or replicates it")]
     NoRule,
     /// The offsets do not divide the dimension into one part for each rank.
@@ -48,7 +47,7 @@ pub enum RankProblem {
 
     // Parts in files.
     /// The record of the parts of a file is malformed, the parts do not make up a tensor, or the
-    /// files with parts are not those of one save.
+    /// files with parts come from different saves.
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
     /// A file has parts of tensors that ranks have saved, and is opened as if they were whole.
@@ -87,7 +86,7 @@ pub enum RankProblem {
         Quoted(.attempt)
     )]
     AttemptDiffers { attempt: String },
-    /// The attempt is complete, and the directory opens as what it has saved.
+    /// The attempt is complete, and the directory opens as its result.
     #[error(
         "attempt {} is complete: the directory holds what its ranks have saved, and nothing was \
          changed; a new save needs an attempt of its own",

@@ -82,7 +82,7 @@ fn edits(
     if name.len().abs_diff(other.len()) > 4 * most || !digits(name).eq(digits(other)) {
         return None;
     }
-    // What both begin and end with takes no edits. What is between is short in similar names.
+    // The common start and end take no edits. The part between is short in similar names.
     let other: Vec<char> = other.chars().collect();
     let start = wanted.iter().zip(&other).take_while(|(a, b)| a == b).count();
     let wanted = &wanted[start..];

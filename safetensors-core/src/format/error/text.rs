@@ -24,7 +24,7 @@ const NAMES: (usize, usize) = (8, 320);
 const EXCERPT: usize = 120;
 
 /// Displays a text without quotes. Characters that are not printable are escaped. The middle of a
-/// long text is left out.
+/// long text is skipped.
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -53,8 +53,8 @@ fn write_escaped(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     }
 }
 
-/// Displays a text in quotes and escaped. The end of a long text is left out, and its length is
-/// added: at most 160 bytes of the text are shown, with its escapes.
+/// Displays a text in quotes and escaped. A long text is cut, and its length is added: at most 160
+/// bytes of the text are shown, with its escapes.
 ///
 /// ```
 /// use safetensors_core::framework::Quoted;
@@ -150,10 +150,6 @@ pub(crate) fn excerpt(text: &str) -> String {
 }
 
 /// Writes the fields of an error for `{:#?}`, as `Error(...)` of at most 4 KiB.
-///
-/// # Errors
-///
-/// The errors of the formatter.
 pub(crate) fn debug_fields(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const MOST: usize = 4096;
     let mut out = Capped { out: &mut *f, left: MOST };

@@ -6,12 +6,12 @@ use alloc::vec::Vec;
 use super::Quoted;
 use super::text::NameList;
 
-/// What is wrong with tensors that share memory, or with the names of tied weights.
+/// A problem of tensors that share memory, or of the names of tied weights.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum TieProblem {
-    /// None of the tensors that share a storage fills it, so none of them can stand for the others.
+    /// No tensor that shares a storage fills it, so none of them can represent the others.
     #[error(
         "none of the tensors that share its storage fills it: {}; copy them, or save views as \
          tensors of their own",

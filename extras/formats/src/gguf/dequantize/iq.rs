@@ -1,4 +1,4 @@
-//! The types whose numbers are rows of fixed tables: a few bits select a row of four or eight
+//! The types with numbers from rows of fixed tables: a few bits select a row of four or eight
 //! numbers, which signs and scales then change. All have blocks of 256.
 
 use super::half;
@@ -34,7 +34,7 @@ impl Table<3> {
 }
 
 impl Table<8> {
-    /// A row of four numbers of four bits, of which three count.
+    /// Returns a row of four numbers of four bits; three of the bits count.
     fn row(&self, index: usize) -> [f32; 4] {
         std::array::from_fn(|i| {
             let code = ROWS[self.start + 2 * index + i / 2] >> (4 * (i % 2)) & 7;
@@ -149,7 +149,7 @@ pub(in super::super) fn iq3_s(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// What is added to the numbers of a row, or subtracted.
+/// The number that is added to the numbers of a row, or subtracted.
 const DELTA: f32 = 0.125;
 
 /// For each 8 numbers a row of 11 bits; for each 32 a scale of 3 bits and the sign of the delta.

@@ -1,4 +1,4 @@
-//! The K-quants: blocks of 256 numbers, in 8 or 16 groups that have scales of their own.
+//! The K-quants: blocks of 256 numbers, in 8 or 16 groups that each have scales.
 
 use super::{half, nibble};
 
@@ -15,7 +15,7 @@ pub(in super::super) fn q2_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 3 bits, the highest of which lies apart; a scale of 6 bits for each 16 numbers.
+/// 3 bits, of which the highest is stored separately; a scale of 6 bits for each 16 numbers.
 pub(in super::super) fn q3_k(block: &[u8], out: &mut [f32]) {
     let high = &block[..32];
     let quants = &block[32..96];
@@ -62,7 +62,7 @@ pub(in super::super) fn q4_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The same with a fifth bit, which lies apart.
+/// `Q4_K` with a fifth bit, which is stored separately.
 pub(in super::super) fn q5_k(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let dmin = half(block, 2);
@@ -81,7 +81,7 @@ pub(in super::super) fn q5_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 6 bits, the highest two of which lie apart; a scale of 8 bits for each 16 numbers.
+/// 6 bits, of which the highest two are stored separately; a scale of 8 bits for each 16 numbers.
 pub(in super::super) fn q6_k(block: &[u8], out: &mut [f32]) {
     let low = &block[..128];
     let high = &block[128..192];

@@ -8,7 +8,7 @@ pub(super) mod simple;
 
 use half::f16;
 
-/// Fills the numbers of one block. Both have the lengths that the table of types says.
+/// Fills the numbers of one block. Both lengths come from the table of types.
 pub(super) type Dequantize = fn(&[u8], &mut [f32]);
 
 /// The 16-bit float at a position.

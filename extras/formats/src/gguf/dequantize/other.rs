@@ -19,7 +19,7 @@ pub(in super::super) fn iq4_nl(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The same in blocks of 256, with a scale of 6 bits for each 32.
+/// `IQ4_NL` in blocks of 256, with a scale of 6 bits for each 32.
 pub(in super::super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let scales_high = u16::from_le_bytes([block[2], block[3]]);

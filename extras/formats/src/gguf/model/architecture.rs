@@ -1,4 +1,4 @@
-//! [`Architecture`]: which tensors a kind of model has, and what becomes of each.
+//! [`Architecture`]: the tensors of a kind of model, and how each is converted.
 
 use std::f64::consts::TAU;
 
@@ -12,9 +12,9 @@ pub(super) struct Architecture {
     pub(super) name: &'static str,
     /// The classes of transformers: `architectures` in `config.json`.
     pub(super) classes: &'static [&'static str],
-    /// What the names of all tensors may begin with, or not.
+    /// The optional start of the names of all tensors.
     pub(super) prefix: &'static str,
-    /// What stands before the number of a layer.
+    /// The text before the number of a layer.
     pub(super) layers: &'static str,
     /// The tensors outside of layers.
     pub(super) outer: &'static [Row],
@@ -83,12 +83,12 @@ impl Part {
     }
 }
 
-/// What an architecture has besides sizes.
+/// The settings of an architecture that are not sizes.
 #[derive(Default)]
 pub(super) struct Settings {
     /// Keys without the name of the architecture before them, and values.
     pub(super) metadata: Vec<(&'static str, Value)>,
-    /// What the tensor `rope_freqs.weight` is made from, if there is one.
+    /// The source of the tensor `rope_freqs.weight`, if there is one.
     pub(super) llama3: Option<Llama3>,
 }
 
@@ -104,7 +104,7 @@ pub(super) struct Llama3 {
 }
 
 impl Llama3 {
-    /// What each frequency of a head of this size is divided by.
+    /// Returns the divisor of each frequency of a head of this size.
     pub(super) fn factors(&self, head: u32) -> Vec<f32> {
         let factor = |i: u32| {
             let wavelength = TAU * self.theta.powf(f64::from(2 * i) / f64::from(head));
@@ -193,7 +193,7 @@ pub(super) enum Bias {
     Always,
 }
 
-/// What is done with the elements.
+/// How the elements are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Nothing,

@@ -13,8 +13,8 @@ fn numbers<S: TensorSource>(source: S) -> Result<Converted<S>> {
     Converted::new(source, Dtype::F32, &ConvertOptions::new())
 }
 
-/// A weight or bias whose rows belong to heads. The rows of each half of a head are interleaved:
-/// 0, n/2, 1, n/2 + 1 and so on. One head is in memory at a time.
+/// A weight or bias with rows that belong to heads. The rows of each half of a head are
+/// interleaved: 0, n/2, 1, n/2 + 1 and so on. One head is in memory at a time.
 pub(super) struct Interleaved<S> {
     source: Converted<S>,
     /// The rows of a head: an even number of them.

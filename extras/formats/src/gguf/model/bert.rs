@@ -1,4 +1,4 @@
-//! BERT, whose output is embeddings.
+//! BERT, which puts out embeddings.
 
 use super::architecture::Bias::Always;
 use super::architecture::Dim::{FeedForward, Hidden, Positions, TokenTypes, Vocabulary};

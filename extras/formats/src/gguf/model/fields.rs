@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use crate::error::{ErrorKind, Quoted, Result};
 
-/// Fields that say nothing about what is computed from the weights: of training, of generation,
-/// of tokens, and of the programs that wrote the file.
+/// Fields that do not change what is computed from the weights: fields about training, generation,
+/// tokens, and the programs that wrote the file.
 // Any other unknown field is an error and not a warning. It could be another activation, a window
 // of attention or a scale: the model would run, and be wrong.
 const WITHOUT_EFFECT: &[&str] = &[

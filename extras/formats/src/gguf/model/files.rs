@@ -1,4 +1,4 @@
-//! The files beside the weights.
+//! The files next to the weights.
 
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;

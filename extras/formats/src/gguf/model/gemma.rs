@@ -16,7 +16,7 @@ use crate::error::Result;
 /// The activation.
 const TANH: &str = "gelu_pytorch_tanh";
 
-/// What all of them have.
+/// The part that all of them share.
 const TABLE: Architecture = Architecture {
     outer: &[EMBEDDING, LAST_NORM.change(AddOne), HEAD],
     is_tied: true,

@@ -54,7 +54,7 @@ fn read(fields: &mut Fields, sizes: &Sizes) -> Result<Settings> {
     // Programs that read a llama of GGUF attend to all positions.
     fields.expect("sliding_window", &[])?;
     for name in ["attention_bias", "mlp_bias"] {
-        // The tensors tell.
+        // The tensors decide.
         fields.flag(name)?;
     }
     let mut settings = rope::read(fields)?;

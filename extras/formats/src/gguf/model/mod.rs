@@ -1,19 +1,19 @@
-//! [`Model`]: what GGUF says about a model of transformers, and the names of its tensors.
+//! [`Model`]: the metadata that GGUF has for a model of transformers, and the names of its tensors.
 //!
 //! | file | content |
 //! |---|---|
 //! | `architecture` | the table of tensors that each architecture is described by |
 //! | `llama`, `qwen`, `gemma`, `bert` | these tables, and the settings that only they have |
-//! | `modules` | what most of these tables have |
+//! | `modules` | modules that most of these tables share |
 //! | `names` | the tables read the other way |
 //! | `fields` | `config.json`: every field must be known |
 //! | `rope` | rotary embeddings |
-//! | `arrange` | weights whose numbers or rows are changed |
+//! | `arrange` | weights with numbers or rows that change |
 //! | `tokenizer`, `pre` | `tokenizer.json` |
-//! | `files` | the files beside the weights |
+//! | `files` | the files next to the weights |
 //!
-//! The rules are those of llama.cpp: its converter (`conversion/` and `gguf-py`) and the programs
-//! that read the file (`src/models`).
+//! The rules come from llama.cpp: its converter (`conversion/` and `gguf-py`) and the programs that
+//! read the file (`src/models`).
 
 mod architecture;
 mod arrange;
@@ -63,13 +63,13 @@ const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// A model of transformers, as GGUF describes it: its architecture, sizes and tokenizer.
 ///
-/// It is read from the files beside the weights. These architectures are known, by the classes that
-/// `config.json` names: `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`,
+/// It is read from the files next to the weights. These architectures are known, by the classes
+/// that `config.json` names: `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`,
 /// `Qwen3ForCausalLM`, `GemmaForCausalLM`, `Gemma2ForCausalLM`, `Gemma3ForCausalLM`, `BertModel`,
-/// `BertForMaskedLM`. What is not known, or what GGUF cannot say, is an error: no file is written
-/// that means another model.
+/// `BertForMaskedLM`. A setting that is not known, or that GGUF cannot express, is an error: no
+/// file is written that means another model.
 ///
-/// The file differs from that of llama.cpp's converter in these points. It has no
+/// llama.cpp's converter writes a different file in these points. Here it has no
 /// `general.size_label`. It always has `vocab_size`, `rope.freq_base`, `add_bos_token` and
 /// `add_eos_token`, where they are known. Rows of an embedding without a token are kept. The 1 that
 /// is added to the norms of Gemma is added in F32, also if the checkpoint has F16. With `Q4_0`, all
@@ -198,8 +198,8 @@ impl Model {
         Ok(())
     }
 
-    /// The keys of the architecture, and what every file has. `kind` is the number that GGUF has
-    /// for the type of most tensors.
+    /// Returns the keys of the architecture and of every file. `kind` is GGUF's number for the type
+    /// of most tensors.
     fn metadata(&self, kind: u32) -> Vec<(String, Value)> {
         let name = self.directory.canonicalize().ok();
         let name = name.as_deref().and_then(Path::file_name).unwrap_or_default();

@@ -13,14 +13,14 @@ use crate::tensor_file::{Data, Reason, Stored, Tensor, Undo};
 /// The key that names the architecture.
 const ARCHITECTURE: &str = "general.architecture";
 
-/// The most bytes of a head, which is read as one. Those of the largest models have 8 MiB.
+/// The most bytes of a head, which is read at once. The largest models have heads of 8 MiB.
 const MOST: u64 = 16 << 20;
 
 impl Options {
     /// Gives the tensors of a GGUF file the names that transformers has for them, and puts their
     /// numbers back: the rows of Llama's queries and keys, and the norms of Gemma. The architecture
-    /// is in the metadata of the file, which has been opened before; the architectures are those of
-    /// [`Model`](crate::gguf::Model).
+    /// is in the metadata of the file, which has been opened before. [`Model`](crate::gguf::Model)
+    /// lists the architectures.
     ///
     /// `rope_freqs.weight` is not listed, because transformers computes it from `config.json`.
     /// Another tensor without such a name keeps its own, and to read it is

@@ -16,7 +16,7 @@ enum Step<'a> {
     Bytes(bool),
 }
 
-/// What a tokenizer does, and the name of that in GGUF.
+/// The steps of a tokenizer, and their name in GGUF.
 struct Known {
     steps: &'static [Step<'static>],
     /// Whether a word that is a token is taken without merges.

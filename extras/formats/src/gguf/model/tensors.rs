@@ -9,13 +9,13 @@ use super::{Model, ROPE_FACTORS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::{Type, Writer};
 
-/// What became of tensors in another way than asked for.
+/// The tensors that were stored in another way than asked for.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Notes {
     /// The names of tensors that GGUF does not hold, because they are not used or can be computed.
     pub left_out: Vec<String>,
-    /// The names in GGUF of matrices whose rows are not whole blocks. They are F16.
+    /// The names in GGUF of matrices with rows that are not whole blocks. They are F16.
     pub not_quantised: Vec<String>,
 }
 
@@ -27,13 +27,13 @@ impl Model {
     /// Plans the file of this model. The tensors come with their names in transformers.
     ///
     /// Matrices become `kind`: F32, F16, BF16, Q8_0 or Q4_0. Vectors, norms and the small
-    /// embeddings of BERT are F32. A matrix whose rows are not whole blocks is F16. The rows of
+    /// embeddings of BERT are F32. A matrix with rows that are not whole blocks is F16. The rows of
     /// Llama's queries and keys are put in GGUF's order, and one is added to the norms of Gemma.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoGgufName`] for a tensor that models of the architecture do not have;
-    /// [`ErrorKind::MissingTensors`]; [`ErrorKind::WrongShape`]; the errors of [`Writer::add`];
+    /// [`ErrorKind::MissingTensors`]; [`ErrorKind::WrongShape`]; an error of [`Writer::add`];
     /// [`ErrorKind::BadTokenizer`] if the embedding lacks a row for a token.
     pub fn writer<'a, S: TensorSource + Send + 'a>(
         &self,
@@ -63,7 +63,7 @@ impl Model {
             }
         }
         self.check_complete(&writer)?;
-        // Sizes are those of tensors from here on, so memory for them is bounded.
+        // From here on, sizes come from tensors, so memory for them is bounded.
         if let Some(llama3) = &self.settings.llama3 {
             let factors = llama3.factors(self.sizes.head);
             let factors = TensorBuf::from_vec(vec![factors.len()], factors)?;
@@ -162,8 +162,8 @@ impl Model {
         self.architecture.unused.iter().any(ends)
     }
 
-    /// Fails if a tensor is missing. A program that reads the file would refuse it, or take another
-    /// tensor in place of the head.
+    /// Fails if a tensor is missing. A program that reads the file would refuse it, or use another
+    /// tensor instead of the head.
     fn check_complete(&self, writer: &Writer<'_>) -> Result<()> {
         // A few names are enough, and there may be any number of layers.
         const SHOWN: usize = 3;

@@ -10,7 +10,7 @@ use super::pre::{self, bad, is_off};
 use crate::error::{Quoted, Result, label};
 use crate::gguf::Value;
 
-/// What kinds of tokens are to llama.cpp.
+/// llama.cpp's numbers for kinds of tokens.
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
@@ -37,7 +37,7 @@ pub(super) struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` and what belongs to it. `config` is `config.json`.
+    /// Reads `tokenizer.json` and the files that belong to it. `config` is `config.json`.
     pub(super) fn open(directory: &Path, config: &Json) -> Result<Self> {
         let path = directory.join("tokenizer.json");
         let located = |error: crate::Error| error.in_file(label(&path));
@@ -72,7 +72,7 @@ impl Tokenizer {
         }
         let normalizer = &tokenizer["normalizer"];
         let pre = pre::name(&tokenizer["pre_tokenizer"], model["ignore_merges"] == true)?;
-        // What llama.cpp calls qwen2 has always been used without it.
+        // The name qwen2 of llama.cpp has always been used without it.
         let is_known = normalizer.is_null() || pre == "qwen2" && normalizer["type"] == "NFC";
         if !is_known {
             let found = normalizer.to_string();
@@ -220,7 +220,8 @@ fn read_tokens(tokenizer: &Json) -> Result<BTreeMap<u32, (String, i32)>> {
     Ok(tokens)
 }
 
-/// Whether a token is one of control, though its tokenizer does not say so. As llama.cpp decides.
+/// Returns `true` for a control token that its tokenizer does not mark as one. llama.cpp decides
+/// alike.
 fn looks_special(text: &str) -> bool {
     let within = |start: &str, end: &str| text.starts_with(start) && text.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
@@ -229,8 +230,8 @@ fn looks_special(text: &str) -> bool {
         || within("<unused", ">")
 }
 
-/// The merges as texts of two tokens, older or newer. A space in a token is written as the letter
-/// that stands for it.
+/// Returns the merges as texts of two tokens, from the older or the newer form. A space in a token
+/// becomes the letter that replaces it.
 fn read_merges(merges: &Json) -> Result<Vec<String>> {
     let merges = merges.as_array().ok_or_else(|| bad("it has no merges"))?;
     let wrong = |merge: &Json| bad(format!("a merge of two tokens is expected, found {merge}"));

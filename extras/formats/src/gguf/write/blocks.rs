@@ -31,7 +31,7 @@ pub(super) fn quantizer(kind: Type) -> Option<Quantize> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotQuantisable`] for NaN, infinity and numbers whose scale exceeds F16; those of
+/// [`ErrorKind::NotQuantisable`] for NaN, infinity and numbers with a scale above F16; an error of
 /// [`write_in_pieces`].
 pub(super) fn write_blocks(
     numbers: &dyn TensorSource,
@@ -85,11 +85,11 @@ fn largest(block: &[f32; LEN]) -> usize {
     best
 }
 
-/// Writes the scale. Returns what the numbers are multiplied by: the inverse of the scale, 0 for a
-/// scale of 0, and `None` if the scale is not finite.
+/// Writes the scale. Returns the factor of the numbers: the inverse of the scale, 0 for a scale of
+/// 0, and `None` if the scale is not finite.
 ///
 /// The inverse of a very small scale is infinite. The scale is 0 in F16 then, so that the codes
-/// mean nothing, and the reference makes 0 of them.
+/// mean nothing, and the reference writes 0 for them.
 fn scale(d: f32, out: &mut [u8]) -> Option<f32> {
     let half = f16::from_f32(d);
     out[..2].copy_from_slice(&half.to_le_bytes());

@@ -16,17 +16,17 @@ use super::Type;
 use crate::error::{Error, ErrorKind, Result};
 use crate::places::write_placed;
 
-/// What the data and each tensor begin at a multiple of.
+/// The alignment of the data and of each tensor.
 const ALIGNMENT: u64 = 32;
 
 /// The most bytes of a name, and the most dimensions of a tensor, that ggml takes.
 const MOST_NAME: usize = 63;
 const MOST_DIMS: usize = 4;
 
-/// What will be in a GGUF file: metadata, and tensors with their types.
+/// A GGUF file that is not written yet: metadata, and tensors with their types.
 ///
 /// A tensor is asked for its numbers only while the file is written, piece by piece, several
-/// tensors at once. The same tensors and metadata give the same bytes.
+/// tensors at once. Equal tensors and metadata give equal bytes.
 ///
 /// ```
 /// use safetensors_core::save::AtomicFile;
@@ -59,7 +59,7 @@ pub struct Writer<'a> {
 
 struct Tensor<'a> {
     name: String,
-    /// What errors call it.
+    /// The name of the source in errors.
     source_name: String,
     shape: Vec<usize>,
     kind: Type,
@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Adds a tensor, whose numbers become elements of `kind`: F32, F16 or BF16, rounded once to
+    /// Adds a tensor. Its numbers become elements of `kind`: F32, F16 or BF16, rounded once to
     /// nearest even, or Q8_0 or Q4_0, with the bits that the Python package `gguf` makes of the
     /// numbers as F32.
     ///
@@ -237,7 +237,7 @@ impl<'a> Tensor<'a> {
         let dtype = kind.dtype().unwrap_or(Dtype::F32);
         let options = ConvertOptions::new().overflow(Overflow::Error);
         let numbers = Converted::new(source, dtype, &options)?;
-        // No more bytes than the elements have, whose number `Converted` has checked.
+        // No more bytes than the elements have; `Converted` has checked their number.
         let byte_len =
             shape::element_count(&shape)? / kind.block_len() as u64 * kind.block_bytes() as u64;
         let source_name = source_name.to_owned();

@@ -1,4 +1,4 @@
-//! [`Value`]: what a key of the metadata of a GGUF file has.
+//! [`Value`]: the value of a key in the metadata of a GGUF file.
 
 /// A value of the metadata of a GGUF file.
 ///
