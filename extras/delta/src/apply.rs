@@ -24,20 +24,20 @@ use crate::patched::{Patched, PatchedTensor};
 use crate::state::{STATE, StateFile};
 
 impl<S: ReadAt> Chain<S> {
-    /// Saves what the deltas make of their base to a directory.
+    /// Applies the deltas to their base, and saves the result in a directory.
     ///
-    /// The files of the result have the names, the tensors and the metadata of the files of the base,
-    /// but for recorded digests, which are those of the new tensors. A single file with a name that
-    /// does not end in `.safetensors` becomes `model.safetensors`. If the deltas lead to tensors of
-    /// other names, dtypes or shapes, or to other metadata, the result is saved as
+    /// The files of the result have the names, the tensors and the metadata of the base's files.
+    /// Recorded digests are recomputed. A single file with a name that does not end in
+    /// `.safetensors` becomes `model.safetensors`. If the deltas lead to tensors of other names,
+    /// dtypes or shapes, or to other metadata, the result is saved as
     /// [`save_sharded`](safetensors_core::save_sharded) saves it instead, with the metadata of the
     /// last delta that has some.
     ///
     /// If the base is a directory on the disk, its other files are copied too, such as
-    /// `config.json`. Other tensors, signatures, hidden files, special files and links that lead out
-    /// of the directory are not, nor are files with names that the new directory has already: their
-    /// paths relative to it are returned. Links in a cache of the Hub, which lead to files of the same
-    /// repository, are followed.
+    /// `config.json`. Other tensors, signatures, hidden files, special files and links that lead
+    /// out of the directory are not copied, and neither are files with names that the new directory
+    /// already has. The paths of these, relative to the directory, are returned. Links in a cache
+    /// of the Hub, which lead to files of the same repository, are followed.
     ///
     /// With [`Options::overwrite`] the result replaces the checkpoint that the directory opens as,
     /// which may be the base. Its files are replaced or removed, and all other files in the
@@ -45,10 +45,10 @@ impl<S: ReadAt> Chain<S> {
     /// finds the old version or the new one at every moment.
     ///
     /// Each tensor is checked after each delta that changes it. If the deltas name the digest of
-    /// their base, as those of [`make`](crate::make()) do, the tensors that do not change are
-    /// checked, too. Nothing takes its place before everything is right. Memory does not grow with
-    /// the size of the tensors, nor beyond 64 deltas with their number: see the
-    /// [crate](crate#memory). [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer
+    /// their base, as [`make`](crate::make()) writes it, the unchanged tensors are checked, too. No
+    /// file takes its place before everything is checked. Memory does not grow with the size of the
+    /// tensors, and beyond 64 deltas not with their number: see the [crate](crate#memory).
+    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer
     /// tensors at a time if more deltas change one.
     ///
     /// ```
@@ -74,11 +74,11 @@ impl<S: ReadAt> Chain<S> {
     ///
     /// # Errors
     ///
-    /// The [kinds](ErrorKind) about a delta and its base, and those about frames, which name the
-    /// tensor; [`FileExists`](safetensors_core::ErrorKind::FileExists) if the directory has a
-    /// checkpoint, or a file of one of these names, and [`Options::overwrite`] is off;
+    /// [`FileExists`](safetensors_core::ErrorKind::FileExists) if the directory has a checkpoint,
+    /// or a file of one of these names, and [`Options::overwrite`] is off;
     /// [`NotAlone`](safetensors_core::ErrorKind::NotAlone) if the directory would not open as the
-    /// result; the errors of [`save_sharded`](safetensors_core::save_sharded).
+    /// result; the [kinds](ErrorKind) about a delta and its base, and about frames, which name the
+    /// tensor.
     pub fn apply<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
@@ -88,18 +88,18 @@ impl<S: ReadAt> Chain<S> {
         StateFile::check_free(directory.as_ref(), options.overwrite)?;
         let mut new = self.stage(base, directory.as_ref(), options)?;
         if directory.as_ref().join(STATE).exists() {
-            // What a follower says of the old version is not true of this one.
+            // A follower's state of the old version is wrong for this one.
             new.put_first(STATE, "{}\n")?;
         }
         new.commit(Some(base))
     }
 
-    /// Fails as [`apply`](Chain::apply) does for a directory that has what must not be replaced, or
-    /// would not open as the result. Nothing is written, and no tensor is read.
+    /// Checks, as [`apply`](Chain::apply) does, that the directory has nothing that must not be
+    /// replaced and would open as the result. Writes nothing and reads no tensor.
     ///
     /// # Errors
     ///
-    /// The errors of [`apply`](Chain::apply) about the directory.
+    /// The ones of [`apply`](Chain::apply) about the directory.
     pub fn check_directory<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
@@ -115,7 +115,7 @@ impl<S: ReadAt> Chain<S> {
         Ok(())
     }
 
-    /// Writes the files of the result, which are not in their places.
+    /// Writes the files of the result, which are not in their places yet.
     pub(crate) fn stage<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
@@ -147,11 +147,12 @@ impl<S: ReadAt> Chain<S> {
         Ok(new)
     }
 
-    /// Applies the deltas to their base without writing anything: each tensor is checked after each
-    /// delta, and the digests of the whole are, where the deltas have them.
+    /// Applies the deltas to their base without writing anything. Checks each tensor after each
+    /// delta, and the digests of the whole checkpoints that the deltas have.
     ///
     /// # Errors
     ///
+    /// Like [`apply`](Chain::apply), without the ones about writing.
     /// The errors of [`apply`](Chain::apply) that are not about writing.
     pub fn verify<B: ReadAt>(&self, base: &Checkpoint<B>, options: &Options) -> Result<()> {
         let patched = Patched::new(base, self, options, None)?;
@@ -161,13 +162,13 @@ impl<S: ReadAt> Chain<S> {
         self.check_unchanged()
     }
 
-    /// Makes one delta of all: from the version of their base to that of the last one. It is what
-    /// [`make`](crate::make()) makes of the base and the result, without the result being written.
-    /// The versions in the options are not used.
+    /// Makes one delta that leads from the base to the version of the last delta. It equals the
+    /// delta that [`make`](crate::make()) makes of the base and the result, but the result is not
+    /// written. The versions in the options are not used.
     ///
     /// # Errors
     ///
-    /// The errors of [`verify`](Chain::verify) and [`make`](crate::make()).
+    /// Like [`verify`](Chain::verify) and [`make`](crate::make()).
     pub fn squash<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
@@ -193,19 +194,19 @@ impl<S: ReadAt> Chain<S> {
     }
 }
 
-/// The names that the files of the base get in the directory of the result.
+/// Returns the names of the base's files in the directory of the result.
 fn names_below<B: ReadAt>(base: &Checkpoint<B>) -> Result<Vec<String>> {
     base.stored_files()?.iter().map(|file| name_below(base, file.path())).collect()
 }
 
-/// The name that a file of the base gets in the directory of the result.
+/// Returns the name of a file of the base in the directory of the result.
 fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<String> {
     let name = match base.index_path().and_then(Path::parent) {
         Some(directory) => file.strip_prefix(directory).ok(),
         // Several files without an index are next to each other.
         None => file.file_name().map(Path::new),
     };
-    // Any other name than this one, such as that of a pipe, would not be found there.
+    // No other name, such as the name of a pipe, would be found there.
     let is_other = |name: &str| CheckpointPath::from_name(name).is_none();
     match name.and_then(Path::to_str) {
         name if base.files().len() == 1
@@ -219,7 +220,7 @@ fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<String> {
     }
 }
 
-/// The name of the index, or of the single file, in the directory of the result.
+/// Returns the name of the index, or of the single file, in the directory of the result.
 fn main_of<B: ReadAt>(base: &Checkpoint<B>, files: &[String]) -> String {
     if let ([file], None) = (files, base.index_path()) {
         return file.clone();
@@ -258,8 +259,8 @@ fn save_files<B: ReadAt, S: ReadAt>(
     fs::write(&path, index).map_err(|error| Error::from(error).in_path(path))
 }
 
-/// Saves the result in one file if the base is one, otherwise as any checkpoint is: in a file, or in
-/// several with an index. Returns the name of the single file or of the index.
+/// Saves the result in one file if the base is one file, otherwise in one file, or several with an
+/// index. Returns the name of the single file or of the index.
 fn save_anew<B: ReadAt, S: ReadAt>(
     directory: &Path,
     base: &Checkpoint<B>,
@@ -303,13 +304,13 @@ fn save_file<'p, 'a: 'p, B: ReadAt + 'a, S: ReadAt + 'a>(
     save(path, tensors, &options.durable(how.durable))
 }
 
-/// Reads the index, which says the same of the result.
+/// Reads the index of the base, which is also right for the result.
 fn read_index<B: ReadAt>(base: &Checkpoint<B>, index: &Path) -> Result<Vec<u8>> {
     let name = index.file_name().unwrap_or_default().to_string_lossy();
     match base.read_beside(&name, Limits::default().index_bytes)? {
         Some((_, bytes)) => Ok(bytes),
         None => {
-            // It is not there any more, or cannot be read any more.
+            // It has been removed, or cannot be read any more.
             let error = io::Error::other("the index could not be read a second time");
             Err(Error::from(error).in_path(index))
         }

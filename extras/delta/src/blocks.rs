@@ -4,20 +4,20 @@ use safetensors_core::{ErrorKind, LazyTensor, ReadAt};
 
 use crate::error::Result;
 
-/// The most bytes of a block of a source whose calls wait.
+/// The most bytes of a block of a source with calls that wait.
 const MOST: usize = 1 << 20;
 
-/// The bytes of a stored tensor, of which one block is held at a time.
+/// The bytes of a stored tensor. One block is held at a time.
 pub(crate) struct Blocks<'a, S> {
     tensor: LazyTensor<'a, S>,
     block: usize,
     buffer: Vec<u8>,
-    /// Where the buffer begins in the tensor.
+    /// The offset of the buffer in the tensor.
     start: u64,
 }
 
 impl<'a, S: ReadAt> Blocks<'a, S> {
-    /// Blocks of so many bytes, or of more if the source's calls wait.
+    /// Reads blocks of `block` bytes, or larger ones if the source's calls wait.
     pub(crate) fn new(tensor: LazyTensor<'a, S>, block: usize) -> Self {
         let requests = tensor.source().requests();
         let block = requests.map_or(block, |requests| requests.byte_len.clamp(block, MOST));
@@ -28,7 +28,7 @@ impl<'a, S: ReadAt> Blocks<'a, S> {
         &self.tensor
     }
 
-    /// Bytes from an offset on: at least one, unless the tensor ends there.
+    /// Returns bytes from an offset on: at least one, unless the tensor ends there.
     pub(crate) fn at(&mut self, offset: u64) -> Result<&[u8]> {
         let held = self.start..self.start + self.buffer.len() as u64;
         if !held.contains(&offset) {

@@ -1,5 +1,4 @@
-//! [`Chain`]: deltas in the order of their versions, each of which changes the result of the one
-//! before.
+//! [`Chain`]: deltas in the order of their versions. Each changes the result of the one before.
 
 use std::collections::HashMap;
 
@@ -16,14 +15,14 @@ pub struct Chain<S = FileSource> {
 }
 
 impl<S> Chain<S> {
-    /// Puts deltas into their order: each one's base version is the version that the one before
-    /// leads to. Numbers are equal whatever the number of zeros before them, as for slime.
+    /// Puts deltas into their order: the base version of each is the version that the one before
+    /// leads to. Zeros before a number do not count, as for slime.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoDelta`], [`ErrorKind::Twice`], [`ErrorKind::Fork`], [`ErrorKind::Cycle`] and
-    /// [`ErrorKind::Gap`], which name the versions; [`ErrorKind::OtherBase`] if two deltas have the
-    /// versions of neighbours, and the digests of other checkpoints.
+    /// [`ErrorKind::Gap`], which name the versions; [`ErrorKind::OtherBase`] if the versions of two
+    /// deltas fit, and their digests do not.
     pub fn new(deltas: impl IntoIterator<Item = Delta<S>>) -> Result<Self> {
         let mut by_base = HashMap::new();
         let mut by_version = HashMap::new();
@@ -47,34 +46,34 @@ impl<S> Chain<S> {
         Ok(Self { links })
     }
 
-    /// A chain of no delta, which leads from a checkpoint to itself.
+    /// Returns a chain without deltas, which leads from a checkpoint to itself.
     pub(crate) fn empty() -> Self {
         Self { links: Vec::new() }
     }
 
-    /// The deltas in their order; at least one.
+    /// Returns the deltas in their order; at least one.
     pub fn deltas(&self) -> &[Delta<S>] {
         &self.links
     }
 
-    /// Whether a delta names the digest of a whole checkpoint. Then also the tensors that no delta
-    /// changes are checked: they are the same before and after each.
+    /// Returns `true` if a delta names the digest of a whole checkpoint. Then the unchanged tensors
+    /// are checked, too: they are equal before and after each delta.
     pub fn names_digest(&self) -> bool {
         self.links.iter().any(|delta| delta.digests() != [None; 2])
     }
 
-    /// The version that the first delta changes.
+    /// Returns the version that the first delta changes.
     pub fn base_version(&self) -> &str {
         self.links.first().map_or("", Delta::base_version)
     }
 
-    /// The version that the last delta leads to.
+    /// Returns the version that the last delta leads to.
     pub fn version(&self) -> &str {
         self.links.last().map_or("", Delta::version)
     }
 }
 
-/// A version without zeros before a number.
+/// Removes zeros before the number of a version.
 fn key(version: &str) -> &str {
     let is_number = is_decimal(version);
     match version.trim_start_matches('0') {
@@ -88,7 +87,7 @@ fn located<S>(delta: &Delta<S>, kind: ErrorKind) -> Error {
     Error::from(kind).in_path(delta.path())
 }
 
-/// The numbers of the deltas in their order.
+/// Returns the numbers of the deltas in their order.
 fn order<S>(
     deltas: &[Delta<S>],
     by_base: &HashMap<&str, usize>,
@@ -112,14 +111,14 @@ fn order<S>(
         };
         return Err(located(&deltas[other], gap));
     }
-    // What no start leads to leads back to itself.
+    // A version that no start reaches is in a cycle.
     match (0..deltas.len()).find(|number| !order.contains(number)) {
         Some(other) => Err(cycle(&deltas[other])),
         None => Ok(order),
     }
 }
 
-/// Fails if the second of two deltas was made of another checkpoint than the first leads to.
+/// Fails if the second of two deltas was made of a checkpoint other than the result of the first.
 fn check_neighbours<S>(one: &Delta<S>, other: &Delta<S>) -> Result<()> {
     match (one.digests()[1], other.digests()[0]) {
         (Some(found), Some(expected)) if found != expected => {

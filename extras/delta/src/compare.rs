@@ -1,4 +1,4 @@
-//! Compares an old tensor with a new one, and compresses how they differ.
+//! Compares an old tensor with a new one, and compresses the difference.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -23,7 +23,7 @@ const BLOCK: usize = 1 << 20;
 /// The level of zstd. Trainers publish at each step, so speed counts for more than a few per cent.
 const LEVEL: i32 = 1;
 
-/// What a thread keeps from one tensor to the next.
+/// Buffers that a thread keeps from one tensor to the next.
 #[derive(Default)]
 pub(crate) struct Worker {
     spool: Option<Spool>,
@@ -38,7 +38,7 @@ pub(crate) struct Pair<'a, S, T> {
 }
 
 impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
-    /// What the shared format cannot say of the pair.
+    /// Returns the difference of the pair that the shared format cannot express.
     pub(crate) fn mismatch(&self) -> Option<Mismatch> {
         let name = self.name.clone();
         let (old, new) = match (&self.old, &self.new) {
@@ -56,7 +56,7 @@ impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
         (expected != found).then_some(Mismatch::Dtype { name, expected, found })
     }
 
-    /// The bytes of both.
+    /// Returns the bytes of both.
     pub(crate) fn byte_len(&self) -> u64 {
         let old = self.old.as_ref().map_or(0, |old| old.byte_len());
         let new = self.new.as_ref().map(|new| shape::byte_len(new.dtype(), new.shape()));
@@ -64,7 +64,7 @@ impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
     }
 }
 
-/// What becomes of a tensor. The hash of one that is not there is `None`.
+/// The result of comparing a tensor. The hash of a tensor that is not there is `None`.
 pub(crate) struct Compared {
     pub(crate) old: Option<blake3::Hash>,
     pub(crate) new: Option<blake3::Hash>,
@@ -92,8 +92,8 @@ struct Sides {
     is_changed: bool,
 }
 
-/// Compares two tensors. A difference is compressed to a file in the directory, or the new tensor
-/// is, if that is smaller or the only way.
+/// Compares two tensors. Compresses their difference to a file in the directory, or the new tensor,
+/// if that is smaller or the only way.
 pub(crate) fn compare<S: ReadAt, T: TensorSource>(
     pair: &Pair<'_, S, T>,
     worker: &mut Worker,
@@ -125,7 +125,7 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
     ) -> Result<Compared> {
         let start = spool.len();
         let sides = match options.encoding {
-            // A tensor of which no position could be written.
+            // A tensor with positions that could not be written.
             Encoding::Overwrite if options.whole && self.old.byte_len() > LARGEST => {
                 let compared = apart(Some(&self.old), Some(self.new), spool, options)?;
                 let is_changed = compared.old != compared.new;
@@ -233,7 +233,7 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
     }
 }
 
-/// Compresses the new tensor, if there is one, whatever the old one is.
+/// Compresses the new tensor, if there is one, without the old one.
 fn apart<S: ReadAt, T: TensorSource>(
     old: Option<&LazyTensor<'_, S>>,
     new: Option<&T>,
@@ -265,7 +265,7 @@ fn apart<S: ReadAt, T: TensorSource>(
     Ok(compared)
 }
 
-/// Compresses a tensor if that makes fewer bytes than these. Returns whether it does.
+/// Compresses a tensor if that makes fewer than `most` bytes. Returns whether it does.
 fn is_smaller_whole<T: TensorSource>(new: &T, spool: &mut Spool, most: u64) -> Result<bool> {
     let start = spool.len();
     let mut is_smaller = true;
@@ -279,7 +279,8 @@ fn is_smaller_whole<T: TensorSource>(new: &T, spool: &mut Spool, most: u64) -> R
     Ok(is_smaller && spool.len() - start < most)
 }
 
-/// Compresses a tensor. Before each piece is, `each` gets it, and the bytes of the spool so far.
+/// Compresses a tensor. Calls `each` with each piece before it is compressed, and with the bytes of
+/// the spool so far.
 fn compress<T: TensorSource>(
     new: &T,
     spool: &mut Spool,
@@ -297,7 +298,7 @@ fn compress<T: TensorSource>(
     Ok(())
 }
 
-/// The positions at which two pieces differ, and the new bytes.
+/// Returns the positions at which two pieces differ, with the new bytes.
 fn differences<'p>(old: &'p [u8], new: &'p [u8]) -> impl Iterator<Item = (usize, u8)> + 'p {
     /// Most lines are equal, and are compared at once.
     const LINE: usize = 256;
@@ -309,7 +310,7 @@ fn differences<'p>(old: &'p [u8], new: &'p [u8]) -> impl Iterator<Item = (usize,
     })
 }
 
-/// Begins a frame of a content of so many bytes, which its header says.
+/// Begins a frame for `content` bytes, a number that its header has.
 fn encoder(spool: &mut Spool, content: u64) -> Result<Encoder<'static, &mut Spool>> {
     let mut encoder = Encoder::new(spool, LEVEL)?;
     encoder.set_pledged_src_size(Some(content))?;

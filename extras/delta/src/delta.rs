@@ -1,4 +1,4 @@
-//! [`Delta`]: an open delta, whose index and files are checked.
+//! [`Delta`]: an open delta with an index and files that are checked.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,12 +20,12 @@ use crate::frame::pour;
 use crate::patch::Patch;
 use crate::sums::Sums;
 
-/// What changed between a checkpoint, the base, and a newer version of it: a directory with an
+/// The difference between a checkpoint, the base, and a newer version of it: a directory with an
 /// index and files of compressed differences, in the format that slime, miles and ModelExpress
 /// share.
 ///
 /// Opening reads the index and the headers of the files, and checks that they agree. Differences
-/// are decompressed when the delta is applied, which a [`Chain`](crate::Chain) does, or by
+/// are decompressed only when a [`Chain`](crate::Chain) applies the delta, or by
 /// [`verify`](Delta::verify).
 ///
 /// ```
@@ -66,20 +66,20 @@ impl Delta {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotADelta`](safetensors_core::ErrorKind::NotADelta) for a checkpoint; the
-    /// errors of [`Checkpoint::open_foreign_in`]; the [kinds](ErrorKind) of this crate for an index
-    /// and files that do not agree, or that are of a kind that is not known here.
+    /// [`ErrorKind::NotADelta`](safetensors_core::ErrorKind::NotADelta) for a checkpoint; an error
+    /// of [`Checkpoint::open_foreign_in`]; the [kinds](ErrorKind) of this crate for an index and
+    /// files that do not agree, or with an encoding or checksum that is not known.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
     }
 }
 
 impl<S: ReadAt> Delta<S> {
-    /// [`open`](Delta::open) for files that do not lie on the local disk.
+    /// Opens a delta like [`open`](Delta::open), from any store.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Delta::open) and of the store.
+    /// Like [`open`](Delta::open), and errors of the store.
     pub fn open_in(
         store: impl Store<File = S> + 'static,
         path: impl AsRef<Path>,
@@ -114,16 +114,16 @@ impl<S: ReadAt> Delta<S> {
         })
     }
 
-    /// Fails if the directory, of which these are the entries, has tensors that the index does not
-    /// place there. Readers that take all files would apply them.
+    /// Fails if the directory with these entries has tensors that the index does not place there.
+    /// Readers that take all files would apply them.
     fn refuse_others(&self, beside: &[StoreEntry]) -> Result<()> {
         if let Some((file, tensor)) = self.files.unindexed().next() {
             let error = Error::from(ErrorKind::Unindexed).in_tensor(tensor.name());
             return Err(error.in_path(file.path()));
         }
         let is_own = |path: &Path| self.files.files().iter().any(|file| file.path() == path);
-        // While files take their places, and after that was interrupted, the index alone says which
-        // ones count. Then there is a hidden directory, or a file has a second name.
+        // While files take their places, and after that was interrupted, only the index names the
+        // files that count. Then there is a hidden directory, or a file has a second name.
         let pattern = FilePattern::default();
         let is_changing = beside.iter().any(|entry| {
             is_temporary_name(entry.name.as_ref())
@@ -155,13 +155,13 @@ impl<S: ReadAt> Delta<S> {
         Ok(())
     }
 
-    /// Decompresses all differences, without the base. That finds damage of the frames, but not
-    /// wrong bytes in them, except those of whole tensors; [`Chain::verify`](crate::Chain::verify)
-    /// finds these, too.
+    /// Decompresses all differences, without the base. That finds damaged frames, and wrong bytes
+    /// in whole tensors. [`Chain::verify`](crate::Chain::verify) finds wrong bytes in differences,
+    /// too.
     ///
     /// # Errors
     ///
-    /// The [kinds](ErrorKind) of damage of a frame. They name the tensor.
+    /// The [kinds](ErrorKind) of damage of a frame, which name the tensor.
     pub fn verify(&self) -> Result<()> {
         let tensors: Vec<_> = self.files.tensors().collect();
         in_parallel(tensors, 0, |tensor, _: &mut ()| {
@@ -184,39 +184,39 @@ impl<S: ReadAt> Delta<S> {
 }
 
 impl<S> Delta<S> {
-    /// The version that the delta leads to.
+    /// Returns the version that the delta leads to.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The version that the delta changes.
+    /// Returns the version that the delta changes.
     pub fn base_version(&self) -> &str {
         &self.base_version
     }
 
-    /// How the differences are written.
+    /// Returns the encoding of the differences.
     pub fn encoding(&self) -> Encoding {
         self.encoding
     }
 
-    /// The algorithm of the checksums of the changed tensors.
+    /// Returns the algorithm of the checksums of the changed tensors.
     pub fn checksum_format(&self) -> ChecksumFormat {
         self.checksum_format
     }
 
-    /// The digest of the whole base, if the delta names it: 64 hex digits.
-    /// [`make`](crate::make()) says of what it is the digest.
+    /// Returns the digest of the whole base, 64 hex digits, if the delta names it.
+    /// [`make`](crate::make()) defines it.
     pub fn base_digest(&self) -> Option<String> {
         self.base_digest.map(|digest| digest.to_hex().to_string())
     }
 
-    /// The digest of the whole checkpoint that the delta leads to, if the delta names it.
+    /// Returns the digest of the whole checkpoint that the delta leads to, if the delta names it.
     pub fn result_digest(&self) -> Option<String> {
         self.result_digest.map(|digest| digest.to_hex().to_string())
     }
 
-    /// What the delta does to each tensor that it names, in no order. Deltas of other programs can
-    /// only change tensors.
+    /// Returns the change of each tensor that the delta names, in no order. Deltas of other
+    /// programs only have [`Change::Changed`].
     pub fn changes(&self) -> impl Iterator<Item = (&str, Change<'_>)> {
         let removed = self.extra.removed.iter().map(|name| (name.as_str(), Change::Removed));
         let changes = self.files.tensors().map(|tensor| {
@@ -226,46 +226,47 @@ impl<S> Delta<S> {
         changes.chain(removed)
     }
 
-    /// The metadata of the result, if it differs from that of the base.
+    /// Returns the metadata of the result, if it differs from the base's.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.extra.metadata.as_ref()
     }
 
-    /// The compressed differences and whole tensors, under the names of the tensors that they
-    /// change.
+    /// Returns the compressed differences and whole tensors, with the names of the tensors that
+    /// they change.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.files.tensors()
     }
 
-    /// The same, each with the checksum that its tensor has afterwards: lower-case hex digits.
+    /// Returns [`tensors`](Delta::tensors), each with the checksum after the change: lower-case hex
+    /// digits.
     pub fn checksums(&self) -> impl Iterator<Item = (LazyTensor<'_, S>, &str)> {
         let checksum = |tensor| (tensor, self.stored_checksum(&tensor).unwrap_or_default());
         self.files.tensors().map(checksum)
     }
 
-    /// The path of the index.
+    /// Returns the path of the index.
     pub fn path(&self) -> &Path {
         self.files.index_path().unwrap_or(Path::new(""))
     }
 
-    /// The checksum that a tensor should have afterwards. Opening has found one.
+    /// Returns the checksum that a tensor should have after the change. Opening has found one.
     pub(crate) fn stored_checksum(&self, tensor: &LazyTensor<'_, S>) -> Option<&str> {
         let file = self.files.files().get(tensor.file_index())?;
         file.safetensors().metadata().get(tensor.name()).map(String::as_str)
     }
 
-    /// The difference or the whole tensor of this name.
+    /// Returns the difference or the whole tensor of this name.
     pub(crate) fn bytes_of(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         // A checksum that is the name of a tensor looks as if its key were an alias.
         self.files.get(name).filter(|tensor| tensor.name() == name)
     }
 
-    /// What happens to a tensor of which the delta has bytes.
+    /// Returns the change of a tensor with bytes in the delta.
     pub(crate) fn change_of(&self, name: &str) -> Change<'_> {
         self.extra.of(name)
     }
 
-    /// Compares the checksum of a tensor after the delta with that in the delta.
+    /// Compares the checksum of a tensor after the delta with the one in the delta.
     pub(crate) fn check_sums(&self, bytes: &LazyTensor<'_, S>, sums: &Sums) -> Result<()> {
         let expected = self.stored_checksum(bytes).unwrap_or_default();
         let found = sums.checksum();

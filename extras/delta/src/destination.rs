@@ -1,4 +1,4 @@
-//! [`Destination`]: the directory of a new delta, or of what deltas make of a checkpoint.
+//! [`Destination`]: the directory of a new delta, or of the result of deltas.
 
 use std::fs;
 use std::io;
@@ -13,15 +13,15 @@ use safetensors_core::{
 use crate::format::{FILE, INDEX};
 use crate::options::Options;
 
-/// What is written.
+/// The kind of content that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum New {
     Delta,
     Checkpoint,
 }
 
-/// New files, which are written to a hidden directory and take their places together. What else is
-/// in the directory stays.
+/// New files, which are written to a hidden directory and take their places together. Other files
+/// in the directory stay.
 pub(crate) struct Destination {
     directory: LocalDirectory,
     path: PathBuf,
@@ -35,20 +35,20 @@ pub(crate) struct Destination {
 }
 
 impl Options {
-    /// Fails as [`make`](crate::make()) does for a directory whose files must not be replaced by a
-    /// delta. Nothing is written.
+    /// Checks, as [`make`](crate::make()) does, that a delta may be written to the directory.
+    /// Writes nothing.
     ///
     /// # Errors
     ///
     /// [`NotADelta`](CoreKind::NotADelta) if the directory has a checkpoint;
-    /// [`FileExists`](CoreKind::FileExists) if it has a delta and [`Options::overwrite`] is off; the
-    /// errors of opening it.
+    /// [`FileExists`](CoreKind::FileExists) if it has a delta and [`Options::overwrite`] is off; an
+    /// error of opening it.
     pub fn check_delta(&self, directory: impl AsRef<Path>) -> Result<()> {
         self.check_destination(directory.as_ref(), New::Delta)
     }
 
-    /// Prepares to write to a directory, which is created if it is not there. A delta takes the
-    /// place of a delta, and a checkpoint that of a checkpoint, if they may be replaced.
+    /// Prepares to write to a directory, which is created if it is not there. A delta replaces only
+    /// a delta, and a checkpoint only a checkpoint, if that is allowed.
     pub(crate) fn create(&self, directory: &Path, new: New) -> Result<Destination> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         if new == New::Delta {
@@ -75,8 +75,8 @@ impl Options {
         Ok(())
     }
 
-    /// Fails if a directory has something that is not to be replaced. What opens as neither a
-    /// checkpoint nor a delta stays there.
+    /// Fails if a directory has something that must not be replaced. Files that open as neither a
+    /// checkpoint nor a delta stay there.
     pub(crate) fn check_destination(&self, directory: &Path, new: New) -> Result<()> {
         let at = |error: Error| error.in_path(directory);
         match fs::read_dir(directory) {
@@ -115,7 +115,7 @@ impl Options {
 }
 
 impl Destination {
-    /// The hidden directory to write the new files to.
+    /// Returns the hidden directory to write the new files to.
     pub(crate) fn staging(&self) -> &Path {
         self.directory.staging()
     }
@@ -150,7 +150,7 @@ impl Destination {
         Ok(())
     }
 
-    /// The sorted names of the files of tensors.
+    /// Returns the sorted names of the files of tensors.
     pub(crate) fn files(&self) -> Result<Vec<String>> {
         let main = CheckpointPath::find(self.staging().join(&self.main))?;
         let mut files = Vec::new();
@@ -179,11 +179,6 @@ impl Destination {
 
     /// Puts all files in place. Returns the files that are not copied. `seen` is a checkpoint that
     /// was read: if it is in this directory, another writer must not have replaced it since.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`StagedShards::commit`](safetensors_core::checkpoint::StagedShards::commit)
-    /// and [`Checkpoint::check_before_replacing`].
     pub(crate) fn commit<B: ReadAt>(self, seen: Option<&Checkpoint<B>>) -> Result<Vec<PathBuf>> {
         let Self { mut directory, path, main, beside, left_out, .. } = self;
         let mut staged = directory.staged(&main, beside)?;
@@ -196,8 +191,8 @@ impl Destination {
     }
 }
 
-/// Fails if a directory would not open as a new checkpoint of these files, whose single file or index
-/// is `main`.
+/// Fails if a directory would not open as a new checkpoint of these files. `main` is its single
+/// file or index.
 pub(crate) fn check_alone(directory: &Path, main: &str, files: &[String]) -> Result<()> {
     if [FILE, INDEX].contains(&main) {
         return Ok(());

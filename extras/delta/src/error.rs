@@ -1,4 +1,4 @@
-//! [`ErrorKind`]: what only this crate knows can go wrong, inside the library's errors.
+//! [`ErrorKind`]: the errors that only this crate has, inside the library's errors.
 
 use safetensors_core::Dtype;
 use safetensors_core::framework::Quoted;
@@ -13,7 +13,7 @@ impl From<ErrorKind> for Error {
 /// What can go wrong with a delta, with what was expected and what was found.
 ///
 /// An [`Error`] has it as [`ErrorKind::Other`](safetensors_core::ErrorKind::Other), and names the
-/// file and the tensor. What other crates fail with too has a kind of the core.
+/// file and the tensor. Errors that other crates have too are kinds of the core.
 ///
 /// Sizes and positions are in bytes. `version` is the version that a delta leads to. Messages
 /// shorten text from outside, fields do not.
@@ -22,14 +22,13 @@ impl From<ErrorKind> for Error {
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum ErrorKind {
     // The index and the files of a delta.
-    /// An entry in the index's metadata is missing, or has a value that is not known here.
+    /// An entry in the index's metadata is missing, or has an unknown value.
     #[error("{key} in the index should be {expected}, found {}", OrNothing(.found.as_deref()))]
     BadField { key: &'static str, expected: &'static str, found: Option<String> },
     /// A file has a tensor that the index does not place in it. Some readers would apply it.
     #[error("the index does not place it in this file, but some readers would apply it")]
     Unindexed,
-    /// A file of tensors lies beside the index, which does not name it. Some readers would apply
-    /// it.
+    /// A file of tensors is next to the index, which does not name it. Some readers would apply it.
     #[error("the index does not name this file, but some readers would apply it")]
     StrayFile,
     /// A compressed difference is not a row of bytes.
@@ -61,7 +60,7 @@ pub enum ErrorKind {
     /// The frame needs a larger window of memory than is allowed.
     #[error("its frame needs a larger window than the limit of {limit} bytes")]
     WindowTooLarge { limit: u64 },
-    /// The frame is of another number of bytes than the tensor needs.
+    /// The frame has another number of bytes than the tensor needs.
     #[error("its frame should have a content of {expected} bytes, found {found}")]
     ContentSize { expected: u64, found: u64 },
     /// The frame goes on after all bytes that the tensor needs.
@@ -74,7 +73,7 @@ pub enum ErrorKind {
          times the compressed bytes; publish a full version"
     )]
     TooExpanded { limit: u64, found: u64 },
-    /// The header of the frame does not say how large the content is, and nothing else does.
+    /// The frame's header lacks the size of the content, and nothing else gives it.
     #[error("its frame should say how large its content is")]
     UnknownContentSize,
     /// The bytes of the frame end before the frame does.
@@ -86,25 +85,24 @@ pub enum ErrorKind {
     /// The decompression fails.
     #[error("its frame is damaged: {problem}")]
     DamagedFrame { problem: String },
-    /// A tensor of `len` bytes cannot have as many bytes that differ.
+    /// More bytes differ than a tensor of `len` bytes has.
     #[error("{found} positions are to be overwritten, but the tensor has only {len} bytes")]
     TooManyPositions { len: u64, found: u64 },
     /// The positions of bytes to be overwritten do not ascend.
     #[error("position {found} to be overwritten should be above the one before it, {before}")]
     PositionOrder { before: u64, found: u64 },
-    /// A position lies behind the tensor's end.
+    /// A position is past the tensor's end.
     #[error("position {found} to be overwritten is outside of the tensor, which has {len} bytes")]
     PositionOutside { len: u64, found: u64 },
 
     // A delta and a base.
-    /// The base, or what the deltas before make of it, has no tensor of the name.
+    /// The base after the deltas before has no tensor of the name.
     #[error("the delta {} changes or removes it, but the base has no such tensor", Quoted(.version))]
     NotInBase { version: String },
-    /// The base, or what the deltas before make of it, has a tensor of the name already.
+    /// The base after the deltas before already has a tensor of the name.
     #[error("the delta {} adds it, but the base has a tensor of this name", Quoted(.version))]
     InBase { version: String },
-    /// The tensor is not what it should be after the delta: the base is another, or the delta is
-    /// damaged.
+    /// The tensor is wrong after the delta: the base is another, or the delta is damaged.
     #[error(
         "its {algorithm} after the delta {} should be {expected}, found {found}: the base is \
          another one, or the delta is damaged", Quoted(.version)
@@ -116,10 +114,10 @@ pub enum ErrorKind {
          {found}", Quoted(.version)
     )]
     WrongBase { version: String, expected: String, found: String },
-    /// All changed tensors are right, but the whole is not what the delta leads to.
+    /// All changed tensors are right, but the whole checkpoint is not the delta's result.
     #[error("the digest after the delta {} should be {expected}, found {found}", Quoted(.version))]
     WrongResult { version: String, expected: String, found: String },
-    /// A file of the base does not lie below the directory of its index.
+    /// A file of the base is not below the directory of its index.
     #[error("it does not lie below the directory of the index")]
     FileElsewhere,
 
@@ -184,7 +182,7 @@ impl std::fmt::Display for OrNothing<'_> {
     }
 }
 
-/// The first bytes of what is no frame.
+/// The first bytes of something that is no frame.
 struct Hex<'a>(&'a [u8]);
 
 impl std::fmt::Display for Hex<'_> {

@@ -1,4 +1,4 @@
-//! [`Extra`]: what a delta says beyond the shared format. [`Change`]: what it does to a tensor.
+//! [`Extra`]: the additions of a delta to the shared format. [`Change`]: the change of a tensor.
 //!
 //! The index's metadata has texts only, so each list is a text of lines of JSON. One for a tensor
 //! is as in the digest of a checkpoint: `["name","F32",[2,3]]`.
@@ -12,23 +12,23 @@ use serde_json::json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ADDED, METADATA, REMOVED, REPLACED};
 
-/// What a delta does to one tensor.
+/// The change of one tensor by a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a tensor's dtype and shape afterwards")]
 pub enum Change<'a> {
-    /// Some of its bytes are others. The delta has the difference.
+    /// Some of its bytes change. The delta has the difference.
     Changed,
     /// The base has no tensor of the name. The delta has it whole.
     Added { dtype: Dtype, shape: &'a [usize] },
-    /// Its dtype or shape is another, or it is smaller than the difference. The delta has it whole.
+    /// Its dtype or shape changes, or it is smaller than the difference. The delta has it whole.
     Replaced { dtype: Dtype, shape: &'a [usize] },
     /// The result has no tensor of the name.
     Removed,
 }
 
 impl<'a> Change<'a> {
-    /// The dtype and the shape of a tensor that the delta has whole.
+    /// Returns the dtype and the shape of a tensor that the delta has whole.
     #[must_use]
     pub fn whole(self) -> Option<(Dtype, &'a [usize])> {
         match self {
@@ -37,7 +37,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// A word for it, as the command prints it.
+    /// Returns a word for it, as the command prints it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,19 +52,19 @@ impl<'a> Change<'a> {
 /// A dtype and a shape.
 pub(crate) type Form<'a> = (Dtype, &'a [usize]);
 
-/// What a delta says that the shared format cannot: which tensors are whole, which are removed, and
-/// the metadata. Other readers refuse a delta with it, because of its encoding.
+/// The content of a delta that the shared format cannot express: whole tensors, removed tensors,
+/// and metadata. Other readers refuse a delta with it, because of its encoding.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extra {
     pub(crate) added: BTreeMap<String, (Dtype, Vec<usize>)>,
     pub(crate) replaced: BTreeMap<String, (Dtype, Vec<usize>)>,
     pub(crate) removed: BTreeSet<String>,
-    /// That of the result, whole, if it differs from that of the base.
+    /// All metadata of the result, if it differs from the base's.
     pub(crate) metadata: Option<Metadata>,
 }
 
 impl Extra {
-    /// The entries for the index.
+    /// Returns the entries for the index.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'static str, String)> {
         let tensors =
             |tensors: &BTreeMap<String, (Dtype, Vec<usize>)>| {
@@ -87,12 +87,12 @@ impl Extra {
         lists.into_iter().filter(|(_, list)| !list.is_empty()).chain(metadata)
     }
 
-    /// Reads the entries of an index, which are those of a delta that may have them or not.
+    /// Reads the entries of an index. `is_allowed` is `false` if the delta must not have them.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadField`], [`ErrorKind::TwoChanges`]; the errors about names, dtypes, shapes
-    /// and limits that headers have, too. They name the tensor.
+    /// [`ErrorKind::BadField`], [`ErrorKind::TwoChanges`]; errors about names, dtypes, shapes and
+    /// limits, as for headers. They name the tensor.
     pub(crate) fn read(index: &Metadata, is_allowed: bool, limits: &Limits) -> Result<Self> {
         let mut keys = [ADDED, REPLACED, REMOVED, METADATA].into_iter();
         if let (false, Some(key)) = (is_allowed, keys.find(|key| index.contains_key(*key))) {
@@ -126,7 +126,7 @@ impl Extra {
         Ok(())
     }
 
-    /// What happens to a tensor of which the delta has bytes.
+    /// Returns the change of a tensor with bytes in the delta.
     pub(crate) fn of(&self, name: &str) -> Change<'_> {
         match (self.added.get(name), self.replaced.get(name)) {
             (Some((dtype, shape)), _) => Change::Added { dtype: *dtype, shape },
@@ -135,7 +135,7 @@ impl Extra {
         }
     }
 
-    /// Checks that the names of which the delta has bytes are those that it should have.
+    /// Checks that the delta has bytes for exactly the names that need them.
     pub(crate) fn check_names(&self, has_bytes: &BTreeSet<&str>) -> Result<()> {
         let error = |name: &str, kind: ErrorKind| Err(Error::from(kind).in_tensor(name));
         for name in self.added.keys().chain(self.replaced.keys()) {
@@ -154,7 +154,7 @@ fn lines(lines: impl Iterator<Item = String>) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The lines of an entry, of which there may be so many.
+/// Returns the lines of an entry, at most `limit`.
 fn lines_of<'i>(
     index: &'i Metadata,
     key: &str,

@@ -15,21 +15,21 @@ use crate::state::{STATE, StateFile};
 
 /// Keeps a checkpoint in a directory at the newest version that a publisher has.
 ///
-/// slime and miles publish the versions of a model in a directory or a bucket, each in a directory
-/// of its own: `weight_v000000` and so on. A version is a delta, or a full checkpoint, with which a
-/// chain begins anew. A version counts once it has its index, which is written last, with all files
+/// slime and miles publish the versions of a model in a directory or a bucket, with a directory for
+/// each version: `weight_v000000` and so on. A version is a delta, or a full checkpoint that begins
+/// a new chain. A version is complete once it has its index, which is written last, and all files
 /// of it, or one `model.safetensors` and no file that ends in `.tmp`.
 ///
 /// [`poll`](Follower::poll) looks for the newest version, and applies the deltas that lead to it.
 /// The files of the old version are replaced, and all other files in the directory stay. It opens as
 /// the old version or as the new one at every moment, also if the process is killed. A small hidden
-/// file says which version it is. Polling is for the program to repeat; a follower keeps nothing in
-/// memory in between.
+/// file records the version. The program has to repeat the poll; a follower keeps nothing in memory
+/// in between.
 ///
-/// A publisher may begin anew with the version 0. If the newest version is older than the one here,
-/// the one of the same number is another one, or the deltas were made of other tensors, the
-/// follower begins with a full version, too. A full version is told from another one of its number
-/// by its headers and the last 4 KiB of each file. Of deltas without
+/// A publisher may start over with the version 0. The follower then begins with a full version,
+/// too. It recognises this if the newest version is older than its own, if the published version of
+/// its own number is another one, or if the deltas were made of other tensors. Two full versions of
+/// one number are compared by their headers and the last 4 KiB of each file. For deltas without
 /// [digests](crate::Delta::base_digest), the tensors that change are checked, as by
 /// [`Chain::apply`](crate::Chain::apply).
 ///
@@ -64,7 +64,7 @@ pub struct Follower {
     base: Option<Checkpoint<Box<dyn ReadAt>>>,
 }
 
-/// What a [`Follower`] has done.
+/// The result of a poll of a [`Follower`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Update {
@@ -72,12 +72,12 @@ pub struct Update {
     pub version: u64,
     /// The version that it had before.
     pub before: Option<u64>,
-    /// The full version that was copied, if none was here or the one here was of no use.
+    /// The full version that was copied, if there was none here, or one that could not be used.
     pub full: Option<u64>,
     /// The number of deltas that were applied.
     pub deltas: usize,
-    /// Whether a delta names a digest of the whole, so that also the tensors that no delta changes
-    /// are known to be right. True for a full version alone, of which nothing is compared.
+    /// Whether a delta names a digest of the whole, so that the unchanged tensors are checked, too.
+    /// True for a full version alone, which needs no comparison.
     pub is_checked: bool,
     /// The files next to a full version or a base that were not copied, because they may belong to
     /// other tensors, or lead out of its directory.
@@ -95,7 +95,7 @@ impl std::fmt::Debug for Follower {
 }
 
 impl Follower {
-    /// A follower whose checkpoint is in this directory, or will be.
+    /// Creates a follower with its checkpoint in this directory, now or later.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         let directory = directory.into();
         let options = Options::new();
@@ -103,29 +103,29 @@ impl Follower {
     }
 
     /// Sets whether the directory is durable, who receives the progress, and with
-    /// [`overwrite`](Options::overwrite) that a checkpoint there is replaced that no follower has
-    /// put there. Other options have no effect.
+    /// [`overwrite`](Options::overwrite) that a checkpoint there may be replaced that no follower
+    /// has put there. Other options have no effect.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// The last version that is followed. Later ones are as if they were not there.
+    /// Sets the last version that is followed. Later ones are ignored.
     #[must_use]
     pub fn until(mut self, version: u64) -> Self {
         self.until = Some(version);
         self
     }
 
-    /// The checkpoint that the first delta changes, for a publisher that has no full version.
+    /// Sets the checkpoint that the first delta changes, for a publisher that has no full version.
     #[must_use]
     pub fn base<S: ReadAt + 'static>(mut self, base: Checkpoint<S>) -> Self {
         self.base = Some(base.into_boxed());
         self
     }
 
-    /// The version that the directory has; `None` if no follower has put one there.
+    /// Returns the version that the directory has; `None` if no follower has put one there.
     ///
     /// # Errors
     ///
@@ -135,47 +135,45 @@ impl Follower {
         Ok(file.as_ref().and_then(StateFile::here).map(|here| here.version))
     }
 
-    /// Looks for a newer version in the directory of a publisher, and makes it the one that is
-    /// here. Returns `None` if there is none, or if the publisher is just changing it.
+    /// Looks for a newer version in the directory of a publisher, and brings the follower to it.
+    /// Returns `None` if there is none, or if the publisher is just changing it.
     ///
-    /// At most 64 deltas are applied at once, so a follower that is far behind comes to the newest
-    /// version by several calls.
+    /// At most 64 deltas are applied at once, so a follower that is far behind needs several calls.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoBase`], [`ErrorKind::Gap`] and [`ErrorKind::Fork`] if the complete versions
-    /// do not lead from one to the next; [`ErrorKind::OtherVersion`]; the errors of
-    /// [`Chain::apply`](crate::Chain::apply). The directory then has what it had before.
+    /// do not lead from one to the next; [`ErrorKind::OtherVersion`]; an error of
+    /// [`Chain::apply`](crate::Chain::apply). The directory keeps its version then.
     pub fn poll(&self, root: impl AsRef<Path>) -> Result<Option<Update>> {
         self.poll_in(LocalStore, root)
     }
 
-    /// [`poll`](Follower::poll) for versions that do not lie on the local disk. The store must be
-    /// one that lists directories.
+    /// Polls like [`poll`](Follower::poll), in any store that lists directories.
     ///
     /// # Errors
     ///
-    /// The errors of [`poll`](Follower::poll) and of the store.
+    /// Like [`poll`](Follower::poll), and errors of the store.
     pub fn poll_in<T: Store + 'static>(
         &self,
         store: T,
         root: impl AsRef<Path>,
     ) -> Result<Option<Update>> {
-        // A store remembers what it has found, so each poll has its own. No thread polls: each
+        // A store caches the files that it finds, so each poll has a new one. No thread polls: each
         // server has its own moment to load new weights.
         let root = Root::new(store, root.as_ref());
         let file = self.state()?;
         let mut usable = file.as_ref().and_then(StateFile::here);
         let mut first = None;
         loop {
-            // What is replaced while it is listed and opened may seem wrong once.
+            // A version that is replaced while it is listed and opened may seem wrong once.
             let plan = || Plan::new(&root, usable, self.until, self.base.is_some());
             let plan = match (plan().or_else(|_| plan()), first.take()) {
                 (Err(_), Some(error)) => return Err(error),
                 (planned, _) => planned?,
             };
             let Some(plan) = plan else {
-                // Nothing else removes what a process has left that was killed.
+                // Nothing else removes the files of a process that was killed.
                 for name in [INDEX, STATE] {
                     LocalDirectory::clean(&self.directory, name);
                 }
@@ -197,14 +195,14 @@ impl Follower {
         }
     }
 
-    /// The state of the directory. `None` if no follower has written there.
+    /// Returns the state of the directory. `None` if no follower has written there.
     fn state(&self) -> Result<Option<StateFile>> {
         StateFile::read(&self.directory)
     }
 
-    /// Applies the deltas of a plan, and puts the result in place. The files cannot be renamed at
-    /// once with the state. So the state says beforehand which version the new files are of, and
-    /// which one all others are of; and afterwards, which version is here.
+    /// Applies the deltas of a plan, and puts the result in place. The files and the state cannot
+    /// be renamed at once. So the state records beforehand the version of the new files and the
+    /// version of all others; and afterwards, the version that is here.
     fn carry_out<T: Store + 'static>(
         &self,
         root: &Root<T>,
@@ -216,7 +214,7 @@ impl Follower {
         let overwrite = self.options.overwrite || file.is_some();
         StateFile::check_free(directory, overwrite)?;
         let options = self.options.clone().overwrite(overwrite);
-        // What is here now must be there still when it is replaced.
+        // The version here must still be there when it is replaced.
         let old = match (Checkpoint::open(directory), &plan.start) {
             (Err(error), Start::Here) => return Err(error),
             (old, _) => old.ok(),
@@ -229,14 +227,14 @@ impl Follower {
                 new
             }
             (Start::Given(_), _, Some(base)) => plan.chain.stage(base, directory, &options)?,
-            // A plan begins so only with a base.
+            // A plan begins this way only with a base.
             (Start::Here | Start::Given(_), ..) => return Err(ErrorKind::NoDelta.into()),
         };
         let state = State { version: plan.version, fingerprint: plan.fingerprint().into() };
         let changing = StateFile::changing(here, &state, new.staging(), &new.files()?)?;
         new.put_first(STATE, &changing)?;
         let left_out = new.commit(old.as_ref())?;
-        // If this fails, the files still say of which version they are.
+        // If this fails, the files still show their version.
         let _ = StateFile::settle(directory, &changing, &state);
         let deltas = plan.chain.deltas();
         Ok(Update {
@@ -250,12 +248,12 @@ impl Follower {
     }
 }
 
-/// Whether deltas can be applied to what is in a directory.
+/// Returns `true` if deltas can be applied to the checkpoint in a directory.
 fn is_base(directory: &Path) -> bool {
     Checkpoint::open(directory).is_ok_and(|here| here.stored_files().is_ok())
 }
 
-/// Whether an error may come of another base than the deltas were made of.
+/// Returns `true` if an error may come from another base than the deltas were made of.
 fn is_about_base(error: &Error) -> bool {
     use ErrorKind::{
         ContentSize, ContentTooLong, InBase, NotInBase, PositionOutside, TooExpanded,

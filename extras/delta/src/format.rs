@@ -23,7 +23,7 @@ pub(crate) const CHECKSUM: &str = "checksum_format";
 pub(crate) const BASE_DIGEST: &str = "safetensors_bridge.base_blake3";
 pub(crate) const RESULT_DIGEST: &str = "safetensors_bridge.result_blake3";
 
-/// The keys of what the shared format cannot say: see [`Extra`](crate::extra::Extra).
+/// The keys of the additions to the shared format: see [`Extra`](crate::extra::Extra).
 pub(crate) const ADDED: &str = "safetensors_bridge.added";
 pub(crate) const REPLACED: &str = "safetensors_bridge.replaced";
 pub(crate) const REMOVED: &str = "safetensors_bridge.removed";
@@ -32,7 +32,7 @@ pub(crate) const METADATA: &str = "safetensors_bridge.metadata";
 /// The one compression.
 pub(crate) const ZSTD: &str = "zstd";
 
-/// How a delta says which bytes of a tensor have changed.
+/// The encoding of the changed bytes of a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Encoding {
@@ -49,7 +49,7 @@ pub enum Encoding {
 impl Encoding {
     const ALL: [Self; 2] = [Self::Xor, Self::Overwrite];
 
-    /// The word in the index of a delta that other programs read.
+    /// Returns the word in the index of a delta that other programs read.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xor => "xor",
@@ -57,8 +57,8 @@ impl Encoding {
         }
     }
 
-    /// The word in the index. Other readers refuse that of a delta with [`Extra`], which they would
-    /// misread.
+    /// Returns the word in the index. Other readers refuse the word of a delta with [`Extra`],
+    /// which they would misread.
     ///
     /// [`Extra`]: crate::extra::Extra
     pub(crate) fn word(self, has_extra: bool) -> &'static str {
@@ -69,7 +69,7 @@ impl Encoding {
         }
     }
 
-    /// The encoding, and whether the delta has [`Extra`](crate::extra::Extra).
+    /// Reads the encoding, and whether the delta has [`Extra`](crate::extra::Extra).
     pub(crate) fn read(index: &Metadata) -> Result<(Self, bool)> {
         let all = [false, true].map(|has_extra| Self::ALL.map(|encoding| (encoding, has_extra)));
         let expected = "xor, overwrite, xor-or-whole or overwrite-or-whole";
@@ -85,12 +85,12 @@ impl fmt::Display for Encoding {
     }
 }
 
-/// Whether a version is a decimal number, of any number of digits.
+/// Returns `true` for a decimal number with any number of digits.
 pub(crate) fn is_decimal(version: &str) -> bool {
     !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The algorithm of the checksums of the changed tensors, of which a delta has one each.
+/// The algorithm of the checksums in a delta: one for each changed tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChecksumFormat {
@@ -166,7 +166,7 @@ pub(crate) fn digest(index: &Metadata, key: &'static str) -> Result<Option<blake
     digest.map(Some).ok_or_else(wrong)
 }
 
-/// Whether a text is so many lower-case hex digits.
+/// Returns `true` for a text of `digits` lower-case hex digits.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

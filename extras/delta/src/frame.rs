@@ -1,4 +1,4 @@
-//! [`Frame`]: the one frame of zstd that a compressed difference is, decompressed as it is needed.
+//! [`Frame`]: the frame of zstd with a compressed difference, decompressed as it is needed.
 
 use safetensors_core::save::Sink;
 use safetensors_core::{LazyTensor, ReadAt, shape};
@@ -15,15 +15,15 @@ const BLOCK: usize = 64 << 10;
 /// The bytes of a tensor that are changed at a time: they stay in the processor's cache.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// The largest window that a frame may need, as a power of two. It is what RFC 8878 asks every
-/// reader for. The first level of zstd, which all writers of deltas use, needs 512 KiB.
+/// The largest window that a frame may need, as a power of two. RFC 8878 asks every reader for it.
+/// The first level of zstd, which all writers of deltas use, needs 512 KiB.
 const WINDOW_LOG: u32 = 23;
 
 /// A frame of zstd in a tensor of bytes. It has to fill the tensor.
 pub(crate) struct Frame<'a, S> {
     blocks: Blocks<'a, S>,
     decoder: Decoder<'static>,
-    /// The bytes of the content, if the header says.
+    /// The bytes of the content, if the header has them.
     content: Option<u64>,
     /// The compressed bytes that are taken.
     taken: u64,
@@ -33,8 +33,8 @@ pub(crate) struct Frame<'a, S> {
 }
 
 impl<'a, S: ReadAt> Frame<'a, S> {
-    /// Begins to read a frame. Its header is checked, and the size of the content there, if it has
-    /// one, is `expected`.
+    /// Begins to read a frame. Checks its header; the size of the content there, if it has one, is
+    /// `expected`.
     pub(crate) fn open(tensor: LazyTensor<'a, S>, expected: Option<u64>) -> Result<Self> {
         let mut blocks = Blocks::new(tensor, BLOCK);
         let checked = blocks.at(0).and_then(|start| check_header(start, expected));
@@ -95,8 +95,8 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         self.blocks.check_unchanged()
     }
 
-    /// The number of bytes of the content, which the header has to say. Fails with what is wrong
-    /// with a header that is damaged.
+    /// Returns the number of bytes of the content, which the header must have. A damaged header
+    /// fails with its problem.
     pub(crate) fn content(&mut self) -> Result<u64> {
         if let Some(content) = self.content {
             return Ok(content);
@@ -110,14 +110,14 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         self.given
     }
 
-    /// An error of this tensor.
+    /// Returns an error about this tensor.
     pub(crate) fn error(&self, kind: ErrorKind) -> Error {
         self.blocks.tensor().locate(kind.into())
     }
 }
 
-/// Begins to read a tensor of this dtype and shape, whole. Its frame has to say how large it is, so
-/// that no file is made for a tensor that is not there. Returns the number of bytes, too.
+/// Begins to read a whole tensor of this dtype and shape. Its frame must have its size, so that no
+/// file is made for a tensor that is not there. Returns the number of bytes, too.
 pub(crate) fn whole<'a, S: ReadAt>(
     tensor: LazyTensor<'a, S>,
     (dtype, shape): Form<'_>,
@@ -128,7 +128,7 @@ pub(crate) fn whole<'a, S: ReadAt>(
     Ok((frame, len))
 }
 
-/// Passes the content of the frame of a tensor, whole, to a sink.
+/// Passes the whole content of the frame of a tensor to a sink.
 pub(crate) fn pour<S: ReadAt>(
     tensor: LazyTensor<'_, S>,
     form: Form<'_>,
@@ -144,7 +144,7 @@ pub(crate) fn pour<S: ReadAt>(
     frame.finish(len)
 }
 
-/// Checks what begins as a frame does. Returns the size of the content, if its header has it.
+/// Checks the header of a frame. Returns the size of the content, if the header has it.
 fn check_header(start: &[u8], expected: Option<u64>) -> Result<Option<u64>> {
     match start.first_chunk::<4>().map(|magic| u32::from_le_bytes(*magic)) {
         Some(zstd_safe::MAGICNUMBER) => {}
@@ -157,7 +157,7 @@ fn check_header(start: &[u8], expected: Option<u64>) -> Result<Option<u64>> {
     if zstd_safe::get_dict_id_from_frame(start).is_some() {
         return Err(ErrorKind::NeedsDictionary.into());
     }
-    // What is wrong with a header is found when the frame is read.
+    // Errors of a header are found when the frame is read.
     let content = zstd_safe::get_frame_content_size(start).ok().flatten();
     match expected.zip(content) {
         Some((expected, found)) if expected != found => {

@@ -1,4 +1,4 @@
-//! Deltas of checkpoints: what changed from one version of a model to the next, in the format that
+//! Deltas of checkpoints: the changes from one version of a model to the next, in the format that
 //! slime, miles and ModelExpress share. A checkpoint is published once, and each later version as
 //! the few per cent that differ.
 //!
@@ -39,10 +39,10 @@
 //!
 //! # What is checked
 //!
-//! A delta of [`make`] names the digest of its base and of its result, of all tensors. Deltas of
-//! other programs have checksums of the changed tensors only, so a base with another tensor that
-//! does not change is not found; [`Delta::base_digest`] tells. Neither is a signature: whoever can
-//! change a delta can change these, too.
+//! A delta of [`make`] names the digest of all tensors of its base and of its result. Deltas of
+//! other programs have checksums of the changed tensors only ([`Delta::base_digest`] returns
+//! `None`), so another base is not found if the difference is in an unchanged tensor. Neither is a
+//! signature: an attacker who changes a delta can change these, too.
 //!
 //! Files are not trusted. Names, sizes, positions and frames of zstd are checked, each frame gives
 //! no byte more than its tensor has, and its window is limited to 8 MiB.
@@ -52,18 +52,18 @@
 //! The shared format has neither dtypes nor shapes. Where tensors are added, removed, reshaped or of
 //! another dtype, or the [metadata](Options::metadata) differs, [`make`] writes an encoding that
 //! other programs refuse: `xor-or-whole` or `overwrite-or-whole`. [`Delta::changes`] and
-//! [`Delta::metadata`] tell what it has. [`Options::for_slime`] and [`Options::for_modelexpress`]
-//! make such differences an error.
+//! [`Delta::metadata`] return these changes. [`Options::for_slime`] and
+//! [`Options::for_modelexpress`] make them an error.
 //!
-//! The files beside the tensors, such as `config.json`, are those of the base.
+//! The files next to the tensors, such as `config.json`, come from the base.
 //!
 //! # Memory
 //!
 //! At most 64 differences are decompressed at a time, by all threads together. Each takes the
 //! window of its frame, mostly 512 KiB and at most 8 MiB, or two where bytes are overwritten. A
 //! tensor that more deltas of a chain change goes through files without a name after each 64, which
-//! take its size on the disk: beside what is written, or in the system's directory for temporary
-//! files if nothing is. [`Chain::squash`] makes one delta of many.
+//! take its size on the disk: next to the files that are written, or in the system's directory for
+//! temporary files if none are. [`Chain::squash`] makes one delta of many.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
@@ -100,7 +100,7 @@ pub use linked::{make_linked, open_linked};
 pub use make::make;
 pub use options::Options;
 
-/// The README, whose example is tested.
+/// The README with its example, which is tested.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

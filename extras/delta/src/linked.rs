@@ -1,4 +1,4 @@
-//! Deltas in whose directory their base is, too, under a second name of its file.
+//! Deltas with their base in the same directory, as a second name of its file.
 
 use std::fs;
 #[cfg(unix)]
@@ -19,18 +19,18 @@ use crate::format::{BASE_VERSION, FILE, INDEX};
 use crate::make::Plan;
 use crate::options::Options;
 
-/// Saves a file as what differs from an older one, in a new directory that has the older one, too.
+/// Saves the difference of a file from an older one, in a new directory with the older file in it.
 ///
 /// The older file, the base, gets a second name in the directory, a hard link:
 /// `VERSION/model.safetensors`, with the base version of the [options](Options::versions). So the
 /// base takes its space once, and stays on the disk until the last delta that needs it is deleted,
-/// whoever deletes or replaces its other names. The delta is [`make`](crate::make())'s, with the
-/// metadata of the new file. The new file stays, and can be deleted.
+/// even if its other names are deleted or replaced. The delta is [`make`](crate::make())'s, with
+/// the metadata of the new file. The new file stays, and can be deleted.
 ///
 /// Returns `false`, and leaves no directory, if the delta is not smaller than the new file or
-/// [cannot be made](ErrorKind::TooExpanded), or if the base can have no second name: the file system
-/// has no hard links, or is another one than that of the directory, or another file has taken the
-/// place of the base. The second name is made last, when the delta is known to be smaller.
+/// [cannot be made](ErrorKind::TooExpanded), or if the base can have no second name: the file
+/// system has no hard links, the directory is in another file system, or another file has replaced
+/// the base. The second name is made last, when the delta is known to be smaller.
 ///
 /// Checkpoints that have the base open stay readable, with one exception. On Unix, if the base had
 /// one name when it was opened and has one again, since all deltas were deleted, reading fails as
@@ -67,8 +67,8 @@ use crate::options::Options;
 /// # Errors
 ///
 /// [`BadField`](ErrorKind::BadField) if the base version is no name of a directory;
-/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory or an index; the errors of opening
-/// both files and of [`make`](crate::make()).
+/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory or an index; an error of opening
+/// both files or of [`make`](crate::make()).
 pub fn make_linked(
     base: impl AsRef<Path>,
     new: impl AsRef<Path>,
@@ -100,8 +100,8 @@ pub fn make_linked(
 ///
 /// # Errors
 ///
-/// The errors of [`Delta::open`] and [`Checkpoint::open`]. The path of the base says whether the
-/// delta or the base is missing.
+/// Like [`Delta::open`] and [`Checkpoint::open`]. The path of the base shows whether the delta or
+/// the base is missing.
 pub fn open_linked(directory: impl AsRef<Path>) -> Result<(Checkpoint, Chain)> {
     let delta = Delta::open(directory)?;
     // The name comes from the index, and could lead elsewhere.
@@ -151,17 +151,17 @@ impl<'a> Base<'a> {
         link.parent().map_or(Ok(()), fs::create_dir)?;
         match fs::hard_link(&self.file, link) {
             Ok(()) => Ok(self.is_at(link)?),
-            // It was deleted meanwhile.
+            // It has been deleted.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(Error::from(error).in_path(self.path))
             }
-            // Each system has other words for what it cannot link.
+            // Each system has another error for a file that it cannot link.
             // A copy of the base and the delta would take more space than the new file.
             Err(_) => Ok(false),
         }
     }
 
-    /// Whether a new name is that of the file that was read, and of none that has taken its place.
+    /// Returns `true` if a new name leads to the file that was read, and to no replacement of it.
     fn is_at(&self, link: &Path) -> io::Result<bool> {
         let files = self.checkpoint.files().iter();
         let mut sources = files.flat_map(|file| file.safetensors().source().sources());
@@ -177,7 +177,7 @@ fn is_same(source: &FileSource, link: &Path) -> io::Result<bool> {
     Ok(place(source.file().metadata()?) == place(fs::symlink_metadata(link)?))
 }
 
-/// Other systems tell only whether the path of the base still leads to it.
+/// Other systems only show whether the path of the base still leads to it.
 #[cfg(not(unix))]
 fn is_same(source: &FileSource, _: &Path) -> io::Result<bool> {
     source.is_replaced().map(|is_replaced| !is_replaced)

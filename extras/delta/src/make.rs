@@ -28,24 +28,25 @@ use crate::patch::LARGEST;
 use crate::patched::check_expansion;
 use crate::sums::digest_of;
 
-/// The most bytes of a file, unless one tensor has more. It is what the Hub recommends.
+/// The most bytes of a file, unless one tensor has more. The Hub recommends it.
 const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 
-/// Saves what changed between two checkpoints as a delta, in a directory.
+/// Saves the difference of two checkpoints as a delta, in a directory.
 ///
-/// `new` are the tensors of the newer checkpoint in any order: of an open one, or of a program that
-/// trains. How either is divided into files makes no difference. Values are compared bit by bit.
+/// `new` is an iterator of the newer checkpoint's tensors, in any order: from an open checkpoint,
+/// or from a training program. The division into files makes no difference. Values are compared bit
+/// by bit.
 ///
 /// Each tensor that differs is compressed by zstd at its first level, independent of the others. If
 /// both checkpoints have tensors of the same names, dtypes and shapes, and [`Options::metadata`]
-/// tells of no other metadata, the delta is in the format that slime, miles and ModelExpress share.
-/// If not, these programs refuse it: tensors may be whole in it then, also where that is smaller
-/// than their difference.
+/// gives no other metadata, the delta has the format that slime, miles and ModelExpress share. If
+/// not, these programs refuse it. Tensors may then be whole in it, also where that is smaller than
+/// their difference.
 ///
-/// The index has a digest of each whole checkpoint, by which another base is found when the delta
-/// is applied: the BLAKE3 of one line for each tensor, in the order of their names, such as
-/// `["w","F32",[2],"…"]` with the BLAKE3 of the tensor's bytes. The same checkpoints and options
-/// give the same files.
+/// The index has a digest of each whole checkpoint, by which applying it finds a wrong base. The
+/// digest is the BLAKE3 of one line for each tensor, in the order of their names, such as
+/// `["w","F32",[2],"…"]` with the BLAKE3 of the tensor's bytes. Equal checkpoints and options give
+/// equal files.
 ///
 /// Several tensors are compared at a time, and none is held in memory. The files take their places
 /// together, once all are complete and on the disk. [`Delta`] has an example.
@@ -53,12 +54,11 @@ const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 /// # Errors
 ///
 /// [`Mismatches`](CoreKind::Mismatches) with all differences between the names, dtypes and shapes,
-/// if the delta is [for](Options::for_slime) a program that cannot be told;
+/// if the delta is [for](Options::for_slime) a program that cannot read them;
 /// [`FileExists`](CoreKind::FileExists) if the directory has a delta and [`Options::overwrite`] is
 /// off; [`NotADelta`](CoreKind::NotADelta) if it has a checkpoint;
-/// [`ErrorKind::TooLargeToOverwrite`], [`ErrorKind::TooExpanded`] and
-/// [`ErrorKind::NotForReader`]; the errors of reading, of
-/// [`save_sharded`](safetensors_core::save_sharded) and of [`Delta::open`].
+/// [`ErrorKind::TooLargeToOverwrite`], [`ErrorKind::TooExpanded`] and [`ErrorKind::NotForReader`];
+/// an error of reading, of [`save_sharded`](safetensors_core::save_sharded) or of [`Delta::open`].
 pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
@@ -70,7 +70,7 @@ pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     Delta::open_in(LocalStore, directory, &Limits::default())
 }
 
-/// Writes the files of a delta, which are not in their places.
+/// Writes the files of a delta, which are not in their places yet.
 pub(crate) fn write<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
@@ -90,7 +90,7 @@ pub(crate) fn write<S: ReadAt, N: AsRef<str>, T: TensorSource>(
 pub(crate) struct Plan<'a, S, T> {
     pairs: Vec<Pair<'a, S, T>>,
     options: Options,
-    /// That of the newer one, if it is another.
+    /// The metadata of the newer checkpoint, if it differs.
     metadata: Option<Metadata>,
 }
 
@@ -202,7 +202,7 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         [old, new].map(|digest| digest.to_hex().to_string())
     }
 
-    /// What the shared format cannot say of the checkpoints.
+    /// Returns the changes that the shared format cannot express.
     fn extra(&self, compared: &[Compared]) -> Extra {
         let mut extra = Extra { metadata: self.metadata.clone(), ..Extra::default() };
         for (pair, compared) in self.pairs.iter().zip(compared) {
@@ -223,14 +223,14 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
     }
 }
 
-/// The metadata of the newer checkpoint, if it is another than that of the older one.
+/// Returns the metadata of the newer checkpoint, if it differs from the older one's.
 fn other_metadata<S: ReadAt>(old: &Checkpoint<S>, options: &Options) -> Option<Metadata> {
     let mut before = old.metadata().clone();
     remove_record(&mut before);
     options.metadata.clone().filter(|metadata| *metadata != before)
 }
 
-/// The tensors of both checkpoints by name.
+/// Returns the tensors of both checkpoints by name.
 fn pairs<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
@@ -253,7 +253,7 @@ fn pairs<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     Ok(by_name.into_values().collect())
 }
 
-/// Fails for a tensor whose positions do not fit 32 bits. Other writers then write wrong ones.
+/// Fails for a tensor with positions that do not fit 32 bits. Other writers then write wrong ones.
 fn check_positions<S: ReadAt>(old: &LazyTensor<'_, S>) -> Result<()> {
     let found = shape::byte_len(old.dtype(), old.shape())?;
     if found <= LARGEST {
@@ -262,7 +262,7 @@ fn check_positions<S: ReadAt>(old: &LazyTensor<'_, S>) -> Result<()> {
     Err(old.locate(ErrorKind::TooLargeToOverwrite { found }.into()))
 }
 
-/// Divides the differences into files of at most so many bytes, in their order.
+/// Divides the differences into files of at most `most` bytes, in their order.
 fn divide<'c, 'n>(
     changes: &'c [(&'n str, &'c Difference)],
     most: u64,

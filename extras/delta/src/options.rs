@@ -1,4 +1,4 @@
-//! [`Options`]: versions, encoding, checksums, and what may be replaced.
+//! [`Options`]: versions, encoding, checksums, and permission to replace files.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Options {
     pub(crate) durable: bool,
     /// The metadata of the newer checkpoint, if it is to be compared.
     pub(crate) metadata: Option<Metadata>,
-    /// Whether a tensor may be whole in a new delta although no more than its bytes differ.
+    /// Whether a tensor may be whole in a new delta although only its bytes differ.
     pub(crate) whole: bool,
     progress: Option<Arc<Callback>>,
     /// The most tensors that are worked on at a time; 0 for the default.
@@ -82,36 +82,36 @@ impl fmt::Debug for Options {
 }
 
 impl Options {
-    /// The default options: from version 000000 to 000001, XOR, BLAKE3, durable, and nothing is
-    /// replaced.
+    /// Returns the default options: from version 000000 to 000001, XOR, BLAKE3, durable, and
+    /// nothing is replaced.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The versions that a new delta leads from and to. They are what puts deltas in their order.
-    /// slime and miles number versions from 000000 on, with six digits.
+    /// Sets the versions that a new delta leads from and to. They order the deltas of a
+    /// [`Chain`](crate::Chain). slime and miles number versions from 000000 on, with six digits.
     #[must_use]
     pub fn versions(mut self, base: impl Into<String>, version: impl Into<String>) -> Self {
         (self.base_version, self.version) = (base.into(), version.into());
         self
     }
 
-    /// How a new delta says which bytes have changed. XOR compresses better where the changes are
-    /// spread over a tensor; a delta of overwritten bytes can be applied twice.
+    /// Sets the encoding of a new delta. XOR compresses better where the changes are spread over a
+    /// tensor; a delta of overwritten bytes can be applied twice.
     #[must_use]
     pub fn encoding(mut self, encoding: Encoding) -> Self {
         self.encoding = encoding;
         self
     }
 
-    /// The algorithm of the checksums in a new delta.
+    /// Sets the algorithm of the checksums in a new delta.
     #[must_use]
     pub fn checksums(mut self, format: ChecksumFormat) -> Self {
         self.checksums = format;
         self
     }
 
-    /// A new delta is one that slime and miles apply: with XXH3-128, their default, unless the
+    /// Makes deltas that slime and miles apply: with XXH3-128, their default, unless the
     /// [checksums](Options::checksums) are set afterwards. Versions that are no decimal numbers are
     /// then an error, and so are other tensors and other [metadata](Options::metadata).
     #[must_use]
@@ -119,8 +119,8 @@ impl Options {
         Self { checksums: ChecksumFormat::Xxh3, reader: Some(Reader::Slime), ..self }
     }
 
-    /// A new delta is one that ModelExpress applies: with XOR and Adler-32. Anything else is then
-    /// an error.
+    /// Makes deltas that ModelExpress applies: with XOR and Adler-32. Anything else is then an
+    /// error.
     #[must_use]
     pub fn for_modelexpress(self) -> Self {
         let checksums = ChecksumFormat::Adler32;
@@ -128,7 +128,7 @@ impl Options {
         Self { checksums, reader, ..self }
     }
 
-    /// The metadata of the newer checkpoint. If it differs from that of the older one, a new delta
+    /// Sets the metadata of the newer checkpoint. If it differs from the older one's, a new delta
     /// has it, and only this crate applies that delta. Recorded [digests](safetensors_core::digest)
     /// do not count. By default nothing is compared, and the metadata of the base stays.
     #[must_use]
@@ -143,8 +143,8 @@ impl Options {
         self
     }
 
-    /// Allows replacing files: an older delta by a new one, and a checkpoint by what deltas make of
-    /// one, with the files next to it. Only the files of the older one are replaced or removed.
+    /// Allows replacing files: an older delta by a new one, and a checkpoint, with the files next
+    /// to it, by the result of deltas. Only the files of the older one are replaced or removed.
     /// Other files in the directory always stay. Off by default.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
@@ -152,8 +152,8 @@ impl Options {
         self
     }
 
-    /// Whether files take their places only after all of them have reached the disk, so that a power
-    /// cut loses nothing. On by default.
+    /// Sets whether files take their places only after all of them have reached the disk, so that a
+    /// power cut loses nothing. On by default.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
@@ -174,8 +174,8 @@ impl Options {
         }
     }
 
-    /// Checks that the reader which a delta is made for can be told these differences between two
-    /// checkpoints: other tensors, and other metadata.
+    /// Checks that the reader of the delta can read these differences between two checkpoints:
+    /// other tensors, and other metadata.
     pub(crate) fn check_extra(
         &self,
         mismatches: Vec<Mismatch>,
@@ -194,7 +194,7 @@ impl Options {
         Err(ErrorKind::NotForReader { reader, expected: "the metadata of the base", found }.into())
     }
 
-    /// Checks that the reader which a delta is made for takes it.
+    /// Checks that the reader of the delta accepts it.
     pub(crate) fn check_reader(&self) -> Result<()> {
         let refused = |reader, expected, found: &str| {
             Err(ErrorKind::NotForReader { reader, expected, found: found.into() }.into())

@@ -18,7 +18,7 @@ use crate::sums::Sums;
 /// The most frames that are decompressed at a time, by all threads.
 pub(crate) const FRAMES: usize = 64;
 
-/// What a delta does to a tensor.
+/// The change of a tensor by a delta.
 pub(crate) struct Link<'a, S> {
     pub(crate) number: usize,
     pub(crate) change: Change<'a>,
@@ -28,27 +28,27 @@ pub(crate) struct Link<'a, S> {
 
 /// Bytes of a tensor that differences are applied to.
 pub(crate) enum Bytes<'a, B, S> {
-    /// Those of the base.
+    /// The bytes of the base.
     Base(LazyTensor<'a, B>),
-    /// Those that the delta of this number has whole.
+    /// A tensor that the delta of this number has whole.
     Whole(usize, LazyTensor<'a, S>, Form<'a>),
-    /// Those of the pass before.
+    /// The bytes of the pass before.
     Spooled(Spooled),
 }
 
-/// What all passes over one tensor share.
+/// The part that all passes over one tensor share.
 pub(crate) struct Pass<'p, S> {
     pub(crate) deltas: &'p [Delta<S>],
     pub(crate) options: &'p Options,
-    /// Where files without names lie.
+    /// The directory of files without names.
     pub(crate) directory: &'p Path,
     /// Whether the BLAKE3 after each delta is needed.
     pub(crate) has_digests: bool,
 }
 
 impl<S: ReadAt> Pass<'_, S> {
-    /// Passes what the differences make of the bytes to a sink, and checks what the tensor is after
-    /// each of them. The hashes get that of the bytes and one after each difference.
+    /// Applies the differences to the bytes, passes the result to a sink, and checks the tensor
+    /// after each difference. `hashes` gets the hash of the bytes and one after each difference.
     ///
     /// Each difference takes memory while it is applied. So of more than [`FRAMES`], the first ones
     /// are applied to a file without a name.
@@ -126,7 +126,7 @@ impl<S: ReadAt> Pass<'_, S> {
         Ok(())
     }
 
-    /// The digests that are computed of a tensor after a delta.
+    /// Returns the digests to compute of a tensor after a delta.
     fn sums(&self, number: usize) -> Sums {
         Sums::new(Some(self.deltas[number].checksum_format()), self.has_digests)
     }
@@ -137,7 +137,7 @@ struct Step<'a, S> {
     number: usize,
     difference: LazyTensor<'a, S>,
     patch: Patch<'a, S>,
-    /// What the tensor is after it.
+    /// The digests of the tensor after it.
     sums: Sums,
 }
 

@@ -12,10 +12,10 @@ const HELD: usize = 16 << 10;
 /// The bytes of a position, and of the number of positions.
 const POSITION: u64 = 4;
 
-/// The most bytes of a tensor of which bytes are overwritten: positions have 32 bits.
+/// The most bytes of a tensor with bytes that are overwritten: positions have 32 bits.
 pub(crate) const LARGEST: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
 
-/// What a delta does to one tensor.
+/// The change of one tensor by a delta.
 pub(crate) enum Patch<'a, S> {
     Xor { frame: Frame<'a, S>, len: u64 },
     Overwrite(Box<Overwrite<'a, S>>),
@@ -60,7 +60,7 @@ impl<'a, S: ReadAt> Patch<'a, S> {
         }
     }
 
-    /// Decompresses everything, of which the tensor is not known.
+    /// Decompresses everything, without the tensor.
     pub(crate) fn verify(encoding: Encoding, compressed: LazyTensor<'a, S>) -> Result<()> {
         match encoding {
             Encoding::Xor => {
@@ -95,7 +95,7 @@ pub(crate) fn xor(bytes: &mut [u8], others: &[u8]) {
     bytes.iter_mut().zip(others).for_each(|(byte, other)| *byte ^= other);
 }
 
-/// The number of positions, the positions, and the new bytes. Positions and bytes lie far apart in
+/// The number of positions, the positions, and the new bytes. Positions and bytes are far apart in
 /// one frame, so it is read at two places at once.
 pub(crate) struct Overwrite<'a, S> {
     positions: Held<'a, S>,
@@ -159,7 +159,7 @@ impl<'a, S: ReadAt> Overwrite<'a, S> {
     }
 }
 
-/// The content of a frame, of which a few bytes are held.
+/// The content of a frame. A few bytes of it are held.
 struct Held<'a, S> {
     frame: Frame<'a, S>,
     /// The bytes of the whole content, as far as it is read.

@@ -19,9 +19,9 @@ use crate::options::Options;
 use crate::passes::{Bytes, FRAMES, Link, Pass};
 use crate::sums::{Line, digest_of};
 
-/// The tensors of a base, and those that deltas add, as they are after the deltas of a chain. They
-/// are computed while they are read, and checked then; [`check`](Patched::check) compares what
-/// concerns all of them together.
+/// The tensors of a base, and the tensors that deltas add, as they are after the deltas of a chain.
+/// They are computed and checked while they are read. [`check`](Patched::check) compares the
+/// digests of all tensors together.
 pub(crate) struct Patched<'a, B, S> {
     chain: &'a Chain<S>,
     tensors: Vec<PatchedTensor<'a, B, S>>,
@@ -37,19 +37,19 @@ pub(crate) struct PatchedTensor<'a, B, S> {
     form: Form<'a>,
     chain: &'a Chain<S>,
     options: &'a Options,
-    /// Where files without names lie.
+    /// The directory of files without names.
     directory: PathBuf,
     /// Whether the chain has digests of whole checkpoints.
     has_digests: bool,
-    /// The BLAKE3 of the base and of what it is after each link, once it is read; `None` where
+    /// The BLAKE3 of the base and of the tensor after each link, once it is read; `None` where
     /// there is no such tensor.
     hashes: Mutex<Vec<Option<blake3::Hash>>>,
 }
 
 impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
-    /// Finds the tensors that each delta changes, adds and removes. No more is read than how large
-    /// those are that a delta has whole. A file that takes a tensor between two passes over a long
-    /// chain has no name, and lies beside what is written, if something is.
+    /// Finds the tensors that each delta changes, adds and removes. Reads only the sizes of the
+    /// tensors that a delta has whole. A file that takes a tensor between two passes over a long
+    /// chain has no name, and is next to the files that are written, if any are.
     ///
     /// # Errors
     ///
@@ -108,17 +108,18 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         Ok(Self { chain, tensors })
     }
 
-    /// The tensors of the result: those of the base in their order, then those that are added.
+    /// Returns the tensors of the result: the base's in their order, then the added ones.
     pub(crate) fn result(&self) -> impl Iterator<Item = &PatchedTensor<'a, B, S>> {
         self.tensors.iter().filter(|tensor| !tensor.is_removed())
     }
 
-    /// The metadata of the result, if a delta has it.
+    /// Returns the metadata of the result, if a delta has it.
     pub(crate) fn metadata(&self) -> Option<&'a Metadata> {
         self.chain.deltas().iter().rev().find_map(Delta::metadata)
     }
 
-    /// Whether the result has the names, the dtypes, the shapes and the metadata of the base.
+    /// Returns `true` if the result has the names, the dtypes, the shapes and the metadata of the
+    /// base.
     pub(crate) fn is_like_base(&self) -> bool {
         self.metadata().is_none()
             && self.tensors.iter().all(|tensor| match &tensor.base {
@@ -127,8 +128,8 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
             })
     }
 
-    /// The number of threads that may read tensors at a time: fewer for a long chain, because each
-    /// delta that changes a tensor takes memory while that is read.
+    /// Returns the number of threads that may read tensors at a time: fewer for a long chain,
+    /// because each delta that changes a tensor takes memory while it is read.
     pub(crate) fn threads(&self) -> usize {
         threads(self.tensors.iter().map(|tensor| tensor.links.len()).max().unwrap_or_default())
     }
@@ -166,8 +167,8 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         })
     }
 
-    /// Compares the digest after so many deltas with that of the last one's result, and with that
-    /// of the next one's base.
+    /// Compares the digest after this many deltas with the result digest of the last one, and with
+    /// the base digest of the next one.
     fn check_stage(
         &self,
         stage: usize,
@@ -198,7 +199,7 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
     }
 }
 
-/// The bytes of a tensor.
+/// Returns the bytes of a tensor.
 fn byte_len((dtype, shape): Form<'_>) -> u64 {
     shape::byte_len(dtype, shape).unwrap_or(u64::MAX)
 }
@@ -233,22 +234,21 @@ fn check_change<S: ReadAt>(
 }
 
 impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
-    /// The name.
     pub(crate) fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The number of the base's file that has it; `None` if none has.
+    /// Returns the number of the base's file that has it; `None` if none has.
     pub(crate) fn file_index(&self) -> Option<usize> {
         self.base.as_ref().map(LazyTensor::file_index)
     }
 
-    /// Whether the result does not have it.
+    /// Returns `true` if the result does not have it.
     fn is_removed(&self) -> bool {
         self.links.last().map_or(self.base.is_none(), |link| link.change == Change::Removed)
     }
 
-    /// What the digest after so many deltas of the chain takes of it.
+    /// Returns the line of the digest after this many deltas of the chain.
     fn line_after(&self, stage: usize) -> Option<Line<'_>> {
         let hashes = lock(&self.hashes);
         let count = self.links.partition_point(|link| link.number < stage);
@@ -259,7 +259,7 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
         Some((self.name, dtype, shape, hash))
     }
 
-    /// Passes what the tensor becomes to the sink. Up to the last link that has the tensor whole,
+    /// Passes the result of the tensor to the sink. Up to the last link that has the tensor whole,
     /// bytes are only checked.
     fn read(&self, sink: &mut Sink<'_>) -> Result<()> {
         let is_difference = |link: &Link<'a, S>| link.change == Change::Changed;

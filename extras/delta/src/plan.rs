@@ -1,4 +1,4 @@
-//! [`Plan`]: which published versions lead from the one that is here to the newest.
+//! [`Plan`]: the published versions that lead from the one that is here to the newest.
 
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::{Checkpoint, ReadAt};
@@ -8,17 +8,17 @@ use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::published::{Published, Root, name, number};
 
-/// The most versions that are applied at once. Each has files that are open meanwhile.
+/// The most versions that are applied at once. Each has open files during that time.
 const MOST: usize = 64;
 
-/// Which version is here.
+/// The version that is here.
 pub(crate) struct State {
     pub(crate) version: u64,
     /// The fingerprint of that version where it was published.
     pub(crate) fingerprint: String,
 }
 
-/// What is to be done.
+/// The steps of an update.
 pub(crate) struct Plan<S> {
     pub(crate) start: Start<S>,
     pub(crate) chain: Chain<S>,
@@ -28,7 +28,7 @@ pub(crate) struct Plan<S> {
     pub(crate) read: Vec<(u64, String)>,
 }
 
-/// What the first delta changes.
+/// The checkpoint that the first delta changes.
 pub(crate) enum Start<S> {
     /// The checkpoint of the follower.
     Here,
@@ -61,7 +61,7 @@ impl<S: ReadAt> Plan<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoBase`]; the errors of [`Chain::new`] and of opening.
+    /// [`ErrorKind::NoBase`]; an error of [`Chain::new`] or of opening.
     pub(crate) fn new<T: Store<File = S> + 'static>(
         root: &Root<T>,
         mut here: Option<&State>,
@@ -78,9 +78,8 @@ impl<S: ReadAt> Plan<S> {
                     // The version that is here is not published any more.
                     break;
                 }
-                // The newest one is older, so the publisher has begun anew.
-                // To wait until the new run has come as far would serve weights of a run that has
-                // ended.
+                // The newest one is older, so the publisher has started over. To wait until the new
+                // run has come as far would serve weights of a run that has ended.
                 here = None;
             }
             let Some(published) = root.open(number)? else {
@@ -95,7 +94,7 @@ impl<S: ReadAt> Plan<S> {
                 // It is another version of the same number.
                 here = None;
             }
-            // Those that are applied first.
+            // The links that are applied first.
             if links.len() == MOST {
                 links.remove(0);
             }
@@ -118,7 +117,7 @@ impl<S: ReadAt> Plan<S> {
             _ => here.map(|here| here.version),
         };
         if has_unfinished {
-            // What follows a version that is not complete waits for it.
+            // Versions after an incomplete one wait for it.
             let is_groundless = matches!(start, Start::Given(false));
             links.truncate(if is_groundless { 0 } else { leading(from, &links) });
         }
@@ -156,7 +155,7 @@ impl<S: ReadAt> Plan<S> {
     }
 }
 
-/// How many of the first versions lead from one to the next.
+/// Returns how many of the first versions lead from one to the next.
 fn leading<S>(mut from: Option<u64>, links: &[Link<S>]) -> usize {
     let follows = |link: &&Link<S>| {
         let base = link.delta.as_ref().map(|delta| number(delta.base_version()));

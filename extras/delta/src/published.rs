@@ -74,10 +74,10 @@ impl<T: Store + 'static> Root<T> {
         }
     }
 
-    /// The numbers of all versions in descending order, also of those that are not complete.
+    /// Returns the numbers of all versions in descending order, including incomplete ones.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         let entries = self.list(&self.path)?;
-        // Not by their kind: what a store cannot look at counts as a file.
+        // Not by their kind: an entry that a store cannot look at counts as a file.
         let mut numbers: Vec<_> =
             entries.iter().filter_map(|entry| number_of_directory(&entry.name)).collect();
         numbers.sort_unstable_by(|a, b| b.cmp(a));
@@ -89,7 +89,7 @@ impl<T: Store + 'static> Root<T> {
     ///
     /// # Errors
     ///
-    /// The errors of opening, if all files are there; [`ErrorKind::OtherVersion`].
+    /// An error of opening, if all files are there; [`ErrorKind::OtherVersion`].
     pub(crate) fn open(&self, number: u64) -> Result<Option<Published<T::File>>> {
         match self.open_listed(number) {
             // A file that the index names is not there yet, or not any more.
@@ -124,23 +124,24 @@ impl<T: Store + 'static> Root<T> {
             return Ok(None);
         }
         let full = full()?;
-        // A delta whose index is not there yet is none.
+        // A delta without its index is not counted as one.
         let is_full = !full.files().iter().all(CheckpointFile::looks_foreign);
         Ok(is_full.then_some(Published::Full(full)))
     }
 
-    /// Whether one of these versions is another one by now, or is not complete any more.
+    /// Returns `true` if one of these versions has been replaced, or is not complete any more.
     pub(crate) fn has_changed(&self, versions: &[(u64, String)]) -> bool {
         versions.iter().any(|(number, fingerprint)| {
             let found = self.open(*number).and_then(|published| {
                 published.map(|published| published.fingerprint()).transpose()
             });
-            // What cannot be read now is not known to have changed.
+            // A version that cannot be read now is not known to have changed.
             found.is_ok_and(|found| found.as_ref() != Some(fingerprint))
         })
     }
 
-    /// Copies the files next to the tensors of a full version, except those that are added already.
+    /// Copies the files next to the tensors of a full version, except the ones that are already
+    /// added.
     pub(crate) fn copy_beside(&self, number: u64, new: &mut Destination) -> Result<()> {
         let directory = self.directory(number);
         for entry in self.list(&directory)? {
@@ -208,8 +209,8 @@ impl<S: ReadAt> Published<S> {
         }
     }
 
-    /// What tells this version from another of the same number: what the index of a delta says, all
-    /// headers, with the checksums that a delta has there, and the last bytes of each file.
+    /// Returns a hash that differs for another version of this number: of a delta's index, of all
+    /// headers, with the checksums that a delta has there, and of the last bytes of each file.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut hasher = blake3::Hasher::new();
         let mut add = |value: serde_json::Value| {

@@ -1,4 +1,4 @@
-//! [`Spool`]: a file without a name for compressed differences, whose sizes are not known before.
+//! [`Spool`]: a file without a name for compressed differences of unknown sizes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -32,7 +32,7 @@ impl Spool {
         self.len
     }
 
-    /// What was appended since there were so many bytes.
+    /// Returns the bytes that were appended after the first `start`.
     pub(crate) fn since(&self, start: u64) -> Result<Spooled> {
         let bytes = self.len - start;
         let too_large = |_| Error::from(ErrorKind::TooLargeForMemory { bytes });

@@ -1,4 +1,4 @@
-//! [`StateFile`]: which version the directory of a follower has.
+//! [`StateFile`]: the version that the directory of a follower has.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::plan::State;
 
-/// The file in the directory of a follower that says which version it has. It is hidden, so that
-/// no copy of the checkpoint has it.
+/// The file in the directory of a follower that records its version. It is hidden, so that no copy
+/// of the checkpoint has it.
 pub(crate) const STATE: &str = ".safetensors-follow.json";
 
 /// The most bytes of that file, which names each file of a version.
@@ -27,8 +27,8 @@ pub(crate) struct StateFile {
     here: Option<State>,
 }
 
-/// The name of a file, its length, and the time of its last change: enough to tell the new file of
-/// a name from the old one.
+/// The name of a file, its length, and the time of its last change: enough to distinguish a new
+/// file from an old one of its name.
 type Stamp = (String, u64, String);
 
 impl StateFile {

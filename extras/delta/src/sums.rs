@@ -1,11 +1,11 @@
-//! [`Sums`]: what is computed of a tensor's bytes. [`digest_of`]: the digest of all tensors.
+//! [`Sums`]: the digests of a tensor's bytes. [`digest_of`]: the digest of all tensors.
 
 use safetensors_core::Dtype;
 use safetensors_core::digest::Hasher;
 
 use crate::format::ChecksumFormat;
 
-/// The digests of a tensor whose bytes come piece by piece: BLAKE3 for the digest of the whole
+/// The digests of a tensor with bytes that come piece by piece: BLAKE3 for the digest of the whole
 /// checkpoint, and the checksum that a delta has of the tensor.
 #[derive(Clone, Default)]
 pub(crate) struct Sums {
@@ -20,7 +20,7 @@ enum Other {
 }
 
 impl Sums {
-    /// Begins. `blake3` says whether the BLAKE3 is needed even if the checksum is another.
+    /// Starts the digests. `blake3` asks for the BLAKE3 even if the checksum is another.
     pub(crate) fn new(checksum: Option<ChecksumFormat>, blake3: bool) -> Self {
         let is_checksum = checksum == Some(ChecksumFormat::Blake3);
         let other = match checksum {
@@ -43,17 +43,17 @@ impl Sums {
         }
     }
 
-    /// What is computed so far, without the checksum of a delta.
+    /// Returns the digests so far, without the checksum of a delta.
     pub(crate) fn without_checksum(&self) -> Self {
         Self { blake3: self.blake3.clone(), other: None }
     }
 
-    /// The BLAKE3, if it was asked for.
+    /// Returns the BLAKE3, if it was asked for.
     pub(crate) fn blake3(&self) -> Option<blake3::Hash> {
         self.blake3.as_ref().map(|blake3| blake3.finalize())
     }
 
-    /// The checksum as a delta has it.
+    /// Returns the checksum as a delta has it.
     pub(crate) fn checksum(&self) -> String {
         match &self.other {
             Some(Other::Xxh3(xxh3)) => xxh3.finish().to_string(),
@@ -63,12 +63,12 @@ impl Sums {
     }
 }
 
-/// What the digest of a whole checkpoint takes of each tensor.
+/// The part of each tensor in the digest of a whole checkpoint.
 pub(crate) type Line<'a> = (&'a str, Dtype, &'a [usize], blake3::Hash);
 
-/// The digest of a whole checkpoint: the BLAKE3 of one line of JSON for each tensor, in the order
-/// of the names: `["name","F32",[2,3],"BLAKE3 of its bytes"]`. Neither the division into files nor
-/// the metadata changes it.
+/// Returns the digest of a whole checkpoint: the BLAKE3 of one line of JSON for each tensor, in the
+/// order of the names: `["name","F32",[2,3],"BLAKE3 of its bytes"]`. Neither the division into
+/// files nor the metadata changes it.
 pub(crate) fn digest_of<'a>(lines: impl IntoIterator<Item = Line<'a>>) -> blake3::Hash {
     let mut lines: Vec<_> = lines.into_iter().collect();
     lines.sort_unstable_by_key(|(name, ..)| *name);

@@ -58,7 +58,7 @@ fn what_is_no_chain_is_named() {
     }
 }
 
-/// Tensors of a training, of which each step changes some.
+/// Returns the tensors of a training. Each step changes some.
 fn step(number: u8) -> Tensors {
     let w = |name: &str, value: u8| bytes(name, vec![value; 300]);
     Tensors::from([w("each", number), w("some", number / 8), w("none", 7)])
@@ -97,7 +97,7 @@ fn a_chain_of_64_is_verified_link_by_link_and_made_one() {
         step(64)
     );
 
-    // One delta of all is that of the first and the last checkpoint.
+    // The squashed delta equals the one of the first and the last checkpoint.
     chain.squash(&scratch.base, scratch.path("squashed"), &quick()).unwrap();
     let squashed = Delta::open(scratch.path("squashed")).unwrap();
     assert_eq!((squashed.base_version(), squashed.version()), ("000000", "000064"));
@@ -156,7 +156,7 @@ fn neighbours_of_two_trainings_are_told_by_their_digests() {
     assert!(matches!(error.other(), Some(ErrorKind::OtherBase { .. })), "{error}");
 }
 
-/// A tensor that no delta changes is wrong in the base: only the digest of the whole tells.
+/// A tensor that no delta changes is wrong in the base: only the digest of the whole shows it.
 #[test]
 fn a_base_with_another_unchanged_tensor_is_another_base() {
     let scratch = Scratch::new(&step(0));

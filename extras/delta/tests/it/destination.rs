@@ -1,4 +1,4 @@
-//! What is at the destination and next to the base: nothing is lost, and nothing old is taken over.
+//! The destination and the files next to the base: nothing is lost, and nothing old is taken over.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ fn chain(scratch: &Scratch, delta: &str) -> Chain {
     Chain::new([Delta::open(scratch.path(delta)).unwrap()]).unwrap()
 }
 
-/// What is read may be in the directory that is written to, and may be what is replaced.
+/// The base may be in the destination, and may be replaced.
 #[test]
 fn only_the_files_of_the_old_version_are_replaced() {
     let scratch = scratch("out/deltas/1");
@@ -215,7 +215,7 @@ fn only_regular_files_below_the_base_are_copied() {
     assert_eq!(fs::read(out.join("LICENSE")).unwrap(), b"l");
 }
 
-/// What a user has put into a directory is not replaced by files of the base.
+/// A file that a user has put into a directory is not replaced by a file of the base.
 #[test]
 fn a_file_that_the_directory_has_already_stays() {
     let scratch = scratch("delta");

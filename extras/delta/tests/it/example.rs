@@ -58,7 +58,7 @@ fn the_checksums_are_those_of_slime_and_modelexpress() {
         let file = scratch.path(&name).join(crate::support::SHARD);
         let file = safetensors_core::io::FileSource::open(&file).unwrap();
         let file = safetensors_core::SafeTensors::from_source(file).unwrap();
-        // Nothing else stands beside the checksums.
+        // There is nothing else next to the checksums.
         assert_eq!(file.metadata().len(), 2, "{name}");
         assert!(file.metadata()["a.w"].starts_with(w), "{name}");
         assert!(file.metadata()["b"].starts_with(b), "{name}");
@@ -70,7 +70,7 @@ fn the_checksums_are_those_of_slime_and_modelexpress() {
 #[test]
 fn a_delta_of_modelexpress_is_applied() {
     let scratch = Scratch::new(&old());
-    // The frame that PyPI `zstandard` writes, whose window is its content.
+    // The frame that PyPI `zstandard` writes, with a window of its content's size.
     let frame = *b"\x28\xb5\x2f\xfd\x20\x0c\x61\0\0\0\0\xa0\x7f\0\0\0\0\0\0\0\0";
     let mut parts = Parts::new("xor", &[("a.w", &frame, &[])]);
     parts.metadata["checksum_format"] = "adler32".into();

@@ -95,7 +95,7 @@ fn other_tensors_and_other_metadata_come_back() {
         );
         assert_eq!(fs::read(scratch.path("applied/config.json")).unwrap(), b"{}");
 
-        // One delta of one is the same, and it leads on.
+        // A squashed delta of one is equal to it, and can be followed by others.
         chain.squash(&base, scratch.path("squashed"), &options).unwrap();
         let bytes = |name: &str| files(&scratch.path(name)).into_values().collect::<Vec<_>>();
         assert_eq!(bytes("squashed"), bytes("delta"));
@@ -148,7 +148,7 @@ fn a_sharded_base_is_saved_anew_and_one_that_comes_back_keeps_its_files() {
     );
 }
 
-/// What each link of a chain does to the tensor `x`.
+/// The change of the tensor `x` by each link of a chain.
 #[test]
 fn a_later_link_may_remove_what_an_earlier_one_added() {
     let kept = || bytes("kept", [1, 2, 3]);
@@ -183,7 +183,7 @@ fn a_later_link_may_remove_what_an_earlier_one_added() {
         let bytes = |name: &str| files(&scratch.path(name)).into_values().collect::<Vec<_>>();
         assert_eq!(bytes(&squashed), bytes(&format!("made-{number}")));
     }
-    // A link that is wrong in what a later one removes is found.
+    // A link is found that is wrong in a tensor which a later one removes.
     let wrong = scratch.path("2").join(crate::support::SHARD);
     fs::copy(scratch.path("1").join(crate::support::SHARD), wrong).unwrap();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -213,7 +213,7 @@ fn a_long_chain_is_applied_in_passes() {
         .collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     assert_eq!(scratch.apply(&names).unwrap()["w"].2, [150, 0, 0, 0, 0, 0, 0, 0, 0]);
-    // Each link is checked, whatever pass it is in.
+    // Each link is checked, in any pass.
     for (wrong, by) in [("d20", "20"), ("d64", "64"), ("d65", "65"), ("d150", "150")] {
         let mut parts = Parts::new("xor", &[("w", &frame(&[1; 9]), &[])]);
         parts.metadata["base_version"] = (by.parse::<u8>().unwrap() - 1).to_string().into();
@@ -232,7 +232,7 @@ fn a_long_chain_is_applied_in_passes() {
 
 const KEY: &str = "safetensors_bridge.";
 
-/// A sound delta that adds, replaces, removes and changes, with this entry in place of its own.
+/// A valid delta that adds, replaces, removes and changes, with this entry instead of its own.
 fn hostile(key: &str, value: &str) -> (Scratch, Result<Tensors, Error>) {
     let scratch = Scratch::new(&Tensors::from([bytes("w", [1]), bytes("r", [2]), bytes("g", [3])]));
     let whole = frame(&[5; 4]);
@@ -324,7 +324,7 @@ fn hostile_entries_are_named() {
     refused(&metadata, "[\"k\"]", None, "lines of [key, value] in JSON, found");
     refused(&metadata, "[\"k\",\"1\"]\n[\"k\",\"2\"]", None, "duplicate key \"k\" in __metadata__");
     refused(&metadata, &"[\"k\",\"1\"]\n".repeat(100_001), None, "the limit of 100000");
-    // Other readers would take it, and ignore what they do not know.
+    // Other readers would take it, and ignore the unknown parts.
     for plain in ["xor", "overwrite"] {
         refused("delta_encoding", plain, None, "added in the index should be absent unless");
     }
@@ -336,12 +336,13 @@ fn hostile_entries_are_named() {
     );
 }
 
-/// What a delta may make is known before a byte is decompressed, and making one is held to it, too.
+/// The size of a delta's result is known before a byte is decompressed, and making one has the same
+/// limit.
 #[test]
 fn whole_tensors_are_not_larger_than_their_bytes_and_the_base_explain() {
     const LEN: usize = (64 << 20) + 1;
     let scratch = Scratch::new(&Tensors::from([bytes("w", [1])]));
-    // The header of a frame with a window of 1 KiB that promises so many bytes, and no block.
+    // The header of a frame with a window of 1 KiB that promises `LEN` bytes, and no block.
     let claim = [&b"\x28\xb5\x2f\xfd\xc0\0"[..], &(LEN as u64).to_le_bytes()].concat();
     let mut parts = Parts::new("xor-or-whole", &[("a", &claim, &[])]);
     parts.metadata[format!("{KEY}added")] = format!(r#"["a","U8",[{LEN}]]"#).into();
@@ -355,7 +356,7 @@ fn whole_tensors_are_not_larger_than_their_bytes_and_the_base_explain() {
     assert!(is_refused(&error), "{error}");
     assert!(error.to_string().contains(INDEX), "{error}");
 
-    // A base of as many bytes explains them.
+    // A base of `LEN` bytes explains them.
     for (len, is_fine) in [(1, false), (LEN, true)] {
         let scratch = Scratch::new(&Tensors::from([bytes("w", vec![0; len])]));
         let base = Checkpoint::open(scratch.path("base")).unwrap();
@@ -381,7 +382,7 @@ fn a_whole_tensor_with_another_checksum_is_found_by_itself() {
         assert_eq!(error.tensor(), Some("a"), "{error}");
         assert!(matches!(error.other(), Some(ErrorKind::WrongTensor { .. })), "{error}");
     }
-    // Its frame says how large it is.
+    // Its frame has its size.
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
     std::io::Write::write_all(&mut encoder, &[6; 4]).unwrap();
     parts.frames = vec![("a", encoder.finish().unwrap())];

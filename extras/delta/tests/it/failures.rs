@@ -1,4 +1,4 @@
-//! Calls that fail, each in turn: what is at the destination stays, and nothing is left beside it.
+//! Calls that fail, each in turn: the destination stays, and nothing is left next to it.
 
 use safetensors_core::{Checkpoint, Limits, Result};
 use safetensors_delta::{Chain, Delta, Encoding, make};

@@ -1,4 +1,4 @@
-//! Followers: what they apply, what they wait for, and what they refuse.
+//! Followers: the versions that they apply, wait for, and refuse.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn a_follower_applies_what_it_lacks() {
     let publisher = Publisher::new();
     assert_eq!(publisher.poll().unwrap(), None);
     assert_eq!(publisher.follower().version().unwrap(), None);
-    // What has another name is no version.
+    // A directory with another name is no version.
     fs::create_dir(publisher.root().join("weight_v1")).unwrap();
     fs::create_dir(publisher.root().join("weight_v000009.tmp")).unwrap();
     publisher.run(1, 2);
@@ -91,13 +91,13 @@ fn what_is_half_published_is_waited_for() {
         show(number, name).unwrap();
     }
     publisher.assert_served(2, &tensors(1, 2));
-    // So does what follows it.
+    // The versions after it wait, too.
     publisher.delta(4, 3, &tensors(1, 3), &tensors(1, 4));
     hide(3, INDEX).unwrap();
     assert_eq!(publisher.poll().unwrap(), None);
     show(3, INDEX).unwrap();
     assert_eq!(publisher.poll().unwrap(), Some((Some(2), 4, None, 2)));
-    // But not what has nothing to do with it.
+    // But a version that does not depend on it does not.
     fs::create_dir(publisher.version(5)).unwrap();
     publisher.delta(6, 4, &tensors(1, 4), &tensors(1, 6));
     assert_eq!(publisher.poll().unwrap(), Some((Some(4), 6, None, 1)));
@@ -117,7 +117,7 @@ fn a_file_of_a_delta_is_no_full_version() {
     assert_eq!(publisher.poll().unwrap(), None);
     fs::write(directory.join(INDEX), index.replace(SHARD, "model.safetensors")).unwrap();
     assert_eq!(publisher.poll().unwrap(), Some((Some(1), 2, None, 1)));
-    // A whole file counts once nothing is being written beside it.
+    // A whole file counts once nothing is being written next to it.
     fs::create_dir(publisher.version(3)).unwrap();
     let file = publisher.version(3).join("model.safetensors");
     write(&publisher.directory.path().join("one"), &tensors(1, 3), u64::MAX);
@@ -172,7 +172,7 @@ fn a_truncated_frame_changes_nothing() {
     let shard = publisher.version(2).join(SHARD);
     let whole = fs::read(&shard).unwrap();
     let before = files(publisher.directory.path());
-    // The header says so, too, as that of a publisher whose frame was cut would.
+    // The header has the size of the cut frame, as a publisher of one would write it.
     let cut = whole.len() - 1;
     fs::write(&shard, &whole[..cut]).unwrap();
     publisher.poll().unwrap_err();
@@ -254,7 +254,7 @@ fn deltas_of_other_tensors_are_not_applied() {
     let publisher = Publisher::new();
     publisher.run(1, 1);
     assert!(publisher.poll().unwrap().is_some());
-    // The version that is here is gone, and the next is of another run.
+    // The version that is here is gone, and the next belongs to another run.
     for is_named in [true, false] {
         publisher.clear();
         match is_named {
@@ -268,7 +268,7 @@ fn deltas_of_other_tensors_are_not_applied() {
         );
         publisher.assert_served(1, &tensors(1, 1));
     }
-    // Someone has changed what is here.
+    // The checkpoint here was changed.
     publisher.clear();
     publisher.run(1, 2);
     write(&publisher.served(), &tensors(7, 7), 1000);
@@ -353,7 +353,7 @@ fn a_base_may_be_given() {
     assert_eq!(numbers(&update), (None, 5, None, 1));
     publisher.assert_served(5, &tensors(1, 5));
     assert!(publisher.served().join("config.json").exists());
-    // It may be what is replaced.
+    // The base may be the checkpoint that is replaced.
     fs::remove_dir_all(publisher.served()).unwrap();
     write(&publisher.served(), &tensors(1, 4), u64::MAX);
     let follower = |overwrite| with_base(&publisher, &publisher.served(), overwrite);

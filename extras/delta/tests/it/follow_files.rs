@@ -10,7 +10,8 @@ use safetensors_delta::{Chain, Delta};
 use crate::followed::{Publisher, tensors};
 use crate::support::{files, quick, read, write};
 
-/// Of the files in the directory, a version replaces and removes those of the version before.
+/// Of the files in the directory, a version replaces and removes only the files of the version
+/// before.
 #[test]
 fn what_others_put_next_to_the_version_stays() {
     let publisher = Publisher::new();
@@ -72,7 +73,7 @@ fn files_of_two_versions_are_told_apart() {
         }
         serde_json::Value::from(stamps)
     };
-    // The first version is not in place. What is there is the follower's.
+    // The first version is not in place. The files there are the follower's.
     fs::create_dir(publisher.served()).unwrap();
     fs::write(publisher.served().join("config.json"), "half").unwrap();
     changing(None, 0, &serde_json::json!([["model.safetensors", 1, "1"]]));

@@ -14,7 +14,7 @@ fn a_call_that_fails_changes_nothing() {
     publisher.delta(2, 1, &tensors(1, 1), &tensors(1, 2));
     let before = files(publisher.directory.path());
     for number in 0.. {
-        // A second look finds what the first one did not, so all that follow fail, too.
+        // A second look finds files that the first one did not, so all later calls fail, too.
         let store = Hooked::broken_from(number);
         let polled = publisher.follower().poll_in(store.clone(), publisher.root());
         if store.calls() <= number {

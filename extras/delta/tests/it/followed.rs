@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{INDEX, Tensors, bytes, quick, read, views, write};
 
-/// A publisher's directory, and that of a follower.
+/// The directories of a publisher and of a follower.
 pub(crate) struct Publisher {
     pub(crate) directory: TempDir,
 }
@@ -46,7 +46,8 @@ impl Publisher {
         fs::write(self.version(number).join("config.json"), format!("{number}")).unwrap();
     }
 
-    /// Publishes a delta as another program does, with checksums of what changes and no digests.
+    /// Publishes a delta as another program does, with checksums of the changed tensors and no
+    /// digests.
     pub(crate) fn theirs(&self, number: u64, old: &Tensors, new: &Tensors) {
         self.delta(number, number - 1, old, new);
         self.change_index(number, |metadata| {
@@ -97,7 +98,7 @@ impl Publisher {
         Ok(self.follower().poll(self.root())?.map(|update| numbers(&update)))
     }
 
-    /// Fails unless the follower has these tensors, and says that they are of this version.
+    /// Fails unless the follower has these tensors and this version.
     pub(crate) fn assert_served(&self, number: u64, tensors: &Tensors) {
         assert_eq!(self.follower().version().unwrap(), Some(number));
         assert_eq!(read(&self.served()), *tensors, "{number}");
@@ -124,7 +125,7 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A follower that may replace what is at its place, and has a base.
+/// Returns a follower that may replace the files at its place, and has a base.
 pub(crate) fn with_base(publisher: &Publisher, base: &Path, overwrite: bool) -> Follower {
     let options = Options::new().durable(false).overwrite(overwrite);
     let base = Checkpoint::open(base).unwrap();

@@ -1,5 +1,5 @@
-//! Deltas that are damaged or made to do harm. Each is an error that says what was expected and
-//! what was found, and the base stays as it is.
+//! Damaged and hostile deltas. Each is an error with the expected and the found value, and the base
+//! stays unchanged.
 
 use std::fs;
 
@@ -107,7 +107,7 @@ fn contents_of_another_size() {
     }
 }
 
-/// The header does not say how large the content is: a gigabyte, of a few kilobytes.
+/// The header lacks the size of the content: a gigabyte, of a few kilobytes.
 #[test]
 fn a_bomb_gives_no_byte_more_than_the_tensor_has() {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
@@ -231,7 +231,8 @@ fn fields_that_are_missing_or_unknown() {
     assert!(apply(&parts).unwrap_err().to_string().contains("expected a delta"));
 }
 
-/// The index and the files disagree. A reader that takes all files would apply what we do not.
+/// The index and the files disagree. A reader that takes all files would apply tensors that we do
+/// not.
 #[test]
 fn an_index_that_does_not_fit_its_files() {
     let scratch = Scratch::new(&base());
@@ -250,7 +251,7 @@ fn an_index_that_does_not_fit_its_files() {
     let error = refused(&|map| map.as_object_mut().unwrap().clear());
     assert!(matches!(error.other(), Some(ErrorKind::StrayFile)), "{error}");
 
-    // A second tensor, in the same file or another one, which the index leaves out.
+    // A second tensor, in the same file or another one, which the index does not name.
     let two = Parts::new("xor", &[("w", &frame(&XOR), &NEW), ("v", &frame(&XOR), &NEW)]);
     scratch.write_delta("delta", &two);
     let only = format!(r#"{{"metadata":{},"weight_map":{{"w":"{SHARD}"}}}}"#, two.metadata);
@@ -291,7 +292,7 @@ fn differences_that_are_no_rows_of_bytes() {
     assert!(error.to_string().ends_with("found I8 with 1"), "{error}");
 }
 
-/// What `verify` finds without the base.
+/// The damage that `verify` finds without the base.
 #[test]
 fn damage_is_found_without_the_base() {
     let scratch = Scratch::new(&base());
@@ -311,7 +312,7 @@ fn damage_is_found_without_the_base() {
     ] {
         assert_eq!(verify(&wrong).unwrap_err().tensor(), Some("w"));
     }
-    // Without a base, only the header of the frame can limit what it gives.
+    // Without a base, only the header of the frame can limit its size.
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
     std::io::Write::write_all(&mut encoder, &XOR).unwrap();
     let error = verify(&with_frame(encoder.finish().unwrap())).unwrap_err();

@@ -1,4 +1,4 @@
-//! Deltas in whose directory their base is, too.
+//! Deltas with their base in the same directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ struct Files {
 }
 
 impl Files {
-    /// Versions of a file, most of whose values are equal.
+    /// Makes versions of a file with mostly equal values.
     fn new() -> Self {
         let files = Self { directory: tempdir().unwrap() };
         for version in 1..=3 {
@@ -42,7 +42,7 @@ impl Files {
         make_linked(self.path(base), self.path(new), self.path("delta"), &options)
     }
 
-    /// The bytes of the file that the delta stands for.
+    /// Returns the bytes of the file that the delta represents.
     fn whole(&self) -> Vec<u8> {
         let (base, chain) = open_linked(self.path("delta")).unwrap();
         chain.verify(&base, &quick()).unwrap();
@@ -63,7 +63,7 @@ fn a_linked_delta_needs_neither_file_by_its_old_name() {
     fs::remove_file(files.path("1.safetensors")).unwrap();
     fs::remove_file(files.path("2.safetensors")).unwrap();
     assert!(files.whole() == new);
-    // Its base is also that of others.
+    // Its base is also the base of others.
     let base = "delta/one/model.safetensors";
     let to = files.path("next");
     let made = make_linked(files.path(base), files.path("3.safetensors"), &to, &quick());

@@ -1,4 +1,4 @@
-//! What `make` and `apply` do not do.
+//! Requests that `make` and `apply` refuse.
 
 use std::fs;
 

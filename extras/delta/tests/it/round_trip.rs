@@ -1,4 +1,4 @@
-//! What a delta makes of its base is the new checkpoint, bit for bit.
+//! A delta applied to its base gives the new checkpoint, bit for bit.
 
 use std::fs;
 
@@ -95,7 +95,7 @@ fn both_checkpoints_may_be_divided_in_their_own_ways() {
     let delta = make(&base, tensors, path("delta"), &quick()).unwrap();
     Chain::new([delta]).unwrap().apply(&base, path("applied"), &quick()).unwrap();
     assert_eq!(read(&path("applied")), new);
-    // The files are those of the base, and so is what lies beside them.
+    // The files come from the base, and so do the files next to them.
     let names = |name: &str| -> Vec<_> {
         files(&path(name))
             .into_keys()

@@ -20,7 +20,7 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// The name of the one file of most deltas.
 pub(crate) const SHARD: &str = "model-00000-of-00001.safetensors";
 
-/// The default options, but for the wait for the disk.
+/// Returns the default options, without the wait for the disk.
 pub(crate) fn quick() -> Options {
     Options::new().durable(false)
 }
@@ -40,7 +40,7 @@ pub(crate) fn views(tensors: &Tensors) -> impl Iterator<Item = (&str, TensorView
     })
 }
 
-/// Saves a checkpoint in files of at most so many bytes.
+/// Saves a checkpoint in files of at most `most` bytes.
 pub(crate) fn write(directory: &Path, tensors: &Tensors, most: u64) -> Checkpoint {
     let each = SaveOptions::new().durable(false);
     let options = ShardOptions::new().max_shard_size(most.into()).save_options(each);
@@ -104,8 +104,8 @@ impl Scratch {
         Ok(read(&applied))
     }
 
-    /// Writes a delta of the `base` with these compressed differences, as the text of its format
-    /// says, and nothing of ours. The result's checksums are those of `new`.
+    /// Writes a delta of the `base` with these compressed differences, by the specification of its
+    /// format alone, without our code. The result's checksums are those of `new`.
     pub(crate) fn write_delta(&self, name: &str, parts: &Parts) {
         let directory = self.path(name);
         fs::create_dir_all(&directory).unwrap();
