@@ -99,7 +99,7 @@
 //! | feature | module | for |
 //! |---|---|---|
 //! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
-//! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
+//! | `derive` | [`ndarray`] | `#[derive(NamedArrays)]` for structs of arrays |
 //! | `npz`, `rayon` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; arrays that are not in C order are gathered by several threads |
 //! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
 //! | `gguf` | `candle::gguf` | quantised tensors of GGUF files |
@@ -249,10 +249,14 @@ pub use safetensors_delta as delta;
 pub use safetensors_hub as hub;
 #[cfg(feature = "remote")]
 pub use safetensors_hub::remote;
-#[cfg(feature = "ndarray")]
-pub use safetensors_ndarray as ndarray;
 #[cfg(feature = "sign")]
 pub use safetensors_sign as sign;
+
+/// The ndarray adapter. It is a module, so that the compiler proposes paths that lead here.
+#[cfg(feature = "ndarray")]
+pub mod ndarray {
+    pub use safetensors_ndarray::*;
+}
 
 /// The README, whose examples are tested.
 #[cfg(all(doctest, feature = "full"))]

@@ -199,8 +199,7 @@ pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "safetensors has no dtype for elements of type `{Self}`",
-    note = "elements are bool, integers of 8 to 64 bits, f32, f64, half::f16, half::bf16, floats of \
-            8 bits and Complex<f32>",
+    note = "it has bool, integers and floats of up to 64 bits, and Complex<f32>",
     note = "a Complex<f64> is stored as two f64: the page of `ArrayElement` shows how"
 )]
 pub trait ArrayElement: Element {

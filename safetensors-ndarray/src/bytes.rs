@@ -11,8 +11,7 @@ use safetensors_core::{Error, ErrorKind, ReadAt, Result};
 #[diagnostic::on_unimplemented(
     message = "a reader of `{Self}` reads arrays on demand, and has none in memory to borrow",
     label = "cannot lend views",
-    note = "open the file by `Reader::open_in_memory`, or give `Reader::new` a checkpoint that is \
-            mapped by `Checkpoint::mmap`; `Reader::read` returns an array of its own"
+    note = "open it by `Reader::open_in_memory`, or map it by `Checkpoint::mmap` and `Reader::new`"
 )]
 pub trait InMemory: AsRef<[u8]> + Send + Sync {}
 

@@ -140,7 +140,7 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
 ///
 /// The errors of [`load`] and of [`Writer`]. After an error, `file` is as it was.
 pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Result<()> {
-    convert(archive.as_ref(), file.as_ref(), None)
+    convert(archive.as_ref(), file.as_ref(), false).map(drop)
 }
 
 /// [`to_safetensors`] without the arrays of types that safetensors lacks, such as texts. Returns
@@ -153,25 +153,26 @@ pub fn to_safetensors_skipping(
     archive: impl AsRef<Path>,
     file: impl AsRef<Path>,
 ) -> Result<Vec<Error>> {
-    let mut skipped = Vec::new();
-    convert(archive.as_ref(), file.as_ref(), Some(&mut skipped))?;
-    Ok(skipped)
+    convert(archive.as_ref(), file.as_ref(), true)
 }
 
-fn convert(archive: &Path, file: &Path, mut skipped: Option<&mut Vec<Error>>) -> Result<()> {
+/// Writes the arrays of an archive to a file. Returns the errors of those that it skips.
+fn convert(archive: &Path, file: &Path, skips: bool) -> Result<Vec<Error>> {
+    let mut skipped = Vec::new();
     let archive = Archive::open(archive)?;
     archive.check()?;
     let writer = Writer::create(file)?;
     for array in archive.arrays() {
-        match (array, &mut skipped) {
-            (Err(error), Some(skipped)) if is_of_no_dtype(&error) => skipped.push(error),
-            (array, _) => {
+        match array {
+            Err(error) if skips && is_of_no_dtype(&error) => skipped.push(error),
+            array => {
                 let array = array?;
                 writer.add_tensor(array.name(), &array)?;
             }
         }
     }
-    writer.finish()
+    writer.finish()?;
+    Ok(skipped)
 }
 
 fn is_of_no_dtype(error: &Error) -> bool {

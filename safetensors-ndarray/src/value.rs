@@ -14,10 +14,6 @@ use std::borrow::Cow;
 ///
 /// Only a NaN of other bits than the usual one is its bits in hexadecimal, `0x7ff8000000000001`,
 /// which `parse` does not read. A struct of arrays does.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be a value of metadata",
-    label = "not a text, a number or a `bool`"
-)]
 pub trait MetadataValue {
     /// The text in the file.
     #[doc(hidden)]

@@ -149,8 +149,8 @@ impl<'r> Checking<'r> {
         let below = dots.map(|(dot, _)| (&tensor[..dot], &tensor[dot + 1..]));
         std::iter::once(("", tensor)).chain(below).any(|(structure, name)| {
             self.open.get(structure).is_some_and(|fields| {
-                let rests = fields.iter().filter_map(|field| name.strip_prefix(field));
-                !rests.into_iter().any(|rest| rest.is_empty() || rest.starts_with('.'))
+                let mut rests = fields.iter().filter_map(|field| name.strip_prefix(field));
+                !rests.any(|rest| rest.is_empty() || rest.starts_with('.'))
             })
         })
     }

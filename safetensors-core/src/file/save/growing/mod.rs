@@ -26,6 +26,7 @@ use body::{Body, BodyPlace};
 use passes::Passes;
 pub use series::GrowingTensor;
 use series::Series;
+use stored::StoredSteps;
 use sync::Synced;
 use tensors::{GrowingEntry, Tensors, Whole};
 
@@ -350,10 +351,15 @@ impl GrowingWriter {
     }
 }
 
-/// Other writers of the path may begin, and what still grows takes nothing more.
+/// Other writers of the path may begin. What still grows takes nothing more, and holds no files.
 impl Drop for GrowingWriter {
     fn drop(&mut self) {
         *unpoisoned(self.shared.state.write()) = State::Finished;
+        for entry in &lock(&self.shared.tensors).list {
+            if let GrowingEntry::Growing(series) = &**entry {
+                lock(&series.state).stored = StoredSteps::default();
+            }
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::file::io::testing::{names_in, place};
 use crate::file::save::SaveOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
+use crate::format::parallel::lock;
 use crate::format::tensor::{TensorBuf, TensorView};
 use proptest::prelude::*;
 
@@ -92,7 +93,13 @@ fn a_struct_can_have_a_writer_and_its_tensors_and_ends_both() {
     // Dropped, the writer frees the path, whatever is left of its tensors.
     let Output { tensor, writer } = open();
     tensor.append(&one).unwrap();
+    let large = TensorBuf::from_vec(vec![1 << 20], vec![1_u8; 1 << 20]).unwrap();
+    let others = ["tail", "spill"].map(|name| writer.grow(name, Dtype::U8, 0, &[1 << 20]).unwrap());
+    others.iter().for_each(|tensor| tensor.append(&large).unwrap());
+    let flushed = |tensor: &GrowingTensor| lock(&tensor.series.state).stored.flushed();
+    assert!(others.iter().all(|tensor| flushed(tensor) > 0));
     drop(writer);
+    assert!(others.iter().all(|tensor| flushed(tensor) == 0));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     let error = tensor.append(&one).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::AlreadyFinished), "{error}");
