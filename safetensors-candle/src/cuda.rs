@@ -3,29 +3,30 @@
 //!
 //! # The hazards
 //!
-//! Pinned memory is memory of the host that the device can read by itself. So a copy from it goes
-//! on after the call that began it has returned. cudarc's safe functions do not keep the two apart:
+//! Pinned memory is memory of the host that the device can read directly. So a copy from it
+//! continues after the call that began it has returned. cudarc's safe functions do not keep the two
+//! apart:
 //!
 //! - [`CudaStream::memcpy_htod`] takes a `&[u8]` of pinned memory and returns at once. The borrow
 //!   ends, the copy does not.
 //! - A [`PinnedHostSlice`] waits for copies by an event that is recorded only if the context has
-//!   streams of its own. candle's devices have none: they use the stream of the calling thread.
+//!   its own streams. candle's devices have none: they use the stream of the calling thread.
 //!
 //! If such memory were written or freed too early, the tensors would get other bytes. So each
-//! [`Slot`] has an event of its own, which is recorded after every copy and waited for before the
-//! slot is given back. What may still be copied is in [`Staged::copying`], and its `Drop` waits for
-//! the device.
+//! [`Slot`] has an event, which is recorded after every copy and waited for before the slot is
+//! given back. [`Staged::copying`] has the slots with copies that may still run, and its `Drop`
+//! waits for the device.
 //!
-//! Four calls are `unsafe`, and they are in this file only: memory of the host and of the device
-//! comes uninitialised, that of the host is cleared, and the memory of a tensor is written as
+//! Four calls are `unsafe`, and they are in this file only: they allocate memory of the host and of
+//! the device, which comes uninitialised, clear the host's, and write the memory of a tensor as
 //! bytes.
 //!
 //! # One thread, one stream
 //!
-//! All calls to the device but [`Staging::bytes_mut`] come from the thread that loads, on the
-//! device's own stream. There allocations, copies and what the thread computes later come in order.
-//! Other threads have other streams, which do not wait for this one. So the stream is waited for
-//! before the tensors are handed out.
+//! All calls to the device but [`Staging::bytes_mut`] come from the loading thread, on the device's
+//! stream. There allocations, copies and later computations of this thread run in order. Other
+//! threads have other streams, which do not wait for this one. So the stream is waited for before
+//! the tensors are handed out.
 
 #![allow(unsafe_code, reason = "memory that a device copies from is lent to it, not to Rust")]
 
@@ -104,7 +105,7 @@ impl<'t, 'a, S> Staged<'t, 'a, S> {
         Ok(Self { tensors, memory, copying, device, stream })
     }
 
-    /// The tensors, when all parts are copied.
+    /// Returns the tensors, when all parts are copied.
     fn into_tensors(mut self) -> Result<Vec<Tensor>> {
         self.stream.synchronize().map_err(failed("copy to"))?;
         let tensor = |(slice, shape)| {
@@ -135,7 +136,8 @@ impl<S> Staging for Staged<'_, '_, S> {
         let context = self.stream.context();
         let new = || {
             // Without flags: memory that the processor caches. Write-combined memory, which cudarc
-            // has by default, is slow to read, and conversions may read what they have written.
+            // has by default, is slow to read, and conversions may read the bytes that they have
+            // written.
             //
             // SAFETY: the memory is uninitialised, and is set to zero below before it is lent.
             let mut memory = unsafe { context.alloc_pinned_with_flags::<u8>(len, 0)? };
@@ -143,7 +145,7 @@ impl<S> Staging for Staged<'_, '_, S> {
             // SAFETY: the allocation has `len` bytes from `start` on, and no other code knows of
             // it.
             unsafe { start.write_bytes(0, len) };
-            // The thread sleeps while it waits, and leaves the core to those that read.
+            // The thread sleeps while it waits, and leaves the core to the threads that read.
             let copied = context.new_event(Some(CUevent_flags::CU_EVENT_BLOCKING_SYNC))?;
             Ok(Slot { memory, copied })
         };
@@ -180,8 +182,8 @@ impl<S> Staging for Staged<'_, '_, S> {
 /// Waits for the device before the slots that it copies from are freed.
 impl<S> Drop for Staged<'_, '_, S> {
     fn drop(&mut self) {
-        // cudarc keeps errors that it could not return, and the next call has them, whatever it
-        // does. So a call that fails is made again.
+        // cudarc keeps errors that it could not return, and the next call returns them, whatever
+        // the call is. So a call that fails is made again.
         let wait = || self.stream.synchronize();
         if !self.copying.is_empty() && wait().is_err() && wait().is_err() {
             // The device may still copy. Memory that is lost does less harm than memory that is
@@ -191,7 +193,7 @@ impl<S> Drop for Staged<'_, '_, S> {
     }
 }
 
-/// Makes an error of one of the driver.
+/// Makes an error of a driver's error.
 fn failed(what: &'static str) -> impl Fn(DriverError) -> Error {
     move |error| {
         let error = candle_core::Error::Cuda(Box::new(error));
@@ -212,10 +214,10 @@ fn allocate<T: DeviceRepr>(
     unsafe { stream.alloc::<T>(elements) }.w()
 }
 
-/// The memory of elements as bytes.
+/// Borrows the memory of elements as bytes.
 fn bytes_mut<T>(slice: &mut CudaSlice<T>) -> Option<CudaViewMut<'_, u8>> {
-    // SAFETY: the view has the same bytes, and any byte is a `u8`. What is written to them are
-    // elements of `T` in native byte order: numbers, for which all bit patterns are valid.
+    // SAFETY: the view has the same bytes, and any byte is a `u8`. The bytes that are written to it
+    // are elements of `T` in native byte order: numbers, for which all bit patterns are valid.
     unsafe { slice.transmute_mut::<u8>(slice.num_bytes()) }
 }
 
@@ -225,7 +227,7 @@ macro_rules! define_memory {
         raw { $($raw:ident = $raw_candle:ident as $raw_element:ident,)* }
         widened { $($narrow:ident to $wide:ident,)* }
     ) => {
-        /// Memory on a CUDA device for this many elements. Their values are not set.
+        /// Allocates memory on a CUDA device for this many elements. Their values are not set.
         fn cuda_memory(
             dtype: Dtype,
             elements: usize,
@@ -240,7 +242,7 @@ macro_rules! define_memory {
             }
         }
 
-        /// The bytes of memory that [`cuda_memory`] returned.
+        /// Borrows the bytes of memory that [`cuda_memory`] returned.
         fn cuda_bytes_mut(memory: &mut CudaStorageSlice) -> Option<CudaViewMut<'_, u8>> {
             match memory {
                 $(CudaStorageSlice::$exact_candle(slice) => bytes_mut(slice),)*

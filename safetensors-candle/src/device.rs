@@ -6,7 +6,7 @@ use safetensors_core::{LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::Candle;
 
-/// Tensors for a device with memory of its own are read in batches of at most this many bytes.
+/// Tensors for a device with separate memory are read in batches of at most this many bytes.
 const BATCH: u64 = 256 << 20;
 
 /// To pin memory takes longer than to copy fewer bytes than these without.

@@ -1,4 +1,4 @@
-//! The only table that maps the dtypes of the format to those of candle.
+//! The only table that maps the dtypes of the format to candle's.
 
 use candle_core::{CpuStorage, DType};
 use float8::F8E4M3;
@@ -70,7 +70,7 @@ macro_rules! dtypes {
             }
         }
 
-        /// The format's dtype that candle tensors of `dtype` are saved as.
+        /// Returns the format's dtype that candle tensors of `dtype` are saved as.
         ///
         /// ```
         /// use candle_core::DType;
@@ -95,8 +95,9 @@ macro_rules! dtypes {
             }
         }
 
-        /// The candle dtype that tensors of `dtype` are loaded as. It is the same dtype, or a wider
-        /// one if candle lacks it. [`Candle::support`](Candle#method.support) tells which.
+        /// Returns the candle dtype that tensors of `dtype` are loaded as. It is the same dtype, or
+        /// a wider one if candle lacks it. [`Candle::support`](Candle#method.support) returns
+        /// which.
         ///
         /// ```
         /// use candle_core::DType;
@@ -136,7 +137,7 @@ macro_rules! dtypes {
             }
         }
 
-        /// The bytes of a storage in memory, and the format's dtype of its elements.
+        /// Returns the bytes of a storage in memory, and the format's dtype of its elements.
         pub(crate) fn storage_bytes(storage: &CpuStorage) -> (Dtype, &[u8]) {
             match storage {
                 $(CpuStorage::$exact_candle(values) => (Dtype::$exact, bytemuck::cast_slice(values)),)*

@@ -48,7 +48,7 @@ pub struct Candle;
 /// assert_eq!(error.to_string(), r#"tensor "weight": candle: no such device"#);
 /// ```
 pub trait IntoCore {
-    /// The same, with this library's error.
+    /// The value or error, with this library's error.
     type Core;
 
     /// Returns the same value or error, with this library's error.
@@ -76,13 +76,13 @@ pub(crate) fn from_candle_error(error: candle_core::Error) -> Error {
     use candle_core::Error::{Io, WithBacktrace};
     match error {
         Io(io) => io.downcast::<Error>().unwrap_or_else(|io| Error::framework::<Candle>(Io(io))),
-        // Taken off only from an error of this library, whose message is that of `inner`.
+        // Taken off only from an error of this library, which has the message of `inner`.
         WithBacktrace { inner, .. } if is_ours(&inner) => from_candle_error(*inner),
         other => Error::framework::<Candle>(other),
     }
 }
 
-/// Whether [`IntoCandle`] made the error.
+/// Returns `true` if [`IntoCandle`] made the error.
 fn is_ours(error: &candle_core::Error) -> bool {
     match error {
         candle_core::Error::Io(io) => io.get_ref().is_some_and(|inner| inner.is::<Error>()),
@@ -92,7 +92,8 @@ fn is_ours(error: &candle_core::Error) -> bool {
 
 /// Converts a [`safetensors_core::Error`] to candle's error.
 ///
-/// candle's `Error::wrap` keeps only the message. Its `Io` variant can hold any error whole, so it
+/// candle's `Error::wrap` keeps only the message. Its `Io` variant can hold any error completely,
+/// so it
 /// is used for every kind of error. [`from_candle_error`] returns the original error.
 pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
     candle_core::Error::Io(io::Error::other(error)).bt()
@@ -100,9 +101,9 @@ pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
 
 /// Turns a [`safetensors_core::Result`] into candle's, for `?` in functions that return candle's.
 ///
-/// The error has the same message, with file and tensor, and the same `source()`. If the program
-/// captures backtraces, as `RUST_BACKTRACE` says, it has one, as candle's own errors do.
-/// [`IntoCore`] returns the original error.
+/// The error has the same message, with file and tensor, and the same `source()`. If
+/// `RUST_BACKTRACE` asks for backtraces, it has one, like candle's own errors. [`IntoCore`] returns
+/// the original error.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -132,7 +133,7 @@ impl<T> IntoCandle<T> for safetensors_core::Result<T> {
     }
 }
 
-/// The error of elements that a device did not take.
+/// Returns the error for elements that a device did not take.
 pub(crate) fn cannot_place(dtype: Dtype, device: &Device, error: candle_core::Error) -> Error {
     let place = match device {
         Device::Cpu => "the CPU",

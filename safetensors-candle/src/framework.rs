@@ -19,8 +19,8 @@ impl Framework for Candle {
     }
 
     /// Moves the elements into a tensor on the CPU, then copies them if `device` is another one,
-    /// and waits for the copy. So any thread can use the tensor, although each thread has a CUDA
-    /// stream of its own.
+    /// and waits for the copy. So any thread can use the tensor, although each thread has a
+    /// separate CUDA stream.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl Framework for Candle {
         let dtype = buf.dtype();
         let shape = Shape::from(buf.shape());
         // This constructor does not compare the length of the storage with the shape. No check is
-        // needed, because a `TensorBuf` always has as many elements as its shape says.
+        // needed, because a `TensorBuf` always has the number of elements of its shape.
         let tensor = Tensor::from((Storage::Cpu(dtype::into_storage(buf)?), shape));
         let tensor =
             tensor.to_device(device).map_err(|error| cannot_place(dtype, device, error))?;

@@ -67,7 +67,7 @@
 //! | [`QuantizedWeights`] | a load, a [`VarBuilder`](candle_nn::VarBuilder), a part, a variable |
 //! |---|---|
 //! | `Refuse`, the default | is an error that names the weight and its scheme |
-//! | `Numbers` | gets the weight under its own name, in the requested dtype, or else as F32; scales are no tensors |
+//! | `Numbers` | gets the weight under its name, in the requested dtype, or as F32 if none is requested; scales are no tensors |
 //! | `Stored` | gets codes and scales as they are, as from candle's own loaders |
 //!
 //! ```
@@ -98,14 +98,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The same numbers in one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype,
+//! In one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype,
 //! &device)`. LoRA adapters are merged in the same way, while the model takes its weights:
 //! `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)`,
 //! with the `Adapter` of [`safetensors_core::lora`].
 //!
 //! candle computes with weights that stay quantised only in the types of GGML, which GGUF files
-//! have: the module `gguf` reads them as `QTensor`s. It has no type for these other schemes. Of
-//! their numbers `QTensor::quantize` makes such a tensor, which rounds once more.
+//! have: the module `gguf` reads them as `QTensor`s. It has no type for these other schemes.
+//! `QTensor::quantize` makes such a tensor of their numbers, which rounds once more.
 //!
 //! [`LoadOptions::quantized`]: safetensors_core::LoadOptions::quantized
 //! [`QuantizedWeights`]: safetensors_core::load::QuantizedWeights
@@ -125,21 +125,21 @@
 //! | CUDA, with the feature `cuda` | read into pinned memory, and copy from there at the same time | 32 MiB |
 //! | Metal, with the feature `metal` | read 256 MiB of tensors at a time, and copy each | 256 MiB, or the largest tensor |
 //!
-//! Elements are converted on the CPU, before the copy. So the device needs no memory but that of
-//! the tensors, and the values are those of a load to the CPU, bit for bit. Elements that become
-//! narrower travel in the narrow form. Elements that become wider travel in the wide form: reading
-//! them takes longer than copying them.
+//! Elements are converted on the CPU, before the copy. So the device needs memory only for the
+//! tensors, and the values equal a load to the CPU, bit for bit. Elements that become narrower
+//! travel in the narrow form. Elements that become wider travel in the wide form: reading them
+//! takes longer than copying them.
 //!
 //! On a CUDA device the memory of all tensors is allocated first, so that tensors that do not fit
 //! are an error before anything is read. Tensors are handed out when their copies have ended, so
 //! every thread can use them. Fewer than 4 MiB are copied without pinned memory. Builders of
-//! models, those of [`tensor_parallel`] included, read each tensor to ordinary main memory and copy
-//! it from there.
+//! models, including [`tensor_parallel`], read each tensor to ordinary main memory and copy it from
+//! there.
 //!
 //! The code for CUDA is type-checked and linted with `just check-cuda`, but has not been run on
 //! such a device yet. The code for Metal is type-checked by `just check-platforms`, and has not run
-//! either. What they share with a load to the CPU is tested there, with a device that is memory of
-//! the host.
+//! either. The part that they share with a load to the CPU is tested there, with a device that is
+//! memory of the host.
 //!
 //! # What this crate does not do
 //!
@@ -149,7 +149,7 @@
 //!
 //! Coming from candle's own loaders? See [`migration`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// With `cuda`, the one file `cuda.rs` allows what the workspace denies.
+// With `cuda`, only `cuda.rs` allows the lints that the workspace denies.
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
 
 #[cfg(feature = "cuda")]
@@ -172,7 +172,7 @@ mod weights;
 pub use dtype::{from_candle_dtype, to_candle_dtype};
 pub use error::{Candle, IntoCandle, IntoCore};
 pub use load::{ReadTensorExt, load, load_from, load_with};
-// What a program needs of the core that has only this crate as a dependency.
+// Items of the core that a program needs if it has only this crate as a dependency.
 #[doc(no_inline)]
 pub use safetensors_core::load::QuantizedWeights;
 pub use safetensors_core::{

@@ -31,7 +31,7 @@ use crate::{Candle, IntoCandle};
 ///
 /// # Errors
 ///
-/// - The errors of [`Checkpoint::open`] and of reading.
+/// - An error of [`Checkpoint::open`] or of reading.
 /// - [`ErrorKind::DoesNotFit`] for a U64 value that I64 cannot hold.
 /// - [`ErrorKind::Quantization`] for a [quantised weight](crate#quantised-weights), before any data
 ///   is read.
@@ -46,8 +46,8 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
     load_with(path, device, &LoadOptions::new())
 }
 
-/// [`load()`] with options, such as the number of reading threads, the conversion of dtypes,
-/// whether dtypes may be widened, and what becomes of quantised weights.
+/// Loads like [`load()`], with options, such as the number of reading threads, the conversion of
+/// dtypes, whether dtypes may be widened, and how quantised weights are loaded.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -76,7 +76,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 ///
 /// # Errors
 ///
-/// - The errors of [`load()`].
+/// - Like [`load()`].
 /// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it. If the
 ///   options convert a tensor, the dtype after the conversion decides.
@@ -112,7 +112,7 @@ pub fn load_with(
 ///
 /// # Errors
 ///
-/// The errors of [`load_with`], except those of opening.
+/// Like [`load_with`], without the ones of opening.
 pub fn load_from(
     checkpoint: &Checkpoint<impl ReadAt>,
     device: &Device,
@@ -121,8 +121,8 @@ pub fn load_from(
     framework::load::<Candle>(checkpoint, device, options)
 }
 
-/// Reads a tensor of an open file as a candle tensor. [`LazyTensor`] implements it, and
-/// [`LazySlice`], a part of one, of which only the bytes are read.
+/// Reads a tensor of an open file as a candle tensor. Implemented by [`LazyTensor`] and by
+/// [`LazySlice`], which reads only its own bytes.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -149,19 +149,19 @@ pub trait ReadTensorExt {
     ///
     /// # Errors
     ///
-    /// The errors of [`read_tensor_with`](ReadTensorExt::read_tensor_with).
+    /// Like [`read_tensor_with`](ReadTensorExt::read_tensor_with).
     fn read_tensor(&self, device: &Device) -> candle_core::Result<Tensor> {
         self.read_tensor_with(device, &LoadOptions::new())
     }
 
-    /// [`read_tensor`](ReadTensorExt::read_tensor) with options, such as the conversion of dtypes.
-    /// The elements are read into main memory, and copied if the device is another one.
+    /// Reads like [`read_tensor`](ReadTensorExt::read_tensor), with options, such as the conversion
+    /// of dtypes. The elements are read into main memory, and copied if the device is another one.
     ///
     /// # Errors
     ///
-    /// The errors of [`load_with`] that concern one tensor, converted by
-    /// [`IntoCandle`]. Codes of a quantised weight are an error also if the options ask for
-    /// numbers: the tensor with the numbers is another one, which [`Checkpoint::dequantized`] has.
+    /// The ones of [`load_with`] about one tensor, converted by [`IntoCandle`]. Codes of a
+    /// quantised weight are an error also if the options ask for numbers:
+    /// [`Checkpoint::dequantized`] has the tensor with the numbers.
     fn read_tensor_with(
         &self,
         device: &Device,

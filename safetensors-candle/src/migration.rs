@@ -1,13 +1,13 @@
-//! From candle's own loaders to this crate: which function takes the place of which, where this
-//! crate is stricter, and recipes. This module has no items. The names are those of candle 0.11.
+//! From candle's own loaders to this crate: the replacement of each function, the points where this
+//! crate is stricter, and recipes. This module has no items. The names are from candle 0.11.
 //!
 //! # Building a model
 //!
 //! | candle | here |
 //! |---|---|
 //! | `VarBuilder::from_mmaped_safetensors` of one file (`unsafe`) | [`var_builder()`] |
-//! | the same of the files that an index names | [`var_builder()`] of the index or of its directory |
-//! | the same of any other files | [`var_builder_from`] of [`Checkpoint::open_files`] |
+//! | its form for the files that an index names | [`var_builder()`] of the index or of its directory |
+//! | its form for any other files | [`var_builder_from`] of [`Checkpoint::open_files`] |
 //! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] |
 //! | `VarBuilder::from_backend` | the same, with [`CheckpointBackend`]; or [`var_builder_from`] an open checkpoint |
 //! | `VarBuilder::from_npz` | [`var_builder_from`] of `safetensors_formats::open` |
@@ -47,7 +47,7 @@
 //! | `quantized::ggml_file` | no counterpart: the format came before GGUF |
 //! | `quantized::imatrix_file` | no counterpart: it has statistics for quantising, no weights |
 //!
-//! candle's reader of pickles leaves out tensors of I32, I16, I8 and BOOL, and says so on standard
+//! candle's reader of pickles skips tensors of I32, I16, I8 and BOOL, with a message on standard
 //! error only. It copies tensors that share storage. `safetensors_formats::open` does neither.
 //!
 //! # Saving tensors
@@ -60,18 +60,18 @@
 //! | `Tensor::write_npy`, `Tensor::write_npz` | `npz::Writer` of `safetensors-formats` |
 //!
 //! candle writes no metadata. It writes a temporary file and renames it, but does not wait for the
-//! disk: after a power cut the new file may be incomplete. Nor does it set the mode of the new
-//! file, which is that of the temporary file: on Unix only its owner can read it. Here
-//! [`SaveOptions`] have metadata, and the new file is on the disk before it takes the place of the
-//! old one, whose mode it has.
+//! disk: after a power cut the new file may be incomplete. The new file has the mode of the
+//! temporary file: on Unix only its owner can read it. Here [`SaveOptions`] have metadata, and the
+//! new file is on the disk before it replaces the old one, and keeps the old one's mode.
 //!
 //! # Errors
 //!
 //! candle's functions return candle's `Result`. So do the methods of its builders and of
 //! [`ReadTensorExt`](crate::ReadTensorExt). Other functions here return
-//! [`safetensors_core::Result`], whose error tells the file and the tensor.
-//! [`IntoCandle`](crate::IntoCandle) makes candle's of it: `Checkpoint::open(path).into_candle()?`,
-//! and [`IntoCore`](crate::IntoCore) ours of candle's: `tensor.t().into_core()?`.
+//! [`safetensors_core::Result`] with an error that names the file and the tensor.
+//! [`IntoCandle`](crate::IntoCandle) converts it to candle's:
+//! `Checkpoint::open(path).into_candle()?`, and [`IntoCore`](crate::IntoCore) converts candle's to
+//! ours: `tensor.t().into_core()?`.
 //!
 //! # Where this crate is stricter
 //!
@@ -81,13 +81,13 @@
 //! | a float that is not an integer: 2.7 as I64 | cut off: 2 | [`DoesNotFit`] |
 //! | a conversion that does not exist | an error, after the tensor is read | [`NoConversion`], before |
 //! | another shape than the model's | an error, after the tensor is read and converted | the same error, before |
-//! | a header that breaks a rule of the format | partly accepted | an error of its own for each rule |
+//! | a header that breaks a rule of the format | partly accepted | an error for each rule |
 //! | a file that changes while it is loaded | `SIGBUS`, or mixed bytes | [`Io`] |
 //! | a variable that is missing in the file | an error when some variables are set already | nothing is set |
 //! | a tensor in the file that no variable takes | ignored | an error, unless it is allowed |
 //!
-//! On the other hand it loads what candle does not: BOOL, I8, U64, C64 and three more dtypes of
-//! 8-bit floats, [widened without loss](crate#dtypes).
+//! On the other hand it loads dtypes that candle does not: BOOL, I8, U64, C64 and three more dtypes
+//! of 8-bit floats, [widened without loss](crate#dtypes).
 //!
 //! ```
 //! use candle_core::{DType, Device};
@@ -145,15 +145,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A repository without an index has one file, `model.safetensors`: pass its path instead. The path
-//! of a file that `hf-hub` returns is that of a link in the snapshot. Do not resolve it, because
-//! what it points to has another name and no neighbours.
+//! A repository without an index has one file, `model.safetensors`: pass its path instead. `hf-hub`
+//! returns the path of a link in the snapshot. Do not resolve it, because the link's target has
+//! another name and no neighbours.
 //!
 //! # Quantised weights
 //!
-//! candle's loaders know no scales. Of a checkpoint with block-scaled FP8, such as DeepSeek's, they
-//! convert the codes, and the model computes with wrong numbers. Here a quantised weight is an
-//! error, unless the [`LoadOptions`] ask for its numbers, or for the codes as from candle:
+//! candle's loaders do not know scales. From a checkpoint with block-scaled FP8, such as
+//! DeepSeek's, they convert the codes, and the model computes with wrong numbers. Here a quantised
+//! weight is an error, unless the [`LoadOptions`] ask for its numbers, or for the codes as from
+//! candle:
 //! [an example](crate#quantised-weights).
 //!
 //! [`var_builder()`]: crate::var_builder()

@@ -60,7 +60,7 @@ const BROUGHT: usize = 16 << 20;
 ///
 /// Each names the file, and the tensor if it concerns one.
 ///
-/// - The errors of [`safetensors_core::save()`].
+/// - An error of [`safetensors_core::save()`].
 /// - [`ErrorKind::UnsupportedFrameworkType`] if the format lacks the dtype of a tensor.
 /// - [`ErrorKind::DataLength`] if the length of a storage does not fit the dtype and shape.
 /// - [`ErrorKind::Framework`] if candle or the device reports an error.
@@ -103,11 +103,12 @@ pub fn save<'a>(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Shards are filled in the given order. A `HashMap` has another one each time; a `BTreeMap` has not.
+/// Shards are filled in the given order. A `HashMap` has another one each time; a `BTreeMap` has
+/// not.
 ///
 /// # Errors
 ///
-/// The errors of [`safetensors_core::save_sharded`], and those that [`save()`] has for a tensor.
+/// Like [`safetensors_core::save_sharded`], and like [`save()`] for a tensor.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -166,12 +167,12 @@ impl TensorSource for CandleSource<'_> {
         write_in_parts(self.tensor, BROUGHT, sink)
     }
 
-    /// The storage that candle's tensors share. It is identified by the address of candle's
-    /// `Storage`, which lies in main memory for every device.
+    /// Returns the storage that candle's tensors share. It is identified by the address of candle's
+    /// `Storage`, which is in main memory for every device.
     ///
     /// Returns `None`, so that the tensor is tied to no other, for
     /// - packed tensors and tensors off the CPU, unless they are contiguous from offset 0;
-    /// - other tensors on the CPU that are empty, or whose storage is too short for them.
+    /// - other tensors on the CPU that are empty, or have a storage that is too short for them.
     fn storage(&self) -> Option<Memory> {
         let (storage, layout) = self.tensor.storage_and_layout();
         let id = ptr::from_ref(&*storage).addr() as u64;
@@ -185,7 +186,7 @@ impl TensorSource for CandleSource<'_> {
                 let contiguous = layout.is_contiguous();
                 (range.end <= len).then_some(Memory { id, byte_len: len, range, contiguous })
             }
-            // candle does not tell the length of this storage. Contiguous tensors of equal length
+            // candle does not give the length of this storage. Contiguous tensors of equal length
             // that both begin at offset 0 are the same.
             _ => (layout.is_contiguous() && layout.start_offset() == 0)
                 .then(|| Memory::whole(id, byte_len)),
@@ -193,8 +194,8 @@ impl TensorSource for CandleSource<'_> {
     }
 }
 
-/// The range of storage elements that a tensor spans: the first, and one past the last. `None` for
-/// an empty tensor, or if a number overflows.
+/// Returns the range of storage elements that a tensor spans: the first, and one past the last.
+/// `None` for an empty tensor, or if a number overflows.
 fn elements(layout: &Layout) -> Option<(u64, u64)> {
     let start = layout.start_offset();
     let mut last = start;
@@ -242,8 +243,8 @@ fn write_brought(tensor: &Tensor, sink: &mut Sink<'_>) -> Result<()> {
     }
 }
 
-/// Writes the elements of a tensor on the CPU whose storage is `storage`. The tensor must have at
-/// least one element.
+/// Writes the elements of a tensor on the CPU from its `storage`. The tensor must have at least one
+/// element.
 fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> Result<()> {
     let (dtype, bytes) = storage_bytes(storage);
     if dtype.is_sub_byte() {
@@ -287,13 +288,12 @@ struct Blocks<'a> {
     tensor: &'a Tensor,
     dtype: Dtype,
     bytes: &'a [u8],
-    /// The bytes of one element.
     size: usize,
 }
 
 impl<'a> Blocks<'a> {
-    /// The bytes of `len` elements, from the element `start` on. An error if the storage is too
-    /// short, because candle does not check this when a tensor is made of a storage.
+    /// Returns the bytes of `len` elements, from the element `start` on. Fails if the storage is
+    /// too short, because candle does not check this when a tensor is made of a storage.
     fn get(&self, start: usize, len: usize) -> Result<&'a [u8]> {
         let end = start.saturating_add(len).saturating_mul(self.size);
         self.bytes.get(start.saturating_mul(self.size)..end).ok_or_else(|| {

@@ -24,8 +24,8 @@ impl<'a> Weights<'a> {
         Self { checkpoint: Arc::new(checkpoint.into_boxed()), options }
     }
 
-    /// The checkpoint as the options read it: with quantised weights as numbers, or as it is
-    /// stored.
+    /// Returns the checkpoint as the options read it: with quantised weights as numbers, or as it
+    /// is stored.
     pub(crate) fn prepare(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
@@ -36,7 +36,7 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// The options of a read in this dtype.
+    /// Returns the options of a read in this dtype.
     pub(crate) fn options_for(&self, dtype: DType) -> Result<LoadOptions> {
         Ok(self.options.clone().all_as(from_candle_dtype(dtype)?))
     }
@@ -47,7 +47,7 @@ impl<'a> Weights<'a> {
         if self.options.reads_codes() { Ok(()) } else { tensor.refuse_codes() }
     }
 
-    /// The shape that a tensor, or a part of it with this shape, has in candle.
+    /// Returns the shape that a tensor, or a part of it with this shape, has in candle.
     pub(crate) fn loaded_shape(
         &self,
         tensor: &LazyTensor<'_, Source<'a>>,

@@ -72,12 +72,13 @@
 //!
 //! # Memory
 //!
-//! candle makes the memory of a quantised tensor itself, by a copy of bytes that are lent to it.
-//! So each thread reads into a buffer of its own, which it uses again for the next tensor. Together
-//! they take at most 32 MiB per thread, or 1/32 of the bytes read if that is more. Larger tensors are read one after the other, by all threads.
+//! candle makes the memory of a quantised tensor itself, by copying bytes. So each thread reads
+//! into a buffer, which it uses again for the next tensor. Together the buffers take at most 32 MiB
+//! per thread, or 1/32 of the bytes read if that is more. Larger tensors are read one after the
+//! other, by all threads.
 //!
 //! Bytes that are in memory, or mapped, are lent to candle without a buffer. A mapped file is read
-//! fastest, for who can promise that no process changes it:
+//! fastest, if you can promise that no process changes it:
 //!
 //! ```no_run
 //! use candle_core::Device;
@@ -110,7 +111,7 @@ use safetensors_formats::{Options, TensorFile};
 use self::reader::GgufReader;
 use crate::error::from_candle_error;
 
-/// An open GGUF file, whose tensors are read as candle's [`QTensor`]s.
+/// An open GGUF file. Its tensors are read as candle's [`QTensor`]s.
 ///
 /// Opening reads the header and checks it: the places of all tensors, and that none overlap.
 /// Tensors are read when they are asked for. See [the module](self).
@@ -125,7 +126,7 @@ impl GgufFile {
     ///
     /// # Errors
     ///
-    /// An error that names the file if there is none, if it is of another format or a part of a
+    /// An error that names the file if there is none, if it has another format, if it is part of a
     /// split file, or if its header breaks a rule of GGUF.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -135,8 +136,7 @@ impl GgufFile {
 }
 
 impl<S: ReadAt + 'static> GgufFile<S> {
-    /// Opens a file that is in memory, in a bucket, or anywhere else. `path` is what errors call
-    /// it.
+    /// Opens a file that is in memory, in a bucket, or anywhere else. Errors show `path`.
     ///
     /// A file of an address comes from a store of `safetensors-hub`:
     ///
@@ -147,7 +147,7 @@ impl<S: ReadAt + 'static> GgufFile<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](GgufFile::open).
+    /// Like [`open`](GgufFile::open).
     pub fn from_source(source: S, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = TensorFile::from_source(source, path, &Options::new().blocks(true))?;
@@ -158,7 +158,7 @@ impl<S: ReadAt + 'static> GgufFile<S> {
         Ok(Self { path: path.to_owned(), checkpoint: Checkpoint::from_source(file, path)? })
     }
 
-    /// The names of the tensors, in the order of their bytes in the file.
+    /// Returns the names of the tensors, in the order of their bytes in the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.checkpoint.tensors().map(|tensor| tensor.name())
     }
@@ -182,18 +182,19 @@ impl<S: ReadAt + 'static> GgufFile<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`qtensor`](Self::qtensor). A tensor with a type that candle lacks is found
-    /// before anything is read.
+    /// Like [`qtensor`](Self::qtensor). A tensor with a type that candle lacks is found before
+    /// anything is read.
     pub fn load(&self, device: &Device) -> Result<BTreeMap<String, QTensor>> {
         self.load_with(device, &LoadOptions::new())
     }
 
-    /// [`load`](Self::load) with a number of threads, and with a callback for the progress, which
-    /// can cancel the load. The other options have no effect, because blocks stay as they are.
+    /// Loads like [`load`](Self::load), with a number of threads, and with a callback for the
+    /// progress, which can cancel the load. The other options have no effect, because blocks stay
+    /// as they are.
     ///
     /// # Errors
     ///
-    /// The errors of [`load`](Self::load); [`ErrorKind::Cancelled`].
+    /// Like [`load`](Self::load), and [`ErrorKind::Cancelled`].
     pub fn load_with(
         &self,
         device: &Device,
@@ -204,20 +205,20 @@ impl<S: ReadAt + 'static> GgufFile<S> {
         Ok(names.zip(read::all(&tensors, device, options)?).collect())
     }
 
-    /// candle's description of the file: its keys with their values, and the type, shape and place
-    /// of each tensor. candle itself reads the header anew for it, from a
+    /// Returns candle's description of the file: its keys with their values, and the type, shape
+    /// and place of each tensor. candle itself reads the header again for it, from a
     /// [`reader`](Self::reader).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Framework`] if candle refuses the header: it lacks the type of a tensor, or
-    /// would read `general.alignment` otherwise than the format says.
+    /// would read `general.alignment` in another way than the format defines.
     pub fn content(&self) -> Result<Content> {
         let located = |error| from_candle_error(error).in_path(&self.path);
         let mut reader = GgufReader::for_header(self.source(), &self.path);
         // candle makes its own type from the header that was checked. A second parser could differ.
         let content = Content::read(&mut reader).map_err(located)?;
-        // candle takes the alignment for 32, whatever it is, if its type has 64 bits.
+        // candle always uses an alignment of 32 if its type has 64 bits.
         match content.metadata.get("general.alignment") {
             Some(value @ (Value::U64(_) | Value::I64(_))) => {
                 let problem = format!("general.alignment should be U32, found {value:?}");
@@ -227,12 +228,13 @@ impl<S: ReadAt + 'static> GgufFile<S> {
         }
     }
 
-    /// A reader of the whole file, for candle's own functions that take one: see
+    /// Returns a reader of the whole file, for candle's own functions that take one: see
     /// [models](self#models-of-candle-transformers).
     ///
-    /// A large read goes to where its caller wants it, in parallel. A small one comes from a window
-    /// of the file, of which the last four are kept: 256 KiB each of a local file, and at most
-    /// 64 MiB each of one behind a network, where many small reads would wait for many requests.
+    /// A large read fills its caller's buffer directly, in parallel. A small one comes from a
+    /// window of the file. The last four windows are kept: 256 KiB each of a local file, and at
+    /// most 64 MiB each of a file behind a network, where small reads would each wait for a
+    /// request.
     pub fn reader(&self) -> impl Read + Seek {
         GgufReader::new(self.source(), &self.path)
     }

@@ -14,13 +14,13 @@ use crate::error::from_candle_error;
 const BUFFER: u64 = 32 << 20;
 
 /// They may have this part of the bytes that are read, if that is more. Models with larger tensors
-/// have more of them.
+/// read more of them.
 const PART: u64 = 32;
 
-/// The threads for a source whose calls wait. It divides the bytes of a large tensor itself.
+/// The threads for a source with calls that wait. It divides the bytes of a large tensor itself.
 const FAR_THREADS: usize = 8;
 
-/// The bytes of one tensor that a thread reads at once, if several read it.
+/// The bytes of one tensor that a thread reads at once, if several threads read it.
 const PIECE: usize = 4 << 20;
 
 /// Reads one tensor.
@@ -32,7 +32,7 @@ pub(super) fn one<S: ReadAt + 'static>(
 }
 
 /// Reads tensors, in the order given, by the threads of the options, and reports their progress.
-/// That candle has their types is found out first.
+/// Checks first that candle has their types.
 pub(super) fn all<S: ReadAt + 'static>(
     tensors: &[LazyTensor<'_, TensorFile<S>>],
     device: &Device,
@@ -47,7 +47,7 @@ pub(super) fn all<S: ReadAt + 'static>(
     };
     let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.byte_len()));
     let most = (bytes / PART / threads as u64).max(BUFFER);
-    // What is lent needs no buffer.
+    // Bytes that are lent need no buffer.
     let is_small = |job: &Job<'_, S>| job.tensor.byte_len() <= most || lent(&job.tensor).is_some();
     let (small, large): (Vec<_>, Vec<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| is_small(job));
@@ -68,7 +68,7 @@ pub(super) fn all<S: ReadAt + 'static>(
     Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect())
 }
 
-/// The bytes of a tensor whose source has them in memory, as candle can take them.
+/// Returns the bytes of a tensor from a source that has them in memory, as candle can take them.
 fn lent<'a, S: ReadAt + 'static>(tensor: &LazyTensor<'a, TensorFile<S>>) -> Option<&'a [u8]> {
     let start = tensor.file_offset();
     let bytes = tensor.source().lend(start..start + tensor.byte_len())?;
@@ -147,15 +147,15 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
         let storage = QStorage::from_data(Cow::Borrowed(bytes), device, self.dtype);
         let tensor = storage.and_then(|storage| QTensor::new(storage, self.shape));
         let tensor = tensor.map_err(from_candle_error)?;
-        // Each thread has a CUDA stream of its own, and the tensor is for any thread.
+        // Each thread has a separate CUDA stream, and any thread may use the tensor.
         device.synchronize().map_err(from_candle_error)?;
         Ok(tensor)
     }
 }
 
 /// Fills `bytes` from `offset` on, in pieces if they are many, by this many threads; 0 for the
-/// default. A source whose calls wait divides them itself. `done` gets the number of bytes of each
-/// piece.
+/// default. A source with calls that wait divides them itself. `done` gets the number of bytes of
+/// each piece.
 pub(super) fn fill<S: ReadAt>(
     source: &S,
     bytes: &mut [u8],
@@ -173,13 +173,13 @@ pub(super) fn fill<S: ReadAt>(
     read.map(drop)
 }
 
-/// The bytes of a tensor of this type and shape.
+/// Returns the bytes of a tensor of this type and shape.
 fn byte_len(dtype: GgmlDType, shape: &[usize]) -> Option<u64> {
     let elements = shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64))?;
     (elements / dtype.block_size() as u64).checked_mul(dtype.type_size() as u64)
 }
 
-/// candle's type of blocks. Its `Q8_1` is left out: its blocks have 36 bytes, those of files 40.
+/// Returns candle's type of blocks, without `Q8_1`: its blocks have 36 bytes, and 40 in files.
 fn ggml_dtype(name: &str) -> Option<GgmlDType> {
     Some(match name {
         "F32" => GgmlDType::F32,

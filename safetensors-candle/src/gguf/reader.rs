@@ -14,14 +14,14 @@ const KEPT: usize = 4;
 /// The bytes of a window of a local file.
 const NEAR: usize = 256 << 10;
 
-/// The calls that a window takes, of a source whose calls wait. They are under way at once.
+/// The calls that a window takes, of a source with calls that wait. They run at the same time.
 const CALLS: usize = 8;
 
 /// The bytes of a window if only the header is read from such a source.
 const HEADER: usize = 1 << 20;
 
-/// Reads a GGUF file front to back and at any position, for candle's own functions. The
-/// documentation of [`GgufFile::reader`](super::GgufFile::reader) says how.
+/// Reads a GGUF file front to back and at any position, for candle's own functions. See
+/// [`GgufFile::reader`](super::GgufFile::reader).
 pub(super) struct GgufReader<'a, S> {
     source: &'a S,
     path: &'a Path,

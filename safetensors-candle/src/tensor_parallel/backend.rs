@@ -22,9 +22,9 @@ use crate::weights::{Source, Weights};
 /// [`VarBuilderArgs`](candle_nn::var_builder::VarBuilderArgs), from which each rank reads its parts
 /// of the tensors. `H` is the type of the hints, see [`tensor_parallel`](crate::tensor_parallel).
 ///
-/// A part has the requested dtype and lies on the requested device. Elements are converted while
-/// they are read, as by [`CheckpointBackend`](crate::CheckpointBackend). A clone shares the open
-/// files, so one backend serves all ranks of a process.
+/// A part has the requested dtype and is on the requested device. Elements are converted while they
+/// are read, as by [`CheckpointBackend`](crate::CheckpointBackend). A clone shares the open files,
+/// so one backend serves all ranks of a process.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -66,7 +66,7 @@ use crate::weights::{Source, Weights};
 pub struct TensorParallelBackend<'a, H = Shard> {
     weights: Weights<'a>,
     prefetched: Arc<Prefetched>,
-    /// A backend holds no hint. This form goes between threads, whatever `H` is.
+    /// A backend holds no hint. This form is `Send` and `Sync` for every `H`.
     hints: PhantomData<fn() -> H>,
 }
 
@@ -77,14 +77,14 @@ impl<'a> TensorParallelBackend<'a> {
         Self::over(Weights::new(checkpoint, &LoadOptions::new()))
     }
 
-    /// [`new`](TensorParallelBackend::new) with options for reading. A dtype in them has no effect,
-    /// because the model asks for its own. If they ask for the numbers of
+    /// Makes a backend like [`new`](TensorParallelBackend::new), with options for reading. A dtype
+    /// in them has no effect, because the model asks for its own. If they ask for the numbers of
     /// [quantised weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::dequantized`], if the options ask for numbers.
+    /// Like [`Checkpoint::dequantized`], if the options ask for numbers.
     pub fn new_with(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
@@ -108,7 +108,7 @@ impl<'a, H> TensorParallelBackend<'a, H> {
         }
     }
 
-    /// The tensor for a model.
+    /// Finds the tensor for a model.
     fn find(&self, name: &str) -> candle_core::Result<LazyTensor<'_, Source<'a>>> {
         if self.weights.checkpoint.get(name).is_none() {
             return Err(Names::default().missing(&self.weights, name));
@@ -122,7 +122,7 @@ impl<'a, H> TensorParallelBackend<'a, H> {
         Ok(tensor)
     }
 
-    /// Compares the shape that a model asks for with that of the tensor or of its part.
+    /// Compares the shape that a model asks for with the shape of the tensor or of its part.
     fn check_shape(
         &self,
         tensor: &LazyTensor<'_, Source<'a>>,
@@ -170,8 +170,8 @@ impl<'a, H> TensorParallelBackend<'a, H> {
 }
 
 impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
-    /// A builder over this backend, which it shares. `dtype` and `device` are those of the parts,
-    /// unless the model asks for others.
+    /// Returns a builder that shares this backend. The parts have this `dtype` and `device`, unless
+    /// the model asks for others.
     pub fn var_builder(&self, dtype: DType, device: &Device) -> TensorParallelVarBuilder<'a, H> {
         VarBuilderArgs::new_with_args(self.clone(), dtype, device)
     }
@@ -201,8 +201,8 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::read_parts`]; [`ErrorKind::Framework`] if candle fails. They
-    /// name the tensor and the file. Nothing is kept then.
+    /// Like [`Checkpoint::read_parts`], and [`ErrorKind::Framework`] if candle fails. They name the
+    /// tensor and the file. Nothing is kept then.
     ///
     /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
     pub fn prefetch<N: AsRef<str>>(
@@ -233,7 +233,7 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
         Ok(())
     }
 
-    /// A part that was prefetched, or else is read now.
+    /// Returns a part that was prefetched, or reads it now.
     fn load(
         &self,
         tensor: LazyTensor<'_, Source<'a>>,

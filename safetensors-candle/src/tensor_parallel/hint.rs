@@ -1,11 +1,11 @@
-//! [`PartHint`]: what a model says about the part of a tensor that it wants.
+//! [`PartHint`]: the part of a tensor that a model asks for.
 
 use candle_nn::var_builder::Shard;
 use safetensors_core::slice::{RankPart, TensorPart};
 
 /// The hints that a model passes to [`get_with_hints`] of a
 /// [`TensorParallelVarBuilder`](crate::TensorParallelVarBuilder): candle's [`Shard`], a
-/// [`TensorPart`], or a type of one's own.
+/// [`TensorPart`], or your own type.
 ///
 /// ```
 /// use safetensors_candle::PartHint;
@@ -35,7 +35,7 @@ use safetensors_core::slice::{RankPart, TensorPart};
 /// [`get`]: candle_nn::var_builder::VarBuilderArgs::get
 /// [`get_with_hints`]: candle_nn::var_builder::VarBuilderArgs::get_with_hints
 pub trait PartHint: Default {
-    /// The part of a tensor that the model wants.
+    /// Returns the part of a tensor that the model wants.
     fn part(&self) -> TensorPart;
 }
 
@@ -45,7 +45,7 @@ impl PartHint for TensorPart {
     }
 }
 
-/// One rank alone holds the whole tensor, whatever its dimensions, as in candle's own backend.
+/// A single rank holds the whole tensor, with any dimensions, as in candle's own backend.
 impl PartHint for Shard {
     fn part(&self) -> TensorPart {
         match *self {

@@ -1,18 +1,18 @@
 //! Tensor parallelism: each rank reads its own part of every weight.
 //!
 //! [`TensorParallelBackend`] is a backend of candle's [`VarBuilderArgs`]. A model asks it for a
-//! tensor with a hint that says which part the rank holds. Only the bytes of the part are read, and
-//! gaps of at most 512 bytes between them.
+//! tensor with a hint: the part that the rank holds. Only the bytes of the part are read, and gaps
+//! of at most 512 bytes between them.
 //!
 //! | hint | part | shape that the model asks for |
 //! |---|---|---|
-//! | none, [`TensorPart::Whole`], or a [`Shard`] of 1 rank | the whole tensor | that of the tensor |
-//! | [`Shard`] or [`TensorPart::Rank`]: dimension, rank, number of ranks | one of as many equal parts, along any dimension | that of the *whole* tensor, or that of the part |
-//! | [`TensorPart::Span`]: dimension, offset, length | these positions: a weight among several that are fused, a head that several ranks share, some experts | that of the part |
+//! | none, [`TensorPart::Whole`], or a [`Shard`] of 1 rank | the whole tensor | the tensor's |
+//! | [`Shard`] or [`TensorPart::Rank`]: dimension, rank, number of ranks | one of that many equal parts, along any dimension | the *whole* tensor's, or the part's |
+//! | [`TensorPart::Span`]: dimension, offset, length | these positions: a weight among several that are fused, a head that several ranks share, some experts | the part's |
 //!
-//! candle's own backend does not look at the shape if there are several ranks. Here another shape
-//! than these is an error. candle's own models ask for parts with the shape `()`, which skips the
-//! check here, too.
+//! candle's own backend does not look at the shape if there are several ranks. Here any other shape
+//! is an error. candle's own models ask for parts with the shape `()`, which skips the check here,
+//! too.
 //!
 //! The type of the hints is a parameter. With [`Shard`], the default, models that are generic over
 //! `B: Backend<Hints = Shard>` load. With [`TensorPart`] a model can take spans, too.
@@ -47,9 +47,9 @@
 //! ```
 //!
 //! The program that opens the checkpoint calls [`tensor_parallel_var_builder`] instead of
-//! `ShardedSafeTensors::var_builder`. The results are the same, bit for bit. Besides, dimensions
-//! beyond the second can be cut, a dimension or rank that does not exist is an error and no panic,
-//! and `get_unchecked` works: it returns the whole tensor.
+//! `ShardedSafeTensors::var_builder`. The results are the same, bit for bit. In addition,
+//! dimensions beyond the second can be cut, a dimension or rank that does not exist is an error and
+//! no panic, and `get_unchecked` works: it returns the whole tensor.
 
 mod backend;
 mod hint;
@@ -68,7 +68,7 @@ use safetensors_core::slice::TensorPart;
 use safetensors_core::{Checkpoint, Result};
 
 /// A [`VarBuilderArgs`] that gives each rank its part of a tensor. It has the methods of candle's
-/// `ShardedVarBuilder`, and takes its place in a model.
+/// `ShardedVarBuilder`, and replaces it in a model.
 pub type TensorParallelVarBuilder<'a, H = Shard> = VarBuilderArgs<'a, TensorParallelBackend<'a, H>>;
 
 /// Makes a [`TensorParallelVarBuilder`] over a checkpoint. The path names a file, an index of
@@ -93,8 +93,7 @@ pub type TensorParallelVarBuilder<'a, H = Shard> = VarBuilderArgs<'a, TensorPara
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open`]. [`TensorParallelBackend`] lists the errors of the builder
-/// itself.
+/// Like [`Checkpoint::open`]. [`TensorParallelBackend`] lists the errors of the builder itself.
 pub fn tensor_parallel_var_builder(
     path: impl AsRef<Path>,
     dtype: DType,

@@ -20,14 +20,14 @@ impl Prefetched {
         lock(&self.0).extend(parts);
     }
 
-    /// Takes a part out if it lies on this device.
+    /// Takes a part out if it is on this device.
     pub(super) fn take(&self, key: &Key, device: &Device) -> Option<Tensor> {
         let mut parts = lock(&self.0);
         parts.get(key).filter(|part| part.device().same_device(device))?;
         parts.remove(key)
     }
 
-    /// Whether a part is held on this device.
+    /// Returns `true` if a part is held on this device.
     pub(super) fn contains(&self, key: &Key, device: &Device) -> bool {
         lock(&self.0).get(key).is_some_and(|part| part.device().same_device(device))
     }

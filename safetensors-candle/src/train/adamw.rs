@@ -12,7 +12,7 @@ use crate::error::{from_candle_error, into_candle_error};
 
 /// The AdamW optimizer, with a state that can be saved and loaded.
 ///
-/// It computes what [`candle_nn::AdamW`] computes, bit for bit, and takes the same
+/// It computes the same values as [`candle_nn::AdamW`], bit for bit, and takes the same
 /// [`ParamsAdamW`]. Its state is the number of steps, the hyperparameters, and for each variable
 /// the moving averages of its gradient (`exp_avg`, the first moment) and of the gradient's square
 /// (`exp_avg_sq`, the second moment). Both have the shape, the dtype and the device of the
@@ -58,8 +58,8 @@ use crate::error::{from_candle_error, into_candle_error};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [`Optimizer::new`] knows no names. What it makes can train, but its state can be neither saved
-/// nor loaded.
+/// [`Optimizer::new`] knows no names. An optimizer from there can train, but its state can be
+/// neither saved nor loaded.
 #[derive(Debug)]
 pub struct AdamW {
     // candle's own `AdamW` keeps its moments private and pairs them with variables by position.
@@ -117,7 +117,8 @@ impl AdamW {
         let mut named: BTreeMap<String, Var> = BTreeMap::new();
         for (name, var) in variables {
             let name = name.into();
-            // Two names of one variable are a tie. Two variables of one name cannot both be saved.
+            // Two names of one variable are a tie. Two variables with the same name cannot both be
+            // saved.
             if named.get(&name).is_some_and(|other| other.id() != var.id()) {
                 return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(&name));
             }
@@ -127,7 +128,7 @@ impl AdamW {
     }
 
     fn with_variables(variables: Vec<Variable>, params: ParamsAdamW) -> Result<Self> {
-        // candle's own optimizer leaves out the others, too.
+        // candle's own optimizer skips the others, too.
         let floats = variables.into_iter().filter(|variable| variable.var.dtype().is_float());
         let parameters = floats.map(|variable| {
             let zeros = || {
@@ -141,17 +142,17 @@ impl AdamW {
         Ok(Self { parameters: parameters.collect::<Result<_>>()?, step: 0, params })
     }
 
-    /// How many steps were made.
+    /// Returns the number of steps that were made.
     pub fn step_count(&self) -> usize {
         self.step
     }
 
-    /// The hyperparameters.
+    /// Returns the hyperparameters.
     pub fn params(&self) -> &ParamsAdamW {
         &self.params
     }
 
-    /// Sets the hyperparameters. A load replaces them by those of the checkpoint.
+    /// Sets the hyperparameters. A load replaces them by the checkpoint's.
     pub fn set_params(&mut self, params: ParamsAdamW) {
         self.params = params;
     }
@@ -169,7 +170,7 @@ impl Optimizer for AdamW {
         Self::with_variables(nameless.collect(), params).map_err(into_candle_error)
     }
 
-    /// Updates every variable that has a gradient. Each operation, and their order, is that of
+    /// Updates every variable that has a gradient. Each operation, and their order, matches
     /// candle's optimizer, so that every bit is the same.
     fn step(&mut self, grads: &GradStore) -> candle_core::Result<()> {
         self.step += 1;

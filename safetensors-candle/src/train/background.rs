@@ -13,16 +13,17 @@ use safetensors_core::{
 use super::StateRef;
 use crate::Candle;
 
-/// Like [`save`](super::save), in a thread: takes a snapshot of the state, and returns while it is
-/// being saved.
+/// Saves like [`save`](super::save), in a thread: takes a snapshot of the state, and returns while
+/// it is being saved.
 ///
-/// The file has the state of the moment of the call, whatever the training does meanwhile, and the
-/// bytes that [`save`](super::save) would have written then. [`BackgroundSaver`] says what happens
-/// to a second save, an error, a cancelled save and a process that is killed.
+/// The file has the state of the moment of the call, whatever the training does later, and the
+/// bytes that [`save`](super::save) would have written then. See [`BackgroundSaver`] for a second
+/// save, an error, a cancelled save and a process that is killed.
 ///
 /// The snapshot is a copy of the variables in main memory. The state of an optimizer on the CPU is
-/// not copied, because [`AdamW`](super::AdamW) never changes it in place; that of another device is
-/// copied to main memory. So until the save has ended, the process needs at most as much memory as
+/// not copied, because [`AdamW`](super::AdamW) never changes it in place; a state on another device
+/// is copied to main memory. So until the save has ended, the process needs at most as much memory
+/// as
 /// the saved tensors take. There is one snapshot at a time: this function first waits for the
 /// saver's earlier save.
 ///
@@ -54,10 +55,9 @@ use crate::Candle;
 ///
 /// # Errors
 ///
-/// The error of the saver's earlier save, in place of a new one; [`ErrorKind::Framework`] if the
+/// The error of the saver's earlier save, instead of a new one; [`ErrorKind::Framework`] if the
 /// snapshot cannot be taken; [`ErrorKind::DuplicateTensor`] if a variable has the name of a tensor
-/// of the optimizer. The errors of the new save are those of [`save`](super::save), and come from
-/// [`BackgroundSaver::wait`].
+/// of the optimizer. [`BackgroundSaver::wait`] returns the errors of the new save.
 pub fn save_in_background<'a>(
     saver: &mut BackgroundSaver,
     path: impl AsRef<Path>,
@@ -71,7 +71,8 @@ pub fn save_in_background<'a>(
     saver.start(&options, move |options| crate::save(path, named(&tensors), options))
 }
 
-/// Like [`save_in_background`], to a directory, as [`save_sharded`](super::save_sharded) does.
+/// Saves like [`save_in_background`], to a directory, as [`save_sharded`](super::save_sharded)
+/// does.
 ///
 /// The snapshot takes the same memory, and the saver knows the progress of all files together. An
 /// error, a cancelled save and a process that is killed leave a directory that opens as the
@@ -99,8 +100,7 @@ pub fn save_in_background<'a>(
 ///
 /// # Errors
 ///
-/// The errors of [`save_in_background`]; those of the new save are those of
-/// [`save_sharded`](super::save_sharded).
+/// Like [`save_in_background`]. [`BackgroundSaver::wait`] returns the errors of the new save.
 pub fn save_sharded_in_background<'a>(
     saver: &mut BackgroundSaver,
     directory: impl AsRef<Path>,
@@ -121,8 +121,8 @@ fn named(tensors: &[(String, Tensor)]) -> impl Iterator<Item = (&String, &Tensor
 }
 
 impl StateRef<'_> {
-    /// A snapshot for this path, once the saver's earlier save has ended. So there is one at a
-    /// time.
+    /// Takes a snapshot for this path, once the saver's earlier save has ended. So there is one at
+    /// a time.
     fn snapshot_after(
         self,
         saver: &mut BackgroundSaver,
@@ -132,10 +132,10 @@ impl StateRef<'_> {
         self.snapshot().map_err(|error| error.in_path(path))
     }
 
-    /// All tensors by name, as they are now. No later step changes them.
+    /// Returns all tensors by name, as they are now. No later step changes them.
     fn snapshot(self) -> Result<Vec<(String, Tensor)>> {
         let tensors = self.tensors()?;
-        // What an optimizer has on the CPU is never changed in place. A tied variable is copied
+        // An optimizer's tensors on the CPU are never changed in place. A tied variable is copied
         // once.
         let mut ids = HashSet::new();
         let changing = tensors.iter().filter(|(_, tensor)| {

@@ -17,7 +17,7 @@ use super::values::TensorSlot;
 use super::variables::{Variable, distinct, named, set};
 use super::{AdamW, Loaded, StateOptions};
 
-/// What is saved: a `&VarMap`, an `&AdamW`, or both as a pair.
+/// The state to save: a `&VarMap`, an `&AdamW`, or both as a pair.
 #[derive(Clone, Copy, Default)]
 pub struct StateRef<'a> {
     pub(super) var_map: Option<&'a VarMap>,
@@ -43,7 +43,7 @@ impl<'a> From<(&'a VarMap, &'a AdamW)> for StateRef<'a> {
 }
 
 impl StateRef<'_> {
-    /// All tensors by name, which share their values with the state. None is copied.
+    /// Returns all tensors by name, which share their values with the state. None is copied.
     pub(super) fn tensors(self) -> Result<Vec<(String, Tensor)>> {
         let variables = self.var_map.map(named).into_iter().flatten();
         let mut tensors: Vec<_> = variables.map(|(name, var)| (name, var.into_inner())).collect();
@@ -58,7 +58,7 @@ impl StateRef<'_> {
     }
 }
 
-/// What is loaded into: a `&VarMap`, a `&mut AdamW`, or both as a pair.
+/// The state to load into: a `&VarMap`, a `&mut AdamW`, or both as a pair.
 #[derive(Default)]
 pub struct StateMut<'a> {
     var_map: Option<&'a VarMap>,
@@ -86,13 +86,12 @@ impl<'a> From<(&'a VarMap, &'a mut AdamW)> for StateMut<'a> {
 /// Saves the variables of a model, the state of its optimizer, or both to one file, atomically,
 /// with the metadata of the options.
 ///
-/// The file has the variables under their names, and what [`AdamW`] lists. A process that is killed
-/// at any time leaves the complete earlier file or the complete new one. The [module](super) has an
-/// example with both.
+/// The file has the variables under their names, and the tensors and metadata that [`AdamW`] lists.
+/// A process that is killed at any time leaves the complete earlier file or the complete new one.
+/// The [module](super) has an example with both.
 ///
-/// The same state gives the same bytes, in whatever order a `VarMap` has its variables. A variable
-/// that is in the map under several names is saved under each of them, or once with
-/// [`SaveOptions::tied`].
+/// Equal states give equal bytes, in any order of the variables in a `VarMap`. A variable that is
+/// in the map under several names is saved under each of them, or once with [`SaveOptions::tied`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -113,7 +112,7 @@ impl<'a> From<(&'a VarMap, &'a mut AdamW)> for StateMut<'a> {
 ///
 /// # Errors
 ///
-/// - The errors of [`save()`](crate::save()). One is
+/// - An error of [`save()`](crate::save()), such as
 ///   [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor), if a variable
 ///   has the name of a tensor of the optimizer.
 /// - [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if the optimizer was made
@@ -130,7 +129,7 @@ pub fn save<'a>(
     crate::save(path, tensors, &options.clone().metadata(state.metadata()))
 }
 
-/// Like [`save`], to a directory, as a checkpoint of one file or several shards.
+/// Saves like [`save`], to a directory, as a checkpoint of one file or several shards.
 ///
 /// A process that is killed at any time leaves a directory that opens as the complete earlier
 /// checkpoint or as the complete new one. See [`save_sharded`](crate::save_sharded).
@@ -158,7 +157,7 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// The errors of [`save_sharded`](crate::save_sharded) and of [`save`].
+/// Like [`save_sharded`](crate::save_sharded) and [`save`].
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     state: impl Into<StateRef<'a>>,
@@ -173,8 +172,8 @@ pub fn save_sharded<'a>(
 
 /// Loads a checkpoint into the variables of a model, into its optimizer, or into both. The path
 /// names a file, an index of shards, or the directory that holds either. With the feature `delta`,
-/// it may be a directory of `save_delta`: then all its tensors and those of its base are compared
-/// with their digests, and the whole file is made beside it meanwhile.
+/// it may be a directory of `save_delta`. Then all its tensors and the base's are compared with
+/// their digests, and the whole file is made next to it for the time of the load.
 ///
 /// Every variable must have a tensor of its name, shape and dtype, and every tensor must have a
 /// variable; [`StateOptions::load`] can allow more. If anything differs or fails, neither the
@@ -208,7 +207,7 @@ pub fn save_sharded<'a>(
 ///
 /// # Errors
 ///
-/// - The errors of [`Checkpoint::open`] and of reading.
+/// - An error of [`Checkpoint::open`] or of reading.
 /// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint belongs to
 ///   another model, before any data is read. If names of one variable have different values, only
 ///   after reading.
@@ -223,13 +222,12 @@ pub fn load<'a>(path: impl AsRef<Path>, state: impl Into<StateMut<'a>>) -> Resul
 }
 
 impl StateOptions {
-    /// [`load`] with these options.
+    /// Loads like [`load`], with these options.
     ///
     /// # Errors
     ///
-    /// The errors of [`load`], and
-    /// [`ErrorKind::DoesNotFit`](safetensors_core::ErrorKind::DoesNotFit) for a value that its
-    /// variable cannot hold.
+    /// Like [`load`], and [`ErrorKind::DoesNotFit`](safetensors_core::ErrorKind::DoesNotFit) for a
+    /// value that its variable cannot hold.
     pub fn load<'a>(
         &self,
         path: impl AsRef<Path>,
@@ -245,12 +243,12 @@ impl StateOptions {
         }
     }
 
-    /// The same from a checkpoint that is already open, for example with limits or in memory.
+    /// Loads from a checkpoint that is already open, for example with limits or in memory.
     ///
     /// # Errors
     ///
-    /// The errors of [`load`](Self::load), except those of opening. With
-    /// [`pytorch`](Self::pytorch) also those of
+    /// Like [`load`](Self::load), without the ones of opening. With [`pytorch`](Self::pytorch),
+    /// also an error of
     /// [`PyTorchTraining::state`](safetensors_core::optimizer::PyTorchTraining::state), and
     /// [`ErrorKind::Optimizer`](safetensors_core::ErrorKind::Optimizer) for a state that candle's
     /// formula cannot go on with.
@@ -300,7 +298,7 @@ impl StateOptions {
         slots.extend(of_state);
         let needs_slot = |name: &str| source.as_ref().is_none_or(|source| source.needs_slot(name));
         let mut filled = fill(checkpoint, &slots, mismatches, needs_slot, self)?;
-        // The slots of the optimizer follow those of the variables.
+        // The slots of the optimizer follow the variables'.
         let mut of_variables = std::mem::take(&mut filled.tensors);
         let of_optimizer = of_variables.split_off(variables.len());
         // Only this can still fail, if a GPU does.

@@ -1,4 +1,4 @@
-//! Training checkpoints that are kept as what differs from an earlier one.
+//! Training checkpoints that are kept as the difference from an earlier one.
 
 use std::fs;
 use std::path::Path;
@@ -12,24 +12,25 @@ use super::StateRef;
 use super::checkpoint::save;
 use super::linked::{FILE, VERSIONS, file_of};
 
-/// Like [`save`], to a new directory, as what differs from an earlier checkpoint. [`load`] reads
-/// it. Returns `false` if the directory has the whole checkpoint instead, because a delta would not
-/// be smaller, or because none could be made: the file system has no hard links, or the earlier
-/// checkpoint is damaged.
+/// Saves like [`save`], to a new directory, as the difference from an earlier checkpoint. [`load`]
+/// reads it. Returns `false` if the directory has the whole checkpoint instead, because a delta
+/// would not be smaller, or because none could be made: the file system has no hard links, or the
+/// earlier checkpoint is damaged.
 ///
 /// The earlier checkpoint is a file of [`save`], a directory that has one, or a directory of this
-/// function. A delta is always one of a whole file: that of another delta is the base of both. How
-/// much space it saves depends on the training: variables that are frozen, or change little, take
-/// little space; the moments of an optimizer that trains everything change completely.
+/// function. A delta always has a whole file as its base: if the earlier checkpoint is a delta,
+/// both have the same base. How much space it saves depends on the training: variables that are
+/// frozen, or change little, take little space; the moments of an optimizer that trains everything
+/// change completely.
 ///
 /// The directory has a second name of the base's file, a hard link: `base/model.safetensors`. So
 /// checkpoints can be deleted at any time, in any order, and the base takes its space until the
 /// last one that needs it is deleted. Another copy of it is made by programs that do not keep hard
 /// links.
 ///
-/// Loading takes space for the whole file, in a hidden directory beside this one. What else reads
-/// checkpoints refuses a delta. `safetensors delta apply DIRECTORY/base DIRECTORY whole` makes a
-/// whole one for other programs.
+/// Loading takes space for the whole file, in a hidden directory next to this one. Everything else
+/// that reads checkpoints refuses a delta. `safetensors delta apply DIRECTORY/base DIRECTORY whole`
+/// makes a whole one for other programs.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -65,10 +66,10 @@ use super::linked::{FILE, VERSIONS, file_of};
 ///
 /// # Errors
 ///
-/// The errors of [`save`]; those of finding the earlier checkpoint, and
-/// [`NotAFile`](ErrorKind::NotAFile) if it has several files;
-/// [`FileExists`](ErrorKind::FileExists) if the directory has files;
-/// [`NotDurable`](ErrorKind::NotDurable) if the checkpoint is in place, but a power cut may lose it.
+/// Like [`save`]; an error of finding the earlier checkpoint, and [`NotAFile`](ErrorKind::NotAFile)
+/// if it has several files; [`FileExists`](ErrorKind::FileExists) if the directory has files;
+/// [`NotDurable`](ErrorKind::NotDurable) if the checkpoint is in place, but a power cut may lose
+/// it.
 ///
 /// [`load`]: super::load
 pub fn save_delta<'a>(
@@ -87,7 +88,7 @@ pub fn save_delta<'a>(
     let saved = save(&whole, state, &synced_later(options.clone()));
     saved.map_err(|error| new.locate(error))?;
     let in_directory = |error: std::io::Error| Error::from(error).in_path(directory);
-    // The delta takes the place of the file, which waits in the hidden directory around it.
+    // The delta replaces the file, which waits in the hidden directory around it.
     let aside = new.path().with_file_name(FILE);
     fs::rename(&whole, &aside).map_err(in_directory)?;
     let [from, to] = VERSIONS;

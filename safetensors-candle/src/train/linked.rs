@@ -1,4 +1,4 @@
-//! Directories of deltas, in which their base is, too.
+//! Directories of deltas, with their base in them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(super) const FILE: &str = "model.safetensors";
 /// The names of the base and of the new checkpoint in the delta.
 pub(super) const VERSIONS: [&str; 2] = ["base", "new"];
 
-/// The whole file of a checkpoint, or of the base of a delta.
+/// Returns the whole file of a checkpoint, or of the base of a delta.
 pub(super) fn file_of(path: &Path) -> Result<PathBuf> {
     match CheckpointPath::find(path)? {
         CheckpointPath::File(file) => Ok(file),
@@ -30,13 +30,13 @@ pub(super) fn file_of(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Whether a directory has a base, as one of [`save_delta`](super::save_delta) does.
+/// Returns `true` if a directory has a base, as [`save_delta`](super::save_delta) makes it.
 pub(super) fn is_linked(directory: &Path) -> bool {
     directory.join(VERSIONS[0]).is_dir()
 }
 
-/// Opens the checkpoint that a directory of [`save_delta`](super::save_delta) stands for, and lets
-/// it be read. All its tensors, and those of its base, are compared with their digests.
+/// Makes and opens the whole checkpoint of a directory of [`save_delta`](super::save_delta), and
+/// calls a function with it. All its tensors, and the base's, are compared with their digests.
 pub(super) fn with_whole<T>(
     directory: &Path,
     read: impl FnOnce(&Checkpoint<FileSource>) -> Result<T>,

@@ -1,4 +1,4 @@
-//! [`Loaded`]: what a load into variables or into an optimizer found.
+//! [`Loaded`]: the result of a load into variables or into an optimizer.
 
 use safetensors_core::digest::remove_record;
 use safetensors_core::{Checkpoint, Metadata};
@@ -6,7 +6,7 @@ use safetensors_core::{Checkpoint, Metadata};
 use super::settings::is_setting;
 use super::slots::Filled;
 
-/// What a load found besides the values of variables and optimizer state.
+/// The result of a load, in addition to the values of variables and optimizer state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loaded {

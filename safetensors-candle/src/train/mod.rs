@@ -5,16 +5,16 @@
 //! |---|---|
 //! | save variables, an optimizer, or both as one unit, with your own metadata | [`save`], [`save_sharded`] |
 //! | save while the training goes on | [`save_in_background`], [`save_sharded_in_background`] |
-//! | save what differs from an earlier checkpoint | `save_delta`, with the feature `delta` |
-//! | train with an optimizer whose state can be saved | [`AdamW`] |
+//! | save the difference from an earlier checkpoint | `save_delta`, with the feature `delta` |
+//! | train with an optimizer that can be saved | [`AdamW`] |
 //! | load variables, resume an optimizer, or both | [`load`] |
 //! | cast, or allow missing or extra tensors | [`StateOptions::load`] |
 //! | load from an open checkpoint, for example with limits or in memory | [`StateOptions::load_from`] |
 //! | go on with a training that began in PyTorch | [`StateOptions::pytorch`] |
 //!
 //! A run that is stopped and resumed ends with the same bits as a run that is never stopped, if the
-//! program restores what else it depends on, such as the position in the data and the seed of its
-//! random numbers. The metadata has room for these:
+//! program restores everything else it depends on, such as the position in the data and the seed of
+//! its random numbers. The metadata has room for these:
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -52,7 +52,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What replaces what in candle
+//! # Replacements for candle's functions
 //!
 //! | candle | here | |
 //! |---|---|---|
@@ -64,7 +64,7 @@
 //!
 //! Tensors and variables are matched by name. By default a load is strict: every variable needs a
 //! tensor of its shape and dtype, and every tensor needs a variable. A dtype that candle lacks may
-//! also be [widened](crate#dtypes) to that of the variable. One error,
+//! also be [widened](crate#dtypes) to the variable's. One error,
 //! [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), lists all differences, and
 //! names the options that allow them. To load the variables alone of a checkpoint that has the
 //! state of an optimizer, use [`StateOptions::allow_extra`].
@@ -78,9 +78,9 @@
 //!
 //! # What is saved
 //!
-//! A save replaces the earlier file, or the earlier sharded checkpoint, whole or not at all, as
-//! [`save()`](crate::save()) and [`save_sharded`](crate::save_sharded) do. A process that is killed
-//! leaves the old state or the new one, never a mixture. The same state gives the same bytes. No
+//! A save replaces the earlier file, or the earlier sharded checkpoint, completely or not at all,
+//! as [`save()`](crate::save()) and [`save_sharded`](crate::save_sharded) do. A process that is
+//! killed leaves the old state or the new one, never a mixture. Equal states give equal bytes. No
 //! thread should train while [`save`] runs: the file could have variables of two steps.
 //! [`save_in_background`] and [`save_sharded_in_background`] save a copy of them.
 //!
@@ -90,10 +90,10 @@
 //! # To PyTorch and back
 //!
 //! [`StateOptions::pytorch`] loads the model and the AdamW of a training checkpoint of PyTorch. The
-//! formula is the same, so the training goes on as it would there, but for the rounding of the last
-//! bits.
+//! formula is the same, so the training goes on as it would there, except for the rounding of the
+//! last bits.
 //!
-//! What [`save`] writes has PyTorch's names and shapes, so Python loads it as it is:
+//! [`save`] writes PyTorch's names and shapes, so Python loads the file as it is:
 //!
 //! ```python
 //! with safe_open("checkpoint.safetensors", "pt") as file:
@@ -121,8 +121,8 @@
 //!
 //! A load holds the variables and all tensors that it reads, so the peak is twice the size of the
 //! variables, or of variables and optimizer state. The tensors are dropped one by one as they are
-//! copied into variables; those of the optimizer are moved. A save from the CPU copies nothing, but
-//! for a save in the background, which copies the variables.
+//! copied into variables; the optimizer's are moved. A save from the CPU copies nothing, except in
+//! the background, which copies the variables.
 
 mod adamw;
 mod background;

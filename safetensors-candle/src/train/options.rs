@@ -43,13 +43,14 @@ pub struct StateOptions {
 }
 
 impl StateOptions {
-    /// Strict: every variable needs a tensor of its shape and dtype, and every tensor a variable.
+    /// Returns strict options: every variable needs a tensor of its shape and dtype, and every
+    /// tensor a variable.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets whether tensors are converted to the dtype of their variable while they are read. Off
-    /// by default: another dtype is then an error, unless it widens to that of the variable.
+    /// by default: another dtype is then an error, unless it widens to the variable's.
     ///
     /// Values are rounded once, by the rules of [`convert`](safetensors_core::convert). A value
     /// that does not fit an integer dtype is an error. One that is too large for a float dtype
@@ -79,32 +80,32 @@ impl StateOptions {
     }
 
     /// Sets how tensors are read: the number of threads, whether dtypes that candle lacks may be
-    /// widened, what happens to numbers that are too large, and who receives the progress.
+    /// widened, the handling of numbers that are too large, and the receiver of the progress.
     ///
     /// [Quantised weights](crate#quantised-weights) are an error, unless
     /// [`LoadOptions::quantized`] asks for their numbers, which are F32 without a cast, or for the
     /// codes. With the numbers, scales need no variable.
     ///
-    /// If tensors are cast to several dtypes, those of each dtype are read, and their progress is
-    /// counted, by themselves. A cast overrides a dtype in the options.
+    /// If tensors are cast to several dtypes, the tensors of each dtype are read together, and
+    /// their progress is counted separately. A cast overrides a dtype in the options.
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.load_options = options;
         self
     }
 
-    /// Says that the checkpoint is one of PyTorch's training, and where it has what. The variables
-    /// are loaded from the model there. Of its `AdamW`, or `Adam` without weight decay, the state
-    /// is loaded, the number of steps, and the hyperparameters, if the checkpoint has these.
+    /// Loads a checkpoint of PyTorch's training with this layout. The variables are loaded from the
+    /// model there. Of its `AdamW`, or `Adam` without weight decay, the state is loaded, the number
+    /// of steps, and the hyperparameters, if the checkpoint has these.
     ///
-    /// Before PyTorch 2.7, no checkpoint says whether its optimizer is `Adam` or `AdamW`. With
-    /// weight decay, [`PyTorchTraining::decoupled_weight_decay`] must say that it is `AdamW`.
+    /// Before PyTorch 2.7, checkpoints do not record whether the optimizer is `Adam` or `AdamW`.
+    /// With weight decay, [`PyTorchTraining::decoupled_weight_decay`] must select `AdamW`.
     ///
     /// Every parameter must have made the same number of steps, because candle's formula has one.
     /// Groups with other hyperparameters, and AMSGrad, are errors. Parameters of the optimizer that
     /// never got a gradient have no state: their variables need
     /// [`allow_missing`](Self::allow_missing). Buffers without a variable need
-    /// [`allow_extra`](Self::allow_extra). What the checkpoint has beside the model and the
+    /// [`allow_extra`](Self::allow_extra). Everything in the checkpoint except the model and the
     /// optimizer is not loaded.
     ///
     /// The checkpoint may be one that `safetensors_formats::open` opens:
@@ -133,12 +134,13 @@ impl StateOptions {
         self
     }
 
-    /// The dtype that a tensor is cast to if its variable has `dtype`; `None` if it is not cast.
+    /// Returns the dtype that a tensor is cast to if its variable has `dtype`; `None` if it is not
+    /// cast.
     pub(super) fn cast_to(&self, dtype: Dtype) -> Option<Dtype> {
         self.cast.then_some(dtype)
     }
 
-    /// The options for tensors that are cast to `dtype`, or not cast.
+    /// Returns the options for tensors that are cast to `dtype`, or not cast.
     pub(super) fn for_cast(&self, dtype: Option<Dtype>) -> LoadOptions {
         let options = self.load_options.clone().for_framework::<Candle>();
         match dtype {

@@ -12,7 +12,7 @@ use super::values::TensorSlot;
 /// The most steps that candle's formula can take.
 const MOST_STEPS: u64 = i32::MAX as u64;
 
-/// What a load takes from a training checkpoint of PyTorch.
+/// The part of a training checkpoint of PyTorch that a load takes.
 pub(super) struct Source<'a> {
     training: &'a PyTorchTraining,
     with_model: bool,
@@ -48,7 +48,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The step and the hyperparameters. Those that the checkpoint does not have stay.
+    /// Reads the step and the hyperparameters. Values that the checkpoint lacks stay unchanged.
     ///
     /// # Errors
     ///
@@ -109,8 +109,9 @@ impl<'a> Source<'a> {
         Ok((step, params))
     }
 
-    /// Whether a tensor of the checkpoint should have a slot. The other kinds of tensors of a state
-    /// are [looked at](Self::settings_of) already, and the rest of the checkpoint is not loaded.
+    /// Returns `true` if a tensor of the checkpoint should have a slot. The other kinds of tensors
+    /// of a state are [looked at](Self::settings_of) already, and the rest of the checkpoint is not
+    /// loaded.
     pub(super) fn needs_slot(&self, tensor: &str) -> bool {
         let of_state = |state: &OptimizerState| {
             let kind = tensor.rsplit_once('.').map(|(_, kind)| kind);

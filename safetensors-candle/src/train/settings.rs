@@ -4,7 +4,7 @@ use candle_nn::ParamsAdamW;
 use safetensors_core::Metadata;
 use safetensors_core::error::Mismatch;
 
-/// What the keys begin with. Keys of this project are never names of tied tensors.
+/// The start of the keys. Keys of this project are never names of tied tensors.
 const PREFIX: &str = "safetensors_bridge.adamw.";
 
 const STEP: &str = "step";
@@ -17,21 +17,21 @@ const FLOAT_FORM: &str = "a decimal number, or the bits of a NaN as 0x and 16 he
 /// The most bytes that an error keeps of a malformed value.
 const EXCERPT: usize = 120;
 
-/// Whether a metadata key is one of these entries.
+/// Returns `true` if a metadata key is one of these entries.
 pub(super) fn is_setting(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
 
-/// The entries.
+/// Returns the entries.
 pub(super) fn to_metadata(step: usize, params: &ParamsAdamW) -> Metadata {
     let mut params = params.clone();
     let floats = fields(&mut params).map(|(name, value)| (key(name), write(*value)));
     floats.into_iter().chain([(key(STEP), step.to_string())]).collect()
 }
 
-/// The step and the hyperparameters that the entries have. What is missing stays as it is in `step`
-/// and `params`; it is listed in `mismatches` unless `allow_missing` is set. What is malformed is
-/// always listed.
+/// Reads the step and the hyperparameters from the entries. Missing values stay as they are in
+/// `step` and `params`, and are listed in `mismatches` unless `allow_missing` is set. Malformed
+/// ones are always listed.
 pub(super) fn from_metadata(
     metadata: &Metadata,
     mut step: usize,

@@ -28,9 +28,9 @@ pub(super) struct Filled {
 
 /// Reads a value for each slot. Changes no slot.
 ///
-/// `mismatches` are differences that the caller has found. They are reported together with those
-/// that are found here, before any data is read. `needs_slot` says of which tensors it is a
-/// difference if no slot has their name.
+/// `mismatches` are differences that the caller has found. They are reported together with the
+/// differences that are found here, before any data is read. `needs_slot` decides for which tensors
+/// a missing slot is a difference.
 pub(super) fn fill<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     slots: &[TensorSlot],
@@ -43,7 +43,7 @@ pub(super) fn fill<S: ReadAt>(
     filled.map_err(|error| checkpoint.in_first_path(error))
 }
 
-/// Which tensor goes to which slots.
+/// The slots of each tensor.
 struct Plan<'a> {
     /// By the name of the tensor: the slots, each with the dtype that the tensor is cast to.
     slots: HashMap<&'a str, Vec<(usize, Option<Dtype>)>>,
@@ -163,17 +163,18 @@ impl<'a, S> Group<'a, S> {
     /// Adds a slot of the last tensor, or of the next one.
     fn add(&mut self, tensor: LazyTensor<'a, S>, slot: usize) {
         match self.tensors.last_mut() {
-            // The slots of one tensor come one after another. It is read once for all of them.
+            // The slots of one tensor follow each other. It is read once for all of them.
             Some((last, slots)) if last.name() == tensor.name() => slots.push(slot),
             _ => self.tensors.push((tensor, vec![slot])),
         }
     }
 }
 
-/// How a tensor is converted when it is loaded; `None` if candle cannot hold it with these options.
+/// Returns how a tensor is converted when it is loaded; `None` if candle cannot hold it with these
+/// options.
 ///
-/// Codes of a quantised weight are an error of their own: they are no difference between the
-/// checkpoint and a slot.
+/// Codes of a quantised weight are a separate error: they are no difference between the checkpoint
+/// and a slot.
 fn loaded<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
@@ -181,7 +182,7 @@ fn loaded<S: ReadAt>(
     match tensor.dtype_plan(options) {
         Ok(loaded) => Ok(Some(loaded)),
         Err(error) => match error.kind() {
-            // Reported with the other differences, not in place of them.
+            // Reported with the other differences, not instead of them.
             ErrorKind::UnsupportedDtype { .. } | ErrorKind::WouldWiden { .. } => Ok(None),
             _ => Err(error),
         },
@@ -195,7 +196,7 @@ struct Wanted<'s> {
     dtype: Dtype,
 }
 
-/// How a tensor of the checkpoint, loaded in this way, differs from a slot.
+/// Returns how a tensor of the checkpoint, loaded in this way, differs from a slot.
 fn compare<S>(
     tensor: &LazyTensor<'_, S>,
     loaded: Option<DtypePlan>,

@@ -14,7 +14,7 @@ use crate::error::from_candle_error;
 pub(super) const KINDS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 
 impl AdamW {
-    /// The tensors of the state by the names that they have in a file.
+    /// Returns the tensors of the state by the names that they have in a file.
     pub(super) fn tensors(&self) -> Result<impl Iterator<Item = (String, &Tensor)>> {
         self.check_names()?;
         Ok(self.parameters.iter().flat_map(|parameter| {
@@ -23,12 +23,12 @@ impl AdamW {
         }))
     }
 
-    /// The step and the hyperparameters.
+    /// Returns the step and the hyperparameters as metadata.
     pub(super) fn metadata(&self) -> Metadata {
         settings::to_metadata(self.step, &self.params)
     }
 
-    /// A slot for each tensor of the state, in the order of [`tensors`](AdamW::tensors).
+    /// Returns a slot for each tensor of the state, in the order of [`tensors`](AdamW::tensors).
     pub(super) fn slots(&self) -> Result<Vec<TensorSlot>> {
         self.check_names()?;
         let slots = self.parameters.iter().flat_map(|parameter| {
@@ -42,7 +42,7 @@ impl AdamW {
         Ok(slots.collect())
     }
 
-    /// The step and the hyperparameters of a checkpoint.
+    /// Reads the step and the hyperparameters of a checkpoint.
     pub(super) fn settings_of<S>(
         &self,
         checkpoint: &Checkpoint<S>,

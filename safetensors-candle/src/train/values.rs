@@ -1,4 +1,4 @@
-//! [`Values`]: what was read of a checkpoint, on its way into slots.
+//! [`Values`]: the values that were read from a checkpoint, on their way into slots.
 
 use candle_core::Tensor;
 use safetensors_core::error::Mismatch;
@@ -53,13 +53,13 @@ impl<S> Values<'_, S> {
     /// they are on the same device.
     ///
     /// A value of another shape or dtype than its slot is an error. The names were compared before
-    /// the read; this makes sure that what was read is what was compared, because the first slot
-    /// that is set cannot be taken back.
+    /// the read; this makes sure that the values match the comparison, because the first slot that
+    /// is set cannot be taken back.
     pub(super) fn into_tensors(self, slots: &[TensorSlot]) -> Result<Vec<Option<Tensor>>> {
         let mut tensors = vec![None; slots.len()];
         let mut mismatches = Vec::new();
         for Value { tensor, slots: mut open, buf } in self.0 {
-            // What comes later for the same slot has the same bytes.
+            // Later values for this slot have the same bytes.
             open.retain(|&slot| tensors[slot].is_none());
             let Some((&first, others)) = open.split_first() else { continue };
             let device = slots[first].tensor.device();

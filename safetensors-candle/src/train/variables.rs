@@ -24,7 +24,7 @@ impl Variable {
     }
 }
 
-/// The present variables of a map by name. The clones share their values with the map.
+/// Returns the present variables of a map by name. The clones share their values with the map.
 pub(super) fn named(var_map: &VarMap) -> BTreeMap<String, Var> {
     // The map is locked only here, so a progress callback may use it during a load. A thread that
     // panicked while it held the lock has left a map that is still a map.
@@ -32,7 +32,7 @@ pub(super) fn named(var_map: &VarMap) -> BTreeMap<String, Var> {
     variables.iter().map(|(name, var)| (name.clone(), var.clone())).collect()
 }
 
-/// Every variable once, sorted by the first of its names.
+/// Returns every variable once, sorted by the first of its names.
 pub(super) fn distinct(named: BTreeMap<String, Var>) -> Vec<Variable> {
     let mut variables: Vec<Variable> = Vec::new();
     let mut positions = HashMap::new();

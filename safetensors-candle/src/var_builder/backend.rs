@@ -22,9 +22,8 @@ const READ_AHEAD: u64 = 256 << 20;
 
 /// An open checkpoint as a backend of candle's [`VarBuilder`].
 ///
-/// A tensor has exactly the requested shape, has the requested dtype, and lies on the requested
-/// device. The shape is compared with the header before any data is read. `contains_tensor` reads
-/// nothing.
+/// A tensor has exactly the requested shape and dtype, and is on the requested device. The shape is
+/// compared with the header before any data is read. `contains_tensor` reads nothing.
 ///
 /// If the file has another dtype, the elements are converted while they are read, by the rules of
 /// [`convert`]. Each value is rounded once. A conversion to integers is an error if a value is not
@@ -59,11 +58,11 @@ const READ_AHEAD: u64 = 256 << 20;
 ///
 /// # From any store, under other names
 ///
-/// The checkpoint may lie in memory, in a bucket (`remote::open` of `safetensors-hub`), or in a
+/// The checkpoint may be in memory, in a bucket (`remote::open` of `safetensors-hub`), or in a
 /// [`Store`] of yours. The builder is candle's own: a model that has other names for its modules
 /// takes one with [`rename_f`](VarBuilder::rename_f), and one that learns sizes from its tensors
-/// calls [`get_unchecked`](VarBuilder::get_unchecked). One with hints, of which each rank takes a
-/// part of its tensors, has a [`TensorParallelBackend`](crate::TensorParallelBackend).
+/// calls [`get_unchecked`](VarBuilder::get_unchecked). If each rank takes parts of the tensors by
+/// hints, use a [`TensorParallelBackend`](crate::TensorParallelBackend).
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -88,9 +87,9 @@ const READ_AHEAD: u64 = 256 << 20;
 ///
 /// If a model asks for its tensors layer by layer, each read also brings the next tensors, by all
 /// threads at once, in the dtype that the model asks for. They are kept until the model asks for
-/// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. At most as many bytes are read
-/// in vain as the model itself asks for, and none if it does not ask in sequence. A tensor that was
-/// asked for once is not read ahead again, for a second model for example.
+/// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. The bytes that are read in
+/// vain are never more than the model itself asks for, and 0 if it does not ask in sequence. A
+/// tensor that was asked for once is not read ahead again, for a second model for example.
 ///
 /// A tensor that cannot be read is an error only for a model that asks for it. If reading ahead
 /// fails, only the tensor that was asked for is read again, alone.
@@ -98,8 +97,8 @@ const READ_AHEAD: u64 = 256 << 20;
 /// A tensor that is tied, that is, saved once under several names, is read once: the tensors of
 /// all its names share memory. Until the model has asked for all of them, the backend keeps that
 /// tensor alive. candle has no weak references, so its memory is not free before. A name that is
-/// asked for again gets a tensor of its own, unless
-/// [`cache_tensors`](CheckpointBackend::cache_tensors) is set.
+/// asked for again gets a new tensor, unless [`cache_tensors`](CheckpointBackend::cache_tensors) is
+/// set.
 ///
 /// [`convert`]: safetensors_core::convert
 /// [`Store`]: safetensors_core::checkpoint::store::Store
@@ -144,12 +143,12 @@ pub struct CheckpointBackend<'a> {
     state: Arc<State>,
 }
 
-/// What the clones of a backend have in common.
+/// The state that the clones of a backend share.
 #[derive(Debug)]
 struct State {
     ahead: ReadAhead,
     kept: KeptTensors,
-    /// The options of all reads, whose progress is that of the model. Made for the first read.
+    /// The options of all reads, with the progress of the model. Made for the first read.
     options: OnceLock<LoadOptions>,
 }
 
@@ -178,16 +177,16 @@ impl<'a> CheckpointBackend<'a> {
         Self::over(Weights::new(checkpoint, &LoadOptions::new()))
     }
 
-    /// [`new`](CheckpointBackend::new) with options for reading. A dtype in them has no effect,
-    /// because the model asks for its own. If they ask for the numbers of
+    /// Makes a backend like [`new`](CheckpointBackend::new), with options for reading. A dtype in
+    /// them has no effect, because the model asks for its own. If they ask for the numbers of
     /// [quantised weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
-    /// Progress is that of the model: `bytes_total` are the bytes of all tensors that the model can
-    /// see, in the dtype that it asks for first, and all reads count together. It ends below the
-    /// total if the model leaves tensors [unused](CheckpointBackend::unused). The callback can
-    /// cancel the read that it reports. It must not ask this backend or its builders for tensors: it
-    /// could wait for that very read.
+    /// Progress is counted for the model: `bytes_total` are the bytes of all tensors that the model
+    /// can see, in the dtype that it asks for first, and all reads count together. It ends below
+    /// the total if the model leaves tensors [unused](CheckpointBackend::unused). The callback can
+    /// cancel the read that it reports. It must not ask this backend or its builders for tensors:
+    /// it could wait for that very read.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -213,7 +212,7 @@ impl<'a> CheckpointBackend<'a> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::dequantized`], if the options ask for numbers.
+    /// Like [`Checkpoint::dequantized`], if the options ask for numbers.
     pub fn new_with(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
@@ -245,16 +244,16 @@ impl<'a> CheckpointBackend<'a> {
     ///
     /// The backend then keeps every tensor that it has handed out, until it and its builders are
     /// dropped. Tensors that the model itself drops, for example because it quantizes them, stay in
-    /// memory as long. What writes into a tensor in place, such as `slice_set`, writes into all that
-    /// share its memory.
+    /// memory for the same time. An operation that writes into a tensor in place, such as
+    /// `slice_set`, writes into all tensors that share its memory.
     #[must_use]
     pub fn cache_tensors(self, share: bool) -> Self {
         Self { cache_tensors: share, ..self }.anew()
     }
 
-    /// Hides all tensors from the model whose names `keep` does not accept. They are then missing,
-    /// and are not read ahead. An alias is hidden or kept by its own name. `keep` is called once
-    /// for each name, now. A second filter hides more.
+    /// Hides all tensors from the model with names that `keep` does not accept. They are then
+    /// missing, and are not read ahead. An alias is hidden or kept by its own name. `keep` is
+    /// called once for each name, now. A second filter hides more.
     ///
     /// ```
     /// use candle_core::{DType, Device};
@@ -281,16 +280,16 @@ impl<'a> CheckpointBackend<'a> {
         Self { names: Arc::new(names), ..self }.anew()
     }
 
-    /// Other options make other tensors, so nothing that was read with the old ones is used.
+    /// Returns the backend without tensors that were read. Other options make other tensors.
     fn anew(self) -> Self {
         Self { state: State::new(self.weights.checkpoint.len()), ..self }
     }
 }
 
 impl<'a> CheckpointBackend<'a> {
-    /// The tensors that the model has not asked for yet, in the order of the files. Asking for one
-    /// of the names of a tied tensor is enough, asking only whether it is there is not. Hidden
-    /// tensors are skipped.
+    /// Returns the tensors that the model has not asked for yet, in the order of the files. Asking
+    /// for one of the names of a tied tensor is enough, asking only whether it is there is not.
+    /// Hidden tensors are skipped.
     ///
     /// After a model is built, these are the tensors that it does not use.
     pub fn unused(&self) -> impl Iterator<Item = LazyTensor<'_, Box<dyn ReadAt + 'a>>> {
@@ -327,15 +326,15 @@ impl<'a> CheckpointBackend<'a> {
 }
 
 impl<'a> CheckpointBackend<'a> {
-    /// A [`VarBuilder`] over this backend, which it shares. `dtype` and `device` are those of the
-    /// tensors, unless the model asks for others.
+    /// Returns a [`VarBuilder`] that shares this backend. Tensors have this `dtype` and `device`,
+    /// unless the model asks for others.
     pub fn var_builder(&self, dtype: DType, device: &Device) -> VarBuilder<'a> {
         VarBuilder::from_backend(Box::new(self.clone()), dtype, device.clone())
     }
 
     /// Reads tensors now, in parallel, and keeps them in main memory until the model asks for them.
-    /// `prefix` is the prefix of their names, as [`VarBuilder::prefix`] returns it; an empty one is
-    /// that of all tensors. Returns how many tensors were read.
+    /// `prefix` is the prefix of their names, as [`VarBuilder::prefix`] returns it; an empty one
+    /// selects all tensors. Returns the number of tensors that were read.
     ///
     /// If `dtype` is one of floats, only floats are read, because a model asks for integers in
     /// another dtype. Tensors that have no conversion to `dtype` are skipped, and so are quantised
@@ -366,8 +365,8 @@ impl<'a> CheckpointBackend<'a> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::read_named`]. Nothing of this call is kept then, and each tensor
-    /// is read when it is asked for.
+    /// Like [`Checkpoint::read_named`]. Nothing of this call is kept then, and each tensor is read
+    /// when it is asked for.
     pub fn prefetch(&self, prefix: &str, dtype: DType) -> Result<usize> {
         let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
         let is_below = |name: &str| match name.strip_prefix(prefix) {
@@ -379,7 +378,7 @@ impl<'a> CheckpointBackend<'a> {
         self.state.ahead.prefetch(&self.reader(dtype)?, positions)
     }
 
-    /// The tensor, which the model calls `name`.
+    /// Loads the tensor, which the model calls `name`.
     fn load(
         &self,
         found: &Found<'_, Source<'a>>,

@@ -5,20 +5,20 @@ use safetensors_core::Dtype;
 /// How much a byte that was read in vain counts against the bytes that were asked for.
 const PENALTY: u64 = 8;
 
-/// Counts the bytes that a model asks for and those that are read ahead, in memory, by dtype.
+/// Counts, by dtype, the bytes in memory that a model asks for and the bytes that are read ahead.
 ///
-/// Two rules hold at any time. What is read ahead and not yet handed out is at most the limit. And
-/// what is read ahead, together with what was dropped without being asked for, is at most what
-/// the model has asked for. So a model never causes more than twice the reading that it needs, and
-/// a model that asks for little reads little. A model that skips more than an eighth of what is
-/// read ahead ends it.
+/// Two rules hold at any time. The bytes read ahead and not yet handed out are at most the limit.
+/// And the bytes read ahead, together with the bytes dropped without being asked for, are at most
+/// the bytes that the model has asked for. So a model never causes more than twice the reading that
+/// it needs, and a model that asks for little reads little. A model that skips more than an eighth
+/// of the bytes read ahead ends it.
 ///
 /// If tensors cannot be read, all that was read together with them counts as dropped, and so does
 /// the tensor that was asked for, which is read again. The bound is exceeded by that tensor at
 /// most.
 ///
-/// Each dtype has a budget of its own: a model that asks for weights as BF16 and for norms as F32
-/// says with the norms nothing about the weights.
+/// Each dtype has a separate budget: a model that asks for weights as BF16 and for norms as F32
+/// shows with the norms nothing about the weights.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     tallies: Vec<(Dtype, Tally)>,
@@ -56,7 +56,7 @@ impl Budget {
         tally.dropped = tally.dropped.saturating_add(bytes);
     }
 
-    /// How many more bytes of this dtype may be read ahead.
+    /// Returns how many more bytes of this dtype may be read ahead.
     pub(super) fn room(&mut self, dtype: Dtype, limit: u64) -> u64 {
         let ahead: u64 = self.tallies.iter().map(|(_, tally)| tally.ahead).sum();
         let tally = self.tally(dtype);
@@ -64,7 +64,7 @@ impl Budget {
         earned.saturating_sub(tally.ahead).min(limit.saturating_sub(ahead))
     }
 
-    /// All bytes that the model has asked for.
+    /// Returns all bytes that the model has asked for.
     pub(super) fn asked(&self) -> u64 {
         self.tallies.iter().fold(0, |sum, (_, tally)| sum.saturating_add(tally.asked))
     }

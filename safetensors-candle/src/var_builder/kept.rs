@@ -39,9 +39,9 @@ pub(super) struct Asked<'a> {
 }
 
 impl KeptTensors {
-    /// Returns the tensor that was handed out before for the same position, dtype and device, or
-    /// else the one that `read` returns. A name of a tied tensor that was handed out already gets a
-    /// tensor of its own.
+    /// Returns the tensor that was handed out before for the same position, dtype and device,
+    /// otherwise the one that `read` returns. A name of a tied tensor that was handed out already
+    /// gets a new tensor.
     pub(super) fn get(
         &self,
         &Asked { position, name, names, dtype, device }: &Asked<'_>,

@@ -21,8 +21,8 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 ///
 /// Every model of candle-transformers loads through a `VarBuilder`. This function reads only the
 /// headers. A tensor is read when the model asks for it. If the model asks in sequence, the tensor
-/// has already been read together with those before it. It has the requested shape and dtype, and
-/// lies on the requested device. A tensor that was saved once under several names is found under
+/// has already been read together with the ones before it. It has the requested shape and dtype,
+/// and is on the requested device. A tensor that was saved once under several names is found under
 /// all of them, and read once; see [`Checkpoint::aliases`].
 ///
 /// ```
@@ -42,15 +42,15 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What candle's own constructors have here:
+/// Replacements for candle's own constructors:
 ///
 /// | candle | here |
 /// |---|---|
-/// | `from_mmaped_safetensors` of one file | [`var_builder()`], which maps nothing |
+/// | `from_mmaped_safetensors` of one file | [`var_builder()`], which does not map the file |
 /// | `from_mmaped_safetensors` of several | [`var_builder_from`] of [`Checkpoint::open_files`], or the directory |
 /// | `from_buffered_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] with a `Vec<u8>` |
 /// | `from_slice_safetensors` | the same with a `&[u8]` |
-/// | `from_tensors`, of tensors in memory | the same, for example with those of [`load()`], `.into_iter().collect()` |
+/// | `from_tensors`, of tensors in memory | the same, for example with the tensors of [`load()`], `.into_iter().collect()` |
 /// | `from_backend` | [`CheckpointBackend::var_builder`], after setting options |
 ///
 /// The methods of a `VarBuilder` are candle's own: `pp`, `rename_f`, `to_dtype`, `set_device` and
@@ -61,8 +61,7 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open`]. [`CheckpointBackend`] lists the errors of the builder
-/// itself.
+/// Like [`Checkpoint::open`]. [`CheckpointBackend`] lists the errors of the builder itself.
 pub fn var_builder(
     path: impl AsRef<Path>,
     dtype: DType,
@@ -71,8 +70,9 @@ pub fn var_builder(
     Ok(var_builder_from(Checkpoint::open(path)?, dtype, device))
 }
 
-/// [`var_builder()`] over a checkpoint that is already open: of bytes in memory, of several files
-/// without an index ([`Checkpoint::open_files`]), with limits, mapped, or from any other source.
+/// Makes a builder like [`var_builder()`], over a checkpoint that is already open: of bytes in
+/// memory, of several files without an index ([`Checkpoint::open_files`]), with limits, mapped, or
+/// from any other source.
 ///
 /// ```
 /// use candle_core::{DType, Device};

@@ -25,7 +25,7 @@ pub(super) struct Found<'a, S> {
 }
 
 impl Names {
-    /// All names of a checkpoint.
+    /// Makes all names of a checkpoint visible.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>) -> Self {
         let mut names = Self::default();
         names.count(checkpoint);
@@ -65,7 +65,7 @@ impl Names {
         self.tied = tied;
     }
 
-    /// The position and the tensor of a name or alias that is visible.
+    /// Returns the position and the tensor of a name or alias that is visible.
     pub(super) fn find<'a, S>(
         &self,
         checkpoint: &'a Checkpoint<S>,
@@ -81,7 +81,7 @@ impl Names {
         (!is_hidden).then_some(Found { position, tensor })
     }
 
-    /// All names and aliases that are visible, with the positions of their tensors.
+    /// Returns all names and aliases that are visible, with the positions of their tensors.
     pub(super) fn visible<'a, S>(
         &'a self,
         checkpoint: &'a Checkpoint<S>,
@@ -94,7 +94,6 @@ impl Names {
         own.filter(|&(_, position)| !self.is_hidden(position)).chain(aliases)
     }
 
-    /// Whether the tensor at each position is hidden under its own name. Empty if none is.
     pub(super) fn hidden(&self) -> &[bool] {
         &self.hidden
     }
@@ -103,12 +102,12 @@ impl Names {
         self.hidden.get(position).is_some_and(|&hidden| hidden)
     }
 
-    /// How many visible names the tensor at a position has, if it has several.
+    /// Returns how many visible names the tensor at a position has, if it has several.
     pub(super) fn tied(&self, position: usize) -> Option<usize> {
         self.tied.get(&position).copied()
     }
 
-    /// Whether a name that no tensor has is a quantised weight, which the options refuse.
+    /// Returns `true` if a name that no tensor has is a quantised weight, which the options refuse.
     pub(crate) fn is_refused(
         &self,
         Weights { checkpoint, options }: &Weights<'_>,
@@ -119,8 +118,8 @@ impl Names {
         codes.is_some_and(|codes| self.find(checkpoint, codes).is_some())
     }
 
-    /// The error for a name that is missing: how its weight is stored, or else where it was looked
-    /// for, and which names may have been meant.
+    /// Returns the error for a name that is missing: how its weight is stored, otherwise the places
+    /// that were searched and the names that may have been meant.
     pub(crate) fn missing(&self, weights: &Weights<'_>, name: &str) -> candle_core::Error {
         let checkpoint = &weights.checkpoint;
         if self.is_refused(weights, name) {

@@ -6,10 +6,10 @@ use std::ops::Range;
 ///
 /// Files often have their tensors in the order of their names, where layer 10 follows layer 1, and
 /// a layer's `mlp` comes before its `self_attn`. A model builds layer after layer, and the parts of
-/// a layer in an order of its own. So the tensors are divided into groups: a group has the names
-/// with the same text up to their first number, `model.layers.7.` for example, or, without a
-/// number, the names of the same module. Within a group any order is possible. After a group the
-/// model is expected to ask for the next one, in natural order: 2 before 10.
+/// a layer in any order. So the tensors are divided into groups: a group has the names with the
+/// same text up to their first number, `model.layers.7.` for example, or, without a number, the
+/// names of the same module. After a group the model is expected to ask for the next one, in
+/// natural order: 2 before 10.
 #[derive(Debug)]
 pub(super) struct ModelOrder {
     /// The position of each tensor in the checkpoint, in natural order of the names.
@@ -21,7 +21,7 @@ pub(super) struct ModelOrder {
 }
 
 impl ModelOrder {
-    /// The order of tensors with these names, which are at the positions 0, 1, 2, ….
+    /// Returns the order of tensors with these names, which are at the positions 0, 1, 2, ….
     pub(super) fn of<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let shared = shared_prefix(names.clone());
         let mut keys: Vec<(Key, usize)> =
@@ -41,18 +41,18 @@ impl ModelOrder {
         Self { positions, ranks, starts }
     }
 
-    /// The number of groups.
     pub(super) fn groups(&self) -> usize {
         self.starts.len()
     }
 
-    /// The group of the tensor at a position.
+    /// Returns the group of the tensor at a position.
     pub(super) fn group(&self, position: usize) -> usize {
         self.starts.partition_point(|&start| start <= self.ranks[position]) - 1
     }
 
-    /// The positions of all other tensors that are expected after the one at a position: those of
-    /// its group that follow it, those of its group before it, then those of the next groups.
+    /// Returns the positions of all other tensors that are expected after the one at a position:
+    /// first the later tensors of its group, then the earlier ones, then the tensors of the next
+    /// groups.
     pub(super) fn after(&self, position: usize) -> impl Iterator<Item = usize> {
         let rank = self.ranks[position];
         let group = self.ranks_of(self.group(position));
@@ -74,7 +74,8 @@ struct Key {
 }
 
 impl Key {
-    /// `shared` is the number of bytes that all names begin with, whose numbers tell nothing.
+    /// `shared` is the number of bytes that all names begin with. Numbers in them do not
+    /// distinguish names.
     fn of(name: &str, shared: usize) -> Self {
         let name = name.as_bytes();
         let mut text = Vec::with_capacity(name.len() + 8);
@@ -110,7 +111,7 @@ impl Key {
     }
 }
 
-/// The number of bytes of the components that all names begin with.
+/// Returns the number of bytes of the components that all names begin with.
 fn shared_prefix<'a>(mut names: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = names.next() else { return 0 };
     let first = first.as_bytes();
@@ -129,7 +130,7 @@ mod tests {
         ModelOrder::of(names.iter().copied())
     }
 
-    /// The names of each group, in order.
+    /// Returns the names of each group, in order.
     fn groups<'a>(names: &[&'a str]) -> Vec<Vec<&'a str>> {
         let order = order(names);
         let names_of = |group| order.positions[order.ranks_of(group)].iter().map(|&i| names[i]);
@@ -158,7 +159,7 @@ mod tests {
             &names[7..],
         ];
         assert_eq!(groups(&names), expected);
-        // The numbers of a prefix that all names have tell nothing.
+        // Numbers in a prefix that all names have do not distinguish names.
         let prefixed = names.map(|name| format!("0.auto_model.{name}"));
         let prefixed: Vec<_> = prefixed.iter().map(String::as_str).collect();
         assert_eq!(groups(&prefixed).len(), expected.len());

@@ -15,7 +15,8 @@ use super::budget::Budget;
 use super::sequence::Sequence;
 use crate::weights::Source;
 
-/// How many tensors are looked at to find those to read ahead. It bounds the time of one request.
+/// How many tensors are looked at to find the ones to read ahead. It bounds the time of one
+/// request.
 const LOOKED_AT: usize = 4096;
 
 /// How the tensors for one request are read.
@@ -32,14 +33,14 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The memory that the tensor at a position takes, in bytes, if it is one to be read before it
-    /// is asked for.
+    /// Returns the memory that the tensor at a position takes, in bytes, if it should be read
+    /// before it is asked for.
     fn expected(&self, position: usize) -> Option<u64> {
         self.memory(&self.checkpoint.tensor_at(position)?)
     }
 
-    /// The memory that a tensor takes, in bytes. Of integers in a model of floats, and of tensors
-    /// that cannot be had in the dtype, it is taken for the bytes in the file.
+    /// Returns the memory that a tensor takes, in bytes. For integers in a model of floats, and for
+    /// tensors without a conversion to the dtype, the bytes in the file.
     pub(super) fn byte_len(&self, tensor: &LazyTensor<'_, Source<'_>>) -> u64 {
         let from = tensor.dtype();
         let is_asked = from == Dtype::C64 || from.is_float() == self.dtype.is_float();
@@ -48,7 +49,8 @@ impl Reader<'_> {
         bytes.unwrap_or_else(|| tensor.byte_len())
     }
 
-    /// The memory that a tensor takes, in bytes, if a model of this dtype asks for it as that.
+    /// Returns the memory that a tensor takes, in bytes, if a model of this dtype asks for it as
+    /// that.
     ///
     /// Tensors that cannot be had in the dtype have none. Neither have integers in a model of
     /// floats, such as position ids: the model will ask for them in another dtype.
@@ -63,8 +65,8 @@ impl Reader<'_> {
     }
 }
 
-/// The tensors that were read ahead, and what is known about the model's requests. Several threads
-/// may ask at once.
+/// The tensors that were read ahead, and the model's requests so far. Several threads may ask at
+/// once.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     state: Mutex<State>,
@@ -101,7 +103,7 @@ struct Slot {
 }
 
 impl ReadAhead {
-    /// For a checkpoint of this many tensors.
+    /// Makes the state for a checkpoint of this many tensors.
     pub(super) fn new(tensors: usize) -> Self {
         let state = State {
             asked: vec![false; tensors],
@@ -115,13 +117,13 @@ impl ReadAhead {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Whether the tensor at each position was asked for.
+    /// Returns whether the tensor at each position was asked for.
     pub(super) fn asked(&self) -> Vec<bool> {
         lock(&self.state).asked.clone()
     }
 
-    /// The tensor at a position: as it was read ahead, or read now. If the model asks in sequence,
-    /// the next tensors are read together with it, by all threads.
+    /// Returns the tensor at a position: as it was read ahead, or read now. If the model asks in
+    /// sequence, the next tensors are read together with it, by all threads.
     pub(super) fn take(
         &self,
         reader: &Reader<'_>,
@@ -308,9 +310,9 @@ impl Slot {
     }
 }
 
-/// The slots that one thread fills. Those that it has not filled at the end are free again, so that
-/// the threads that wait for them read for themselves. A read that fails may have read most of
-/// them, so they count as read in vain.
+/// The slots that one thread fills. Slots that it has not filled at the end are free again, so that
+/// the waiting threads read for themselves. A read that fails may have read most of them, so they
+/// count as read in vain.
 struct Reading<'a> {
     ahead: &'a ReadAhead,
     positions: Vec<usize>,
@@ -319,7 +321,7 @@ struct Reading<'a> {
 impl Reading<'_> {
     /// Reads all of the tensors, and one more, which is returned.
     fn read(&mut self, reader: &Reader<'_>, asked: Option<usize>) -> Result<Option<TensorBuf>> {
-        // In the order of the file, whatever the order in which they are expected.
+        // In the order of the file, not in the order in which they are expected.
         let mut positions = self.positions.clone();
         positions.extend(asked);
         positions.sort_unstable();

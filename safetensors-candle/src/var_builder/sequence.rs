@@ -20,13 +20,13 @@ pub(super) struct Sequence {
 #[derive(Clone, Debug, Default)]
 struct Group {
     bytes: u64,
-    /// Those of the tensors that were asked for.
+    /// The bytes of its tensors that were asked for.
     asked_bytes: u64,
     asked_tensors: usize,
 }
 
 impl Sequence {
-    /// For a model that has asked for some tensors already.
+    /// Makes a sequence for a model that has already asked for some tensors.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, asked: &[bool]) -> Self {
         let order = ModelOrder::of(checkpoint.tensors().map(|tensor| tensor.name()));
         let groups = vec![Group::default(); order.groups()];
@@ -52,12 +52,12 @@ impl Sequence {
         continues
     }
 
-    /// The positions of the tensors that the model is expected to ask for after this one.
+    /// Returns the positions of the tensors that the model is expected to ask for after this one.
     pub(super) fn after(&self, position: usize) -> impl Iterator<Item = usize> {
         self.order.after(position)
     }
 
-    /// The bytes in the file of all tensors of the group of the tensor at a position.
+    /// Returns the bytes in the file of all tensors of the group of the tensor at a position.
     pub(super) fn group_bytes(&self, position: usize) -> u64 {
         self.groups[self.order.group(position)].bytes
     }
@@ -88,7 +88,7 @@ mod tests {
         Checkpoint::from_source(serialize(tensors, &options).unwrap(), "bytes").unwrap()
     }
 
-    /// Whether each name that is asked for continues a sequence.
+    /// Returns whether each name that is asked for continues a sequence.
     fn asks(checkpoint: &Checkpoint<Vec<u8>>, names: &[&str]) -> Vec<bool> {
         let mut sequence = Sequence::of(checkpoint, &vec![false; checkpoint.len()]);
         let position = |name: &&str| checkpoint.position(name).unwrap();
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(asks(&checkpoint, &["h.0.a", "h.1.a", "h.2.a"]), [false; 3]);
         assert_eq!(asks(&checkpoint, &["h.2.a", "h.0.a", "h.1.a"]), [false; 3]);
 
-        // What was asked for before counts.
+        // Earlier requests count.
         let before: Vec<bool> = names.iter().map(|name| name.starts_with("h.0")).collect();
         let mut sequence = Sequence::of(&checkpoint, &before);
         assert!(sequence.ask(checkpoint.position("h.1.a").unwrap(), 4));

@@ -1,5 +1,5 @@
-//! Loading onto the CPU is what it is without devices of other kinds, and only one file has
-//! `unsafe` code for those.
+//! Loading onto the CPU works as without devices of other kinds, and only one file has `unsafe`
+//! code for devices.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ mod without_cuda {
     fn a_device_that_takes_nothing_stops_the_load_after_a_batch() {
         const LEN: usize = 1 << 20;
         let (_dir, path) = place("a.safetensors");
-        // A file of 1 GiB, a hole but for its header. Converted, a tensor has 8 MiB.
+        // A sparse file of 1 GiB: only the header has data. Converted, a tensor has 8 MiB.
         let entries: Vec<_> = (0..512)
             .map(|i| {
                 let (begin, end) = (i * 2 * LEN, (i + 1) * 2 * LEN);

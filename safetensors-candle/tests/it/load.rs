@@ -1,4 +1,4 @@
-//! What widened values mean, and what becomes of elements that are loaded.
+//! The meaning of widened values, and the memory of elements that are loaded.
 
 use crate::common::{patterned, place, save_bufs};
 use candle_core::Device;

@@ -36,7 +36,8 @@ impl Ask<'_> {
         Ok(if self.quantized == Numbers { self.options().floats_as(dtype) } else { self.options() })
     }
 
-    /// The checkpoint whose tensors are read one by one. A tensor of codes never becomes numbers.
+    /// Returns the checkpoint with tensors that are read one by one. A tensor of codes never
+    /// becomes numbers.
     fn prepared(&self) -> Result<(Checkpoint<Box<dyn ReadAt>>, LoadOptions)> {
         let stored = self.fixture.open();
         let checkpoint = match self.quantized {
@@ -116,7 +117,7 @@ const WAYS: [(&str, Way); 11] = [
     ("train with a cast", |ask| ask.train(true)),
 ];
 
-/// The ways that can hold a dtype. candle makes no variables of those that it only stores.
+/// Returns the ways that can hold a dtype. candle makes no variables of dtypes that it only stores.
 fn ways(dtype: DType) -> impl Iterator<Item = (&'static str, Way)> {
     let is_only_stored = matches!(dtype, DType::F4 | DType::F8E8M0);
     WAYS.into_iter().filter(move |(way, _)| !(is_only_stored && way.starts_with("train")))
@@ -131,10 +132,10 @@ fn each_is_an_error_or_the_numbers_of_the_dequantised_checkpoint_bit_for_bit() {
             let codes = stored.tensor(&weight.tensors[0]).unwrap();
             let ask =
                 |name, shape, dtype, quantized| Ask { fixture, name, shape, dtype, quantized };
-            // The codes are no numbers either, whatever the dtype.
+            // The codes are no numbers either, in any dtype.
             let own = to_candle_dtype(weight.dtype).unwrap_or(DType::I16);
             for ask in [
-                // Under the name of the weight, which may be another one than that of the codes.
+                // Under the name of the weight, which may differ from the codes'.
                 ask(&weight.name, &weight.shape, DType::F32, Refuse),
                 ask(codes.name(), codes.shape(), own, Refuse),
             ] {

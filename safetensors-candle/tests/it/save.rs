@@ -260,7 +260,7 @@ fn other_views_of_one_storage_are_refused_or_saved_apart() {
         save_tied(&[("whole", &square), ("rows", &views[0].1)], Tied::new().views(Views::Drop))
             .unwrap();
     assert_eq!((bufs.len(), metadata["rows"].as_str()), (1, "whole"));
-    // Halves of one length are two tensors.
+    // Two halves of equal length are two tensors.
     let [first, second] = [0, 2].map(|at| square.narrow(0, at, 2).unwrap());
     let halves = [("first", &first), ("second", &second)];
     let (bufs, _) = save_tied(&halves, Tied::new().views(Views::Save)).unwrap();

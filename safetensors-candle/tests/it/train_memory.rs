@@ -1,8 +1,8 @@
 //! Loading into variables, and saving them in the background, takes the memory of the tensors and
 //! little more.
 //!
-//! Each is measured in a process for itself: what a thread frees, the allocator keeps for a while,
-//! and the next measure would count it.
+//! Each is measured in a separate process: the allocator keeps the memory that a thread frees for a
+//! while, and the next measure would count it.
 
 use std::path::{Path, PathBuf};
 

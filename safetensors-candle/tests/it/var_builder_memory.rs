@@ -1,5 +1,5 @@
-//! Building a model takes the memory of its tensors, 32 MiB, and what is read ahead at most. The
-//! same holds for parts of tensors, and for weights that are multiplied by their scales.
+//! Building a model takes the memory of its tensors, 32 MiB, and the bytes read ahead at most. So
+//! do parts of tensors, and weights that are multiplied by their scales.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn assert_within(taken: u64, tensors: u64, ahead: u64) {
     assert!(taken <= most, "{} MiB, at most {} MiB", taken / MIB, most / MIB);
 }
 
-/// Parts of tensors that are kept until a model asks for them: nothing besides them.
+/// Parts of tensors that are kept until a model asks for them take only their own memory.
 fn parts_take_their_own_memory(path: &Path, before: u64) {
     let tensors: Vec<_> =
         (0..16).map(|i| (format!("h.{i}"), Dtype::BF16, vec![2048, 2048])).collect();
@@ -89,7 +89,7 @@ fn memory_stays_within_the_bounds() {
     // The work that needs least comes first, because freed memory may stay with the process.
     let before = resident();
 
-    // A model that drops each tensor before it asks for the next: what is read ahead, not more.
+    // A model that drops each tensor before it asks for the next: the bytes read ahead, not more.
     for ahead in [0, 16 * MIB, 64 * MIB] {
         let ((), taken) = growth(before, || {
             let builder = open().read_ahead(ahead).var_builder(DType::BF16, &Device::Cpu);
@@ -103,7 +103,7 @@ fn memory_stays_within_the_bounds() {
     parts_take_their_own_memory(&other, before);
     dequantised_weights_take_their_own_memory(&other, before);
 
-    // A model that holds all of its tensors: nothing besides them, because what is read ahead is
+    // A model that holds all of its tensors: only these, because tensors that are read ahead are
     // handed out without a copy.
     for (dtype, size) in [(DType::BF16, end), (DType::F32, 2 * end)] {
         for is_prefetched in [false, true] {

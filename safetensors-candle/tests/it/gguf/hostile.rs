@@ -1,4 +1,4 @@
-//! Files that are damaged, or hold what candle cannot.
+//! Files that are damaged, or have content that candle cannot hold.
 
 use std::io::Read;
 
@@ -13,7 +13,7 @@ use super::{assert_same, of_bytes, open, quantised, written};
 
 use crate::common::place;
 
-/// Two tensors, the second of which has another type in the file.
+/// Returns two tensors. The second has another type in the file.
 fn with_type(id: u32) -> (Vec<u8>, candle_core::quantized::QTensor) {
     let (first, second) = (quantised(Q8_0, &[4, 256]), of_bytes(F32, &[64, 256]));
     let mut bytes = written(&[], &[("first", &first), ("second", &second)]);
@@ -37,7 +37,7 @@ fn a_type_that_candle_lacks_is_named_and_hinders_no_other_tensor() {
         (99, "type 99"),
     ] {
         let (mut bytes, first) = with_type(id);
-        // Of the largest of these types, there are twice as many bytes.
+        // The largest of these types needs twice the bytes.
         bytes.resize(bytes.len() + (1 << 16), 0);
         let source = NotingSource::new(bytes);
         let file = GgufFile::from_source(source.clone(), "model.gguf").unwrap();

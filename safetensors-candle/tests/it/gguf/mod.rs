@@ -1,4 +1,4 @@
-//! GGUF files as candle's quantised tensors, beside candle's own reader.
+//! GGUF files as candle's quantised tensors, compared with candle's own reader.
 
 mod hostile;
 mod reader;
@@ -35,7 +35,7 @@ fn quantised(dtype: GgmlDType, shape: &[usize]) -> QTensor {
     QTensor::quantize(&tensor, dtype).unwrap()
 }
 
-/// A tensor whose blocks are any bytes.
+/// Returns a tensor with blocks of any bytes.
 fn of_bytes(dtype: GgmlDType, shape: &[usize]) -> QTensor {
     let len = shape.iter().product::<usize>() / dtype.block_size() * dtype.type_size();
     // An allocation of words, because candle wants its blocks aligned.
@@ -59,7 +59,7 @@ fn assert_same(found: &QTensor, expected: &QTensor) {
     assert!(found.data().unwrap() == expected.data().unwrap(), "other blocks: {found:?}");
 }
 
-/// A file whose calls wait, which counts them.
+/// A file with calls that wait, which counts them.
 struct Far {
     bytes: Vec<u8>,
     calls: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! What takes the place of candle's ways to build a model.
+//! Replacements for candle's ways to build a model.
 
 use std::path::Path;
 

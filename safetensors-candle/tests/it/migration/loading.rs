@@ -1,4 +1,4 @@
-//! What takes the place of candle's ways to load tensors.
+//! Replacements for candle's ways to load tensors.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The tables of the module `migration`, line by line: candle's own function and what takes its
-//! place give the same, or differ as the table says. Each line of a table has its function here.
+//! The tables of the module `migration`, line by line: candle's own function and its replacement
+//! give the same result, or differ as the table says. Each line of a table has its function here.
 #![allow(unsafe_code, reason = "candle's own loader maps the file")]
 
 mod building;
@@ -31,7 +31,7 @@ struct Files {
     sharded: PathBuf,
 }
 
-/// What a line does. It panics, or fails with candle's error.
+/// The test of a line. It panics, or fails with candle's error.
 type Line = fn(&Files) -> candle_core::Result<()>;
 
 impl Files {
@@ -92,7 +92,7 @@ fn lazy<'a, S: ReadAt>(
 }
 
 /// The tests of `gguf`, and `candle_gguf` of the examples with models, have the first four.
-/// `safetensors-formats` says how the next two are read. For the last one
+/// `safetensors-formats` documents how the next two are read. For the last one
 /// `tests/it/loader/failures.rs` of the core changes files; candle's process would be killed.
 const OF_MODELS: &[&str] = &[
     "`from_gguf` of a quantised model of candle-transformers",

@@ -1,4 +1,4 @@
-//! What takes the place of candle's ways to save tensors.
+//! Replacements for candle's ways to save tensors.
 
 use std::collections::HashMap;
 use std::fs;
@@ -60,7 +60,7 @@ pub(super) const LINES: &[(&str, Line)] = &[
     }),
 ];
 
-/// What the text below the table of saving says.
+/// Tests the text below the table of saving.
 #[cfg(unix)]
 #[test]
 fn candle_renames_a_file_of_its_owner_alone_and_writes_no_metadata() {

@@ -1,4 +1,4 @@
-//! What both make of files and models that do not fit.
+//! How both handle files and models that do not fit.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use safetensors_candle::{
 use super::{CPU, Line, assert_same};
 use crate::common::without_backtrace;
 
-/// What is wrong with a file, and what both make of it.
+/// A problem of a file, and how both handle it.
 pub(super) const LINES: &[(&str, Line)] = &[
     ("an integer that does not fit: −5 as U32", |files| {
         let path = files.path("five");

@@ -18,7 +18,7 @@ fn backend(tensors: &[(&str, TensorBuf)]) -> (TempDir, TensorParallelBackend<'st
     backend_with(tensors, &LoadOptions::new())
 }
 
-/// The same with options.
+/// Makes a backend with options.
 fn backend_with(
     tensors: &[(&str, TensorBuf)],
     options: &LoadOptions,

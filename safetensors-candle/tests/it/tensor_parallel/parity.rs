@@ -1,4 +1,4 @@
-//! The same bits as candle's own `ShardedSafeTensors`, and the same errors where it has some.
+//! Equal bits to candle's own `ShardedSafeTensors`, and equal errors where it has some.
 #![allow(unsafe_code, reason = "candle's own loader maps the file")]
 
 use candle_core::{DType, Device, Error};
@@ -9,7 +9,7 @@ use safetensors_core::{Dtype, ErrorKind};
 use super::{backend, builder};
 use crate::common::{bytes, patterned, place, save_bufs, without_backtrace};
 
-/// What both load. candle's own loader takes no other dtypes.
+/// The dtypes that both load. candle's own loader takes no other dtypes.
 const DTYPES: [Dtype; 10] = [
     Dtype::U8,
     Dtype::U32,
@@ -55,8 +55,8 @@ fn every_dtype_of_candle_in_both_dimensions_for_every_rank() {
     }
 }
 
-/// candle's backend does not look at the shape of a part. So some models ask with that of the whole
-/// tensor, others with that of the part, and others without one.
+/// candle's backend does not look at the shape of a part. So some models ask with the shape of the
+/// whole tensor, others with the part's, and others without one.
 #[test]
 fn a_part_is_asked_for_with_the_whole_shape_or_with_its_own_or_without_one() {
     let (dir, backend) = backend(&[("weight", crate::tensor_parallel::counting(&[4, 6]))]);

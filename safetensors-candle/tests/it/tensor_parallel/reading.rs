@@ -82,7 +82,7 @@ fn prefetched_parts_are_handed_out_once() {
     builder.get_with_hints((512, 1024), "down", hint).unwrap();
     assert_eq!(read(), 0, "what was not asked for rightly is still there");
 
-    // The same positions, said in another way.
+    // These are equal positions, in another form.
     let spans = backend.hints::<TensorPart>();
     spans.prefetch([("up", TensorPart::span(0, 0, 512))], DType::F32, &Device::Cpu).unwrap();
     read();

@@ -1,4 +1,4 @@
-//! Every step is that of candle's own optimizer, bit for bit.
+//! Every step equals candle's own optimizer, bit for bit.
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Optimizer, ParamsAdamW, VarMap};
@@ -9,8 +9,8 @@ use super::support::{bits, get, map, quick, values, var};
 
 use crate::common::place;
 
-/// Variables of one dtype; one that has a gradient only in every third step, one that never has
-/// one, and one of integers.
+/// Returns variables of one dtype; one gets a gradient only in every third step, one never, and one
+/// has integers.
 fn variables(dtype: DType) -> VarMap {
     let of = |shape: &[usize], seed| {
         Var::from_tensor(&var(shape, seed).to_dtype(dtype).unwrap()).unwrap()

@@ -1,5 +1,5 @@
-//! Saves in the background: what is saved, in which order, and what is left after an error, a
-//! cancelled save and a dropped saver.
+//! Saves in the background: their content, their order, and the result of an error, a cancelled
+//! save and a dropped saver.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -18,7 +18,8 @@ use super::support::{get, map, model, optimizer, quick, train, var};
 
 use crate::common::place;
 
-/// Options of a save that stops at its first bytes. It says so, and goes on when it is told to.
+/// Returns options for a save that stops at its first bytes, signals it, and waits for a signal to
+/// go on.
 fn held() -> (SaveOptions, Receiver<()>, Sender<()>) {
     let ((says, hear), (tell, told)) = (channel(), channel());
     let (says, told) = (Mutex::new(says), Mutex::new(told));

@@ -1,7 +1,7 @@
-//! Trainings that go from PyTorch to candle and on, and what PyTorch gets back.
+//! Trainings that go from PyTorch to candle and on, and the state that goes back to PyTorch.
 //!
-//! `dev/scripts/optimizer_interop.py` wrote the fixtures, and lets PyTorch go on from what these tests
-//! save in `SAFETENSORS_INTEROP_DIR`.
+//! `dev/scripts/optimizer_interop.py` wrote the fixtures, and lets PyTorch go on from the files
+//! that these tests save in `SAFETENSORS_INTEROP_DIR`.
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, Optimizer, ParamsAdamW, VarBuilder, VarMap};
@@ -91,7 +91,7 @@ fn a_training_of_pytorch_goes_on_with_its_losses() {
     println!("losses: {off:e}");
     assert!(off <= TOLERANCE, "{off:e}: {losses:?} {expected:?}");
 
-    // What PyTorch would get back: the state that it has itself after these steps.
+    // The state for PyTorch equals its own after these steps.
     let (_dir, path) = place("checkpoint.safetensors");
     train::save(&path, (&training.var_map, &training.optimizer), &SaveOptions::new()).unwrap();
     let saved = load(&path, &Device::Cpu).unwrap();
@@ -136,7 +136,7 @@ fn a_training_for_pytorch() {
     save(dir.join("losses.safetensors"), [("losses", &losses)], &SaveOptions::new()).unwrap();
 }
 
-/// The same tensors by names, as PyTorch's distributed checkpoints have them, and without settings.
+/// The tensors by names, as PyTorch's distributed checkpoints have them, and without settings.
 #[test]
 fn a_state_by_names_needs_no_order() {
     let checkpoint = changed("adamw.safetensors", |tensors, metadata| {
@@ -156,7 +156,7 @@ fn a_state_by_names_needs_no_order() {
     let losses = by_name.steps(9);
     assert_eq!(losses, by_number.steps(9));
 
-    // What two ranks have saved, by the path of their directory.
+    // Tensors of two ranks, by the path of their directory.
     let dir = tempfile::tempdir().unwrap();
     save_rows(dir.path(), &checkpoint);
     let mut by_path = Training::new(params);
@@ -164,7 +164,7 @@ fn a_state_by_names_needs_no_order() {
     assert_eq!(losses, by_path.steps(9));
 }
 
-/// What an error says, after which nothing may have changed.
+/// Returns the error of a load that must not change anything.
 #[track_caller]
 fn refused(checkpoint: &Checkpoint<Vec<u8>>, options: &StateOptions) -> ErrorKind {
     let mut training = Training::new(ParamsAdamW::default());
@@ -224,7 +224,7 @@ fn a_state_that_does_not_fit_is_refused_whole() {
     assert_eq!(mismatches(&frozen, &names()), expected);
     Training::new(ParamsAdamW::default()).load(&frozen, &names().allow_missing(true));
 
-    // Another optimizer, and another formula, also where the settings do not tell.
+    // Another optimizer, and another formula, also where the settings do not show it.
     let found = mismatches(&unchanged("sgd.safetensors"), &names());
     let name = "optimizer.state.0.momentum_buffer".into();
     assert!(found.contains(&Mismatch::Extra { name }), "{found:?}");

@@ -29,7 +29,7 @@ fn save(saver: &mut BackgroundSaver, path: &Path, map: &VarMap, optimizer: &Adam
     }
 }
 
-/// Not a test of its own: resumes a run if there is one, trains, and saves after each step.
+/// Runs only as a child process: resumes a run if there is one, trains, and saves after each step.
 #[test]
 fn child() {
     let Some(path) = std::env::var_os(VARIABLE).map(PathBuf::from) else { return };
@@ -92,7 +92,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
         for round in 0..rounds {
             let wait = Duration::from_micros(u64::from(round) * 397 % 2003);
             kills += u32::from(run(&path, 1 + round % 4, wait));
-            // What is there is a whole state: that of the step that it names.
+            // The file has a complete state, of the step that it names.
             let (map, expected) = (model(50), model(1));
             let (mut found, mut again) = (optimizer(&map), optimizer(&expected));
             train::load(&path, (&map, &mut found)).unwrap();

@@ -1,4 +1,4 @@
-//! Casts, and what else the options allow.
+//! Casts, and the other options.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -112,7 +112,7 @@ fn settings_that_are_missing_or_malformed_are_listed_with_the_rest() {
     let error = train::load(dir.path().join("b.safetensors"), &mut ours).unwrap_err();
     assert_eq!(listed(&error), [(key("lr"), Some("é".repeat(60)))]);
 
-    // What is malformed is an error in any case. What is missing stays as it is, if allowed.
+    // A malformed value is always an error. A missing one stays unchanged, if that is allowed.
     let options = StateOptions::new().allow_missing(true);
     let error = options.load(&path, &mut ours).unwrap_err();
     assert_eq!(listed(&error), [step, lr]);

@@ -18,7 +18,7 @@ pub(crate) fn quick() -> SaveOptions {
     SaveOptions::new().durable(false)
 }
 
-/// The same for shards of this many bytes.
+/// Returns options for shards of this many bytes.
 pub(crate) fn shards(size: u64) -> ShardOptions {
     ShardOptions::new().max_shard_size(size.into()).save_options(quick())
 }

@@ -90,7 +90,7 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
     }
     assert_eq!(values(&fresh), values(&model(50)));
 
-    // What is allowed is not listed. The rest still is.
+    // An allowed difference is not listed. The rest still is.
     let options = StateOptions::new().allow_missing(true);
     let error = options.load(&path, &fresh).unwrap_err();
     assert!(!mismatches(&error).contains(&missing("a.bias")));

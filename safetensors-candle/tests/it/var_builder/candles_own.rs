@@ -1,4 +1,4 @@
-//! The same bits as candle's own loaders.
+//! Equal bits to candle's own loaders.
 #![allow(unsafe_code, reason = "candle's own loader maps the file, and one of ours can")]
 
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ fn one() -> TensorBuf {
     TensorBuf::from_vec(vec![1], vec![1_f32]).unwrap()
 }
 
-/// What candle's error says of a missing tensor.
+/// Returns the text of candle's error for a missing tensor.
 #[track_caller]
 fn missing(error: Error) -> String {
     match without_backtrace(error) {

@@ -1,4 +1,4 @@
-//! Tensors that are read at once because the caller says so.
+//! Tensors that are read at once at the caller's request.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ fn all_at_once_with_progress() {
         ControlFlow::Continue(())
     });
     let (backend, spy) = backend_with(&sorted(&model), &options);
-    // The bound of reading ahead is not that of an explicit request.
+    // The bound of reading ahead does not limit an explicit request.
     let backend = backend.read_ahead(10);
     assert_eq!(backend.prefetch("", DType::F32).unwrap(), model.len());
     let in_memory: u64 = model.iter().map(|(_, len)| 4 * *len as u64).sum();
@@ -35,7 +35,7 @@ fn all_at_once_with_progress() {
     for (name, len) in &model {
         assert_values(name, &builder(&backend).get(*len, name).unwrap());
     }
-    // A second time the tensor is read anew.
+    // A second request reads the tensor again.
     assert!(builder(&backend).get(16, "model.norm.weight").is_err());
 }
 

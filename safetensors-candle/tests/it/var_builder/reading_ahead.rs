@@ -41,7 +41,7 @@ fn a_model_that_asks_for_few_reads_few() {
     }
     assert_eq!(spy.take_read(), 11 * bytes(256));
 
-    // The same tensor again and again is no sequence.
+    // A tensor that is asked for again and again is no sequence.
     let (other, spy) = backend(&sorted(&model));
     for _ in 0..5 {
         builder(&other).get(256, "model.layers.0.self_attn.k.weight").unwrap();
@@ -49,8 +49,8 @@ fn a_model_that_asks_for_few_reads_few() {
     assert_eq!(spy.take_read(), 5 * bytes(256));
 }
 
-/// Whatever a model asks for, in whatever order: its tensors are right, no more is read than twice
-/// what it asks for, and what is read too early stays within the bound.
+/// In any order of a model's requests its tensors are right, at most twice the requested bytes are
+/// read, and the tensors read ahead stay within the bound.
 #[test]
 fn the_bounds_hold_for_any_order() {
     let model = model(10);

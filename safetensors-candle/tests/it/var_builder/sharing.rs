@@ -27,7 +27,7 @@ fn tied(directory: &Path) -> CheckpointBackend<'static> {
     tied_with(directory, &LoadOptions::new())
 }
 
-/// The same with options.
+/// Returns a backend with options.
 fn tied_with(directory: &Path, load_options: &LoadOptions) -> CheckpointBackend<'static> {
     let path = directory.join("model.safetensors");
     let embed = Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap();
@@ -46,7 +46,7 @@ fn the_names_of_a_tied_tensor_share_memory() {
     let backend = tied(dir.path());
     let builder = backend.var_builder(DType::F32, &Device::Cpu);
     let embed = builder.get(6, "embed").unwrap();
-    // The same name again is another tensor, and what is written into it stays there.
+    // A second request for the name gets another tensor, and a write into it changes no other.
     let embed_again = builder.get(6, "embed").unwrap();
     let minus = Tensor::full(-1_f32, 6, &Device::Cpu).unwrap();
     embed_again.slice_set(&minus, 0, 0).unwrap();

@@ -1,4 +1,4 @@
-//! A file in memory that counts what is read of it, and a model's tensors in it.
+//! A file in memory that counts its reads, and a model's tensors in it.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use half::bf16;
 use safetensors_candle::CheckpointBackend;
 use safetensors_core::{Checkpoint, LoadOptions, ReadAt, SaveOptions, TensorBuf, serialize};
 
-/// What the test and the source know of each other.
+/// The state that the test and the source share.
 #[derive(Default)]
 pub(crate) struct Shared {
     read: AtomicU64,
@@ -105,7 +105,7 @@ pub(crate) fn backend(
     backend_with(tensors, &LoadOptions::new())
 }
 
-/// The same with options.
+/// Returns a backend with options.
 pub(crate) fn backend_with(
     tensors: &[(String, TensorBuf)],
     options: &LoadOptions,
@@ -159,7 +159,7 @@ pub(crate) fn model(layers: usize) -> Vec<(String, usize)> {
     names
 }
 
-/// The tensors of a model in the order of most files: that of their names.
+/// Returns the tensors of a model in the order of most files: by name.
 pub(crate) fn sorted(model: &[(String, usize)]) -> Vec<(String, TensorBuf)> {
     let mut tensors: Vec<_> = model.iter().map(|(name, len)| weight(name, *len)).collect();
     tensors.sort_by(|(a, _), (b, _)| a.cmp(b));

@@ -28,7 +28,7 @@ fn threads_with_layers_of_their_own() {
         assert_eq!(backend.unused().count(), 0);
         let all: u64 = model.iter().map(|(_, len)| 2 * *len as u64).sum();
         let read = spy.take_read();
-        // With a small bound, a thread that is far behind may lose what was read for it long ago.
+        // With a small bound, tensors that were read for a slow thread may be dropped.
         let most = if [0, 1 << 30].contains(&limit) { all } else { 2 * all };
         assert!((all..=most).contains(&read), "{read} bytes for {all}, at most {limit} ahead");
     }

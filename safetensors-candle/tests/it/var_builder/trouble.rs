@@ -1,4 +1,4 @@
-//! Tensors that cannot be read, and files that change meanwhile.
+//! Tensors that cannot be read, and files that change during the load.
 
 use candle_core::{DType, Device};
 use candle_nn::var_builder::SimpleBackend;
@@ -58,7 +58,7 @@ fn a_file_that_changes_is_an_error_of_the_next_tensor_that_is_read() {
         builder.get(*len, name).unwrap();
     }
 
-    // The end is cut off. What was read before is still whole.
+    // The end is cut off. Tensors that were read before are still right.
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() - 8).unwrap();
     let mut failed = 0;
