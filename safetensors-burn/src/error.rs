@@ -1,4 +1,4 @@
-//! Errors of loading and saving modules, in addition to those of core.
+//! Errors of loading and saving modules that core does not have.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,8 +8,8 @@ use safetensors_core::{Error, Result};
 
 /// The [`Framework`](safetensors_core::framework::Framework) of burn, for code that is generic over tensor libraries.
 ///
-/// Its tensor is [`TensorData`](burn::tensor::TensorData), whose dtype and number of dimensions are known at run time.
-/// `Tensor::from_data` makes a `Tensor<D, K>` of it on any device.
+/// Its tensor is [`TensorData`](burn::tensor::TensorData), with a dtype and number of dimensions
+/// that are known at run time. `Tensor::from_data` makes a `Tensor<D, K>` of it on any device.
 ///
 /// ```
 /// use burn::tensor::{DType, TensorData};
@@ -99,7 +99,7 @@ pub enum StoreError {
     ParamIds {
         /// The key of the entry.
         key: &'static str,
-        /// What is wrong with its value.
+        /// The problem of its value.
         source: serde_json::Error,
     },
     /// The ids of parameters were asked for, and the metadata has none.
@@ -134,7 +134,7 @@ pub enum StoreError {
     OnlyLoads,
 }
 
-/// What may help if a tensor fits transposed.
+/// Returns advice for a tensor that fits transposed.
 fn hint(is_adapted: bool) -> &'static str {
     if is_adapted {
         "it has been transposed, but the file seems to have burn's layout already; leave out \

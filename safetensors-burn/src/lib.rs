@@ -80,7 +80,7 @@ pub use error::{Burn, StoreError};
 pub use load::{load, load_with};
 #[cfg(feature = "train")]
 pub use samples::SampleDataset;
-// What a program needs of the core that has only this crate as a dependency.
+// Items of the core that a program needs if it has only this crate as a dependency.
 #[doc(no_inline)]
 pub use safetensors_core::checkpoint::MaxShardSize;
 #[doc(no_inline)]

@@ -32,13 +32,13 @@ use crate::{Burn, dtype};
 ///
 /// # Errors
 ///
-/// The errors of [`load_with`].
+/// Like [`load_with`].
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// [`load`] with options, such as the number of reading threads, the conversion of dtypes, and
-/// whether dtypes may be widened.
+/// Loads like [`load`], with options, such as the number of reading threads, the conversion of
+/// dtypes, and whether dtypes may be widened.
 ///
 /// ```
 /// use burn::tensor::{DType, TensorData, bf16};
@@ -57,11 +57,11 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 ///
 /// # Errors
 ///
-/// - The errors of [`Checkpoint::open`].
+/// - An error of [`Checkpoint::open`].
 /// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it.
-/// - [`ErrorKind::Quantization`] for a quantised weight, unless the options
-///   [say how to read it](LoadOptions::quantized).
+/// - [`ErrorKind::Quantization`] for a quantised weight, unless the options [read
+///   it](LoadOptions::quantized).
 /// - [`ErrorKind::Io`] if reading fails.
 /// - [`ErrorKind::InvalidBool`] for a BOOL byte that is neither 0 nor 1.
 ///

@@ -14,7 +14,7 @@ impl Location {
         Self { path: Vec::new(), containers: Vec::new(), skip_enum_variants }
     }
 
-    /// The same position, with a path that leaves out the names of enum variants.
+    /// Returns this position with a path without the names of enum variants.
     #[cfg(feature = "train")]
     pub(crate) fn without_enum_variants(&self) -> Self {
         let mut without = Self::root(true);

@@ -1,5 +1,5 @@
-//! From burn-store's `SafetensorsStore` to [`CheckpointStore`]: each option, and what differs. This
-//! module has no items. The names are those of burn-store 0.22.
+//! From burn-store's `SafetensorsStore` to [`CheckpointStore`]: each option, and the differences.
+//! This module has no items. The names are from burn-store 0.22.
 //!
 //! In most programs the name of the type is all that changes:
 //!
@@ -51,12 +51,12 @@
 //! | | burn-store | here |
 //! |---|---|---|
 //! | a load that fails | may have changed some parameters | leaves the module as it was |
-//! | a load whose backend panics | ends the process | an error, and the module is as it was |
-//! | ids of parameters | dropped; a module keeps its own | [saved](CheckpointStore#ids-of-parameters); a module keeps its own, unless [`param_ids(true)`][`param_ids`] gives it those of the file |
+//! | a load with a backend that panics | ends the process | an error, and the module is unchanged |
+//! | ids of parameters | dropped; a module keeps its own | [saved](CheckpointStore#ids-of-parameters); a module keeps its own, unless [`param_ids(true)`][`param_ids`] gives it the file's |
 //! | a parameter under several paths | saved under each path | [saved once](CheckpointStore#tied-parameters). For burn-store, give [`save_options`] that do not set `tied` |
-//! | two tensors that get the same name | a load takes one of them; a save fails with an index that is out of bounds | an error that says so |
+//! | two tensors that get the same name | a load takes one of them; a save fails with an index that is out of bounds | an error with the reason |
 //! | a filter or a prefix that matches nothing | an empty file, or a load of nothing | an error |
-//! | a matrix that fits transposed | shapes that differ | the error says so, and names the option for files of PyTorch |
+//! | a matrix that fits transposed | shapes that differ | the error reports it, and names the option for files of PyTorch |
 //! | a file with U16, FP8 or another dtype that burn-store lacks | an error, even if no parameter needs it | loaded, [widened](crate#dtypes) if burn lacks the dtype |
 //! | booleans | the integers in which the backend stores them | BOOL |
 //! | the header | parsed again for each tensor | parsed once |
@@ -64,8 +64,8 @@
 //! # From burn 0.21 and older
 //!
 //! burn 0.22 has no recorders, and reads none of their files. `safetensors convert model.mpk
-//! model.safetensors` makes a file for [`CheckpointStore`] of what the default recorder of burn
-//! 0.14 to 0.21 wrote, with the ids of the parameters. In a program, `safetensors_formats::open`
+//! model.safetensors` makes a file for [`CheckpointStore`] from a file of the default recorder of
+//! burn 0.14 to 0.21, with the ids of the parameters. In a program, `safetensors_formats::open`
 //! with the feature `burn` reads it. Nothing is transposed: a `Linear` has a weight of `[input,
 //! output]` in all of these versions.
 //!

@@ -19,9 +19,9 @@ use crate::{Burn, dtype};
 /// `tensors` is anything that yields names and tensors, such as a `&BTreeMap<String, TensorData>`.
 /// The elements are written directly from their memory.
 ///
-/// With [`SaveOptions::tied`], tensors whose bytes are the same memory are saved once, for example
-/// one tensor under several names, or several tensors that [share](crate::share_tensor) the same bytes of
-/// a file.
+/// With [`SaveOptions::tied`], tensors that share memory are saved once, for example one tensor
+/// under several names, or several tensors that [share](crate::share_tensor) the same bytes of a
+/// file.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -42,7 +42,7 @@ use crate::{Burn, dtype};
 ///
 /// - [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor.
 /// - [`ErrorKind::InvalidBool`] for a boolean that is neither 0 nor 1.
-/// - The errors of [`safetensors_core::save()`].
+/// - An error of [`safetensors_core::save()`].
 ///
 /// Each names the file, and the tensor if it concerns one.
 pub fn save<'a>(
@@ -78,7 +78,7 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// The errors of [`save`] and of [`safetensors_core::save_sharded`].
+/// Like [`save`] and [`safetensors_core::save_sharded`].
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a TensorData)>,

@@ -18,7 +18,7 @@ use crate::{Burn, dtype, load};
 /// - misaligned tensors, because burn's backends could not read them;
 /// - tensors without elements;
 /// - tensors that are widened;
-/// - on a big-endian target, tensors whose elements are wider than a byte.
+/// - on a big-endian target, tensors with elements wider than a byte.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -60,7 +60,7 @@ where
 /// one. Returns pairs of name and tensor, in the order of [`Checkpoint::tensors`].
 ///
 /// This costs little: bytes are shared, names are borrowed, and no map is built. Each tensor is
-/// returned once, under its own name. [`Checkpoint::aliases`] gives the other names.
+/// returned once, under its first name. [`Checkpoint::aliases`] gives the other names.
 /// [`load`](crate::load()) returns a map of all names, aliases included, but reads the tensors.
 ///
 /// ```
@@ -86,7 +86,7 @@ where
 ///
 /// # Errors
 ///
-/// The errors of [`share_tensor`].
+/// Like [`share_tensor`].
 pub fn share_checkpoint<S>(
     checkpoint: &Arc<Checkpoint<S>>,
     widening: Widening,
@@ -131,7 +131,7 @@ where
     bytes::Bytes::from_owner(FileBytes { checkpoint: Arc::clone(checkpoint), index })
 }
 
-/// The owner of the bytes of one file of a checkpoint.
+/// Owns the bytes of one file of a checkpoint.
 struct FileBytes<S> {
     checkpoint: Arc<Checkpoint<S>>,
     index: usize,

@@ -53,7 +53,7 @@ fn there_and_back() -> Result<()> {
     let r = Reader::open(&file)?;
     assert_eq!(r.read::<f64, Ix2>("u")?, u);
     assert_eq!(r.read::<bool, Ix1>("mask")?, mask);
-    // What an archive cannot do: a part is read without the rest.
+    // An archive cannot do this: a part is read without the rest.
     assert_eq!(r.slice::<f64, _>("u", s![1, ..;-1])?, array![13.0, 12.0, 11.0, 10.0]);
 
     npz::from_safetensors(&file, &archive, npz::Compression::Stored)?;

@@ -1,5 +1,5 @@
 //! A data set of satellite images, in the style of ML-STAC: each sample is one file, with its
-//! tensors and what is known about it.
+//! tensors and its description.
 //!
 //! ```text
 //! cargo run --release -p safetensors-ndarray --example ndarray_samples [DIRECTORY]

@@ -1,5 +1,6 @@
 //! A small simulation writes its state step by step, with units. Then one point and one line are
-//! read over all steps, and a picture is drawn. The same is done with `.npz`, for comparison.
+//! read over all steps, and a picture is drawn. The program does the same with `.npz`, for
+//! comparison.
 //!
 //! ```text
 //! cargo run --release -p safetensors-ndarray --example ndarray_science -- [DIRECTORY]
@@ -160,7 +161,7 @@ fn draw(reader: &Reader, point: (usize, usize), path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What `f` returns, after the seconds that it takes.
+/// Returns the seconds that `f` takes, and its result.
 fn timed<T>(f: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
     let start = Instant::now();
     let value = f()?;

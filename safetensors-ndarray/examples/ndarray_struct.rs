@@ -10,7 +10,7 @@ use std::error::Error;
 use ndarray::{Array1, Array2, ArrayView2, Axis};
 use safetensors_ndarray::{NamedArrays, Reader, Writer};
 
-/// A field on the grid, and what it is measured in.
+/// A field on the grid, with its unit.
 #[derive(NamedArrays)]
 struct Field {
     values: Array2<f64>,
@@ -100,7 +100,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("  {key:<28}{value}");
     }
 
-    // A new run goes on where the old one stopped. What is skipped stays as it is.
+    // A new run goes on where the old one stopped. Skipped fields stay unchanged.
     let mut resumed = State { verbose: true, ..State::new(4, 6) };
     resumed.load_into(&path)?;
     assert_eq!(resumed.time.to_bits(), state.time.to_bits());

@@ -1,5 +1,5 @@
-//! [`DynArray`]: an array whose dtype is known at run time; [`ArrayElement`]: the types of elements;
-//! [`array_source`]: any array as a source to be saved.
+//! [`DynArray`]: an array with a dtype that is known at run time; [`ArrayElement`]: the types of
+//! elements; [`array_source`]: any array as a source to be saved.
 
 use std::ptr;
 
@@ -49,14 +49,13 @@ macro_rules! define_dyn_array {
         }
 
         impl DynArray {
-            /// Makes an array of a buffer. The elements are moved, except those of BOOL, which are
-            /// copied once.
+            /// Makes an array of a buffer. The elements are moved. Only BOOL elements are copied
+            /// once.
             ///
             /// # Errors
             ///
-            /// [`ErrorKind::Framework`] if ndarray refuses the shape. It refuses a shape whose
-            /// non-zero dimensions have a product over `isize::MAX`. Only an empty tensor can have
-            /// such a shape.
+            /// [`ErrorKind::Framework`] if ndarray refuses the shape: the product of its non-zero
+            /// dimensions is over `isize::MAX`. Only an empty tensor can have such a shape.
             pub fn from_buf(buf: TensorBuf) -> Result<Self> {
                 match buf.dtype() {
                     $(Dtype::$dtype => Ok(Self::$variant(array_from_buf(buf)?)),)*
@@ -142,7 +141,7 @@ impl DynArray {
     ///
     /// # Errors
     ///
-    /// The errors of [`as_array`](DynArray::as_array).
+    /// Like [`as_array`](DynArray::as_array).
     pub fn into_array<T: ArrayElement, D: Dimension>(self) -> Result<Array<T, D>> {
         let found = self.dtype();
         let array = T::take(self).ok_or_else(|| wrong_dtype::<T>(found))?;
@@ -164,7 +163,7 @@ pub(crate) fn array_from_buf<T: ArrayElement, D: Dimension>(buf: TensorBuf) -> R
     Array::from_shape_vec(dim, buf.into_vec::<T>()?).map_err(shape_error)
 }
 
-/// The error for a tensor whose dtype is not `T`'s.
+/// Returns the error for a tensor without the dtype of `T`.
 pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
     ErrorKind::WrongDtype { expected: T::DTYPE, found }.into()
 }
@@ -177,8 +176,8 @@ pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
 /// value of such a type is a byte and not an element, so an array of them would not have the
 /// tensor's shape. Like [`Element`], this trait is sealed.
 ///
-/// The format has no `Complex<f64>`. The real and the imaginary part are an axis of their own, the
-/// last one. NumPy reads such an array `z` as `z.view(numpy.complex128)[..., 0]`.
+/// The format has no `Complex<f64>`. Save the real and the imaginary part along an additional last
+/// axis. NumPy reads such an array `z` as `z.view(numpy.complex128)[..., 0]`.
 ///
 /// ```
 /// use ndarray::{Array1, Axis, Ix2, array, stack};
@@ -207,11 +206,11 @@ pub trait ArrayElement: Element {
     #[doc(hidden)]
     fn wrap(array: ArrayD<Self>) -> DynArray;
 
-    /// Borrows the array inside. `None` if its elements are of another type.
+    /// Borrows the array inside. `None` if it has elements of another type.
     #[doc(hidden)]
     fn borrow(array: &DynArray) -> Option<&ArrayD<Self>>;
 
-    /// Moves the array out. `None` if its elements are of another type.
+    /// Moves the array out. `None` if it has elements of another type.
     #[doc(hidden)]
     fn take(array: DynArray) -> Option<ArrayD<Self>>;
 }
@@ -301,11 +300,11 @@ impl<T: ArrayElement> TensorSource for ArraySource<'_, T> {
         strided::write_pieces(self.0.view(), sink)
     }
 
-    /// The memory of the elements, if they lie in C order. Two such sources with the same address
-    /// and length are the same.
+    /// Returns the memory of the elements, if they are in C order. Two such sources with equal
+    /// address and length are the same.
     ///
     /// Returns `None` for another layout, which is then tied to no other tensor: ndarray does not
-    /// tell which allocation a view is a part of.
+    /// expose the allocation of a view.
     fn storage(&self) -> Option<Storage> {
         let elements = self.0.as_slice()?;
         Some(Storage::whole(elements.as_ptr().addr() as u64, size_of_val(elements) as u64))

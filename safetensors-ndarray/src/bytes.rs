@@ -1,4 +1,5 @@
-//! [`FileBytes`]: a file in memory, at an aligned address; [`InMemory`]: what views borrow from.
+//! [`FileBytes`]: a file in memory, at an aligned address; [`InMemory`]: the memory that views
+//! borrow.
 
 use std::fmt;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use safetensors_core::Dtype;
 use safetensors_core::framework::Support;
 
-/// Calls the macro `$then` with one row for each dtype whose elements an array can index. A row
+/// Calls the macro `$then` with one row for each dtype with elements that an array can index. A row
 /// gives the variant of [`DynArray`](crate::DynArray), the type of the elements, and the dtype.
 macro_rules! for_each_array_dtype {
     ($then:ident) => {

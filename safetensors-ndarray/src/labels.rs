@@ -1,7 +1,6 @@
 //! Labelled arrays: names of dimensions, and parts that are taken by labels along a coordinate.
 //!
-//! An array of one axis that has the name of a dimension is its coordinate, as in NetCDF and
-//! xarray.
+//! A coordinate is an array with one axis and the name of a dimension, as in NetCDF and xarray.
 
 use std::cmp::Ordering;
 use std::error::Error as StdError;
@@ -35,9 +34,9 @@ impl<S: ReadAt> Reader<S> {
         Ok(names.map_err(|error| array.locate(error))?.unwrap_or_default())
     }
 
-    /// Takes the part of a dimension whose labels are in a range. The labels are the elements of
-    /// the array that has the name of the dimension, its coordinate. They ascend or descend. Of
-    /// other arrays only the selected bytes and small gaps between them are read.
+    /// Takes the part of a dimension with labels in a range. The labels are the elements of the
+    /// array that has the name of the dimension, its coordinate. They ascend or descend. From other
+    /// arrays, only the selected bytes and small gaps between them are read.
     ///
     /// ```
     /// use ndarray::{Array, Array3, Ix1, Ix3, s};
@@ -75,7 +74,7 @@ impl<S: ReadAt> Reader<S> {
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) if the dimension has no
     /// coordinate; [`WrongNdim`](crate::WrongNdim) if the array of that name has other than one
     /// axis; [`Framework`](safetensors_core::ErrorKind::Framework) if the labels have no order, or
-    /// ascend and the range begins at its larger end; the errors of reading the coordinate.
+    /// ascend and the range begins at its larger end; an error of reading the coordinate.
     pub fn select<L: ArrayElement>(
         &self,
         dimension: &str,
@@ -128,11 +127,12 @@ impl Part {
 }
 
 impl<S: ReadAt> Selection<'_, S> {
-    /// Takes a part of another dimension. Of the same one, the positions that are in both parts.
+    /// Takes a part of another dimension. For a repeated dimension, the positions that are in both
+    /// parts.
     ///
     /// # Errors
     ///
-    /// The errors of [`Reader::select`].
+    /// Like [`Reader::select`].
     pub fn select<L: ArrayElement>(
         mut self,
         dimension: &str,
@@ -159,11 +159,11 @@ impl<S: ReadAt> Selection<'_, S> {
         part.map_err(|error| array.locate(error))
     }
 
-    /// [`read`](Selection::read) that converts the elements to `T`.
+    /// Reads like [`read`](Selection::read), and converts the elements to `T`.
     ///
     /// # Errors
     ///
-    /// The errors of [`read`](Selection::read) and of [`Reader::slice_as`].
+    /// Like [`read`](Selection::read) and [`Reader::slice_as`].
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
         let array = self.reader.array(array)?;
         let slice = self.slice(&array)?;

@@ -28,7 +28,7 @@
 //! | write arrays of any type, dimension and layout | [`Writer::add`] | not copied whole |
 //! | write an array that grows along an axis, step by step | [`Writer::grow`] | buffered, 256 KiB at most |
 //! | go on with a file, or after a kill | [`Writer::resume`] | the whole file is written again, at the end |
-//! | keep what a run has written when it is killed | [`Writer::sync`], [`Writer::sync_every`] | written once more |
+//! | keep the steps that a run has written when it is killed | [`Writer::sync`], [`Writer::sync_every`] | written once more |
 //! | read an array | [`Reader::read`] | read, then moved |
 //! | read an array as another element type | [`Reader::read_as`] | converted while it is read |
 //! | read a part of an array, by `s![]` | [`Reader::slice`] | only that part is read |
@@ -51,8 +51,8 @@
 //!
 //! # Checkpoints
 //!
-//! The same files hold the weights of models. They can be loaded and saved at once, whatever is in
-//! them:
+//! The same files hold the weights of models. They can be loaded and saved at once, with any
+//! content:
 //!
 //! | to | use | the data is |
 //! |---|---|---|
@@ -63,10 +63,10 @@
 //! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | not copied whole |
 //! | save arrays at once with core's options | [`array_source`] with [`safetensors_core::save()`] | not copied whole |
 //!
-//! A [`DynArray`] is a tensor whose dtype is known only at run time. This crate holds every dtype
-//! of the format exactly, so it never widens. The elements of the sub-byte dtypes (F4, F6_E2M3,
-//! F6_E3M2) share bytes, and no array can index parts of bytes. Such a tensor is a [`Packed`],
-//! which keeps the bytes as they are in the file.
+//! A [`DynArray`] is a tensor with a dtype that is known only at run time. This crate holds every
+//! dtype of the format exactly, so it never widens. The elements of the sub-byte dtypes (F4,
+//! F6_E2M3, F6_E3M2) share bytes, and no array can index parts of bytes. Such a tensor is a
+//! [`Packed`], which keeps the bytes as they are in the file.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -180,7 +180,7 @@ pub use labels::Selection;
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use reader::Reader;
-// What a program needs of the core that has only this crate as a dependency.
+// Items of the core that a program needs if it has only this crate as a dependency.
 #[doc(no_inline)]
 pub use safetensors_core::load::QuantizedWeights;
 pub use safetensors_core::{

@@ -18,7 +18,7 @@ use crate::{ArrayElement, DynArray, Ndarray};
 /// Loads every tensor of a checkpoint into a map by name. The path names a file, an index of
 /// shards, or the directory that holds either.
 ///
-/// The tensors are read in parallel, each into memory of its own. The array takes over this memory
+/// The tensors are read in parallel, each into separate memory. The array takes over this memory
 /// without another copy. Only BOOL is copied once more.
 ///
 /// ```
@@ -41,16 +41,15 @@ use crate::{ArrayElement, DynArray, Ndarray};
 ///
 /// # Errors
 ///
-/// The errors of [`Checkpoint::open`] and of [`framework::load`], such as
-/// [`Quantization`](safetensors_core::ErrorKind::Quantization) for
-/// [quantised weights](LoadOptions::quantized). Each names the file, and the tensor if it concerns
-/// one.
+/// Like [`Checkpoint::open`] and [`framework::load`], for example
+/// [`Quantization`](safetensors_core::ErrorKind::Quantization) for [quantised
+/// weights](LoadOptions::quantized). Each names the file, and the tensor if it concerns one.
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// [`load`] with options, such as the number of reading threads, the conversion of dtypes, and the
-/// treatment of [quantised weights](LoadOptions::quantized).
+/// Loads like [`load`], with options, such as the number of reading threads, the conversion of
+/// dtypes, and the treatment of [quantised weights](LoadOptions::quantized).
 ///
 /// ```
 /// use half::f16;
@@ -69,7 +68,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
 ///
 /// # Errors
 ///
-/// The errors of [`load`], and [`NoConversion`](safetensors_core::ErrorKind::NoConversion).
+/// Like [`load`], and [`NoConversion`](safetensors_core::ErrorKind::NoConversion).
 pub fn load_with(
     path: impl AsRef<Path>,
     options: &LoadOptions,
@@ -77,8 +76,8 @@ pub fn load_with(
     framework::load_path::<Ndarray>(path, &(), options)
 }
 
-/// Reads a [`LazyTensor`], a tensor of an open checkpoint or file, as an array. A part of one, a
-/// [`LazySlice`], is read in the same way.
+/// Reads a [`LazyTensor`], a tensor of an open checkpoint or file, or a [`LazySlice`], a part of
+/// one, as an array.
 ///
 /// The element type and the dimension are compared with the header before any data is read. The
 /// array takes over the memory that the data was read into. Only the elements of BOOL are copied
@@ -111,7 +110,7 @@ pub trait ReadArrayExt {
     ///   are: the caller has named their type.
     /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
     ///   `D`'s.
-    /// - The errors of [`LazyTensor::read`].
+    /// - An error of [`LazyTensor::read`].
     ///
     /// Each names the tensor, and the file if there is one.
     ///
@@ -145,7 +144,7 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// - The errors of [`LazyTensor::read_with`], such as [`Quantization`] for codes of a quantised
+    /// - An error of [`LazyTensor::read_with`], such as [`Quantization`] for codes of a quantised
     ///   weight, which [`Reader::quantized`](crate::Reader::quantized) reads as numbers.
     /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
     ///   `D`'s.
@@ -163,8 +162,8 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// The errors of [`LazyTensor::read`], of [`DynArray::from_buf`] and of
-    /// [`LazyTensor::refuse_codes`]. Each names the tensor, and the file if there is one.
+    /// Like [`LazyTensor::read`], [`DynArray::from_buf`] and [`LazyTensor::refuse_codes`]. Each
+    /// names the tensor, and the file if there is one.
     fn read_any(&self) -> Result<DynArray>;
 }
 

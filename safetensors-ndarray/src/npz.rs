@@ -28,10 +28,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Arrays in Fortran order and big-endian arrays are read as what they are. `Complex<f64>`, texts,
-//! dates, tables and objects have no dtype in safetensors, and are errors that name the type, or
-//! are skipped. The crate [`safetensors_formats`] has the rules, and the limits for hostile
-//! archives.
+//! Arrays in Fortran order and big-endian arrays are read correctly. `Complex<f64>`, texts, dates,
+//! tables and objects have no dtype in safetensors, and are errors that name the type, or are
+//! skipped. The crate [`safetensors_formats`] has the rules, and the limits for hostile archives.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, IntoInnerError};
@@ -69,7 +68,7 @@ use crate::{ArrayElement, DynArray, ReadArrayExt, Reader, Writer};
 ///
 /// # Errors
 ///
-/// The errors of [`npy::Array::open`], and of [`ReadArrayExt::read_array`]. Each names the file.
+/// Like [`npy::Array::open`] and [`ReadArrayExt::read_array`]. Each names the file.
 pub fn read_npy<T: ArrayElement, D: Dimension>(path: impl AsRef<Path>) -> Result<Array<T, D>> {
     npy::Array::open(path)?.read_array()
 }
@@ -94,9 +93,9 @@ pub fn write_npy<T: ArrayElement, D: Dimension>(
 /// # Errors
 ///
 /// [`UnsupportedType`] or [`Fields`] as the [other](safetensors_core::Error::other) kind of the
-/// error, for an array of a type that safetensors lacks. The errors of [`Archive::open`],
-/// [`Archive::check`] and [`Archive::array`]; those of [`ReadArrayExt::read_any`]. Each names the
-/// file, and the array if it concerns one.
+/// error, for an array of a type that safetensors lacks; an error of [`Archive::open`],
+/// [`Archive::check`], [`Archive::array`] or [`ReadArrayExt::read_any`]. Each names the file, and
+/// the array if it concerns one.
 ///
 /// [`UnsupportedType`]: safetensors_formats::ErrorKind::UnsupportedType
 /// [`Fields`]: safetensors_formats::ErrorKind::Fields
@@ -117,7 +116,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
 ///
 /// # Errors
 ///
-/// The errors of [`write_npy`]; [`ErrorKind::DuplicateTensor`] if a name occurs twice. Each names
+/// [`ErrorKind::DuplicateTensor`] if a name occurs twice; otherwise like [`write_npy`]. Each names
 /// the file, and the array if it concerns one.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
@@ -138,7 +137,7 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// The errors of [`load`] and of [`Writer`]. After an error, `file` is as it was.
+/// Like [`load`] and [`Writer`]. After an error, `file` is unchanged.
 pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Result<()> {
     convert(archive.as_ref(), file.as_ref(), false).map(drop)
 }
@@ -156,7 +155,7 @@ pub fn to_safetensors_skipping(
     convert(archive.as_ref(), file.as_ref(), true)
 }
 
-/// Writes the arrays of an archive to a file. Returns the errors of those that it skips.
+/// Writes the arrays of an archive to a file. Returns the errors of the skipped ones.
 fn convert(archive: &Path, file: &Path, skips: bool) -> Result<Vec<Error>> {
     let mut skipped = Vec::new();
     let archive = Archive::open(archive)?;
@@ -182,14 +181,14 @@ fn is_of_no_dtype(error: &Error) -> bool {
 }
 
 /// Writes the arrays of a safetensors file to an archive, under the same names. They pass through
-/// in pieces. An archive has no place for metadata and attributes, so they are left out. A tied
+/// in pieces. An archive has no place for metadata and attributes, so they are skipped. A tied
 /// array is written under each of its names.
 ///
 /// # Errors
 ///
-/// The errors of [`Reader::open`] and of [`save`]. [`ErrorKind::Quantization`] for a quantised
-/// weight: [`save`] writes the [`arrays`](Reader::arrays) of a reader that
-/// [reads its numbers](Reader::quantized), or the codes. After an error, `archive` is as it was.
+/// Like [`Reader::open`] and [`save`]. [`ErrorKind::Quantization`] for a quantised weight: [`save`]
+/// writes the [`arrays`](Reader::arrays) of a reader that [reads its numbers](Reader::quantized),
+/// or the codes. After an error, `archive` is unchanged.
 pub fn from_safetensors(
     file: impl AsRef<Path>,
     archive: impl AsRef<Path>,

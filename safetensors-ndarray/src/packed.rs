@@ -2,7 +2,7 @@
 
 use safetensors_core::TensorBuf;
 
-/// A tensor of F4, F6_E2M3 or F6_E3M2, whose elements share bytes.
+/// A tensor of F4, F6_E2M3 or F6_E3M2. Its elements share bytes.
 ///
 /// ndarray cannot index parts of bytes, so no array has the tensor's shape. The bytes stay as they
 /// are in the file, and are saved bit for bit. [`safetensors_core::convert::widen`] converts them

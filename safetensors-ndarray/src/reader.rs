@@ -70,14 +70,15 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::open`]. Each names the file.
+    /// Like [`Checkpoint::open`]. Each names the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Checkpoint::open(path).map(Self::new)
     }
 }
 
 impl Reader<FileBytes> {
-    /// Reads a file, or several, into memory whole. [Views](Reader::view) then borrow from there.
+    /// Reads a complete file, or several, into memory. [Views](Reader::view) then borrow from
+    /// there.
     ///
     /// ```
     /// use ndarray::{Ix2, array};
@@ -97,7 +98,7 @@ impl Reader<FileBytes> {
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Reader::open), and
+    /// Like [`open`](Reader::open), and
     /// [`TooLargeForMemory`](safetensors_core::ErrorKind::TooLargeForMemory).
     pub fn open_in_memory(path: impl AsRef<Path>) -> Result<Self> {
         Checkpoint::open_by(path, &Limits::default(), FileBytes::read).map(Self::new)
@@ -105,7 +106,7 @@ impl Reader<FileBytes> {
 }
 
 impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
-    /// Opens a file whose bytes are in memory, for example in a `Vec<u8>`, a `&[u8]`, a
+    /// Opens a file with bytes that are in memory, for example in a `Vec<u8>`, a `&[u8]`, a
     /// `bytes::Bytes` or a `Mmap`.
     ///
     /// [Views](Reader::view) need bytes at an aligned address. A `Mmap` and [`FileBytes`] have one.
@@ -113,7 +114,7 @@ impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::from_source`].
+    /// Like [`Checkpoint::from_source`].
     pub fn from_bytes(bytes: B) -> Result<Self> {
         Checkpoint::from_source(bytes, "bytes in memory").map(Self::new)
     }
@@ -143,10 +144,10 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
+    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for a [quantised
+    /// weight](Reader::quantized), as from every other method that reads; otherwise like
     /// [`ReadArrayExt::read_array`]. Each names the file and the array.
-    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for a
-    /// [quantised weight](Reader::quantized), as from every other method that reads.
     pub fn read<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
         self.readable(name)?.read_array()
     }
@@ -159,7 +160,7 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound); otherwise like
     /// [`ReadArrayExt::read_array_as`].
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
         let array = self.checkpoint.tensor(name)?;
@@ -168,11 +169,11 @@ impl<S: ReadAt> Reader<S> {
         buf.and_then(array_from_buf).map_err(|error| array.locate(error))
     }
 
-    /// Reads an array of the element type and the shape that it has in the file.
+    /// Reads an array with the element type and the shape that it has in the file.
     ///
     /// # Errors
     ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound); otherwise like
     /// [`ReadArrayExt::read_any`].
     pub fn read_any(&self, name: &str) -> Result<DynArray> {
         let array = self.readable(name)?;
@@ -231,7 +232,7 @@ impl<S: ReadAt> Reader<S> {
     ///   if the array has another number of axes than the slice.
     /// - [`IndexOutOfBounds`](safetensors_core::ErrorKind::IndexOutOfBounds), where ndarray panics.
     /// - [`SliceInsideByte`](safetensors_core::ErrorKind::SliceInsideByte).
-    /// - The errors of [`read`](Reader::read).
+    /// - Like [`read`](Reader::read).
     pub fn slice<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -244,7 +245,7 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`slice`](Reader::slice) and of [`read_as`](Reader::read_as).
+    /// Like [`slice`](Reader::slice) and [`read_as`](Reader::read_as).
     pub fn slice_as<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -275,7 +276,7 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`slice`](Reader::slice) and of [`read_into`](Reader::read_into).
+    /// Like [`slice`](Reader::slice) and [`read_into`](Reader::read_into).
     pub fn slice_into<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -306,7 +307,7 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`read`](Reader::read), and of [`LazyTensor::rows`]: for example
+    /// Like [`read`](Reader::read) and [`LazyTensor::rows`]: for example
     /// [`IndexOutOfBounds`](safetensors_core::ErrorKind::IndexOutOfBounds).
     pub fn rows<T: ArrayElement, D: Dimension>(
         &self,
@@ -330,12 +331,13 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
-    /// [`ViewArrayExt::as_array`]: for example
-    /// [`Misaligned`](safetensors_core::ErrorKind::Misaligned). Each names the file and the array.
-    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for the codes of a
-    /// [quantised weight](Reader::quantized), which [`array`](Reader::array) borrows with
-    /// [`ViewArrayExt`].
+    /// - [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound).
+    /// - [`Quantization`](safetensors_core::ErrorKind::Quantization) for the codes of a [quantised
+    ///   weight](Reader::quantized), which [`array`](Reader::array) borrows with [`ViewArrayExt`].
+    /// - Like [`ViewArrayExt::as_array`]: for example
+    ///   [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
+    ///
+    /// Each names the file and the array.
     pub fn view<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<ArrayView<'_, T, D>>
     where
         S: InMemory,
@@ -367,8 +369,8 @@ impl<S: ReadAt> Reader<S> {
         Ok(array)
     }
 
-    /// Sets what becomes of [quantised weights](safetensors_core::quantized). By default, reading
-    /// one is an error.
+    /// Sets how [quantised weights](safetensors_core::quantized) are read. By default, reading one
+    /// is an error.
     ///
     /// ```
     /// use float8::F8E4M3;
@@ -395,7 +397,7 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::dequantized`] for [`QuantizedWeights::Numbers`].
+    /// Like [`Checkpoint::dequantized`], for [`QuantizedWeights::Numbers`].
     pub fn quantized(self, quantized: QuantizedWeights) -> Result<Reader<Computed<S>>> {
         let options = self.options.quantized(quantized);
         Ok(Reader { checkpoint: prepare(self.checkpoint, &options)?, options })
@@ -403,7 +405,7 @@ impl<S: ReadAt> Reader<S> {
 }
 
 impl<S> Reader<S> {
-    /// Reads the arrays of an open checkpoint, for example of one that is mapped or not on the
+    /// Reads the arrays of an open checkpoint, for example a mapped one, or one that is not on the
     /// disk.
     ///
     /// ```
@@ -441,13 +443,13 @@ impl<S> Reader<S> {
         self.arrays().map(|array| array.name())
     }
 
-    /// The arrays in the order in which they lie in the file: their names, dtypes and shapes. Their
-    /// elements are read on demand, see [`ReadArrayExt`].
+    /// Returns the arrays in the order of their data in the file: their names, dtypes and shapes.
+    /// Their elements are read on demand, see [`ReadArrayExt`].
     pub fn arrays(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.checkpoint.tensors()
     }
 
-    /// The arrays whose names begin with `prefix`, each with the rest of its name.
+    /// Returns the arrays with names that begin with `prefix`, each with the rest of its name.
     pub fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
     }

@@ -12,8 +12,8 @@ use crate::{DynArray, Ndarray};
 ///
 /// `tensors` is anything that yields names and tensors, such as a `&BTreeMap<String, DynArray>`.
 /// Arrays in C order are written directly from their memory. Other arrays pass through buffers: two
-/// per thread of 2 to 8 MiB each. With [`SaveOptions::digests`], a buffer has up to 32
-/// MiB if 64 rows need as much.
+/// per thread of 2 to 8 MiB each. With [`SaveOptions::digests`], a buffer has up to 32 MiB if 64
+/// rows need that.
 ///
 /// To save arrays that are not [`DynArray`]s, pass [`array_source`](crate::array_source)s to
 /// [`safetensors_core::save()`].
@@ -37,8 +37,8 @@ use crate::{DynArray, Ndarray};
 ///
 /// # Errors
 ///
-/// The errors of [`safetensors_core::save()`]. Each names the file, and the tensor if it concerns
-/// one. After an error the path has its previous content.
+/// Like [`safetensors_core::save()`]. Each names the file, and the tensor if it concerns one. After
+/// an error the path has its previous content.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,
@@ -69,8 +69,8 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// The errors of [`safetensors_core::save_sharded`]. Each names the file or the directory, and the
-/// tensor if it concerns one.
+/// Like [`safetensors_core::save_sharded`]. Each names the file or the directory, and the tensor if
+/// it concerns one.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,

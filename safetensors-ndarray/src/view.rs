@@ -32,12 +32,12 @@ pub trait ViewArrayExt<'a> {
     ///
     /// # Errors
     ///
-    /// - The errors of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`],
+    /// - An error of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`],
     ///   [`ErrorKind::Misaligned`], [`ErrorKind::InvalidBool`], [`ErrorKind::BigEndian`].
     /// - [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
     ///   dimensions is not `D`'s.
-    /// - [`ErrorKind::Framework`] if ndarray refuses the shape. It refuses the shape of an empty
-    ///   tensor whose non-zero dimensions have a product over `isize::MAX`.
+    /// - [`ErrorKind::Framework`] if ndarray refuses the shape of an empty tensor, because the
+    ///   product of its non-zero dimensions is over `isize::MAX`.
     fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>>;
 }
 
@@ -47,8 +47,8 @@ impl<'a> ViewArrayExt<'a> for TensorView<'a> {
     }
 }
 
-// Codes of quantised weights are borrowed, too: as elements of their own type, which the caller
-// names, as with `LazyTensor::view`. `Reader::view` refuses them.
+// Codes of quantised weights are borrowed, too, with the type that the caller names, as with
+// `LazyTensor::view`. `Reader::view` refuses them.
 impl<'a, S: AsRef<[u8]>> ViewArrayExt<'a> for LazyTensor<'a, S> {
     fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>> {
         self.view()?.as_array().map_err(|error| self.locate(error))

@@ -51,19 +51,19 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The errors of [`GrowingWriter::create`]. Each names the file. For example
+    /// Like [`GrowingWriter::create`]. Each names the file. For example
     /// [`SyncedStepsLeft`](safetensors_core::ErrorKind::SyncedStepsLeft) if a run was killed: its
     /// steps stay, and [`resume`](Writer::resume) goes on with them.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         Self::create_with(path, &SaveOptions::new())
     }
 
-    /// [`create`](Writer::create) with options: metadata, alignment, durability, digests.
-    /// [`GrowingWriter`] lists the options that have no effect.
+    /// Begins a new file like [`create`](Writer::create), with options: metadata, alignment,
+    /// durability, digests. [`GrowingWriter`] lists the options that have no effect.
     ///
     /// # Errors
     ///
-    /// The errors of [`create`](Writer::create).
+    /// Like [`create`](Writer::create).
     pub fn create_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         GrowingWriter::create(path, options).map(Self)
     }
@@ -104,7 +104,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The errors of [`GrowingWriter::resume`]. Each names the file.
+    /// Like [`GrowingWriter::resume`]. Each names the file.
     pub fn resume(path: impl AsRef<Path>) -> Result<Self> {
         GrowingWriter::resume(path, &SaveOptions::new()).map(Self)
     }
@@ -116,7 +116,7 @@ impl Writer {
     /// of the same passes, also if one grows in every tenth pass only. A pass is taken to append to
     /// each array at most once, and always in the order of their first steps. Where it is not clear
     /// whether a pass ends, as in a loop that also [adds](Writer::add) an array in each pass, the
-    /// call waits until there are twice as many steps. A loop of another kind calls `sync` itself
+    /// call waits until there are twice that many steps. Another kind of loop calls `sync` itself
     /// when a pass ends.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
@@ -129,7 +129,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The errors of [`GrowingWriter::add`]: for example
+    /// Like [`GrowingWriter::add`]: for example
     /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor). Each names the file and
     /// the array.
     pub fn add<T: ArrayElement, D: Dimension>(
@@ -145,7 +145,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The errors of [`add`](Writer::add).
+    /// Like [`add`](Writer::add).
     pub fn add_tensor(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.0.add(name, tensor)
     }
@@ -165,13 +165,13 @@ impl Writer {
         self.0.attribute(array, name, value.to_text())
     }
 
-    /// Names the axes of an array. The array has been added, or grows. An array of one axis that
-    /// has the name of a dimension is its coordinate: [`Reader::select`](crate::Reader::select)
-    /// takes parts by its elements.
+    /// Names the axes of an array that has been added, or grows. An array with one axis and the
+    /// name of a dimension is its coordinate: [`Reader::select`](crate::Reader::select) takes parts
+    /// by its elements.
     ///
     /// # Errors
     ///
-    /// The errors of [`GrowingWriter::dimensions`].
+    /// Like [`GrowingWriter::dimensions`].
     pub fn dimensions(&self, array: &str, names: &[&str]) -> Result<()> {
         self.0.dimensions(array, names)
     }
@@ -207,8 +207,8 @@ impl Writer {
         self.0.metadata(entries.into_iter().map(|(key, value)| (key, value.to_text())));
     }
 
-    /// Begins an array that grows along `axis`. `step_shape` is its shape without that axis: the
-    /// shape of one step.
+    /// Begins an array that grows along `axis`. `step_shape` is the shape of one step: the array's
+    /// shape without that axis.
     ///
     /// The number of steps need not be known. Several arrays can grow at the same time, also from
     /// several threads. Memory holds at most 256 KiB of each.
@@ -241,7 +241,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The errors of [`GrowingWriter::grow`]. Each names the file and the array.
+    /// Like [`GrowingWriter::grow`]. Each names the file and the array.
     pub fn grow<T: ArrayElement>(
         &self,
         name: &str,
@@ -280,7 +280,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The errors of [`GrowingWriter::sync`].
+    /// Like [`GrowingWriter::sync`].
     pub fn sync(&self) -> Result<()> {
         self.0.sync()
     }
@@ -294,8 +294,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The errors of [`GrowingWriter::finish`]. Each names the file, and the array if it concerns
-    /// one.
+    /// Like [`GrowingWriter::finish`]. Each names the file, and the array if it concerns one.
     pub fn finish(&self) -> Result<()> {
         self.0.finish()
     }
@@ -352,18 +351,18 @@ impl<T: ArrayElement> ArrayAppender<T> {
     ///
     /// # Errors
     ///
-    /// [`WrongShape`](safetensors_core::ErrorKind::WrongShape) and those of
+    /// [`WrongShape`](safetensors_core::ErrorKind::WrongShape); otherwise like
     /// [`GrowingTensor::append`]. Each names the file and the array.
     pub fn append<D: Dimension>(&self, step: &ArrayRef<T, D>) -> Result<()> {
         self.tensor.append(&ArraySource::of(step))
     }
 
-    /// Appends one step of an array whose steps are single elements.
+    /// Appends one step of an array with steps that are single elements.
     /// [`append`](ArrayAppender::append) takes steps that are arrays.
     ///
     /// # Errors
     ///
-    /// The errors of [`append`](ArrayAppender::append).
+    /// Like [`append`](ArrayAppender::append).
     pub fn push(&self, value: T) -> Result<()> {
         self.append(&aview0(&value))
     }
@@ -390,7 +389,7 @@ impl<T: ArrayElement> ArrayAppender<T> {
     ///
     /// # Errors
     ///
-    /// The errors of [`append`](ArrayAppender::append).
+    /// Like [`append`](ArrayAppender::append).
     pub fn extend<D: Dimension>(&self, steps: &ArrayRef<T, D>) -> Result<()> {
         let mut steps = steps.view().into_dyn();
         let axis = self.axis.index();
@@ -416,7 +415,7 @@ impl<T: ArrayElement> ArrayAppender<T> {
             _ => shape.to_vec(),
         };
         let kind = ErrorKind::WrongShape { expected: restored(expected), found: restored(found) };
-        // The writer has said which tensor of which file it is.
+        // The writer has added the file and the tensor.
         Error::from(kind)
             .in_tensor(error.tensor().unwrap_or_default())
             .in_file(error.file().unwrap_or_default())

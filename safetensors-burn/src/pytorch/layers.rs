@@ -36,11 +36,12 @@ const LINEAR: &str = "Struct:Linear";
 /// A name on the way to a parameter, and the type that has it as a field.
 type Step<'a> = (&'a str, &'a str);
 
-/// The ways in which a file of PyTorch may store a parameter, at least one. Saving uses the first.
-/// Loading uses the first that the file has.
+/// Returns the ways in which a file of PyTorch may store a parameter, at least one. Saving uses the
+/// first. Loading uses the first that the file has.
 ///
-/// `is_column` says whether the saved form of a weight is already that of PyTorch. It is asked only
-/// for linear layers. With `fused`, an attention is stored with its projections in one tensor.
+/// `is_column` returns whether the saved form of a weight already has PyTorch's layout. It is
+/// called only for linear layers. With `fused`, an attention is stored with its projections in one
+/// tensor.
 pub(crate) fn stored_as(
     location: &Location,
     is_column: impl FnOnce() -> bool,
@@ -79,8 +80,8 @@ pub(crate) fn stored_as(
     }
 }
 
-/// The name of a tensor that PyTorch has beside this parameter, and that has no parameter in burn:
-/// the number of batches that a batch norm was trained with.
+/// Returns the name of a tensor that PyTorch has next to this parameter, without a parameter in
+/// burn: the number of batches that a batch norm was trained with.
 pub(crate) fn without_parameter(location: &Location) -> Option<String> {
     let steps = location.steps();
     let is_counted = steps.last() == Some(&(BATCH_NORM, "running_mean"));

@@ -11,7 +11,7 @@ use crate::location::Location;
 /// Which names and shapes the tensors of a file have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Those of PyTorch instead of those of burn.
+    /// Whether the layouts are PyTorch's instead of burn's.
     pub(crate) pytorch: bool,
     /// In files of PyTorch: whether attention is saved with its projections in one tensor.
     pub(crate) fused_attention: bool,
@@ -45,7 +45,7 @@ pub(crate) fn is_column<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     if D != 2 {
         return false;
     }
-    // The shape of the parameter does not tell if the matrix is square, so a small one is loaded.
+    // The shape of a square parameter does not show it, so a small one is loaded.
     let mut shape = [1; D];
     shape[D - 1] = 2;
     let loaded = catch_panic(|| {

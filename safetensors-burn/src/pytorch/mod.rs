@@ -1,7 +1,7 @@
 //! Models of PyTorch: their files are loaded into burn's modules, and saved from them.
 //!
-//! [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch) is the option for both ways. The file then has the names, shapes
-//! and values of PyTorch's `state_dict`, and the module those of burn.
+//! [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch) is the option for both ways. The
+//! file then has the names, shapes and values of PyTorch's `state_dict`, and the module has burn's.
 //!
 //! ```
 //! use burn::module::Module;
@@ -42,7 +42,7 @@
 //!
 //! # Layers
 //!
-//! | layer of burn | of PyTorch | what differs |
+//! | layer of burn | of PyTorch | differences |
 //! |---|---|---|
 //! | `Linear` | `Linear` | the weight is transposed, except for the layout `Col`, which is saved as in PyTorch |
 //! | `Embedding` | `Embedding` | nothing |
@@ -53,12 +53,12 @@
 //! | `RmsNorm` | `RMSNorm` | `gamma` is `weight` |
 //! | `PRelu` | `PReLU` | `alpha` is `weight` |
 //! | `Lstm`, `Gru`, `Rnn` | `LSTM`, `GRU`, `RNN` | the gates are parts of `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`; weights are transposed |
-//! | `BiLstm`, `BiGru`, `BiRnn` | the same, `bidirectional=True` | besides, names of the reverse direction end in `_reverse` |
+//! | `BiLstm`, `BiGru`, `BiRnn` | the same, `bidirectional=True` | in addition, names of the reverse direction end in `_reverse` |
 //! | `MultiHeadAttention` | `MultiheadAttention` | query, key and value are parts of `in_proj_weight` and `in_proj_bias`; `output` is `out_proj`; weights are transposed |
 //!
 //! Every other parameter has the same name and shape in both. A layer is recognised by the name of
 //! its type, so a type of your own that is called `Linear` or `LayerNorm` counts as one of these.
-//! Names of enum variants are left out of paths, because PyTorch has none.
+//! Names of enum variants are not part of paths, because PyTorch has none.
 //!
 //! All of these are tested with weights, inputs and outputs of PyTorch. To get its outputs, a
 //! module also needs its settings, which no file has: the epsilon of norms, the activation, and
@@ -66,23 +66,23 @@
 //!
 //! A tensor that holds several parameters is read once and split. It is an error if the module has
 //! only some of them, on loading as on saving. So `Lstm` with `input_forget` has no form in
-//! PyTorch, and neither has an attention of which only some projections have a bias, unless its
+//! PyTorch, and neither has an attention with a bias in only some projections, unless its
 //! projections are [separate](crate::CheckpointStore::fused_attention).
 //!
 //! Adapters see tensors in the layout of burn. On loading they come after the change of layout, on
-//! saving before it. A parameter that an adapter renames is saved as the adapter leaves it.
+//! saving before it. A parameter that an adapter renames is saved under its new name.
 //! [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter) and
 //! [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter) transpose linear layers too, so they are
 //! not needed here. Together with them, loading and saving are errors.
 //!
 //! On loading, filters match the paths of the module. On saving, they match the names of PyTorch,
-//! so that a tensor of several parameters is saved whole or not at all.
+//! so that a tensor of several parameters is saved completely or not at all.
 //!
 //! # Recipes for names
 //!
 //! The fields of a module may have other names than in PyTorch.
-//! [`with_key_remapping`](crate::CheckpointStore::with_key_remapping) bridges that. On loading its rules
-//! change names of the file, on saving they change those of the module. So each way has its own
+//! [`with_key_remapping`](crate::CheckpointStore::with_key_remapping) bridges that. On loading its
+//! rules change the file's names, on saving they change the module's. So each way has separate
 //! rules.
 //!
 //! | file | on loading | on saving |
@@ -107,8 +107,7 @@
 //! `cross_attn` in burn, and `self_attn` is the same. With `norm_first=True`, `norm1` is `norm_3`,
 //! `norm2` is `norm_1`, and `norm3` is `norm_2`.
 //!
-//! The layers do not say in which order they apply their norms, so this crate cannot choose the
-//! rules.
+//! The layers do not record the order of their norms, so this crate cannot choose the rules.
 //!
 //! ## BERT and sentence-transformers
 //!

@@ -21,12 +21,12 @@ impl StoredParameter {
         Self { tensor, part: 0, parts: 1, transposed: false }
     }
 
-    /// The same, but with `transposed` the matrix in the file is the transpose of the parameter.
+    /// Sets whether the matrix in the file is the transpose of the parameter.
     pub(crate) fn transposed(self, transposed: bool) -> Self {
         Self { transposed, ..self }
     }
 
-    /// The same, but as one of several equal parts of the tensor.
+    /// Makes it one of several equal parts of the tensor.
     pub(crate) fn part(self, part: usize, parts: usize) -> Self {
         Self { part, parts, ..self }
     }

@@ -1,4 +1,4 @@
-//! The values of a parameter, taken out of a tensor of PyTorch or put into the form of one.
+//! Converts the values of a parameter from and to the form of PyTorch's tensors.
 
 use burn::tensor::{Bytes, Shape, TensorData};
 use bytemuck::Pod;
@@ -63,8 +63,8 @@ fn words<E: Pod + Send + Sync, const W: usize>(from: &[u8], columns: Option<usiz
 
 /// Transposes a matrix in rows of this many columns.
 ///
-/// It goes tile by tile, through a copy of the tile. So each line of the cache that is loaded is
-/// used whole, also in matrices whose rows are a power of two bytes apart.
+/// It goes tile by tile, through a copy of the tile. So each loaded line of the cache is used
+/// completely, also in matrices with rows that are a power of two bytes apart.
 fn transpose<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], columns: usize) {
     let rows = from.len() / columns;
     let mut tile = [[[0; W]; TILE]; TILE];
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// A tensor of a dtype whose elements are numbered from 0.
+    /// Makes a tensor with elements that are numbered from 0.
     fn numbered(dtype: DType, shape: &[usize]) -> TensorData {
         let count: usize = shape.iter().product();
         let bytes = (0..count).flat_map(|i| (i as u64).to_le_bytes()[..dtype.size()].to_vec());

@@ -1,4 +1,4 @@
-//! [`Catalog`]: an open checkpoint whose tensors have the names that the module uses.
+//! [`Catalog`]: an open checkpoint with the names that the module uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use super::rename::Rules;
 /// burn-store does the same.
 ///
 /// A parameter is selected if one filter matches, or if there is no filter. One that is not
-/// selected is neither missing nor changed. So a file of a few parameters, such as those of LoRA,
+/// selected is neither missing nor changed. So a file of a few parameters, such as LoRA's,
 /// is made and loaded with the same filter:
 ///
 /// ```
@@ -54,7 +54,7 @@ use super::rename::Rules;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 impl CheckpointStore {
-    /// Loads or saves only the parameters whose names the filter matches. This replaces all filters
+    /// Loads or saves only the parameters with names that match the filter. Replaces all filters
     /// that were given before.
     #[must_use]
     pub fn filter(mut self, filter: PathFilter) -> Self {
@@ -63,7 +63,7 @@ impl CheckpointStore {
         self
     }
 
-    /// Loads or saves the parameters whose names match a regular expression.
+    /// Loads or saves the parameters with names that match a regular expression.
     ///
     /// A pattern that is not a regular expression is an error when the store is used:
     /// [`StoreError::Pattern`](crate::StoreError::Pattern).
@@ -75,7 +75,7 @@ impl CheckpointStore {
         self
     }
 
-    /// Loads or saves the parameters whose names match one of several regular expressions, see
+    /// Loads or saves the parameters with names that match one of several regular expressions, see
     /// [`with_regex`](CheckpointStore::with_regex).
     #[must_use]
     pub fn with_regexes(self, patterns: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
@@ -126,9 +126,9 @@ impl CheckpointStore {
 
 /// # Names
 ///
-/// Loading applies the rules to the names of the file, before they are compared with those of the
-/// module. Saving applies them to the names of the module, before they are written. It is an error
-/// if two tensors get the same name.
+/// Loading applies the rules to the file's names, before they are compared with the module's.
+/// Saving applies them to the module's names, before they are written. It is an error if two
+/// tensors get the same name.
 impl CheckpointStore {
     /// The module is a part of the model in the file, such as its `encoder`. The names of its
     /// tensors in the file begin with this and a dot, and nothing else of the file is looked at.
@@ -161,7 +161,7 @@ impl CheckpointStore {
         self
     }
 
-    /// Replaces all rules for names by these: compiled patterns, and what replaces their matches.
+    /// Replaces all rules for names by these pairs of a compiled pattern and a replacement.
     /// burn-store's `KeyRemapper` has them in its public field `patterns`.
     ///
     /// ```
@@ -209,10 +209,10 @@ impl CheckpointStore {
         self
     }
 
-    /// Leaves the numbers of some lists as they are: of those whose name matches a regular
-    /// expression. The name of a list is what comes before the number, with the old numbers of the
-    /// lists around it: `flows` for `flows.2.weight`, `flows.2.layers` for
-    /// `flows.2.layers.0.weight`. Each list is decided on alone.
+    /// Keeps the numbers of lists with a name that matches a regular expression. The name of a list
+    /// is the part before the number, with the old numbers of the lists around it: `flows` for
+    /// `flows.2.weight`, `flows.2.layers` for `flows.2.layers.0.weight`. Each list is decided on
+    /// alone.
     ///
     /// A pattern that is not a regular expression is an error when the store is used:
     /// [`StoreError::Pattern`](crate::StoreError::Pattern).

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-/// The new numbers of the entries of each list, where a list is what comes before a number in a
-/// name: `fc` in `fc.2.weight`.
+/// The new numbers of the entries of each list. A list is the part before a number in a name: `fc`
+/// in `fc.2.weight`.
 ///
 /// PyTorch's `nn.Sequential` also counts layers without parameters, so its names have gaps. burn
 /// counts the layers of a `Vec` without them.
@@ -52,15 +52,15 @@ impl Renumbering {
 
 /// A part of a name that is a number.
 struct Number<'a> {
-    /// What comes before it in the name, without the dot.
+    /// The part before it in the name, without the dot.
     list: &'a str,
     /// Its bytes in the name.
     place: Range<usize>,
     value: u64,
 }
 
-/// The parts of a name that are numbers. Those after the first 32 stay as they are: the lists that
-/// they are in could take far more memory than the name.
+/// Returns the parts of a name that are numbers, at most 32. Later ones stay unchanged: their lists
+/// could take far more memory than the name.
 fn numbers(name: &str) -> impl Iterator<Item = Number<'_>> {
     const MOST: usize = 32;
     let mut next = 0;

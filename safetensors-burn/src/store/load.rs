@@ -42,8 +42,8 @@ impl CheckpointStore {
         Ok(result)
     }
 
-    /// An error if the filter selects none of the parameters, or the prefix none of the tensors,
-    /// whatever may be missing.
+    /// Fails if the filter selects none of the parameters, or the prefix none of the tensors, even
+    /// if parameters may be missing.
     fn refuse_nothing(&self, plan: &LoadPlan, parameters: usize, catalog: &Catalog) -> Result<()> {
         let nothing = |found| Error::from(ErrorKind::NothingSelected { found });
         let error = if plan.result.skipped.len() == parameters {

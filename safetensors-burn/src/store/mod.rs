@@ -41,7 +41,7 @@ use crate::{Burn, StoreError};
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///
 /// It has every option of burn-store's `SafetensorsStore`, under the same name. The module
-/// [`migration`](crate::migration) lists them, and what differs.
+/// [`migration`](crate::migration) lists them, and the differences.
 ///
 /// A pattern that is not a regular expression is an error when the store is used.
 ///
@@ -50,7 +50,7 @@ use crate::{Burn, StoreError};
 /// - The path may be a file, an index of shards (`*.json`), or the directory that holds either.
 /// - Headers are parsed once. Tensors are read in parallel, each once.
 /// - All tensors are checked and read before the module changes. If loading fails, the module stays
-///   as it was. During loading, memory holds the new and the old values. With
+///   unchanged. During loading, memory holds the new and the old values. With
 ///   [`max_extra_memory`](CheckpointStore::max_extra_memory) it does not, but then a load that
 ///   fails late may have changed a part of the module.
 /// - Loading does not initialize parameters that have no value yet. So a module that was just made
@@ -64,7 +64,7 @@ use crate::{Burn, StoreError};
 /// - A file appears complete or not at all.
 /// - A file that exists is not replaced, unless [`overwrite`](CheckpointStore::overwrite) asks for
 ///   it. burn-store has the same default, and programs that come from there rely on it to keep
-///   their checkpoints: a file that was replaced is gone.
+///   their checkpoints: a replaced file is lost.
 /// - With [`max_shard_size`](CheckpointStore::max_shard_size) the store writes shards.
 /// - A parameter that the module has under several paths is saved once, see *Tied parameters*.
 /// - It is an error if the filters leave nothing to save.
@@ -72,11 +72,11 @@ use crate::{Burn, StoreError};
 /// # Ids of parameters
 ///
 /// burn finds gradients and the state of an optimizer by the ids of parameters, and a new module
-/// has new ids. Loading leaves a module its own ids, as burn-store's `SafetensorsStore` does. So
-/// one file can be loaded into two modules that are trained together, and into a module whose
-/// optimizer has state already.
+/// has new ids. A module keeps its ids when it is loaded, as with burn-store's `SafetensorsStore`.
+/// So one file can be loaded into two modules that are trained together, and into a module with an
+/// optimizer that already has state.
 ///
-/// A save records the ids, and [`param_ids(true)`](CheckpointStore::param_ids) gives them back, as
+/// A save records the ids, and [`param_ids(true)`](CheckpointStore::param_ids) restores them, as
 /// burn's own records and `BurnpackStore` do. Set it to go on with an optimizer that was saved with
 /// the module. Without it, that optimizer would silently find no state. The checkpointers of the
 /// module `train` need no option.
@@ -95,8 +95,8 @@ use crate::{Burn, StoreError};
 /// the module does not tie, both parameters get the tensor.
 ///
 /// Two parameters are tied if they have the same id and would be saved as the same bits. Parameters
-/// whose id occurs several times are read from their device once more, to compare the bits. A clone
-/// of a module has the same ids; once one of the two has changed, they are saved apart.
+/// with an id that occurs several times are read from their device once more, to compare the bits.
+/// A clone of a module has the same ids; once one of the two has changed, they are saved apart.
 ///
 /// Readers that do not know this convention miss the other names: burn-store, candle and the
 /// `safetensors` crate among them. [`save_options`](CheckpointStore::save_options) without
@@ -185,8 +185,8 @@ impl CheckpointStore {
     /// Makes a store in memory, for the bytes of a file, or for a module to be saved. The bytes are
     /// not copied.
     ///
-    /// It replaces its bytes at each save, and has one file whatever
-    /// [`max_shard_size`](CheckpointStore::max_shard_size) says.
+    /// It replaces its bytes at each save, and always has one file:
+    /// [`max_shard_size`](CheckpointStore::max_shard_size) has no effect.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -315,8 +315,8 @@ impl ModuleStore for CheckpointStore {
     /// [`overwrite`](CheckpointStore::overwrite) is set;
     /// [`NothingSelected`](safetensors_core::ErrorKind::NothingSelected) if the filter leaves no
     /// parameter; [`StoreError::IndexDestination`]; [`StoreError::Pattern`];
-    /// [`StoreError::Panicked`] if the backend or an adapter panics; those of
-    /// [`safetensors_core::save()`] and [`save_sharded`](safetensors_core::save_sharded).
+    /// [`StoreError::Panicked`] if the backend or an adapter panics; an error of
+    /// [`safetensors_core::save()`] or [`save_sharded`](safetensors_core::save_sharded).
     fn collect_from<M: ModuleSnapshot>(&mut self, module: &M) -> Result<()> {
         self.save_module(module)
     }
@@ -332,8 +332,8 @@ impl ModuleStore for CheckpointStore {
     /// does not fit its parameter; [`StoreError::Missing`];
     /// [`Quantization`](safetensors_core::ErrorKind::Quantization); [`StoreError::ParamIds`] and
     /// [`StoreError::NoParamIds`] with [`param_ids(true)`](CheckpointStore::param_ids);
-    /// [`StoreError::Pattern`]; [`StoreError::Panicked`]; those of
-    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) and of
+    /// [`StoreError::Pattern`]; [`StoreError::Panicked`]; an error of
+    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) or of
     /// [`load_with`](crate::load_with).
     fn apply_to<M: ModuleSnapshot>(&mut self, module: &mut M) -> Result<ApplyResult> {
         self.load_module(module)

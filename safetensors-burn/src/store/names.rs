@@ -8,7 +8,7 @@ use super::rename::Rules;
 /// The rules of a store for names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Naming {
-    /// What the names of the module's tensors begin with in the file, with the dot.
+    /// The start of the names of the module's tensors in the file, with the dot.
     pub(crate) prefix: String,
     pub(crate) rules: Rules,
     /// Whether the entries of lists get consecutive numbers when they are loaded.

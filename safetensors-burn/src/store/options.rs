@@ -43,8 +43,8 @@ impl CheckpointStore {
     /// Removes all entries of the metadata that were given so far, also the default ones and the
     /// ids of parameters. transformers refuses a file without `format`.
     ///
-    /// A save still records what loading needs: the names of tied parameters. Shards always have a
-    /// `format`. Without the ids, two modules of the same values are saved as the same bytes.
+    /// A save still records the names of tied parameters, which loading needs. Shards always have a
+    /// `format`. Without the ids, two modules of equal values are saved as equal bytes.
     #[must_use]
     pub fn clear_metadata(mut self) -> Self {
         self.save_options = self.save_options.clear_metadata();
@@ -66,7 +66,7 @@ impl CheckpointStore {
     /// let store = CheckpointStore::from_file("model.safetensors").save_options(options);
     /// ```
     ///
-    /// [`overwrite`](CheckpointStore::overwrite) is an option of the store, so that of the new
+    /// [`overwrite`](CheckpointStore::overwrite) is an option of the store. The one of the new
     /// options has no effect.
     #[must_use]
     pub fn save_options(mut self, options: SaveOptions) -> Self {
@@ -140,7 +140,7 @@ impl CheckpointStore {
     /// Limits how much loading needs on top of the module: at most this many bytes of new values at
     /// a time. A tensor counts with its bytes in the file or as loaded, whichever are more. Loading
     /// then goes in steps: the parameters of a step take over their new values, and release the old
-    /// ones, before more is read. A larger tensor is a step of its own. Without a limit, which is
+    /// ones, before more is read. A larger tensor takes a separate step. Without a limit, which is
     /// the default, all new values are read first.
     ///
     /// On a GPU, new values leave the memory of the host at the end of their step. So a model of
@@ -148,11 +148,10 @@ impl CheckpointStore {
     /// the memory of the host, a module that was just made by `init` has no old values, so for it a
     /// limit gains nothing.
     ///
-    /// What can be checked without the data is still checked before anything changes: names,
-    /// shapes, kinds, dtypes. But if a later step fails, some parameters have new values and the
-    /// others old ones. The error is then
-    /// [`StoreError::PartlyLoaded`](crate::StoreError::PartlyLoaded). A progress callback counts
-    /// the bytes of each step for itself.
+    /// Names, shapes, kinds and dtypes need no data, and are still checked before anything changes.
+    /// But if a later step fails, some parameters have new values and the others old ones. The
+    /// error is then [`StoreError::PartlyLoaded`](crate::StoreError::PartlyLoaded). A progress
+    /// callback counts the bytes of each step separately.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -251,9 +250,9 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether the query, key and value of `MultiHeadAttention` are saved in one tensor, as
+    /// Sets whether the query, key and value of `MultiHeadAttention` are saved in one tensor, as
     /// PyTorch's `MultiheadAttention` has them (`in_proj_weight`, `out_proj`). This is the default.
-    /// With `false` they are saved as linear layers of their own, by their names in burn (`query`,
+    /// With `false` they are saved as separate linear layers, by their names in burn (`query`,
     /// `key`, `value`, `output`), as most published transformers have them.
     ///
     /// Loading finds both forms. The option has an effect only together with

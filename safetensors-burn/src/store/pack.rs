@@ -8,7 +8,7 @@ use burn::module::{Module, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{AllocationProperty, Bytes, DType, Shape, Tensor, TensorData};
 use burn_store::burn_pack::Error as PackError;
-/// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
+/// A named tensor of run-time dtype and shape. Its bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
 use safetensors_core::framework::{Framework, write_native};
@@ -84,10 +84,10 @@ impl AheadBytes {
     }
 }
 
-/// The tensor of a parameter: what `source` stores of it, under the path of the parameter, adapted
-/// to the containers of the parameter. The bytes of `source` come from `slot` the first time, and
-/// are read after that. `None` if the shape of `source` cannot be that of a tensor that stores the
-/// parameter so.
+/// Makes the tensor of a parameter: the part of `source` that stores it, under the path of the
+/// parameter, adapted to the containers of the parameter. The bytes of `source` come from `slot`
+/// the first time, and are read after that. `None` if a tensor with the shape of `source` cannot
+/// store the parameter in this form.
 pub(crate) fn for_parameter(
     source: &PackTensor,
     slot: AheadBytes,
@@ -114,7 +114,7 @@ pub(crate) fn for_parameter(
     Some(adapter.adapt(tensor, ModuleContext::new(location.containers())))
 }
 
-/// Data whose clones share its memory.
+/// Returns data with clones that share its memory.
 pub(crate) fn shared(data: TensorData) -> Result<TensorData> {
     let (bytes, shape, dtype) = data.into_parts();
     let bytes = bytes::Bytes::from_owner(Owner(bytes));
@@ -181,7 +181,7 @@ pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
 /// The parameters of a module, as tensors for a file.
 #[derive(Default)]
 pub(crate) struct Collected {
-    /// The tensors whose names pass the filter, each with the id of its parameter.
+    /// The tensors with names that pass the filter, each with the id of its parameter.
     pub(crate) tensors: Vec<(ParamId, PackTensor)>,
     /// The number of all parameters.
     pub(crate) found: usize,
@@ -191,8 +191,8 @@ pub(crate) struct Collected {
     pub(crate) parts: Vec<(String, ParamId)>,
 }
 
-/// Adapts the parameters of a module for a file of this layout, and selects those whose names in
-/// the file pass the filter. The data stays on its device until it is written.
+/// Adapts the parameters of a module for a file of this layout, and selects the ones with names in
+/// the file that pass the filter. The data stays on its device until it is written.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
@@ -284,7 +284,7 @@ impl Collector<'_> {
     }
 }
 
-/// The tensor of which these are the parts, with the id of the first one. Adds the ids of all.
+/// Returns the tensor made of these parts, with the id of the first one. Adds the ids of all.
 fn join(
     name: &str,
     ids: &mut Vec<(String, ParamId)>,
@@ -383,7 +383,7 @@ impl TensorSource for PackSource {
         DataSource::new(&data)?.write_to(sink)
     }
 
-    /// The number of the tie in place of an address, because the data may lie on a device.
+    /// Returns the number of the tie instead of an address, because the data may be on a device.
     fn storage(&self) -> Option<Storage> {
         let byte_len = shape::byte_len(self.dtype, &self.tensor.shape).ok()?;
         Some(Storage::whole(self.tie, byte_len))

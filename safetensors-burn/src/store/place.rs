@@ -16,10 +16,10 @@ const IN_MEMORY: &str = "bytes in memory";
 /// A tensor of the checkpoint of a store.
 pub(crate) type StoredTensor<'a> = LazyTensor<'a, Box<dyn ReadAt>>;
 
-/// An open checkpoint, whose quantised weights are numbers, or why it cannot be read.
+/// An open checkpoint with quantised weights as numbers, or the reason why it cannot be read.
 type Opened = Result<Checkpoint<Computed<Box<dyn ReadAt>>>>;
 
-/// Where the checkpoint of a store lies.
+/// The place of a store's checkpoint.
 #[derive(Debug)]
 pub(crate) enum StorePlace {
     /// A file, an index or a directory.
@@ -39,7 +39,7 @@ impl StorePlace {
         Self::Open(Box::new(as_stored), path)
     }
 
-    /// Opens the checkpoint. Only headers are read, and what describes quantised weights that are
+    /// Opens the checkpoint. Reads only headers, and the description of quantised weights that are
     /// read as numbers.
     pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {

@@ -23,7 +23,7 @@ pub(crate) struct LoadPlan {
     pub(crate) refused: Option<Error>,
     /// The names of the tensors that the checkpoint lacks.
     pub(crate) missing: BTreeSet<String>,
-    /// The error if the checkpoint has a tensor of which the module has only some parts.
+    /// The error if the checkpoint has a tensor with parts that the module lacks.
     pub(crate) other_parts: Option<Error>,
 }
 
@@ -83,7 +83,7 @@ impl<'c> Parts<'c> {
         }
     }
 
-    /// The error if the checkpoint has a tensor of which the module has only some parts.
+    /// Returns the error if the checkpoint has a tensor with parts that the module lacks.
     fn incomplete(self, catalog: &Catalog) -> Option<Error> {
         let mut parts = self.0.into_iter();
         let (name, (expected, found)) =
@@ -116,7 +116,7 @@ impl LoadPlan {
             if let Some(found) = &found {
                 used.insert(found.name);
                 parts.add(found, &path);
-                // PyTorch has it beside the parameter, and no parameter is for it.
+                // PyTorch has it next to the parameter, and no parameter is for it.
                 let beside = without_parameter(location);
                 let beside = beside.and_then(|name| catalog.tensors().get_key_value(&name));
                 used.extend(beside.map(|(name, _)| name.as_str()));
@@ -214,8 +214,8 @@ impl LoadPlan {
     /// Drops new ids that would give one id to two parameters that have two ids now. burn finds
     /// gradients and the state of an optimizer by the id, so it would mix them up.
     ///
-    /// A parameter whose new id is dropped keeps its own, which another one may be about to get. So
-    /// this goes on until nothing is dropped.
+    /// A parameter that does not get its new id keeps its own, which another one may be about to
+    /// get. So this goes on until nothing is dropped.
     fn keep_ids_apart(&mut self, of_others: &BTreeSet<ParamId>) {
         loop {
             let stay = self.matches.iter().filter(|found| found.new_id.is_none());

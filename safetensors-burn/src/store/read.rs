@@ -15,7 +15,7 @@ use super::plan::Match;
 use crate::Burn;
 
 /// Divides tensors into steps of at most `limit` bytes, in the file or as loaded, whichever are
-/// more. A tensor with more bytes is a step of its own. Parameters that share a tensor are in one
+/// more. A tensor with more bytes takes a separate step. Parameters that share a tensor are in one
 /// step, so that it is read once.
 pub(crate) fn steps(matches: Vec<Match>, catalog: &Catalog, limit: u64) -> Result<Vec<Vec<Match>>> {
     let mut of_one_tensor: BTreeMap<_, (u64, Vec<Match>)> = BTreeMap::new();

@@ -2,8 +2,8 @@
 
 use regex::Regex;
 
-/// Patterns, and what replaces their matches in the names of tensors. Each rule applies to the
-/// result of the rule before it.
+/// Patterns and replacements for the names of tensors. Each rule applies to the result of the rule
+/// before it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rules(pub(crate) Vec<(Regex, String)>);
 

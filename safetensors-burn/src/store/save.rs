@@ -63,7 +63,7 @@ impl CheckpointStore {
             tensors.iter().map(|(_, tensor)| self.naming.in_file(&tensor.name)).collect();
         let mut options = self.save_options.clone().overwrite(self.overwrite);
         if self.records_ids && !tensors.is_empty() {
-            // A tensor of several parameters has no id of its own. Theirs are recorded by path.
+            // A tensor of several parameters has no id. Theirs are recorded by path.
             let of_tensors = tensors[..count].iter().map(|(id, _)| *id);
             let prefix = &self.naming.prefix;
             let of_parts = parts.iter().map(|(path, id)| (format!("{prefix}{path}"), *id));

@@ -15,7 +15,7 @@ pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
     let mut by_id: Vec<(ParamId, usize)> =
         tensors.iter().enumerate().map(|(position, (id, _))| (*id, position)).collect();
     by_id.sort_unstable();
-    // At first each tensor has a number of its own.
+    // At first each tensor has a separate number.
     let mut ties: Vec<u64> = (0..tensors.len() as u64).collect();
     for of_one_id in by_id.chunk_by(|a, b| a.0 == b.0).filter(|of_one_id| of_one_id.len() > 1) {
         let mut different: Vec<(usize, Bytes)> = Vec::new();

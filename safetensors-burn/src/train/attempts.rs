@@ -1,9 +1,8 @@
-//! Which saves of records belong together: those of one attempt to save an epoch.
+//! Groups saves of records: the ones that belong to one attempt to save an epoch.
 //!
 //! burn's checkpointers get the number of the epoch and nothing else. If the records of an epoch
 //! are saved several times, the first saves of all records belong together, then the second ones.
-//! burn asks all three checkpointers each time, in a thread of their own each, so counting is
-//! exact.
+//! burn asks all three checkpointers each time, each in a separate thread, so counting is exact.
 //!
 //! A program that calls the checkpointers one after the other stops at the first error, so counting
 //! alone would mix the records of two attempts. Such a program saves all records in one thread.
@@ -24,18 +23,18 @@ use super::manifest::EpochFile;
 pub(super) struct Attempts {
     /// How many saves of each record have begun. The number of an attempt counts from 1.
     begun: BTreeMap<RecordKind, u64>,
-    /// Those that are under way, and failed ones until a later one succeeds.
+    /// The attempts that are running, and failed ones until a later one succeeds.
     all: BTreeMap<u64, Attempt>,
 }
 
 /// One save of all records of an epoch.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// The record whose save began first, and in which thread.
+    /// The record that began to be saved first, and its thread.
     first: (RecordKind, ThreadId),
     /// `None` if it could not be created, and after a failure.
     pub(super) directory: Option<Arc<AtomicDirectory>>,
-    /// The records whose save has ended; `None` for one that failed.
+    /// The records with a save that has ended; `None` for one that failed.
     pub(super) ended: BTreeMap<RecordKind, Option<EpochFile>>,
 }
 
@@ -124,7 +123,7 @@ impl Attempts {
     }
 }
 
-/// What the end of the save of a record means for its attempt.
+/// The effect of the end of a record's save on its attempt.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// Other records are not saved yet.

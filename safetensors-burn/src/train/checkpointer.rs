@@ -19,7 +19,7 @@ use super::record::{self, RecordFile};
 use super::shared::Shared;
 use super::state::new_ids;
 
-/// Saves and restores one record of each epoch: that of the model, the optimizer or the scheduler.
+/// Saves and restores one record of each epoch: the model's, the optimizer's or the scheduler's.
 /// [`Epochs::checkpointers`](super::Epochs::checkpointers) makes all three, which work together.
 ///
 /// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
@@ -27,19 +27,20 @@ use super::state::new_ids;
 /// - With [`Epochs::checkpointers`], `save` copies a model that is not on a GPU once, so that
 ///   tensors of another shape than in the module are not lost, and no tensor of burn's own
 ///   optimizers after the first record. burn copies any other record twice: [`Epochs::staging`]
-///   says which, and how to copy it once.
+///   lists these, and copies them once.
 /// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
 ///   all of them again, in the same order. burn's loop ends the training.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
 ///   the one that was saved or restored last, are kept until another one is in place: a run that is
 ///   killed in between can be resumed. After a save that failed, deletions wait for one that
-///   succeeds. A deletion that fails is tried again after each save; the next `delete` says why.
+///   succeeds. A deletion that fails is tried again after each save; the next `delete` returns the
+///   reason.
 /// - `restore` checks the lengths and headers of all files of the epoch, reads the record, and
 ///   compares each tensor with its digest. All three records must be of the same save.
 ///
 /// # Errors
 ///
-/// burn has an error type of its own, with the error of this crate in it:
+/// burn has its own error type, with the error of this crate in it:
 ///
 /// ```
 /// use burn::train::checkpoint::{Checkpointer, CheckpointerError};
@@ -88,8 +89,8 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
         let (manifest, made) = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
         let path = |part: RecordKind| directory.join(part.file_name());
-        // All files are opened before one is read. If the epoch is replaced meanwhile, the records
-        // are still those of one epoch.
+        // All files are opened before one is read. If the epoch is replaced in between, the records
+        // still belong to one epoch.
         let mut files = manifest.open(&directory, made.as_deref().map(WholeFiles::files))?;
         let mut open = |part: RecordKind| match files.remove(part.file_name()) {
             Some(file) => RecordFile::of(file, &path(part)),
@@ -147,15 +148,15 @@ pub(super) type Checkpointers = (
 
 impl Epochs {
     /// Makes the checkpointers for burn's `with_custom_checkpointers`, of this module. An epoch of
-    /// another model is an error that lists all differences, whichever record is restored first. So
-    /// nothing changes. burn's loop panics with that error: [`check`](Epochs::check) returns it
-    /// before the launch. The records get the ids of this module's parameters. So the state of the optimizer meets its
-    /// parameters, even if the weights come from elsewhere.
+    /// another model is an error that lists all differences, for any record that is restored first.
+    /// So nothing changes. burn's loop panics with that error: [`check`](Epochs::check) returns it
+    /// before the launch. The records get the ids of this module's parameters. So the state of the
+    /// optimizer meets its parameters, even if the weights come from elsewhere.
     ///
     /// - The model must have the names and shapes of the module, and the dtypes in which the module
     ///   is saved. A parameter without a value has the default dtype of its device.
     /// - If the optimizer has states, the model must have the parameter of at least one of them:
-    ///   [`NoStateInUse`](super::EpochError::NoStateInUse) says what to do.
+    ///   otherwise the error is [`NoStateInUse`](super::EpochError::NoStateInUse).
     /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
     ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
     ///   may have any.
@@ -200,8 +201,7 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// The errors of restoring with [`checkpointers`](Epochs::checkpointers), except those about
-    /// data.
+    /// Like restoring with [`checkpointers`](Epochs::checkpointers), without the ones about data.
     pub fn check(&self, epoch: usize, module: &impl Module) -> Result<()> {
         self.checkpointers(module).0.open(epoch).map(drop)
     }
@@ -218,7 +218,7 @@ impl Epochs {
     }
 }
 
-/// burn's error type has a place for any error only within that of the system.
+/// burn's error type holds other errors only within the system's error type.
 fn for_burn(error: Error) -> CheckpointerError {
     let kind = match error.kind() {
         ErrorKind::Io(error) => error.kind(),

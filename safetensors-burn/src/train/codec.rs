@@ -16,7 +16,7 @@ use super::states::Known;
 use super::taker::Taker;
 use super::unpacked::Unpacked;
 
-/// Unpacks the records of one kind, and makes them of files.
+/// Unpacks the records of one kind, and makes them from files.
 pub(super) trait Codec<R>: Debug + Send + Sync {
     /// Unpacks a record. If burn copies its tensors, a file in `staging` has the copy.
     fn unpack(&self, record: R, staging: Option<&Path>) -> Result<Unpacked>;
@@ -25,7 +25,7 @@ pub(super) trait Codec<R>: Debug + Send + Sync {
     fn read(&self, file: RecordFile) -> Result<R>;
 }
 
-/// Records of few bytes: those of the scheduler.
+/// Records of few bytes, such as the scheduler's.
 #[derive(Debug)]
 pub(super) struct PlainCodec;
 
@@ -73,8 +73,8 @@ impl Codec<ModuleRecord> for ModuleCodec {
 /// Records of an optimizer.
 #[derive(Debug, Default)]
 pub(super) struct OptimizerCodec {
-    /// What the last record had, if burn can be asked for the tensors of the next one. It is not
-    /// known from a file: the training may go on with another optimizer.
+    /// The content of the last record, if burn can be asked for the tensors of the next one. It is
+    /// not known from a file: the training may go on with another optimizer.
     last: Mutex<Option<Known>>,
 }
 

@@ -1,9 +1,9 @@
 //! burnpack containers in memory: the form in which burn's records give and take their content.
 //!
-//! Records hide their tensors. `Checkpoint::checkpoint_into_bytes` makes a container of one, and
-//! `checkpoint_from_bytes` makes a record of a container. burn's reader reads them. They are written
-//! here, so that all tensors are read from a file into their places at once. The format is documented
-//! in `burn_pack`; this is the only file that knows it.
+//! Records hide their tensors. `Checkpoint::checkpoint_into_bytes` makes a container of a record,
+//! and `checkpoint_from_bytes` makes a record of a container. burn's reader reads them. They are
+//! written here, so that all tensors are read from a file into their places at once. The format is
+//! documented in `burn_pack`; this is the only file that knows it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EpochError;
 
-/// What a container has besides the bytes of its tensors.
+/// The content of a container without the bytes of its tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Content {
     pub(super) tensors: BTreeMap<String, Described>,
@@ -39,7 +39,7 @@ pub(super) struct Described {
 }
 
 impl Described {
-    /// A tensor whose place is not decided yet.
+    /// Makes a tensor without a place yet.
     pub(super) fn new(dtype: DType, shape: &[usize], param_id: Option<u64>) -> Self {
         let shape = shape.iter().map(|&len| len as u64).collect();
         Self { dtype, shape, data_offsets: (0, 0), param_id }
@@ -52,8 +52,8 @@ impl Described {
 }
 
 impl Content {
-    /// Gives each tensor its place in a container, in the order of the names. Returns what a
-    /// container has before its data, and the length of the data.
+    /// Gives each tensor its place in a container, in the order of the names. Returns the part of a
+    /// container before its data, and the length of the data.
     ///
     /// # Errors
     ///
@@ -82,8 +82,7 @@ impl Content {
 ///
 /// # Errors
 ///
-/// The errors of `fill`, [`Content::lay_out`] and [`check_limits`];
-/// [`ErrorKind::TooLargeForMemory`].
+/// An error of `fill`, [`Content::lay_out`] or [`check_limits`]; [`ErrorKind::TooLargeForMemory`].
 pub(super) fn build(
     content: &mut Content,
     fill: impl FnOnce(&Content, &mut [u8]) -> Result<()>,
@@ -112,7 +111,7 @@ fn malformed(problem: &dyn std::fmt::Display) -> Error {
     EpochError::Record(problem.to_string()).into()
 }
 
-/// Checks what burn's reader refuses. Its writer checks none of this, so without these checks an
+/// Checks the limits of burn's reader. Its writer checks none of them, so without these checks an
 /// epoch could be saved and never be restored.
 ///
 /// # Errors
@@ -183,7 +182,7 @@ mod tests {
             .with_metadata("7", "layer.weight")
     }
 
-    /// The same bytes as burn's own writer makes.
+    /// A container has the same bytes as from burn's own writer.
     #[test]
     fn a_container_is_that_of_burn() {
         let expected = writer().into_bytes().unwrap();
@@ -232,8 +231,8 @@ mod tests {
         assert_eq!(error.tensor(), Some("w"));
     }
 
-    /// A container whose header says this length of a tensor. burn's own reader refuses the same
-    /// ones, so this fails when burn changes its limit.
+    /// A container with a header that gives a tensor this length. burn's own reader refuses the
+    /// same ones, so this fails when burn changes its limit.
     #[test]
     fn a_record_with_a_tensor_that_burn_refuses_is_refused() {
         for (len, fits) in [(MAX_TENSOR_SIZE as u64, true), (MAX_TENSOR_SIZE as u64 + 1, false)] {

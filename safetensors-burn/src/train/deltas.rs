@@ -13,28 +13,28 @@ use super::manifest::{EpochFile, Manifest};
 
 #[cfg(feature = "delta")]
 impl Epochs {
-    /// Saves each `count`th epoch whole, and of those between only what differs from the last whole
-    /// one. With 1, the default, all are whole.
+    /// Saves each `count`th epoch completely, and the epochs between as their difference from the
+    /// last complete one. With 1, the default, all are complete.
     ///
     /// Restoring gives the same bits, by all methods of this module. How much space this saves
     /// depends on the training: weights that are frozen, or change little, take little; the moments
     /// of an optimizer that trains everything change completely. A file that would not be smaller
-    /// is whole, and is then the base of the next one. So is one whose delta cannot be made, for
-    /// example because its base is damaged: that is no error. The file of the scheduler is always
-    /// whole, and all files are where the file system has no hard links. A delta is the directory
-    /// `model.delta` or `optimizer.delta`, with a link to the base below `epoch-N`.
+    /// is complete, and is then the base of the next one. So is a file without a possible delta,
+    /// for example because its base is damaged: that is no error. The file of the scheduler is
+    /// always complete, and so are all files where the file system has no hard links. A delta is
+    /// the directory `model.delta` or `optimizer.delta`, with a link to the base below `epoch-N`.
     ///
     /// No epoch loses its base: the directory of each has a second name of the base's file. So
     /// epochs can be deleted at any time, in any order, by any program. The base takes its space
-    /// once, until the last epoch that needs it is deleted. Copies of several epochs have a
-    /// copy of the base each, unless the program keeps hard links, as `cp -a` and `rsync -H` do.
+    /// once, until the last epoch that needs it is deleted. Copies of several epochs have a copy of
+    /// the base each, unless the program keeps hard links, as `cp -a` and `rsync -H` do.
     ///
-    /// A save takes the space of one whole epoch meanwhile, beside the epoch. So does restoring, in
-    /// the directory of [`staging`](Epochs::staging) if there is one.
+    /// A save takes the space of one complete epoch in addition, while it runs. So does restoring,
+    /// in the directory of [`staging`](Epochs::staging) if there is one.
     ///
     /// A program without the feature `delta`, or of an older release, passes over such epochs:
-    /// [`newest`](Epochs::newest) finds an older one there, or none. Other programs read the whole
-    /// file that `safetensors delta apply` makes, here for epoch 4, whose base is epoch 1:
+    /// [`newest`](Epochs::newest) finds an older one there, or none. Other programs read the file
+    /// that `safetensors delta apply` makes, here for epoch 4 with epoch 1 as its base:
     ///
     /// ```text
     /// safetensors delta apply epoch-4/model.delta/epoch-1 epoch-4/model.delta whole
@@ -56,7 +56,7 @@ impl Epochs {
 
     /// The newest complete epoch before another one.
     fn complete_before(&self, epoch: usize) -> Option<(usize, Manifest)> {
-        // What cannot be read now is no epoch to compare with.
+        // An epoch that cannot be read now is not compared with.
         let numbers = self.numbers().unwrap_or_default().into_iter().rev();
         let mut older = numbers.filter(|number| *number < epoch);
         older.find_map(|number| Some((number, self.read(number).ok()?)))
@@ -76,8 +76,7 @@ impl WholeFiles {
     ///
     /// # Errors
     ///
-    /// The errors of [`DeltaOf::check`](linked::DeltaOf::check), and of opening and applying a
-    /// delta.
+    /// An error of [`DeltaOf::check`](linked::DeltaOf::check), or of opening and applying a delta.
     pub(super) fn of(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
         let directory = epochs.hidden_directory(epoch)?;
         let mut files = BTreeMap::new();
@@ -129,8 +128,8 @@ mod saving {
     }
 
     impl Base {
-        /// The whole file of this name that is nearest before an epoch: that of the epoch before,
-        /// or the base of that one's. `None` if the new file is to be whole.
+        /// Finds the nearest complete file of this name before an epoch: the previous epoch's, or
+        /// its base. `None` if the new file should be complete.
         fn of(epochs: &Epochs, epoch: usize, name: &str) -> Option<Self> {
             if epochs.whole_every <= 1 {
                 return None;
@@ -169,7 +168,7 @@ mod saving {
             Ok(delta) if fs::remove_file(path).is_ok() => return Ok(EpochFile { delta, ..file }),
             _ => {}
         }
-        // The file is still there. What there is of the delta must not be.
+        // The file is still there. The part of the delta that is there must be removed.
         match fs::remove_dir_all(&directory) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(in_file(error, &directory))

@@ -50,26 +50,28 @@ impl Epochs {
 
     /// Sets a directory in memory, such as `/dev/shm` on Linux. It makes some saves faster.
     ///
-    /// Most records are saved from the memory that burn has them in. A model is copied once
-    /// besides, until burn has given all of its tensors. burn gives the others away as bytes, for
-    /// which it copies all tensors twice, or as a file. With this directory, each of them is first
-    /// a file there, and is then copied to the epoch. So there is one copy in memory, in place of
-    /// two. These are:
+    /// Most records are saved from the memory that burn has them in. A model is also copied once,
+    /// until burn has given all of its tensors. burn gives the others away as bytes, for which it
+    /// copies all tensors twice, or as a file. With this directory, each of them is first a file
+    /// there, and is then copied to the epoch. So there is one copy in memory instead of two. These
+    /// are:
     ///
-    /// - all records of a model on a device with memory of its own, such as a GPU;
+    /// - all records of a model on a device with separate memory, such as a GPU;
     /// - all records of a model by
-    ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), and those of a
-    ///   model with other parameters than the one that [`checkpointers`](Epochs::checkpointers) got,
+    ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), and records of a
+    ///   model with other parameters than the one that [`checkpointers`](Epochs::checkpointers)
+    ///   got,
     ///   or with one of more than 8 dimensions;
     /// - the first record of an optimizer with states, also after a restore, and each with more or
     ///   fewer tensors than the last one;
-    /// - all records of an optimizer that is not burn's own, and of L-BFGS, whose state belongs to
+    /// - all records of an optimizer that is not burn's own, and of L-BFGS, which has state that
+    ///   belongs to
     ///   no parameter;
     /// - the next one after burn has failed to give a record away, or a device has.
     ///
     /// A save fails if it has too little room. Each uses a hidden directory in it, and removes it.
-    /// What a killed process leaves is removed by the next save of any run of the same user.
-    /// Restoring an epoch that is a delta makes its whole files there, and fails if they have no
+    /// The leftovers of a killed process are removed by the next save of any run of the same user.
+    /// Restoring an epoch that is a delta makes its complete files there, and fails if they have no
     /// room.
     ///
     /// ```
@@ -98,7 +100,7 @@ impl Epochs {
         self.staging.as_deref()
     }
 
-    /// A hidden directory for what is made of an epoch while it is restored.
+    /// Makes a hidden directory for files of an epoch while it is restored.
     pub(super) fn hidden_directory(&self, epoch: usize) -> Result<AtomicDirectory> {
         match &self.staging {
             Some(staging) => staging::directory_in(staging),
@@ -116,7 +118,7 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// [`EpochError::Foreign`], before anything is written; those of [`AtomicDirectory`].
+    /// [`EpochError::Foreign`], before anything is written; an error of [`AtomicDirectory`].
     pub(super) fn create(&self, epoch: usize) -> Result<AtomicDirectory> {
         let path = self.path(epoch);
         DirectoryPlace::clean(&path);
@@ -180,8 +182,8 @@ impl Epochs {
         Ok(numbers)
     }
 
-    /// Removes what killed processes have left, also of epochs that no process saves or deletes any
-    /// more. Errors are ignored, because what stays does no harm.
+    /// Removes the leftovers of killed processes, also of epochs that no process saves or deletes
+    /// any more. Errors are ignored, because leftovers do no harm.
     pub(super) fn clean(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for name in entries.filter_map(Result::ok).map(|entry| entry.file_name()) {
@@ -234,13 +236,13 @@ impl Epochs {
         }
     }
 
-    /// The newest complete epoch, from which training can be resumed; `None` if there is none. With
-    /// [`digests`](Epochs::digests), its data is compared, too. Epochs that are not complete, epochs
-    /// of another version, and links are [passed over](Epochs::passed_over).
+    /// Returns the newest complete epoch, from which training can be resumed; `None` if there is
+    /// none. With [`digests`](Epochs::digests), its data is compared, too. Epochs that are not
+    /// complete, epochs of another version, and links are [passed over](Epochs::passed_over).
     ///
     /// # Errors
     ///
-    /// The errors of [`list`](Epochs::list); [`ErrorKind::Io`] if the system fails to read a newer
+    /// Like [`list`](Epochs::list), and [`ErrorKind::Io`] if the system fails to read a newer
     /// epoch, which may well be complete.
     pub fn newest(&self) -> Result<Option<usize>> {
         self.newest_by(|number| self.examine(number))
@@ -262,9 +264,9 @@ impl Epochs {
         Ok(None)
     }
 
-    /// The epochs that [`newest`](Epochs::newest) passes over, because they are newer and not
-    /// complete: a training that is resumed repeats and replaces them. Each says
-    /// [why](Epoch::problem).
+    /// Returns the epochs that [`newest`](Epochs::newest) passes over, because they are newer and
+    /// not complete: a training that is resumed repeats and replaces them. Each has the
+    /// [reason](Epoch::problem).
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;
@@ -279,7 +281,7 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// The errors of [`list`](Epochs::list).
+    /// Like [`list`](Epochs::list).
     pub fn passed_over(&self) -> Result<Vec<Epoch>> {
         let newer = self.numbers()?.into_iter().rev().map(|number| self.examine(number));
         let mut newer: Vec<Epoch> = newer.take_while(|epoch| !epoch.is_complete()).collect();
@@ -287,12 +289,12 @@ impl Epochs {
         Ok(newer)
     }
 
-    /// Reads all tensors of an epoch, also those of the bases of its deltas, and compares them with
-    /// their digests.
+    /// Reads all tensors of an epoch, also in the bases of its deltas, and compares them with their
+    /// digests.
     ///
     /// # Errors
     ///
-    /// [`EpochError::NotFound`] and the other [`EpochError`]s; those of [`digest::verify`].
+    /// [`EpochError::NotFound`] and other [`EpochError`]s; an error of [`digest::verify`].
     pub fn verify(&self, epoch: usize) -> Result<()> {
         let (manifest, _) = self.manifest(epoch)?;
         for (name, file) in &manifest.files {
@@ -308,8 +310,8 @@ impl Epochs {
         Ok(())
     }
 
-    /// Deletes an epoch. A process that is killed meanwhile leaves it complete, or leaves a hidden
-    /// directory. Returns `false` if there is no such epoch, or only a link. An error if a
+    /// Deletes an epoch. If the process is killed during that, the epoch is complete, or a hidden
+    /// directory is left. Returns `false` if there is no such epoch, or only a link. Fails if a
     /// directory is there that has no manifest of an epoch.
     pub(super) fn delete(&self, epoch: usize) -> Result<bool> {
         // It may have only hidden names, and would come back.
@@ -320,10 +322,10 @@ impl Epochs {
         }
     }
 
-    /// Deletes all epochs after this one. A process that is killed meanwhile leaves each complete,
-    /// or leaves a hidden directory. Links stay. A run that goes back to an older epoch, and is then
-    /// killed before it reaches the newest one again, would otherwise resume what it has abandoned.
-    /// Returns the numbers of the deleted epochs, the newest first.
+    /// Deletes all epochs after this one. If the process is killed during that, each is complete,
+    /// or a hidden directory is left. Links stay. A run that goes back to an older epoch, and is
+    /// then killed before it reaches the newest one again, would otherwise resume the abandoned
+    /// epochs. Returns the numbers of the deleted epochs, the newest first.
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;
@@ -336,8 +338,8 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// The errors of [`list`](Epochs::list); [`EpochError::Foreign`] if one of the directories has
-    /// no manifest of an epoch. Nothing is deleted then.
+    /// Like [`list`](Epochs::list), and [`EpochError::Foreign`] if one of the directories has no
+    /// manifest of an epoch. Nothing is deleted then.
     pub fn delete_after(&self, epoch: usize) -> Result<Vec<usize>> {
         let mut later = self.numbers()?;
         later.retain(|number| *number > epoch);
@@ -347,14 +349,14 @@ impl Epochs {
         later.filter_map(|number| deleted(number, self.delete(number))).collect()
     }
 
-    /// Deletes all epochs except the newest `last` complete ones and those of `others`, such as the
-    /// best one. Incomplete epochs that are older than the newest complete one are deleted, too.
-    /// Links stay, and so do epochs of another version and directories without a manifest. Returns
-    /// the numbers of the deleted epochs.
+    /// Deletes all epochs except the newest `last` complete ones and the ones in `others`, such as
+    /// the best one. Incomplete epochs that are older than the newest complete one are deleted,
+    /// too. Links stay, and so do epochs of another version and directories without a manifest.
+    /// Returns the numbers of the deleted epochs.
     ///
     /// # Errors
     ///
-    /// The errors of [`list`](Epochs::list); [`ErrorKind::Io`] if the system fails to read an epoch.
+    /// Like [`list`](Epochs::list), and [`ErrorKind::Io`] if the system fails to read an epoch.
     /// Nothing is deleted then.
     pub fn delete_all_but(&self, last: usize, others: &[usize]) -> Result<Vec<usize>> {
         // Everything is read before anything is deleted: an epoch that cannot be read now may be
@@ -371,7 +373,7 @@ impl Epochs {
         let mut deleted = Vec::new();
         for epoch in stale {
             let Some(place) = self.hold(epoch.number())? else { continue };
-            // Another process may have put a complete epoch in place of a broken one.
+            // Another process may have replaced a broken epoch by a complete one.
             let is_stale = epoch.is_complete() || self.is_broken(&self.describe(epoch.number()));
             if is_stale && place.remove()? {
                 deleted.push(epoch.number());
@@ -387,11 +389,11 @@ impl Epochs {
         epoch.is_broken() && is_own(&self.path(epoch.number())).unwrap_or(false)
     }
 
-    /// The manifest of an epoch, and its digest. The files are not looked at.
+    /// Reads the manifest of an epoch, and its digest. The files are not looked at.
     ///
     /// # Errors
     ///
-    /// [`EpochError::NotFound`], and those of [`Manifest::read`].
+    /// [`EpochError::NotFound`], and errors of [`Manifest::read`].
     pub(super) fn manifest(&self, epoch: usize) -> Result<(Manifest, Digest)> {
         let path = self.path(epoch);
         if !path.is_dir() {
@@ -414,7 +416,7 @@ fn deleted(number: usize, result: Result<bool>) -> Option<Result<usize>> {
 /// The number of an epoch by the name of its directory.
 fn number(name: &OsStr) -> Option<usize> {
     let text = name.to_str()?.strip_prefix(PREFIX)?;
-    // `epoch-07` would be saved as `epoch-7`, beside it.
+    // `epoch-07` would be saved as `epoch-7`, next to it.
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }
 

@@ -1,4 +1,4 @@
-//! [`EpochError`]: what is wrong with an epoch or with a record.
+//! [`EpochError`]: a problem of an epoch or of a record.
 
 use burn::store::RecordError;
 use safetensors_core::Error;
@@ -44,7 +44,7 @@ pub enum EpochError {
     /// The manifest is malformed.
     #[error("the manifest is malformed: {problem}")]
     BadManifest {
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
     /// The epoch was saved by another release, which has another version of the manifest, or it has
@@ -102,7 +102,7 @@ pub enum EpochError {
         base: usize,
         /// The length and the digest in the manifest.
         expected: String,
-        /// Those of what is there; `None` if nothing is.
+        /// The length and the digest of the present file; `None` if there is none.
         found: Option<String>,
     },
     /// Another process replaced the epoch after one of its records was restored.
@@ -113,7 +113,7 @@ pub enum EpochError {
     NotARecord {
         /// The key of the entry.
         key: &'static str,
-        /// What its value should be.
+        /// The form that its value should have.
         expected: String,
     },
     /// The record has more tensors than burn can restore.
@@ -143,7 +143,7 @@ pub enum EpochError {
     },
     /// The optimizer has states, and the model of the epoch has no parameter of any of their ids.
     /// Weights may have been loaded just before the epoch was saved, so that burn itself would
-    /// begin anew. Or a copy of the model was saved, such as averaged weights.
+    /// start over. Or a copy of the model was saved, such as averaged weights.
     #[error(
         "none of the {found} parameters that the optimizer has a state of is in the epoch's model: \
          begin with a new optimizer, or restore burn's own ids by \

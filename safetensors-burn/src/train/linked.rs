@@ -1,4 +1,4 @@
-//! Files of epochs that are kept as deltas: as what differs from the file of an older epoch.
+//! Files of epochs that are kept as deltas: the difference from the file of an older epoch.
 //!
 //! ```text
 //! epoch-4/model.delta/model.safetensors.index.json       what differs: see `safetensors-delta`
@@ -21,19 +21,19 @@ use serde::{Deserialize, Serialize};
 
 use super::error::EpochError;
 
-/// The name of the file of a base, and of what is made of it.
+/// The name of the file of a base, and of the complete file made from it.
 pub(super) const FILE: &str = "model.safetensors";
 
 /// How the name of the directory of an epoch begins.
 pub(super) const PREFIX: &str = "epoch-";
 
-/// How to tell that a file is there, whole.
+/// The facts that show that a file is there and complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     /// Its length.
     pub(super) bytes: u64,
-    /// The XXH3-128 of its header, which has the digests of all its tensors. For an index, that of
-    /// all its text.
+    /// The XXH3-128 of its header, which has the digests of all its tensors. For an index, the
+    /// XXH3-128 of its text.
     pub(super) header_xxh3_128: String,
 }
 
@@ -75,7 +75,7 @@ impl Stored {
 /// A file that is kept as a delta.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeltaOf {
-    /// The epoch whose file is the base.
+    /// The epoch of the base's file.
     pub(super) epoch: usize,
     /// How many epochs were saved since then, with this one.
     pub(super) saved_since: usize,
@@ -85,12 +85,12 @@ pub(super) struct DeltaOf {
 }
 
 impl DeltaOf {
-    /// Checks the lengths and headers of the delta and its base. `path` is that of the file that
-    /// was saved.
+    /// Checks the lengths and headers of the delta and its base. `path` is the path of the file
+    /// that was saved.
     ///
     /// # Errors
     ///
-    /// [`EpochError::Base`]; those of [`Stored::open`].
+    /// [`EpochError::Base`]; an error of [`Stored::open`].
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         let directory = directory_of(path);
         for (name, file) in &self.files {
@@ -100,7 +100,7 @@ impl DeltaOf {
         self.base.open(&link).map(drop).or_else(|error| self.base_error(&link, error))
     }
 
-    /// Says of an error about the base what it means.
+    /// Explains an error about the base.
     fn base_error(&self, link: &Path, error: Error) -> Result<()> {
         let found = match error.kind() {
             ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -123,7 +123,7 @@ pub(super) fn directory_name(epoch: usize) -> String {
     format!("{PREFIX}{epoch}")
 }
 
-/// The directory of the delta that is there in place of a file.
+/// Returns the directory of the delta that replaces a file.
 pub(super) fn directory_of(path: &Path) -> PathBuf {
     path.with_extension("delta")
 }
@@ -133,12 +133,12 @@ pub(super) fn link_in(directory: &Path, base: usize) -> PathBuf {
     directory.join(directory_name(base)).join(FILE)
 }
 
-/// Compares all tensors of a delta and of its base with their digests. `path` is that of the file
-/// that was saved.
+/// Compares all tensors of a delta and of its base with their digests. `path` is the path of the
+/// file that was saved.
 ///
 /// # Errors
 ///
-/// The errors of [`DeltaOf::check`], and of opening and applying a delta.
+/// An error of [`DeltaOf::check`], or of opening and applying a delta.
 pub(super) fn verify(path: &Path, delta: &DeltaOf) -> Result<()> {
     delta.check(path)?;
     applying::verify(&directory_of(path))
@@ -155,7 +155,7 @@ pub(super) fn in_file(error: io::Error, path: &Path) -> Error {
 
 pub(super) use applying::apply;
 
-/// What is done with deltas that are there.
+/// Applies deltas that are there.
 #[cfg(feature = "delta")]
 mod applying {
     use std::path::Path;

@@ -1,4 +1,4 @@
-//! The manifest of an epoch: which files it has, and how to tell that they are complete.
+//! The manifest of an epoch: its files, and the facts that show that they are complete.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,11 +24,11 @@ const FORMAT: &str = "safetensors-bridge epoch";
 /// The version of a manifest without deltas.
 const VERSION: u32 = 1;
 
-/// That of one with deltas. Releases that cannot read them pass over the epoch, and do not delete
-/// it.
+/// The version of a manifest with deltas. Releases that cannot read them pass over the epoch, and
+/// do not delete it.
 const VERSION_WITH_DELTAS: u32 = 2;
 
-/// Those that are read.
+/// The versions that are read.
 const VERSIONS: RangeInclusive<u32> =
     VERSION..=if cfg!(feature = "delta") { VERSION_WITH_DELTAS } else { VERSION };
 
@@ -44,15 +44,15 @@ pub(super) struct Manifest {
     pub(super) files: BTreeMap<String, EpochFile>,
 }
 
-/// What every version of the manifest has.
+/// The part that every version of the manifest has.
 #[derive(Deserialize)]
 struct Outline {
     format: String,
     version: u32,
 }
 
-/// Fails unless a path has an epoch with its manifest, of whatever version, an empty directory, a
-/// link, or nothing: nothing else is replaced or deleted.
+/// Fails unless a path has an epoch with its manifest, of any version, an empty directory, a link,
+/// or nothing: nothing else is replaced or deleted.
 ///
 /// # Errors
 ///
@@ -105,7 +105,7 @@ pub(super) struct EpochFile {
     pub(super) stored: Stored,
     /// The number of its tensors.
     pub(super) tensors: usize,
-    /// What is there in its place, if it is a delta.
+    /// The delta that is there instead of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delta: Option<DeltaOf>,
 }
@@ -116,11 +116,11 @@ impl EpochFile {
         Ok(Self { stored: Stored::of(path)?, tensors, delta: None })
     }
 
-    /// Checks the lengths and headers of what is there.
+    /// Checks the lengths and headers of the file or delta.
     ///
     /// # Errors
     ///
-    /// The errors of [`Stored::open`] and [`DeltaOf::check`].
+    /// An error of [`Stored::open`] or [`DeltaOf::check`].
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         match &self.delta {
             Some(delta) => delta.check(path),
@@ -167,8 +167,8 @@ impl Manifest {
 
     fn parse(text: &[u8], epoch: usize) -> Result<Self> {
         let bad = |problem: String| Error::from(EpochError::BadManifest { problem });
-        // First what every version has, so that a newer manifest is said to be newer, not
-        // malformed.
+        // First the part that every version has, so that a newer manifest is reported as newer, not
+        // as malformed.
         let outline: Outline =
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
         if outline.format != FORMAT {
@@ -206,22 +206,14 @@ impl Manifest {
         EpochError::NoRecord { name: part.file_name().into(), found }.into()
     }
 
-    /// Checks the lengths and headers of all files.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`EpochFile::check`].
+    /// Checks the lengths and headers of all files. Fails like [`EpochFile::check`].
     pub(super) fn check(&self, directory: &Path) -> Result<()> {
         self.files.iter().try_for_each(|(name, file)| file.check(&directory.join(name)))
     }
 
-    /// Opens all files, and checks their lengths and headers. So the files that are checked are
-    /// those that are read, even if others take their places. Deltas are opened as the files that
-    /// were made of them.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Stored::open`].
+    /// Opens all files, and checks their lengths and headers. So the checked files are the files
+    /// that are read, even if others replace them. Deltas are opened as the complete files made of
+    /// them. Fails like [`Stored::open`].
     pub(super) fn open(
         &self,
         directory: &Path,

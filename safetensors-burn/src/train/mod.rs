@@ -1,9 +1,9 @@
 //! Checkpoints of burn's training loop, which survive a kill at any moment.
 //!
-//! burn's `SupervisedTraining` saves three records after each epoch: those of the model, of the
-//! optimizer and of the learning rate scheduler. burn's own checkpointers write three files, so a
-//! kill can leave an epoch that has only one or two of them. Here an epoch is a directory, which
-//! appears complete or not at all:
+//! burn's `SupervisedTraining` saves three records after each epoch: the model's, the optimizer's
+//! and the learning rate scheduler's. burn's own checkpointers write three files, so a kill can
+//! leave an epoch that has only one or two of them. Here an epoch is a directory, which appears
+//! complete or not at all:
 //!
 //! ```text
 //! checkpoints/epoch-12/model.safetensors
@@ -67,13 +67,13 @@
 //!
 //! All of them are safetensors files, which every reader of the format opens. Tensors have names
 //! that a person can read: `encoder.weight` in the model, and `encoder.weight.momentum.moment_1` in
-//! the optimizer, where burn has the random id of the parameter in place of its path. The metadata
+//! the optimizer, where burn has the random id of the parameter instead of its path. The metadata
 //! has the ids, and the numbers and booleans of the record, each with its type and all its bits.
 //! The restored record is the same, bit for bit. [`CheckpointStore`](crate::CheckpointStore) and
 //! other libraries load `model.safetensors` as any model.
 //!
-//! With the feature `delta`, `Epochs::whole_every` keeps each nth epoch whole. Another one has a
-//! directory such as `model.delta` in place of a file, with its base in it. The checkpointers
+//! With the feature `delta`, `Epochs::whole_every` keeps each nth epoch complete. Another one has a
+//! directory such as `model.delta` instead of a file, with its base in it. The checkpointers
 //! restore it. Other readers refuse it, until `safetensors delta apply`, or `open_linked` and
 //! `Chain::apply` of `safetensors-delta`, has made the file.
 //!
@@ -85,13 +85,13 @@
 //! reader finds the epoch before. A killed process leaves the hidden directory, which the next save
 //! removes. If it was killed in between, the next look at the epochs puts the new one in place.
 //!
-//! A resumed run repeats what follows the newest complete epoch. It ends with the same bits if the
-//! order of the data and the random numbers, for example of dropout, depend on the epoch alone.
+//! A resumed run repeats the steps after the newest complete epoch. It ends with the same bits if
+//! the order of the data and the random numbers, for example of dropout, depend on the epoch alone.
 //! The example `burn_train` of the repository shows how, and proves it with kills.
 //!
 //! The newest epoch is the one with the highest number. A run that goes back to an older epoch must
 //! therefore delete the later ones first, with [`Epochs::delete_after`]. Otherwise a run that is
-//! killed before it gets past them resumes what was abandoned.
+//! killed before it gets past them resumes the abandoned epochs.
 //!
 //! # When an epoch cannot be saved
 //!
@@ -107,8 +107,8 @@
 //! shares the memory of the model until a step of the training changes the model. So a save takes
 //! memory for one more copy of the state at most, and no time of the training, unless the next
 //! epoch ends before it, or the strategy deletes an epoch: burn hands over that request only after
-//! the save. Without the loop, `AsyncCheckpointer::new(model)` makes such a checkpointer of one of
-//! these. It has nobody to give an error to: if a save fails, its thread panics.
+//! the save. Without the loop, `AsyncCheckpointer::new(model)` wraps one of these in a thread. It
+//! cannot return an error: if a save fails, its thread panics.
 //!
 //! # To PyTorch and back
 //!
@@ -122,7 +122,7 @@
 //! numbers, so saving more is an error. After every error the epochs on the disk are as before.
 //!
 //! [`Epochs::checkpointers`] compares the records with the module first, and [`Epochs::check`] does
-//! so before the launch. They cannot know which optimizer the training has, nor the shapes of the
+//! so before the launch. They know neither the optimizer of the training, nor the shapes of the
 //! state of an optimizer that is not burn's.
 
 mod attempts;

@@ -34,11 +34,10 @@ pub(super) struct Parameter {
     pub(super) id: u64,
     /// The shape in the record of the module.
     saved_shape: Vec<usize>,
-    /// The shape in the module, which is also that of the gradient.
+    /// The shape in the module, which the gradient has, too.
     pub(super) shape: Vec<usize>,
-    /// The dtype in the module, by its name in the format, which is also that of the gradient. A
-    /// parameter without a value has the default dtype of its device. `None` if the format lacks
-    /// the dtype.
+    /// The dtype in the module, by its name in the format, which the gradient has, too. A parameter
+    /// without a value has the default dtype of its device. `None` if the format lacks the dtype.
     pub(super) dtype: Option<Dtype>,
     /// Whether an optimizer may train it: it is a float, and not a frozen one or a buffer.
     pub(super) is_trained: bool,
@@ -130,7 +129,7 @@ impl Parameters {
                 mismatches.push(Mismatch::Dtype { name, expected, found: dtype });
             }
         }
-        // A record that has more is of another model, even if this one would find all it needs.
+        // A record with more belongs to another model, even if this one would find all it needs.
         let extra = found.keys().filter(|name| !self.all.contains_key(**name));
         mismatches.extend(extra.map(|name| Mismatch::Extra { name: (*name).into() }));
         if mismatches.is_empty() {
@@ -175,7 +174,7 @@ impl Parameters {
             }
             (kind.default_dtype(&param.lazy_device()), saved_dtype(param))
         };
-        // Without autodiff, nothing tells a parameter from a buffer.
+        // Without autodiff, parameters and buffers look alike.
         let is_trained = kind == Kind::Float
             && (!param.is_initialized()
                 || !param.lazy_device().is_autodiff()

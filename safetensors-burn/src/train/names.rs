@@ -1,4 +1,4 @@
-//! Names that a person can read, for what burn names by numbers.
+//! Names that a person can read, for state that burn names by numbers.
 //!
 //! burn names the state of an optimizer by the id of the parameter: `"1337.momentum.moment_1"`. Ids
 //! are random numbers. In the file, the path of the parameter takes the place of the id:
@@ -19,8 +19,8 @@ pub(super) const RANK: &str = "__rank";
 pub(super) enum Ids {
     /// By the names of tensors, as in the record of a module.
     OfTensors(BTreeMap<String, u64>),
-    /// By the paths that names begin with, as in the record of an optimizer. A parameter whose path
-    /// is not known has its id as the path.
+    /// By the paths that names begin with, as in the record of an optimizer. A parameter without a
+    /// known path has its id as the path.
     OfPaths(BTreeMap<String, u64>),
 }
 
@@ -31,7 +31,7 @@ impl Ids {
         if let Some(ids) = paths(content) {
             let ids = Self::OfPaths(ids);
             if let Some(named) = named_by_paths(content, &ids) {
-                // The proof: what a load will do gives the same content.
+                // The proof: a load of it gives the same content.
                 if is_same(&ids.join(named.clone()), content) {
                     return (ids, named);
                 }
@@ -83,8 +83,8 @@ impl Ids {
     }
 }
 
-/// Other ids for the parameters of a record whose names begin with ids, by the ids that were saved.
-/// `None` leaves out what the record has of a parameter. Ids that are not listed stay.
+/// Other ids for the parameters of a record with names that begin with ids, by the ids that were
+/// saved. `None` drops the parameter's part of the record. Ids that are not listed stay.
 #[derive(Debug, Default)]
 pub(super) struct NewIds(BTreeMap<u64, Option<u64>>);
 
@@ -99,7 +99,7 @@ impl NewIds {
         self.0.get(&id).copied().unwrap_or(Some(id))
     }
 
-    /// The name of a tensor or a scalar with the new id; `None` if it is left out.
+    /// Returns the name of a tensor or a scalar with the new id; `None` if it is dropped.
     pub(super) fn rename(&self, name: &str) -> Option<String> {
         let Some((id, rest)) = split_id(name) else { return Some(name.into()) };
         Some(format!("{}.{rest}", self.get(id)?))
@@ -125,8 +125,8 @@ impl NewIds {
     }
 }
 
-/// The id of each path, for a content whose names begin with ids; `None` for any other content. An
-/// id without a path of its own has itself as its path.
+/// Returns the id of each path, for a content with names that begin with ids; `None` for any other
+/// content. An id without a path is its own path.
 fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     // Weights that are loaded in the middle of a training may give a parameter another id. burn
     // keeps the state of the old id, so both ids have the path of the parameter.
@@ -152,7 +152,7 @@ fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     (!paths.is_empty()).then_some(paths)
 }
 
-/// The content with paths in place of ids; `None` if two names would become one.
+/// Returns the content with paths instead of ids; `None` if two names would become one.
 fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     let paths: BTreeMap<u64, &str> =
         ids.all().iter().map(|(path, id)| (*id, path.as_str())).collect();
@@ -160,7 +160,7 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
         let found = split_id(name).and_then(|(id, rest)| Some((paths.get(&id)?, rest)));
         found.map_or_else(|| name.to_owned(), |(path, rest)| format!("{path}.{rest}"))
     };
-    // The ids have the other paths. This is what `join` puts back.
+    // The ids have the other paths, which `join` puts back.
     let metadata = content.metadata.iter().filter(|&(key, path)| {
         parse_id(key).is_none_or(|id| path == key || paths.get(&id) != Some(&path.as_str()))
     });
@@ -204,8 +204,8 @@ pub(super) fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
 }
 
-/// Refuses a record that has the state of parameters, and a tensor that belongs to none. burn would
-/// panic when it is loaded into an optimizer. L-BFGS, whose tensors belong to none, has no others.
+/// Refuses a record that has the state of parameters, and a tensor without a parameter. burn would
+/// panic when it is loaded into an optimizer. L-BFGS has only tensors without a parameter.
 ///
 /// # Errors
 ///
@@ -314,7 +314,7 @@ mod tests {
             // One path begins with the other.
             content(&[("7.b.m", Some(7)), ("9.m", Some(9))], &[], &[("7", "a"), ("9", "a.b")]),
             content(&[("7.b.m", Some(7)), ("9.x", Some(9))], &[], &[("7", "a"), ("9", "a.b")]),
-            // An id that is not that of the name, no id, a name that is only an id.
+            // An id of another name, no id, a name that is only an id.
             content(&[("7.m", Some(8))], &[], &[("7", "w")]),
             content(&[("7.m", None)], &[], &[("7", "w")]),
             content(&[("7", Some(7))], &["7"], &[("7", "w")]),

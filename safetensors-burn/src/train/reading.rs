@@ -21,12 +21,12 @@ pub(super) fn threads_for(bytes: usize) -> usize {
 }
 
 /// A tensor of a file that is to be read. This crate has saved it from a tensor of burn, so it is
-/// never the codes of a quantised weight, whatever its name and dtype.
+/// never the codes of a quantised weight, for any name and dtype.
 pub(super) struct Job<'a> {
     pub(super) tensor: LazyTensor<'a, FileSource>,
     /// The digest that the file records.
     pub(super) digest: Option<Digest>,
-    /// The dtype in burn, whose booleans may be wider than those of the file.
+    /// The dtype in burn, which may have wider booleans than the file.
     pub(super) dtype: DType,
 }
 
@@ -58,11 +58,8 @@ impl Job<'_> {
         .into())
     }
 
-    /// Reads the tensor into memory of its own.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`fill`](Job::fill); [`ErrorKind::TooLargeForMemory`].
+    /// Reads the tensor into separate memory. Fails like [`fill`](Job::fill), or with
+    /// [`ErrorKind::TooLargeForMemory`].
     pub(super) fn read(&self) -> Result<TensorData> {
         let shape = self.tensor.shape();
         let dtype = match self.dtype {
@@ -96,7 +93,7 @@ fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest
 
 /// [`fill`] for booleans that burn holds as numbers of four bytes.
 fn fill_wide(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
-    // The file has booleans of one byte, and the digest is that of the file's bytes.
+    // The file has booleans of one byte, and the digest covers the file's bytes.
     let mut bytes = vec![0; memory.len() / size_of::<u32>()];
     let digest = fill(tensor, &mut bytes)?;
     for (to, from) in memory.chunks_exact_mut(size_of::<u32>()).zip(bytes) {

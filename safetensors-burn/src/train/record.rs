@@ -6,10 +6,10 @@
 //! | `safetensors_bridge.param_ids` | the ids of the parameters by the names of tensors |
 //! | `safetensors_bridge.path_ids` | the ids of the parameters by the paths that names begin with |
 //! | `safetensors_bridge.scalars` | numbers and booleans by name, each with its type |
-//! | `safetensors_bridge.dtypes` | burn's dtypes by tensor, if the file's dtype does not tell |
+//! | `safetensors_bridge.dtypes` | burn's dtypes by tensor, if the file's dtype does not determine them |
 //! | `safetensors_bridge.texts` | other texts of the record by name |
 //!
-//! All values but the first are JSON objects, which are left out if they are empty.
+//! All values except the first are JSON objects, which are skipped if they are empty.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -52,7 +52,7 @@ const VERSION: &str = "1";
 ///
 /// [`ErrorKind::UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
 /// for a quantised tensor, which it names; [`EpochError::TooManyTensors`],
-/// [`EpochError::MetadataTooLarge`], [`EpochError::TensorTooLarge`]; those of
+/// [`EpochError::MetadataTooLarge`], [`EpochError::TensorTooLarge`]; an error of
 /// [`save`](safetensors_core::save()).
 pub(super) fn save(mut record: Unpacked, path: &Path) -> Result<usize> {
     write(&mut record, path).map_err(|error| record.locate(error))
@@ -112,7 +112,7 @@ fn entry<K: Serialize, V: Serialize>(
     Ok(Some((key, text)))
 }
 
-/// A file of a record, whose tensors are not read yet.
+/// A file of a record, with tensors that are not read yet.
 #[derive(Debug)]
 pub(super) struct RecordFile {
     checkpoint: Checkpoint<FileSource>,
@@ -129,7 +129,8 @@ impl RecordFile {
     ///
     /// # Errors
     ///
-    /// The errors of [`FileSource::from_file`] and [`Checkpoint::from_source`]; [`EpochError::NotARecord`].
+    /// [`EpochError::NotARecord`]; an error of [`FileSource::from_file`] or
+    /// [`Checkpoint::from_source`].
     pub(super) fn of(file: File, path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::from_source(FileSource::from_file(file, path)?, path)?;
         Self::parse(checkpoint).map_err(|error| error.in_path(path))
@@ -173,7 +174,8 @@ impl RecordFile {
         self.checkpoint.tensors()
     }
 
-    /// What the record has, under the names that burn gives it and with the ids that were saved.
+    /// Returns the content of the record, under the names that burn gives it and with the saved
+    /// ids.
     pub(super) fn content(&self) -> Content {
         self.ids.join(self.named.clone())
     }
@@ -183,14 +185,15 @@ impl RecordFile {
     ///
     /// # Errors
     ///
-    /// The errors of reading; [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
-    /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch).
+    /// [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
+    /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch); an error of
+    /// reading.
     pub(super) fn read<R: Record>(self) -> Result<R> {
         let (mut content, names) = self.adapted()?;
         let container = container::build(&mut content, |content, mut rest| {
             let mut jobs = Vec::with_capacity(content.tensors.len());
             let mut at = 0;
-            // The tensors lie in the order of their names, so the memory is cut front to back.
+            // The tensors are in the order of their names, so the memory is cut front to back.
             for (name, tensor) in &content.tensors {
                 let (start, end) = tensor.data_offsets;
                 let (_, after_gap) = rest.split_at_mut((start - at) as usize);
@@ -205,12 +208,8 @@ impl RecordFile {
         R::checkpoint_from_bytes(container).map_err(of_record)
     }
 
-    /// [`read`](RecordFile::read) for the record of an optimizer. Each tensor has memory of its own
-    /// if burn can be given it.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`read`](RecordFile::read) and of [`check_owners`].
+    /// Reads like [`read`](RecordFile::read), for the record of an optimizer. Each tensor has
+    /// separate memory if burn accepts that. Also fails like [`check_owners`].
     pub(super) fn read_optimizer(self) -> Result<OptimizerRecord> {
         let (content, names) = self.adapted()?;
         check_owners(&content)?;
@@ -233,7 +232,7 @@ impl RecordFile {
     fn adapted(&self) -> Result<(Content, BTreeMap<String, &str>)> {
         let saved = self.content();
         let Self { named, ids, new_ids, .. } = self;
-        // Two tensors whose paths give them one name would be one tensor of the record.
+        // Two tensors with paths that give them one name would be one tensor of the record.
         if saved.tensors.len() != named.tensors.len() {
             return Err(not_a_record(PATH_IDS, "paths that give each tensor a name".into()));
         }

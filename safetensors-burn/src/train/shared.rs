@@ -1,7 +1,7 @@
-//! What the checkpointers of one directory share: which records of an epoch are saved, and what is
-//! to be deleted.
+//! The state that the checkpointers of one directory share: the records of an epoch that are saved,
+//! and the epochs to delete.
 //!
-//! burn calls each checkpointer in a thread of its own. The thread that saves its record last puts
+//! burn calls each checkpointer in a separate thread. The thread that saves its record last puts
 //! the epoch in place.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +28,10 @@ pub(super) struct Shared {
     epochs: Epochs,
     state: Mutex<State>,
     /// Held while an epoch is put in place or deleted, so that the new epoch of a number is not
-    /// deleted in place of the old one. It is locked before the state.
+    /// deleted instead of the old one. It is locked before the state.
     in_place: Mutex<()>,
-    /// What was made of the deltas of the epoch that is being restored, and the digest of its
-    /// manifest. Locked while it is made.
+    /// The files made of the deltas of the epoch that is being restored, and the digest of its
+    /// manifest. Locked while they are made.
     made: Mutex<Option<(Digest, Arc<WholeFiles>)>>,
 }
 
@@ -80,7 +80,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// The errors of `write` and of [`AtomicDirectory`]; [`EpochError::OtherFailed`].
+    /// [`EpochError::OtherFailed`]; an error of `write` or of [`AtomicDirectory`].
     pub(super) fn save(
         &self,
         epoch: usize,
@@ -125,7 +125,7 @@ impl Shared {
     /// creates.
     fn begin(&self, epoch: usize, part: RecordKind) -> Result<(Saving<'_>, Directory)> {
         let mut state = lock(&self.state);
-        // What was to be deleted is replaced instead.
+        // An epoch that was to be deleted is replaced instead.
         state.deferred.remove(&epoch);
         let attempts = state.attempts.entry(epoch).or_default();
         let Some((number, attempt)) = attempts.begin(part, thread::current().id()) else {
@@ -180,13 +180,13 @@ impl Shared {
         }
         *lock(&self.made) = None;
         self.epochs.clean();
-        // The epoch is saved. What cannot be deleted is tried again, and the next call of `delete`
-        // says why it fails.
+        // The epoch is saved. A failed deletion is tried again, and the next call of `delete`
+        // returns its error.
         let _ = self.delete_deferred();
         Ok(())
     }
 
-    /// Puts an epoch in place, all of whose records are saved.
+    /// Puts an epoch in place after all of its records are saved.
     fn put(
         &self,
         epoch: usize,
@@ -227,7 +227,7 @@ impl Shared {
         self.delete_deferred()
     }
 
-    /// Deletes what is to be deleted, except for the newest complete epoch and the one that was
+    /// Deletes the epochs to delete, except for the newest complete epoch and the one that was
     /// saved or restored last.
     fn delete_deferred(&self) -> Result<()> {
         let _in_place = lock(&self.in_place);
@@ -242,7 +242,7 @@ impl Shared {
         let newest = self.epochs.newest_complete()?;
         let mut result = Ok(());
         for epoch in deferred.into_iter().filter(|epoch| newest != Some(*epoch)) {
-            // A save of this epoch may have begun meanwhile.
+            // A save of this epoch may have begun in between.
             if !lock(&self.state).deferred.remove(&epoch) {
                 continue;
             }
@@ -254,13 +254,13 @@ impl Shared {
         result
     }
 
-    /// Reads the manifest of an epoch to restore a record, and makes whole files of its deltas,
-    /// once for all records. All records that are restored one after the other must be of the same
-    /// save.
+    /// Reads the manifest of an epoch to restore a record, and makes complete files of its deltas,
+    /// once for all records. All records that are restored one after the other must come from the
+    /// same save.
     ///
     /// # Errors
     ///
-    /// The errors of [`Epochs::manifest`] and [`WholeFiles::of`]; [`EpochError::Replaced`].
+    /// [`EpochError::Replaced`]; an error of [`Epochs::manifest`] or [`WholeFiles::of`].
     pub(super) fn restore(
         &self,
         epoch: usize,
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
     use crate::StoreError;
 
-    /// Writes a file of one tensor.
+    /// Writes a file with one tensor.
     fn write(directory: &Path, part: RecordKind, value: u8) -> Result<usize> {
         let values = [value];
         let tensor = safetensors_core::TensorView::from_slice(&[1], &values)?;

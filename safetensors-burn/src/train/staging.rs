@@ -16,7 +16,7 @@ use super::EpochError;
 use super::error::of_record;
 
 /// The name of the hidden directories of records on their way. It is the same for all runs, so that
-/// each removes what the others have left.
+/// each removes the leftovers of the others.
 const NAME: &str = "safetensors-record";
 
 /// Makes a file of a record in a hidden directory in `staging`, which goes when it is dropped.

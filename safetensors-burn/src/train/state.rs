@@ -1,8 +1,8 @@
 //! The state of an optimizer, compared with the module that it is restored for.
 //!
-//! burn looks the state of a parameter up by the parameter's id, and trusts what it finds. A state
-//! of another shape or dtype ends in a panic at the next step. A state under an id that the module
-//! does not have is never used.
+//! burn looks the state of a parameter up by the parameter's id, and trusts it. A state of another
+//! shape or dtype ends in a panic at the next step. A state under an id that the module does not
+//! have is never used.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::dtype;
 ///
 /// burn uses a state if the model has a parameter of its id. A parameter may have got another id
 /// since its state was made, for example by loading weights. burn never uses such a state again, so
-/// it is left out, even if the parameter has no other one yet.
+/// it is dropped, even if the parameter has no other one yet.
 ///
 /// If the model has none of the ids, the optimizer may belong to another run. Its states are then
 /// compared with the parameters of the paths that the optimizer has for their ids. Even if they
@@ -123,8 +123,8 @@ fn compare_tensor(
     }
 }
 
-/// The shape that a tensor of the state of one of burn's optimizers has: nearly always that of its
-/// parameter. `None` for any other tensor.
+/// Returns the shape of a tensor in the state of one of burn's optimizers: nearly always its
+/// parameter's. `None` for any other tensor.
 fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     let mut shape = parameter.to_vec();
     let ndim = shape.len();

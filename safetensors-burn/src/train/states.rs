@@ -4,11 +4,11 @@
 //! burn makes bytes of a record, and a record of bytes. Both copy every tensor, and every tensor of
 //! the record is a part of one block of memory: burn copies such a tensor before it changes it in
 //! place, and the block stays as long as one of its tensors does. burn also gives the states of a
-//! record to the optimizer that it is loaded into, and makes a record of the states of an
+//! record to the optimizer that it is loaded into, and makes a record from the states of an
 //! optimizer. Neither copies a tensor. So an optimizer that makes no steps gives and takes them.
 //!
-//! burn gives a tensor or a number only to who asks by its name. burn's own optimizers have the
-//! names below. The records of others go through burn's bytes.
+//! burn gives a tensor or a number only by its name. burn's own optimizers have the names below.
+//! The records of others go through burn's bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -61,7 +61,7 @@ pub(super) const TENSORS: [&str; 18] = [
     "momentum.buf",
 ];
 
-/// The numbers of these states, besides the [`RANK`].
+/// The numbers of these states, without the [`RANK`].
 const NUMBERS: [&str; 3] = ["time", "momentum.time", "lr_decay.time"];
 
 /// How much a record of states of burn's own optimizers has. The next record of the same optimizer
@@ -80,8 +80,9 @@ impl Known {
         is_known.then_some(Self { tensors, scalars: content.scalars.len() })
     }
 
-    /// Whether a record has as many tensors and numbers. burn has no other way to count the numbers
-    /// than to print a record. If it prints them in another way, no record fits.
+    /// Returns `true` if a record has the expected number of tensors and numbers. burn has no other
+    /// way to count the numbers than to print a record. If it prints them in another way, no record
+    /// fits.
     pub(super) fn may_fit(self, record: &OptimizerRecord) -> bool {
         let printed = format!("{record:?}");
         let count = printed.split_once("num_scalars: ").map_or("", |(_, count)| count);
@@ -128,8 +129,8 @@ pub(super) fn are_known(content: &Content) -> bool {
     ids_of_known(content).is_some()
 }
 
-/// The ids of the parameters whose states a content has; `None` if it has anything else than states
-/// of burn's own optimizers.
+/// Returns the ids of the parameters with states in a content; `None` if it has anything else than
+/// states of burn's own optimizers.
 fn ids_of_known(content: &Content) -> Option<BTreeSet<u64>> {
     let mut ids = BTreeSet::new();
     for (name, scalar) in &content.scalars {
@@ -156,7 +157,7 @@ fn ids_of_known(content: &Content) -> Option<BTreeSet<u64>> {
 ///
 /// # Errors
 ///
-/// The errors of [`container::build`]; [`EpochError::Record`].
+/// [`EpochError::Record`]; an error of [`container::build`].
 pub(super) fn make(
     content: &Content,
     tensors: Vec<(String, TensorData)>,
@@ -263,7 +264,7 @@ mod tests {
         content.tensors.insert(name.into(), Described { param_id, ..moment });
     }
 
-    /// The record of a content, whose tensors are as long as their shapes say.
+    /// Makes a record of a content, with tensors of the lengths that their shapes need.
     fn record(mut content: Content) -> OptimizerRecord {
         let bytes = container::build(&mut content, |_, memory| {
             memory.iter_mut().zip((0_u8..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n);
@@ -276,7 +277,7 @@ mod tests {
     fn a_record_is_taken_apart_and_made_again() {
         let known = Known::of(&content()).unwrap();
         assert!(known.may_fit(&record(content())));
-        // A new run may have other ids, and as many parameters.
+        // A new run may have other ids, and the same number of parameters.
         let other = changed(|content| rename(content, "9.momentum.moment_1", Some(9)));
         for content in [content(), other] {
             let bytes = record(content.clone()).checkpoint_into_bytes().unwrap();

@@ -12,7 +12,8 @@ use super::{Epoch, Epochs};
 /// best one. [`Epochs::keep_last`] makes it.
 ///
 /// burn's own strategies know only the epochs that their process has saved. A run that is resumed
-/// would never delete the epochs of the run before. This one looks at what is on the disk. An epoch
+/// would never delete the epochs of the run before. This one looks at the epochs on the disk. An
+/// epoch
 /// is deleted only after the new one is saved. Only complete epochs count, and only they are
 /// deleted; [`Epochs::delete_all_but`] also deletes broken ones.
 ///
@@ -37,7 +38,7 @@ pub struct KeepEpochs {
     has_warned: bool,
 }
 
-/// What the best epoch is.
+/// The criterion for the best epoch.
 #[derive(Clone)]
 struct Best {
     metric: MetricName,
@@ -63,8 +64,8 @@ impl KeepEpochs {
     /// Also keeps the epoch with the lowest or highest value of a metric. Epochs without a logged
     /// value are always kept, because one of them may be the best: register the metric for this
     /// split, with `metric_train_numeric` or `metric_valid_numeric`, or no epoch is deleted. At the
-    /// second epoch, a warning of the crate `log` says so, which burn writes to `experiment.log`.
-    /// The `FileMetricLogger`, which
+    /// second epoch, a warning of the crate `log` reports this, which burn writes to
+    /// `experiment.log`. The `FileMetricLogger`, which
     /// is burn's default, also knows the values of earlier runs in the same directory. The
     /// `InMemoryMetricLogger` counts epochs from the start of the process, so it suits only runs
     /// that are not resumed.
@@ -80,8 +81,8 @@ impl KeepEpochs {
         self
     }
 
-    /// The complete epochs before this one. A directory that cannot be read has none: it keeps what
-    /// it has, and the save gives the better error.
+    /// Returns the complete epochs before this one. A directory that cannot be read has none:
+    /// nothing in it is deleted, and the save gives the better error.
     fn complete(&self, epoch: usize) -> Vec<usize> {
         let list = self.epochs.list().unwrap_or_default();
         let complete = list.iter().filter(|other| other.is_complete()).map(Epoch::number);
@@ -102,7 +103,7 @@ impl KeepEpochs {
                 log::warn!("{}", best.unknown());
             }
             let best = best.of(&known);
-            // The best epoch may be one whose value is not known.
+            // The best epoch may be one without a known value.
             stale.retain(|number| known.contains_key(number) && Some(*number) != best);
         }
         stale
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(complete.map(|epoch| epoch.number()).collect::<Vec<_>>(), [2, 4]);
     }
 
-    /// What was logged by this process.
+    /// The messages that this process logged.
     static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
     struct Logger;
@@ -280,7 +281,7 @@ mod tests {
         let epochs = Epochs::new(dir.path());
         five(&epochs);
         std::fs::remove_file(epochs.path(5).join("manifest.json")).unwrap();
-        // The last complete epoch besides the new one is 4.
+        // The last complete epoch except the new one is 4.
         assert_eq!(epochs.keep_last(2).stale(6, |_, _| None), [1, 2, 3]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! burn makes bytes of a record, for which it copies all tensors twice. It also gives the tensors
 //! of a record to the module that it is loaded into, which copies none if the tensors of its device
-//! lie in the memory of the process. So a module takes them whose parameters have no values.
+//! are in the memory of the process. So a module with parameters without values takes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::container::Content;
 use super::error::of_record;
 use super::unpacked::{TakenTensor, Unpacked};
 
-/// A module whose parameters have no values. It keeps the tensors that it is given.
+/// A module with parameters without values. It keeps the tensors that it is given.
 #[derive(Clone, Debug)]
 pub(super) struct Taker {
     /// The names and shapes of a record's tensors. burn gives a tensor only to who asks for both.
@@ -31,7 +31,7 @@ const MAX_NDIM: usize = 8;
 
 impl Taker {
     /// Takes tensors of these names and shapes. `None` if burn cannot be asked for all of them, or
-    /// if the device copies what it gives.
+    /// if the device copies the tensors that it gives.
     pub(super) fn new(shapes: BTreeMap<String, Vec<usize>>, device: &Device) -> Option<Self> {
         let can_be_asked_for = shapes.values().all(|shape| (1..=MAX_NDIM).contains(&shape.len()));
         (can_be_asked_for && lends_memory(device)).then(|| Self {
@@ -41,7 +41,7 @@ impl Taker {
         })
     }
 
-    /// Whether a record has as many tensors.
+    /// Returns `true` if a record has the expected number of tensors.
     pub(super) fn may_fit(&self, record: &ModuleRecord) -> bool {
         record.len() == self.shapes.len()
     }

@@ -1,4 +1,4 @@
-//! [`Unpacked`]: what a record has, to be written to a file.
+//! [`Unpacked`]: the content of a record, to be written to a file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::error::of_record;
 use super::staging;
 use crate::store::pack::PackTensor;
 
-/// What a record has. Names are those that burn gives.
+/// The content of a record, with the names that burn gives.
 #[derive(Debug)]
 pub(super) struct Unpacked {
     /// All but the bytes of the tensors.
@@ -31,7 +31,7 @@ impl Unpacked {
     ///
     /// # Errors
     ///
-    /// [`EpochError::Record`](super::EpochError::Record); those of [`staging::file_of`].
+    /// [`EpochError::Record`](super::EpochError::Record); an error of [`staging::file_of`].
     pub(super) fn of<R: Record>(record: R, staging: Option<&Path>) -> Result<Self> {
         let Some(staging) = staging else {
             return Self::of_bytes(record.checkpoint_into_bytes().map_err(of_record)?);

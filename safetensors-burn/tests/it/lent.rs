@@ -1,5 +1,5 @@
-//! Tests that the bytes that burn is lent are the bytes that were checked, whatever their owner
-//! lends at the next call.
+//! Tests that the bytes that burn is lent are the bytes that were checked, even if their owner
+//! lends others at the next call.
 
 use std::path::Path;
 use std::sync::Arc;

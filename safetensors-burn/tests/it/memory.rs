@@ -58,8 +58,8 @@ fn an_initialised_module_takes_the_memory_that_is_allowed() {
     assert!(taken > (COUNT - 32) * MIB, "{} MiB", taken / MIB);
 }
 
-/// The values go to a device with memory of its own: what stays in that of the host is one number
-/// of each.
+/// The values go to a device with separate memory: only one number of each stays in the host's
+/// memory.
 #[test]
 fn a_module_on_a_device_takes_the_memory_of_one_step() {
     if !is_alone(a_module_on_a_device_takes_the_memory_of_one_step) {

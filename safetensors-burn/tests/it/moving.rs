@@ -1,5 +1,5 @@
 //! Models move between versions of burn: from the records of old versions into files for this store,
-//! and from such files into burnpack, which burn reads by itself.
+//! and from such files into burnpack, which burn reads without this crate.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -91,7 +91,7 @@ fn numbers(first: f32, count: usize) -> Vec<f32> {
 }
 
 /// burn has kept the layout of `Linear` from 0.14 to 0.22: `O = IW + b` with a weight of `[input,
-/// output]` (`burn_nn::Linear`). So nothing is transposed, and the outputs say so.
+/// output]` (`burn_nn::Linear`). So nothing is transposed, and the outputs prove it.
 #[test]
 fn an_old_record_gives_a_module_of_this_burn_the_same_parameters() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn an_old_record_gives_a_module_of_this_burn_the_same_parameters() {
         let ids = [model.encoder.weight.id, model.layers[1].weight.id, head.weight.id];
         assert_eq!(ids.map(|id| id.val()), [10, 30, u64::MAX]);
 
-        // A square weight would fit transposed, too. Row 1 of it is what it makes of a unit vector.
+        // A square weight would fit transposed, too. Its row 1 is its product with a unit vector.
         let like = &model.layers[0].weight;
         let unit = Tensor::<2>::from_data([[0.0, 1.0, 0.0]], &Device::default());
         let output = model.layers[0].forward(unit.cast(like.dtype()));

@@ -1,5 +1,5 @@
 //! Quantised weights: refused, as numbers, or as they are stored. The suite of all adapters reads
-//! those of every scheme.
+//! every scheme.
 
 use std::fs;
 use std::sync::Arc;

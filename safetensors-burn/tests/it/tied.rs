@@ -39,7 +39,8 @@ impl Language {
     }
 }
 
-/// The names of the tensors in a checkpoint, and its metadata without that of every save.
+/// Returns the names of the tensors in a checkpoint, and its metadata without the entries of every
+/// save.
 fn written(path: &Path) -> (Vec<String>, Metadata) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut metadata = checkpoint.metadata().clone();

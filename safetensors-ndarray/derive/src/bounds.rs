@@ -6,14 +6,15 @@ use syn::{GenericArgument, Generics, Ident, PathArguments, Type, WherePredicate,
 
 use crate::structure::{Field, depends_on, names};
 
-/// The types of ndarray without what their names can end with: a number of dimensions, or `D`.
+/// The types of ndarray without the end of their names: a number of dimensions, or `D`.
 const ARRAYS: [&str; 4] = ["Array", "ArcArray", "ArrayView", "CowArray"];
 
 /// Adds the bounds by which all fields can be saved, or loaded: `field` is the trait of a field,
 /// and `structure` the name of the struct.
 ///
-/// The bounds of an array are those of its elements and its dimension. A bound of the array itself
-/// would do too, but the compiler finds two of them ambiguous that differ only in their lifetimes.
+/// The bounds of an array are the bounds of its elements and its dimension. A bound of the array
+/// itself would do too, but the compiler finds two of them ambiguous that differ only in their
+/// lifetimes.
 pub(crate) fn of_fields(
     generics: &mut Generics,
     structure: &Ident,

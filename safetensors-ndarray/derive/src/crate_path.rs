@@ -18,7 +18,7 @@ pub(crate) fn find(manifest: &str) -> Option<TokenStream> {
     names(manifest, "safetensors-bridge").then(|| quote!(::safetensors_bridge::ndarray))
 }
 
-/// Whether a manifest is that of a package, or has it as a dependency under its own name.
+/// Returns `true` if a manifest belongs to a package, or has it as a dependency under its own name.
 fn names(manifest: &str, package: &str) -> bool {
     manifest.lines().any(|line| {
         let line = line.split('#').next().unwrap_or_default();
@@ -26,7 +26,7 @@ fn names(manifest: &str, package: &str) -> bool {
         let words = line.split(|c| !is_word(c)).filter(|word| !word.is_empty());
         let mut words = words.map(|word| word.replace('_', "-"));
         match words.next() {
-            // A table of its own: `[dependencies.safetensors-ndarray]`.
+            // A separate table: `[dependencies.safetensors-ndarray]`.
             Some(_) if line.trim_start().starts_with('[') => {
                 words.next_back().as_deref() == Some(package)
             }

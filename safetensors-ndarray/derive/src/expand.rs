@@ -33,7 +33,8 @@ pub(crate) fn expand(input: &DeriveInput, manifest: &str) -> Result<TokenStream>
     })
 }
 
-/// What saves a struct, and what allows it as a field, in a `Vec` and in an `Option`.
+/// Generates the code that saves a struct, and that allows it as a field, in a `Vec` and in an
+/// `Option`.
 fn save(structure: &Structure<'_>) -> TokenStream {
     let ident = structure.ident;
     let mut generics = structure.generics.clone();
@@ -91,7 +92,7 @@ fn load_generics(structure: &Structure<'_>, file: &Lifetime) -> Generics {
     generics
 }
 
-/// What loads a struct.
+/// Generates the code that loads a struct.
 fn load(structure: &Structure<'_>) -> TokenStream {
     let ident = structure.ident;
     let (_, arguments, _) = structure.generics.split_for_impl();

@@ -21,8 +21,8 @@ pub(crate) struct Structure<'a> {
 pub(crate) struct Field<'a> {
     pub(crate) ident: &'a Ident,
     pub(crate) ty: &'a Type,
-    /// Whether the type depends on a parameter of the struct, so that only a bound can say what the
-    /// type implements.
+    /// Whether the type depends on a parameter of the struct, so that only a bound determines the
+    /// traits of the type.
     pub(crate) generic: bool,
     /// How the field is stored. `None` if it is skipped.
     pub(crate) stored: Option<StoredField>,
@@ -30,7 +30,7 @@ pub(crate) struct Field<'a> {
 
 /// How a field is stored.
 pub(crate) struct StoredField {
-    /// The name in the file, below that of the struct.
+    /// The name in the file, below the struct's.
     pub(crate) name: String,
     /// A field that the file lacks gets its default value.
     pub(crate) default: bool,
@@ -106,8 +106,8 @@ impl Errors {
     }
 }
 
-/// Refuses types that no implementation of a trait can make storable. What a path leads to is for
-/// the compiler to find out.
+/// Refuses types that no implementation of a trait can make storable. Types behind a path are left
+/// to the compiler.
 fn check_type(ty: &Type, field: &str) -> Result<()> {
     let (found, instead) = match ty {
         Type::Paren(inner) => return check_type(&inner.elem, field),

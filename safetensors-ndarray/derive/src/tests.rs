@@ -1,4 +1,4 @@
-//! The errors of the macro: what they say, and that each names its field.
+//! The errors of the macro: their text, and that each names its field.
 
 use proc_macro2::TokenTree;
 use syn::parse_quote;
@@ -127,7 +127,7 @@ fn wrong_attributes_name_their_field() {
             "field `j`: two dimensions have the same name",
         ]
     );
-    // These are refused by the grammar of attributes. The position is still that of the field.
+    // The grammar of attributes refuses these. The position is still the field's.
     for (input, expected) in [
         (
             parse_quote!(
@@ -293,8 +293,8 @@ fn errors_are_at_their_fields() {
     assert_eq!(lines, [3, 4, 6, 8, 10]);
 }
 
-/// What a path leads to is known only to the compiler. It reports a missing trait at the type in
-/// the code of the macro, so the tokens of that type must have the position of their field.
+/// Only the compiler knows the type behind a path. It reports a missing trait at the type in the
+/// code of the macro, so the tokens of that type must have the position of their field.
 #[test]
 fn the_compilers_errors_are_at_the_type_of_the_field() {
     /// The lines of a name in the code, inside of groups too.

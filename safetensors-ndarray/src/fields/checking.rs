@@ -12,8 +12,8 @@ use super::names::MAX_DEPTH;
 use super::saving::UNITS;
 use crate::ArrayElement;
 
-/// The most differences that are listed. A hostile file can make each of its names into as many as
-/// an item of a `Vec` has fields.
+/// The most differences that are listed. A hostile file can make each of its names into one
+/// difference for each field of an item of a `Vec`.
 const MAX_MISMATCHES: usize = 100_000;
 
 /// The most bytes that an error keeps of a malformed value.

@@ -18,8 +18,8 @@ pub trait SaveField {
     fn save_field(&self, name: &str, file: &mut Saving<'_>) -> Result<()>;
 }
 
-/// A type that a field can have in a struct that is loaded from a file of lifetime `'r`. What it
-/// borrows, it borrows from there. The [module](crate::fields) lists the types.
+/// A type that a field can have in a struct that is loaded from a file of lifetime `'r`. Borrowed
+/// parts come from there. The [module](crate::fields) lists the types.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` cannot be loaded from a safetensors file",
     label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec` or \

@@ -22,11 +22,11 @@ pub struct Loading<'r> {
 enum Tensors<'r> {
     /// They have been read, all in parallel.
     Read(BTreeMap<String, TensorBuf>),
-    /// They lie in the bytes of the file, which are in memory.
+    /// They are in the bytes of the file, which are in memory.
     InMemory(&'r dyn Lending),
 }
 
-/// A reader whose files are in memory.
+/// A reader with files in memory.
 trait Lending {
     fn view(&self, name: &str) -> Result<TensorView<'_>>;
 

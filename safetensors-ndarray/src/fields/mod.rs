@@ -15,14 +15,14 @@
 //! # Entries in the metadata
 //!
 //! The key is the name of the field, as for a tensor: `epoch`, or `optimizer.step`. The value is a
-//! text, as [`MetadataValue`](crate::MetadataValue) says. Every float comes back with the same bits,
-//! those of NaN too. A decimal from another program is rounded once; one that is too large is
+//! text in the form of [`MetadataValue`](crate::MetadataValue). Every float, NaN too, comes back
+//! with the same bits. A decimal from another program is rounded once; one that is too large is
 //! refused.
 //!
-//! A struct whose `Option`s are all `None` writes nothing. If it is an item of a `Vec` or in an
-//! `Option`, an entry of its name with an empty value stands for it. So a `Vec` keeps its length,
-//! and `Some` stays `Some`. An empty `Vec` as a field writes nothing, and a `Vec` that the file does
-//! not have is empty. Inside a `Vec` or `Option` it is an entry with an empty value.
+//! A struct with only `None` in its `Option`s writes nothing. If it is an item of a `Vec` or in an
+//! `Option`, an entry of its name with an empty value represents it. So a `Vec` keeps its length,
+//! and `Some` stays `Some`. An empty `Vec` as a field writes nothing, and a `Vec` that the file
+//! does not have is empty. Inside a `Vec` or `Option` it is an entry with an empty value.
 //!
 //! Other entries in the metadata are ignored.
 

@@ -54,7 +54,7 @@ use crate::{InMemory, Reader, Writer};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The module [`fields`](crate::fields) lists the types that fields can have, and what is in the
+/// The module [`fields`](crate::fields) lists the types that fields can have, and their form in the
 /// file. The macro [`NamedArrays`](macro@crate::NamedArrays) lists the attributes.
 ///
 /// # Loading is strict
@@ -62,12 +62,12 @@ use crate::{InMemory, Reader, Writer};
 /// Before any elements are read, the whole file is compared with the struct. An
 /// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) lists all tensors that are
 /// missing, that no field has, and that have another dtype or another number of dimensions, and all
-/// metadata entries that are missing or malformed. Of a hostile file it lists the first 100,000.
+/// metadata entries that are missing or malformed. For a hostile file it lists the first 100,000.
 /// Nothing is converted.
 ///
-/// A `Vec` has as many items as the file has without a gap, from `0` on. A tensor behind a gap is
-/// one that no field has. Fields that are an `Option` or have the attribute `default` may be
-/// missing. With the attribute `ignore_others` of the struct, the file may have other tensors.
+/// A `Vec` gets the items that the file has without a gap, from `0` on. No field has a tensor
+/// behind a gap. Fields that are an `Option` or have the attribute `default` may be missing. With
+/// the attribute `ignore_others` of the struct, the file may have other tensors.
 ///
 /// # Borrowed arrays
 ///
@@ -101,8 +101,8 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// The errors of [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. Each names the
-    /// file, and the array if it concerns one. After an error the path has its previous content.
+    /// Like [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. Each names the file, and
+    /// the array if it concerns one. After an error the path has its previous content.
     fn save_to(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let writer = Writer::create(path)?;
@@ -139,11 +139,10 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// The errors of [`Writer::add`];
     /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields have the
-    /// same name, counting those in nested structs;
-    /// [`Framework`](safetensors_core::ErrorKind::Framework) if fields are nested more than 128
-    /// deep. The writer then has some of the arrays.
+    /// same name, also in nested structs; [`Framework`](safetensors_core::ErrorKind::Framework) if
+    /// fields are nested more than 128 deep; an error of [`Writer::add`]. The writer then has some
+    /// of the arrays.
     fn write_to(&self, writer: &Writer) -> Result<()> {
         self.save_field("", &mut Saving::new(writer))
     }
@@ -153,7 +152,7 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// The errors of [`Reader::open`] and [`read_from`](NamedArrays::read_from).
+    /// Like [`Reader::open`] and [`read_from`](NamedArrays::read_from).
     fn load_from(path: impl AsRef<Path>) -> Result<Self>
     where
         Self: for<'r> LoadField<'r>,
@@ -161,15 +160,15 @@ pub trait NamedArrays: SaveField {
         Self::read_from(&Reader::open(path)?)
     }
 
-    /// [`load_from`](NamedArrays::load_from) for a file that is open, or in memory.
+    /// Loads like [`load_from`](NamedArrays::load_from), from a file that is open, or in memory.
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), which lists everything
     ///   that differs.
     /// - [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields
-    ///   have the same name, counting those in nested structs.
-    /// - The errors of [`Checkpoint::read_named`](safetensors_core::Checkpoint::read_named), and
+    /// have the same name, also in nested structs.
+    /// - An error of [`Checkpoint::read_named`](safetensors_core::Checkpoint::read_named), and
     ///   [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if ndarray refuses a
     ///   shape.
     ///
@@ -213,7 +212,7 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// The errors of [`load_from`](NamedArrays::load_from).
+    /// Like [`load_from`](NamedArrays::load_from).
     fn load_into(&mut self, path: impl AsRef<Path>) -> Result<()>
     where
         Self: for<'r> LoadField<'r>,
@@ -221,11 +220,11 @@ pub trait NamedArrays: SaveField {
         self.read_into(&Reader::open(path)?)
     }
 
-    /// [`load_into`](NamedArrays::load_into) for a file that is open, or in memory.
+    /// Loads like [`load_into`](NamedArrays::load_into), from a file that is open, or in memory.
     ///
     /// # Errors
     ///
-    /// The errors of [`read_from`](NamedArrays::read_from).
+    /// Like [`read_from`](NamedArrays::read_from).
     fn read_into<S: ReadAt>(&mut self, reader: &Reader<S>) -> Result<()>
     where
         Self: for<'r> LoadField<'r>,
@@ -236,7 +235,7 @@ pub trait NamedArrays: SaveField {
     }
 
     /// Loads a struct that borrows its arrays and texts from a file in memory. `Array` fields are
-    /// copied, and so is a `CowArray` whose elements are not aligned in the file.
+    /// copied, and so is a `CowArray` with elements that are not aligned in the file.
     ///
     /// ```
     /// use ndarray::{Array2, ArrayView2, array};
@@ -261,8 +260,8 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// The errors of [`read_from`](NamedArrays::read_from), and those of [`Reader::view`]: for
-    /// example [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
+    /// Like [`read_from`](NamedArrays::read_from) and [`Reader::view`]: for example
+    /// [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
     fn view_from<'r, B: InMemory>(reader: &'r Reader<B>) -> Result<Self>
     where
         Self: LoadField<'r>,

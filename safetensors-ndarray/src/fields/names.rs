@@ -1,4 +1,4 @@
-//! [`Names`]: what a file has, by name.
+//! [`Names`]: the tensors and entries of a file, by name.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,7 +28,7 @@ pub(super) fn is_too_deep(name: &str) -> bool {
     name.bytes().filter(|&byte| byte == b'.').count() > MAX_DEPTH
 }
 
-/// The names in a file: those of its tensors and the keys of its metadata.
+/// The names in a file: of its tensors, and the keys of its metadata.
 #[doc(hidden)]
 pub struct Names<'r> {
     file: &'r dyn Lookup,
@@ -48,7 +48,7 @@ pub(super) trait Lookup {
     /// Fails if a quantised weight that the reader refuses has one of these names, or its codes do.
     fn refuse_codes(&self, fields: &BTreeSet<String>) -> Result<()>;
 
-    /// Adds to an error which tensor of which file it is about.
+    /// Adds the file and the tensor to an error.
     fn locate(&self, name: &str, error: Error) -> Error;
 
     /// Adds to an error which file it is about.
@@ -109,7 +109,7 @@ impl<'r> Names<'r> {
         self.has_array(name) || self.has_prefix(&format!("{name}."))
     }
 
-    /// Whether there is a tensor whose name begins so.
+    /// Returns `true` if there is a tensor with a name that begins with `prefix`.
     fn has_prefix(&self, prefix: &str) -> bool {
         let first = self.arrays.partition_point(|array| *array < prefix);
         self.arrays.get(first).is_some_and(|array| array.starts_with(prefix))
@@ -124,8 +124,8 @@ impl<'r> Names<'r> {
         self.metadata.get(key).map(String::as_str)
     }
 
-    /// Whether a struct is there: a tensor or an entry below its name, or the entry that stands for
-    /// a struct without any.
+    /// Returns `true` if a struct is there: a tensor or an entry below its name, or the entry that
+    /// represents a struct without any.
     #[doc(hidden)]
     pub fn has_struct(&self, name: &str) -> bool {
         if is_too_deep(name) {
@@ -142,7 +142,7 @@ impl<'r> Names<'r> {
             || self.is_marked(name)
     }
 
-    /// Whether there is the entry that stands for a value that writes nothing itself.
+    /// Returns `true` if there is the entry that represents a value that writes nothing itself.
     pub(super) fn is_marked(&self, name: &str) -> bool {
         self.entry(name) == Some("")
     }

@@ -54,8 +54,8 @@ impl<'w> Saving<'w> {
         if self.names.contains(name) { self.writer.attribute(name, UNITS, units) } else { Ok(()) }
     }
 
-    /// Writes what a `Some` or an item holds. If that writes nothing itself, an empty entry shows
-    /// that it is there.
+    /// Writes the content of a `Some` or an item. If that writes nothing itself, an empty entry
+    /// shows that it is there.
     pub(super) fn present(
         &mut self,
         name: &str,

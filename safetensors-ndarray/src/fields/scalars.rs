@@ -7,7 +7,7 @@ use crate::MetadataValue;
 
 /// A value that is one metadata entry.
 trait Scalar: MetadataValue + Sized {
-    /// What an entry should be, for errors.
+    /// The form that an entry should have, for errors.
     const FORM: &'static str;
 
     fn from_text(text: &str) -> Option<Self>;

@@ -8,8 +8,8 @@ use super::gather::{THIN, TILE, fastest_axis};
 /// today's processors.
 const LEAST: usize = (2 << 20) / SMALLER;
 
-/// The most bytes of a buffer for blocks in order. Only rows of 512 KiB or more need as many, of
-/// thin elements those of 256 KiB, see [`rows`].
+/// The most bytes of a buffer for blocks in order. Only rows of 512 KiB or more need this much;
+/// rows of 256 KiB do if their elements are thin, see [`rows`].
 const MOST: usize = (32 << 20) / SMALLER;
 
 /// The most bytes of a buffer for blocks in any order.
@@ -18,12 +18,12 @@ const CUT: usize = (8 << 20) / SMALLER;
 /// Unit tests have smaller buffers, so that small arrays have many blocks.
 const SMALLER: usize = if cfg!(test) { 64 } else { 1 };
 
-/// A block holds at least this many neighbours of the fastest axis, unless their rows take more than
-/// [`MOST`] bytes.
+/// A block holds at least this many neighbours of the fastest axis, unless their rows take more
+/// than [`MOST`] bytes.
 ///
-/// In Fortran order the elements of one column are neighbours in memory, and a block takes as many
-/// of them as it has rows. With fewer rows, cache lines are loaded again for the next block. Thin
-/// elements need more rows to fill as many lines.
+/// In Fortran order the elements of one column are neighbours in memory, and a block takes one for
+/// each of its rows. With fewer rows, cache lines are loaded again for the next block. Thin
+/// elements need more rows to fill the same number of lines.
 const fn rows<T>() -> usize {
     if size_of::<T>() <= THIN { 2 * TILE } else { TILE }
 }
@@ -40,7 +40,7 @@ pub(super) struct Blocks<'a, T> {
     array: ArrayViewD<'a, T>,
     /// The most elements of a block.
     pub(super) most: usize,
-    /// The axis whose neighbours lie together in memory, if its rows are cut.
+    /// The axis with adjacent neighbours in memory, if its rows are cut.
     cut: Option<usize>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Blocks<'a, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
     pub(super) start: usize,
-    /// From the start of a row to that of the next.
+    /// The distance from the start of a row to the next.
     pub(super) stride: usize,
     pub(super) len: usize,
 }
@@ -68,8 +68,8 @@ impl<'a, T> Blocks<'a, T> {
         Self { array, most, cut: None }
     }
 
-    /// Blocks in any order. They fit a cache, whatever the shape: a block takes [`rows`] neighbours
-    /// in memory, and only as much of their rows as there is room for.
+    /// Makes blocks in any order. They fit a cache for every shape: a block takes [`rows`]
+    /// neighbours in memory, and only the part of their rows that there is room for.
     pub(super) fn in_any_order(array: ArrayViewD<'a, T>) -> Self {
         match fastest_axis(&array) {
             Some(fast) if row_len(&array, fast) > long_row::<T>() => {

@@ -17,7 +17,7 @@ impl<T: Element> Buffer<T> {
     pub(super) fn new(len: usize) -> Self {
         let spare = LINE / size_of::<T>();
         let elements: Vec<T> = bytemuck::zeroed_vec(len + spare);
-        // Wide elements may all lie across lines. Any start is right then, only slower.
+        // Wide elements may all cross lines. Any start is right then, only slower.
         let start = elements.as_ptr().align_offset(LINE).min(spare);
         Self { elements, start }
     }

@@ -44,7 +44,7 @@ const PARTS: usize = 16;
 enum Way {
     /// Run by run: the last axis is contiguous.
     Runs,
-    /// Plane by plane: neighbours along this axis lie closest together.
+    /// Plane by plane: neighbours along this axis are closest together.
     Planes { fast: usize },
     /// Element by element: neither runs nor planes are large enough to be worth their overhead.
     Elements,
@@ -106,7 +106,7 @@ fn way<T>(block: &ArrayViewD<'_, T>) -> Way {
     }
 }
 
-/// The axis along which neighbours lie closest together in memory.
+/// Returns the axis with the closest neighbours in memory.
 pub(super) fn fastest_axis<T>(array: &ArrayViewD<'_, T>) -> Option<usize> {
     let strides = array.strides();
     // An axis of length 1 has no neighbours. A stride of 0 repeats one element.
@@ -177,8 +177,8 @@ fn copy<T: Element>(
     Ok(())
 }
 
-/// Copies plane by plane. The last two axes are those of a plane. The first of them is the fastest
-/// axis of `from`. Along the second, `to` is contiguous.
+/// Copies plane by plane. The last two axes form a plane. The first of them is the fastest axis of
+/// `from`. Along the second, `to` is contiguous.
 fn planes<T: Element>(
     from: ArrayViewD<'_, T>,
     mut to: ArrayViewMutD<'_, T>,
@@ -197,7 +197,7 @@ fn planes<T: Element>(
         to.invert_axis(Axis(0));
     }
     if from.ncols() < NARROW {
-        // The columns of `from` are contiguous or nearly so, and the few elements of a row lie
+        // The columns of `from` are contiguous or nearly so, and the few elements of a row are
         // together in `to`.
         from.columns()
             .into_iter()

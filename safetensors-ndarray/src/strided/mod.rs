@@ -2,7 +2,7 @@
 //!
 //! [`Blocks`] divides an array. [`gather`](gather::gather) brings a block into C order. A second
 //! thread helps with large arrays: in order, it gathers the next block while the first one writes
-//! ([`ahead`]); in any order, each thread gathers and writes blocks of its own ([`together`]).
+//! ([`ahead`]); in any order, each thread gathers and writes separate blocks ([`together`]).
 
 mod ahead;
 mod blocks;

@@ -1,6 +1,6 @@
-//! Two threads gather and write the blocks of an array, where the order is free. Each writes what
-//! it has gathered while that is in the cache of its processor. They take turns in writing. With
-//! the feature `rayon`, several threads gather for the second one.
+//! Two threads gather and write the blocks of an array, where the order is free. Each writes a
+//! block that it has gathered while it is in the cache of its processor. They take turns in
+//! writing. With the feature `rayon`, several threads gather for the second one.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -20,7 +20,7 @@ use safetensors_core::element::Element;
 /// Copies a block into a buffer.
 type Gather<T> = fn(ArrayViewD<'_, T>, &mut [T]) -> Result<(), ShapeError>;
 
-/// Writes an array block by block. Each thread has a buffer of one block.
+/// Writes an array block by block. Each thread has a one-block buffer.
 pub(super) fn write<T: Element>(blocks: &Blocks<'_, T>, sink: &mut PieceSink<'_>) -> Result<()> {
     // How many blocks are taken: always the first ones.
     let taken = AtomicUsize::new(0);
@@ -95,7 +95,7 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        // What is written has the byte order of the format.
+        // Written elements have the byte order of the format.
         assert!(places.into_iter().map(u32::from_le).eq(0..array.len() as u32));
     }
 

@@ -13,7 +13,7 @@ use safetensors_testing::process::command_of;
 
 use crate::common::place;
 
-/// The variable that tells this program to be the run that is killed, and where it writes.
+/// The variable that makes this program the run that is killed, with the path that it writes.
 const RUN: &str = "SAFETENSORS_TEST_KILLED_RUN";
 
 /// How often the random run is killed. `TMPDIR` says on which file system.
@@ -34,7 +34,7 @@ fn a_run_that_is_killed_at_random_times_loses_no_synced_step() {
         let test = a_run_that_is_killed_at_random_times_loses_no_synced_step;
         let mut run = command_of(test).env(RUN, &path).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(run.stdout.take().unwrap());
-        // It says how many steps are safe, and a number before that when it has opened the file.
+        // It prints how many steps are safe, and before that a number when it has opened the file.
         let reader = thread::spawn(move || {
             let lines = said.lines().map_while(|line| line.ok());
             let said =

@@ -19,7 +19,7 @@ fn written(write: impl FnOnce(&Writer)) -> Vec<u8> {
     std::fs::read(&path).unwrap()
 }
 
-/// A file with the coordinate `t`, and `u` of as many numbers, counted from 0.
+/// Makes a file with the coordinate `t`, and `u` of the same length, counted from 0.
 fn series<T: ArrayElement>(labels: &ArrayRef<T, Ix1>) -> Reader<Vec<u8>> {
     let file = written(|w| {
         w.add("t", labels).unwrap();
@@ -50,7 +50,7 @@ fn only_the_bytes_of_the_part_are_read() {
     // Each coordinate is a part along its own dimension.
     assert_eq!(part.read::<f64, Ix1>("t").unwrap().len(), 11);
     assert_eq!(part.read_as::<f64, Ix1>("y").unwrap(), array![32.0, 31.0, 30.0]);
-    // Of one dimension twice: what is in both parts.
+    // One dimension twice: the positions in both parts.
     let both = r.select("t", 1.0..2.0).unwrap().select("t", 1.45..).unwrap();
     assert_eq!(both.read::<f32, Ix3>("u").unwrap(), u.slice(s![15..20, .., ..]));
     let none = r.select("t", ..1.0).unwrap().select("t", 2.0..).unwrap();
@@ -106,7 +106,7 @@ proptest! {
             false => assert_eq!(found.unwrap().to_vec(), expected),
         };
         check(series(&labels).select("t", range).and_then(|part| part.read("u")));
-        // Labels of one type, and ends of another.
+        // Labels and ends of different types.
         let floats = range_of(range, f64::from);
         check(series(&labels).select("t", floats).and_then(|part| part.read("u")));
         let halves = labels.mapv(|label| f16::from_f32(label.into()));
@@ -185,7 +185,7 @@ fn what_does_not_fit_together_is_refused() {
     assert_eq!(*said::<WrongNdim>(&error), WrongNdim { expected: 2, found: vec![1] });
 }
 
-/// A field on a grid whose latitudes descend, as those of most weather models do.
+/// A field on a grid with descending latitudes, as in most weather models.
 fn weather() -> Reader<Vec<u8>> {
     let file = written(|w| {
         let levels = Array3::from_shape_fn((4, 5, 3), |(t, y, x)| (100 * t + 10 * y + x) as f32);

@@ -14,13 +14,13 @@ use safetensors_ndarray::{ArrayElement, array_source};
 
 use crate::common::place;
 
-/// The most bytes that the adapter gathers at once, of an array whose rows are not wide.
+/// The most bytes that the adapter gathers at once, for an array without wide rows.
 const BUFFER: usize = 2 << 20;
 
 /// The most bytes that it gathers at once for 64 rows.
 const WIDE_BUFFER: usize = 32 << 20;
 
-/// Whether elements of several bytes are passed on as they lie in memory. Elsewhere their bytes are
+/// Whether elements of several bytes are passed on from memory unchanged. Elsewhere their bytes are
 /// swapped in a buffer.
 const AS_IN_MEMORY: bool = cfg!(target_endian = "little");
 
@@ -96,7 +96,7 @@ fn counted(shape: &[usize]) -> ArrayD<u32> {
     })
 }
 
-/// The same elements in Fortran order.
+/// Returns the elements in Fortran order.
 fn fortran<T: ArrayElement>(array: &ArrayD<T>) -> ArrayD<T> {
     let mut fortran = ArrayD::from_elem(array.raw_dim().f(), T::zeroed());
     fortran.assign(array);
@@ -244,7 +244,7 @@ fn a_file_has_the_same_bytes_in_whichever_order_they_are_written() {
     assert!(file.view("v").unwrap().data() == oracle(&array.view().reversed_axes()));
 }
 
-/// Fails unless the pieces are so many runs of the array's own memory.
+/// Fails unless the pieces are `runs` runs of the array's own memory.
 fn assert_runs_of(array: &ArrayD<u32>, pieces: &[Range<*const u8>], runs: usize) {
     let memory = bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range();
     let is_run = |piece: &Range<_>| memory.start <= piece.start && piece.end <= memory.end;
@@ -317,7 +317,7 @@ const PERMUTED: &[(&[usize], &[usize])] = &[
     (&[2; 14], &[13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]),
 ];
 
-/// The same of arrays in Fortran order, with rows that are longer than a buffer has room for.
+/// Also for arrays in Fortran order, with rows that are longer than the buffer.
 const PERMUTED_FORTRAN: &[(&[usize], &[usize])] = &[
     (&[70, 150_000], &[0, 1]),
     (&[70, 200, 180], &[0, 1, 2]),

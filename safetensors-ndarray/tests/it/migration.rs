@@ -1,5 +1,5 @@
 //! The table *Coming from ndarray-npy* of the crate's documentation, line by line: ndarray-npy's
-//! function and what takes its place give the same. Each line has its function here.
+//! function and its replacement give the same result. Each line has its function here.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::common::{said, shifted};
 
-/// What a line does. It panics if the line is not true.
+/// The test of a line. It panics if the line is not true.
 type Line = fn(&Files);
 
 struct Files(TempDir);
@@ -25,12 +25,12 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// What ndarray-npy wrote.
+    /// Opens the archive that ndarray-npy wrote.
     fn npz(&self) -> NpzReader<File> {
         NpzReader::new(File::open(self.path("a.npz")).unwrap()).unwrap()
     }
 
-    /// What this crate wrote.
+    /// Opens the file that this crate wrote.
     fn reader(&self) -> Reader {
         Reader::open(self.path("a.safetensors")).unwrap()
     }

@@ -1,7 +1,7 @@
 //! Files of Python's library, read bit by bit, and files for it.
 //!
 //! `fixtures/generate.py` wrote the fixture. `dev/scripts/python_interop.py` sets
-//! `SAFETENSORS_INTEROP_DIR`, and reads with Python what this program writes there.
+//! `SAFETENSORS_INTEROP_DIR`, and reads with Python the files that this program writes there.
 
 use std::path::{Path, PathBuf};
 
@@ -125,7 +125,7 @@ fn files_for_python() {
         npz::write_npy(directory.join("written.npy"), &fortran.view()).unwrap();
         let source = [("u", array_source(&u))];
         npz::save(directory.join("u.npz"), source, npz::Compression::Stored).unwrap();
-        // What Python wrote, if it did.
+        // The file that Python wrote, if it did.
         let python = directory.join("python.npz");
         if python.exists() {
             npz::to_safetensors(python, directory.join("from-npz.safetensors")).unwrap();

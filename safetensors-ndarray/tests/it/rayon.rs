@@ -1,4 +1,4 @@
-//! Writing from the threads of rayon, all of which may be busy with it.
+//! Writing from the threads of rayon, which may all be busy with it.
 
 use std::sync::mpsc::channel;
 use std::thread;

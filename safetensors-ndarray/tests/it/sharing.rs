@@ -1,5 +1,5 @@
 //! Which arrays share memory, and are tied; reading as another dtype. `tests/it/conformance` of the
-//! root package has what becomes of tied tensors.
+//! root package tests tied tensors in files.
 
 use float8::F8E4M3;
 use half::bf16;
@@ -46,7 +46,7 @@ fn views_are_tied_only_where_they_are_the_same() {
     let weight = array![[1.0_f32, 2.0], [3.0, 4.0]];
     let whole = || array_source(&weight);
     assert_eq!(saved(&[("a", whole()), ("b", whole())]), ["a"]);
-    // An array and a view of all of it, and two owners of one allocation.
+    // An array and a view of all of it, and two owners of an allocation.
     let owner = DynArray::from(weight.clone());
     let view = owner.as_array::<f32, Ix2>().unwrap();
     let both: [(&str, Box<dyn TensorSource>); 2] =

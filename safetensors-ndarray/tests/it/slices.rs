@@ -136,7 +136,7 @@ fn only_the_bytes_of_the_slice_are_read() {
         (s![..;-2, 3, ..].as_ref(), 25 * 30, 25 * 30),
         // One point over all steps.
         (s![.., 3, 4].as_ref(), 50, 50),
-        // The points of every other column lie 16 bytes apart: the gaps are read, and no more.
+        // The points of every other column are 16 bytes apart: the gaps are read, and no more.
         (s![7, .., ..;2].as_ref(), 40 * 15, 40 * 30),
     ] {
         let bytes = read_by(&reader, || {
@@ -145,7 +145,7 @@ fn only_the_bytes_of_the_slice_are_read() {
         });
         assert!((8 * least..=8 * most).contains(&bytes), "{slice:?}: {bytes}");
     }
-    // What is refused reads nothing.
+    // A refused part reads nothing.
     let bytes = read_by(&reader, || {
         reader.slice::<f32, _>("a", s![0, .., ..]).unwrap_err();
         reader.slice::<f64, _>("a", s![0, ..]).unwrap_err();
@@ -227,7 +227,7 @@ fn rows_by_their_numbers_are_arrays_in_the_order_asked_for() {
     let expected = table.select(Axis(0), &numbers);
     let read = || rows.read_array::<f32, ndarray::Ix2>().unwrap();
     assert_eq!(read(), expected);
-    // Four rows of 64 bytes, and two that lie between them.
+    // Four rows of 64 bytes, and the two between them.
     assert!(read_by(&reader, read) <= 6 * 64);
     let wide = rows.read_array_as::<f64, ndarray::Ix2>(&ConvertOptions::new()).unwrap();
     assert_eq!(wide, expected.mapv(f64::from));

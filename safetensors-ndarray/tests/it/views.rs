@@ -33,7 +33,7 @@ fn views_lie_in_the_files_bytes() {
     let archive = SafeTensors::parse(file()).unwrap();
     let view = archive.view("floats").unwrap();
     if cfg!(target_endian = "big") {
-        // The bytes are not those of floats in memory.
+        // The bytes are not floats in memory.
         let error = view.as_array::<f32, Ix2>().unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::BigEndian { dtype: Dtype::F32 }), "{error}");
     } else {
@@ -88,7 +88,7 @@ fn misaligned_bytes_are_refused() {
              multiple of 4: copy it instead"
         )
     );
-    // Elements of one byte and empty tensors need no alignment.
+    // One-byte elements and empty tensors need no alignment.
     assert!(archive.view("mask").unwrap().as_array::<bool, Ix1>().is_ok());
     assert!(archive.view("empty").unwrap().as_array::<u64, Ix3>().is_ok());
 }

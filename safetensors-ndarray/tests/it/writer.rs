@@ -35,7 +35,7 @@ fn counted<T>(shape: &[usize], fortran: bool, element: impl Fn(usize) -> T) -> A
     })
 }
 
-/// Whether an error is that of a machine whose memory never has the bytes of a file.
+/// Returns `true` for the error on a machine with memory that never has the bytes of a file.
 fn is_of_big_endian(error: &Error) -> bool {
     cfg!(target_endian = "big") && matches!(error.kind(), ErrorKind::BigEndian { .. })
 }
@@ -135,7 +135,7 @@ fn names_prefixes_attributes_and_metadata() {
     assert_eq!(error.to_string(), format!(r#"{shown}: tensor "u": {says}"#));
     let error = r.read::<f32, Ix2>("u").unwrap_err();
     assert_eq!(error.to_string(), format!(r#"{shown}: tensor "u": expected dtype F32, found F64"#));
-    // Every way to ask for an array that does not exist says which one may have been meant.
+    // Every request for an array that does not exist names the one that may have been meant.
     let mut here = Array1::<f32>::zeros(4);
     for error in [
         r.read::<f32, Ix1>("grid/y").unwrap_err(),

@@ -22,27 +22,27 @@ use crate::{Burn, load};
 /// Makes a record of the state of a PyTorch optimizer, for the optimizer of a module. burn's
 /// `load_record` takes it, so training that began in PyTorch goes on. The formulas are the same.
 ///
-/// | PyTorch | burn | what the record has |
+/// | PyTorch | burn | content of the record |
 /// |---|---|---|
 /// | `AdamW`, `Adam`, also with `amsgrad` | `AdamWConfig`, `AdamConfig` | moments, number of steps |
 /// | `SGD` with `momentum` | `SgdConfig` with `MomentumConfig` | velocities |
 /// | `Adafactor` | `AdafactorConfig` | means of the squares of gradients, number of steps |
 ///
-/// - Names and shapes are those of [PyTorch's layers](crate::pytorch#layers): the moments of a
-///   linear layer are transposed with its weight. If the module has other names than PyTorch's
-///   model, give the module's in [`PyTorchTraining::parameters`].
-/// - The settings are those of the optimizer that the record is loaded into: burn has none in its
+/// - Names and shapes follow [PyTorch's layers](crate::pytorch#layers): the moments of a linear
+///   layer are transposed with its weight. If the module has other names than PyTorch's model, give
+///   the module's in [`PyTorchTraining::parameters`].
+/// - The settings come from the optimizer that the record is loaded into: burn has none in its
 ///   records. Set all of them. burn's defaults differ from PyTorch's: for `AdamWConfig` the epsilon
 ///   (1e-5, not 1e-8) and the weight decay (1e-4, not 1e-2); for `MomentumConfig` the dampening
 ///   (0.1, not 0). PyTorch's `Adafactor` has its first epsilon at another place, and 1.2e-7 by
-///   default: only with `eps=(1e-30, 1e-3)` it computes what burn's does.
-///   [`OptimizerState::setting`] has what the checkpoint says. Groups with settings of their own
-///   are burn's `with_group`.
-/// - Every parameter that is trained needs a state, and every state a parameter. A module on a
-///   device without autodiff does not say which of its tensors are trained: all of them are, then.
+///   default: only with `eps=(1e-30, 1e-3)` it computes the same as burn's.
+///   [`OptimizerState::setting`] has the settings of the checkpoint. Groups with other settings are
+///   burn's `with_group`.
+/// - Every parameter that is trained needs a state, and every state a parameter. On a device
+///   without autodiff, all tensors of the module count as trained.
 /// - The model is loaded by [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch), before
 ///   or after, as long as its parameters keep their ids.
-/// - A distributed checkpoint (DCP), which [`Checkpoint::open`] opens, has names in place of
+/// - A distributed checkpoint (DCP), which [`Checkpoint::open`] opens, has names instead of
 ///   numbers. It needs no [`PyTorchTraining::parameters`].
 ///
 /// ```no_run
@@ -70,9 +70,9 @@ use crate::{Burn, load};
 ///
 /// # Errors
 ///
-/// The errors of [`PyTorchTraining::state`]; [`ErrorKind::Mismatches`] with all differences from
-/// the module; [`OptimizerProblem::UnknownOptimizer`] in an [`ErrorKind::Optimizer`]; those of
-/// reading.
+/// [`ErrorKind::Mismatches`] with all differences from the module;
+/// [`OptimizerProblem::UnknownOptimizer`] in an [`ErrorKind::Optimizer`]; an error of
+/// [`PyTorchTraining::state`] or of reading.
 pub fn load_pytorch_optimizer<S: ReadAt>(
     module: &impl Module,
     checkpoint: &Checkpoint<S>,
@@ -220,7 +220,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     }
 }
 
-/// How a tensor of a state differs from what its parameter needs.
+/// Returns the differences between a tensor of a state and its parameter.
 fn differences<S>(
     tensor: &LazyTensor<'_, S>,
     kind: &Kind,

@@ -8,7 +8,7 @@ pub use save::save_pytorch_optimizer;
 
 use crate::pytorch::StoredParameter;
 
-/// What an optimizer has of a parameter in both libraries.
+/// The state of a parameter in both libraries.
 struct Kinds {
     of: Parameters,
     tensors: &'static [Kind],
@@ -28,7 +28,7 @@ enum Parameters {
 impl Kinds {
     /// Whether a parameter of this many dimensions has these tensors.
     fn fit(&self, ndim: usize, stored: &StoredParameter) -> bool {
-        // The means over the columns of a tensor are not those of its parts.
+        // The means over the columns of a tensor differ from the means of its parts.
         let is_whole = ndim >= 2 && !stored.is_part();
         match self.of {
             Parameters::All => true,

@@ -24,11 +24,11 @@ const MOST_STEPS: u64 = 1 << 24;
 /// Saves the record of an optimizer for PyTorch: `state.NAME.exp_avg` and so on, with PyTorch's
 /// names and shapes of the parameters of a module, and `state.NAME.step`.
 ///
-/// It is what [`load_pytorch_optimizer`](super::load_pytorch_optimizer) reads, for the same
-/// optimizers, with `PyTorchTraining::new().optimizer("")`. The model is saved by
+/// [`load_pytorch_optimizer`](super::load_pytorch_optimizer) reads it, for the same optimizers,
+/// with `PyTorchTraining::new().optimizer("")`. The model is saved by
 /// [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch). A parameter that is tied has its
 /// state under each of its names. States that burn would never use again, because the module has no
-/// parameter of their id, are left out.
+/// parameter of their id, are skipped.
 ///
 /// ```no_run
 /// use burn::optim::ModuleOptimizer;
@@ -64,8 +64,9 @@ const MOST_STEPS: u64 = 1 << 24;
 ///
 /// [`OptimizerProblem::UnknownOptimizer`] for another optimizer, [`OptimizerProblem::NoState`] if
 /// the module has no parameter of the record's states, and [`OptimizerProblem::BadStep`] for more
-/// steps than F32 counts, in an [`ErrorKind::Optimizer`]; [`ErrorKind::Mismatches`] if only a part of the
-/// parameters that PyTorch has in one tensor has a state; the errors of [`save`](crate::save()).
+/// steps than F32 counts, in an [`ErrorKind::Optimizer`]; [`ErrorKind::Mismatches`] if only a part
+/// of the parameters that PyTorch has in one tensor has a state; an error of
+/// [`save`](crate::save()).
 pub fn save_pytorch_optimizer(
     path: impl AsRef<Path>,
     module: &impl Module,

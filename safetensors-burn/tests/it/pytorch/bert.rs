@@ -110,7 +110,7 @@ fn published() -> BTreeMap<String, TensorData> {
     names.into_iter().map(data).collect()
 }
 
-/// What a BERT is saved as by the rules for saving.
+/// Returns the saved form of a BERT by the rules for saving.
 fn saved(bert: &Bert, dir: &TempDir) -> BTreeMap<String, TensorData> {
     let path = dir.path().join("saved.safetensors");
     bert.save_into(&mut store(&path, &ON_SAVE)).unwrap();

@@ -1,5 +1,5 @@
-//! What does not fit is an error that names the file, the tensor, and what was expected. The module
-//! and the old file then stay as they were.
+//! A file that does not fit is an error that names the file, the tensor, and the expected value.
+//! The module and the old file stay unchanged.
 
 use burn::nn::attention::MultiHeadAttentionConfig;
 use burn::nn::{LinearConfig, Lstm, LstmConfig};
@@ -58,7 +58,7 @@ fn a_tensor_that_cannot_be_split_is_an_error() {
     let expected = StoreError::Transposed { expected: [20, 5], found: [5, 20], is_adapted: true };
     assert_eq!(source::<StoreError>(&error).to_string(), expected.to_string());
 
-    // As burn-store does: what does not fit is listed, the rest is loaded.
+    // Like burn-store: tensors that do not fit are listed, the rest is loaded.
     let path = changed(&dir, name, Some(TensorData::zeros::<f32, _>([16, 5])));
     let mut net = Net { layer: lstm() };
     let mut store = CheckpointStore::from_file(&path).pytorch(true).validate(false);

@@ -1,4 +1,4 @@
-//! Layers of which each parameter is one tensor of PyTorch.
+//! Layers with one tensor of PyTorch for each parameter.
 
 use burn::nn::conv::{
     Conv1dConfig, Conv2dConfig, Conv3dConfig, ConvTranspose1dConfig, ConvTranspose2dConfig,
@@ -11,7 +11,7 @@ use burn::nn::{
 
 use super::*;
 
-/// Checks a layer with an input of `D` dimensions and an output of as many.
+/// Checks a layer with input and output of `D` dimensions.
 fn check<L: Module + ModuleDisplay, const D: usize>(
     name: &str,
     layer: L,

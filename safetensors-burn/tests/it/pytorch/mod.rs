@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use super::{dir, place, source, state};
 
-/// A model whose only field has the name that the fixtures have.
+/// A model with one field, which has the name in the fixtures.
 #[derive(Module, Debug)]
 struct Net<L: Module> {
     layer: L,
@@ -57,7 +57,7 @@ fn loaded<L: Module + ModuleDisplay>(name: &str, layer: L) -> L {
     remapped(name, layer, [], [])
 }
 
-/// The same with rules for the names when the layer is loaded, and when it is saved.
+/// Checks a layer with rules for the names when it is loaded, and when it is saved.
 fn remapped<'a, L: Module + ModuleDisplay>(
     name: &str,
     layer: L,
@@ -84,7 +84,7 @@ fn remapped<'a, L: Module + ModuleDisplay>(
     net.layer
 }
 
-/// The output must be that of PyTorch.
+/// Fails unless the output is PyTorch's.
 fn assert_output<const D: usize>(name: &str, output: Tensor<D>) {
     let expected = load(fixture(name)).unwrap().remove("output").unwrap();
     output.into_data().assert_approx_eq::<f32>(&expected, Tolerance::rel_abs(1e-4, 1e-5));

@@ -173,7 +173,7 @@ fn load_options_convert_and_cancel() {
             .load_options(LoadOptions::new().threads(2).floats_as(Dtype::F64))
     };
 
-    // The dtype and length that the store reports are those of the tensor that it returns.
+    // The store reports the dtype and length of the tensor that it returns.
     let mut store = floats();
     for (name, tensor) in store.get_all_tensors().unwrap() {
         let is_float =

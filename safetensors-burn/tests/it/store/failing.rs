@@ -134,7 +134,7 @@ fn a_panic_of_the_backend_is_an_error_and_the_module_stays_as_it_was() {
     assert_eq!(state(&other), before);
 }
 
-/// Fails in the last step, which is that of the mask.
+/// Fails in the last step, which loads the mask.
 #[test]
 fn a_load_in_steps_says_what_was_loaded_before_it_failed() {
     let (dir, path) = place("model.safetensors");
@@ -157,14 +157,14 @@ fn a_load_in_steps_says_what_was_loaded_before_it_failed() {
     assert_eq!(model.steps.to_data(), saved.steps.to_data());
     assert_eq!(model.mask.to_data(), mask);
 
-    // Values count with the bytes that they take, here twice those of the file.
+    // Values count with the bytes that they take, here twice the file's.
     let in_one = || CheckpointStore::from_file(&path).max_extra_memory(400);
     refused(&mut in_one());
     let widened = in_one().load_options(LoadOptions::new().floats_as(Dtype::F64));
     let error = Model::new(11).load_from(&mut { widened }).unwrap_err();
     assert!(matches!(source(&error), StoreError::PartlyLoaded { .. }), "{error}");
 
-    // What the header says is checked before the first step.
+    // The header is checked before the first step.
     changed(&path, "steps", Some(TensorData::from([1_i64])));
     let error = refused(&mut CheckpointStore::from_file(&path).max_extra_memory(1));
     assert!(matches!(source(&error), ApplyError::ShapeMismatch { .. }), "{error}");
@@ -205,7 +205,7 @@ fn a_shape_that_fits_transposed_hints_at_the_adapter() {
         matches!(&result.errors[..], [ApplyError::ShapeMismatch { path, .. }] if path == "encoder.weight")
     );
 
-    // The adapter is of no use for a file of burn's own layout.
+    // The adapter is useless for a file of burn's own layout.
     let mut out = CheckpointStore::from_file(&path).overwrite(true);
     model.save_into(&mut out).unwrap();
     let error = refused(&mut store().with_from_adapter(PyTorchToBurnAdapter));

@@ -154,7 +154,7 @@ fn two_parameters_never_get_one_id() {
     assert_eq!(pair.teacher.weight.to_data(), linear.weight.to_data());
     assert_eq!((pair.student.weight.id, pair.teacher.weight.id), (linear.weight.id, own));
 
-    // The file ties what the module does not tie.
+    // The file ties parameters that the module does not tie.
     let mut tied = Pair::new();
     tied.teacher.weight = tied.student.weight.clone();
     let store = in_memory(&tied, CheckpointStore::from_bytes(None));

@@ -7,7 +7,7 @@ fn a_store_in_memory_replaces_its_bytes_and_has_one_file() {
     let mut store = CheckpointStore::default().max_shard_size(64.into());
     let model = Model::new(2);
     model.save_into(&mut store).unwrap();
-    // The bytes are those of a file.
+    // The bytes are a file.
     let first = store.get_bytes().unwrap();
     let dir = dir();
     saved(&dir, &model);

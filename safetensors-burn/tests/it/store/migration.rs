@@ -9,7 +9,7 @@ use safetensors_testing::tables::assert_lines;
 
 use super::*;
 
-/// What a line does. It panics if the line is not true.
+/// The test of a line. It panics if the line is not true.
 type Line = fn(&Files);
 
 /// A model that is saved, the file, and a place for other files.
@@ -32,7 +32,7 @@ impl Files {
     }
 }
 
-/// The same options of both stores.
+/// Equal options of both stores.
 type Options = (fn(SafetensorsStore) -> SafetensorsStore, fn(CheckpointStore) -> CheckpointStore);
 
 macro_rules! options {
@@ -351,7 +351,7 @@ const DIFFERENCES: &[(&str, Line)] = &[
     }),
 ];
 
-/// How burn-store ends a process, its own tests show; `store/failing.rs` has what this crate does.
+/// burn-store's own tests show how it ends a process; `store/failing.rs` tests this crate.
 /// The backend of these tests stores booleans as BOOL, and `tensors.rs` has the others. The last
 /// one is a time, which the benchmarks measure.
 const TESTED_ELSEWHERE: &[&str] = &["a load whose backend panics", "booleans", "the header"];

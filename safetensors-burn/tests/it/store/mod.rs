@@ -98,7 +98,7 @@ fn refused(store: &mut CheckpointStore) -> Error {
     error
 }
 
-/// Writes a file of a model's tensors, of which one is replaced, removed or added.
+/// Writes a file of a model's tensors, with one replaced, removed or added.
 fn changed(path: &Path, name: &str, data: Option<TensorData>) {
     let mut tensors = state(&Model::new(5));
     tensors.retain(|(other, _)| other != name);

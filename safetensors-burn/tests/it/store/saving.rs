@@ -1,4 +1,4 @@
-//! Which files a save writes and replaces, and what it writes into them.
+//! The files that a save writes and replaces, and their content.
 
 use safetensors_testing::files::names_in;
 
@@ -32,7 +32,7 @@ fn a_file_is_replaced_only_where_that_is_asked_for() {
     let options = [
         CheckpointStore::from_file(&path),
         CheckpointStore::from_file(&path).overwrite(true).overwrite(false),
-        // The store's own option counts, not that of the core.
+        // The store's own option counts, not the core's.
         CheckpointStore::from_file(&path).save_options(SaveOptions::new().overwrite(true)),
     ];
     for mut store in options {

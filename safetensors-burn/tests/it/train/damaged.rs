@@ -1,4 +1,4 @@
-//! Epochs that are not what was saved are refused, and the error says why.
+//! Epochs that differ from their save are refused, with the reason in the error.
 
 use std::path::Path;
 
@@ -70,7 +70,7 @@ fn a_manifest_of_something_else() {
         assert!(matches!(reason(&error), EpochError::BadManifest { .. }), "{error}");
         assert_eq!(error.file(), path.to_str());
     }
-    // Of another release, whose manifest may have anything else.
+    // From another release, with any other content in the manifest.
     for (old, new) in [("\"version\": 1", "\"version\": 9"), ("\"files\"", "\"contents\"")] {
         fs::write(&path, good.replace("\"version\": 1", "\"version\": 9").replace(old, new))
             .unwrap();
@@ -235,7 +235,7 @@ fn a_manifest_without_a_record() {
     }
 }
 
-/// The model of one save and the optimizer of another would not fit together.
+/// The model of one save and the optimizer of another would not fit.
 #[test]
 fn an_epoch_that_is_replaced_between_two_records() {
     let (_dir, epochs) = saved(1);

@@ -1,4 +1,4 @@
-//! What burn asks to delete is deleted only once training can be resumed without it.
+//! Epochs that burn asks to delete are deleted only once training can be resumed without them.
 
 use super::*;
 

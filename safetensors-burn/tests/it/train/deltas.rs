@@ -9,13 +9,13 @@ use safetensors_delta::{Options, open_linked};
 use super::long::{Run, begun};
 use super::*;
 
-/// Epochs from 1 on, each third of which is whole, and what each has.
+/// Saves epochs from 1 on, each third complete, and returns the content of each.
 fn saved(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>) {
     let (dir, epochs, contents, _) = run(count);
     (dir, epochs, contents)
 }
 
-/// The same with the run after its last step.
+/// Saves the epochs, and returns the run after its last step, too.
 fn run(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>, Run) {
     let (dir, epochs) = empty();
     let epochs = epochs.whole_every(3);
@@ -60,7 +60,7 @@ fn each_nth_epoch_is_whole_and_all_are_restored_bit_for_bit() {
     assert!(delta * 2 < whole, "{delta} of {whole}");
     let names = ["manifest.json", "model.delta", "optimizer.delta", "scheduler.safetensors"];
     assert_eq!(names_in(&epochs.path(3)), names);
-    // What was made of the deltas goes with the last record.
+    // The files made of the deltas go with the last record.
     assert_eq!(names_in(&dir.path().join("run/checkpoints")).len(), 5);
 
     // A training that is resumed from a delta.
@@ -72,7 +72,7 @@ fn each_nth_epoch_is_whole_and_all_are_restored_bit_for_bit() {
     assert_eq!(restored(&checkpointers, 6)[0].0, resumed.contents()[0].0);
 }
 
-/// What the command `safetensors delta apply` makes, for other programs.
+/// `safetensors delta apply` makes this file for other programs.
 #[test]
 fn the_file_that_a_delta_stands_for_has_the_same_bytes() {
     let (_dir, epochs) = empty();
@@ -116,7 +116,7 @@ fn no_epoch_loses_its_base() {
     assert_eq!(restored(&epochs.checkpointers_without_module(), 2), contents[1]);
     assert_eq!(restored(&epochs.checkpointers_without_module(), 4), last.contents());
     epochs.verify(2).unwrap();
-    // A run that goes back compares with what is before.
+    // A run that goes back compares with earlier epochs.
     assert_eq!(epochs.delete_after(2).unwrap(), [4]);
     let epochs = epochs.whole_every(3);
     last.save(&epochs.checkpointers_without_module(), 3);
@@ -239,7 +239,7 @@ fn the_files_of_a_delta_and_its_base_are_not_edited() {
     assert_eq!(restored(&epochs.checkpointers_without_module(), 3), contents[2]);
 }
 
-/// The length and the digest of its header are those of the manifest, and it cannot be opened.
+/// The length and the digest of its header match the manifest, and it cannot be opened.
 #[test]
 fn an_epoch_whose_base_is_damaged_is_whole() {
     let (_dir, epochs, _, mut last) = run(1);

@@ -14,7 +14,7 @@ fn an_epoch_appears_with_its_last_record() {
     assert_eq!((listed(&epochs), epochs.newest().unwrap()), (vec![], None));
     let training = Training::trained(1);
     let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
-    // Burn's order is that of the tuple, but the threads may end in any order.
+    // burn's order is the order of the tuple, but the threads may end in any order.
     let save: [&dyn Fn() -> Result<(), CheckpointerError>; 3] = [
         &|| model.save(12, training.model.clone().into_record()),
         &|| optimizer.save(12, training.optimizer.to_record()),
@@ -282,7 +282,7 @@ fn the_newest_epoch_is_deleted_only_after_a_newer_one_is_complete() {
     assert_eq!(listed(&epochs), [(2, true)]);
     training.save(&checkpointers, 3);
     assert_eq!(listed(&epochs), [(3, true)]);
-    // What is saved again after it was to be deleted stays.
+    // An epoch that is saved again after its deletion was asked for stays.
     delete(3);
     training.save(&checkpointers, 3);
     training.save(&checkpointers, 4);

@@ -37,7 +37,7 @@ fn a_quantised_tensor_is_refused_by_name() {
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }
 
-/// The errors of the records of an epoch whose model was not saved.
+/// Returns the errors of the records of an epoch without a saved model.
 fn others(
     optimizer: &SafetensorsCheckpointer<OptimizerRecord>,
     scheduler: &SafetensorsCheckpointer<LrSchedulerRecord>,

@@ -1,5 +1,5 @@
-//! The epoch of another model, or of another optimizer, is refused before anything changes,
-//! whichever of its records is restored first.
+//! The epoch of another model, or of another optimizer, is refused before anything changes, for any
+//! record that is restored first.
 
 use burn::module::Param;
 use burn::module::ParamGroup;
@@ -120,7 +120,7 @@ struct Counted {
     bias: Param<Tensor<1, Int>>,
 }
 
-/// The dtype of a parameter without a value is that of its device.
+/// A parameter without a value has its device's dtype.
 #[test]
 fn another_kind_and_a_parameter_without_a_value() {
     let (_dir, epochs) = empty();
@@ -145,7 +145,7 @@ fn dtype_of(data: &TensorData) -> Dtype {
     }
 }
 
-/// The model is the same, and the state is that of other shapes.
+/// The model is equal, and the state has other shapes.
 #[test]
 fn the_optimizer_of_another_model() {
     let (_dir, epochs) = empty();

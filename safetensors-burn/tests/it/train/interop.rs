@@ -1,7 +1,7 @@
 //! Trainings that go from PyTorch to burn and on, and back.
 //!
-//! `dev/scripts/optimizer_interop.py` wrote the fixtures, and lets PyTorch go on from what these tests
-//! save in `SAFETENSORS_INTEROP_DIR`.
+//! `dev/scripts/optimizer_interop.py` wrote the fixtures, and lets PyTorch go on from the files
+//! that these tests save in `SAFETENSORS_INTEROP_DIR`.
 
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig, LinearLayout, Lstm, LstmConfig};
@@ -118,7 +118,7 @@ fn a_training_of_pytorch_goes_on_with_its_losses() {
             println!("{kind} {layout:?}: {off:e}");
             assert!(off <= tolerance(kind), "{kind}: {off:e}: {losses:?} {expected:?}");
 
-            // What PyTorch gets back: the state that it has itself after these steps.
+            // The state for PyTorch equals its own after these steps.
             let path = dir.path().join("optimizer.safetensors");
             let record = training.optimizer.to_record();
             save_pytorch_optimizer(&path, &training.model, record, &SaveOptions::new()).unwrap();
@@ -164,7 +164,7 @@ fn a_training_for_pytorch() {
     }
 }
 
-/// A module whose parameters are parts of PyTorch's tensors, a tied one, and a frozen one.
+/// A module with parameters that are parts of PyTorch's tensors, a tied one, and a frozen one.
 #[derive(Module, Debug)]
 struct Mixed {
     rnn: Lstm,
@@ -221,7 +221,7 @@ fn states_of_parts_and_of_tied_parameters_come_back() {
     assert!(one == other, "the same bits");
 
     // Another optimizer, and a module that the record is not of.
-    // Means over the columns of a tensor are not those of the gates in it.
+    // Means over the columns of a tensor differ from the means of the gates in it.
     for mut other in [RmsPropConfig::new().init(), AdafactorConfig::new().init()] {
         let trained = stepped(&mixed, &mut other, 1);
         let error = save_pytorch_optimizer(&path, &trained, other.to_record(), &options);

@@ -9,7 +9,7 @@ use safetensors_testing::process::command_of;
 use super::long::begun;
 use super::*;
 
-/// Not a test of its own: what [`run_child`] runs. It saves some records of epoch 1.
+/// Runs only in [`run_child`]. Saves some records of epoch 1.
 #[test]
 fn child() {
     let Some(directory) = std::env::var_os("EPOCHS_DIRECTORY") else { return };
@@ -35,8 +35,8 @@ fn child() {
     std::process::exit(7);
 }
 
-/// Runs [`child`] in a process of its own, which `shell` may prepare. Returns how it ended, and
-/// what it printed.
+/// Runs [`child`] in a separate process, which `shell` may prepare. Returns how it ended, and its
+/// output.
 fn run_child(epochs: &Epochs, records: &str, shell: &str) -> (ExitStatus, String) {
     let directory = epochs.path(1).parent().unwrap().to_owned();
     let itself = command_of(child);
@@ -52,7 +52,7 @@ fn run_child(epochs: &Epochs, records: &str, shell: &str) -> (ExitStatus, String
     (output.status, String::from_utf8(output.stderr).unwrap())
 }
 
-/// Not a test of its own: saves epochs, each twice, and deletes older ones.
+/// Runs only as a child process: saves epochs, each twice, and deletes older ones.
 #[test]
 fn killed_child() {
     let Some(directory) = std::env::var_os("EPOCHS_KILLED") else { return };
@@ -90,7 +90,8 @@ fn a_process_that_is_killed_leaves_epochs_that_can_all_be_restored() {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut saves = lines.map(Result::unwrap).filter(|line| line.ends_with("saving"));
-        // The last one ends by itself. Where in the save of a record another one is killed is left
+        // The last one ends without a kill. Where in the save of a record another one is killed is
+        // left
         // to chance; an even one is killed between two records.
         if round == 9 {
             assert!(saves.by_ref().count() > 0 && child.wait().unwrap().success());
@@ -134,7 +135,7 @@ fn a_full_disk_leaves_the_old_epoch() {
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }
 
-/// Not a test of its own: what [`a_record_is_restored_where_no_thread_can_be_started`] runs.
+/// Runs only in [`a_record_is_restored_where_no_thread_can_be_started`].
 #[test]
 fn restoring_child() {
     let Some(directory) = std::env::var_os("EPOCHS_RESTORED") else { return };
@@ -144,7 +145,7 @@ fn restoring_child() {
     eprintln!("{} and {} tensors", records.0.unwrap().len(), records.1.unwrap().len());
 }
 
-/// The system refuses a thread whose stack has no place in the address space.
+/// The system refuses a thread if its stack does not fit the address space.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_record_is_restored_where_no_thread_can_be_started() {

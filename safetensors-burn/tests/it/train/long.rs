@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A model most of which is not trained any more.
+/// A model of which most is not trained any more.
 #[derive(Module, Debug)]
 pub(super) struct Large {
     pub(super) frozen: Linear,

@@ -98,12 +98,12 @@ fn the_last_epochs_and_the_best_are_kept_by_a_run_that_is_resumed() {
     assert_eq!(numbers(&epochs), [3, 4, 5]);
     assert_eq!(train(&epochs, 8, Direction::Lowest), 8.0);
     assert_eq!(numbers(&epochs), [3, 7, 8]);
-    // The highest loss is that of the newest epoch.
+    // The newest epoch has the highest loss.
     assert_eq!(train(&epochs, 9, Direction::Highest), 9.0);
     assert_eq!(numbers(&epochs), [8, 9]);
 }
 
-/// A run that goes back to an older epoch does not delete what it will replace.
+/// A run that goes back to an older epoch does not delete the epochs that it will replace.
 #[test]
 fn a_run_from_an_older_epoch_replaces_the_later_ones() {
     let (_dir, epochs) = empty();

@@ -153,7 +153,7 @@ fn save_records(
     scheduler.save(epoch, LrSchedulerRecord::new()).unwrap();
 }
 
-/// Saves this record as the model of epoch 1, beside records without a state.
+/// Saves this record as the model of epoch 1, next to records without a state.
 fn save_model((model, optimizer, scheduler): &Checkpointers, record: ModuleRecord) {
     model.save(1, record).unwrap();
     optimizer.save(1, OptimizerRecord::default()).unwrap();
@@ -221,7 +221,7 @@ fn files(epochs: &Epochs, epoch: usize) -> Vec<(String, Vec<u8>)> {
     names.map(|name| (name.clone(), fs::read(epochs.path(epoch).join(&name)).unwrap())).collect()
 }
 
-/// The error of this crate in that of burn.
+/// Returns the error of this crate in burn's.
 fn of<T>(result: Result<T, CheckpointerError>) -> Error {
     match result {
         Ok(_) => panic!("this should have failed"),
@@ -235,7 +235,7 @@ fn reason(error: &Error) -> &EpochError {
     std::error::Error::source(error).unwrap().downcast_ref().unwrap()
 }
 
-/// What a record has, in burn's own form: tensors, scalars, texts.
+/// The content of a record, in burn's own form: tensors, scalars, texts.
 type Content = (Vec<TensorContent>, Vec<(String, String)>, Vec<(String, String)>);
 
 /// Name, dtype, shape, id and bytes.

@@ -44,7 +44,7 @@ fn names_are_those_of_the_parameters() {
     }
 }
 
-/// Saves a record of these tensors as that of a model, and returns what is restored.
+/// Saves a record of these tensors as a model, and returns the restored content.
 fn through_model(tensors: Vec<PackTensor>) -> (TempDir, Epochs, Content, Content) {
     let (dir, epochs) = empty();
     let bytes = Writer::new(tensors).into_bytes().unwrap();

@@ -1,13 +1,13 @@
 //! Weights that are loaded in the middle of a training give the parameters other ids. burn's
-//! optimizer then has two states of each, of which one is never used again.
+//! optimizer then has two states of each, and never uses one of them again.
 
 use safetensors_burn::{CheckpointStore, ModuleSnapshot};
 use safetensors_core::{Checkpoint as Safetensors, SaveOptions};
 
 use super::*;
 
-/// A training whose first layer got other ids after some steps. Only what `filter` matches is
-/// loaded.
+/// Returns a training with a first layer that got other ids after some steps. Only parameters that
+/// match `filter` are loaded.
 fn reloaded(filter: &str) -> Training {
     let mut training = Training::trained(3);
     reload(&mut training, filter);
@@ -48,7 +48,7 @@ fn only_the_states_in_use_are_restored() {
             6,
             2,
         ),
-        // There are two states of a parameter, of which none is in use.
+        // There are two states of a parameter, and neither is in use.
         (
             || {
                 let mut training = reloaded("^first.bias$");
@@ -94,8 +94,8 @@ fn the_record_comes_back_whole() {
     assert_eq!((readable.len(), file.len()), (2, 10));
 }
 
-/// The file cannot tell loaded weights, for which burn would begin anew, from a saved copy of the
-/// model, whose states are all needed.
+/// The file does not distinguish loaded weights, for which burn would start over, from a saved copy
+/// of the model with states that are all needed.
 #[test]
 fn no_state_is_lost_silently_if_none_is_in_use() {
     let (_dir, epochs) = empty();

@@ -22,7 +22,7 @@ fn a_resumed_training_ends_with_the_same_bits() {
     assert_ne!(forgetful.model.bits(), whole.model.bits());
 }
 
-/// The weights come from elsewhere, so the parameters have other ids than those of the record.
+/// The weights come from elsewhere, so the parameters have other ids than the record.
 #[test]
 fn the_state_meets_the_parameters_of_a_module_with_other_ids() {
     let (_dir, epochs) = empty();

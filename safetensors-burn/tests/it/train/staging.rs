@@ -4,7 +4,8 @@ use burn::tensor::BoolStore;
 
 use super::*;
 
-/// Tensors without elements, of one piece and of several, and booleans, which are converted.
+/// Tensors without elements, tensors in one piece and in several, and booleans, which are
+/// converted.
 #[test]
 fn every_tensor_is_the_same_and_nothing_stays_in_the_directory() {
     let staging = tempdir().unwrap();
@@ -57,7 +58,7 @@ fn a_directory_that_is_missing_is_an_error_and_the_old_epoch_stays() {
 #[cfg(target_os = "linux")]
 #[test]
 fn an_error_of_the_directory_keeps_its_kind() {
-    // Nothing can be created in this directory, whoever asks.
+    // No user can create anything in this directory.
     let (_dir, epochs) = empty();
     let epochs = epochs.staging("/proc");
     let result =

@@ -32,7 +32,7 @@ fn every_optimizer_of_burn_is_saved_as_its_bytes_are() {
         let (_dir, epochs) = empty();
         let net = Net::new(DType::F32);
         let checkpointers = epochs.checkpointers(&net);
-        // The first record has no states, the second one new states, the third one as many.
+        // The first record has no states, the second one new states, the third one the same number.
         save_records(&checkpointers, 1, net.clone(), optimizer.to_record());
         let mut net = net;
         for epoch in 2..5 {
@@ -140,7 +140,7 @@ fn parameters_of_other_names_are_saved_as_their_bytes_are() {
     assert_is_of_bytes(&epochs, 2, &renamed, OptimizerRecord::default());
 }
 
-/// A state of AdamW has as many tensors and numbers as one of LAMB.
+/// A state of AdamW has the same number of tensors and numbers as one of LAMB.
 #[test]
 fn another_optimizer_of_burn_is_saved_as_its_bytes_are() {
     for is_resumed in [false, true] {
@@ -162,7 +162,7 @@ fn another_optimizer_of_burn_is_saved_as_its_bytes_are() {
     }
 }
 
-/// The names come from burn's bytes, whatever they are. The state of L-BFGS belongs to no parameter.
+/// Any names come from burn's bytes. The state of L-BFGS belongs to no parameter.
 #[test]
 fn a_record_of_an_unknown_optimizer_may_have_any_names() {
     for (name, id, numbers) in [
@@ -243,7 +243,8 @@ fn a_record_is_the_same_file_as_by_earlier_versions() {
     }
 }
 
-/// Records of another optimizer after those of AdamW, with as many tensors and numbers. burn gives
+/// Records of another optimizer after records of AdamW, with equal numbers of tensors and numbers.
+/// burn gives
 /// none of the tensors, or panics when they are loaded into an optimizer of parameters.
 #[test]
 fn a_record_that_burn_does_not_give_fails_one_save() {

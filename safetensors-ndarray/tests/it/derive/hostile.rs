@@ -40,7 +40,7 @@ fn an_index_from_a_file_is_no_length() {
         let error = Layers::load_from(&path).unwrap_err();
         assert_eq!(differences(&error), [format!("{name:?} is not needed")], "{name}");
     }
-    // The same as entries of the metadata, which are ignored.
+    // As entries of the metadata, they are ignored.
     let (_dir, path) = file(|writer| {
         writer.metadata([("layers.4294967295", ""), ("layers.2.a", "1"), ("layers", "9999999999")]);
     });
@@ -102,7 +102,7 @@ fn shapes_that_ndarray_refuses_are_errors() {
         _x: ndarray::ArrayD<u8>,
     }
 
-    // An empty tensor whose other dimensions overflow: no bytes, so the header is valid.
+    // An empty tensor with other dimensions that overflow: no bytes, so the header is valid.
     let header = format!(
         r#"{{"_x":{{"dtype":"U8","shape":[0,{},{}],"data_offsets":[0,0]}}}}"#,
         u32::MAX,

@@ -1,4 +1,4 @@
-//! Fields whose axes have names, and which have units.
+//! Fields with units and named axes.
 
 use ndarray::{Array1, Array2, array};
 use safetensors_ndarray::{NamedArrays, Reader};

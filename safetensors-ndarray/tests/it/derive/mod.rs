@@ -22,7 +22,7 @@ fn place() -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// A file that has what `write` writes.
+/// Makes a file that `write` fills.
 fn file(write: impl FnOnce(&Writer)) -> (tempfile::TempDir, PathBuf) {
     let (dir, path) = place();
     let writer = Writer::create(&path).unwrap();

@@ -144,7 +144,7 @@ fn a_struct_can_have_itself_as_items_to_a_depth() {
     assert_eq!(Tree::load_from(&path).unwrap(), deepest, "the old file stays");
 }
 
-/// An entry of the metadata and an array of one name.
+/// An entry of the metadata and an array with the same name.
 #[derive(NamedArrays, Debug)]
 struct Clash {
     #[safetensors(rename = "inner.value")]

@@ -1,4 +1,4 @@
-//! What is saved comes back: every element type, dimension and memory layout.
+//! A saved struct comes back: every element type, dimension and memory layout.
 
 use half::f16;
 use ndarray::{ArcArray1, Array, Array0, Array1, Array2, Array3, ArrayD, IxDyn, arr0, array};
@@ -40,7 +40,7 @@ fn every_element_type_and_dimension_comes_back() {
     let saved = everything();
     saved.save_to(&path).unwrap();
     assert_eq!(Everything::load_from(&path).unwrap(), saved);
-    // The order of the fields is that of the file, which other readers see too.
+    // The fields are in the order of the file, which other readers see too.
     let reader = Reader::open(&path).unwrap();
     assert_eq!(reader.checkpoint().len(), 9);
     assert!(reader.array("i8").is_ok() && reader.array("shared").is_ok());

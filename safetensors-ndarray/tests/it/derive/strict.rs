@@ -74,7 +74,7 @@ fn everything_that_differs_is_listed_at_once() {
             Mismatch::Extra { name: "layers.3.weight".into() },
         ]
     );
-    // The same for bytes in memory.
+    // Also for bytes in memory.
     let reader = Reader::open_in_memory(&path).unwrap();
     let (read, viewed) = (Model::read_from(&reader), Model::view_from(&reader));
     assert_eq!(mismatches(&read.unwrap_err()), mismatches(&error));
@@ -109,7 +109,7 @@ fn a_struct_can_ignore_arrays_that_belong_to_none_of_its_fields() {
     loaded.load_into(&path).unwrap();
     let memory = Reader::open_in_memory(&path).unwrap();
     assert_eq!(Output::view_from(&memory).unwrap(), output);
-    // What is below the name of a field was meant for it.
+    // Tensors below the name of a field were meant for it.
     let (_dir, path) = with(&["other", "layers.2.weight", "layers.0.scale", "grid.x.y"]);
     let found = differences(&Output::load_from(&path).unwrap_err());
     let expected = ["grid.x.y", "layers.0.scale", "layers.2.weight"];
@@ -224,7 +224,7 @@ fn a_value_is_unchanged_if_reading_fails() {
     let (_dir, path) = place();
     model().save_to(&path).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
-    // The mask is the only tensor of one byte per element, so it lies at the end.
+    // The mask is the only tensor of one byte per element, so it is at the end.
     *bytes.last_mut().unwrap() = 7;
     std::fs::write(&path, bytes).unwrap();
     let mut value = Model { epoch: 9, ..model() };
