@@ -134,7 +134,7 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
             "norms.safetensors norm.weight -o x",
             "did you mean a.norm.weight, a.layers.10.norm.weight, a.layers.0.pre_norm.weight?\n",
         ),
-        ("model.safetensors embd.weight -o x", "such tensor; did you mean \"embed.weight\"?\n"),
+        ("model.safetensors embd.weight -o x", "such tensor; did you mean embed.weight?\n"),
         ("model.safetensors none -o x", "inspect --flat"),
         ("model.safetensors mask -o .", "error: .: "),
         ("model.safetensors mask -o no/such/x", "error: no/such/x: "),

@@ -2,7 +2,7 @@
 
 use safetensors_core::{Dtype, Metadata, shape};
 
-use super::architecture::{Architecture, Change, Part};
+use super::architecture::{Architecture, Change, LAYERS, Part};
 use super::fields::bad;
 use super::{ARCHITECTURES, ROPE_FACTORS};
 use crate::Options;
@@ -67,7 +67,7 @@ pub(crate) fn rename(tensors: &mut Vec<Tensor>, names: &Names) -> Result<()> {
     let Some(architecture) = find(names.architecture) else { return Ok(()) };
     tensors.retain(|tensor| tensor.name != ROPE_FACTORS);
     for tensor in tensors {
-        let Some(part) = architecture.part(&tensor.name) else {
+        let Some(part) = architecture.part(&tensor.name, LAYERS, |row| row.target) else {
             refuse(tensor, architecture.name);
             continue;
         };
