@@ -23,7 +23,7 @@ const GATHERED: usize = 256 << 10;
 const BROUGHT: usize = 16 << 20;
 
 /// Saves tensors to one file, atomically. Afterwards the path has either the complete new file or
-/// its previous content.
+/// its previous content. Missing directories above it are created.
 ///
 /// `tensors` is anything that yields names and tensors, such as a `&HashMap<String, Tensor>`.
 /// Contiguous tensors on the CPU are written directly from their memory. If a tensor covers a part

@@ -35,7 +35,8 @@ pub struct KeepEpochs {
     epochs: Epochs,
     last: usize,
     best: Option<Best>,
-    has_warned: bool,
+    /// The epochs of which no value of the metric was known, nor of any before.
+    unknown: usize,
 }
 
 /// The criterion for the best epoch.
@@ -56,7 +57,7 @@ impl std::fmt::Debug for Best {
 impl Epochs {
     /// A strategy that keeps the last epochs, at least one, while training saves new ones.
     pub fn keep_last(&self, count: usize) -> KeepEpochs {
-        KeepEpochs { epochs: self.clone(), last: count.max(1), best: None, has_warned: false }
+        KeepEpochs { epochs: self.clone(), last: count.max(1), best: None, unknown: 0 }
     }
 }
 
@@ -98,8 +99,8 @@ impl KeepEpochs {
             let numbers = complete.iter().copied().chain([epoch]);
             let known: BTreeMap<usize, f64> =
                 numbers.filter_map(|number| Some((number, value(best, number)?))).collect();
-            if known.is_empty() && !complete.is_empty() && !self.has_warned {
-                self.has_warned = true;
+            self.unknown += usize::from(known.is_empty());
+            if known.is_empty() && self.unknown == 2 {
                 log::warn!("{}", best.unknown());
             }
             let best = best.of(&known);

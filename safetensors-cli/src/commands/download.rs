@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// Files of the repository, or patterns of their whole names: * any text, ? one character
     #[arg(value_name = "FILE")]
     files: Vec<String>,
+    /// The type of REPO, as `hf` has it: datasets/ or spaces/ before REPO says the same
+    #[arg(long, value_name = "TYPE", value_parser = ["model", "dataset", "space"])]
+    repo_type: Option<String>,
     /// A branch, a tag, a commit, or a pull request such as refs/pr/1; main by default
     #[arg(long, value_name = "REV")]
     revision: Option<String>,
@@ -74,6 +77,7 @@ Examples:
   safetensors download openai-community/gpt2
   safetensors download openai-community/gpt2 --also config.json --also 'token*'
   safetensors download owner/name@v1.0 config.json
+  safetensors download owner/name --repo-type dataset '*.parquet'
   safetensors download hf://owner/name/unet --cache-dir models
   safetensors inspect $(safetensors download owner/name)
 
@@ -142,15 +146,20 @@ mod what {
             let wrong = |error: safetensors_core::Error| wrong_usage(error);
             let asks_for_files =
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
+            let kind = args.repo_type.as_deref().filter(|kind| *kind != "model");
+            if args.repo.starts_with("hf://") && args.repo_type.is_some() {
+                return Err(wrong_usage("an address says the type of REPO itself"));
+            }
+            let given = kind.map_or_else(|| args.repo.clone(), |it| format!("{it}s/{}", args.repo));
             let (repo, revision, path) = if args.repo.starts_with("hf://") {
                 let address: HubAddress = args.repo.parse().map_err(wrong)?;
                 let revision = Some(address.revision()).filter(|it| **it != Revision::default());
                 let path = Some(address.path().to_owned()).filter(|path| !path.is_empty());
                 (address.repo().to_string(), revision.map(ToString::to_string), path)
             } else {
-                let (repo, revision) = match args.repo.split_once('@') {
+                let (repo, revision) = match given.split_once('@') {
                     Some((repo, revision)) => (repo, Some(revision.to_owned())),
-                    None => (args.repo.as_str(), None),
+                    None => (given.as_str(), None),
                 };
                 (repo.parse::<RepoId>().map_err(wrong)?.to_string(), revision, None)
             };

@@ -2,6 +2,7 @@
 
 use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt};
 
+use super::unmatched::near;
 use crate::terminal::text;
 
 /// The tensor of this name. If there is none, the error suggests similar names.
@@ -10,27 +11,20 @@ pub(crate) fn tensor<'a, S: ReadAt>(
     name: &str,
 ) -> anyhow::Result<LazyTensor<'a, S>> {
     checkpoint.tensor(name).map_err(|error| {
-        let last = |name: &str| name.rsplit('.').take(2).map(str::to_owned).collect::<Vec<_>>();
-        let similar =
-            |other: &&str| !name.is_empty() && (other.contains(name) || last(other) == last(name));
-        let mut similar: Vec<_> =
-            checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).collect();
-        // Names that only add modules in front come first.
-        similar.sort_by_key(|other| (!other.ends_with(name), other.len()));
-        let similar: Vec<_> = similar.into_iter().take(3).map(text::short).collect();
-        // Names with the same components are nearer than the error's own suggestions, which only
-        // have similar letters.
-        match (similar.as_slice(), error.similar()) {
-            ([], []) => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
-            ([], _) => error.into(),
-            (similar, _) => {
-                let missing = Error::from(ErrorKind::TensorNotFound).in_tensor(name);
-                let missing = match error.file() {
-                    Some(file) => missing.in_file(file),
-                    None => missing,
-                };
-                anyhow::anyhow!("{missing}; did you mean {}?", similar.join(", "))
-            }
+        let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+        let near = near(name, &names);
+        if !(1..=3).contains(&near.len()) {
+            // Many names share a part that tells nothing. The error may have names of its own.
+            return match error.similar() {
+                [] => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
+                _ => error.into(),
+            };
         }
+        let missing = Error::from(ErrorKind::TensorNotFound).in_tensor(name);
+        let missing = match error.file() {
+            Some(file) => missing.in_file(file),
+            None => missing,
+        };
+        anyhow::anyhow!("{missing}; did you mean {}?", text::some(near))
     })
 }

@@ -1,7 +1,8 @@
-//! [`unmatched`]: the error of a pattern that no name matches, with names like it.
+//! [`near`]: the names that are like one that is not there. [`unmatched`]: the error of a pattern that
+//! matches none.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use safetensors_core::framework::similar_names;
 
@@ -21,35 +22,36 @@ pub(crate) fn unmatched(option: &str, pattern: &str, names: &[&str]) -> anyhow::
     anyhow::anyhow!("no tensor matches {option} '{shown}'; {hint}; --ignore-unmatched goes on")
 }
 
-/// The names that have the most letters of the words of a pattern, or of words like these. Empty if
-/// no name has any.
-fn near<'n>(pattern: &str, names: &[&'n str]) -> Vec<&'n str> {
+/// The names that have the most letters of the words of a pattern or name, or of words like these,
+/// the shortest first. Empty if no name has any.
+pub(super) fn near<'n>(pattern: &str, names: &[&'n str]) -> Vec<&'n str> {
     let parts: BTreeSet<String> =
         names.iter().flat_map(|name| name.split('.')).map(str::to_lowercase).collect();
-    let is_in_word = |c: char| c.is_alphanumeric() || c == '_';
-    let pattern = pattern.to_lowercase();
     let mut words = Vec::new();
-    for word in pattern.split(|c| !is_in_word(c)) {
-        // Numbers are in the names of all layers, and single letters are classes of a regex.
-        if word.len() < 2 || !word.contains(char::is_alphabetic) {
-            continue;
-        }
-        if parts.iter().any(|part| part.contains(word)) {
+    for word in pattern.to_lowercase().split(|c: char| !c.is_alphanumeric() && c != '_') {
+        if parts.iter().any(|part| has(part, word)) {
             words.push(word.to_owned());
         } else {
             words.extend(similar_names(word, parts.iter().map(String::as_str)).into_iter().take(1));
         }
     }
-    let letters = |name: &str| -> usize {
-        let name = name.to_lowercase();
-        words.iter().filter(|word| name.contains(word.as_str())).map(String::len).sum()
-    };
-    let mut found: Vec<_> = names.iter().map(|&name| (Reverse(letters(name)), name)).collect();
-    let mut seen = HashSet::new();
-    found.retain(|(letters, name)| letters.0 > 0 && seen.insert(*name));
-    found.sort_by_key(|(letters, _)| *letters);
-    let most = found.first().map(|(letters, _)| *letters);
-    found.into_iter().take_while(|(letters, _)| Some(*letters) == most).map(|(_, it)| it).collect()
+    let mut found = BTreeSet::new();
+    for &name in names {
+        let lower = name.to_lowercase();
+        let is_in = |word: &&String| lower.split('.').any(|part| has(part, word));
+        let letters: usize = words.iter().filter(is_in).map(String::len).sum();
+        found.insert((Reverse(letters), !name.ends_with(pattern), name.len(), name));
+    }
+    let most = found.first().map_or(0, |(letters, ..)| letters.0);
+    let nearest = found.into_iter().take_while(|(letters, ..)| most > 0 && letters.0 == most);
+    nearest.map(|(.., name)| name).collect()
+}
+
+/// Whether a part of a name is a word, or has it. A number is no part of another one, and a letter
+/// may be one of a regular expression.
+fn has(part: &str, word: &str) -> bool {
+    let is_short = word.len() < 2 || word.bytes().all(|byte| byte.is_ascii_digit());
+    part == word && !word.is_empty() || !is_short && part.contains(word)
 }
 
 #[cfg(test)]
@@ -63,16 +65,18 @@ mod tests {
             "model.layers.0.self_attn.q_proj.weight",
             "model.layers.0.self_attn.k_proj.weight",
             "model.layers.0.mlp.up_proj.weight",
+            "model.layers.10.mlp.up_proj.weight",
             "lm_head.weight",
         ];
-        let attention = &names[1..3];
+        let attention = &[names[2], names[1]];
         for (pattern, expected) in [
-            ("lm_head", &names[4..]),
-            ("LM_HEAD.*", &names[4..]),
-            ("lm_haed.weight", &names[4..]),
+            ("lm_head", &names[5..]),
+            ("LM_HEAD.*", &names[5..]),
+            ("lm_haed.weight", &names[5..]),
             ("model.layers.7.self_attn.*", attention),
             ("*.self_atn.*", attention),
-            (r"^model\.layer\.(\d+)\.mpl", &names[3..4]),
+            (r"^model\.layer\.(\d+)\.mpl", &names[3..5]),
+            ("model.layer.10.mpl.up_proj.weight", &names[4..5]),
             ("zzz", &[]),
             ("*", &[]),
             ("", &[]),
@@ -92,8 +96,8 @@ mod tests {
              layers.2.weight and 6 more; --ignore-unmatched goes on"
         );
         assert_eq!(
-            says("--filter", "8.w"),
-            "no tensor matches --filter '8.w'; `safetensors inspect --flat` shows the names; \
+            says("--filter", "9.z"),
+            "no tensor matches --filter '9.z'; `safetensors inspect --flat` shows the names; \
              --ignore-unmatched goes on"
         );
         assert!(says("--drop", "weight").contains("; '*weight*' matches layers.0.weight, "));

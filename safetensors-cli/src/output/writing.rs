@@ -132,8 +132,14 @@ impl Writing {
         })
     }
 
+    /// The options of a command that only removes.
+    #[cfg(feature = "remote")]
+    pub(crate) fn forced(force: bool) -> Self {
+        Self { dry_run: false, force }
+    }
+
     /// Asks on a terminal whether to do it in spite of a problem, and fails elsewhere.
-    fn ask(self, problem: &str, verb: &str, shown: &str) -> anyhow::Result<()> {
+    pub(crate) fn ask(self, problem: &str, verb: &str, shown: &str) -> anyhow::Result<()> {
         if self.force {
             return Ok(());
         }

@@ -21,7 +21,7 @@ fn a_pattern_that_matches_no_tensor_is_an_error_with_near_names() {
     ] {
         for output in ["out.safetensors", "out"] {
             let convert = dir.convert(&format!("in.safetensors {output} {options}"));
-            convert.fails(1, &format!("no tensor matches {expected}")).stderr(contains(ways));
+            convert.fails(1, format!("no tensor matches {expected}")).stderr(contains(ways));
         }
         assert_eq!(list(dir.path()), ["in.safetensors"], "{options}");
         dir.convert(&format!("in.safetensors out {options} --ignore-unmatched")).quiet();

@@ -125,6 +125,8 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
     let one = [1_u8];
     let tensors = names.map(|name| (name, array(&[1], &one)));
     save(dir.at("norms.safetensors"), tensors, &quick()).unwrap();
+    let many = ["m.x1", "m.x2", "m.x3", "m.x4"].map(|name| (name, array(&[1], &one)));
+    save(dir.at("many.safetensors"), many, &quick()).unwrap();
     for (line, says) in [
         (
             "model.safetensors embed -o x",
@@ -134,14 +136,16 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
             "norms.safetensors norm.weight -o x",
             "did you mean a.norm.weight, a.layers.10.norm.weight, a.layers.0.pre_norm.weight?\n",
         ),
-        ("model.safetensors embd.weight -o x", "such tensor; did you mean \"embed.weight\"?\n"),
+        ("model.safetensors embd.weight -o x", "such tensor; did you mean embed.weight?\n"),
         ("model.safetensors none -o x", "inspect --flat"),
+        // A part that all names have tells nothing.
+        ("many.safetensors m.x9 -o x", "no such tensor; `safetensors inspect --flat` lists them"),
         ("model.safetensors mask -o .", "error: .: "),
         ("model.safetensors mask -o no/such/x", "error: no/such/x: "),
     ] {
         dir.run(&format!("extract {line}")).fails(1, says);
     }
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
 }
 
 #[cfg(unix)]

@@ -33,6 +33,8 @@ mod incomplete;
 mod link;
 #[cfg(feature = "download")]
 mod lock;
+#[cfg(feature = "download")]
+mod remove;
 mod scan;
 #[cfg(feature = "download")]
 mod space;

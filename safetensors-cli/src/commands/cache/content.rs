@@ -11,7 +11,8 @@ use safetensors_hub::RepoId;
 use safetensors_hub::cache::{Cache, CachedRepo, CachedSnapshot, Verification};
 use serde::Serialize;
 
-use super::Which;
+use super::{Place, Removal, Which};
+use crate::output::writing::Writing;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::table::Align::{Left, Right};
@@ -109,8 +110,8 @@ impl State {
 }
 
 /// The cache, and those of its repositories that were asked for.
-fn chosen(which: &Which) -> anyhow::Result<(Cache, Vec<CachedRepo>)> {
-    let cache = match &which.cache_dir {
+fn chosen(place: &Place) -> anyhow::Result<(Cache, Vec<CachedRepo>)> {
+    let cache = match &place.cache_dir {
         Some(dir) if !dir.exists() => {
             anyhow::bail!("{}: there is no such directory", text::path(dir))
         }
@@ -124,10 +125,10 @@ fn chosen(which: &Which) -> anyhow::Result<(Cache, Vec<CachedRepo>)> {
         );
     }
     let mut repos = cache.repos()?;
-    if which.repos.is_empty() {
+    if place.repos.is_empty() {
         return Ok((cache, repos));
     }
-    let names = which.repos.iter().map(|name| name.parse::<RepoId>());
+    let names = place.repos.iter().map(|name| name.parse::<RepoId>());
     let names = names.collect::<Result<Vec<_>, _>>().map_err(wrong_usage)?;
     if let Some(name) = names.iter().find(|name| repos.iter().all(|repo| repo.id() != *name)) {
         anyhow::bail!(
@@ -151,7 +152,7 @@ fn byte_len(snapshot: &CachedSnapshot) -> u64 {
 }
 
 pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (cache, repos) = chosen(which)?;
+    let (cache, repos) = chosen(&which.place)?;
     let mut listed = Listed { path: lossy(cache.dir()), repos: Vec::new() };
     for repo in &repos {
         let snapshot = |snapshot: CachedSnapshot| ListedSnapshot {
@@ -219,7 +220,7 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
 }
 
 pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (cache, repos) = chosen(which)?;
+    let (cache, repos) = chosen(&which.place)?;
     let sized = |repo: &CachedRepo| -> anyhow::Result<_> {
         Ok(SizedRepo { repo: repo.id().to_string(), bytes: repo.byte_len()? })
     };
@@ -243,6 +244,49 @@ pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
+/// Removes repositories.
+pub(super) fn rm(removal: &Removal, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    if removal.place.repos.is_empty() {
+        return Err(wrong_usage("name the repositories to remove; `cache list` shows them"));
+    }
+    remove(removal, CachedRepo::remove, out)
+}
+
+/// Removes snapshots that nothing leads to.
+pub(super) fn prune(removal: &Removal, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    remove(removal, CachedRepo::prune, out)
+}
+
+/// Removes from repositories what `act` finds in a dry run.
+fn remove(
+    removal: &Removal,
+    act: fn(&CachedRepo, bool) -> safetensors_hub::Result<Option<u64>>,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let (cache, repos) = chosen(&removal.place)?;
+    let mut found = Vec::new();
+    for repo in &repos {
+        found.extend(act(repo, true)?.map(|bytes| (repo, bytes)));
+    }
+    let path = text::path(cache.dir());
+    if found.is_empty() {
+        writeln!(out, "{path}: nothing to remove")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let bytes = text::size(found.iter().map(|(_, bytes)| bytes).sum::<u64>());
+    let count = text::counted(found.len() as u64, "repo");
+    if !removal.dry_run {
+        let problem = format!("{path}: {bytes} of {count} would be removed");
+        Writing::forced(removal.force).ask(&problem, "remove", &path)?;
+    }
+    for (repo, _) in &found {
+        let freed = act(repo, removal.dry_run)?.unwrap_or(0);
+        let verb = if removal.dry_run { "would remove" } else { "removed" };
+        writeln!(out, "{verb} {} of {}", text::size(freed), repo.id())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// The last line: how many repositories there are, and their bytes.
 fn summarise(
     dir: &Path,
@@ -261,7 +305,7 @@ pub(super) fn verify(
     is_strict: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let (cache, repos) = chosen(which)?;
+    let (cache, repos) = chosen(&which.place)?;
     let mut verified = Verified { path: lossy(cache.dir()), state: State::Ok, repos: Vec::new() };
     let check = |repo: &&CachedRepo, _: &mut ()| -> safetensors_hub::Result<_> {
         Ok((repo.byte_len()?, repo.verify()?))

@@ -1,4 +1,5 @@
-//! `safetensors cache`: what the cache of the Hub has, how large it is, and whether it is intact.
+//! `safetensors cache`: what the cache of the Hub has, how large it is, whether it is intact, and how
+//! it becomes smaller.
 
 #[cfg(feature = "remote")]
 mod content;
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 use super::Run;
 use crate::terminal::stdout::Out;
 
-/// Show what the cache of the Hugging Face Hub has, and check it
+/// Show what the cache of the Hugging Face Hub has, check it, and remove from it
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
@@ -23,9 +24,10 @@ Examples:
   safetensors cache list
   safetensors cache size --json | jq .bytes
   safetensors cache verify openai-community/gpt2
+  safetensors cache prune --dry-run
   safetensors cache help verify
 
-Exit codes: 0 done, 1 a file is damaged, or the cache cannot be read, 2 wrong usage.";
+Exit codes: 0 done, 1 a file is damaged, or the cache cannot be read or changed, 2 wrong usage.";
 
 #[derive(Debug, clap::Subcommand)]
 #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
@@ -33,12 +35,14 @@ enum Command {
     List(List),
     Verify(Verify),
     Size(Size),
+    Rm(Rm),
+    Prune(Prune),
 }
 
-/// The arguments of all three.
+/// The arguments of all.
 #[derive(Debug, clap::Args)]
 #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
-struct Which {
+struct Place {
     /// Only these repositories; all by default
     #[arg(value_name = "REPO")]
     repos: Vec<String>,
@@ -47,9 +51,31 @@ struct Which {
     /// Between the two, HF_HOME names the directory that holds hub
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
+}
+
+/// The arguments of the commands that only show something.
+#[derive(Debug, clap::Args)]
+#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
+struct Which {
+    #[command(flatten)]
+    place: Place,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+}
+
+/// The arguments of the commands that remove something.
+#[derive(Debug, clap::Args)]
+#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
+struct Removal {
+    #[command(flatten)]
+    place: Place,
+    /// Print what would be removed, and remove nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Remove it without a question
+    #[arg(long)]
+    force: bool,
 }
 
 /// List the repositories that were downloaded, with their revisions
@@ -108,6 +134,40 @@ struct Size {
     which: Which,
 }
 
+/// Remove repositories from the cache
+///
+/// The next download gets them again. On a terminal a question comes first; elsewhere --force is
+/// needed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  safetensors cache rm openai-community/gpt2 --dry-run
+  safetensors cache rm openai-community/gpt2 datasets/owner/name --force
+
+Exit codes: 0 removed, 1 REPO is not in the cache, or the cache cannot be changed, 2 wrong usage.")]
+struct Rm {
+    #[command(flatten)]
+    removal: Removal,
+}
+
+/// Remove the snapshots that no branch and no tag leads to
+///
+/// These are older commits of branches, and commits that were downloaded by their digits. Files that
+/// another snapshot has stay, and so do unfinished downloads. On a terminal a question comes first;
+/// elsewhere --force is needed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  safetensors cache prune --dry-run
+  safetensors cache prune --force
+
+Exit codes: 0 removed, or there was nothing to remove, 1 REPO is not in the cache, or the cache
+cannot be changed, 2 wrong usage.")]
+struct Prune {
+    #[command(flatten)]
+    removal: Removal,
+}
+
 impl Run for Args {
     #[cfg(not(feature = "remote"))]
     fn run(&self, _: &mut Out) -> anyhow::Result<ExitCode> {
@@ -120,6 +180,8 @@ impl Run for Args {
             Command::List(List { which }) => content::list(which, out),
             Command::Verify(Verify { which, strict }) => content::verify(which, *strict, out),
             Command::Size(Size { which }) => content::size(which, out),
+            Command::Rm(Rm { removal }) => content::rm(removal, out),
+            Command::Prune(Prune { removal }) => content::prune(removal, out),
         }
     }
 }

@@ -251,15 +251,12 @@ impl Change<'_> {
         Some(self.changes.casts.iter().find(|cast| cast.pattern.matches(name))?.to)
     }
 
-    /// Warns if --dequantize concerns no tensor of the inputs.
-    pub(super) fn warn_of_no_effect(&self, any_quantised: bool) {
+    /// Fails if a pattern of an option matches no tensor of the inputs, which have these names. Warns
+    /// of a --dequantize that concerns none.
+    pub(super) fn check(&self, names: &[&str], any_quantised: bool) -> anyhow::Result<()> {
         if self.changes.dequantize.is_some() && !any_quantised {
             warn("--dequantize: no tensor is quantised");
         }
-    }
-
-    /// Fails if a pattern of an option matches no tensor of the inputs, which have these names.
-    pub(super) fn check(&self, names: &[&str]) -> anyhow::Result<()> {
         let drops = self.changes.drop.iter().map(|pattern| ("--drop", pattern));
         let casts = self.changes.casts.iter().map(|cast| ("--cast", &cast.pattern));
         self.select.check(names)?;

@@ -297,14 +297,13 @@ fn open(
     if !adapters.is_empty() && inputs.len() > 1 {
         return Err(wrong_usage("--lora is for one IN"));
     }
-    let mut sources = Vec::new();
-    for path in inputs {
-        let source = Source::open(path, change, adapters)?;
-        if change.changes.names.is_some() && !source.is_of_gguf() {
-            let problem = "--names transformers is for files of GGUF as IN";
-            return Err(wrong_usage(format!("{}: {problem}", source.name())));
-        }
-        sources.push(source);
+    let open = |path: &PathBuf| Source::open(path, change, adapters);
+    let sources = inputs.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(other) =
+        sources.iter().find(|it| !it.is_of_gguf() && change.changes.names.is_some())
+    {
+        let problem = "--names transformers is for files of GGUF as IN";
+        return Err(wrong_usage(format!("{}: {problem}", other.name())));
     }
     Ok(sources)
 }
@@ -323,8 +322,7 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     let mut names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     names.extend(&stored.kept);
     names.extend(sources.iter().flat_map(|source| &source.replaced).map(String::as_str));
-    change.check(&names)?;
-    change.warn_of_no_effect(!stored.quantised.is_empty());
+    change.check(&names, !stored.quantised.is_empty())?;
     let rewrite = match change.apply(taken(sources, change, &stored.layers)?, &stored) {
         // Codes and scales may be of different inputs.
         Err(error)

@@ -195,3 +195,44 @@ fn a_directory_that_is_named_has_to_be_one() {
         assert_eq!(said("file"), expected);
     }
 }
+
+#[test]
+fn repositories_are_removed_after_a_dry_run_and_with_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = filled(dir.path());
+    let rm =
+        |options: &[&str]| run(dir.path(), &[&["cache", "rm", "owner/name"], options].concat());
+    assert_eq!(output(rm(&["--dry-run"])), "would remove 2.1 MB of owner/name\n");
+    let refused = error(rm(&[]), 1);
+    assert!(refused.contains("2.1 MB of 1 repo would be removed; --force removes it"), "{refused}");
+    assert_eq!(json(dir.path(), "list")["repos"].as_array().unwrap().len(), 2);
+    assert_eq!(output(rm(&["--force"])), "removed 2.1 MB of owner/name\n");
+    let left = json(dir.path(), "list");
+    assert_eq!(left["repos"].as_array().unwrap().len(), 1);
+    assert_eq!(left["repos"][0]["repo"], "owner/shards");
+    assert!(error(rm(&["--force"]), 1).contains("owner/name is not in the cache"));
+    assert!(error(run(dir.path(), &["cache", "rm"]), 2).contains("name the repositories"));
+    // It comes back.
+    output(with_hub(&server, dir.path(), &["download", "owner/name", "--cache-dir", "cache"]));
+    output(run(dir.path(), &["cache", "verify", "--strict"]));
+}
+
+#[test]
+fn commits_that_nothing_leads_to_are_pruned() {
+    let dir = tempfile::tempdir().unwrap();
+    let _server = filled(dir.path());
+    let prune = |options: &[&str]| run(dir.path(), &[&["cache", "prune"], options].concat());
+    let nothing = output(prune(&["--dry-run"]));
+    assert!(nothing.ends_with(": nothing to remove\n"), "{nothing}");
+    // The branch is another commit by now.
+    let repo = dir.path().join("cache/models--owner--name");
+    let old = repo.join("snapshots").join("0".repeat(40));
+    fs::create_dir(&old).unwrap();
+    fs::write(old.join("copy"), vec![0; 3000]).unwrap();
+    assert_eq!(output(prune(&["-n"])), "would remove 3.0 kB of owner/name\n");
+    assert!(error(prune(&[]), 1).contains("3.0 kB of 1 repo would be removed; --force"));
+    assert!(old.is_dir());
+    assert_eq!(output(prune(&["--force", "owner/name"])), "removed 3.0 kB of owner/name\n");
+    assert!(!old.exists());
+    output(run(dir.path(), &["cache", "verify", "--strict"]));
+}

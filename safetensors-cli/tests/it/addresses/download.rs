@@ -123,6 +123,9 @@ fn wrong_usage_is_told_before_any_request() {
         (&["hf://owner/name/unet", "--exclude", "*.bin"], "name all files as FILE"),
         (&["owner/name", "a", "--also", "b"], "cannot be used with"),
         (&["owner/name", "--max-workers", "0"], "0 is not in 1.."),
+        (&["owner/name", "--repo-type", "bucket"], "invalid value 'bucket'"),
+        (&["datasets/owner/name", "--repo-type", "dataset"], "is no repository"),
+        (&["hf://datasets/owner/name", "--repo-type", "dataset"], "an address says the type"),
     ] {
         let refused = error(with_hub(&server, dir.path(), &[&["download"], args].concat()), 2);
         assert!(refused.contains(expected), "{args:?}: {refused}");
@@ -168,4 +171,16 @@ fn a_renamed_repository_is_followed_by_option() {
     let option = "--follow-renames";
     assert!(said.contains(option), "{said}");
     output(with_hub(&server, dir.path(), &["download", "old/name", option]));
+}
+
+#[test]
+fn the_type_of_a_repository_is_an_option_as_it_is_of_hf() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([("datasets/owner/name", repo())]);
+    let download =
+        |args: &[&str]| output(with_hub(&server, dir.path(), &[&["download"], args].concat()));
+    let by_name = download(&["datasets/owner/name"]);
+    assert_eq!(download(&["owner/name", "--repo-type", "dataset"]), by_name);
+    assert!(by_name.contains("datasets--owner--name"), "{by_name}");
+    error(with_hub(&server, dir.path(), &["download", "owner/name", "--repo-type", "model"]), 1);
 }

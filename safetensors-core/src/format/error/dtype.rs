@@ -6,35 +6,25 @@ use super::{Error, ErrorKind};
 use crate::format::dtype::Dtype;
 
 /// Other words for dtypes: the names of PyTorch and NumPy, and short forms of them.
-const WORDS: [(&str, Dtype); 28] = [
-    ("bfloat16", Dtype::BF16),
-    ("float16", Dtype::F16),
-    ("half", Dtype::F16),
-    ("fp16", Dtype::F16),
-    ("float32", Dtype::F32),
-    ("float", Dtype::F32),
-    ("fp32", Dtype::F32),
-    ("float64", Dtype::F64),
-    ("double", Dtype::F64),
-    ("fp64", Dtype::F64),
-    ("fp8", Dtype::F8_E4M3),
-    ("float8_e4m3fn", Dtype::F8_E4M3),
-    ("float8_e5m2", Dtype::F8_E5M2),
-    ("float8_e4m3fnuz", Dtype::F8_E4M3FNUZ),
-    ("float8_e5m2fnuz", Dtype::F8_E5M2FNUZ),
-    ("float8_e8m0fnu", Dtype::F8_E8M0),
-    ("uint8", Dtype::U8),
-    ("int8", Dtype::I8),
-    ("int16", Dtype::I16),
-    ("short", Dtype::I16),
-    ("uint16", Dtype::U16),
-    ("int32", Dtype::I32),
-    ("int", Dtype::I32),
-    ("uint32", Dtype::U32),
-    ("int64", Dtype::I64),
-    ("long", Dtype::I64),
-    ("uint64", Dtype::U64),
-    ("complex64", Dtype::C64),
+const WORDS: [(Dtype, &[&str]); 18] = [
+    (Dtype::BF16, &["bfloat16"]),
+    (Dtype::F16, &["float16", "half", "fp16"]),
+    (Dtype::F32, &["float32", "float", "fp32"]),
+    (Dtype::F64, &["float64", "double", "fp64"]),
+    (Dtype::F8_E4M3, &["float8_e4m3fn", "fp8"]),
+    (Dtype::F8_E5M2, &["float8_e5m2"]),
+    (Dtype::F8_E4M3FNUZ, &["float8_e4m3fnuz"]),
+    (Dtype::F8_E5M2FNUZ, &["float8_e5m2fnuz"]),
+    (Dtype::F8_E8M0, &["float8_e8m0fnu"]),
+    (Dtype::U8, &["uint8"]),
+    (Dtype::I8, &["int8"]),
+    (Dtype::U16, &["uint16"]),
+    (Dtype::I16, &["int16", "short"]),
+    (Dtype::I32, &["int32", "int"]),
+    (Dtype::U32, &["uint32"]),
+    (Dtype::I64, &["int64", "long"]),
+    (Dtype::U64, &["uint64"]),
+    (Dtype::C64, &["complex64"]),
 ];
 
 /// The optional start of a name of PyTorch.
@@ -65,12 +55,11 @@ impl FromStr for Dtype {
             Some((start, rest)) if start.eq_ignore_ascii_case(TORCH) => rest,
             _ => name,
         };
-        let names = Self::ALL.iter().map(|dtype| (dtype.name(), *dtype));
-        let mut known = names.chain(WORDS);
-        match known.find(|(word, _)| word.eq_ignore_ascii_case(short)) {
-            Some((_, dtype)) => Ok(dtype),
-            None => Err(ErrorKind::UnknownDtype { found: name.into() }.into()),
-        }
+        let is_it = |word: &&str| word.eq_ignore_ascii_case(short);
+        let named = Self::ALL.iter().find(|dtype| is_it(&dtype.name()));
+        let known = || WORDS.iter().find(|(_, words)| words.iter().any(is_it)).map(|(it, _)| it);
+        let found = named.or_else(known).copied();
+        found.ok_or_else(|| ErrorKind::UnknownDtype { found: name.into() }.into())
     }
 }
 
@@ -89,12 +78,13 @@ mod tests {
                 assert_eq!(name.parse::<Dtype>().unwrap(), dtype);
             }
         }
-        for (word, dtype) in WORDS {
+        let words = || WORDS.iter().flat_map(|(it, words)| words.iter().map(|word| (*word, *it)));
+        for (word, dtype) in words() {
             for name in [word.to_owned(), word.to_uppercase(), format!("torch.{word}")] {
                 assert_eq!(name.parse::<Dtype>().unwrap(), dtype, "{name}");
             }
             let taken = Dtype::ALL.iter().any(|dtype| dtype.name().eq_ignore_ascii_case(word));
-            assert!(!taken && WORDS.iter().filter(|(other, _)| *other == word).count() == 1);
+            assert!(!taken && words().filter(|(other, _)| *other == word).count() == 1);
         }
         assert_eq!("Torch.Bool".parse::<Dtype>().unwrap(), Dtype::BOOL);
     }

@@ -32,26 +32,39 @@ pub(super) struct Architecture {
 }
 
 impl Architecture {
-    /// The tensor of this name in GGUF.
-    pub(super) fn part(&self, name: &str) -> Option<Part> {
-        let (module, end) = name.rsplit_once('.')?;
+    /// The tensor of this name, in which `layers` stands before the number of a layer, and modules
+    /// are called as `module` says.
+    pub(super) fn part(
+        &self,
+        name: &str,
+        layers: &str,
+        module: fn(&Row) -> &'static str,
+    ) -> Option<Part> {
+        let (path, end) = name.rsplit_once('.')?;
         let is_bias = match end {
             "weight" => false,
             "bias" => true,
+            // Older files of BERT.
+            "gamma" if path.ends_with("LayerNorm") => false,
+            "beta" if path.ends_with("LayerNorm") => true,
             _ => return None,
         };
-        let (layer, target, rows) = match module.strip_prefix("blk.") {
+        let (layer, path, rows) = match path.strip_prefix(layers) {
             Some(rest) => {
-                let (number, target) = rest.split_once('.')?;
-                let layer: u32 = number.parse().ok().filter(|it: &u32| it.to_string() == number)?;
-                (Some(layer), target, self.layer)
+                let (number, path) = rest.split_once('.')?;
+                let layer =
+                    number.parse().ok().filter(|layer: &u32| layer.to_string() == number)?;
+                (Some(layer), path, self.layer)
             }
-            None => (None, module, self.outer),
+            None => (None, path, self.outer),
         };
-        let row = rows.iter().find(|row| row.target == target)?;
+        let row = rows.iter().find(|row| module(row) == path)?;
         (!is_bias || row.bias != Bias::Never).then_some(Part { row, layer, is_bias })
     }
 }
+
+/// What stands before the number of a layer in GGUF.
+pub(super) const LAYERS: &str = "blk.";
 
 /// A tensor that a model has.
 #[derive(Clone, Copy)]
@@ -64,7 +77,7 @@ pub(super) struct Part {
 impl Part {
     /// The name in GGUF.
     pub(super) fn target(self) -> String {
-        let layer = self.layer.map(|layer| format!("blk.{layer}.")).unwrap_or_default();
+        let layer = self.layer.map(|layer| format!("{LAYERS}{layer}.")).unwrap_or_default();
         format!("{layer}{}{}", self.row.target, self.end())
     }
 

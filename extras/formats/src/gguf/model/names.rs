@@ -2,7 +2,7 @@
 
 use safetensors_core::{Dtype, Metadata, shape};
 
-use super::architecture::{Architecture, Change, Part};
+use super::architecture::{Architecture, Change, LAYERS, Part};
 use super::fields::bad;
 use super::{ARCHITECTURES, ROPE_FACTORS};
 use crate::Options;
@@ -67,7 +67,7 @@ pub(crate) fn rename(tensors: &mut Vec<Tensor>, names: &Names) -> Result<()> {
     let Some(architecture) = find(names.architecture) else { return Ok(()) };
     tensors.retain(|tensor| tensor.name != ROPE_FACTORS);
     for tensor in tensors {
-        let Some(part) = architecture.part(&tensor.name) else {
+        let Some(part) = architecture.part(&tensor.name, LAYERS, |row| row.target) else {
             refuse(tensor, architecture.name);
             continue;
         };
@@ -106,15 +106,13 @@ fn undo(tensor: &Tensor, part: Part, names: &Names) -> Result<Option<Undo>> {
         Change::InterleaveQueries => names.queries,
         Change::InterleaveKeys => names.keys,
     };
-    let Some((&rows, columns)) = tensor.shape.split_first() else {
-        return Err(bad("it has no rows".into()));
-    };
-    let row = shape::byte_len(tensor.dtype, columns)?;
+    let rows = tensor.shape.first().copied().unwrap_or(0);
+    let row = shape::byte_len(tensor.dtype, tensor.shape.get(1..).unwrap_or(&[]))?;
     let heads: usize = heads.unwrap_or(0);
     let Some(of_head) = rows.checked_div(heads).filter(|it| it * heads == rows && it % 2 == 0)
     else {
         return Err(bad(format!(
-            "its {rows} rows are no heads with halves, of which there are {heads}"
+            "its {rows} rows should be those of {heads} heads, an even number for each"
         )));
     };
     match row.checked_mul(of_head as u64) {

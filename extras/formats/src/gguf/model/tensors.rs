@@ -133,26 +133,8 @@ impl Model {
     fn find(&self, name: &str) -> Option<Part> {
         let architecture = self.architecture;
         let short = name.strip_prefix(architecture.prefix).unwrap_or(name);
-        let (module, end) = short.rsplit_once('.')?;
-        let is_bias = match end {
-            "weight" => false,
-            "bias" => true,
-            // Older files of BERT.
-            "gamma" if module.ends_with("LayerNorm") => false,
-            "beta" if module.ends_with("LayerNorm") => true,
-            _ => return None,
-        };
-        let (layer, module, rows) = match module.strip_prefix(architecture.layers) {
-            Some(rest) => {
-                let (number, module) = rest.split_once('.')?;
-                let layer: u32 = number.parse().ok()?;
-                let is_plain = layer < self.sizes.layers && layer.to_string() == number;
-                (Some(layer).filter(|_| is_plain)?.into(), module, architecture.layer)
-            }
-            None => (None, module, architecture.outer),
-        };
-        let row = rows.iter().find(|row| row.source == module)?;
-        (!is_bias || row.bias != Bias::Never).then_some(Part { row, layer, is_bias })
+        let part = architecture.part(short, architecture.layers, |row| row.source)?;
+        part.layer.is_none_or(|layer| layer < self.sizes.layers).then_some(part)
     }
 
     fn is_unused(&self, name: &str) -> bool {

@@ -166,15 +166,17 @@ fn what_the_file_does_not_say_is_an_error() {
     let huge: (&str, &[usize]) = ("blk.0.attn_q.bias", &[10 << 20]);
     let known = "general.architecture should be one of llama, qwen2, qwen3, gemma, gemma2, gemma3, \
                  bert, found";
-    let heads = "tensor \"blk.0.attn_q.weight\": its 6 rows are no heads with halves, of which there \
-                 are";
+    let heads = |count: u32| {
+        let name = "tensor \"blk.0.attn_q.weight\"";
+        format!("{name}: its 6 rows should be those of {count} heads, an even number for each")
+    };
     for (keys, listed, expected) in [
         (&[][..], &[][..], format!("{known} \"\"")),
         (&[("general.architecture", "phi3")], &[], format!("{known} \"phi3\"")),
-        (&[llama], &[queries], format!("{heads} 0")),
-        (&[llama, ("llama.attention.head_count", "x")], &[queries], format!("{heads} 0")),
-        (&[llama, ("llama.attention.head_count", "4")], &[queries], format!("{heads} 4")),
-        (&[llama, ("llama.attention.head_count", "2")], &[queries], format!("{heads} 2")),
+        (&[llama], &[queries], heads(0)),
+        (&[llama, ("llama.attention.head_count", "x")], &[queries], heads(0)),
+        (&[llama, ("llama.attention.head_count", "4")], &[queries], heads(4)),
+        (&[llama, ("llama.attention.head_count", "2")], &[queries], heads(2)),
         (
             &[llama, ("llama.attention.head_count", "1")],
             &[huge],
