@@ -1,5 +1,5 @@
-//! Saves a burn model to a safetensors file, loads it into a fresh model and compares what both
-//! compute.
+//! Saves a burn model to a safetensors file, loads it into a fresh model and compares their
+//! outputs.
 //!
 //! `cargo run --features burn --example burn_save`
 

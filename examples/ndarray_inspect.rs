@@ -123,7 +123,7 @@ fn write_sample(file: &Path) -> Result<()> {
         ("weight, transposed", Box::new(array_source(&transposed))),
         ("halves", Box::new(array_source(&halves))),
         ("mask", Box::new(array_source(&mask))),
-        // The order of this list is kept, so three booleans and three halves lie before these
+        // The order of this list is kept, so three booleans and three halves come before these
         // numbers of four bytes.
         ("bias", Box::new(array_source(&bias))),
         ("packed", Box::new(packed)),

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release --features full --example quickstart`
 //!
-//! Prints what each tensor becomes in each framework. Ends with an error if anything differs.
+//! Prints the form of each tensor in each framework. Ends with an error if anything differs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use safetensors_bridge::{
     TensorView, Widening, save_sharded,
 };
 
-/// A checkpoint whose files are held in memory, so that tensors can be borrowed without a copy.
+/// A checkpoint with files in memory, so that tensors can be borrowed without a copy.
 type InMemory = Checkpoint<Vec<u8>>;
 
 fn main() -> Result<()> {
@@ -121,7 +121,7 @@ fn write_checkpoint(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Loads one tensor into each framework. Returns what it became, and whether its elements still are
+/// Loads one tensor into each framework. Returns its form there, and whether its elements still are
 /// the file's bytes.
 fn load_one(
     checkpoint: &Arc<InMemory>,
@@ -197,8 +197,7 @@ fn compare_products(checkpoint: &Arc<InMemory>) -> Result<[usize; 2]> {
     Ok([of_ndarray.nrows(), of_ndarray.ncols()])
 }
 
-/// Saves all tensors from a framework to one file, and compares what that file holds with the
-/// checkpoint.
+/// Saves all tensors from a framework to one file, and compares the file with the checkpoint.
 fn round_trip<F: Framework>(checkpoint: &InMemory, device: &F::Device, dir: &Path) -> Result<()> {
     let tensors = load::<F>(checkpoint, device, &LoadOptions::new())?;
     let path = dir.join(format!("{}.safetensors", F::NAME));

@@ -107,24 +107,24 @@
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
 //! | `hub`, `remote` | `hub`, `remote` | downloads from the Hugging Face Hub; checkpoints in buckets, on web servers and on the Hub, read by ranges |
-//! | `delta` | `delta` | what changed between two checkpoints, as a small one; training checkpoints of candle and, with `burn-train`, of burn that are kept so; builds zstd, with a C compiler |
+//! | `delta` | `delta` | the difference of two checkpoints, as a small one; training checkpoints of candle and, with `burn-train`, of burn that are kept as such; builds zstd, with a C compiler |
 //! | `sign` | `sign` | signatures of the files of a model, made and verified offline |
-//! | `sha256`, `tracing` | [`digest`], [`framework::Span`] | the SHA-256 of a file's data; spans of what is opened, read, converted, written and requested, for the crate `tracing` |
+//! | `sha256`, `tracing` | [`digest`], [`framework::Span`] | the SHA-256 of a file's data; spans of opening, reading, converting, writing and requests, for the crate `tracing` |
 //!
 //! # Modules
 //!
-//! This crate re-exports all of `safetensors-core`, and each adapter behind a feature. What a user
-//! of the format needs is at the root. The rest is in the module of its subject:
+//! This crate re-exports all of `safetensors-core`, and each adapter behind a feature. The items
+//! that most users need are at the root. The rest is in the module of its subject:
 //!
-//! | module | what for |
+//! | module | for |
 //! |---|---|
 //! | [`checkpoint`] | checkpoints of several files: how they are found, divided and named |
 //! | [`load`], [`slice`](mod@slice) | many tensors, or parts of them, read at once; which parts |
 //! | [`save`](mod@save), [`tied`] | writing piece by piece, or any file whole or not at all; tensors that share storage |
-//! | [`ranks`], [`glob`] | which process of a job this is, what it holds of a model, and how all of them save; patterns of names |
-//! | [`rewrite`], [`edit`] | what a [`Rewrite`] will write; a file that exists, changed |
+//! | [`ranks`], [`glob`] | which process of a job this is, its part of a model, and how all of them save; patterns of names |
+//! | [`rewrite`], [`edit`] | the plan of a [`Rewrite`]; changes to an existing file |
 //! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |
-//! | [`digest`], [`audit`] | data that has changed; what is odd about a file |
+//! | [`digest`], [`audit`] | data that has changed; oddities of a file |
 //! | [`header`], [`io`], [`error`] | a file's header; where bytes come from; the parts of errors |
 //! | [`framework`] | for adapters of other tensor libraries, and tools |
 //!
@@ -170,7 +170,7 @@
 //! | files of PyTorch, GGUF and NumPy as checkpoints, without a copy; no code of a pickle is run | `safetensors_formats::open`, another package |
 //! | buckets, web servers and the Hub, read by ranges; saving to buckets | `remote::open`, `RemoteOptions::save`, feature `remote` |
 //! | `no_std` with `alloc` | the package `safetensors-core` with `default-features = false` |
-//! | downloads from the Hub into Python's cache: only what is needed, resumed, verified, offline | `hub::download`, feature `hub` |
+//! | downloads from the Hub into Python's cache: only the necessary files, resumed, verified, offline | `hub::download`, feature `hub` |
 //!
 //! Buckets are tested with the S3 servers moto and s3s-fs, and with a web server and a Hub of the
 //! tests, which misbehave. Azure was tried by hand with Azurite. Of Google Cloud Storage only the
@@ -182,17 +182,17 @@
 //!
 //! | I want to … | look at |
 //! |---|---|
-//! | see what is in a file, without writing code | [`guide::operator`]; the command `safetensors inspect`, whose manual is `safetensors-cli/MANUAL.md` |
+//! | see the content of a file, without writing code | [`guide::operator`]; the command `safetensors inspect`, with the manual `safetensors-cli/MANUAL.md` |
 //! | look through it in a terminal, or in a browser | `safetensors browse`, `safetensors map` |
 //! | see the values of a tensor | `safetensors show` |
-//! | know whether a download is sound | `safetensors verify`; *What is promised* in `SECURITY.md` |
+//! | check that a download is complete and well-formed | `safetensors verify`; *What is promised* in `SECURITY.md` |
 //! | find NaN, or compare two checkpoints | `safetensors stats`, `safetensors diff` |
 //! | cast, rename, merge or split a checkpoint | `safetensors convert`, [`Rewrite`] |
 //! | call the command from a program | exit codes and a schema for each JSON document: *What stays the same* in its manual |
 //! | see all three libraries in one program | `examples/quickstart.rs` |
 //! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`LoadOptions::quantized`], [`Checkpoint::dequantized`], [`quantized`] |
 //! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
-//! | publish what changed since the last version, and apply it | the module `delta`; `safetensors delta` |
+//! | publish the changes since the last version, and apply them | the module `delta`; `safetensors delta` |
 //! | serve the newest version that a trainer publishes | `delta::Follower`; `safetensors delta follow` |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | serve a model with candle, and load new versions | the module `guide::candle_server` |
@@ -218,18 +218,18 @@
 //! | get a model from the Hub | [`safetensors_hub`](https://docs.rs/safetensors-hub), `extras/hub/examples/hub_download.rs`, `examples/models/examples/hub_to_candle.rs` |
 //! | read a slice of a file in a bucket | `extras/hub/examples/remote_slice.rs` |
 //! | load each rank's part of a model | [`ranks`], `examples/distributed/README.md`, `examples/models/examples/candle_tensor_parallel.rs` |
-//! | open what ranks have saved, with any number of ranks | [`Checkpoint::open`] |
-//! | keep trainings as what changed | `burn::train::Epochs::whole_every`, `candle::train::save_delta`, feature `delta` |
+//! | open files that ranks have saved, with any number of ranks | [`Checkpoint::open`] |
+//! | keep trainings as their changes | `burn::train::Epochs::whole_every`, `candle::train::save_delta`, feature `delta` |
 //! | load a model on MPI ranks, or process many checkpoints with Ray | `examples/distributed/README.md` |
-//! | know what is fast, and measure it myself | `docs/BENCHMARKS.md` |
+//! | know the speed, and measure it myself | `docs/BENCHMARKS.md` |
 //! | change the code, or add a dtype or a framework | `CONTRIBUTING.md`, `docs/ARCHITECTURE.md` |
-//! | sign a model, or check whose it is | `safetensors sign`, `safetensors verify --signature`; the module `sign` |
+//! | sign a model, or check its signature | `safetensors sign`, `safetensors verify --signature`; the module `sign` |
 //! | make a release | `docs/RELEASING.md` |
 //!
 //! `candle_train` and `burn_train` are killed again and again while they train, and end with the
 //! same bits as a run that is never stopped. `candle_bert` and `burn_bert` embed sentences with
-//! real weights; `CONTRIBUTING.md` says how to get them. `hub_to_candle` goes from the name of a
-//! repository on the Hub to logits, and `candle_gguf` from a GGUF file or its address.
+//! real weights; `CONTRIBUTING.md` explains how to get them. `hub_to_candle` goes from the name of
+//! a repository on the Hub to logits, and `candle_gguf` from a GGUF file or its address.
 //! `ndarray_science` is a simulation that writes its steps, `ndarray_struct` has a struct of arrays
 //! as its state, and `ndarray_npz` converts archives.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -258,12 +258,12 @@ pub mod ndarray {
     pub use safetensors_ndarray::*;
 }
 
-/// The README, whose examples are tested.
+/// The README with its examples, which are tested.
 #[cfg(all(doctest, feature = "full"))]
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-/// The page about ranks and many machines, whose example is tested.
+/// The page about ranks and many machines with its example, which is tested.
 #[cfg(all(doctest, feature = "full"))]
 #[doc = include_str!("../examples/distributed/README.md")]
 mod distributed {}

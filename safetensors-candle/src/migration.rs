@@ -6,8 +6,8 @@
 //! | candle | here |
 //! |---|---|
 //! | `VarBuilder::from_mmaped_safetensors` of one file (`unsafe`) | [`var_builder()`] |
-//! | its form for the files that an index names | [`var_builder()`] of the index or of its directory |
-//! | its form for any other files | [`var_builder_from`] of [`Checkpoint::open_files`] |
+//! | the same of the files that an index names | [`var_builder()`] of the index or of its directory |
+//! | the same of any other files | [`var_builder_from`] of [`Checkpoint::open_files`] |
 //! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] |
 //! | `VarBuilder::from_backend` | the same, with [`CheckpointBackend`]; or [`var_builder_from`] an open checkpoint |
 //! | `VarBuilder::from_npz` | [`var_builder_from`] of `safetensors_formats::open` |

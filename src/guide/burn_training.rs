@@ -76,7 +76,7 @@
 //! complete or not at all, whenever the process is killed. The lines that differ from a training
 //! with burn's own are those with `epochs`, `with_custom_checkpointers` and `checkpoint(newest)`.
 //!
-//! Keep epochs in a directory of their own, here `RUN/checkpoints`: burn's metrics are in
+//! Keep epochs in a separate directory, here `RUN/checkpoints`: burn's metrics are in
 //! `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory without the manifest of an epoch is
 //! never replaced.
 //!

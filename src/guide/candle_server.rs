@@ -59,19 +59,19 @@
 //!
 //! Files are not mapped, so no `unsafe` is needed, and a file that shrinks cannot end the process.
 //! Each tensor is read once, by several threads, into the memory that it then owns: a model takes
-//! the memory of its tensors, and at most 256 MiB more while it is built. The `DType` is that of
-//! the model. Elements of a file with another one are converted while they are read.
+//! the memory of its tensors, and at most 256 MiB more while it is built. The `DType` is the
+//! model's. Elements of a file with another one are converted while they are read.
 //!
 //! Functions of this library return an error that names the file and the tensor.
-//! [`into_candle`](crate::candle::IntoCandle) makes candle's of it, for `?`.
+//! [`into_candle`](crate::candle::IntoCandle) converts it to candle's, for `?`.
 //!
 //! # The server
 //!
-//! This program has no HTTP: `answer` is what a handler would call, from any number of threads. A
-//! request takes an `Arc` of the model that is there, and finishes with it, even if a new one takes
-//! its place meanwhile. A reload compares the version of the file that names the weights, the index
-//! or the only file, and builds the new model beside the old one. So it takes the memory of both
-//! for a moment, and a reload that fails leaves the old model where it is.
+//! This program has no HTTP: `answer` is the function that a handler would call, from any number of
+//! threads. A request takes an `Arc` of the current model, and finishes with it, even if a new one
+//! replaces it in between. A reload compares the version of the file that names the weights, the
+//! index or the only file, and builds the new model next to the old one. So it takes the memory of
+//! both for a moment, and a reload that fails keeps the old model.
 //!
 //! ```
 //! use std::path::{Path, PathBuf};
@@ -167,15 +167,15 @@
 //! }
 //! ```
 //!
-//! `save_sharded` and `safetensors convert` put each file in its place whole, and in such an order
-//! that an opened checkpoint is the old one or the new one, never a mixture. So a server may look at
-//! any moment. Only where a save turns one file into several, or several into one, may
-//! [`CheckpointPath::find`](crate::checkpoint::CheckpointPath::find) meanwhile find neither: then
-//! the reload is an error, the old model stays, and the next look finds the new one. Python's
+//! `save_sharded` and `safetensors convert` put each complete file in its place, in such an order
+//! that an opened checkpoint is the old one or the new one, never a mixture. So a server may look
+//! at any moment. Only where a save turns one file into several, or several into one,
+//! [`CheckpointPath::find`](crate::checkpoint::CheckpointPath::find) may find neither for a moment:
+//! then the reload is an error, the old model stays, and the next look finds the new one. Python's
 //! `save_pretrained`, `cp` and `rsync` replace one file after the other. Let
 //! them write to a new directory, and rename a link to it; the server's path is the link. In Rust
 //! that is `symlink("v2", "next")?` and `rename("next", "current")?`; `ln -sfn` removes the link
-//! first. Digests are of single tensors, so they do not find a mixture of two versions.
+//! first. Each digest covers one tensor, so digests do not find a mixture of two versions.
 //!
 //! A version that was refused is tried again at each look, so a repair is found. Keep its `Version`
 //! and the message to report it once. Only the file that names the weights is compared: a shard that
@@ -183,10 +183,10 @@
 //!
 //! # Saving while it serves
 //!
-//! [`BackgroundSaver`](crate::save::BackgroundSaver) saves in a thread of its own. Candle's tensors
-//! share their memory, so clones cost nothing. `wait` returns the error of the save, and the server's
-//! own `reload` finds the new version. A `VarMap` that a training changes
-//! meanwhile is saved by `candle::train::save_in_background`, which copies it.
+//! [`BackgroundSaver`](crate::save::BackgroundSaver) saves in a separate thread. Candle's tensors
+//! share their memory, so clones cost nothing. `wait` returns the error of the save, and the
+//! server's own `reload` finds the new version. A `VarMap` that a training changes at the same time
+//! is saved by `candle::train::save_in_background`, which copies it.
 //!
 //! ```
 //! use candle_core::{DType, Device, Result, Tensor};
@@ -213,7 +213,7 @@
 //!
 //! # What goes wrong
 //!
-//! | what | what the library says |
+//! | problem | message of the library |
 //! |---|---|
 //! | the model wants a tensor that is not there | `cannot find tensor fc.wieght in model.safetensors; did you mean "fc.weight"?` |
 //! | it has another shape | `shape mismatch for fc.weight in model.safetensors, expected: [3, 2], got: [2, 3]`, before it is read |
@@ -222,10 +222,10 @@
 //! | bits flip on the disk | nothing, unless the file was saved with digests and is verified: `…-00002-of-00002.safetensors: tensor "fc.weight": the data has changed: …` |
 //! | a file is overwritten while it is read | an error that says that it has changed: no mixed values |
 //! | the weights are quantised | `tensor "w": it holds codes of the weight "w", stored as fp8; read its numbers from …`: see [below](#other-checkpoints) |
-//! | the config is not that of these weights | shapes that do not fit, and tensors that are [`unused`](crate::candle::CheckpointBackend::unused) |
+//! | the config belongs to other weights | shapes that do not fit, and tensors that are [`unused`](crate::candle::CheckpointBackend::unused) |
 //!
-//! With `RUST_BACKTRACE`, an error of candle prints a backtrace, too. For a log of one line, print
-//! the `inner` of its `Error::WithBacktrace`.
+//! With `RUST_BACKTRACE`, an error of candle prints a backtrace, too. For a one-line log, print the
+//! `inner` of its `Error::WithBacktrace`.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -263,4 +263,4 @@
 //! An embedding table need not be in memory: `checkpoint.tensor("embed.weight")?.rows(&ids)?` reads
 //! the rows of a request alone, and `read_tensor` of
 //! [`ReadTensorExt`](crate::candle::ReadTensorExt) makes a tensor of them.
-//! [`migration`](crate::candle::migration) has each loader of candle and what takes its place.
+//! [`migration`](crate::candle::migration) has a replacement for each loader of candle.

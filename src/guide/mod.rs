@@ -3,14 +3,14 @@
 //!
 //! | chapter | for | features |
 //! |---|---|---|
-//! | `candle_server` | who serves a model with candle, and replaces it while requests come | `candle` |
-//! | `burn_training` | who trains with burn, is killed, and goes on | `burn-train` |
-//! | `science` | who computes with ndarray, and keeps labelled arrays that grow | `ndarray` |
-//! | [`operator`] | who looks after files of others, with the command `safetensors` | |
+//! | `candle_server` | serving a model with candle, and replacing it while requests come | `candle` |
+//! | `burn_training` | training with burn, being killed, and going on | `burn-train` |
+//! | `science` | computing with ndarray, and keeping labelled arrays that grow | `ndarray` |
+//! | [`operator`] | looking after files of others, with the command `safetensors` | |
 //!
-//! Each chapter says what to do, what goes wrong, and what the library says then. It needs no
-//! knowledge of the format, and links what it does not explain. Where a chapter writes to a
-//! temporary directory, your program has its own path.
+//! Each chapter has the steps, the possible errors, and their messages. It needs no knowledge of
+//! the format, and links further explanations. Where a chapter writes to a temporary directory,
+//! your program has its own path.
 
 #[cfg(feature = "burn")]
 pub mod burn_training;

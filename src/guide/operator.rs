@@ -5,15 +5,15 @@
 //! cargo install safetensors-bridge-cli
 //! ```
 //!
-//! The command reads the header of a file, and of the tensors no more than an answer needs, piece by
-//! piece. So it takes a few MiB of memory for each thread, and several times the size of the
-//! headers, but not that of the model. Where a path is asked for, a file, a directory and the index
-//! of a sharded model will do; files of PyTorch, GGUF and NumPy are read, too. Every line with a `$`
-//! is run as a test, and shows what a terminal shows.
+//! The command reads the header of a file, and only the tensors' bytes that an answer needs, piece
+//! by piece. So it takes a few MiB of memory for each thread, and several times the size of the
+//! headers, but not of the model. Where a path is asked for, a file, a directory and the index of a
+//! sharded model will do; files of PyTorch, GGUF and NumPy are read, too. Every line with a `$` is
+//! run as a test, and shows the output of a terminal.
 //!
-//! # What came
+//! # A new model
 //!
-//! Say that a model has arrived, `model.safetensors`. First see whether it is whole:
+//! A model has arrived, `model.safetensors`. First check that it is complete:
 //!
 //! ```console
 //! $ safetensors verify --strict model.safetensors
@@ -37,13 +37,13 @@
 //! ```
 //!
 //! `verify` reads headers: it finds every file that is cut off, has tensors that overlap, or lacks a
-//! shard. It does not know what the values were: see [digests](#metadata-and-digests).
+//! shard. It does not know the original values: see [digests](#metadata-and-digests).
 //!
 //! # Convert
 //!
 //! One command casts, divides, renames, merges and selects. It reads and writes piece by piece. Its
-//! output is complete or not there, even if the command is killed. `--dry-run` shows what would be
-//! written:
+//! output is complete or not there, even if the command is killed. `--dry-run` shows the result
+//! without writing it:
 //!
 //! ```console
 //! $ safetensors convert model.safetensors half --dtype bf16 --max-shard-size 80
@@ -54,8 +54,8 @@
 //! model.safetensors.index.json
 //! ```
 //!
-//! A directory is converted as a model: `config.json`, the tokenizer, the licence and all other files
-//! that are no weights go along, and `config.json` says which dtype the weights have now:
+//! A directory is converted as a model: `config.json`, the tokenizer, the licence and all other
+//! files that are no weights go along, and `config.json` gets the new dtype of the weights:
 //!
 //! ```console
 //! $ mkdir llama; cp model.safetensors llama; touch llama/LICENSE llama/optimizer.pt
@@ -75,8 +75,7 @@
 //!
 //! # Compare
 //!
-//! `diff` does not mind how files are divided. Its exit code is 0 if all is equal, 1 if something
-//! differs, and 2 if something cannot be read or it was called wrongly, so a script can ask:
+//! `diff` ignores how files are divided. Its exit code is 0 if all is equal, 1 if something
 //!
 //! ```console
 //! $ safetensors diff model.safetensors half || echo "exit code $?"
@@ -93,8 +92,8 @@
 //!
 //! # Metadata and digests
 //!
-//! A file is changed by a copy with the new header that takes its place, so it is old or new
-//! whenever the command is killed. Of a sharded model, name the file.
+//! To change a file, the command writes a copy with the new header and replaces the file by it. So
+//! the file is old or new whenever the command is killed. For a sharded model, name the file.
 //!
 //! ```console
 //! $ safetensors metadata set model.safetensors license=mit
@@ -105,8 +104,8 @@
 //! model.safetensors: rewritten
 //! ```
 //!
-//! Bytes that were changed on the way show only in digests, which are metadata, too. Who makes a
-//! file records them, and who gets it compares:
+//! Bytes that were changed on the way show only in digests, which are metadata, too. The author of
+//! a file records them, and the receiver compares:
 //!
 //! ```console
 //! $ safetensors digest --record model.safetensors
@@ -117,8 +116,8 @@
 //!
 //! # What goes wrong
 //!
-//! A download that broke off, and a shard that was left behind. The message names the file and what
-//! is wrong with it, and the exit code is 1:
+//! A download that broke off, or a missing shard. The message names the file and the problem, and
+//! the exit code is 1:
 //!
 //! ```console
 //! $ cp -r half broken; truncate -s -4 broken/model-00001-of-00002.safetensors

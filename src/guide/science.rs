@@ -87,13 +87,13 @@
 //! | to | use |
 //! |---|---|
 //! | write an array that is complete | `w.add("u", &u)?`, of any layout: views, `u.t()`, `u.slice(s![..;2])` |
-//! | append one number, one step, several steps | `push`, `append`, `extend` of what [`grow`](crate::ndarray::Writer::grow) returns |
+//! | append one number, one step, several steps | `push`, `append`, `extend` of the result of [`grow`](crate::ndarray::Writer::grow) |
 //! | read all, as another type, or into an array that is there | [`read`](crate::ndarray::Reader::read), `read_as`, `read_into` |
 //! | read a part by positions | [`slice`](crate::ndarray::Reader::slice), with steps and reversed axes as in `s![]` |
-//! | read a part by labels | [`select`](crate::ndarray::Reader::select): numbers of an array of one axis that has the dimension's name |
+//! | read a part by labels | [`select`](crate::ndarray::Reader::select): numbers of an array with one axis and the dimension's name |
 //! | read rows by their numbers | `r.rows::<f32, Ix2>("table", &[7, 3, 7])?` |
 //! | keep the state of a program, with the parameters of its run | [a struct](#the-state-of-a-program) |
-//! | keep one parameter beside the arrays | `w.metadata([("dt", dt)])`; read by `r.metadata()["dt"].parse()` |
+//! | keep one parameter next to the arrays | `w.metadata([("dt", dt)])`; read by `r.metadata()["dt"].parse()` |
 //! | give an array units, or a number | `w.attribute("u", "scale_factor", 0.01)`; read by `r.attribute` |
 //! | keep a writer and its arrays in a struct | [`ArrayAppender`](crate::ndarray::ArrayAppender) borrows nothing |
 //! | store `Complex<f64>` | as two numbers, see [`ArrayElement`](crate::ndarray::ArrayElement) |

@@ -114,7 +114,7 @@ pub fn write(path: &Path, tensors: &[Tensor]) -> Result<Sums> {
 pub struct Pattern(pub u64);
 
 impl Pattern {
-    /// Bytes of which every two make a finite BF16 and an F16, and every four a finite F32.
+    /// Takes bytes of which every two are a finite BF16 and F16, and every four a finite F32.
     pub fn take(&mut self, bytes: usize) -> Vec<u8> {
         let words = (0..bytes.div_ceil(8)).flat_map(|_| {
             self.0 ^= self.0 << 13;

@@ -33,7 +33,7 @@ impl Machine {
     }
 }
 
-/// The text of one of the kernel's files; nothing on other systems.
+/// Returns the text of a file of the kernel; nothing on other systems.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }

@@ -26,10 +26,10 @@ pub fn total() -> Option<u64> {
     field("/proc/meminfo", "MemTotal:")
 }
 
-/// Touches this many bytes of memory and frees them, just before a sample that needs as many.
+/// Touches this many bytes of memory and frees them, just before a sample that needs them.
 ///
 /// A virtual machine returns free memory to its host after a second or two. Getting it back takes
-/// longer than anything that is measured here.
+/// longer than any work that is measured here.
 pub fn warm(bytes: u64) -> Result<()> {
     if bytes > 0 {
         let mut memory = MmapMut::map_anon(bytes as usize)?;
@@ -41,7 +41,7 @@ pub fn warm(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// A field of one of the kernel's files, converted from KiB to bytes.
+/// Reads a field of a file of the kernel, converted from KiB to bytes.
 fn field(file: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -171,8 +171,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// The cells of one contender. The first one of a row has the row's name, and is compared with
-/// nothing.
+/// Returns the cells of a contender. The first one of a row has the row's name, and is compared
+/// with nothing.
 fn cells(line: &Line, entry: &Entry, is_first: bool) -> [String; 9] {
     let goals = || line.goals.iter().filter(|goal| goal.about == entry.name);
     let reached = goals().map(|goal| if goal.reached { "yes" } else { "NO" });

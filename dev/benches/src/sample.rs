@@ -66,7 +66,7 @@ impl Contender {
     }
 }
 
-/// Takes one sample of work, and returns what the work returns, too.
+/// Takes one sample of work, and returns the result of the work, too.
 pub fn sample_of<T>(work: impl FnOnce(&mut Watch) -> Result<T>) -> Result<(T, Sample)> {
     let mut watch = Watch::default();
     let done = work(&mut watch)?;
@@ -82,7 +82,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Times work that is done once, and measures how much the process's memory grows meanwhile.
+    /// Times work that is done once, and measures how much the process's memory grows during it.
     pub fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         memory::reset_peak();
         let before = memory::resident();
@@ -124,7 +124,7 @@ pub enum Goal {
     AtLeast(&'static str, f64),
     /// As fast as the contender of this name, or faster, in each sample and not only in most.
     NeverSlower(&'static str),
-    /// At most this much memory beyond what the process had, in bytes.
+    /// At most this much memory more than the process had, in bytes.
     Memory(u64),
 }
 
@@ -133,7 +133,7 @@ pub enum Goal {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Point {
     pub family: &'static str,
-    /// What there is more and more of.
+    /// The unit that increases.
     pub unit: &'static str,
     pub amount: u64,
 }
@@ -147,7 +147,7 @@ pub struct Row {
     pub bytes: Option<u64>,
     /// The number of samples of each contender.
     pub samples: usize,
-    /// Whether each sample is taken in a process of its own, like a program that loads one model.
+    /// Whether each sample is taken in a separate process, like a program that loads one model.
     pub isolated: bool,
     /// The memory to warm before a sample, in bytes. 0 if a sample takes little.
     pub memory: u64,
@@ -176,13 +176,13 @@ impl Row {
         }
     }
 
-    /// Takes one sample of one contender. Called in the process that was started for it.
+    /// Takes one sample of one contender, in the process that was started for it.
     pub fn measure_one(mut self, contender: &str) -> Result<Sample> {
         let contender = self.contenders.iter_mut().find(|candidate| candidate.name == contender);
         contender.context("no such contender")?.sample(self.memory)
     }
 
-    /// Takes all samples. Starts again if the system meanwhile drops the files from its cache.
+    /// Takes all samples. Starts again if the system drops the files from its cache in between.
     /// Returns the least share of a file that was in the page cache at the end, unless the row is
     /// cold.
     pub fn measure(&mut self, name: &str, data: &Path) -> Result<Option<f64>> {

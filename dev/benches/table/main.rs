@@ -1,5 +1,5 @@
-//! Measures loading, saving, parsing and converting beside other crates, and beside the limit: the
-//! least work that the machine must do for the same result.
+//! Measures loading, saving, parsing and converting, compared with other crates, and with the
+//! limit: the least work that the machine must do for the same result.
 //!
 //! ```text
 //! cargo bench -p benches                              # every row

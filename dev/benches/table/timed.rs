@@ -1,5 +1,5 @@
-//! Work on one file or address, timed once: `dev/scripts/peers_in_python.py` compares it with what
-//! programs in Python do.
+//! Work on one file or address, timed once: `dev/scripts/peers_in_python.py` compares it with
+//! programs in Python.
 
 use anyhow::{Context, Result, bail};
 use harness::files::checksum;
@@ -11,7 +11,7 @@ use safetensors_formats::{Options, open};
 /// Names and tensors.
 type Tensors = Vec<(String, TensorBuf)>;
 
-/// Does the work, and returns its time, its memory, and what shows that it was done: a checksum of
+/// Does the work, and returns its time, its memory, and the proof that it was done: a checksum of
 /// tensors, or the folder of a download.
 pub(crate) fn run(work: &str, what: &str) -> Result<serde_json::Value> {
     let read = |opened: fn(&str) -> Result<Tensors>| -> Result<_> {

@@ -49,13 +49,13 @@ pub type Opening = Pin<Box<dyn Future<Output = io::Result<RemoteFile>> + Send>>;
 pub struct Server {
     files: BTreeMap<PathBuf, Vec<u8>>,
     requests: Option<(usize, usize)>,
-    /// What has happened since this was last taken.
+    /// The events since the log was last taken.
     pub log: Mutex<Log>,
     /// Requests that contain this byte of a file of this name fail.
     pub failing: Mutex<Option<(PathBuf, u64)>>,
 }
 
-/// What has happened at a [`Server`].
+/// The events at a [`Server`].
 #[derive(Debug, Default)]
 pub struct Log {
     /// The files that were asked for.
@@ -95,7 +95,7 @@ impl Server {
         Self { requests: Some((byte_len, concurrency)), ..self }
     }
 
-    /// What has happened since the last call.
+    /// Takes the events since the last call.
     pub fn take_log(&self) -> Log {
         std::mem::take(&mut self.log.lock().unwrap())
     }
@@ -128,7 +128,7 @@ struct InFlight<'s>(&'s Server);
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        // The log may have been taken meanwhile.
+        // The log may have been taken in between.
         let mut log = self.0.log.lock().unwrap();
         log.in_flight = log.in_flight.saturating_sub(1);
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::tensors::file_bytes;
 use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorBuf, TensorView, save};
 
-/// A tensor of F32 whose elements are 0, 1, 2 and so on, and the boxes that ranks hold of it.
+/// A tensor of F32 with the elements 0, 1, 2 and so on, and the boxes that ranks hold of it.
 pub struct Divided {
     /// Its name.
     pub name: &'static str,

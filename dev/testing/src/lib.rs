@@ -1,8 +1,8 @@
-//! What the tests of several packages share.
+//! Parts that the tests of several packages share.
 //!
-//! The unit tests of the core cannot use what implements a trait of the core here: they are compiled
-//! with a second copy of the core, whose traits are others to the compiler. Its integration tests
-//! can.
+//! The unit tests of the core cannot use implementations of the core's traits from here: they are
+//! compiled with a second copy of the core, and the compiler takes its traits for others. Its
+//! integration tests can.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub mod asynchronous;

@@ -1,5 +1,5 @@
-//! The small checkpoints with LoRA adapters that `dev/scripts/lora_fixtures.py` makes, and what PEFT
-//! makes of them.
+//! The small checkpoints with LoRA adapters that `dev/scripts/lora_fixtures.py` makes, and PEFT's
+//! results for them.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

@@ -13,8 +13,8 @@ pub fn resident() -> u64 {
     status("VmRSS:")
 }
 
-/// Does some work. Returns its result, and how far the peak of the memory was above `before`
-/// meanwhile.
+/// Does some work. Returns its result, and how far the peak of the memory was above `before` during
+/// it.
 pub fn growth<T>(before: u64, work: impl FnOnce() -> T) -> (T, u64) {
     // Resets the peak.
     fs::write("/proc/self/clear_refs", "5").unwrap();

@@ -1,6 +1,6 @@
-//! Training checkpoints of PyTorch, which `dev/scripts/optimizer_interop.py` makes: `NAME.safetensors`
-//! after some steps, and `NAME_after.safetensors` with the losses of the next ones and what the model
-//! and the state are then, by the names of the parameters.
+//! Training checkpoints of PyTorch, which `dev/scripts/optimizer_interop.py` makes:
+//! `NAME.safetensors` after some steps, and `NAME_after.safetensors` with the losses of the next
+//! ones, and with the later model and state, by the names of the parameters.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ pub fn fixture(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/optimizer").join(file)
 }
 
-/// A new folder for what Python reads, if it asks for that.
+/// Makes a new folder for files that Python reads, if it asks for them.
 pub fn interop_dir(name: &str) -> Option<PathBuf> {
     let dir = Path::new(&std::env::var_os("SAFETENSORS_INTEROP_DIR")?).join(name);
     std::fs::create_dir_all(&dir).unwrap();

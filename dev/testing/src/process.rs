@@ -1,4 +1,4 @@
-//! Tests that need a process for themselves: one that is killed, whose memory is measured, or whose
+//! Tests that need a separate process: because it is killed, its memory is measured, or its
 //! environment differs.
 
 use std::any::type_name;
@@ -7,7 +7,8 @@ use std::process::Command;
 
 const ALONE: &str = "SAFETENSORS_TEST_ALONE";
 
-/// This test program, to be started again with only `test`, whose output is passed on.
+/// Returns a command that starts this test program again with only `test`, and passes its output
+/// on.
 ///
 /// `test` is the test's function itself, so that no name has to be kept up to date.
 pub fn command_of<T>(test: T) -> Command {
@@ -28,7 +29,7 @@ pub fn is_alone<T>(test: T) -> bool {
     if env::var_os(ALONE).is_some_and(|alone| alone == name) {
         return true;
     }
-    // What threads free, glibc would keep in an arena of each, more or less by chance.
+    // glibc would keep memory that threads free in an arena of each, more or less by chance.
     let output = command_of(test).env(ALONE, name).env("MALLOC_ARENA_MAX", "1").output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(

@@ -1,4 +1,4 @@
-//! What holds for a save of several files in every store, whatever fails.
+//! The promises of a save of several files in every store, for every failure.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ pub trait Place {
     /// Saves tensors with some calls failing: through [`save_failing`].
     fn save(&mut self, version: u8, options: &ShardOptions, faults: &Faults) -> Result<()>;
 
-    /// Opens what the directory opens as, and reads it with [`read`].
+    /// Opens the checkpoint of the directory, and reads it with [`read`].
     fn open(&self) -> Result<Content>;
 
     /// The names of all files, sorted.
@@ -31,10 +31,10 @@ pub trait Place {
     fn rename(&mut self, from: &str, to: &str);
 }
 
-/// The name of a file beside the tensors.
+/// The name of a file next to the tensors.
 const BESIDE: &str = "config.json";
 
-/// Reads all tensors, and the file beside them.
+/// Reads all tensors, and the file next to them.
 pub fn read<S: ReadAt>(checkpoint: &Checkpoint<S>) -> Result<Content> {
     let values = checkpoint.read_all(&LoadOptions::new().threads(1))?;
     let named = checkpoint.tensors().zip(values);
@@ -43,19 +43,18 @@ pub fn read<S: ReadAt>(checkpoint: &Checkpoint<S>) -> Result<Content> {
     Ok(named.chain(beside).collect())
 }
 
-/// 12 tensors of a byte, of which most have the same names in each version, and all have other
-/// values.
+/// Makes 12 one-byte tensors. Most have the same names in each version, and all have other values.
 fn tensors(version: u8) -> Content {
     let names = (0..11).map(|i| format!("tensor {i:02}")).chain([format!("version {version}")]);
     names.zip(version * 20..).map(|(name, value)| (name, vec![value])).collect()
 }
 
-/// The tensors, and the file beside them.
+/// Returns the tensors, and the file next to them.
 fn content(version: u8) -> Content {
     tensors(version).into_iter().chain([(BESIDE.into(), vec![version])]).collect()
 }
 
-/// Saves a version of the tensors to a directory some of whose calls fail.
+/// Saves a version of the tensors to a directory in which some calls fail.
 pub fn save_failing<D: WritableDirectory>(
     directory: &mut D,
     version: u8,
@@ -74,7 +73,7 @@ pub fn save_failing<D: WritableDirectory>(
     save_sharded_to(&mut directory, tensors, &options).map(drop)
 }
 
-/// The file beside the tensors, as that of another model.
+/// Returns the file next to the tensors, as from another model.
 fn other_files(version: u8) -> Result<OtherFiles> {
     let none: [(&str, TensorBuf); 0] = [];
     let model = serialize(none, &SaveOptions::new())?;
@@ -88,7 +87,7 @@ fn other_files(version: u8) -> Result<OtherFiles> {
 enum Fault {
     /// One call fails, and does nothing.
     Fails,
-    /// The answer of one call is lost: it has done what it should, and is an error.
+    /// The answer of one call is lost: it has done its work, and returns an error.
     IsLost,
     /// All calls fail from one on, as if the process had ended.
     Ends,
@@ -128,7 +127,7 @@ impl Faults {
     }
 }
 
-/// A directory some of whose calls fail.
+/// A directory in which some calls fail.
 struct Failing<'d, D> {
     directory: &'d mut D,
     faults: &'d Faults,
@@ -217,7 +216,7 @@ impl<D: WritableDirectory> WritableDirectory for Failing<'_, D> {
     }
 }
 
-/// What a directory has before a save.
+/// The content of a directory before a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -225,13 +224,13 @@ enum Before {
     Files(usize),
     /// One file of another name.
     Other,
-    /// One file, which counts, and besides two with an index.
+    /// One file, which counts, and in addition two with an index.
     Both,
 }
 
 /// Saves to a directory while each of its calls fails in turn, over each kind of older checkpoint.
-/// The directory always opens as the old checkpoint or the new one, whole; the error says which;
-/// and the next save leaves nothing behind.
+/// The directory always opens as the complete old or new checkpoint; the error says which; and the
+/// next save leaves nothing behind.
 pub fn a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one<P: Place>(
     make: impl Fn() -> P + Sync,
 ) {
@@ -354,7 +353,7 @@ impl Case {
                 let says_new =
                     matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
                 assert!(says_new == is_new || self.before == Before::Other, "{context}");
-                // What could not take its place with the others is taken back.
+                // A file that could not take its place with the others is taken back.
                 let is_left = |name: &String| {
                     self.pattern.matches(name)
                         && self.names().contains(name)
@@ -378,7 +377,7 @@ impl Case {
     }
 }
 
-/// The tensors of what a directory of a store opens as.
+/// Opens a directory of a store, and returns its tensors.
 pub fn open_in<S: Store + 'static>(store: S, path: impl Into<PathBuf>) -> Result<Content> {
     read(&Checkpoint::open_in(store, path.into(), &Limits::default())?)
 }

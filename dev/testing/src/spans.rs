@@ -1,4 +1,4 @@
-//! The spans of the feature `tracing`, as a subscriber is told of them.
+//! The spans of the feature `tracing`, as a subscriber receives them.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tracing::{Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// A span, as a subscriber is told of it.
+/// A span, as a subscriber receives it.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// Its number.
@@ -31,7 +31,7 @@ pub struct Told {
 pub struct Listener(Arc<Mutex<Vec<Told>>>);
 
 impl Listener {
-    /// A listener to all threads of the process, of which there can be only one.
+    /// Makes a listener to all threads of the process. There can be only one.
     ///
     /// # Panics
     ///

@@ -1,9 +1,9 @@
-//! Tables of a documentation whose lines are tests.
+//! Tables of a documentation with lines that are tests.
 
 /// Checks that a table has a line for each test, in their order. A line goes by its first cell.
 ///
-/// `source` is the Rust file whose documentation has the table, the first one below `heading`.
-/// `elsewhere` are lines of it that other tests are for.
+/// `source` is the Rust file with the table in its documentation, the first one below `heading`.
+/// `elsewhere` are lines of it that have tests in other places.
 ///
 /// # Panics
 ///

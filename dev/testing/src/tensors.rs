@@ -1,9 +1,9 @@
-//! Tensors to be saved whose bytes a test gives, or does not give.
+//! Tensors to be saved with bytes that a test gives, or does not give.
 
 use safetensors_core::save::Sink;
 use safetensors_core::{Dtype, Error, ErrorKind, Result, TensorSource};
 
-/// A tensor of [`Dtype::U8`] and one dimension, whose bytes a function gives.
+/// A tensor of [`Dtype::U8`] and one dimension, with bytes from a function.
 #[derive(Clone, Debug)]
 pub struct BytesBy<F> {
     shape: [usize; 1],
@@ -15,7 +15,7 @@ pub fn bytes_by<F: Fn(&mut Sink<'_>) -> Result<()> + Sync>(len: usize, write: F)
     BytesBy { shape: [len], write }
 }
 
-/// A tensor whose bytes must not be asked for.
+/// Makes a tensor that must not be asked for its bytes.
 pub fn unread(len: usize) -> impl TensorSource + Clone {
     bytes_by(len, |_| panic!("the tensor was asked for its bytes"))
 }

@@ -54,7 +54,7 @@ fn anchors(text: &str) -> Vec<String> {
     found
 }
 
-/// What is wrong with a link of a document, if anything is.
+/// Returns the problem of a link of a document, if there is any.
 fn problem(document: &Path, text: &str, link: &str) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;

@@ -1,5 +1,5 @@
-//! Compares this crate with the reference implementation. Each reads what the other writes, and
-//! both write the same. The cases where this crate is stricter are a closed list.
+//! Compares this crate with the reference implementation. Each reads the other's files, and both
+//! write equal files. The cases where this crate is stricter are a closed list.
 
 mod bytes;
 mod statements;

@@ -63,7 +63,7 @@ impl Bert {
         })
     }
 
-    /// What the last layer makes of tokens `[1, n]`: `[1, n, hidden_size]`.
+    /// Returns the output of the last layer for tokens `[1, n]`: `[1, n, hidden_size]`.
     pub(crate) fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         let positions = Tensor::arange(0, tokens.dim(1)? as u32, tokens.device())?.unsqueeze(0)?;
         let sum = (self.words.forward(tokens)? + self.positions.forward(&positions)?)?;

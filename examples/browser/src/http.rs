@@ -9,7 +9,7 @@ use safetensors_core::io::AsyncReadAt;
 use wasm_bindgen::prelude::*;
 
 /// The bytes that opening fetches. [`AsyncStore`](safetensors_core::checkpoint::store::AsyncStore)
-/// reads as many first.
+/// reads the same number first.
 const START: u64 = 64 << 10;
 
 #[wasm_bindgen(module = "/src/fetch.js")]

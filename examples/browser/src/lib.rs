@@ -12,11 +12,11 @@ use bert::{Bert, Config};
 use candle_core::{Device, Result, Tensor};
 use candle_nn::VarBuilder;
 
-/// The mean over some tokens of what the last layer makes of them: `hidden_size` numbers.
+/// Returns the mean of the last layer's output over some tokens: `hidden_size` numbers.
 ///
 /// # Errors
 ///
-/// Those of reading the weights, and of candle; a `config.json` that lacks a number.
+/// An error of reading the weights, or of candle; a `config.json` that lacks a number.
 pub fn embed(weights: VarBuilder<'_>, config: &[u8], tokens: &[u32]) -> Result<Vec<f32>> {
     let config = Config::parse(config).map_err(candle_core::Error::wrap)?;
     let model = Bert::load(weights.pp("bert"), &config)?;

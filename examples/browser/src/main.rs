@@ -1,4 +1,4 @@
-//! What the page computes, of a model in a directory: `browser-bert DIRECTORY TOKEN,TOKEN...`
+//! Computes the page's result from a model in a directory: `browser-bert DIRECTORY TOKEN,TOKEN...`
 
 use std::error::Error;
 use std::path::PathBuf;

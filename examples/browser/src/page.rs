@@ -1,4 +1,4 @@
-//! [`embed`]: what the page calls.
+//! [`embed`]: the function that the page calls.
 
 use std::error::Error;
 use std::ops::ControlFlow;
@@ -17,12 +17,12 @@ extern "C" {
     fn show(text: &str);
 }
 
-/// Loads the model of a directory of the server, and returns what [`embed`](crate::embed) makes of
-/// some tokens.
+/// Loads the model of a directory of the server, and returns the result of [`embed`](crate::embed)
+/// for some tokens.
 ///
 /// # Errors
 ///
-/// A text that says what went wrong, and with which file and tensor.
+/// A text with the reason, the file and the tensor.
 #[wasm_bindgen]
 pub async fn embed(directory: String, tokens: Vec<u32>) -> Result<Vec<f32>, JsError> {
     run(&directory, &tokens).await.map_err(|error| JsError::new(&error.to_string()))
@@ -32,11 +32,11 @@ async fn run(directory: &str, tokens: &[u32]) -> Result<Vec<f32>, Box<dyn Error>
     let store = AsyncStore::new(HttpFile::open);
     let checkpoint = Checkpoint::open_async(&store, directory, &Limits::default()).await?;
     show(&format!("{} tensors in {} files", checkpoint.len(), checkpoint.files().len()));
-    // The settings lie beside the files.
+    // The settings are next to the files.
     let config = store.run(|_| checkpoint.read_beside("config.json", 1 << 20)).await?;
     let (_, config) = config.ok_or("the model has no config.json")?;
 
-    // Only what the model will ask for, and not the head of the language model.
+    // Only the tensors that the model will ask for, and not the head of the language model.
     let wanted: Vec<_> =
         checkpoint.tensors().filter(|tensor| tensor.name().starts_with("bert.")).collect();
     let options = LoadOptions::new().progress(|progress| {

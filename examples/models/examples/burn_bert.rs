@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The directory holds `config.json`, `model.safetensors` and `tokenizer.json` of all-MiniLM-L6-v2,
-//! or of another BERT model whose sentence embedding is the mean over its tokens. The example
-//! prints the cosines between all sentences, which are those that `candle_bert` prints.
+//! or of another BERT model with the mean over its tokens as sentence embedding. The example prints
+//! the cosines between all sentences, which equal `candle_bert`'s.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What the example needs of `config.json`.
+/// The fields of `config.json` that the example needs.
 #[derive(Deserialize)]
 struct Config {
     vocab_size: usize,
@@ -81,8 +81,8 @@ fn load(directory: &Path, device: &Device) -> Result<Bert> {
     let config = read_config(&config).with_context(|| {
         format!("{} is not the configuration of a BERT model", config.display())
     })?;
-    // The rules turn the names of the file into those of the fields above. The layout of PyTorch
-    // does the rest: weights are transposed, norms have other names.
+    // The rules map the names of the file to the fields above. The layout of PyTorch does the rest:
+    // weights are transposed, norms have other names.
     let mut store = CheckpointStore::from_file(weights)
         .pytorch(true)
         .load_options(LoadOptions::new().floats_as(Dtype::F32))

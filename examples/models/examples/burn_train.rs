@@ -1,6 +1,6 @@
 //! Trains a small burn model with burn's own training loop, is killed at random again and again,
 //! and resumes each time from the newest complete epoch. Every loss, and in the end every bit of
-//! the model, the optimizer and the scheduler, is that of a run that was never stopped.
+//! the model, the optimizer and the scheduler, equals a run that was never stopped.
 //!
 //! `cargo run -p model-examples --example burn_train [-- KILLS]`
 //!
@@ -72,7 +72,7 @@ fn compare(kills: usize) -> Result<()> {
     let mut random = Random(RandomState::new().hash_one(0));
     let (mut runs, mut times, mut in_saves) = (0, 0, 0);
     // A run may end before it was killed often enough. Then another one begins. On a fast disk all
-    // kills may miss the saves. Then there are up to ten times as many.
+    // kills may miss the saves. Then there are up to ten times more.
     while times < kills || (in_saves == 0 && times < 10 * kills) {
         let again = |run: &Kills| {
             let times = times + run.times;
@@ -192,7 +192,7 @@ fn content(run: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(content)
 }
 
-/// What the child does: resumes if there is something to resume, then trains to the end.
+/// The child process: resumes if there is something to resume, then trains to the end.
 fn train(directory: &Path) -> Result<()> {
     let device = Device::default().autodiff();
     device.seed(0);
@@ -246,7 +246,7 @@ impl CheckpointingStrategy for Printing {
     }
 }
 
-/// Which of the points in a square lie in a circle?
+/// Which of the points in a square are in a circle?
 #[derive(Module, Debug)]
 struct Net {
     input: Linear,
@@ -290,7 +290,7 @@ impl InferenceStep for Net {
     }
 }
 
-/// Points, and whether each lies in the circle: 1 or 0.
+/// Points, and whether each is in the circle: 1 or 0.
 #[derive(Clone, Debug)]
 struct Batch {
     points: Tensor<2>,
@@ -357,7 +357,6 @@ impl DataLoader<Batch> for Points {
     }
 }
 
-/// The batches of one epoch.
 struct Batches<'a> {
     loader: &'a Points,
     points: Vec<[f32; 2]>,

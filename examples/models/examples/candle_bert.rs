@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The directory holds `config.json`, `model.safetensors` and `tokenizer.json` of all-MiniLM-L6-v2,
-//! or of another BERT model whose sentence embedding is the mean over its tokens. The example
-//! prints the cosines between all sentences.
+//! or of another BERT model with the mean over its tokens as sentence embedding. The example prints
+//! the cosines between all sentences.
 
 use std::path::Path;
 

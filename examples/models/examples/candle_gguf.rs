@@ -95,7 +95,7 @@ fn of_a_small_model() -> Result<()> {
     Ok(())
 }
 
-/// Writes a model whose tensors have types of all kinds.
+/// Writes a model with tensors of all kinds of types.
 fn write_model(path: &Path) -> Result<()> {
     let mut tensors = Vec::new();
     let mut types = Vec::new();

@@ -4,8 +4,8 @@
 //!
 //! The ranks are two threads of this process. Each reads only its part of the checkpoint, which the
 //! example makes itself. Queries, keys and values are one fused tensor, and both ranks share the
-//! only head of keys and values. The example ends with an error if the logits differ from those of
-//! one rank by more than a rounding error: the ranks add partial sums in another order.
+//! only head of keys and values. The example ends with an error if the logits differ from a single
+//! rank's by more than a rounding error: the ranks add partial sums in another order.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Loads the parts of one rank and computes the logits of all tokens.
+/// Loads the parts of a rank and computes the logits of all tokens.
 fn run(builder: &VarBuilder<'_>, rank: &Rank) -> Result<Tensor> {
     let model = Model::load(builder, rank)?;
     println!("rank {} of {} holds {} bytes", rank.rank, rank.world_size(), model.byte_len());
@@ -161,7 +161,7 @@ fn norm(builder: &VarBuilder<'_>, name: &str) -> Result<RmsNorm> {
     Ok(RmsNorm::new(builder.pp(name).get(HIDDEN, "weight")?, 1e-5))
 }
 
-/// A linear layer with a part of a weight. `shape` is that of the whole weight, but for a span.
+/// Makes a linear layer with a part of a weight. `shape` is the whole weight's, or a span's.
 fn linear(
     builder: &VarBuilder<'_>,
     name: &str,
@@ -212,7 +212,7 @@ impl Model {
 impl Layer {
     fn load(builder: &VarBuilder<'_>, rank: &Rank) -> Result<Self> {
         let (attention, mlp) = (builder.pp("self_attn"), builder.pp("mlp"));
-        // The rows of the fused weight: all heads of queries, then those of keys, then of values.
+        // The rows of the fused weight: all heads of queries, then of keys, then of values.
         let heads = HEADS / rank.world_size();
         let kv_heads = KV_HEADS.div_ceil(rank.world_size());
         let first_kv_head = rank.rank * KV_HEADS / rank.world_size();

@@ -1,5 +1,5 @@
 //! Trains a small candle model, is killed at random again and again, and resumes each time. In the
-//! end every bit of the model and of its optimizer is that of a run that was never stopped.
+//! end every bit of the model and of its optimizer equals a run that was never stopped.
 //!
 //! `cargo run -p model-examples --example candle_train`
 //!
@@ -90,14 +90,14 @@ fn content(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     for tensor in checkpoint.tensors() {
         content.insert(format!("tensor {}", tensor.name()), tensor.read()?.bytes().to_vec());
     }
-    // A sharded save adds `format` by itself.
+    // A sharded save adds `format`.
     for (key, value) in checkpoint.metadata().iter().filter(|(key, _)| *key != "format") {
         content.insert(format!("metadata {key}"), value.clone().into_bytes());
     }
     Ok(content)
 }
 
-/// What the child does: resumes if there is something to resume, then trains to the end.
+/// The child process: resumes if there is something to resume, then trains to the end.
 fn run(path: &Path) -> Result<()> {
     let mut training = Training::new()?;
     if path.exists() {
@@ -150,7 +150,7 @@ impl Training {
         Ok(Self { var_map, layers, optimizer, random })
     }
 
-    /// One step: which of the points in a square lie in a circle?
+    /// Takes one step: which of the points in a square are in a circle?
     fn step(&mut self) -> Result<f32> {
         let points = tensor(&mut self.random, &[BATCH, 2])?;
         let inside = points.sqr()?.sum_keepdim(1)?.le(0.6)?.to_dtype(DType::F32)?;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! It needs no input: it makes a small random model. The example ends with an error unless the
-//! logits of the GGUF files are close to those of candle's Llama with the original weights.
+//! logits of the GGUF files are close to candle's Llama with the original weights.
 
 use std::fs::File;
 use std::path::Path;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `REPOSITORY` is a model of the Llama family, such as `HuggingFaceTB/SmolLM2-135M`. The example
-//! downloads what it needs into the cache that Python shares, and prints the most likely next
+//! downloads the necessary files into the cache that Python shares, and prints the most likely next
 //! tokens.
 //!
 //! Without arguments it needs no network. A small random model comes from the server that the tests

@@ -1,5 +1,5 @@
-//! What the examples that are killed share: they start themselves as a child process with a path to
-//! train at, and kill the child with SIGKILL, which no process can catch.
+//! The common part of the examples that are killed: they start themselves as a child process with a
+//! path to train at, and kill the child with SIGKILL, which no process can catch.
 //!
 //! The child prints the line `saving` when it begins a save, and `saved, loss N` after it.
 
@@ -36,8 +36,8 @@ impl Kill {
     /// A moment that is different each time.
     pub fn at_random(random: &mut Random) -> Self {
         let lines = 1 + random.below(8) as usize;
-        // From 1 µs to 16 ms, short and long waits alike: whatever the speed of the disk, some
-        // kills hit the beginning of a save, some its end, and some the next step.
+        // From 1 µs to 16 ms, short and long waits alike: on disks of any speed, some kills hit the
+        // beginning of a save, some its end, and some the next step.
         let longest = 1 << random.below(15);
         Self { lines, wait: Duration::from_micros(random.below(longest)) }
     }

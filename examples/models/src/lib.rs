@@ -1,5 +1,5 @@
-//! What the examples of this member share. They are examples of safetensors-bridge that need heavy
-//! dependencies, or that take longer than its quickstart.
+//! The common part of this member's examples. They are examples of safetensors-bridge that need
+//! heavy dependencies, or that take longer than its quickstart.
 
 pub mod kills;
 pub mod llama;

@@ -1,5 +1,5 @@
-//! What the examples with a Llama share: a small random model, its logits, and the tokens that are
-//! most likely to follow a prompt.
+//! The common part of the examples with a Llama: a small random model, its logits, and the tokens
+//! that are most likely to follow a prompt.
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
@@ -7,7 +7,7 @@ use candle_nn::VarBuilder;
 use candle_transformers::models::llama::{Cache, Llama, LlamaConfig};
 use tokenizers::Tokenizer;
 
-/// What is asked of a real model.
+/// The prompt for a real model.
 pub const PROMPT: &str = "The capital of France is";
 
 /// The `config.json` of the small model.
@@ -17,14 +17,14 @@ pub const CONFIG: &str = r#"{
     "rms_norm_eps": 1e-5, "max_position_embeddings": 32, "rope_theta": 10000.0
 }"#;
 
-/// What is asked of the small model.
+/// The prompt for the small model.
 pub const TOKENS: [u32; 6] = [3, 14, 15, 92, 65, 35];
 
-/// The tensors of the small model.
+/// Returns the tensors of the small model.
 ///
 /// # Errors
 ///
-/// Those of candle.
+/// An error of candle.
 pub fn small_model() -> Result<Vec<(String, Tensor)>> {
     let mut tensors = Vec::new();
     add(&mut tensors, "model.embed_tokens.weight", &[96, 64])?;
@@ -52,7 +52,7 @@ pub fn small_model() -> Result<Vec<(String, Tensor)>> {
 ///
 /// # Errors
 ///
-/// Those of candle.
+/// An error of candle.
 pub fn add(tensors: &mut Vec<(String, Tensor)>, name: &str, shape: &[usize]) -> Result<()> {
     let seed = tensors.len() as f32;
     let wave = (0..shape.iter().product()).map(|i: usize| (i as f32 * 0.7 + seed).sin());
@@ -64,11 +64,11 @@ pub fn add(tensors: &mut Vec<(String, Tensor)>, name: &str, shape: &[usize]) -> 
     Ok(())
 }
 
-/// The logits of the token that follows.
+/// Returns the logits of the token that follows.
 ///
 /// # Errors
 ///
-/// Those of candle: a tensor is missing, or has another shape.
+/// An error of candle: a tensor is missing, or has another shape.
 pub fn logits(weights: VarBuilder<'_>, config: LlamaConfig, tokens: &[u32]) -> Result<Vec<f32>> {
     let config = config.into_config(false);
     let mut cache = Cache::new(false, DType::F32, &config, &Device::Cpu)?;

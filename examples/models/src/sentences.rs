@@ -1,5 +1,5 @@
-//! What the examples with sentences share: their arguments, the files of a model, the tokens, and
-//! the printed matrix.
+//! The common part of the examples with sentences: their arguments, the files of a model, the
+//! tokens, and the printed matrix.
 
 use std::path::{Path, PathBuf};
 

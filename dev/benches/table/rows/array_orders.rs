@@ -1,5 +1,5 @@
-//! Writing ndarray's arrays whose elements are in Fortran order. The file has them in C order, so
-//! they are rearranged on the way.
+//! Writing ndarray's arrays with elements in Fortran order. The file has them in C order, so they
+//! are rearranged on the way.
 
 use std::fs::File;
 use std::io::BufWriter;

@@ -1,5 +1,5 @@
-//! ndarray's arrays beside `.npy` and `.npz` by ndarray-npy, and beside the `safetensors` crate
-//! with a copy. Each row is measured in this process, where everything is warm, and in fresh
+//! ndarray's arrays, compared with `.npy` and `.npz` by ndarray-npy, and with the `safetensors`
+//! crate with a copy. Each row is measured in this process, where everything is warm, and in fresh
 //! processes, as a program that does it once.
 
 use std::fs::File;
@@ -55,7 +55,7 @@ fn row(contenders: Vec<Contender>, files: Files, isolated: bool) -> Row {
     Row { goals, files, isolated, ..Row::new(contenders) }
 }
 
-/// The same arrays in each format.
+/// The arrays in each format.
 struct Files {
     safetensors: TestFile,
     npz: PathBuf,
@@ -130,7 +130,7 @@ fn read(files: &Files) -> Vec<Contender> {
 
 type Arrays = Vec<(String, ArrayD<f32>)>;
 
-/// Times a way to read all arrays, and compares them with those that were written.
+/// Times a way to read all arrays, and compares them with the written ones.
 fn reading(
     role: Role,
     name: &'static str,

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::load::{ALLOWANCE, CANDLE_LOAD, MAPPED, candle_load, data_len, mapped, ours, reading};
 use super::{Spec, limits};
 
-/// The processes of a row whose samples differ much from each other.
+/// The processes of a row with samples that differ much from each other.
 const PROCESSES: usize = 20;
 
 pub(super) fn rows() -> Vec<Spec> {
@@ -54,7 +54,7 @@ fn cache_cold(data: &Data) -> Result<Row> {
     Ok(row)
 }
 
-/// Ours beside both ways of candle. Each goal is to be this many times as fast.
+/// Ours compared with both ways of candle. The goal is to be `times` times as fast.
 fn row(file: &TestFile, limit: Contender, times: f64) -> Result<Row> {
     let goals = vec![
         Goal::AtLeast(MAPPED, times),

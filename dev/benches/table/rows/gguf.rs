@@ -23,8 +23,8 @@ const PEER: &str = "candle gguf_file";
 /// The layers of a file of 1 GiB.
 const LAYERS: usize = 8;
 
-/// The memory for what is lent to candle, in bytes: a buffer for each of at most eight threads, and
-/// the largest tensor of the file has fewer.
+/// The memory for bytes that are lent to candle: a buffer for each of at most eight threads. The
+/// largest tensor of the file has fewer bytes.
 const BUFFERS: u64 = 8 * (32 << 20);
 
 pub(super) fn rows() -> Vec<Spec> {

@@ -43,12 +43,12 @@ pub(super) fn rows() -> Vec<Spec> {
     ]
 }
 
-/// This many tensors, each of so many elements of BF16.
+/// Makes `count` tensors, each with `elements` elements of BF16.
 pub(super) fn equal(count: usize, elements: usize) -> Vec<Tensor> {
     (0..count).map(|i| Tensor::bf16(format!("blocks.{i}.weight"), &[elements])).collect()
 }
 
-/// Ours beside both ways of candle, with how many times as fast ours is to be.
+/// Ours compared with both ways of candle, with the factors by which ours should be faster.
 fn plain(file: &TestFile, than_mapped: f64, than_load: f64) -> Result<Row> {
     let contenders = vec![ours(file), mapped(file), candle_load(file), reused_buffers(file)];
     let goals = vec![
@@ -63,7 +63,7 @@ pub(super) const MAPPED: &str = "candle MmapedSafetensors";
 pub(super) const CANDLE_LOAD: &str = "candle load";
 const MAPPED_CAST: &str = "candle MmapedSafetensors, to_dtype";
 
-/// The memory that loading may take beside the tensors, in bytes.
+/// The memory that loading may take in addition to the tensors, in bytes.
 pub(super) const ALLOWANCE: u64 = 32 << 20;
 
 /// A row of processes that each load this file. A process takes up to twice the size of the file.

@@ -1,4 +1,4 @@
-//! Quantised weights, read as numbers beside anamnesis, and beside a file of plain numbers.
+//! Quantised weights, read as numbers, compared with anamnesis, and with a file of plain numbers.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -61,7 +61,7 @@ const SCHEMES: &[Scheme] = &[
         tensors: |pattern| {
             let groups = (0..SIDE as i32).flat_map(|i| (i / 128).to_le_bytes()).collect();
             let mut zeros = codes(".qzeros", Dtype::I32, &[SIDE / 128, SIDE / 8], pattern);
-            // Libraries differ in what 15 + 1 is.
+            // Libraries differ in the result of 15 + 1.
             zeros.bytes.iter_mut().for_each(|byte| *byte &= 0x77);
             vec![
                 codes(".qweight", Dtype::I32, &[SIDE / 8, SIDE], pattern),
@@ -176,7 +176,7 @@ impl Scheme {
 /// Random codes.
 fn codes(end: &'static str, dtype: Dtype, shape: &[usize], pattern: &mut Pattern) -> Stored {
     let bytes = shape.iter().product::<usize>() * dtype.bits() as usize / 8;
-    // Some bits of what a pattern takes are always zero.
+    // Some bits of a pattern's bytes are always zero.
     let bytes = pattern.take(bytes + 1).windows(2).map(|pair| pair[0] ^ pair[1] << 3).collect();
     Stored { end, dtype, shape: shape.to_vec(), bytes }
 }

@@ -32,7 +32,7 @@ const REFERENCE: &str = "safetensors serialize_to_file";
 const CANDLE: &str = "candle save";
 const LIMIT: &str = "parallel pwrite";
 
-/// The memory that saving may take beside the tensors, in bytes.
+/// The memory that saving may take in addition to the tensors, in bytes.
 const ALLOWANCE: u64 = 32 << 20;
 
 /// The memory that a sample takes, in bytes: the file, which is in the page cache.
@@ -85,7 +85,7 @@ fn in_one_file(folder: &Path) -> Result<Row> {
     Ok(Row { goals, ..row(vec![ours, reference, candle, limit]) })
 }
 
-/// Shards with an index, beside one file of the same tensors.
+/// Shards with an index, compared with one file of the same tensors.
 fn in_shards(folder: &Path) -> Result<Row> {
     const ONE_FILE: &str = "safetensors_candle::save, one file";
     let folder = Rc::new(tempfile::tempdir_in(folder)?);

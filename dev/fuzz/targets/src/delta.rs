@@ -1,8 +1,8 @@
-//! Deltas of checkpoints: any bytes as a compressed difference, any text as their index, and what
-//! is made of two tensors, or of a tensor and one of another shape.
+//! Deltas of checkpoints: any bytes as a compressed difference, any text as their index, and the
+//! delta of two tensors, also of different shapes.
 //!
-//! The first byte says which. An accepted difference makes of the base what a plain loop makes of
-//! what zstd decompresses at once.
+//! The first byte selects one. An accepted difference must give the same result as a plain loop
+//! over the content that zstd decompresses at once.
 
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::digest::Digest;
@@ -71,7 +71,7 @@ fn shown<T>(result: Result<T, Error>) -> Option<T> {
     result.map_err(|error| assert!(!error.to_string().chars().any(char::is_control))).ok()
 }
 
-/// Applies a compressed difference, whose checksum is that of what a plain loop makes.
+/// Applies a compressed difference with the checksum of a plain loop's result.
 fn check(encoding: Encoding, base: &[u8], frame: &[u8]) {
     let content = zstd::bulk::decompress(frame, MOST).ok();
     let expected = content.and_then(|content| apply(encoding, base, &content));
@@ -90,11 +90,11 @@ fn check(encoding: Encoding, base: &[u8], frame: &[u8]) {
     let is_applied = shown(chain.verify(&checkpoint(base), &Options::new())).is_some();
     if is_applied {
         assert!(expected.is_some(), "a difference that no loop applies is accepted");
-        // Without its base, only the header says how much a frame may give.
+        // Without its base, only the header limits what a frame may give.
         let has_size = encoding == Encoding::Overwrite || frame[4] & 0xe0 != 0;
         assert!(is_sound || !has_size, "what can be applied is not sound without its base");
     } else if expected.is_some() {
-        // One frame that fills the tensor is what zstd itself makes of the content.
+        // A frame that fills the tensor has the content that zstd itself decompresses.
         let whole = zstd::zstd_safe::find_frame_compressed_size(frame) == Ok(frame.len());
         let is_skipped = frame.get(1..4) == Some(&[0x2a, 0x4d, 0x18]);
         assert!(!whole || is_skipped || has_more(frame), "a sound difference is refused");
@@ -107,7 +107,7 @@ fn has_more(frame: &[u8]) -> bool {
     flags & 3 != 0 || flags & 0x20 == 0 && frame.get(5).is_some_and(|window| window >> 3 >= 13)
 }
 
-/// What a difference makes of a tensor, if it can be applied.
+/// Returns a tensor after a difference, if it can be applied.
 fn apply(encoding: Encoding, base: &[u8], content: &[u8]) -> Option<Vec<u8>> {
     let mut new = base.to_vec();
     if encoding == Encoding::Xor {
@@ -133,7 +133,7 @@ fn apply(encoding: Encoding, base: &[u8], content: &[u8]) -> Option<Vec<u8>> {
     Some(new)
 }
 
-/// What is made of two tensors makes the second of the first.
+/// The delta of two tensors makes the second of the first.
 fn round_trip(encoding: Encoding, input: &mut Input<'_>) {
     let len = usize::from(input.byte());
     let (old, new) = (input.filled(len), input.filled(len));

@@ -1,8 +1,8 @@
-//! Edits that are interrupted, and what the next one makes of it.
+//! Edits that are interrupted, and the next edit after them.
 //!
 //! The input describes a file, an edit of it, the step at which the process ends, how far the
-//! header was written, and damage to whatever lies beside the file. Afterwards the file is the old
-//! one, the new one, or as damaged as it was before: never one with yet another header.
+//! header was written, and damage to the files next to it. Afterwards the file is the old one, the
+//! new one, or as damaged as it was before: never one with yet another header.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::tensors::{self, Tensor};
 /// The name of the edited file.
 const NAME: &str = "model.safetensors";
 
-/// Files that lie beside the edited one, by name.
+/// Files next to the edited one, by name.
 type Beside = Vec<(std::ffi::OsString, Vec<u8>)>;
 
 /// Checks one input.
@@ -71,7 +71,7 @@ fn old_file(input: &mut Input<'_>) -> (SaveOptions, Vec<Tensor>) {
     (options, tensors::some(input, 4))
 }
 
-/// What an edit does.
+/// The changes of an edit.
 struct Changes {
     in_place: bool,
     durable: bool,
@@ -139,7 +139,7 @@ impl Changes {
     }
 }
 
-/// Makes the edit with an interruption, damages what is there, and lets the next one come.
+/// Makes the edit with an interruption, damages the files, and starts the next one.
 fn interrupt(
     input: &mut Input<'_>,
     path: &Path,
@@ -188,7 +188,7 @@ fn interrupt(
         assert_eq!((said.unwrap(), restored.unwrap()), (!whole, !whole));
         assert!(after == if whole { &*before } else { old }, "not restored");
     }
-    // What can be edited is whole.
+    // A file that can be edited is complete.
     if let Ok(edit) = Edit::open(path) {
         edit.set_metadata([("next", "edit")]).apply().unwrap();
         let parsed = SafeTensors::parse(fs::read(path).unwrap()).unwrap();
@@ -198,7 +198,7 @@ fn interrupt(
     }
 }
 
-/// What an earlier edit left comes to lie beside a newer file: it must stay as it is.
+/// Files of an earlier edit are put next to a newer file, which must stay unchanged.
 fn stale(input: &mut Input<'_>, path: &Path, left: &Beside) {
     restore_header(path).unwrap();
     let edit = Edit::open(path).unwrap().in_place(input.flag()).durable(false);
@@ -210,7 +210,7 @@ fn stale(input: &mut Input<'_>, path: &Path, left: &Beside) {
     assert!(fs::read(path).unwrap() == newer, "a stale backup changed a newer file");
 }
 
-/// Damages what lies beside the file, and says whether anything is other than before.
+/// Damages the files next to the file, and returns whether anything has changed.
 fn damage(input: &mut Input<'_>, path: &Path, left: &mut Beside) -> bool {
     let mut is_damaged = false;
     for (name, bytes) in left {
@@ -236,7 +236,7 @@ fn damage(input: &mut Input<'_>, path: &Path, left: &mut Beside) -> bool {
     is_damaged
 }
 
-/// What else is in the directory of a file.
+/// Returns the other entries in the directory of a file.
 fn beside(path: &Path) -> Beside {
     let entries = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap());
     let mut beside: Beside = entries

@@ -1,7 +1,7 @@
 //! The header parser against the reference implementation, the crate `safetensors`.
 //!
 //! The input is a whole file. If it begins with `{`, it is also taken as the text of a header,
-//! which gets its length and as many bytes of data as the text asks for.
+//! which gets its length and the bytes of data that the text asks for.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -71,7 +71,7 @@ fn agree(ours: &SafeTensors<&[u8]>, theirs: &safetensors::SafeTensors<'_>, file:
     assert_eq!(*ours.metadata(), metadata);
 }
 
-/// The header says the same whichever way it is asked.
+/// Every way to ask the header gives the same answer.
 fn is_consistent(ours: &SafeTensors<&[u8]>) {
     let header = ours.header();
     let mut end = 0;
@@ -101,8 +101,8 @@ fn is_documented(kind: &ErrorKind) -> bool {
     )
 }
 
-/// Whether a name appears twice in the header. The reference looks at the last entry of a name
-/// only; we look at each, whatever is wrong with it.
+/// Returns `true` if a name appears twice in the header. The reference looks at the last entry of a
+/// name only; we look at each, for any kind of error.
 fn has_duplicate_names(file: &[u8]) -> bool {
     struct Names;
 

@@ -1,7 +1,7 @@
 //! The index of a sharded checkpoint, and opening a directory.
 //!
-//! The first byte says which files lie in the directory; the rest is the text of the index. Beside
-//! the directory lies a file that no index may reach.
+//! The first byte selects the files in the directory; the rest is the text of the index. Next to
+//! the directory is a file that no index may reach.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ const SHARDS: [(&str, &[&str]); 3] = [
     ("part/x.safetensors", &["d", "a"]),
 ];
 
-/// A tensor of the file that lies outside.
+/// A tensor of the file outside.
 const SECRET: &str = "secret";
 
 /// Checks one input.
@@ -74,7 +74,7 @@ fn opened(path: &Path) -> Option<Checkpoint> {
     }
 }
 
-/// What an accepted index says: the tensors, each with its file.
+/// Returns the content of an accepted index: the tensors, each with its file.
 fn weight_map(json: &[u8]) -> BTreeMap<String, String> {
     let index: Value = serde_json::from_slice(json).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -89,7 +89,7 @@ fn directory_file(directory: &Path, file: &str) -> std::path::PathBuf {
     fs::canonicalize(directory.join(file)).unwrap()
 }
 
-/// Each tensor is that of its file, and everything about the checkpoint can be asked.
+/// Each tensor comes from its file, and all methods of the checkpoint can be called.
 fn are_its_files_tensors(checkpoint: &Checkpoint) {
     let read = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
     assert_eq!(read.len(), checkpoint.len());
@@ -110,7 +110,7 @@ fn are_its_files_tensors(checkpoint: &Checkpoint) {
     let _ = (checkpoint.audit(), checkpoint.index_total_size(), checkpoint.metadata());
 }
 
-/// A file of one-byte tensors of these names.
+/// Makes a file of one-byte tensors with these names.
 fn file(names: &[&str]) -> Vec<u8> {
     let data = [7_u8, 8];
     let tensors = names

@@ -49,7 +49,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// A text of at most `max` bytes of the input. What is not UTF-8 is replaced.
+    /// Takes a text of at most `max` bytes of the input. Bytes that are not UTF-8 are replaced.
     pub fn text(&mut self, max: usize) -> String {
         let len = self.below(max + 1);
         String::from_utf8_lossy(self.take(len)).into_owned()
@@ -60,7 +60,7 @@ impl<'a> Input<'a> {
         self.take(usize::MAX)
     }
 
-    /// Exactly `len` bytes: those that are left, then their own repetition with a step.
+    /// Takes exactly `len` bytes: the rest of the input, then its repetition with a step.
     pub fn filled(&mut self, len: usize) -> Vec<u8> {
         let seed = self.byte();
         let mut bytes = self.take(len.min(usize::from(seed))).to_vec();

@@ -26,7 +26,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// A whole file of one array.
+/// Opens the input as a file of one array.
 fn of_npy(file: &[u8]) {
     match Array::from_source(file, "a.npy", &Limits::default()) {
         Ok(array) => {
@@ -37,7 +37,7 @@ fn of_npy(file: &[u8]) {
     }
 }
 
-/// The text of a header, before as many bytes as it asks for.
+/// Opens the input as the text of a header, followed by the bytes that it asks for.
 fn of_header(text: &[u8]) {
     let mut file = b"\x93NUMPY\x02\x00".to_vec();
     file.extend((text.len() as u32).to_le_bytes());
@@ -46,7 +46,7 @@ fn of_header(text: &[u8]) {
         Ok(header) => {
             let again = header.encode().unwrap();
             let again = Header::read(&mut &again[..], &Limits::default()).unwrap();
-            // Numbers of one byte have no order of bytes.
+            // Numbers of one byte have no byte order.
             let order = |header: &Header| (header.dtype.bits() > 8).then_some(header.byte_order);
             assert_eq!((again.dtype, again.order), (header.dtype, header.order));
             assert_eq!((&again.shape, order(&again)), (&header.shape, order(&header)));
@@ -117,7 +117,7 @@ fn in_c_order(header: &Header, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A whole archive. What it holds is read, as far as it can be.
+/// Opens the input as an archive, and reads its content as far as possible.
 fn of_npz(file: &[u8]) {
     let archive = match npz::Archive::from_source(file, "a.npz", &Limits::default()) {
         Ok(archive) => archive,
@@ -150,7 +150,7 @@ fn of_npz(file: &[u8]) {
 fn of_own_archive(input: &mut Input<'_>) {
     let method = if input.flag() { npz::Compression::Deflated } else { npz::Compression::Stored };
     let mut tensors = tensors::some(input, 5);
-    // Names of their own, and types that NumPy has.
+    // Only distinct names, and types that NumPy has.
     tensors.retain(|tensor| Header::new(tensor.dtype, &tensor.shape).encode().is_ok());
     let mut names = std::collections::HashSet::new();
     tensors.retain(|tensor| names.insert(tensor.name.clone()));

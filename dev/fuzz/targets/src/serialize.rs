@@ -1,5 +1,5 @@
-//! Saving: what was saved is read again, by the reference too, and the same tensors give the same
-//! bytes, which are those of the reference.
+//! Saving: a saved file is read again, by the reference too. Equal tensors give equal bytes, which
+//! equal the reference's.
 
 use std::collections::HashSet;
 use std::fs;
@@ -77,7 +77,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// What was saved is in the file, and nothing else; the reference finds the same.
+/// The file has the saved tensors, and nothing else; the reference finds the same.
 fn is_read_again(
     file: &[u8],
     tensors: &[Tensor],

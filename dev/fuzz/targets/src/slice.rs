@@ -1,4 +1,4 @@
-//! Slices against a loop over all positions, of a tensor in memory and of one in a file.
+//! Slices of a tensor in memory and of one in a file, compared with a loop over all positions.
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ pub fn run(input: &[u8]) {
     one_dimension(&mut input, &view);
 }
 
-/// Indices: of as many dimensions as there are, or a few more or less; positions near the ends.
+/// Takes indices: one for each dimension, or a few more or less; positions near the ends.
 fn indices(input: &mut Input<'_>, dims: &[usize]) -> Vec<Index> {
     let count = input.below(dims.len() + 2);
     let position = |input: &mut Input<'_>, len: usize| match input.below(16) {
@@ -187,7 +187,7 @@ fn is_as_expected(
     from_a_file(view, indices, &data);
 }
 
-/// The same slice read from a file, with runs fetched one by one or several together.
+/// Reads the slice from a file, with runs fetched one by one or several together.
 fn from_a_file(view: &TensorView<'_>, indices: &[Index], data: &[u8]) {
     let before = TensorView::from_slice(&[3], &[1_u8, 2, 3]).unwrap();
     let options = SaveOptions::new().order(safetensors_core::save::Order::Given);
@@ -203,7 +203,7 @@ fn from_a_file(view: &TensorView<'_>, indices: &[Index], data: &[u8]) {
     }
 }
 
-/// `narrow` and `shard` are ranges of one dimension.
+/// Checks that `narrow` and `shard` are ranges of a dimension.
 fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
     let (dim, start, len) = (input.below(8), input.below(10), input.below(10));
     let narrowed = view.slice(TensorPart::span(dim, start, len));

@@ -65,10 +65,10 @@ fn directory(mut input: &[u8]) -> MemoryStore {
     store
 }
 
-/// Reads all tensors of what was opened, whole and in parts.
+/// Reads all tensors of the file, whole and in parts.
 fn check<S: ReadAt + 'static>(file: TensorFile<S>) {
     let len = file.byte_len();
-    // Core's own limits, such as that of dimensions, may refuse it.
+    // Core's own limits, such as the number of dimensions, may refuse it.
     let Ok(checkpoint) = Checkpoint::from_source(file, "a file") else { return };
     for tensor in checkpoint.tensors().filter(|tensor| tensor.byte_len() <= MOST) {
         let Ok(whole) = tensor.read() else { continue };
@@ -89,7 +89,7 @@ fn check<S: ReadAt + 'static>(file: TensorFile<S>) {
     }
 }
 
-/// Opens the input as both parts of a split file, one of which it cannot be.
+/// Opens the input as both parts of a split file; it can be at most one of them.
 fn parts(input: &[u8], options: &Options) {
     let names = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"];
     let store = MemoryStore::from_iter(names.map(|name| (name, input.to_vec())));

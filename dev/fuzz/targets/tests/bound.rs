@@ -1,13 +1,13 @@
-//! What is opened costs what it weighs: for files of every format that share, repeat, nest, refer
-//! back and claim, the peak of the memory and the steps follow the length of the files.
+//! Opening costs as much as the file is long: for files of every format that share, repeat, nest,
+//! refer back and claim, the peak of the memory and the steps follow the length of the files.
 //!
 //! ```text
 //! cargo test -p safetensors-fuzz --test bound
 //! FORMAT=GGUF cargo test -p safetensors-fuzz --test bound -- --ignored --nocapture
 //! ```
 //!
-//! The second prints the worst files of each format, or of one, also of large ones. A program of its
-//! own, because it counts what all of its threads allocate.
+//! The second prints the worst files of each format, or of one, also of large ones. This is a
+//! separate program, because it counts the allocations of all of its threads.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt;
@@ -35,7 +35,7 @@ fn most_steps(len: usize) -> usize {
     256 * MIB + 1024 * len
 }
 
-/// What it took to open files.
+/// The cost of opening files.
 struct Measured {
     format: &'static str,
     parts: Vec<Part>,
@@ -98,7 +98,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// The parts of one kind that make files of about this length.
+/// Returns the parts of one kind that make files of about this length.
 fn sized(format: &Format, what: &'static str, len: usize, target: usize) -> (Part, Files) {
     let each = if format.shares(what) { 8 } else { len + format.each };
     let mut part = Part { what, count: (target / each).max(1), len };
@@ -123,8 +123,7 @@ fn lens(format: &Format, what: &str, target: usize) -> [usize; 3] {
     }
 }
 
-/// Each of these kinds of parts by itself, in files of these lengths, until `then` wants no larger
-/// ones.
+/// Opens files with one kind of part each, of these lengths, until `then` wants no larger ones.
 fn alone(
     format: &Format,
     kinds: &'static str,
@@ -147,7 +146,7 @@ fn alone(
     }
 }
 
-/// Parts at random. The same on every platform.
+/// Opens files with random parts. They are the same on every platform.
 fn mixed(format: &Format, count: usize, mut then: impl FnMut(Measured) -> bool) {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for number in 0..count {
@@ -173,12 +172,11 @@ fn formats() -> impl Iterator<Item = &'static Format> {
     FORMATS.iter().filter(move |format| wanted.as_ref().is_none_or(|name| name == format.name))
 }
 
-/// The length of files in which one long value has so many references that a reader that counts
-/// only one of them takes far more than it may.
+/// The length of files with many references to one long value. A reader that counts only one of
+/// them takes far more than it may.
 const LARGE: usize = 128 << 10;
 
-/// Files of each format: every kind of part by itself, those that share in large files, and
-/// mixtures.
+/// Files of each format: every kind of part alone, shared parts in large files, and mixtures.
 #[test]
 fn what_is_opened_costs_what_it_weighs() {
     let mut wrong = Vec::new();
@@ -195,12 +193,12 @@ fn what_is_opened_costs_what_it_weighs() {
         for what in Format::kinds(format.shared) {
             let (part, files) = sized(format, what, LARGE / 2, LARGE);
             check(Measured::new(format, &[part], &files));
-            // About as many references as are allowed.
+            // About the number of references that are allowed.
             let part = Part { count: 125, ..part };
             check(Measured::new(format, &[part], &(format.write)(&[part])));
         }
         mixed(format, 1500, check);
-        // The others are refused for what they are.
+        // The others are refused for their content.
         assert!(opened > 100, "{}: only {opened} are read", format.name);
     }
     assert!(wrong.is_empty(), "{} files take too much:\n{}", wrong.len(), wrong.join("\n"));
@@ -229,7 +227,7 @@ fn table() {
             if measured.len >= 128 << 10 {
                 large = large.max(measured.peak as f64 / measured.len as f64);
             }
-            // What grows faster than the file may take all of the memory next.
+            // Memory that grows faster than the file may take all of the memory next.
             let ratio = measured.peak / measured.len;
             let by = if ratio > 2 * before { 64 } else { 8 };
             before = ratio;

@@ -34,7 +34,7 @@ fn seeds_and_past_findings_pass() {
     assert!(failed.is_empty(), "these inputs make their target panic: {failed:#?}");
 }
 
-/// Every folder of seeds or findings is that of a target.
+/// Every folder of seeds or findings belongs to a target.
 #[test]
 fn no_input_is_forgotten() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,4 +1,4 @@
-//! [`Case`]: a small checkpoint, and what must come of it.
+//! [`Case`]: a small checkpoint, and its expected result.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub type Tensors = Vec<(&'static str, TensorBuf)>;
 /// A small checkpoint as a public tool may write it: it is read right, or refused by name.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What is special in it, for a table.
+    /// The special point of it, for a table.
     pub about: &'static str,
     /// The `quantization_config` of `config.json`; without the file if empty.
     pub config: &'static str,
@@ -25,7 +25,7 @@ pub struct Case {
     pub weight: &'static str,
     /// See `weight`.
     pub values: &'static [f32],
-    /// What an error says; empty if the case is read.
+    /// The parts of the error message; empty if the case is read.
     pub refused: &'static [&'static str],
 }
 
@@ -61,7 +61,7 @@ impl Case {
     }
 }
 
-/// A tensor of bytes, the last of which is repeated.
+/// Makes a tensor of these bytes; the last one is repeated.
 pub fn raw(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> TensorBuf {
     let len = (shape.iter().product::<usize>() * dtype.bits() as usize).div_ceil(8);
     let mut all = bytes.to_vec();

@@ -13,7 +13,7 @@ use safetensors_core::error::QuantizationProblem;
 use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LoadOptions};
 
-/// A checkpoint as its scheme stores it, and what the reference implementation makes of it.
+/// A checkpoint as its scheme stores it, and the result of the reference implementation.
 #[derive(Clone, Debug)]
 pub struct Quantized {
     /// The name of the folder, such as `gptq-v1-4bits`.
@@ -117,14 +117,14 @@ impl Quantized {
 }
 
 impl Case {
-    /// All cases: those that are read, and those that are refused.
+    /// Returns all cases: the ones that are read, and the ones that are refused.
     pub fn all() -> Vec<Self> {
         read::cases().into_iter().chain(refused::cases()).collect()
     }
 }
 
-/// A weight, and what compressed-tensors makes of it by each scheme, under `SCHEME/weight` and so
-/// on.
+/// Returns a weight, and the result of compressed-tensors for it by each scheme, under
+/// `SCHEME/weight` and so on.
 pub fn made_by_reference() -> Checkpoint {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     Checkpoint::open(package.join("fixtures/quantize.safetensors")).unwrap()

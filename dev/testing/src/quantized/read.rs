@@ -73,7 +73,7 @@ pub(super) fn cases() -> Vec<Case> {
             &["e.up"],
             &[0.5, 0.5, 0.5, 0.5, 0.25],
         ),
-        // Its rows are inputs, so codes and scales lie down the columns.
+        // Its rows are inputs, so codes and scales run down the columns.
         (
             "the same, NVFP4, rows are inputs",
             r#"{"quant_method": "modelopt"}"#,
@@ -222,7 +222,7 @@ pub(super) fn cases() -> Vec<Case> {
             &["a.weight"],
             &[1.5],
         ),
-        // A module's own settings of MLX take nothing from those of all.
+        // A module's own settings of MLX inherit nothing from the common ones.
         (
             "MLX, a module's settings without a mode",
             r#"{"quant_method": "mlx", "bits": 4, "group_size": 32, "mode": "mxfp4",
@@ -246,7 +246,7 @@ pub(super) fn cases() -> Vec<Case> {
             &["a.weight"],
             &[1.0, 3.0, 5.0, 7.0],
         ),
-        // What the input is multiplied by belongs to the columns.
+        // The factors of the input belong to the columns.
         (
             "torchao, `act_pre_scale`",
             r#"{"quant_method": "torchao"}"#,

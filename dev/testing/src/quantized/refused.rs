@@ -46,7 +46,7 @@ pub(super) fn cases() -> Vec<Case> {
             vec![("a.weight", i8()), ("a.weight_scale", rows()), ("a.weight_scale_second", rows())],
             &["msmodelslim", "a.weight"],
         ),
-        // A tensor of the weight's own name beside its codes.
+        // A tensor with the weight's own name next to its codes.
         (
             "a tensor of the weight's name next to its codes",
             "",
@@ -57,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
             &["Quanto", "tensor \"a.weight\""],
         ),
-        // Codes whose companion belongs to no scheme.
+        // Codes with a companion that belongs to no scheme.
         ("I8, `W_zero`", "", vec![("W", i8()), ("W_zero", rows())], &["\"W\"", "W_zero"]),
         (
             "`w13_qweight` of three dimensions",
@@ -124,7 +124,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
             &["a.weight_scale_inv", "weight_block_size", "96"],
         ),
-        // GPTQ whose order of inputs is missing, and zero points that the settings have.
+        // GPTQ without its order of inputs, and zero points that the settings have.
         (
             "GPTQ, `desc_act` without `g_idx`",
             r#"{"quant_method": "gptq", "bits": 4, "desc_act": true}"#,
@@ -142,7 +142,7 @@ pub(super) fn cases() -> Vec<Case> {
             vec![("a.weight", i8()), ("a.weight_scale", rows())],
             &["a.weight_zero_point"],
         ),
-        // Two scales an expert where nothing says which rows each is of.
+        // Two scales an expert, without a rule for their rows.
         (
             "ModelOpt, `[E, 2]` of rows that nothing tells apart",
             r#"{"quant_method": "modelopt"}"#,
@@ -173,7 +173,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
             &["e.up_packed", "bits"],
         ),
-        // NVFP4 that may be ComfyUI's: without any settings, and beside marks of other modules.
+        // NVFP4 that may be ComfyUI's: without any settings, and next to marks of other modules.
         (
             "NVFP4 without settings and marks",
             "",

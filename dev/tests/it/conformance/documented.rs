@@ -9,8 +9,8 @@ pub(crate) fn documented(framework: &str) -> Vec<(Dtype, Support)> {
     column(include_str!("../../../../src/lib.rs"), framework)
 }
 
-/// The rows of a Markdown table whose first cell names dtypes, in the column with this heading. The
-/// table may be in a doc comment (`//!`).
+/// Returns the rows of a Markdown table with dtypes in the first cell, in the column with this
+/// heading. The table may be in a doc comment (`//!`).
 fn column(text: &str, heading: &str) -> Vec<(Dtype, Support)> {
     let mut column = None;
     let mut found = Vec::new();
@@ -22,7 +22,7 @@ fn column(text: &str, heading: &str) -> Vec<(Dtype, Support)> {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
         column = column.or_else(|| cells.iter().position(|&cell| cell == heading));
         let Some(cell) = column.and_then(|column| cells.get(column)) else { continue };
-        // Rows whose first cell names no dtypes are about operations.
+        // Rows without dtypes in the first cell are about operations.
         let dtypes: Option<Vec<_>> = cells[0].split(", ").map(dtype).collect();
         found.extend(dtypes.into_iter().flatten().map(|dtype| (dtype, support(cell))));
     }

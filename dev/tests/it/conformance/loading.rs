@@ -16,7 +16,7 @@ use super::sample::{
     all_dtypes, expected, load_path, parts, save_file, shape_of_ndim, tensor, written,
 };
 
-/// Loads one tensor from a file and compares it with what the framework's table promises.
+/// Loads one tensor from a file and compares it with the framework's table.
 fn check_one<F: Framework>(dir: &TempDir, buf: &TensorBuf, device: &F::Device) {
     let path = save_file(dir, "one.safetensors", [("t", buf)]);
     let context = format!("{} {} {:?}", F::NAME, buf.dtype(), buf.shape());

@@ -26,7 +26,7 @@ mod ways;
 
 use safetensors_bridge::framework::Framework;
 
-/// Makes tensors whose memory is not in C order. `Framework` itself has no way to do that.
+/// Makes tensors with memory that is not in C order. `Framework` itself has no way to do that.
 trait Fixture: Framework {
     /// The transpose of a matrix, by strides if the framework has them.
     fn transpose(matrix: &Self::Tensor) -> Self::Tensor;

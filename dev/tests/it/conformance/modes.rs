@@ -1,6 +1,6 @@
-//! The mode of a file that is saved: a new file has the usual one, and a file that is replaced keeps
-//! its own, whichever way saves it. `safetensors-core/tests/it/modes.rs` has owners, shards and
-//! files that are read-only.
+//! The mode of a file that is saved: a new file has the usual one, and a replaced file keeps its
+//! own, for every way to save. `safetensors-core/tests/it/modes.rs` has owners, shards and
+//! read-only files.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Parts of tensors that ranks have saved, ours and those of PyTorch: every way by path has whole
+//! Parts of tensors that ranks have saved, by us or by PyTorch: every way by path has whole
 //! tensors, and no way takes a part for one.
 
 use std::fs;

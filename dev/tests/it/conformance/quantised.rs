@@ -1,5 +1,5 @@
-//! Quantised weights of every scheme, read as numbers by every way into each library: what comes
-//! out is what the reference implementation of the scheme computes.
+//! Quantised weights of every scheme, read as numbers by every way into each library: the numbers
+//! equal the reference implementation's.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;

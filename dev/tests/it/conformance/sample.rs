@@ -30,7 +30,8 @@ pub(crate) fn save_file<'a>(
     path
 }
 
-/// What a framework must load a tensor as, by its own dtype table; `None` if it cannot hold it.
+/// Returns the tensor that a framework must load, by its own dtype table; `None` if it cannot hold
+/// it.
 pub(crate) fn expected<F: Framework>(buf: &TensorBuf) -> Option<(Dtype, Vec<usize>, Vec<u8>)> {
     match F::support(buf.dtype()) {
         Support::Exact => Some(parts(buf)),
@@ -39,13 +40,13 @@ pub(crate) fn expected<F: Framework>(buf: &TensorBuf) -> Option<(Dtype, Vec<usiz
     }
 }
 
-/// A shape of `ndim` dimensions whose elements fill whole bytes in every dtype.
+/// Returns a shape of `ndim` dimensions with elements that fill whole bytes in every dtype.
 pub(crate) fn shape_of_ndim(ndim: usize) -> Vec<usize> {
     [4, 2, 3, 1, 2, 5][..ndim].to_vec()
 }
 
 /// A tensor of any dtype and shape. BOOL elements are 0 and 1. U64 elements are below 2⁶³, so that
-/// they fit I64. All other elements have any bits, including those of NaN and infinity.
+/// they fit I64. All other elements have any bits, including NaN and infinity.
 pub(crate) fn tensor(dtype: Dtype, shape: &[usize]) -> TensorBuf {
     TensorBuf::filled_by(dtype, shape.to_vec(), |bytes| {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(dtype.bits());

@@ -69,7 +69,7 @@ pub(crate) fn save_load_save_is_byte_identical<F: Fixture>(device: &F::Device) {
         F::NAME
     );
 
-    // Tensors that the framework holds exactly equal those of the first file, byte for byte.
+    // Tensors that the framework holds exactly equal the first file's, byte for byte.
     let (first, second) = (fs::read(first).unwrap(), fs::read(second).unwrap());
     let (first, second) = (SafeTensors::parse(first).unwrap(), SafeTensors::parse(second).unwrap());
     for (name, view) in first.views().filter(|(_, view)| F::support(view.dtype()) == Support::Exact)

@@ -1,4 +1,4 @@
-//! Quantised weights with a tensor of scales beside them.
+//! Quantised weights with a tensor of scales next to them.
 
 use float8::F8E4M3;
 use safetensors_bridge::framework::load;
@@ -8,7 +8,7 @@ use safetensors_bridge::{Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions,
 use super::Fixture;
 use super::sample::{parts, written};
 
-/// What is converted is multiplied by its scales, or refused; the scales that were applied do not
+/// Converted weights are multiplied by their scales, or refused; scales that were applied do not
 /// come back.
 pub(crate) fn weights_are_converted_with_their_scales<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! The tables of the schemes of quantised weights, from what the suite has read. One is in the
-//! documentation of the core's module: which tensors store a weight. The other is in
-//! docs/reading.md: what each scheme was compared with, and by which ways it was read.
+//! The tables of the schemes of quantised weights, from the checkpoints that the suite has read.
+//! One is in the documentation of the core's module: which tensors store a weight. The other is in
+//! docs/reading.md: the reference of each scheme, and the ways by which it was read.
 //!
 //! After a change of the fixtures, `UPDATE_SCHEMES=1 cargo test --features full conformance` writes
 //! both.
@@ -14,7 +14,7 @@ use safetensors_testing::quantized::{Case, Quantized};
 /// A fixture, its weights, and the ways that have read these.
 pub(super) type Read = (Quantized, Vec<QuantizedWeight>, Vec<&'static str>);
 
-/// The start of fixtures' names, and what these fixtures are. The longest one that fits counts.
+/// The start of fixtures' names, and their description. The longest one that fits counts.
 const SCHEMES: &[(&str, &str)] = &[
     ("deepseek-fp8", "DeepSeek FP8, `fp8`"),
     ("deepseek-v4-fp8", "DeepSeek-V4 FP8"),
@@ -58,11 +58,11 @@ const SCHEMES: &[(&str, &str)] = &[
     ("comfy-old", "ComfyUI FP8, by `scaled_fp8`"),
 ];
 
-/// The columns of the ways, by what their names begin with. The last has all others.
+/// The columns of the ways, by the start of their names. The last has all others.
 const LIBRARIES: [(&str, &str); 4] =
     [("ndarray's", "ndarray"), ("candle's", "candle"), ("burn's", "burn"), ("", "core")];
 
-/// What the fixtures of one row say together.
+/// The facts of all fixtures of a row.
 #[derive(Default)]
 struct Row<'a> {
     scheme: &'static str,
@@ -83,7 +83,7 @@ impl<'a> Row<'a> {
         self.read.push(read);
     }
 
-    /// The tensors that every weight has, and those that some have.
+    /// Returns the tensors that every weight has, and the ones that some have.
     fn stored(&self) -> String {
         let first = &self.tensors[0];
         let is_needed = |name: &&String| self.tensors.iter().all(|names| names.contains(name));
@@ -173,7 +173,7 @@ fn library_of(way: &str) -> (&'static str, &'static str) {
     *LIBRARIES.iter().find(|(start, _)| way.starts_with(start)).unwrap()
 }
 
-/// Checks what a file of the repository has between two of these marks, or writes it.
+/// Checks the text of a file of the repository between two of these marks, or writes it.
 fn check(file: &str, mark: &str, expected: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text = fs::read_to_string(&path).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Tied tensors: every way to read finds the one tensor under each of its names.
 //!
-//! `saving.rs` has what becomes of tied tensors when they are saved. What only one library has, such
-//! as views of one storage in candle, is in its own tests.
+//! `saving.rs` tests how tied tensors are saved. Cases of a single library, such as views of one
+//! storage in candle, are in its own tests.
 
 use std::path::Path;
 
@@ -72,7 +72,7 @@ const WAYS: [(&str, Way); 15] = [
     ("candle's VarBuilder, prefetched", |path, name| {
         let backend = CheckpointBackend::new(Checkpoint::open(path)?);
         assert_eq!(backend.prefetch(name, DType::F32)?, 1);
-        // The other of the two tensors: what has an alias is not read again under its own name.
+        // The other of the two tensors: one with an alias is not read again under its own name.
         assert_eq!(backend.prefetch("", DType::F32)?, 1);
         of_candle(backend.var_builder(DType::F32, &Device::Cpu).get(2, name))
     }),

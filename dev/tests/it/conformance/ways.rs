@@ -1,5 +1,5 @@
 //! Every way to read a tensor, with every kind of tensor: all of them take the same decision. The
-//! table of what comes out is in docs/reading.md, and the suite fails if it says anything else.
+//! table of the results is in docs/reading.md, and the suite fails if it says anything else.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use super::sample::written;
 /// The shape of `w`, the tensor that is read.
 const SHAPE: [usize; 2] = [2, 2];
 
-/// What is asked for: a dtype, or the tensor as it is in the file.
+/// The request: a dtype, or the tensor as it is in the file.
 #[derive(Clone, Copy)]
 struct Ask {
     to: Option<Dtype>,
@@ -176,7 +176,7 @@ const WAYS: [(&str, Way); 28] = [
 
 type InMemory = (Checkpoint<AsyncFile<RemoteFile>>, Fetched<RemoteFile>);
 
-/// The same file as one that is read asynchronously, a few bytes at a time; its tensors are in
+/// Opens the file as one that is read asynchronously, a few bytes at a time; its tensors are in
 /// memory as long as the last value is.
 fn fetched(
     file: &Opened,
@@ -185,7 +185,7 @@ fn fetched(
     let bytes = std::fs::read(path).unwrap();
     let store = Arc::new(Server::new([(path, bytes)]).requests(16, 2)).store();
     let file = block_on(Checkpoint::open_async(&store, path, &Limits::default())).unwrap();
-    // Looks for the settings beside the file.
+    // Looks for the settings next to the file.
     block_on(store.run(|_| file.quantized_weights())).unwrap();
     let tensors: Vec<_> = file.tensors().collect();
     let fetched = block_on(store.fetch(&tensors, &LoadOptions::new())).unwrap();
@@ -212,7 +212,7 @@ fn path(file: &Opened) -> &Path {
     file.files()[0].path()
 }
 
-/// The same file as it is stored, opened once more.
+/// Opens the file as it is stored, once more.
 fn again(file: &Opened) -> Checkpoint {
     Checkpoint::open(path(file)).unwrap()
 }
@@ -247,13 +247,13 @@ fn array<D: ndarray::Dimension>(array: ndarray::Array<f32, D>) -> TensorBuf {
     TensorBuf::from_vec(SHAPE.to_vec(), array.iter().copied().collect()).unwrap()
 }
 
-/// What is written of a source.
+/// Returns the tensor that a save of a source writes.
 fn saved(source: &dyn TensorSource) -> Result<TensorBuf> {
     let file = SafeTensors::from_source(serialize([("w", source)], &SaveOptions::new())?)?;
     file.tensor("w")?.read()
 }
 
-/// Saves with a conversion, and reads what was saved.
+/// Saves with a conversion, and reads the result.
 fn rewritten(rewrite: Rewrite<'_, impl ReadAt>, ask: Ask) -> Result<TensorBuf> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
@@ -302,7 +302,7 @@ fn staged(tensor: Lazy<'_>, options: &LoadOptions) -> Result<TensorBuf> {
     TensorBuf::from_view(&TensorView::new(loaded.dtype(), &shape, &memory.0)?)
 }
 
-/// A kind of tensor and what is asked for, with the heading of its column.
+/// A kind of tensor and a request, with the heading of its column.
 struct Kind {
     heading: &'static str,
     tensors: fn() -> Vec<(&'static str, TensorBuf)>,
@@ -370,7 +370,7 @@ const KINDS: [Kind; 7] = [
     },
 ];
 
-/// What comes out: a dtype, or the kind of the error.
+/// Returns the result: a dtype, or the kind of the error.
 fn outcome(name: &str, kind: &Kind, result: Option<Result<TensorBuf>>) -> String {
     match result {
         None => "–".into(),

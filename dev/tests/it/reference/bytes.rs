@@ -1,4 +1,4 @@
-//! For the same tensors and metadata, this crate writes byte for byte what the reference writes.
+//! For equal tensors and metadata, this crate and the reference write equal bytes.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +10,7 @@ use safetensors_bridge::{Dtype, Metadata, SaveOptions, TensorView, save, seriali
 
 use super::{random_numbers, reference_dtype};
 
-/// Parts of names, among them what JSON escapes and what differs between orders of text.
+/// Parts of names, including characters that JSON escapes and texts that orders sort differently.
 const PARTS: &[&str] =
     &["a", "B", ".", "0", "10", "é", "\u{1f600}", "\"", "\\", "\n", "\u{7f}", "/", "\u{1}"];
 

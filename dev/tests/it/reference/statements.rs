@@ -1,6 +1,7 @@
-//! What the unit tests of the reference (crate `safetensors` 0.8) state holds for this crate, too.
-//! Each test here checks both implementations, and its comment names the reference's tests. What is
-//! left, `test_invalid_header_size_serialization`, is in the core's tests of saving.
+//! The statements of the reference's unit tests (crate `safetensors` 0.8), which hold for this
+//! crate, too. Each test here checks both implementations, and its comment names the reference's
+//! tests. The remaining one, `test_invalid_header_size_serialization`, is in the core's tests of
+//! saving.
 
 use std::collections::HashMap;
 use std::fs;
@@ -56,7 +57,7 @@ fn known_files_have_the_bytes_that_the_reference_states() {
     }
 }
 
-/// `test_indexing`, `test_roundtrip`: each tensor is found by its name, is what was saved, and
+/// `test_indexing`, `test_roundtrip`: each tensor is found by its name, equals the saved one, and
 /// begins at a multiple of its element size, C64 included.
 #[test]
 fn what_is_saved_is_found_by_name_and_aligned() {
@@ -157,7 +158,7 @@ fn a_file_is_replaced_by_views_of_its_own_mapping() {
     let path = dir.path().join("mapped.safetensors");
     let view = TensorView::from_slice(&[3], &[1_f32, 2.0, 3.0]).unwrap();
     save(&path, [("w", view)], &SaveOptions::new()).unwrap();
-    // SAFETY: the file lies in a temporary directory of this test. It is replaced, not changed.
+    // SAFETY: the file is in a temporary directory of this test. It is replaced, not changed.
     let mapped = unsafe { Checkpoint::mmap(&path) }.unwrap();
     let views = mapped.tensors().map(|tensor| (tensor.name(), tensor.view().unwrap()));
     save(&path, views, &SaveOptions::new()).unwrap();
@@ -177,7 +178,7 @@ fn sound_files_are_read() {
     let cases: [(_, &[usize]); 3] =
         [(test("[]", 4), &[]), (test("[2,2]", 16), &[2, 2]), (test("[2,0]", 0), &[2, 0])];
     for (bytes, shape) in cases {
-        // The data lies in the bytes, which outlive what has parsed them.
+        // The data is in the bytes, which outlive the parsed file.
         let data = {
             let read = SafeTensors::parse(&bytes).unwrap();
             let view = read.view("test").unwrap();

@@ -1,4 +1,4 @@
-//! What the program does, and what has to be so.
+//! The steps of the program, and their checks.
 
 use std::collections::HashMap;
 
@@ -20,8 +20,8 @@ use crate::weights;
 
 const TOKENS: [u32; 6] = [3, 141, 59, 265, 358, 511];
 
-/// The most by which logits may differ from those of one process. Logits are up to 4, and the ranks
-/// add the products in another order.
+/// The most by which logits may differ from a single process. Logits are up to 4, and the ranks add
+/// the products in another order.
 const TOLERANCE: f32 = 1e-4;
 
 /// Loads the parts of this rank, runs the model, and checks bytes and logits.
@@ -47,7 +47,7 @@ pub(crate) fn run(group: &Group, options: &Options) -> Result<()> {
         plan.tensors().filter(|tensor| tensor.division().dim().is_none()).collect();
     report.checkpoint(&checkpoint, &replicated);
 
-    // What each rank reads if the ranks do not talk to each other.
+    // The parts that each rank reads if the ranks do not talk to each other.
     let parts = plan.read(&checkpoint, rank.rank(), &LoadOptions::new());
     let parts = group.agree(parts.context("reading the rank's parts"))?;
     let bytes = Bytes::of(&plan, &replicated, rank.rank())?;
@@ -124,7 +124,7 @@ impl Bytes {
     }
 }
 
-/// Compares tensors with those that this rank has read itself.
+/// Compares tensors with the ones that this rank has read itself.
 fn compare(
     how: &str,
     tensors: &[&RankTensor],
@@ -141,7 +141,7 @@ fn compare(
     Ok(())
 }
 
-/// The logits of one process that has the whole model.
+/// Computes the logits in one process that has the whole model.
 fn alone(options: &Options) -> Result<Vec<f32>> {
     let checkpoint = Checkpoint::open(&options.directory)?;
     let plan = weights::rules(1)?.plan(&checkpoint, 1)?;
@@ -150,7 +150,7 @@ fn alone(options: &Options) -> Result<Vec<f32>> {
     Ok(model.forward(&TOKENS, &Alone)?.flatten_all()?.to_vec1()?)
 }
 
-/// How far the logits are from those of one process.
+/// Returns how far the logits are from a single process.
 fn difference(logits: &Tensor, expected: &[f32]) -> Result<f32> {
     let logits = logits.flatten_all()?.to_vec1::<f32>()?;
     let mut most = 0.0_f32;

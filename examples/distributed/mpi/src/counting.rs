@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Limits, ReadAt, Result};
 
-/// What the files of a checkpoint have in common.
+/// The counts that the files of a checkpoint share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counter(Arc<Counts>);
 
@@ -63,7 +63,7 @@ impl ReadAt for Counting {
     }
 }
 
-/// Opens a checkpoint whose reads are counted. Those of the headers are not.
+/// Opens a checkpoint, and counts its reads, except of the headers.
 pub(crate) fn open(directory: &Path, counter: &Counter) -> Result<Checkpoint<Counting>> {
     let checkpoint = Checkpoint::open_by(directory, &Limits::default(), |path| {
         Ok(Counting { file: FileSource::open(path)?, counter: counter.clone() })

@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// The most bytes of a message that ranks send to each other. Those of core are shorter.
+/// The most bytes of a message that ranks send to each other. Core's messages are shorter.
 const LONGEST: usize = 4096;
 
-/// The error of one rank, as all ranks have it. Each of them ends, and none waits for another.
+/// The error of a rank, as all ranks have it. Each of them ends, and none waits for another.
 #[derive(Debug)]
 pub(crate) struct Agreed {
     /// The first rank that has failed.
     pub(crate) rank: usize,
     /// How many have failed.
     pub(crate) failed: usize,
-    /// What the first one says.
+    /// The message of the first one.
     pub(crate) message: String,
 }
 

@@ -1,4 +1,4 @@
-//! [`Group`]: the ranks of the job, and what they send each other over MPI.
+//! [`Group`]: the ranks of the job, and their messages over MPI.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use safetensors_core::ranks::Rank;
 
 use crate::failure::{self, Agreed};
 
-/// What a model needs of the ranks that it is divided among.
+/// The operations that a model needs from the ranks that it is divided among.
 pub(crate) trait Reduce {
     /// The number of this rank.
     fn rank(&self) -> usize;
@@ -41,7 +41,7 @@ impl Reduce for Alone {
 }
 
 /// All ranks of the job. Every rank calls the same methods in the same order. Each message has at
-/// most a given number of bytes, and several carry what is longer.
+/// most a given number of bytes; longer content takes several.
 pub(crate) struct Group {
     world: SimpleCommunicator,
     message_len: usize,
@@ -72,9 +72,9 @@ impl Group {
         self.world.abort(1)
     }
 
-    /// The rank that the environment of the process tells, compared with what MPI itself says.
+    /// Returns the rank from the environment of the process, compared with MPI's own.
     pub(crate) fn rank_of_environment(&self) -> Result<Rank> {
-        // The ranks that share memory with this one are those of its machine.
+        // The ranks that share memory with this one are on its machine.
         let machine = self.world.split_shared(self.world.rank());
         let local = (machine.rank() as usize, machine.size() as usize);
         let rank = Rank::from_env()?.unwrap_or_default();
@@ -88,8 +88,8 @@ impl Group {
     }
 
     /// Passes the result of this rank on, if no rank has failed. Otherwise all ranks get the error
-    /// of the first one that has, so that none waits for another. What reads files is followed by
-    /// this, and by what needs the other ranks only then.
+    /// of the first failed one, so that none waits for another. Call it after every step that reads
+    /// files, and only then a step that needs the other ranks.
     pub(crate) fn agree<T>(&self, result: Result<T>) -> Result<T> {
         let mut message = result.as_ref().err().map(failure::message).unwrap_or_default();
         // 0 if all is well, and else 1 more than the length of the message.
@@ -194,7 +194,7 @@ impl Reduce for Group {
     }
 }
 
-/// The values of one message, if `len` values are sent in messages of at most `most`.
+/// Returns the values of one message, if `len` values are sent in messages of at most `most`.
 fn piece(len: usize, most: usize, round: usize) -> Range<usize> {
     (round * most).min(len)..((round + 1) * most).min(len)
 }

@@ -7,7 +7,7 @@
 //!
 //! Every rank reads its parts as `safetensors_core::ranks` plans them. Replicated tensors also come
 //! over MPI, in two ways. The program counts the bytes that are read, and compares the logits with
-//! those of one process. Whatever is not as expected is an error on all ranks.
+//! a single process. Any difference is an error on all ranks.
 
 mod checks;
 mod counting;
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    // Only this thread calls MPI. Those that read files and multiply matrices do not.
+    // Only this thread calls MPI. Threads that read files and multiply matrices do not.
     let Some((universe, Threading::Funneled | Threading::Serialized | Threading::Multiple)) =
         mpi::initialize_with_threading(Threading::Funneled)
     else {
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an error in one piece. Otherwise `mpirun` would mix it with those of other ranks.
+/// Prints an error in one piece. Otherwise `mpirun` would mix it with other ranks' errors.
 fn complain(message: String) {
     // If the message cannot be printed, the exit code still says it.
     let _ = std::io::stderr().write_all(message.as_bytes());

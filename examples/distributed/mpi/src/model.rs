@@ -12,7 +12,7 @@ use safetensors_core::slice::TensorPart;
 use crate::group::Reduce;
 use crate::weights::{HEAD, HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, LAYERS, VOCABULARY};
 
-/// Gives a model the parts of one rank.
+/// Gives a model the parts of a rank.
 pub(crate) struct Parts<'p> {
     builder: TensorParallelVarBuilder<'p, TensorPart>,
     /// The part of each tensor.
@@ -22,7 +22,7 @@ pub(crate) struct Parts<'p> {
 }
 
 impl<'p> Parts<'p> {
-    /// Reads all parts of a rank in one go, but for those that it has received.
+    /// Reads all parts of a rank in one go, except the ones that it has received.
     pub(crate) fn read(
         backend: TensorParallelBackend<'p, TensorPart>,
         plan: &'p RankPlan,
@@ -37,7 +37,7 @@ impl<'p> Parts<'p> {
         Ok(Self { builder, parts, received })
     }
 
-    /// The rank's part of a tensor, whose whole shape is given.
+    /// Returns the rank's part of a tensor with this whole shape.
     fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         if let Some(tensor) = self.received.get(name) {
             return Ok(tensor.clone());

@@ -1,4 +1,4 @@
-//! [`Options`]: what the command line says.
+//! [`Options`]: the arguments of the command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,18 +22,18 @@ const MESSAGE_LEN: usize = 64 << 20;
 /// MPI counts the elements of a message by `int`.
 const MOST: usize = 1 << 30;
 
-/// What the command line says.
+/// The arguments of the command line.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
-    /// Where the checkpoint lies, or is written.
+    /// The directory of the checkpoint, which is read or written.
     pub(crate) directory: PathBuf,
     /// Writes a checkpoint, and does nothing else.
     pub(crate) write: bool,
-    /// What the weights are made from.
+    /// The seed of the weights.
     pub(crate) seed: u64,
     /// The most bytes of one message.
     pub(crate) message_len: usize,
-    /// The rank whose files fail.
+    /// The rank with files that fail.
     pub(crate) fail_reading: Option<usize>,
     /// The rank that fails while the others wait for it.
     pub(crate) fail_computing: Option<usize>,

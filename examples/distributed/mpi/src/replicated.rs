@@ -1,4 +1,4 @@
-//! Replicated tensors, of which each byte is read by one rank only and sent to the others.
+//! Replicated tensors. Each byte is read by one rank only and sent to the others.
 
 use anyhow::{Context, Result};
 use safetensors_core::ranks::RankTensor;
@@ -7,7 +7,7 @@ use safetensors_core::{Checkpoint, LoadOptions, ReadAt, TensorBuf, shape};
 
 use crate::group::Group;
 
-// Bytes travel as they lie in memory, and tensors are made of bytes as they lie in files.
+// Bytes are sent as in memory, and tensors are made of bytes as in files.
 const _: () = assert!(cfg!(target_endian = "little"), "files are little-endian");
 
 /// Reads each tensor on one rank, which sends it to all. The ranks take turns.

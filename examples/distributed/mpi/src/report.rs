@@ -1,4 +1,4 @@
-//! [`Report`]: what rank 0 prints, and the comparison of bytes that were read.
+//! [`Report`]: the output of rank 0, and the comparison of bytes that were read.
 
 use std::fmt::Display;
 
@@ -10,7 +10,7 @@ use safetensors_core::ranks::{Rank, RankTensor};
 use crate::counting::Counter;
 use crate::group::Group;
 
-/// What the ranks have found out. Rank 0 prints it.
+/// The findings of the ranks. Rank 0 prints them.
 pub(crate) struct Report<'g> {
     group: &'g Group,
     has_header: bool,
@@ -28,7 +28,7 @@ impl<'g> Report<'g> {
         }
     }
 
-    /// Prints which ranks the environment tells, which MPI has confirmed. Every rank calls it.
+    /// Prints the ranks from the environment, which MPI has confirmed. Every rank calls it.
     pub(crate) fn ranks(&self, rank: &Rank) {
         let list = |number: Option<usize>| {
             let numbers = self.group.of_all(number.unwrap_or_default() as u64);
@@ -51,8 +51,8 @@ impl<'g> Report<'g> {
         ));
     }
 
-    /// Compares the bytes that this rank has read since the last time with `mine`, and those of all
-    /// ranks together with `all`. Every rank calls it, and all fail if one does.
+    /// Compares the bytes that this rank has read since the last time with `mine`, and the sum over
+    /// all ranks with `all`. Every rank calls it, and all fail if one does.
     pub(crate) fn bytes(
         &mut self,
         what: &str,
@@ -77,7 +77,7 @@ impl<'g> Report<'g> {
         Ok(())
     }
 
-    /// Prints how far the logits are from those of one process. Every rank calls it.
+    /// Prints how far the logits are from a single process. Every rank calls it.
     pub(crate) fn logits(&self, logits: &Tensor, expected: &[f32], difference: f32, most: f32) {
         // The bits of positive floats have the order of the floats.
         let differences = self.group.of_all(difference.to_bits().into());

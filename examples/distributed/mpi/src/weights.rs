@@ -16,7 +16,7 @@ pub(crate) const HIDDEN: usize = 270;
 pub(crate) const HEADS: usize = 8;
 /// The heads of keys and values. Each is shared by 4 heads of queries.
 pub(crate) const KV_HEADS: usize = 2;
-/// The length of a head's vector. With these lengths a rank's parts lie more than 512 bytes apart,
+/// The length of a head's vector. With these lengths a rank's parts are more than 512 bytes apart,
 /// for up to 8 ranks, so no gap between them is read along with them.
 pub(crate) const HEAD: usize = 130;
 pub(crate) const INTERMEDIATE: usize = 1040;
@@ -37,8 +37,7 @@ pub(crate) fn rules(world_size: usize) -> Result<RankRules> {
     Ok(RankRules::new().rule("*.{k,v}_proj.weight", heads)?.then(RankRules::llama()))
 }
 
-/// Writes a checkpoint of several files. The same seed gives the same bytes. Norms do not
-/// depend on it.
+/// Writes a checkpoint of several files. Equal seeds give equal bytes. Norms do not depend on it.
 pub(crate) fn write(directory: &Path, seed: u64) -> Result<SavedShards> {
     let mut tensors = Vec::new();
     let mut add = |name: String, shape: &[usize], value: &mut dyn FnMut(usize) -> f32| {

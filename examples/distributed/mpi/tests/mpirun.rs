@@ -1,7 +1,7 @@
 //! The program under a real `mpirun`: bytes, logits, and ranks that fail.
 //!
-//! The variables of the environment say what flags of `mpirun` would, because Open MPI and MPICH
-//! have different flags.
+//! Environment variables replace flags of `mpirun`, because Open MPI and MPICH have different
+//! flags.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -50,7 +50,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What the program has printed, if all is well.
+/// Returns the output of the program, if it succeeded.
 fn printed(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{stderr}", String::from_utf8_lossy(&output.stdout));

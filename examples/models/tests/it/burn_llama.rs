@@ -10,7 +10,7 @@ use safetensors_bridge::LoadOptions;
 use safetensors_bridge::burn::{CheckpointStore, ModuleSnapshot};
 use serde::Deserialize;
 
-/// What is needed of `config.json`.
+/// The fields of `config.json` that are needed.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Config {
     vocab_size: usize,
@@ -142,7 +142,7 @@ impl Attention {
             let states = linear.forward(hidden.clone());
             states.reshape([batch, len, heads, size]).swap_dims(1, 2)
         };
-        // Each key and value serves as many neighbouring queries.
+        // Each key and value serves the same number of neighbouring queries.
         let repeat = |states: Tensor<4>| {
             let states: Tensor<5> = states.unsqueeze_dim(2);
             states.repeat_dim(2, heads / kept).reshape([batch, heads, len, size])

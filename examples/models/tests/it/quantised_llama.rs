@@ -1,6 +1,6 @@
 //! Whole models that reference packages quantised, from end to end: their weights are read as
-//! numbers into candle's Llama and into one of burn's layers, and the logits are those that the
-//! package computes. `dev/scripts/quantised_llamas.py` makes the models.
+//! numbers into candle's Llama and into one of burn's layers, and the logits are compared with the
+//! package's. `dev/scripts/quantised_llamas.py` makes the models.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use safetensors_bridge::{Checkpoint, Dtype, LoadOptions};
 use super::burn_llama;
 
 /// The models, and how many quantised weights each has. bitsandbytes computes with less precision
-/// on a CPU than the others: its logits are off by a hundredth of what quantising changes.
+/// on a CPU than the others: its logits are off by a hundredth of the change by quantising.
 const MODELS: [(&str, usize); 4] = [
     ("compressed-tensors-w4a16", 14),
     ("hqq-4bits", 14),
@@ -34,7 +34,7 @@ struct Logits {
     package: Vec<f64>,
     /// Computed in F64 from the weights as the package dequantises them.
     exact: Vec<f64>,
-    /// The same of the weights before they were quantised.
+    /// The logits of the weights before they were quantised.
     plain: Vec<f64>,
 }
 
@@ -59,9 +59,9 @@ impl Logits {
     /// Checks logits that were computed in F32 from the weights as this project reads them.
     ///
     /// They may differ from the exact ones by the rounding of F32 alone: 32 units of it at the
-    /// largest logit, of which the packages that compute in F32 need up to 20. So they differ from
-    /// the package's by no more than its own error and that. Both are far less than what
-    /// quantising changes, so weights that are read wrongly would not pass.
+    /// largest logit; the packages that compute in F32 need up to 20. So they differ from the
+    /// package's by no more than its own error and that. Both are far less than the change by
+    /// quantising, so weights that are read wrongly would not pass.
     fn check(&self, found: &[f32], of: &str) {
         let found: Vec<_> = found.iter().map(|&logit| f64::from(logit)).collect();
         let largest = self.exact.iter().fold(0.0, |most: f64, logit| most.max(logit.abs()));

@@ -1,5 +1,5 @@
 //! candle-transformers' RWKV v7, which asks for tensors without their shapes (`get_unchecked`): the
-//! ranks of its low-rank matrices are those of the file.
+//! ranks of its low-rank matrices come from the file.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ fn rwkv_learns_its_ranks_from_a_sharded_checkpoint() {
         let backend = CheckpointBackend::new(Checkpoint::open(dir.path()).unwrap());
         let backend = backend.cache_tensors(cached);
         assert_eq!(logits(backend.var_builder(DType::F32, &Device::Cpu)), expected);
-        // The first norm is that of the first block alone.
+        // Only the first block has the first norm.
         let unused: Vec<_> = backend.unused().map(|tensor| tensor.name().to_owned()).collect();
         assert_eq!(unused, ["blocks.1.ln0.bias", "blocks.1.ln0.weight"]);
     }

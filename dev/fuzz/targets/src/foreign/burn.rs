@@ -20,7 +20,7 @@ pub(super) const PACK: Format = Format {
     ..FOREIGN
 };
 
-/// The codes of MessagePack for what has a length of four bytes.
+/// The codes of MessagePack for values with a length of four bytes.
 const TEXT: u8 = 0xdb;
 const LIST: u8 = 0xdd;
 const MAP: u8 = 0xdf;
@@ -41,7 +41,7 @@ fn text(bytes: &mut Vec<u8>, text: &str) {
 
 /// A tensor without elements.
 const TENSOR: &[u8] = b"\x83\xa5bytes\xc4\0\xa5shape\x91\0\xa5dtype\xa3F32";
-/// What is before the tensor of a parameter.
+/// The bytes before the tensor of a parameter.
 const PARAMETER: &[u8] = b"\x82\xa2id\xa1a\xa5param";
 
 fn record(parts: &[Part]) -> Vec<u8> {

@@ -12,7 +12,7 @@ pub(super) const GGUF: Format = Format {
     ..FOREIGN
 };
 
-/// A file whose counts of keys and tensors are those of its parts.
+/// A file with the counts of keys and tensors that its parts have.
 #[derive(Default)]
 struct File {
     keys: Vec<u8>,

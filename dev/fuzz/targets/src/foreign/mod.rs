@@ -3,7 +3,7 @@
 //!
 //! A file is a list of [`Part`]s. `repeated` parts are written `count` times with `len` bytes each;
 //! `shared` parts have `len` bytes once, and are referred to `count` times. `tests/bound.rs` measures
-//! what reading them takes; the target [`run`] changes bytes of them, too.
+//! the memory and steps of reading them; the target [`run`] changes bytes of them, too.
 
 mod burn;
 mod gguf;
@@ -44,7 +44,7 @@ impl Part {
         })
     }
 
-    /// The part with shorter names, for those of files.
+    /// Returns the part with shorter names, for names of files.
     fn at_most(self, len: usize) -> Self {
         Self { len: self.len.min(len), ..self }
     }
@@ -92,7 +92,7 @@ impl Files {
     }
 }
 
-/// A format, and what its files are made of.
+/// A format, with the parts of its files.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     /// Its name.
@@ -101,15 +101,15 @@ pub struct Format {
     pub repeated: &'static str,
     /// The parts that are written once and referred to, with `, ` between them.
     pub shared: &'static str,
-    /// The bytes of a repeated part besides its length.
+    /// The bytes of a repeated part in addition to its length.
     pub each: usize,
     /// Writes files of these parts.
     pub write: fn(&[Part]) -> Files,
-    /// Opens the path in the store, lists what is there, and reads small tensors. Returns the error.
+    /// Opens the path in the store, lists its tensors, and reads small ones. Returns the error.
     pub open: fn(MemoryStore, &str) -> Result<(), String>,
 }
 
-/// What most formats of others have in common.
+/// The common values of most other formats.
 const FOREIGN: Format = Format {
     name: "",
     repeated: "",

@@ -61,7 +61,7 @@ fn npz(parts: &[Part], is_deflated: bool) -> Files {
     for (number, part) in parts.iter().enumerate() {
         let Part { what, count, len } = *part;
         let short = part.at_most(60_000);
-        // Each member has a long header of its own.
+        // Each member has a long header.
         let mut each = |shape: &str| {
             let bytes = array(&format!("0,{}", shape.repeat(len)), "");
             members.extend((0..count).map(|i| (format!("{number}-{i:x}.npy"), bytes.clone())));

@@ -1,4 +1,4 @@
-//! Opens files as users do, lists what is there, and reads small tensors.
+//! Opens files as users do, lists their tensors, and reads small ones.
 
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::lora::Adapter;

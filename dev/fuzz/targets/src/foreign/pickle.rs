@@ -6,7 +6,7 @@ use super::Part;
 #[derive(Clone, Debug)]
 pub(super) struct Pickle(pub(super) Vec<u8>);
 
-/// The memo of the first tensor, of its storage, and of what a shared part refers to.
+/// The memo of the first tensor, of its storage, and of the value that a shared part refers to.
 pub(super) const TENSOR: u8 = 0;
 const STORAGE: u8 = 1;
 const FUNCTION: u8 = 2;
@@ -51,13 +51,13 @@ impl Pickle {
         self.op(&[b'h', memo])
     }
 
-    /// The same opcodes so often.
+    /// Repeats the opcodes `count` times.
     pub(super) fn times(&mut self, count: usize, opcodes: &[u8]) -> &mut Self {
         (0..count).for_each(|_| _ = self.op(opcodes));
         self
     }
 
-    /// A list of so many values of these opcodes.
+    /// Adds a list of `count` values of these opcodes.
     pub(super) fn list(&mut self, count: usize, opcodes: &[u8]) -> &mut Self {
         self.op(b"](").times(count, opcodes).op(b"e")
     }
@@ -104,14 +104,14 @@ impl Pickle {
     }
 
     /// Pops everything that later tensors share: a storage, the function that makes tensors, and a
-    /// tensor of one element, each in its memo.
+    /// tensor of one element, each in a memo.
     pub(super) fn prelude(&mut self, key: &str, elements: usize) -> &mut Self {
         self.storage(key, elements).put(STORAGE).op(b"0");
         self.global("torch._utils", "_rebuild_tensor_v2").put(FUNCTION).op(b"0");
         self.tensor(0).put(TENSOR).op(b"0")
     }
 
-    /// A tensor of one element of the storage.
+    /// Adds a tensor with one element of the storage.
     pub(super) fn tensor(&mut self, offset: usize) -> &mut Self {
         self.get(FUNCTION).op(b"(").get(STORAGE).int(offset);
         self.op(b"K\x01\x85K\x01\x85\x89}tR")
@@ -153,7 +153,7 @@ fn entries(pickle: &mut Pickle, part: Part, mut value: impl FnMut(&mut Pickle, u
     pickle.op(b"u");
 }
 
-/// A pickle of a dictionary with these parts, whose tensors are in the storage of this key.
+/// Makes a pickle of a dictionary with these parts, with tensors in the storage of this key.
 pub(super) fn object(parts: &[Part], key: &str, elements: usize) -> Vec<u8> {
     let mut pickle = Pickle::new();
     pickle.prelude(key, elements).op(b"}(");

@@ -1,4 +1,4 @@
-//! Safetensors files, and the JSON beside them.
+//! Safetensors files, and the JSON next to them.
 
 use super::{FOREIGN, Files, Format, Part, open};
 
@@ -22,7 +22,7 @@ pub(super) const INDEX: Format = Format {
     ..FOREIGN
 };
 
-/// `config.json` beside quantised weights.
+/// `config.json` next to quantised weights.
 pub(super) const SETTINGS: Format = Format {
     name: "config.json",
     repeated: "modules, ignored, patterns, rules, groups, own settings, nested, values, scaled, \
@@ -43,7 +43,7 @@ pub(super) const ADAPTER: Format = Format {
     ..FOREIGN
 };
 
-/// A file whose manifest is written.
+/// A file for which a manifest is written.
 pub(super) const MANIFEST: Format = Format {
     name: "kerchunk manifest",
     repeated: "tensors, groups, attributes, dims, metadata, aliases, kept name",
@@ -53,7 +53,7 @@ pub(super) const MANIFEST: Format = Format {
     ..FOREIGN
 };
 
-/// A file with this JSON and so many bytes of data.
+/// Makes a file with this JSON and `len` bytes of data.
 fn file(json: &str, len: usize) -> Vec<u8> {
     let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
     bytes.extend(json.as_bytes());
@@ -138,7 +138,7 @@ impl Index {
     }
 }
 
-/// An index of shards with this ending, one of which has one weight. `add` adds parts that are
+/// Makes an index of shards with this ending; one of them has one weight. `add` adds parts that are
 /// different in each format.
 pub(super) fn indexed(
     parts: &[Part],

@@ -13,7 +13,7 @@ pub(super) const ARCHIVE: Format = Format {
     ..FOREIGN
 };
 
-/// The same, of which every member is deflated. Only other programs write such.
+/// Archives with members that are all deflated. Only other programs write these.
 pub(super) const DEFLATED: Format = Format {
     name: "PyTorch archive, deflated",
     write: |parts| Files::one("a.pt", saved(&pickled(parts), parts, true)),
@@ -24,7 +24,7 @@ pub(super) const DEFLATED: Format = Format {
 pub(super) const LEGACY: Format =
     Format { name: "PyTorch legacy", write: |parts| Files::one("a.pt", legacy(parts)), ..ARCHIVE };
 
-/// Modules, also frozen ones, whose tensors are constants.
+/// Modules, also frozen ones with tensors that are constants.
 pub(super) const SCRIPT: Format = Format {
     name: "TorchScript",
     repeated: "attributes, listed, classes, modules, constants, nested, lines, members",

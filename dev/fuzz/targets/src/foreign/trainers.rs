@@ -42,7 +42,7 @@ fn chunk(pickle: &mut Pickle, offset: usize, size: usize) {
     });
 }
 
-/// A tensor whose list of chunks `chunks` writes.
+/// Adds a tensor with a list of chunks that `chunks` writes.
 fn listed(pickle: &mut Pickle, name: &str, size: &[usize], chunks: impl FnOnce(&mut Pickle)) {
     pickle.text(name).object(METADATA, "TensorStorageMetadata", |pickle| {
         pickle.text("properties").global(METADATA, "TensorProperties").op(b")\x81(");
@@ -214,7 +214,7 @@ fn dcp(parts: &[Part]) -> Files {
     Files { path: "d", ..files }
 }
 
-/// What the dictionaries of DeepSpeed's two files are made of.
+/// Makes the dictionaries of DeepSpeed's two files.
 fn deepspeed(parts: &[Part]) -> Files {
     let mut model = Pickle::new();
     model.prelude("0", 1).op(b"}(");

@@ -5,8 +5,8 @@ use std::io::{Cursor, Write};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// An archive of these members. A name that is there already is left out,
-/// and storages of tensors are never deflated.
+/// Makes an archive of these members. A name that is already there is skipped, and storages of
+/// tensors are never deflated.
 pub(super) fn archive<'a>(
     members: impl IntoIterator<Item = (String, &'a [u8])>,
     is_deflated: bool,

@@ -1,8 +1,8 @@
 //! Checkpoints with the names, dtypes and shapes of quantised weights: each is refused, or its
 //! weights are read in parts as they are whole.
 //!
-//! An input begins with a choice of `FORMS`, of which it may change the settings and every tensor,
-//! or it makes up all of them. So each decoder is a byte away.
+//! An input begins with a choice of `FORMS`, and may change its settings and every tensor, or it
+//! makes up all of them. So each decoder is a byte away.
 
 mod forms;
 
@@ -141,7 +141,7 @@ fn settings(input: &mut Input<'_>) -> String {
     }
 }
 
-/// A weight of a known scheme, some of whose tensors are changed or absent.
+/// Makes a weight of a known scheme with some tensors changed or absent.
 fn of_form(input: &mut Input<'_>, form: &forms::Form) -> (String, Tensors) {
     let config = if input.flag() { settings(input) } else { form.config.to_owned() };
     let mut tensors = Vec::new();
@@ -158,7 +158,7 @@ fn of_form(input: &mut Input<'_>, form: &forms::Form) -> (String, Tensors) {
             }
             _ => {}
         }
-        // What describes others stays what it is, unless this is the change.
+        // Tensors that describe others stay unchanged, unless this is the change.
         let content = if change == 7 { b"" } else { content };
         tensors.extend(tensor(input, name.to_owned(), dtype, &shape, content));
     }
