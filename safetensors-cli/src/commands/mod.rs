@@ -15,7 +15,6 @@ mod manifest;
 mod manual;
 mod map;
 mod metadata;
-mod modelspec;
 mod plan;
 mod show;
 mod sign;
@@ -135,7 +134,6 @@ commands! {
     Delta(delta),
     Plan(plan),
     Metadata(metadata),
-    Modelspec(modelspec),
     Digest(digest),
     Sign(sign),
     Extract(extract),

@@ -270,7 +270,7 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
 }
 
 /// Whether a file has parts of tensors, or a directory that opens as their whole tensors.
-fn has_parts(path: &Path) -> bool {
+pub(crate) fn has_parts(path: &Path) -> bool {
     // Sources that lend their bytes are refused for tensors in parts, before these are joined.
     let open = |path: &Path| FileSource::open(path);
     safetensors_core::Checkpoint::open_by(path, &Limits::default(), open)
