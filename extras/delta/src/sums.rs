@@ -1,4 +1,4 @@
-//! [`Sums`]: what is computed of a tensor's bytes. [`digest()`]: the digest of all tensors.
+//! [`Sums`]: digests of a tensor's bytes. [`digest()`]: the digest of all tensors.
 
 use safetensors_core::digest::Hasher;
 use safetensors_core::framework::in_parallel;

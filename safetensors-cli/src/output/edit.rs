@@ -57,7 +57,7 @@ pub(crate) struct Way {
     pub(crate) force: bool,
 }
 
-/// What is known of a file while it is changed.
+/// A file while it is changed.
 #[derive(Clone, Copy)]
 pub(crate) struct Changing<'f> {
     pub(crate) file: &'f Path,
@@ -88,8 +88,8 @@ impl EditArgs {
 /// Applies `change` to all files at a path, and prints how each was written. Of several, all are
 /// checked before the first one is written.
 ///
-/// `change` also returns a text: in a dry run the keys, and else what to print in place of
-/// `rewritten`, if it is not empty.
+/// `change` also returns a text: the keys in a dry run, and otherwise a replacement for the word
+/// `rewritten`, unless it is empty.
 pub(crate) fn change_all<'a>(
     path: &Path,
     way: Way,

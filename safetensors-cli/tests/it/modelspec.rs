@@ -50,6 +50,14 @@ fn modelspec_is_checked_together_with_what_the_file_has() {
     // The title has an option of its own, so the error does not suggest --set.
     let empty = contains("\"modelspec.title\" should be").and(contains("--set").not());
     init(&[""]).code(1).stderr(empty);
+    // Of a sharded checkpoint, each file gets the keys, and one line for each warning.
+    let shards = dir.at("shards");
+    fs::create_dir(&shards).unwrap();
+    sharded(&shards);
+    let lora = ["--architecture", "a/lora", "--implementation", "i", "--title", "t"];
+    let told = run("metadata modelspec init", &shards, &lora).success().err();
+    assert_eq!(told.matches("modelspec.author").count(), 2, "{told}");
+    run("metadata modelspec validate", &shards, &[]).success();
     // The line has only one label: `warning:`.
     let date = run("metadata set", &path, &["modelspec.date=soon"]).success();
     let line = matches("^warning: [^\n]*model.safetensors: \"modelspec.date\" should be");

@@ -29,7 +29,7 @@ struct Line {
     is_of_checkpoint: bool,
 }
 
-/// Compares all that the lists name. With `quiet`, only what differs is printed.
+/// Compares all that the lists name. With `quiet`, only differences are printed.
 pub(super) fn run(lists: &[PathBuf], quiet: bool, out: &mut Out) -> anyhow::Result<ExitCode> {
     let mut lines = Vec::new();
     let mut malformed = 0;
@@ -72,13 +72,15 @@ pub(super) fn run(lists: &[PathBuf], quiet: bool, out: &mut Out) -> anyhow::Resu
         },
     )?;
     drop(progress);
-    let told = |count: usize, thing: &str, rest: &str| match count {
-        0 => {}
-        some => warn(format!("{} {rest}", text::counted(some as u64, thing))),
-    };
-    told(malformed, "line", "without a digest and a name");
-    told(unread, "listed file", "could not be read");
-    told(different, "computed digest", "did not match");
+    for (count, thing, rest) in [
+        (malformed, "line", "without a digest and a name"),
+        (unread, "listed file", "could not be read"),
+        (different, "computed digest", "did not match"),
+    ] {
+        if count > 0 {
+            warn(format!("{} {rest}", text::counted(count as u64, thing)));
+        }
+    }
     Ok(if different + unread == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -96,7 +98,7 @@ impl Line {
         let blake3 = digest.strip_prefix("blake3:");
         let digest = blake3.unwrap_or(digest).to_ascii_lowercase();
         let is_digest = digest.len() == 64 && digest.bytes().all(|it| it.is_ascii_hexdigit());
-        let path = if unmarked.is_some() { unescaped(name)? } else { name.to_owned() };
+        let path = if unmarked.is_some() { unescaped(name) } else { name.to_owned() };
         let line = Self { digest, path: path.into(), is_of_checkpoint: blake3.is_some() };
         (is_digest && !name.is_empty()).then_some(line)
     }
@@ -118,21 +120,10 @@ impl Line {
 }
 
 /// A name of which the line says, by a backslash in front, that it has escapes.
-fn unescaped(name: &str) -> Option<String> {
-    let mut text = String::new();
-    let mut rest = name.chars();
-    while let Some(c) = rest.next() {
-        text.push(match c {
-            '\\' => match rest.next()? {
-                'n' => '\n',
-                'r' => '\r',
-                '\\' => '\\',
-                _ => return None,
-            },
-            c => c,
-        });
-    }
-    Some(text)
+fn unescaped(name: &str) -> String {
+    let parts = name.split(r"\\");
+    let parts = parts.map(|part| part.replace(r"\n", "\n").replace(r"\r", "\r"));
+    parts.collect::<Vec<_>>().join("\\")
 }
 
 /// A line that [`Line::parse`] and `sha256sum` read.

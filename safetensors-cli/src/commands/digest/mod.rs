@@ -53,13 +53,13 @@ pub(crate) struct Args {
     /// Print the SHA-256 of each whole file, as `sha256sum` does and the Hub has it
     #[arg(long, group = "what", conflicts_with = "patterns")]
     files: bool,
-    /// Compare what the lines of PATHs name with their digests, as `sha256sum --check` does
+    /// Compare the files that PATHs list with their digests, as `sha256sum --check` does
     ///
     /// Each PATH is a text of lines that `sha256sum`, --files or --checkpoint has printed. Names in
     /// it are relative to the current directory
     #[arg(short, long, group = "what", conflicts_with_all = ["patterns", "json", "recursive"])]
     check: bool,
-    /// With --check: print only what differs
+    /// With --check: print only differences
     #[arg(short, long, requires = "check")]
     quiet: bool,
     /// Write the digests of tensors into the metadata of each file
@@ -218,7 +218,7 @@ fn whole_files(checkpoint: &Checkpoint, stored: &[Checkpoint]) -> anyhow::Result
     let hash = |file: &&CheckpointFile<Source>, _: &mut ()| {
         let (source, path) = (file.safetensors().source(), file.path());
         match other::of(source) {
-            // What is read of it is not the file as it is.
+            // Its source gives the tensors, and not the bytes of the file.
             Some(_) => sha256_of(&FileSource::open(path)?, path, &progress),
             None => sha256_of(source, path, &progress),
         }

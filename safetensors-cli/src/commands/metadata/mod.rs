@@ -89,7 +89,7 @@ struct Set {
     edit: EditArgs,
     /// The entries to set; the key ends at the first =
     ///
-    /// The value @FILE is the text of a file, @- that of standard input. @@ begins a value with @
+    /// The value @FILE is the text of a file, @- the one of standard input. @@ begins a value with @
     #[arg(value_name = "KEY=VALUE", required = true, value_parser = entry)]
     entries: Vec<(String, String)>,
 }

@@ -1,7 +1,6 @@
 //! `safetensors metadata modelspec`: metadata that follows the ModelSpec standard.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 
 use safetensors_core::Metadata;
@@ -133,7 +132,7 @@ impl Init {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let set = with_files(&self.set)?;
         self.edit.apply(out, |edit, it: Changing<'_>| {
-            let mut entries = self.entries(it.file, &set, edit.header().metadata())?;
+            let mut entries = self.entries(it, &set, edit.header().metadata())?;
             if self.hash && it.is_dry {
                 // Its length does not depend on the data.
                 entries.extend([modelspec::any_sha256()]);
@@ -154,7 +153,7 @@ impl Init {
     /// The entries to add to the file's metadata. Fails unless both together follow the standard.
     fn entries(
         &self,
-        file: &Path,
+        it: Changing<'_>,
         set: &[(String, String)],
         present: &Metadata,
     ) -> anyhow::Result<Metadata> {
@@ -176,11 +175,13 @@ impl Init {
         together.extend(entries.clone());
         together.extend(self.hash.then(modelspec::any_sha256));
         let problems = validate(&together);
-        let path = text::path(file);
+        let path = text::path(it.file);
         if let Some(error) = problems.iter().find(|problem| problem.level == Level::Error) {
             anyhow::bail!("{path}: {error}; give it with --set");
         }
-        problems.iter().for_each(|warning| warn(format!("{path}: {warning}")));
+        // Files that are only checked before they are changed come again.
+        let told = problems.iter().filter(|_| it.is_dry == self.edit.way.dry_run);
+        told.for_each(|warning| warn(format!("{path}: {warning}")));
         Ok(entries)
     }
 }
