@@ -175,6 +175,39 @@ fn a_value_may_be_the_text_of_a_file() {
     assert!(dir.open("m.safetensors").metadata()["modelspec.license"].starts_with("one"));
 }
 
+/// Runs a command that cannot write files of 100 kB and more. The limit stands in for a full disk;
+/// without the trap the system would kill the command.
+#[cfg(target_os = "linux")]
+fn limited(dir: &Path, line: &str) -> std::process::Output {
+    let command = env!("CARGO_BIN_EXE_safetensors");
+    let script = format!("trap '' XFSZ; ulimit -f 100; exec '{command}' {line}");
+    let mut bash = std::process::Command::new("bash");
+    bash.current_dir(dir).args(["-c", &script]).output().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_change_that_ends_between_two_files_is_completed_by_the_next() {
+    let dir = temp_dir();
+    let long = vec![0.5_f32; 100_000];
+    for (name, tensor, values) in [("a", "x", &long[..1]), ("b", "y", &long)] {
+        let shape = [values.len()];
+        let tensors = [(tensor, array(&shape, values))];
+        save(dir.at(format!("{name}.safetensors")), tensors, &quick()).unwrap();
+    }
+    let map = r#"{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}"#;
+    dir.write("model.safetensors.index.json", map);
+    let before = dir.read("b.safetensors");
+    let output = limited(dir.path(), "metadata set . k=v");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stdout), "./a.safetensors: rewritten\n");
+    assert!(text(&output.stderr).starts_with("error: ./b.safetensors: File too large"));
+    assert!(dir.read("b.safetensors") == before);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    let completed = "./a.safetensors: unchanged\n./b.safetensors: rewritten\n";
+    dir.run("metadata set . k=v").success().stdout(completed);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn where_there_is_no_room_for_a_copy_a_change_in_place_is_made() {
@@ -184,13 +217,8 @@ fn where_there_is_no_room_for_a_copy_a_change_in_place_is_made() {
     let tensors = [("w", array(&[100_000], &weight))];
     save(&path, tensors, &quick().align(4096)).unwrap();
     let before = fs::read(&path).unwrap();
-    // A limit on the size of files stands in for a full disk; without the trap the system would
-    // kill the command.
     let limited = |line: &str| {
-        let command = env!("CARGO_BIN_EXE_safetensors");
-        let script = format!("trap '' XFSZ; ulimit -f 100; exec '{command}' {line}");
-        let mut bash = std::process::Command::new("bash");
-        let output = bash.current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+        let output = limited(dir.path(), line);
         (output.status.code(), text(&output.stderr).to_owned())
     };
     let problem = "error: m.safetensors: File too large (os error 27); 404.1 kB are needed there: \
