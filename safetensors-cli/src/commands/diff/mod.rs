@@ -185,7 +185,7 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
     let mut pairs = pairs::pairs(a, b, &Renames::new(&args.rename)?)?;
     pairs.retain(|pair| matcher.matches(&pair.name));
     if pairs.is_empty() {
-        // Its error explains the patterns.
+        // Its error says what is wrong with the patterns.
         matcher.tensors(a)?;
     }
     let metadata = if args.ignore_metadata {

@@ -73,9 +73,10 @@ struct Get {
 
 /// Add entries, or replace the values of existing ones
 ///
-/// Of a sharded checkpoint, each file gets them. The file is copied with the new header, and the copy replaces it when it is complete: whatever
-/// happens, there is the old file or the new one. With --in-place, a header that fits into the
-/// space of the old one is written over it, which is quick for a file of any size.
+/// Of a sharded checkpoint, each file gets them. The file is copied with the new header, and the
+/// copy replaces it when it is complete: whatever happens, there is the old file or the new one.
+/// With --in-place, a header that fits into the space of the old one is written over it, which is
+/// quick for a file of any size.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

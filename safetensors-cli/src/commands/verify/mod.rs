@@ -39,11 +39,12 @@ use crate::terminal::{json, text};
 /// --finite, because the format allows any value.
 ///
 /// Each sound file or checkpoint gets one line on standard output. Each fault gets a line on
-/// standard error, also where several shards of a checkpoint have one. A file of PyTorch, GGUF or NumPy is an error, unless its name or
-/// --format says that it is one. Then its structure and the places of tensors are checked,
-/// and with --digests the checksums of an archive. A file of two formats is an error. Of a
-/// delta, the index and the files are checked, and with --digests every compressed
-/// difference; `safetensors delta verify --base` compares its checksums.
+/// standard error, also where several shards of a checkpoint have one. A file of PyTorch,
+/// GGUF or NumPy is an error, unless its name or --format says that it is one. Then its
+/// structure and the places of tensors are checked, and with --digests the checksums of an
+/// archive. A file of two formats is an error. Of a delta, the index and the files are
+/// checked, and with --digests every compressed difference; `safetensors delta verify
+/// --base` compares its checksums.
 /// Of the epochs of a training of burn, the manifests are compared with the files: one that
 /// is not complete is an error, because training does not resume from it.
 /// Warnings are about sound files: tensors or files that an index leaves out, a wrong
