@@ -94,7 +94,7 @@
 //! # Metadata and digests
 //!
 //! A file is changed by a copy with the new header that takes its place, so it is old or new
-//! whenever the command is killed. Of a sharded model, name the file.
+//! whenever the command is killed. Of a sharded model, all files are changed.
 //!
 //! ```console
 //! $ safetensors metadata set model.safetensors license=mit

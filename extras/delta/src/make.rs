@@ -42,10 +42,8 @@ const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 /// If not, these programs refuse it: tensors may be whole in it then, also where that is smaller
 /// than their difference.
 ///
-/// The index has a digest of each whole checkpoint, by which another base is found when the delta
-/// is applied: the BLAKE3 of one line for each tensor, in the order of their names, such as
-/// `["w","F32",[2],"…"]` with the BLAKE3 of the tensor's bytes. The same checkpoints and options
-/// give the same files.
+/// The index has the [`digest()`](crate::digest()) of each whole checkpoint, by which another base
+/// is found when the delta is applied. The same checkpoints and options give the same files.
 ///
 /// Several tensors are compared at a time, and none is held in memory. The files take their places
 /// together, once all are complete and on the disk. [`Delta`] has an example.
