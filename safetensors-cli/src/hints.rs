@@ -40,13 +40,14 @@ const HINTS: &[(&[&str], &[&str])] = &[
     (&["draw", "plot", "treemap", "picture"], &["`safetensors map` draws a checkpoint"]),
     (&["patch", "apply", "xdelta"], &["`safetensors delta apply` applies a delta to a checkpoint"]),
     (&["meta", "set", "edit"], &["`safetensors metadata` shows and changes metadata"]),
+    (&["modelspec"], &["`safetensors metadata modelspec` checks and writes ModelSpec metadata"]),
 ];
 
 /// The command after which a path stands in place of a subcommand, and what was probably meant. The
 /// name is empty for a path in place of the first command.
 const PATHS: &[(&str, &str)] = &[
+    ("modelspec", "did you mean `safetensors metadata modelspec validate FILE`?"),
     ("metadata", "did you mean `safetensors metadata get FILE`?"),
-    ("modelspec", "did you mean `safetensors modelspec validate FILE`?"),
     ("delta", "did you mean `safetensors delta inspect DELTA`?"),
     ("cache", "did you mean `safetensors cache list`?"),
     ("", "did you mean `safetensors inspect FILE`?"),

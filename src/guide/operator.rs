@@ -93,7 +93,7 @@
 //! # Metadata and digests
 //!
 //! To change a file, the command writes a copy with the new header and replaces the file by it. So
-//! the file is old or new whenever the command is killed. For a sharded model, name the file.
+//! the file is old or new whenever the command is killed. For a sharded model, all files change.
 //!
 //! ```console
 //! $ safetensors metadata set model.safetensors license=mit

@@ -99,6 +99,7 @@ pub use format::{ChecksumFormat, Encoding};
 pub use linked::{make_linked, open_linked};
 pub use make::make;
 pub use options::Options;
+pub use sums::digest;
 
 /// The README with its example, which is tested.
 #[cfg(doctest)]

@@ -43,10 +43,8 @@ const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 /// not, these programs refuse it. Tensors may then be whole in it, also where that is smaller than
 /// their difference.
 ///
-/// The index has a digest of each whole checkpoint, by which applying it finds a wrong base. The
-/// digest is the BLAKE3 of one line for each tensor, in the order of their names, such as
-/// `["w","F32",[2],"…"]` with the BLAKE3 of the tensor's bytes. Equal checkpoints and options give
-/// equal files.
+/// The index has the [`digest()`](crate::digest()) of each whole checkpoint, by which applying it
+/// finds a wrong base. Equal checkpoints and options give equal files.
 ///
 /// Several tensors are compared at a time, and none is held in memory. The files take their places
 /// together, once all are complete and on the disk. [`Delta`] has an example.

@@ -1,9 +1,12 @@
-//! [`Sums`]: the digests of a tensor's bytes. [`digest_of`]: the digest of all tensors.
+//! [`Sums`]: the digests of a tensor's bytes. [`digest()`]: the digest of all tensors.
 
-use safetensors_core::Dtype;
 use safetensors_core::digest::Hasher;
+use safetensors_core::framework::in_parallel;
+use safetensors_core::{Checkpoint, Dtype, LazyTensor, ReadAt, TensorSource};
 
+use crate::error::Result;
 use crate::format::ChecksumFormat;
+use crate::options::Options;
 
 /// The digests of a tensor with bytes that come piece by piece: BLAKE3 for the digest of the whole
 /// checkpoint, and the checksum that a delta has of the tensor.
@@ -63,12 +66,50 @@ impl Sums {
     }
 }
 
+/// Computes the digest of a checkpoint, as 64 hex digits: the BLAKE3 of one line of JSON for each
+/// tensor, in the order of the names, such as `["name","F32",[2,3],"BLAKE3 of its bytes"]`.
+///
+/// The division into files, the order of tensors and the metadata do not change it.
+/// [`Delta::base_digest`](crate::Delta::base_digest) is the base's. Only the number of threads and
+/// the progress of the options have an effect.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+/// use safetensors_delta::{Options, digest};
+///
+/// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+/// let plain = serialize([("w", weight)], &SaveOptions::new())?;
+/// let other = serialize([("w", weight)], &SaveOptions::new().metadata([("step", "3")]))?;
+/// let plain = Checkpoint::from_source(plain, "plain")?;
+/// let other = Checkpoint::from_source(other, "other")?;
+/// assert_eq!(digest(&plain, &Options::new())?, digest(&other, &Options::new())?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`safetensors_core::ErrorKind::Io`] if a tensor cannot be read, or its file has changed.
+pub fn digest<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &Options) -> Result<String> {
+    let tensors: Vec<_> = checkpoint.tensors().collect();
+    let line = |tensor: LazyTensor<'_, S>, _: &mut ()| {
+        let mut sums = Sums::new(None, true);
+        tensor.write_to(&mut |piece| {
+            sums.update(piece);
+            options.advance(piece.len());
+            Ok(())
+        })?;
+        Ok(sums.blake3())
+    };
+    let hashes = in_parallel(tensors.iter().copied(), options.threads, line)?;
+    let lines = tensors.iter().zip(hashes);
+    let lines = lines.filter_map(|(it, hash)| Some((it.name(), it.dtype(), it.shape(), hash?)));
+    Ok(digest_of(lines).to_hex().to_string())
+}
+
 /// The part of each tensor in the digest of a whole checkpoint.
 pub(crate) type Line<'a> = (&'a str, Dtype, &'a [usize], blake3::Hash);
 
-/// Returns the digest of a whole checkpoint: the BLAKE3 of one line of JSON for each tensor, in the
-/// order of the names: `["name","F32",[2,3],"BLAKE3 of its bytes"]`. Neither the division into
-/// files nor the metadata changes it.
+/// Returns the digest of a whole checkpoint, from its lines in any order.
 pub(crate) fn digest_of<'a>(lines: impl IntoIterator<Item = Line<'a>>) -> blake3::Hash {
     let mut lines: Vec<_> = lines.into_iter().collect();
     lines.sort_unstable_by_key(|(name, ..)| *name);

@@ -65,6 +65,11 @@ impl ShownInput {
 }
 
 impl Inputs {
+    /// The arguments, of which one may be standard input.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
     /// The inputs in the order of the arguments. With `--recursive`, those that are found below a
     /// directory take its place.
     pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {

@@ -16,7 +16,6 @@ mod manual;
 mod map;
 mod memory;
 mod metadata;
-mod modelspec;
 mod plan;
 mod show;
 mod sign;
@@ -145,7 +144,6 @@ commands! {
     Memory(memory),
     Plan(plan),
     Metadata(metadata),
-    Modelspec(modelspec),
     Digest(digest),
     Sign(sign),
     Extract(extract),

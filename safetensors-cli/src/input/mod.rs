@@ -134,13 +134,16 @@ pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
     checkpoint.stored_files().is_err()
 }
 
-/// Reads a file of at most `most` bytes that the user has named. It may be a pipe.
+/// Reads a file of at most `most` bytes that the user has named. It may be a pipe, or `-`.
 pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
-    if !is_fifo(path) {
-        return Ok(beside::read_file(path, most)?);
-    }
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes));
+    let read = if is_stdin(path) {
+        std::io::stdin().take(most + 1).read_to_end(&mut bytes)
+    } else if is_fifo(path) {
+        File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes))
+    } else {
+        return Ok(beside::read_file(path, most)?);
+    };
     read.with_context(|| name(path))?;
     anyhow::ensure!(bytes.len() as u64 <= most, "{}: over {most} bytes", name(path));
     Ok(bytes)

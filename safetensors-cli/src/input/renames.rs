@@ -7,7 +7,7 @@ use regex::Regex;
 use super::unmatched::unmatched;
 use crate::terminal::report::wrong_usage;
 
-/// Regular expressions, and what replaces what they match.
+/// Regular expressions, each with its replacement.
 #[derive(Debug)]
 pub(crate) struct Renames<'a>(Vec<(Regex, &'a str)>);
 

@@ -30,7 +30,7 @@ enum Origin {
     Failed(io::ErrorKind, String),
 }
 
-/// The targets of several paths, and what else is in their directories.
+/// The targets of several paths, and the other files in their directories.
 pub(crate) struct Targets {
     pub(crate) targets: Vec<Target>,
     /// Files of other formats by their names, which are opened only if they are named.
@@ -100,7 +100,7 @@ impl Target {
         files.iter().map(|file| Self::named(file)).collect()
     }
 
-    /// The errors of all shards, if that of opening the checkpoint is about one of them.
+    /// The errors of all shards, if the error of opening the checkpoint is about one of them.
     pub(crate) fn faults(&self, error: anyhow::Error) -> Vec<anyhow::Error> {
         let faults = if error.is::<Error>() { input::faults(&self.path) } else { Vec::new() };
         if faults.is_empty() {
@@ -275,7 +275,7 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
 }
 
 /// Whether a file has parts of tensors, or a directory that opens as their whole tensors.
-fn has_parts(path: &Path) -> bool {
+pub(crate) fn has_parts(path: &Path) -> bool {
     // Sources that lend their bytes are refused for tensors in parts, before these are joined.
     let open = |path: &Path| FileSource::open(path);
     safetensors_core::Checkpoint::open_by(path, &Limits::default(), open)

@@ -1,5 +1,6 @@
 //! Code that the commands share that change a file.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,11 +8,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::digest::Note;
-use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::edit::{Edit, Edited, restore_header};
 use safetensors_core::io::FileSource;
-use safetensors_core::{Error, ErrorKind, SafeTensors, SaveOptions};
+use safetensors_core::{Error, ErrorKind, Limits, SafeTensors, SaveOptions};
 
 use crate::input;
+use crate::input::targets::has_parts;
 use crate::input::{address, other};
 use crate::model::modelspec::{self, Level, validate};
 use crate::output::existing::identity;
@@ -23,7 +25,9 @@ use crate::terminal::text;
 /// The arguments of every command that changes the metadata of a file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EditArgs {
-    /// The safetensors file on the disk to change; of a sharded checkpoint, one of its files
+    /// The safetensors file on the disk to change; of a sharded checkpoint, all of its files
+    ///
+    /// All files are checked before the first one is changed
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
     #[command(flatten)]
@@ -47,45 +51,98 @@ pub(crate) struct Way {
     #[arg(long)]
     pub(crate) in_place: bool,
     /// Change the file even if it lies in a cache of the Hub, where other programs read it
+    ///
+    /// A read-only file is refused all the same: `chmod u+w` makes it writable
     #[arg(long)]
     pub(crate) force: bool,
 }
 
+/// A file while it is changed.
+#[derive(Clone, Copy)]
+pub(crate) struct Changing<'f> {
+    pub(crate) file: &'f Path,
+    /// The keys in the metadata of all files that are changed together.
+    pub(crate) keys: &'f BTreeSet<String>,
+    /// Whether nothing is written, and no data need be read.
+    pub(crate) is_dry: bool,
+}
+
+impl Changing<'_> {
+    /// The text in a dry run, and else none.
+    pub(crate) fn would(&self, text: &str) -> String {
+        if self.is_dry { text.to_owned() } else { String::new() }
+    }
+}
+
 impl EditArgs {
-    /// Applies `change` to the file at the path, and prints how the file was written. A dry run
-    /// opens the file for reading only, and prints the keys, which `change` returns as a text.
+    /// [`change_all`] at the path, as its options say.
     pub(crate) fn apply<'a>(
         &self,
         out: &mut impl Write,
-        change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<(Edit<'a>, String)>,
+        change: impl Fn(Edit<'a>, Changing<'_>) -> anyhow::Result<(Edit<'a>, String)>,
     ) -> anyhow::Result<()> {
-        let file = file_of(&self.path)?;
-        let open = if self.way.dry_run { Edit::open_read_only } else { Edit::open };
-        let edit = self.way.advised(open(&file), &file)?;
+        change_all(&self.path, self.way, out, change)
+    }
+}
+
+/// Applies `change` to all files at a path, and prints how each was written. Of several, all are
+/// checked before the first one is written.
+///
+/// `change` also returns a text: the keys in a dry run, and otherwise a replacement for the word
+/// `rewritten`, unless it is empty.
+pub(crate) fn change_all<'a>(
+    path: &Path,
+    way: Way,
+    out: &mut impl Write,
+    change: impl Fn(Edit<'a>, Changing<'_>) -> anyhow::Result<(Edit<'a>, String)>,
+) -> anyhow::Result<()> {
+    let Way { dry_run, in_place, force } = way;
+    let files = files_of(path)?;
+    let mut keys = BTreeSet::new();
+    if dry_run || files.len() > 1 {
+        for file in &files {
+            if !dry_run && way.advised(restore_header(file), file)? {
+                warn_of_restored(file);
+            }
+            let edit = way.advised(Edit::open_read_only(file), file)?;
+            keys.extend(edit.header().metadata().keys().cloned());
+        }
+        for file in &files {
+            let edit = way.advised(Edit::open_read_only(file), file)?;
+            let changing = Changing { file, keys: &keys, is_dry: true };
+            let (edit, told) = change(edit.in_place(in_place).change_cached(force), changing)?;
+            let would = way.would(&edit, file)?;
+            if dry_run {
+                warn_of_notes(file, &way.advised(edit.notes(), file)?);
+                writeln!(out, "{would}: {told}")?;
+            }
+        }
+    }
+    let mut printed = Ok(());
+    for file in files.iter().filter(|_| !dry_run) {
+        let edit = way.advised(Edit::open(file), file)?;
         if edit.was_restored() {
-            warn_of_restored(&file);
+            warn_of_restored(file);
         }
-        let Way { in_place, force, .. } = self.way;
-        let (edit, keys) = change(edit.in_place(in_place).change_cached(force), &file)?;
-        let notes = self.way.advised(edit.notes(), &file)?;
-        let path = text::path(&file);
-        if self.way.dry_run {
-            let would = self.way.would(&edit, &file)?;
-            warn_of_notes(&file, &notes);
-            writeln!(out, "{would}{keys}")?;
-            return Ok(());
-        }
-        let edited = self.way.advised(edit.apply(), &file)?;
-        warn_of_notes(&file, &notes);
+        keys.extend(edit.header().metadata().keys().cloned());
+        let changing = Changing { file, keys: &keys, is_dry: false };
+        let (edit, told) = change(edit.in_place(in_place).change_cached(force), changing)?;
+        let notes = way.advised(edit.notes(), file)?;
+        let edited = way.advised(edit.apply(), file)?;
+        warn_of_notes(file, &notes);
         let done = match edited {
             Edited::Unchanged => "unchanged",
             Edited::InPlace => "changed in place",
             Edited::Rewritten => "rewritten",
         };
-        tell(out, &path, done, done)?;
-        warn_of_modelspec(&file)
-            .with_context(|| format!("{path} is {done}, but cannot be read again"))
+        let shown = text::path(file);
+        // If a line cannot be printed, the remaining files are still changed.
+        let content = if told.is_empty() { done } else { &told };
+        printed = printed.and(tell(out, &shown, done, content));
+        warn_of_modelspec(file)
+            .with_context(|| format!("{shown} is {done}, but cannot be read again"))?;
     }
+    printed
 }
 
 impl Way {
@@ -179,22 +236,37 @@ pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// The single file at a path, not opened: an interrupted change may have left its header torn.
-fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
-    match files_of(path)?.as_slice() {
-        [only] => Ok(only.clone()),
-        several => anyhow::bail!(
-            "{}: has {} files; name the one to change",
-            text::path(path),
-            several.len()
-        ),
-    }
+/// The entries with the content of files in place of values `@FILE`. `@@` is an `@`.
+pub(crate) fn with_files(entries: &[(String, String)]) -> anyhow::Result<Vec<(String, String)>> {
+    let value = |value: &str| match value.strip_prefix('@') {
+        None => Ok(value.to_owned()),
+        Some(rest) if rest.starts_with('@') => Ok(rest.to_owned()),
+        Some(file) => {
+            let text = input::read_named(file.as_ref(), Limits::default().header_bytes)?;
+            let text = String::from_utf8(text);
+            text.with_context(|| format!("{}: a value is a text", input::name(file.as_ref())))
+        }
+    };
+    entries.iter().map(|(key, text)| Ok((key.clone(), value(text)?))).collect()
 }
 
-/// All files at a path, not opened either.
-pub(crate) fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// All files at a path, also in a directory of parts of tensors. None is opened: an interrupted
+/// change may have left its header torn.
+fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     check_on_disk(path)?;
-    Ok(CheckpointPath::find(path)?.files()?)
+    let is_file =
+        |name: &String| matches!(CheckpointPath::from_name(name), Some(CheckpointPath::File(_)));
+    match CheckpointPath::find(path).and_then(|found| found.files()) {
+        Err(error) => match error.kind() {
+            ErrorKind::NoCheckpoint { found, .. }
+                if !found.is_empty() && found.iter().all(is_file) && has_parts(path) =>
+            {
+                Ok(found.iter().map(|name| path.join(name)).collect())
+            }
+            _ => Err(error.into()),
+        },
+        files => Ok(files?),
+    }
 }
 
 /// Refuses what is no path of the disk: standard input, and an address.

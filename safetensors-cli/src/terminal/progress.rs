@@ -93,6 +93,12 @@ impl Progress {
         }
     }
 
+    /// A function that advances the bar.
+    pub(crate) fn adding(&self) -> impl Fn(u64) + Send + Sync + use<> {
+        let bar = self.0.clone();
+        move |bytes| bar.inc(bytes)
+    }
+
     /// A function that sets the bar and its total, both in bytes.
     #[cfg(any(feature = "remote", feature = "sign"))]
     pub(crate) fn following(&self) -> impl Fn(u64, u64) + Send + Sync + use<> {

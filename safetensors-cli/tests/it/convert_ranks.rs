@@ -24,6 +24,11 @@ fn divided_and_gathered_again() {
     );
     dir.run("verify --strict parts").success();
     dir.convert("parts whole.safetensors").success();
+    // That the other file has parts of tensors is no fault.
+    dir.convert("a.safetensors lost --ranks 2").success();
+    fs::remove_file(dir.at("lost/model-00002-of-00002.safetensors")).unwrap();
+    let lost = dir.run("verify --digests lost").code(1).stdout("").err();
+    assert!(lost.lines().count() == 1 && lost.contains("00002-of-00002"), "{lost}");
     // The files of a checkpoint of several say for which library they are.
     let diff = ["diff", "--ignore-metadata", "a.safetensors", "whole.safetensors"];
     dir.run(&diff).success();

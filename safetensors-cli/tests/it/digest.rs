@@ -103,3 +103,148 @@ fn digests_are_printed_recorded_and_checked() {
         lines[0]
     );
 }
+
+/// What `sha256sum` prints of files.
+fn sha256(dir: &Path, names: &[&str]) -> String {
+    use sha2::Digest;
+
+    let lines = names.iter().map(|name| {
+        let hash = sha2::Sha256::digest(dir.read(name));
+        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{hex}  {}\n", native(name))
+    });
+    lines.collect()
+}
+
+#[test]
+fn the_digest_of_a_checkpoint_does_not_depend_on_shards_order_or_metadata() {
+    let dir = temp_dir();
+    let (a, b) = ([1.0_f32, 2.0], [3_u8; 5]);
+    let tensors = || [("a", array(&[2], &a)), ("b", array(&[5], &b))];
+    save(dir.at("one"), tensors(), &quick()).unwrap();
+    let mut other = tensors();
+    other.reverse();
+    let options = quick().order(safetensors_core::save::Order::Given).metadata([("k", "v")]);
+    save(dir.at("other"), other, &options).unwrap();
+    dir.run("convert one shards/ --max-shard-size 8").success();
+    let of = |path: &str| {
+        let line = dir.run(&["digest", "--checkpoint", path]).quiet().out();
+        line.strip_suffix(&format!("  {path}\n")).unwrap().to_owned()
+    };
+    let digest = of("one");
+    // BLAKE3 of `["a","F32",[2],"…"]` and `["b","U8",[5],"…"]`, computed by another program.
+    assert_eq!(digest, "blake3:7bfd9c27d46ec2009ca4b0c8625c927fae91de43581ee8a480fa555b05e7d6dd");
+    for same in ["other", "shards", "shards/model.safetensors.index.json"] {
+        assert_eq!(of(same), digest, "{same}");
+    }
+    // A delta knows its base by it.
+    dir.run("delta make one shards delta").success();
+    let inspected = dir.run("delta inspect --json delta").json();
+    assert_eq!(
+        format!("blake3:{}", inspected["deltas"][0]["base_digest"].as_str().unwrap()),
+        digest
+    );
+    // A name, a dtype, a shape, a value.
+    for changed in [
+        [("a", array(&[2], &a)), ("c", array(&[5], &b))],
+        [("a", array(&[1, 2], &a)), ("b", array(&[5], &b))],
+        [("a", array(&[2], &[1.0_f32, 2.5])), ("b", array(&[5], &b))],
+        [("a", array(&[2], &a)), ("b", array(&[5], &[3_i8; 5]))],
+    ] {
+        save(dir.at("changed"), changed, &quick()).unwrap();
+        assert_ne!(of("changed"), digest);
+    }
+    let both = dir.run("digest --checkpoint one gone shards").code(1);
+    both.stdout(format!("{digest}  one\n{digest}  shards\n")).stderr(contains("gone"));
+    let json = dir.run("digest --checkpoint --json one").json();
+    assert_eq!(format!("blake3:{}", json["checkpoint"].as_str().unwrap()), digest);
+    fs::copy(crate::other_formats::fixture("stored.npz"), dir.at("a.npz")).unwrap();
+    dir.run("digest --checkpoint a.npz").fails(1, "`safetensors convert` makes such");
+}
+
+#[test]
+fn the_digest_of_a_file_is_the_one_of_sha256sum() {
+    let dir = temp_dir();
+    fs::create_dir(dir.at("m")).unwrap();
+    sharded(&dir.at("m"));
+    small_file(dir.path(), "a.safetensors");
+    fs::copy(crate::other_formats::fixture("stored.npz"), dir.at("a.npz")).unwrap();
+    let shards = ["m/model-00001-of-00002.safetensors", "m/model-00002-of-00002.safetensors"];
+    let all = [&shards[..], &["a.safetensors", "a.npz"]].concat();
+    let expected = sha256(dir.path(), &all);
+    let files = dir.run("digest --files m a.safetensors a.npz").quiet().out();
+    assert_eq!(files, expected);
+    let json = dir.run("digest --files --json a.safetensors").json();
+    assert!(expected.contains(json["files"][0]["sha256"].as_str().unwrap()));
+    for options in ["--files --checkpoint", "--files -f a", "--files --record", "--check -r", "-q"]
+    {
+        dir.run(&format!("digest a.safetensors {options}")).code(2);
+    }
+}
+
+#[test]
+fn a_list_of_digests_is_checked_as_sha256sum_does() {
+    let dir = temp_dir();
+    fs::create_dir(dir.at("m")).unwrap();
+    sharded(&dir.at("m"));
+    for name in ["a", "b c", "config.json"] {
+        dir.write(name, name);
+    }
+    let list = sha256(dir.path(), &["a", "b c", "config.json"]);
+    let checkpoint = dir.run("digest --checkpoint m").out();
+    let tagged = {
+        let (hex, name) = list.lines().next().unwrap().split_once("  ").unwrap();
+        format!("SHA256 ({name}) = {}\n", hex.to_uppercase())
+    };
+    let binary = list.lines().nth(1).unwrap().replacen("  ", " *", 1);
+    dir.write("SUMS", format!("# a comment\n{list}{checkpoint}{tagged}{binary}\r\n"));
+    let right = "a: OK\nb c: OK\nconfig.json: OK\nm: OK\na: OK\nb c: OK\n";
+    dir.run("digest --check SUMS").success().stdout(right).stderr("");
+    dir.run("digest -c SUMS --quiet").success().stdout("").stderr("");
+    let mut piped = safetensors();
+    piped.current_dir(dir.path()).args(["digest", "--check", "-"]);
+    piped.write_stdin(list.clone()).assert().success();
+
+    dir.write("a", "changed");
+    dir.run("metadata set m step=4").success();
+    fs::remove_file(dir.at("config.json")).unwrap();
+    dir.write("more", format!("{list}no digest\n{checkpoint}\n"));
+    let told = dir.run("digest --check more --quiet").code(1);
+    let told = told.stdout("a: FAILED\nconfig.json: FAILED open or read\n").err();
+    let told: Vec<_> = told.lines().collect();
+    assert!(told[0].starts_with("error: config.json: "), "{told:?}");
+    assert_eq!(
+        told[1..],
+        [
+            "warning: 2 lines without a digest and a name",
+            "warning: 1 listed file could not be read",
+            "warning: 1 computed digest did not match"
+        ]
+    );
+    dir.run("digest --check a").fails(1, "a: no line has a digest and a name").stdout("");
+    dir.run("digest --check gone").code(1).stdout("");
+}
+
+/// Of a name with a backslash or a line end, the line begins with a backslash.
+#[cfg(unix)]
+#[test]
+fn names_with_escapes_are_listed_and_checked() {
+    let dir = temp_dir();
+    for name in ["a\\b.safetensors", "line\nend.safetensors"] {
+        small_file(dir.path(), name);
+    }
+    let list = dir.run(&["digest", "--files", "a\\b.safetensors", "line\nend.safetensors"]).out();
+    let lines: Vec<_> = list.lines().collect();
+    assert!(
+        lines.len() == 2 && lines[0].starts_with('\\') && lines[0].ends_with(r"  a\\b.safetensors")
+    );
+    assert!(lines[1].ends_with(r"  line\nend.safetensors"), "{list}");
+    dir.write("SUMS", &list);
+    dir.run("digest --check SUMS").success();
+    // The program that the form is from agrees.
+    let checked =
+        std::process::Command::new("sha256sum").current_dir(&dir).args(["-c", "SUMS"]).output();
+    if let Ok(checked) = checked {
+        assert!(checked.status.success(), "{checked:?}");
+    }
+}

@@ -24,7 +24,7 @@ fn nothing_changes_a_blob_without_force() {
         (&["metadata", "set", file, "a=b"][..], copy),
         (&["metadata", "set", "--dry-run", file, "a=b"], copy),
         (&["metadata", "clear", file], copy),
-        (&[&["modelspec", "init", file], &title[..]].concat(), copy),
+        (&[&["metadata", "modelspec", "init", file], &title[..]].concat(), copy),
         (&["digest", "--record", "model"], copy),
         (&["convert", file, file, "--dtype", "f16"], other),
         (&["convert", "model", "model", "--dtype", "f16"], other),

@@ -90,13 +90,122 @@ fn a_dry_run_fails_where_the_change_would() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
+const SHARDS: [&str; 2] =
+    ["m/model-00001-of-00002.safetensors", "m/model-00002-of-00002.safetensors"];
+
 #[test]
-fn several_files_are_not_changed_by_one_name() {
+fn all_files_of_a_checkpoint_are_changed() {
     let dir = temp_dir();
-    sharded(dir.path());
-    run("metadata get", dir.path(), &["format"]).success().stdout("pt\n");
-    let error = contains("has 2 files; name the one to change");
-    run("metadata set", dir.path(), &["a=b"]).code(1).stderr(error);
+    fs::create_dir(dir.at("m")).unwrap();
+    sharded(&dir.at("m"));
+    let lines = |text: &str| native(&SHARDS.map(|shard| text.replace("FILE", shard)).concat());
+    let changed = lines("FILE: rewritten\n");
+    let would = |size: [&str; 2], keys: &str| {
+        let line =
+            |i: usize| format!("would replace {} (1 tensor, {}): {keys}\n", SHARDS[i], size[i]);
+        native(&format!("{}{}", line(0), line(1)))
+    };
+    for (line, stdout) in [
+        ("set m a=1 --dry-run", &*would(["8 B", "6 B"], "set a")),
+        ("set m a=1", &changed),
+        ("set m a=1", &lines("FILE: unchanged\n")),
+        ("get m a", "1\n"),
+        // A key of one file is removed from that one.
+        (
+            "set m/model-00001-of-00002.safetensors b=2",
+            &native("m/model-00001-of-00002.safetensors: rewritten\n"),
+        ),
+        ("remove m a b", &changed),
+        ("get m", "format=pt\n"),
+        ("clear m/model.safetensors.index.json", &changed),
+    ] {
+        dir.run(&format!("metadata {line}")).success().stdout(stdout.to_owned()).stderr("");
+    }
+    for shard in SHARDS {
+        assert!(dir.open(shard).metadata().is_empty(), "{shard}");
+    }
+    assert_eq!(fs::read_dir(dir.at("m")).unwrap().count(), 3);
+}
+
+#[test]
+fn all_files_of_a_checkpoint_are_checked_before_the_first_is_changed() {
+    let dir = temp_dir();
+    fs::create_dir(dir.at("m")).unwrap();
+    sharded(&dir.at("m"));
+    let before = SHARDS.map(|shard| dir.read(shard));
+    let missing = contains("error: nothing was removed: ").and(contains("there is no metadata b"));
+    dir.run("metadata remove m format b").code(1).stdout("").stderr(missing);
+    dir.write(SHARDS[1], &before[1][..20]);
+    for line in ["set m a=1", "clear m", "remove m format", "set m a=1 --in-place"] {
+        let error = native(SHARDS[1]);
+        dir.run(&format!("metadata {line}")).fails(1, error).stdout("");
+    }
+    dir.run("digest --record m").code(1).stdout("");
+    assert!(dir.read(SHARDS[0]) == before[0]);
+    // A directory that holds two models is none.
+    small_file(&dir.at("m"), "other.safetensors");
+    fs::remove_file(dir.at("m/model.safetensors.index.json")).unwrap();
+    dir.run("metadata set m a=1").code(1).stdout("");
+}
+
+#[test]
+fn a_value_may_be_the_text_of_a_file() {
+    let dir = temp_dir();
+    small_file(dir.path(), "m.safetensors");
+    dir.write("licence.txt", "one\ntwo = @three\n");
+    dir.write("binary", b"\xff\xfe");
+    dir.run("metadata set m.safetensors l=@licence.txt at=@@me e=a@b").success();
+    for (key, value) in [("l", "one\ntwo = @three\n"), ("at", "@me"), ("e", "a@b")] {
+        assert_eq!(dir.open("m.safetensors").metadata()[key], value);
+    }
+    let mut piped = safetensors();
+    piped.current_dir(dir.path()).args(["metadata", "set", "m.safetensors", "in=@-"]);
+    piped.write_stdin("piped").assert().success();
+    assert_eq!(dir.open("m.safetensors").metadata()["in"], "piped");
+    let before = dir.read("m.safetensors");
+    dir.run("metadata set m.safetensors a=1 l=@gone").fails(1, "gone: ");
+    dir.run("metadata set m.safetensors l=@binary").fails(1, "binary: a value is a text");
+    assert!(dir.read("m.safetensors") == before);
+    let init =
+        "metadata modelspec init m.safetensors --architecture a/b --implementation i --title t";
+    dir.run(&format!("{init} --set license=@licence.txt -n"))
+        .success()
+        .stdout(contains(": set modelspec.architecture, modelspec.implementation"));
+    dir.run(&format!("{init} --set license=@licence.txt")).success();
+    assert!(dir.open("m.safetensors").metadata()["modelspec.license"].starts_with("one"));
+}
+
+/// Runs a command that cannot write files of 100 kB and more. The limit stands in for a full disk;
+/// without the trap the system would kill the command.
+#[cfg(target_os = "linux")]
+fn limited(dir: &Path, line: &str) -> std::process::Output {
+    let command = env!("CARGO_BIN_EXE_safetensors");
+    let script = format!("trap '' XFSZ; ulimit -f 100; exec '{command}' {line}");
+    let mut bash = std::process::Command::new("bash");
+    bash.current_dir(dir).args(["-c", &script]).output().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_change_that_ends_between_two_files_is_completed_by_the_next() {
+    let dir = temp_dir();
+    let long = vec![0.5_f32; 100_000];
+    for (name, tensor, values) in [("a", "x", &long[..1]), ("b", "y", &long)] {
+        let shape = [values.len()];
+        let tensors = [(tensor, array(&shape, values))];
+        save(dir.at(format!("{name}.safetensors")), tensors, &quick()).unwrap();
+    }
+    let map = r#"{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}"#;
+    dir.write("model.safetensors.index.json", map);
+    let before = dir.read("b.safetensors");
+    let output = limited(dir.path(), "metadata set . k=v");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stdout), "./a.safetensors: rewritten\n");
+    assert!(text(&output.stderr).starts_with("error: ./b.safetensors: File too large"));
+    assert!(dir.read("b.safetensors") == before);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    let completed = "./a.safetensors: unchanged\n./b.safetensors: rewritten\n";
+    dir.run("metadata set . k=v").success().stdout(completed);
 }
 
 #[cfg(target_os = "linux")]
@@ -108,13 +217,8 @@ fn where_there_is_no_room_for_a_copy_a_change_in_place_is_made() {
     let tensors = [("w", array(&[100_000], &weight))];
     save(&path, tensors, &quick().align(4096)).unwrap();
     let before = fs::read(&path).unwrap();
-    // A limit on the size of files stands in for a full disk; without the trap the system would
-    // kill the command.
     let limited = |line: &str| {
-        let command = env!("CARGO_BIN_EXE_safetensors");
-        let script = format!("trap '' XFSZ; ulimit -f 100; exec '{command}' {line}");
-        let mut bash = std::process::Command::new("bash");
-        let output = bash.current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+        let output = limited(dir.path(), line);
         (output.status.code(), text(&output.stderr).to_owned())
     };
     let problem = "error: m.safetensors: File too large (os error 27); 404.1 kB are needed there: \
@@ -149,8 +253,7 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
     let path = small_file(dir.path(), "m.safetensors");
     let rewritten = "error: m.safetensors is rewritten, but this could not be printed: ";
     run_full(dir.path(), "metadata set m.safetensors a=1").fails(1, rewritten);
-    let recorded = "error: the digests are recorded, but this could not be printed: ";
-    run_full(dir.path(), "digest --record m.safetensors").fails(1, recorded);
+    run_full(dir.path(), "digest --record m.safetensors").fails(1, rewritten);
     let checkpoint = Checkpoint::open(&path).unwrap();
     assert_eq!(checkpoint.metadata()["a"], "1");
     assert!(checkpoint.metadata().contains_key(safetensors_core::digest::KEY));
@@ -162,7 +265,7 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
 fn records_of_a_file_are_kept_right_or_the_change_is_refused() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "m.safetensors");
-    let init = ["modelspec", "init", "m.safetensors", "--architecture", "gpt-neo-x"];
+    let init = ["metadata", "modelspec", "init", "m.safetensors", "--architecture", "gpt-neo-x"];
     let rest = ["--implementation", "x", "--title", "t", "--set", "data_format=fp16", "--hash"];
     dir.run(&[&init[..], &rest].concat()).success();
     dir.run("digest --record m.safetensors").success();

@@ -58,6 +58,8 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("digest", &["digest", "--json", "--recursive", "shards"], 0),
     ("digest", &["digest", "--json", "small.safetensors", "cut.safetensors"], 1),
     ("digest", &["digest", "--json", "-f", "mask", "small.safetensors"], 0),
+    ("digest", &["digest", "--json", "--checkpoint", "shards"], 0),
+    ("digest", &["digest", "--json", "--files", "-r", "shards"], 0),
     #[cfg(feature = "remote")]
     ("cache-list", &["cache", "list", "--json", "--cache-dir", "hub"], 0),
     #[cfg(feature = "remote")]

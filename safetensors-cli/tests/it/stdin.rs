@@ -46,7 +46,7 @@ fn it_is_never_changed() {
     let path = small_file(dir.path(), "model.safetensors");
     let before = fs::read(&path).unwrap();
     let required = ["--architecture", "a", "--implementation", "i", "--title", "t", "--hash"];
-    let init = [&["modelspec", "init", "-"], &required[..]].concat();
+    let init = [&["metadata", "modelspec", "init", "-"], &required[..]].concat();
     for args in [
         &["digest", "--record", "-"][..],
         &["metadata", "set", "-", "a=b"],

@@ -50,8 +50,8 @@ fn every_change_restores_a_torn_header_first() {
         ("metadata remove", "format"),
         ("metadata clear", ""),
         ("digest --record", ""),
-        ("modelspec init", init),
-        ("modelspec init --hash", init),
+        ("metadata modelspec init", init),
+        ("metadata modelspec init --hash", init),
     ] {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
@@ -83,7 +83,7 @@ fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
         ("metadata get", ""),
         ("metadata set -n", "a=b"),
         ("metadata remove -n", "format"),
-        ("modelspec init", "--architecture a --implementation i --title t --hash -n"),
+        ("metadata modelspec init", "--architecture a --implementation i --title t --hash -n"),
     ] {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());

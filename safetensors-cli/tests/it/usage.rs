@@ -70,7 +70,7 @@ fn a_file_in_place_of_a_command_gets_a_hint() {
         (&["-"], "inspect FILE"),
         (&["metadata", "model"], "metadata get FILE"),
         (&["metadata", "missing.safetensors"], "metadata get FILE"),
-        (&["modelspec", "model"], "modelspec validate FILE"),
+        (&["metadata", "modelspec", "model"], "metadata modelspec validate FILE"),
         (&["cache", "models/"], "cache list"),
     ] {
         let said = dir.run(args).code(2).stdout("").err();
@@ -101,10 +101,10 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
     let cannot = "standard input cannot be changed; name the file instead of -";
     for (line, problem, usage) in [
         (
-            "modelspec init - --architecture a --implementation i --title t",
+            "metadata modelspec init - --architecture a --implementation i --title t",
             cannot,
-            "modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\\n\
-             \x20                                 --title <TEXT> <PATH>",
+            "metadata modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\\n\
+             \x20                                          --title <TEXT> <PATH>",
         ),
         ("digest --record -", cannot, "digest [OPTIONS] <PATH>..."),
         (

@@ -236,6 +236,11 @@ fn all_faults_of_all_shards_are_told_in_one_run() {
     assert_eq!(kinds("--digests"), format!("{headers}, digest e.safetensors e"));
     let lines = dir.run("verify .").code(1).stdout("").err();
     assert_eq!(lines.lines().count(), 3, "{lines}");
+    // A shard that opens may be at fault all the same.
+    let archive = fs::read(crate::other_formats::fixture("stored.npz")).unwrap();
+    let shape = [archive.len()];
+    save(dir.at("e.safetensors"), [("e", array(&shape, &archive))], &quick()).unwrap();
+    assert_eq!(kinds(""), format!("{headers}, format e.safetensors null"));
 }
 
 #[test]

@@ -354,7 +354,7 @@ impl<'a> Entry<'a> {
         [sign.into(), name, reasons, self.change(), values, absolute, relative]
     }
 
-    /// What differs, where both sides have the tensor.
+    /// The reasons, where both sides have the tensor.
     fn reasons(&self) -> Vec<&'static str> {
         let (Some(a), Some(b)) = (&self.a, &self.b) else { return Vec::new() };
         let has = |count: fn(&Difference) -> u64| self.values.is_some_and(|it| count(&it) > 0);
@@ -366,10 +366,10 @@ impl<'a> Entry<'a> {
             (!has_values && has(|it| it.other_bits), "bits"),
             (self.error.is_some(), "unread"),
         ];
-        all.into_iter().filter(|(differs, _)| *differs).map(|(_, what)| what).collect()
+        all.into_iter().filter(|(differs, _)| *differs).map(|(_, reason)| reason).collect()
     }
 
-    /// The dtype and the shape: what is the same only once.
+    /// The dtype and the shape, each only once where both sides have the same.
     fn change(&self) -> String {
         let shape = |side: &Side<'_>| other::shape_text(side.dtype, side.shape);
         let (a, b) = match (&self.a, &self.b) {

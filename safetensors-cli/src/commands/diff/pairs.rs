@@ -9,7 +9,7 @@ use crate::input::renames::Renames;
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::terminal::text;
 
-/// A name, and what each side has under it.
+/// A name, and the tensors that the sides have under it.
 pub(super) struct Pair<'a> {
     pub(super) name: String,
     pub(super) a: Option<Part<'a>>,

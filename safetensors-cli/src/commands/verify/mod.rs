@@ -4,33 +4,32 @@
 //! |---|---|
 //! | `fault` | one reason why something is not sound, with its kind for programs |
 //! | `finite` | NaN and infinity in values |
+//! | `outcome` | the result for one file or checkpoint, and how it is shown |
 
 mod fault;
 mod finite;
+mod outcome;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use safetensors_core::audit::Severity;
 use safetensors_core::digest::{self, DigestOptions, VerifiedFile};
 use safetensors_core::framework::{Quoted, default_threads, in_order};
-use serde::Serialize;
 
 use self::fault::Fault;
+use self::outcome::{Document, Outcome};
 use super::{Run, sign};
 use crate::commands;
 use crate::input::kind::{Expected, Judge};
 use crate::input::select::Select;
-use crate::input::targets::{self, Target, Targets};
+use crate::input::targets::{self, Target, Targets, is_of_parts};
 use crate::input::values::Values;
 use crate::input::{Checkpoint, Opening, delta, other};
-use crate::model::epochs::{self, Epoch};
+use crate::model::epochs;
 use crate::model::totals::Totals;
-use crate::terminal::colour::{Colour, paint};
 use crate::terminal::progress::Progress;
-use crate::terminal::report::{report, warn};
 use crate::terminal::stdout::Out;
 use crate::terminal::{json, text};
 
@@ -42,11 +41,12 @@ use crate::terminal::{json, text};
 /// --finite, because the format allows any value.
 ///
 /// Each sound file or checkpoint gets one line on standard output. Each fault gets a line on
-/// standard error, also where several shards of a checkpoint have one. A file of PyTorch, GGUF or NumPy is an error, unless its name or
-/// --format says that it is one. Then its structure and the places of tensors are checked,
-/// and with --digests the checksums of an archive. A file of two formats is an error. Of a
-/// delta, the index and the files are checked, and with --digests every compressed
-/// difference; `safetensors delta verify --base` compares its checksums.
+/// standard error, also where several shards of a checkpoint have one. A file of PyTorch,
+/// GGUF or NumPy is an error, unless its name or --format says that it is one. Then its
+/// structure and the places of tensors are checked, and with --digests the checksums of an
+/// archive. A file of two formats is an error. Of a delta, the index and the files are
+/// checked, and with --digests every compressed difference; `safetensors delta verify
+/// --base` compares its checksums.
 /// Of the epochs of a training of burn, the manifests are compared with the files: one that
 /// is not complete is an error, because training does not resume from it.
 /// Warnings are about sound files: tensors or files that an index leaves out, a wrong
@@ -97,8 +97,9 @@ pub(crate) struct Args {
     /// Print the outcome as one JSON document
     ///
     /// Its keys are checked, sound, failed, warnings, other_files, total and results. A result has
-    /// faults, each with a kind such as missing or truncated, and warnings. With --strict, that list has the departures, too. With --signature,
-    /// the keys are verified, error, signer, and lists of the files that differ, among others
+    /// faults, each with a kind such as missing or truncated, and warnings. With --strict, these
+    /// have the departures, too. With --signature, the keys are verified, error, signer, and lists
+    /// of the files that differ, among others
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -115,41 +116,6 @@ Examples:
   safetensors verify model/ --signature model/model.sig --key key.pub
 
 Exit codes: 0 all is sound, or as it was signed, 1 something is not, 2 wrong usage.";
-
-/// The outcome of checking one file or checkpoint.
-#[derive(Default, Serialize)]
-struct Outcome {
-    path: String,
-    sound: bool,
-    /// The text of the first fault.
-    error: Option<String>,
-    faults: Vec<Fault>,
-    warnings: Vec<String>,
-    files: usize,
-    digests: usize,
-    /// The format of a file that is none of safetensors; or that it is a delta.
-    format: Option<String>,
-    /// Describes a delta or an epoch.
-    #[serde(skip)]
-    summary: Option<String>,
-    /// The checksums of an archive that were compared.
-    checksums: u64,
-    #[serde(flatten)]
-    totals: Totals,
-}
-
-/// The document of `--json`.
-#[derive(Serialize)]
-struct Document<'a> {
-    checked: usize,
-    sound: usize,
-    failed: usize,
-    warnings: usize,
-    /// The files of other formats that were found and not checked.
-    other_files: usize,
-    total: Totals,
-    results: &'a [Outcome],
-}
 
 impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
@@ -227,9 +193,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
         )),
         Err(error) => {
             outcome.faults.extend(target.faults(error).into_iter().map(Fault::from));
-            if args.digests || args.finite {
-                check_shards(target, args, threads, progress, &mut outcome);
-            }
+            check_shards(target, args, threads, progress, &mut outcome);
         }
         Ok(()) => {}
     }
@@ -239,7 +203,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     Some(outcome.judged(args.strict))
 }
 
-/// Checks the values of the shards that open where their index does not.
+/// Checks the shards that open where their index does not.
 fn check_shards(
     target: &Target,
     args: &Args,
@@ -249,8 +213,10 @@ fn check_shards(
 ) {
     for shard in target.shards() {
         let mut of_shard = Outcome::default();
-        let opened = look(&shard, args, threads, progress, &mut of_shard);
-        of_shard.faults.extend(opened.err().map(Fault::from));
+        let error = look(&shard, args, threads, progress, &mut of_shard).err();
+        // A part of tensors is none alone.
+        let error = error.filter(|it| !it.downcast_ref().is_some_and(is_of_parts));
+        of_shard.faults.extend(error.map(Fault::from));
         let is_known = |fault: &Fault| outcome.faults.iter().any(|it| it.file == fault.file);
         of_shard.faults.retain(|fault| !is_known(fault));
         outcome.faults.append(&mut of_shard.faults);
@@ -376,113 +342,4 @@ fn check_other(
         }
     }
     Ok(outcome.format.is_some())
-}
-
-impl Outcome {
-    /// The outcome before the check.
-    fn new(target: &Target) -> Self {
-        Self { path: target.name(), ..Self::default() }
-    }
-
-    /// The outcome of an epoch. Its files have their own.
-    fn of_epoch(epoch: Epoch, strict: bool) -> Self {
-        let path = epoch.path.to_string_lossy().into_owned();
-        let shown = text::printable(&path).to_string();
-        let mut outcome = Self { path, format: Some("epoch".into()), ..Self::default() };
-        match &epoch.problem {
-            Some(problem) if epoch.is_link() => {
-                outcome.warnings.push(format!("{shown}: {problem}"))
-            }
-            Some(problem) => outcome.faults.push(Fault::new(
-                "incomplete",
-                format!("{shown}: this epoch is not complete: {problem}"),
-            )),
-            None => {
-                let files = text::counted(epoch.files.len() as u64, "file");
-                outcome.summary = Some(format!("complete, {files} as in its manifest"));
-            }
-        }
-        outcome.files = epoch.files.len();
-        outcome.judged(strict)
-    }
-
-    /// Says whether it is sound.
-    fn judged(mut self, strict: bool) -> Self {
-        self.error = self.faults.first().map(|fault| fault.error.clone());
-        self.sound = self.error.is_none() && (self.warnings.is_empty() || !strict);
-        self
-    }
-
-    /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
-    /// Of what could not be opened by itself, and is sound, there are only warnings.
-    /// With `strict`, warnings are printed as errors. With `quiet`, there is no line on standard
-    /// output.
-    fn show(&self, args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-        let is_opened = self.files > 0 || self.summary.is_some();
-        if self.sound && is_opened && !args.quiet {
-            let ok = paint("ok", Colour::Green, &std::io::stdout());
-            writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
-        }
-        // Standard error is not buffered. Its lines must not overtake those of earlier paths.
-        out.flush()?;
-        self.faults.iter().for_each(|fault| report(&fault.error));
-        self.warnings
-            .iter()
-            .for_each(|warning| if args.strict { report(warning) } else { warn(warning) });
-        Ok(())
-    }
-
-    fn summary(&self) -> String {
-        if let Some(summary) = &self.summary {
-            return summary.clone();
-        }
-        let Totals { tensors, parameters, bytes } = self.totals;
-        let shards = match self.files {
-            1 => String::new(),
-            several => format!("{}, ", text::counted(several as u64, "shard")),
-        };
-        let (tensors, parameters) =
-            (text::counted(tensors, "tensor"), text::counted(parameters, "parameter"));
-        let digests = match self.digests {
-            0 => String::new(),
-            some => format!(", {} right", text::counted(some as u64, "digest")),
-        };
-        let other = match (&self.format, self.checksums) {
-            (None, _) => String::new(),
-            (Some(format), 0) => {
-                format!("; {format}: its structure and the places of all tensors, not their values")
-            }
-            (Some(format), some) => format!(
-                "; {format}: its structure, the places of all tensors, and {}",
-                text::counted(some, "checksum")
-            ),
-        };
-        format!("{shards}{tensors}, {parameters}, {}{digests}{other}", text::size(bytes))
-    }
-}
-
-impl Document<'_> {
-    /// Prints a last line if there is more than one outcome, and how many `others` are not checked.
-    fn summarise(&self, others: &[PathBuf], out: &mut impl Write) -> anyhow::Result<()> {
-        if self.checked > 1 {
-            let warnings = match self.warnings {
-                0 => String::new(),
-                some => format!(", {}", text::counted(some as u64, "warning")),
-            };
-            let failed = match self.failed {
-                0 => String::new(),
-                some => format!(", {} failed", text::count(some as u64)),
-            };
-            let checked = text::count(self.checked as u64);
-            let sound = text::count(self.sound as u64);
-            let size = text::size(self.total.bytes);
-            writeln!(out, "\n{checked} checked: {sound} ok{failed}{warnings}; {size}")?;
-        }
-        if !others.is_empty() {
-            let count = text::counted(others.len() as u64, "other file");
-            let names = text::some(others.iter().map(|path| path.to_string_lossy()));
-            writeln!(out, "{count} not checked; name one to check it: {names}")?;
-        }
-        Ok(())
-    }
 }

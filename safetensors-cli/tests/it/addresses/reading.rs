@@ -261,7 +261,7 @@ fn nothing_is_changed_in_place() {
         &["metadata", "set", &address, "a=b"][..],
         &["metadata", "remove", &address, "format"],
         &["metadata", "clear", &address],
-        &[&["modelspec", "init", &address], &init[..]].concat(),
+        &[&["metadata", "modelspec", "init", &address], &init[..]].concat(),
         &["digest", "--record", &address],
     ] {
         let refused = error(safetensors(dir.path(), args), 2);

@@ -41,7 +41,10 @@ fn a_dry_run_of_a_change_names_the_keys() {
         (&["metadata", "set", "in.safetensors", "x=1", "y=2"][..], "set x, y"),
         (&["metadata", "remove", "in.safetensors", "a"], "remove a"),
         (&["metadata", "clear", "in.safetensors"], "remove a, format"),
-        (&[&["modelspec", "init", "in.safetensors"], &init[..]].concat(), "set modelspec."),
+        (
+            &[&["metadata", "modelspec", "init", "in.safetensors"], &init[..]].concat(),
+            "set modelspec.",
+        ),
         (&["digest", "--record", "in.safetensors"], "set safetensors_bridge.xxh3_128"),
     ] {
         let would = format!("would replace in.safetensors (2 tensors, 16 B): {keys}");

@@ -43,7 +43,7 @@ struct Writer {
     name: Option<&'static str>,
 }
 
-/// Every command that writes a file or a directory which is named. `metadata`, `modelspec init` and
+/// Every command that writes a file or a directory which is named. `metadata` and
 /// `digest --record` change their input, `download` adds to a cache and replaces nothing, and
 /// `delta follow` is for many versions.
 fn writers() -> Vec<Writer> {

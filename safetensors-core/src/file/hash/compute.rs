@@ -1,6 +1,8 @@
 //! Computes digests of tensors and files, which are read in pieces.
 
 use std::io;
+#[cfg(feature = "sha256")]
+use std::ops::Range;
 
 use super::{Digest, DigestOptions, Hasher, Sha256};
 use crate::file::io::{ReadAt, SafeTensors};
@@ -69,12 +71,22 @@ pub(crate) fn of_data<S: ReadAt>(
     buffer: &mut Vec<u8>,
     progress: &Meter,
 ) -> Result<Sha256> {
+    let begin = file.header().data_start();
+    of_range(file.source(), begin..begin + file.header().data_len(), buffer, progress)
+}
+
+/// The SHA-256 of a range of bytes, read through `buffer`.
+#[cfg(feature = "sha256")]
+pub(crate) fn of_range<S: ReadAt>(
+    source: &S,
+    range: Range<u64>,
+    buffer: &mut Vec<u8>,
+    progress: &Meter,
+) -> Result<Sha256> {
     use sha2::Digest as _;
 
     let mut hasher = sha2::Sha256::new();
-    let begin = file.header().data_start();
-    let range = begin..begin + file.header().data_len();
-    read_pieces(file.source(), range, buffer, failed, |piece| {
+    read_pieces(source, range, buffer, failed, |piece| {
         hasher.update(piece);
         progress.add(piece.len() as u64, "")
     })?;

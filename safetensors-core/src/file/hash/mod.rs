@@ -23,6 +23,8 @@ pub use beside::Note;
 pub(crate) use beside::{check_records, signatures};
 #[cfg(feature = "std")]
 pub use compute::hash_tensors;
+#[cfg(feature = "sha256")]
+pub(crate) use compute::of_range;
 #[cfg(feature = "std")]
 pub(crate) use compute::{of_data, of_tensor};
 #[cfg(feature = "std")]

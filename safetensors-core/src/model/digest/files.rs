@@ -1,7 +1,7 @@
 //! Computes digests of the files of a checkpoint.
 
 use crate::checkpoint::Checkpoint;
-use crate::file::hash::{DigestOptions, Sha256, of_data};
+use crate::file::hash::{DigestOptions, Sha256, of_data, of_range};
 use crate::file::io::ReadAt;
 use crate::format::error::{ErrorKind, Result};
 
@@ -38,4 +38,26 @@ pub fn hash_files<S: ReadAt>(
         });
         digest.map_err(|error| error.in_path(file.path()))
     })
+}
+
+/// Computes the SHA-256 of all bytes of a source. Of a file it is the one that `sha256sum` prints
+/// and the Hub has.
+///
+/// ```
+/// use safetensors_core::digest::{DigestOptions, hash_source};
+///
+/// let hash = hash_source(b"abc", &DigestOptions::new())?.to_string();
+/// assert!(hash.starts_with("ba7816bf8f01cfea414140de5dae2223"));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`] if the source cannot be read, or has changed since it was opened;
+/// [`ErrorKind::Cancelled`].
+pub fn hash_source<S: ReadAt>(source: &S, options: &DigestOptions) -> Result<Sha256> {
+    let len = source.byte_len();
+    let hash = of_range(source, 0..len, &mut Vec::new(), &options.work.meter(len))?;
+    source.check_unchanged().map_err(ErrorKind::Io)?;
+    Ok(hash)
 }

@@ -12,7 +12,7 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | compute digests | [`hash_tensors`], [`hash_files`] |
+//! | compute digests | [`hash_tensors`], [`hash_files`], [`hash_source`] |
 //! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
 //! | record digests in a file that exists | [`Edit::record_digests`](crate::edit::Edit::record_digests) |
 //! | compare files with their records | [`verify`] |
@@ -47,7 +47,7 @@ mod files;
 mod verify;
 
 #[cfg(feature = "sha256")]
-pub use files::hash_files;
+pub use files::{hash_files, hash_source};
 #[cfg(feature = "std")]
 pub use verify::{VerifiedFile, verify, verify_all};
 

@@ -1,16 +1,15 @@
-//! `safetensors modelspec`: metadata that follows the ModelSpec standard.
+//! `safetensors metadata modelspec`: metadata that follows the ModelSpec standard.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 
 use safetensors_core::Metadata;
 use safetensors_core::digest::DigestOptions;
 
-use super::Run;
+use crate::commands::Run;
 use crate::input::Input;
 use crate::model::modelspec::{self, Level, validate};
-use crate::output::edit::{EditArgs, entry};
+use crate::output::edit::{Changing, EditArgs, entry, with_files};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::stdout::Out;
@@ -29,8 +28,8 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  safetensors modelspec validate model.safetensors
-  safetensors modelspec init lora.safetensors --title 'My cat' --hash \\
+  safetensors metadata modelspec validate model.safetensors
+  safetensors metadata modelspec init lora.safetensors --title 'My cat' --hash \\
       --architecture stable-diffusion-v1/lora --implementation diffusers \\
       --set author=me --set date=2026-01-31
 
@@ -46,7 +45,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  safetensors modelspec validate model.safetensors
+  safetensors metadata modelspec validate model.safetensors
 
 Exit codes: 0 PATH follows the standard, 1 it does not, or cannot be read, 2 wrong usage.")]
 struct Validate {
@@ -62,12 +61,13 @@ struct Validate {
 #[command(
     after_help = "\
 Examples:
-  safetensors modelspec init model.safetensors --architecture gpt-neo-x \\
-      --implementation transformers --title 'My model' --set data_format=fp16
+  safetensors metadata modelspec init model.safetensors --title 'My model' \\
+      --architecture gpt-neo-x --implementation transformers \\
+      --set data_format=fp16
 
 Exit codes: 0 written, 1 PATH would break the standard or cannot be written, 2 wrong usage.",
-    override_usage = "safetensors modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\
-                                  --title <TEXT> <PATH>"
+    override_usage = "safetensors metadata modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\
+                                           --title <TEXT> <PATH>"
 )]
 struct Init {
     /// The class of the architecture, such as stable-diffusion-xl-v1-base/lora
@@ -114,7 +114,7 @@ impl Validate {
         let (name, metadata) = (self.input.name(), checkpoint.metadata());
         if !modelspec::is_in(metadata) {
             anyhow::bail!(
-                "{name}: has no ModelSpec metadata; `safetensors modelspec init` writes some"
+                "{name}: has no ModelSpec metadata; `safetensors metadata modelspec init` writes some"
             );
         }
         let findings = validate(metadata);
@@ -130,34 +130,43 @@ impl Validate {
 
 impl Init {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        self.edit.apply(out, |edit, file| {
-            let entries = self.entries(file, edit.header().metadata())?;
-            let mut keys = format!(": set {}", text::some(entries.keys()));
-            let edit = edit.set_metadata(entries);
-            if !self.hash {
-                return Ok((edit, keys));
+        let set = with_files(&self.set)?;
+        self.edit.apply(out, |edit, it: Changing<'_>| {
+            let mut entries = self.entries(it, &set, edit.header().metadata())?;
+            if self.hash && it.is_dry {
+                // Its length does not depend on the data.
+                entries.extend([modelspec::any_sha256()]);
             }
-            keys += ", modelspec.hash_sha256";
+            let told = it.would(&format!("set {}", text::some(entries.keys())));
+            let edit = edit.set_metadata(entries);
+            if it.is_dry || !self.hash {
+                return Ok((edit, told));
+            }
             let progress = Progress::bytes(0);
             let options = DigestOptions::new().tensors(false).sha256(true);
             let recorded = edit.record_digests(&options.progress(progress.uncounted()));
-            Ok((self.edit.way.advised(recorded, file)?, keys))
+            Ok((self.edit.way.advised(recorded, it.file)?, told))
         })?;
         Ok(ExitCode::SUCCESS)
     }
 
     /// The entries to add to the file's metadata. Fails unless both together follow the standard.
-    fn entries(&self, file: &Path, present: &Metadata) -> anyhow::Result<Metadata> {
+    fn entries(
+        &self,
+        it: Changing<'_>,
+        set: &[(String, String)],
+        present: &Metadata,
+    ) -> anyhow::Result<Metadata> {
         let required = [
             ("architecture", &*self.architecture),
             ("implementation", &self.implementation),
             ("title", &self.title),
         ];
         let is_hash = |key: &str| key.trim_start_matches("modelspec.") == "hash_sha256";
-        if self.set.iter().any(|(key, _)| is_hash(key)) {
+        if set.iter().any(|(key, _)| is_hash(key)) {
             return Err(wrong_usage("hash_sha256 is not set: --hash computes it from the data"));
         }
-        let set = self.set.iter().map(|(key, value)| (&**key, &**value));
+        let set = set.iter().map(|(key, value)| (&**key, &**value));
         let entries =
             modelspec::entries(required.into_iter().chain(set)).map_err(anyhow::Error::msg)?;
         // Errors are found before all data is read and before anything is written, so a hash stands
@@ -166,11 +175,13 @@ impl Init {
         together.extend(entries.clone());
         together.extend(self.hash.then(modelspec::any_sha256));
         let problems = validate(&together);
-        let path = text::path(file);
+        let path = text::path(it.file);
         if let Some(error) = problems.iter().find(|problem| problem.level == Level::Error) {
             anyhow::bail!("{path}: {error}; give it with --set");
         }
-        problems.iter().for_each(|warning| warn(format!("{path}: {warning}")));
+        // Files that are only checked before they are changed come again.
+        let told = problems.iter().filter(|_| it.is_dry == self.edit.way.dry_run);
+        told.for_each(|warning| warn(format!("{path}: {warning}")));
         Ok(entries)
     }
 }

@@ -1,4 +1,9 @@
-//! `safetensors metadata`: shows and changes the metadata of a file.
+//! `safetensors metadata`: shows and changes the metadata of a file, or of all files of a
+//! checkpoint.
+//!
+//! `modelspec` is about metadata that follows the ModelSpec standard.
+
+mod modelspec;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -7,11 +12,11 @@ use safetensors_core::Metadata;
 
 use super::Run;
 use crate::input::{self, Input};
-use crate::output::edit::{EditArgs, entry};
+use crate::output::edit::{Changing, EditArgs, entry, with_files};
 use crate::terminal::stdout::Out;
 use crate::terminal::{json, text};
 
-/// Show or change the metadata of a file
+/// Show or change the metadata of a file, or of all files of a sharded checkpoint
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -22,9 +27,10 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors metadata get model.safetensors
-  safetensors metadata set model.safetensors format=pt license=mit
+  safetensors metadata set model/ format=pt license=@LICENSE
   safetensors metadata remove model.safetensors training_log --dry-run
   safetensors metadata clear model.safetensors
+  safetensors metadata modelspec validate model.safetensors
   safetensors metadata help set
 
 Exit codes: 0 done, 1 there is no such key, or the file cannot be read or written, 2 wrong usage.";
@@ -35,6 +41,7 @@ enum Command {
     Set(Set),
     Remove(Remove),
     Clear(Clear),
+    Modelspec(modelspec::Args),
 }
 
 /// Print entries as KEY=VALUE; of a single KEY print only the value
@@ -66,14 +73,15 @@ struct Get {
 
 /// Add entries, or replace the values of existing ones
 ///
-/// The file is copied with the new header, and the copy replaces it when it is complete: whatever
-/// happens, there is the old file or the new one. With --in-place, a header that fits into the
-/// space of the old one is written over it, which is quick for a file of any size.
+/// Of a sharded checkpoint, each file gets them. The file is copied with the new header, and the
+/// copy replaces it when it is complete: whatever happens, there is the old file or the new one.
+/// With --in-place, a header that fits into the space of the old one is written over it, which is
+/// quick for a file of any size.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   safetensors metadata set model.safetensors format=pt license=mit
-  safetensors metadata set model.safetensors 'title=My model' --dry-run
+  safetensors metadata set model/ 'title=My model' license=@LICENSE --dry-run
   safetensors metadata set model.safetensors format=np --in-place
 
 Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
@@ -81,13 +89,16 @@ struct Set {
     #[command(flatten)]
     edit: EditArgs,
     /// The entries to set; the key ends at the first =
+    ///
+    /// The value @FILE is the text of a file, @- the one of standard input. @@ begins a value with @
     #[arg(value_name = "KEY=VALUE", required = true, value_parser = entry)]
     entries: Vec<(String, String)>,
 }
 
 /// Remove entries
 ///
-/// If one of the keys does not exist, nothing is removed.
+/// If one of the keys does not exist, nothing is removed. Of a sharded checkpoint, it has to be in
+/// one of the files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -122,25 +133,34 @@ impl Run for Args {
     }
 
     fn is_paged(&self) -> bool {
-        matches!(self.command, Command::Get(_))
+        match &self.command {
+            Command::Get(_) => true,
+            Command::Modelspec(modelspec) => modelspec.is_paged(),
+            _ => false,
+        }
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         match &self.command {
             Command::Get(get) => get.run(out)?,
             Command::Set(Set { edit, entries }) => {
-                edit.apply(out, |edit, _| {
-                    let keys = text::some(entries.iter().map(|(key, _)| key));
-                    Ok((edit.set_metadata(entries.iter().cloned()), format!(": set {keys}")))
+                let entries = with_files(entries)?;
+                let keys = text::some(entries.iter().map(|(key, _)| key));
+                edit.apply(out, |edit, it| {
+                    Ok((
+                        edit.set_metadata(entries.iter().cloned()),
+                        it.would(&format!("set {keys}")),
+                    ))
                 })?;
             }
             Command::Remove(remove) => remove.run(out)?,
             Command::Clear(Clear { edit }) => {
-                edit.apply(out, |edit, _| {
+                edit.apply(out, |edit, it| {
                     let keys = text::some(edit.header().metadata().keys());
-                    Ok((edit.clear_metadata(), format!(": remove {keys}")))
+                    Ok((edit.clear_metadata(), it.would(&format!("remove {keys}"))))
                 })?;
             }
+            Command::Modelspec(modelspec) => return modelspec.run(out),
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -177,16 +197,13 @@ impl Get {
 
 impl Remove {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        self.edit.apply(out, |edit, file| {
-            match self.keys.iter().find(|key| !edit.header().metadata().contains_key(*key)) {
-                Some(missing) => {
-                    Err(no_such_key(&input::name(file), missing).context("nothing was removed"))
-                }
-                None => {
-                    let keys = format!(": remove {}", text::some(&self.keys));
-                    Ok((edit.remove_metadata(&self.keys), keys))
-                }
+        self.edit.apply(out, |edit, it: Changing<'_>| {
+            if let Some(missing) = self.keys.iter().find(|key| !it.keys.contains(*key)) {
+                let error = no_such_key(&input::name(it.file), missing);
+                return Err(error.context("nothing was removed"));
             }
+            let told = it.would(&format!("remove {}", text::some(&self.keys)));
+            Ok((edit.remove_metadata(&self.keys), told))
         })
     }
 }

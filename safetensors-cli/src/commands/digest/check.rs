@@ -1,0 +1,134 @@
+//! Compares files and checkpoints with digests that are listed in a text, as `sha256sum --check`
+//! does.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use safetensors_core::framework::in_order;
+use safetensors_core::io::FileSource;
+
+use super::{checkpoint_digest, sha256_of};
+use crate::input::targets::Target;
+use crate::input::{self, address};
+use crate::terminal::progress::Progress;
+use crate::terminal::report::{report, warn};
+use crate::terminal::stdout::Out;
+use crate::terminal::text;
+
+/// The most bytes of a list.
+const MOST: u64 = 100_000_000;
+
+/// One line of a list.
+#[derive(Debug, PartialEq)]
+struct Line {
+    /// Hexadecimal, in lower case.
+    digest: String,
+    path: PathBuf,
+    /// Whether it is the digest of a checkpoint, and not of a file.
+    is_of_checkpoint: bool,
+}
+
+/// Compares all that the lists name. With `quiet`, only differences are printed.
+pub(super) fn run(lists: &[PathBuf], quiet: bool, out: &mut Out) -> anyhow::Result<ExitCode> {
+    let mut lines = Vec::new();
+    let mut malformed = 0;
+    for list in lists {
+        let text = input::read_named(list, MOST)?;
+        let text = String::from_utf8_lossy(&text);
+        let of_list: Vec<_> =
+            text.lines().filter(|line| !line.starts_with('#')).map(Line::parse).collect();
+        malformed += of_list.iter().filter(|line| line.is_none()).count();
+        anyhow::ensure!(
+            of_list.iter().any(Option::is_some),
+            "{}: no line has a digest and a name, as `safetensors digest --files` prints them",
+            input::name(list)
+        );
+        lines.extend(of_list.into_iter().flatten());
+    }
+    let progress = Progress::bytes(0);
+    let mut different = 0;
+    let mut unread = 0;
+    in_order(
+        &lines,
+        0,
+        |line, _: &mut ()| line.found(&progress),
+        |line, found| -> anyhow::Result<()> {
+            let word = match &found {
+                Ok(found) if *found == line.digest => "OK",
+                Ok(_) => "FAILED",
+                Err(_) => "FAILED open or read",
+            };
+            different += usize::from(word == "FAILED");
+            unread += usize::from(found.is_err());
+            progress.suspended(|| {
+                if word != "OK" || !quiet {
+                    writeln!(out, "{}: {word}", input::name(&line.path))?;
+                }
+                out.flush()?;
+                found.err().iter().for_each(|error| report(format!("{error:#}")));
+                Ok(())
+            })
+        },
+    )?;
+    drop(progress);
+    for (count, thing, rest) in [
+        (malformed, "line", "without a digest and a name"),
+        (unread, "listed file", "could not be read"),
+        (different, "computed digest", "did not match"),
+    ] {
+        if count > 0 {
+            warn(format!("{} {rest}", text::counted(count as u64, thing)));
+        }
+    }
+    Ok(if different + unread == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Line {
+    /// Reads a line of `sha256sum`, also with `--tag`, or of this command.
+    fn parse(line: &str) -> Option<Self> {
+        let unmarked = line.strip_prefix('\\');
+        let (digest, name) = match unmarked.unwrap_or(line).strip_prefix("SHA256 (") {
+            Some(rest) => rest.rsplit_once(") = ").map(|(name, digest)| (digest, name))?,
+            None => {
+                let (digest, name) = unmarked.unwrap_or(line).split_once(' ')?;
+                (digest, name.strip_prefix([' ', '*'])?)
+            }
+        };
+        let blake3 = digest.strip_prefix("blake3:");
+        let digest = blake3.unwrap_or(digest).to_ascii_lowercase();
+        let is_digest = digest.len() == 64 && digest.bytes().all(|it| it.is_ascii_hexdigit());
+        let path = if unmarked.is_some() { unescaped(name) } else { name.to_owned() };
+        let line = Self { digest, path: path.into(), is_of_checkpoint: blake3.is_some() };
+        (is_digest && !name.is_empty()).then_some(line)
+    }
+
+    /// The digest now.
+    fn found(&self, progress: &Progress) -> anyhow::Result<String> {
+        if self.is_of_checkpoint {
+            return checkpoint_digest(&Target::named(&self.path).open()?, progress);
+        }
+        if address::of(&self.path).is_none() {
+            return sha256_of(&FileSource::open(&self.path)?, &self.path, progress);
+        }
+        let opened = input::open(&self.path)?;
+        match opened.files() {
+            [file] => sha256_of(file.safetensors().source(), file.path(), progress),
+            _ => anyhow::bail!("{}: expected one file", input::shown(&self.path)),
+        }
+    }
+}
+
+/// A name of which the line says, by a backslash in front, that it has escapes.
+fn unescaped(name: &str) -> String {
+    let parts = name.split(r"\\");
+    let parts = parts.map(|part| part.replace(r"\n", "\n").replace(r"\r", "\r"));
+    parts.collect::<Vec<_>>().join("\\")
+}
+
+/// A line that [`Line::parse`] and `sha256sum` read.
+pub(super) fn line(digest: &str, name: &str) -> String {
+    let escaped = name.replace('\\', r"\\").replace('\n', r"\n").replace('\r', r"\r");
+    let mark = if escaped == name { "" } else { "\\" };
+    format!("{mark}{digest}  {}", text::printable(&escaped))
+}
