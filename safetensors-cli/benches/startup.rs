@@ -1,4 +1,4 @@
-//! Measures what the command itself costs: starting, and showing a checkpoint of 100,000 tensors.
+//! Measures the cost of the command itself: starting, and showing a checkpoint of 100,000 tensors.
 //!
 //! Run it with `cargo bench -p safetensors-bridge-cli`. Each row is measured in turns with its
 //! limit: the least work that gives the same result.
@@ -47,7 +47,7 @@ fn parse(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A file of 100,000 tensors of one byte.
+/// Makes a file of 100,000 one-byte tensors.
 fn many_tensors() -> Vec<u8> {
     let mut json = String::from("{");
     for i in 0..TENSORS {

@@ -1,5 +1,5 @@
-//! Measures the commands that read values, beside the least work that they must do: to read the
-//! same files once.
+//! Measures the commands that read values, compared with the least work that they must do: to read
+//! the same files once.
 //!
 //! Run it with `cargo bench -p safetensors-bridge-cli --bench values`. The weights are 1 GiB of
 //! F32, and the same as BF16, F16 and F8_E4M3. The environment variable `SAFETENSORS_BENCH_MIB`
@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Reads a file once, with as many threads as the command, each into a buffer that it uses again.
+/// Reads a file once, with the threads of the command, each into a buffer that it uses again.
 fn read(path: &Path) -> Result<()> {
     let file = FileSource::open(path)?;
     let (len, next) = (file.byte_len(), AtomicU64::new(0));

@@ -35,7 +35,7 @@ fn commands() -> Vec<(String, Command)> {
     all
 }
 
-/// Whether an option is one of all commands: `--no-pager`, and those that clap adds.
+/// Returns `true` for an option that all commands have: `--no-pager`, and clap's own.
 fn is_of_all_commands(option: &Arg) -> bool {
     matches!(option.get_id().as_str(), "help" | "version" | "no_pager")
 }
@@ -118,7 +118,7 @@ fn manual() -> String {
 }
 
 /// After a change of the help, `UPDATE_MANUAL=1 cargo test -p safetensors-bridge-cli manual` writes
-/// the file anew.
+/// the file again.
 #[test]
 fn the_manual_is_the_help_of_every_command() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("MANUAL.md");

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue};
 
-/// What people type in place of a command, and the commands that do it. A line of a narrow terminal
-/// holds each hint.
+/// Words that people type instead of a command, and the commands that do it. A line of a narrow
+/// terminal holds each hint.
 const HINTS: &[(&[&str], &[&str])] = &[
     (
         &["merge", "join", "combine", "concat"],
@@ -43,8 +43,8 @@ const HINTS: &[(&[&str], &[&str])] = &[
     (&["modelspec"], &["`safetensors metadata modelspec` checks and writes ModelSpec metadata"]),
 ];
 
-/// The command after which a path stands in place of a subcommand, and what was probably meant. The
-/// name is empty for a path in place of the first command.
+/// The command that got a path instead of a subcommand, and the probably intended one. The name is
+/// empty for a path instead of the first command.
 const PATHS: &[(&str, &str)] = &[
     ("modelspec", "did you mean `safetensors metadata modelspec validate FILE`?"),
     ("metadata", "did you mean `safetensors metadata get FILE`?"),

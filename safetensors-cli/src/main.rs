@@ -4,15 +4,15 @@
 //! The rules of the format live in `safetensors-core`. This crate has only the arguments, tables
 //! and exit codes. Each command is one file or folder in `commands`.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | `help` | the test of what `--help` says |
-//! | `hints` | what to type in place of commands that do not exist |
+//! | `help` | the test of the text of `--help` |
+//! | `hints` | advice for commands that do not exist |
 //! | `commands` | one file or folder for each command |
-//! | `output` | what they write |
-//! | `model` | what they know about a model |
-//! | `input` | what they work on |
-//! | `terminal` | what they show, and how |
+//! | `output` | writing |
+//! | `model` | knowledge about models |
+//! | `input` | reading |
+//! | `terminal` | showing |
 //!
 //! Each imports only from those below it.
 #![forbid(unsafe_code)]
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Prints what is wrong with the arguments, or the requested help.
+/// Prints the problem of the arguments, or the requested help.
 fn wrong_arguments(mut error: clap::Error) -> ExitCode {
     hints::add_to(&mut error);
     show_wrong(&error)

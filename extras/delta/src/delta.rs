@@ -205,7 +205,7 @@ impl<S> Delta<S> {
     }
 
     /// Returns the digest of the whole base, 64 hex digits, if the delta names it.
-    /// [`make`](crate::make()) defines it.
+    /// [`digest()`](crate::digest()) computes it.
     pub fn base_digest(&self) -> Option<String> {
         self.base_digest.map(|digest| digest.to_hex().to_string())
     }

@@ -14,8 +14,8 @@ pub(crate) fn title(samples: usize) {
     println!("{:<38}{median:>12}{minimum:>12}{:>8}   of {samples} samples", "row", "ratio");
 }
 
-/// Measures a thing and its limit in turns, and prints a line for each. The ratio is what part of
-/// the limit is reached: the median over the samples of the limit's time divided by ours.
+/// Measures a thing and its limit in turns, and prints a line for each. The ratio is the reached
+/// part of the limit: the median over the samples of the limit's time divided by ours.
 pub(crate) fn row(samples: usize, ours: Contender<'_>, limit: Contender<'_>) -> Result<()> {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..samples {
@@ -41,7 +41,7 @@ pub(crate) fn row(samples: usize, ours: Contender<'_>, limit: Contender<'_>) -> 
     Ok(())
 }
 
-/// Runs a command, whose output is dropped. It has to end with one of these codes.
+/// Runs a command and drops its output. It has to end with one of these codes.
 pub(crate) fn status(command: &mut Command, codes: &[i32]) -> Result<()> {
     let status = command.stdout(Stdio::null()).status()?;
     ensure!(status.code().is_some_and(|code| codes.contains(&code)), "{command:?}: {status}");

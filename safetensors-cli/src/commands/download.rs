@@ -133,7 +133,7 @@ mod what {
     use crate::terminal::progress::Progress;
     use crate::terminal::report::wrong_usage;
 
-    /// What the arguments ask for.
+    /// The files that the arguments ask for.
     pub(super) struct What {
         pub(super) repo: String,
         revision: Option<String>,
@@ -214,8 +214,8 @@ mod what {
             })
         }
 
-        /// What is printed: the one file that was asked for by its name, or else what opens as the
-        /// checkpoint, or else the directory of the snapshot.
+        /// Returns the printed path: the one file that was asked for by its name, otherwise the
+        /// file that opens as the checkpoint, otherwise the directory of the snapshot.
         pub(super) fn path(&self, args: &Args, snapshot: &Snapshot) -> PathBuf {
             let has_no_options = args.include.is_empty() && args.exclude.is_empty();
             match args.files.as_slice() {

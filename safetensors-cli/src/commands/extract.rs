@@ -1,4 +1,4 @@
-//! `safetensors extract`: one tensor into a file of its own.
+//! `safetensors extract`: one tensor into a separate file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -125,8 +125,8 @@ impl Run for Args {
     }
 }
 
-/// Fails for codes of a weight that cannot be read. Those of a weight that can be have names of their
-/// own, and are written if they are asked for.
+/// Fails for codes of a weight that cannot be read. Codes of a readable weight have separate names,
+/// and are written if they are asked for.
 fn refuse_unknown_codes<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> anyhow::Result<()> {
     let Err(error) = tensor.refuse_codes() else { return Ok(()) };
     let ErrorKind::Quantization { problem: QuantizationProblem::Codes { .. } } = error.kind()

@@ -38,7 +38,7 @@ pub(crate) struct Inputs {
     recursive: bool,
 }
 
-/// What a command has shown of one input.
+/// The output of a command for one input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShownInput {
     totals: Totals,
@@ -57,21 +57,20 @@ impl ShownInput {
         self.sound(self.is_sound && other.is_sound)
     }
 
-    /// The same, where something is wrong with what was shown unless `is_sound`. The exit code
-    /// becomes 1.
+    /// Sets the exit code to 1 unless `is_sound`: something is wrong with the shown input.
     pub(crate) fn sound(self, is_sound: bool) -> Self {
         Self { is_sound, ..self }
     }
 }
 
 impl Inputs {
-    /// The arguments, of which one may be standard input.
+    /// Returns the arguments. One of them may be standard input.
     pub(crate) fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
 
-    /// The inputs in the order of the arguments. With `--recursive`, those that are found below a
-    /// directory take its place.
+    /// Returns the inputs in the order of the arguments. With `--recursive`, the ones that are
+    /// found below a directory replace it.
     pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
         if self.paths.iter().filter(|path| input::is_stdin(path)).count() > 1 {
             return Err(wrong_usage("standard input can be read only once"));
@@ -138,10 +137,10 @@ impl Inputs {
 
     /// Calls `show` for each input. `show` writes a text, or with `json` one JSON document.
     ///
-    /// Whether there are headings follows from the arguments alone, not from what is found, so
-    /// that a program knows the form beforehand. An input that fails gets an error line, or
-    /// with `json` its `error`. `show` should do what may fail before it writes: in JSON an error
-    /// after that ends the command, because the document cannot be completed.
+    /// Whether there are headings follows from the arguments alone, not from the inputs that are
+    /// found, so that a program knows the form beforehand. An input that fails gets an error line,
+    /// or with `json` its `error`. `show` should do everything that may fail before it writes: in
+    /// JSON an error after that ends the command, because the document cannot be completed.
     ///
     /// The exit code is 1 if an input fails or is not sound.
     pub(crate) fn show(
@@ -171,7 +170,7 @@ impl Inputs {
     /// Adds a remedy to the error about a directory that has several checkpoints.
     fn advise(&self, error: anyhow::Error, target: &Target) -> anyhow::Error {
         if let Some(ErrorKind::Ranks { .. }) = error.downcast_ref().map(Error::kind) {
-            // The files are parts of one checkpoint, and what is wrong is told.
+            // The files are parts of one checkpoint, and the errors are reported.
             return error;
         }
         let Ok(Err(none)) = target.path().map(CheckpointPath::find) else { return error };
@@ -204,7 +203,7 @@ impl<'o, W: Write> Several<'o, W> {
         Self { out, json, shown: 0, failed: 0, is_sound: true, totals: Totals::default() }
     }
 
-    /// Adds the part of one input.
+    /// Adds the part of an input.
     fn add(
         &mut self,
         target: &Target,
@@ -239,7 +238,7 @@ impl<'o, W: Write> Several<'o, W> {
             let opening = self.opening(&target.name(), Some(&format!("{error:#}")))?;
             write!(self.out, "{opening}null\n    }}")?;
         } else {
-            // Standard error is not buffered. Its lines must not overtake those of earlier inputs.
+            // Standard error is not buffered. Its lines must not overtake lines of earlier inputs.
             self.out.flush()?;
             report(format!("{error:#}"));
         }
@@ -247,7 +246,8 @@ impl<'o, W: Write> Several<'o, W> {
         Ok(())
     }
 
-    /// What comes before the output of an input: a heading, or the start of an entry of the list.
+    /// Returns the text before the output of an input: a heading, or the start of an entry of the
+    /// list.
     fn opening(&self, name: &str, error: Option<&str>) -> anyhow::Result<String> {
         if !self.json {
             let before = if self.shown == 0 { "" } else { "\n" };
@@ -303,13 +303,13 @@ impl<'o, W: Write> Several<'o, W> {
     }
 }
 
-/// The output of one input. It begins at the first byte, so that an input that fails before leaves
+/// The output of an input. It begins at the first byte, so that an input that fails before leaves
 /// no heading.
 struct Section<'o> {
     out: &'o mut dyn Write,
-    /// What goes before the first byte.
+    /// The text before the first byte.
     opening: String,
-    /// What goes before each line but the first.
+    /// The text before each line except the first.
     indent: &'static str,
     has_begun: bool,
     /// Whether the last line has ended, and its end is not written yet.
@@ -347,7 +347,7 @@ impl<'o> Section<'o> {
         Ok(())
     }
 
-    /// Ends the part with `end` in place of its last line end.
+    /// Ends the part with `end` instead of its last line end.
     fn end(mut self, end: &str) -> io::Result<()> {
         self.begin()?;
         self.out.write_all(end.as_bytes())

@@ -1,4 +1,4 @@
-//! `safetensors manifest`: where the bytes of tensors lie, for readers of Zarr.
+//! `safetensors manifest`: the places of tensors' bytes, for readers of Zarr.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -69,8 +69,8 @@ fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Res
 
 /// The names and contents of all pages.
 fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
-    // `help` explains the other commands, which have pages of their own.
-    // The command makes its pages: a build script cannot see its arguments.
+    // `help` explains the other commands, which have separate pages. The command makes its pages: a
+    // build script cannot see its arguments.
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let version = command.get_version().unwrap_or_default().to_owned();
@@ -84,8 +84,8 @@ fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     Ok(pages)
 }
 
-/// The name and the content of one page. It is the same on every machine: it has neither a date nor
-/// the features of this program.
+/// Returns the name and the content of a page. It is equal on every machine: it has neither a date
+/// nor the features of this program.
 fn page(command: clap::Command, version: &str) -> anyhow::Result<(String, Vec<u8>)> {
     let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let has_arguments = command.get_arguments().any(|arg| !arg.is_hide_set());
@@ -116,7 +116,7 @@ fn ending(after_help: &str) -> Roff {
         let name = if name == "Exit codes" { "Exit status" } else { name };
         roff.control("SH", [name.to_uppercase().as_str()]);
         match rest.strip_prefix('\n') {
-            // Lines of their own, which must not be filled.
+            // Separate lines, which must not be filled.
             Some(lines) => {
                 roff.control("nf", []);
                 lines.lines().for_each(|line| {

@@ -132,7 +132,8 @@ fn free_memory() -> Option<u64> {
     Some(group.map_or(machine, |group| group.min(machine)))
 }
 
-/// The memory that a control group leaves. What it has read from files can be read again.
+/// Returns the memory that a control group has left. Pages that it has read from files can be read
+/// again.
 fn free_in_group(group: &Path) -> Option<u64> {
     let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
     let most: u64 = read("memory.max")?.trim().parse().ok()?;

@@ -32,7 +32,7 @@ use crate::terminal::stdout::Out;
 #[derive(Debug, Parser)]
 #[command(
     name = "safetensors",
-    // Otherwise that of the file, which Windows calls `safetensors.exe`.
+    // Otherwise the name of the file, which is `safetensors.exe` on Windows.
     bin_name = "safetensors",
     version,
     long_version = VERSION,
@@ -50,7 +50,7 @@ pub(crate) struct Cli {
     pub(crate) no_pager: bool,
 }
 
-/// What `--version` prints after the name. `-V` prints only the version.
+/// The text of `--version` after the name. `-V` prints only the version.
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ntarget: ",
@@ -86,7 +86,7 @@ Environment:
 Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 2 wrong usage,
 and of diff also a file that is malformed or unreadable.";
 
-/// What every command does. The defaults are those of a command that only reads.
+/// The operations of every command. The defaults suit a command that only reads.
 pub(crate) trait Run {
     /// Whether it may write files, and so have temporary ones.
     fn writes_files(&self) -> bool {

@@ -148,7 +148,7 @@ fn bounds(tensor: &RankTensor) -> anyhow::Result<(u64, u64)> {
     Ok(lens.fold((u64::MAX, 0), |(least, most), bytes| (least.min(bytes), most.max(bytes))))
 }
 
-/// How many tensors are divided in each way, and what each rank holds.
+/// Shows how many tensors are divided in each way, and the part of each rank.
 fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let mut kinds: BTreeMap<String, Vec<&RankTensor>> = BTreeMap::new();
     for tensor in plan.tensors() {
@@ -190,7 +190,7 @@ fn sum(lens: &[u64]) -> u128 {
     lens.iter().map(|&bytes| u128::from(bytes)).sum()
 }
 
-/// A division, without the offsets, of which there may be many.
+/// Returns a division as text, without the offsets, which may be many.
 fn shown(tensor: &RankTensor) -> String {
     let text = tensor.division().to_string();
     match text.strip_prefix("offsets:").and_then(|rest| rest.split_once(':')) {

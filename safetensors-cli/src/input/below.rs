@@ -12,9 +12,8 @@ use crate::terminal::text;
 /// The most directories that are looked into. Each is listed, and no file in it is read.
 const LOOKED_INTO: usize = 1000;
 
-/// Says how many directories in this one open as a checkpoint or have files of other formats, and
-/// names some, or else which such files are in this one. `None` if there is none. Hidden ones are
-/// left out.
+/// Counts the directories in this one that open as a checkpoint or have files of other formats, and
+/// names some, otherwise such files in this one. `None` if there is none. Hidden ones are skipped.
 pub(crate) fn message(directory: &Path) -> Option<String> {
     let path = text::path(directory);
     let [files, directories] = entries(directory)?;

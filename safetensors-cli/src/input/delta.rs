@@ -1,5 +1,5 @@
-//! Deltas of checkpoints: a directory, an index, or an address of one. Everything that opens a
-//! checkpoint refuses them.
+//! Deltas of checkpoints: a directory, an index, or an address. Everything that opens a checkpoint
+//! refuses them.
 
 use std::path::{Path, PathBuf};
 

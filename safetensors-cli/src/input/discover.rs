@@ -27,7 +27,7 @@ impl FoundPaths {
     ///
     /// Links to files are followed, because the Hub's cache consists of them. A broken link is
     /// found too. Links to directories are not followed, because they may form cycles. The
-    /// temporary directories of saves are left out, because what is in them is not complete.
+    /// temporary directories of saves are skipped, because their content is not complete.
     pub(crate) fn below(directory: &Path) -> Self {
         let mut found = Self::default();
         let mut left = vec![directory.to_owned()];

@@ -14,7 +14,7 @@ pub(crate) fn tensor<'a, S: ReadAt>(
         let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
         let near = near(name, &names);
         if !(1..=3).contains(&near.len()) {
-            // Many names share a part that tells nothing. The error may have names of its own.
+            // More near names are no help. The error may have similar names.
             return match error.similar() {
                 [] => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
                 _ => error.into(),

@@ -1,4 +1,4 @@
-//! [`Kind`]: the kind of a file, by its name. [`Judge`]: what becomes of a file whose content is of
+//! [`Kind`]: the kind of a file, by its name. [`Judge`]: the decision about a file with content of
 //! another kind.
 
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use crate::input::address;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
-/// What a path is, as input and as output.
+/// The kind of a path, as input and as output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// One safetensors file.
@@ -42,7 +42,7 @@ const FOREIGN: [(&str, &str); 9] = [
 ];
 
 impl Kind {
-    /// The kind of a path. A directory is a checkpoint whatever its name.
+    /// Returns the kind of a path. A directory with any name is a checkpoint.
     pub(crate) fn of(path: &Path) -> Self {
         match address::of(path) {
             // Repositories and folders may be named like files of other formats.
@@ -77,7 +77,7 @@ pub(crate) fn is_other(name: &str) -> bool {
     matches!(Kind::of_name(name.as_ref()), Kind::Other(_) | Kind::Foreign(_))
 }
 
-/// A format by which a file is checked: one of those that are read, or safetensors.
+/// A format that a file is checked against: one of the readable ones, or safetensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected(Option<Format>);
 
@@ -101,7 +101,8 @@ impl Expected {
         })
     }
 
-    /// What the name of a file says. A name of no known kind may be that of a safetensors file.
+    /// Returns the format by the name of a file. A name of no known kind may belong to a
+    /// safetensors file.
     fn by_name(path: &Path) -> Self {
         match Kind::of(path) {
             Kind::Other(format) => Self::of(format),
@@ -113,7 +114,7 @@ impl Expected {
         Self(Some(format).filter(|_| EXPECTED.iter().any(|(_, it)| *it == Some(format))))
     }
 
-    /// The value of `--format` that stands for it.
+    /// Returns its value of `--format`.
     fn option(self) -> &'static str {
         EXPECTED.iter().find(|(_, format)| *format == self.0).map_or("", |(name, _)| name)
     }
@@ -128,15 +129,15 @@ impl fmt::Display for Expected {
     }
 }
 
-/// What becomes of a file of another format.
+/// The decision about a file of another format.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Judge {
     /// It is read. A name that says something else is warned of.
     #[default]
     Any,
-    /// It is an error, unless its name says so.
+    /// It is an error, unless its name has that format.
     ByName,
-    /// It is an error, unless it is of this format.
+    /// It is an error, unless it has this format.
     As(Expected),
 }
 
@@ -155,7 +156,8 @@ impl Judge {
 
     /// Judges a file at a path. `found` is `None` if it is a safetensors file.
     pub(crate) fn judge(self, path: &Path, found: Option<Format>) -> anyhow::Result<()> {
-        // The name of a directory says nothing, and those of the files in it are as they must be.
+        // The name of a directory carries no information, and the names of the files in it are
+        // fixed.
         if let Some(format) = found.filter(|format| format.is_of_directories()) {
             return match self {
                 Self::As(expected) => {
@@ -176,9 +178,9 @@ impl Judge {
             Self::Any if matches!(Kind::of(path), Kind::Safetensors | Kind::Other(_)) => {
                 warn(format!("{shown}: {found} under the name of {named}"));
             }
-            // Other names say nothing, such as that of a file in the Hub's cache.
+            // Other names carry no information, such as the name of a file in the Hub's cache.
             Self::Any => {}
-            // It is what this command is about, whatever the name.
+            // It is the format of this command, with any name.
             Self::ByName if found == Expected(None) => {}
             Self::ByName | Self::As(_) => {
                 let option = found.option();

@@ -1,4 +1,4 @@
-//! What a command works on: a path, an address, or `-` for standard input; and which tensors of it.
+//! The inputs of a command: a path, an address, or `-` for standard input; and which tensors of it.
 
 pub(crate) mod address;
 pub(crate) mod below;
@@ -66,14 +66,15 @@ impl Input {
     }
 }
 
-/// Opens a file, an index, a directory that holds either, an address of one of these, or a pipe.
+/// Opens a file, an index, a directory that holds either, an address of these, or a pipe.
 ///
 /// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     open_with(path, Opening::default())
 }
 
-/// The quantised weights of a checkpoint. If they cannot be told, a warning says why.
+/// Returns the quantised weights of a checkpoint. If they cannot be recognised, a warning has the
+/// reason.
 pub(crate) fn quantized_weights(checkpoint: &Checkpoint) -> Vec<QuantizedWeight> {
     checkpoint.quantized_weights().unwrap_or_else(|error| {
         warn(format!("{error}; what is shown are the tensors as they are stored"));
@@ -112,7 +113,7 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     }
 }
 
-/// The errors of all shards at a path: empty unless it leads to an index.
+/// Returns the errors of all shards at a path: empty unless it leads to an index.
 pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
     match address::of(path) {
         Some(address) => address::store(address)
@@ -122,14 +123,14 @@ pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
     }
 }
 
-/// The files of whole tensors in a directory of the disk, each as a checkpoint of its own.
+/// Returns the files of whole tensors in a directory of the disk, each as a separate checkpoint.
 pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
     let parts = safetensors_core::Checkpoint::open(directory)?.into_parts()?;
     Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
 }
 
-/// Whether the tensors of a checkpoint are whole, and those of its files are not. Then one file
-/// stands for all of them: by the path of their index, or by a pattern.
+/// Returns `true` if the tensors of a checkpoint are whole, and its files have parts of them. Then
+/// one file represents all of them: by the path of their index, or by a pattern.
 pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
     checkpoint.stored_files().is_err()
 }

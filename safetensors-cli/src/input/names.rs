@@ -1,4 +1,4 @@
-//! Inputs in messages: their names, and what to do about an error.
+//! Inputs in messages: their names, and advice about errors.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::terminal::text;
 /// The name of standard input where a path would be shown.
 pub(super) const STDIN_NAME: &str = "standard input";
 
-/// Whether a path stands for standard input.
+/// Returns `true` if a path means standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -37,7 +37,8 @@ pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Adds a remedy to an error about a file whose header an interrupted change left half written. Says of a directory without a checkpoint how many there are one level down.
+/// Adds a remedy to an error about a file with a header that an interrupted change left half
+/// written. For a directory without a checkpoint, adds how many there are one level down.
 pub(crate) fn explain(error: Error) -> anyhow::Error {
     if let ErrorKind::NoCheckpoint { found, .. } = error.kind()
         && found.is_empty()

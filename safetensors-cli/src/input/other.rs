@@ -1,8 +1,8 @@
 //! Inputs of other formats: files of PyTorch, GGUF and NumPy, and directories of PyTorch's
 //! trainers, opened by `safetensors_formats`.
 //!
-//! They are told by their content, after core has found that a file is none of its own. Each is
-//! opened as a checkpoint, so that every command that reads one works on it.
+//! They are recognised by their content, after core has found that a file is no safetensors file.
+//! Each is opened as a checkpoint, so that every command that reads one works on it.
 
 use std::any::Any;
 use std::fmt;
@@ -30,7 +30,7 @@ pub(crate) type TensorFile = safetensors_formats::TensorFile<Source>;
 pub(crate) struct Opening {
     /// Whether quantised tensors become numbers.
     pub(crate) dequantize: bool,
-    /// Whether the state of an optimizer is read, too, where it has no names of its own.
+    /// Whether the state of an optimizer is read, too, where it has no names.
     pub(crate) optimizer_state: bool,
     /// Whether a GGUF file has the names of transformers.
     pub(crate) transformers: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Opening {
     pub(crate) judge: Judge,
 }
 
-/// A file of another format, whose errors say what to do.
+/// A file of another format with advice in its errors.
 struct Advised(TensorFile);
 
 impl ReadAt for Advised {
@@ -59,7 +59,7 @@ impl ReadAt for Advised {
     }
 }
 
-/// Adds what makes numbers of a quantised tensor to the error of one.
+/// Adds the advice for reading a quantised tensor as numbers to its error.
 fn advised(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(safetensors_formats::ErrorKind::Quantised { .. }) => {
@@ -92,7 +92,7 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     let is_part = Format::from_name(path).is_some_and(Format::is_of_directories);
     if !is_directory && !is_index(path) && !is_part {
         let Ok(source) = store.open(path) else { return Err(explain(error)) };
-        // What is wrong with the header may be that an archive stands before it or behind it.
+        // A wrong header may come from an archive before or behind it.
         refuse_polyglot(&source, path)?;
         match Format::detect(&source) {
             Ok(Some(format)) => opening.judge.judge(path, Some(format))?,
@@ -121,8 +121,8 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     Ok(joined.of_directory(is_directory).into_boxed())
 }
 
-/// Whether an error says that a directory itself, and not a file in it, is of no format that is
-/// read.
+/// Returns `true` if an error is about a directory itself, and not a file in it, that has no
+/// readable format.
 fn is_unknown(error: &Error, directory: &Path) -> bool {
     matches!(error.other(), Some(safetensors_formats::ErrorKind::UnknownFormat { .. }))
         && error.file() == Some(&*directory.display().to_string())
@@ -155,7 +155,7 @@ pub(crate) fn detect(path: &Path) -> Option<Format> {
     Format::detect(&source).ok().flatten()
 }
 
-/// Adds a remedy to the error of changing a file, if the file is of another format.
+/// Adds a remedy to the error of changing a file, if the file has another format.
 pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
     match detect(path) {
         // `error` is about the header of a safetensors file, which this file does not have.
@@ -168,7 +168,7 @@ pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
     }
 }
 
-/// The file of another format that is the source of a tensor, also of one that is computed.
+/// Returns the file of another format that is the source of a tensor, also of a computed one.
 pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
     source.as_any()?.downcast_ref()
 }
@@ -178,7 +178,7 @@ pub(crate) fn file_len(source: &Source) -> u64 {
     of(source).map_or_else(|| source.byte_len(), TensorFile::file_len)
 }
 
-/// Whether files of a checkpoint are of another format.
+/// Returns `true` if files of a checkpoint have another format.
 pub(crate) fn is_in(files: &[CheckpointFile<Source>]) -> bool {
     files.iter().any(|file| of(file.safetensors().source()).is_some())
 }
@@ -215,7 +215,7 @@ pub(crate) fn shape<'a>(tensor: TensorInfo<'a>, stored: Option<&'a Stored>) -> &
     stored.map_or(tensor.shape(), |stored| &stored.shape)
 }
 
-/// The dimensions as they are shown. Those of an object that is not read are not known.
+/// Returns the dimensions as they are shown. An object that is not read has unknown dimensions.
 pub(crate) fn shape_text(kind: Kind<'_>, shape: &[usize]) -> String {
     match (kind.stored, shape) {
         (Some(_), [0]) => "unread".into(),

@@ -72,7 +72,7 @@ impl Matcher<'_> {
         self.check_others(self.patterns.iter().map(|pattern| ("--filter", pattern)), names)
     }
 
-    /// The same for the patterns of other options.
+    /// Checks the patterns of other options as [`check`](Self::check) does.
     pub(crate) fn check_others<'o>(
         self,
         patterns: impl IntoIterator<Item = (&'o str, &'o Pattern)>,

@@ -8,7 +8,7 @@ use safetensors_core::slice::Index;
 
 use crate::terminal::text;
 
-/// A slice as it was written, before it is known which tensor it is of.
+/// A slice as it was written, before its tensor is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
     parts: Vec<(SlicePart, TextPlace)>,
@@ -21,7 +21,7 @@ enum SlicePart {
     At(isize),
     /// Every `step`-th position from `start` up to but not including `end`.
     Range { start: Option<isize>, end: Option<isize>, step: usize },
-    /// `...`: as many whole dimensions as are left.
+    /// `...`: the remaining dimensions, whole.
     Rest,
 }
 
@@ -29,10 +29,10 @@ enum SlicePart {
 type TextPlace = usize;
 
 impl Slice {
-    /// Parses a slice. The error says what is wrong and shows where.
+    /// Parses a slice. The error has the problem and shows its place.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         Parser { text: text.chars().collect(), at: 0 }.slice().map_err(|(at, problem)| {
-            // The mark has to stand below the same text, which a terminal shows as it is.
+            // The mark must be below the same text, which a terminal shows unchanged.
             let mark = if text.chars().all(|c| c.is_ascii_graphic() || c == ' ') {
                 format!("\n\n    {text}\n    {:>1$}", '^', at + 1)
             } else {
@@ -42,8 +42,8 @@ impl Slice {
         })
     }
 
-    /// The positions of a tensor that the slice takes. As in NumPy, a range that goes beyond a
-    /// dimension ends there, and dimensions at the end may be left out.
+    /// Returns the positions of a tensor that the slice takes. As in NumPy, a range that goes
+    /// beyond a dimension ends there, and dimensions at the end may be missing.
     pub(crate) fn select<S>(&self, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Selection> {
         let shape = tensor.shape();
         let named = self.parts.iter().filter(|(part, _)| *part != SlicePart::Rest).count();
@@ -81,7 +81,7 @@ impl Slice {
     }
 }
 
-/// The positions that are taken of one dimension: `count` of them from `start` on, `step` apart.
+/// The positions that are taken in a dimension: `count` of them from `start` on, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dim {
     len: usize,
@@ -117,7 +117,7 @@ impl Dim {
         Self { len, start, count, step, is_kept: true }
     }
 
-    /// The same as an index of core.
+    /// Returns it as an index of core.
     fn index(&self) -> Index {
         match self {
             Self { start, is_kept: false, .. } => Index::from(*start),
@@ -130,7 +130,7 @@ impl Dim {
     }
 }
 
-/// The values that a slice takes of one tensor.
+/// The values that a slice takes of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
     dims: Vec<Dim>,
@@ -142,7 +142,7 @@ impl Selection {
         Self { dims: shape.iter().map(|&len| Dim::whole(len)).collect() }
     }
 
-    /// The shape of what is taken.
+    /// Returns the shape of the selection.
     pub(crate) fn shape(&self) -> Vec<usize> {
         self.kept().map(|dim| dim.count).collect()
     }
@@ -153,7 +153,7 @@ impl Selection {
         self.dims.iter().fold(1, |len, dim| u128::saturating_mul(len, dim.count as u128))
     }
 
-    /// The same as indices of core, one for each dimension of the tensor.
+    /// Returns it as indices of core, one for each dimension of the tensor.
     pub(crate) fn indices(&self) -> Vec<Index> {
         self.dims.iter().map(Dim::index).collect()
     }
@@ -168,8 +168,8 @@ impl Selection {
         narrow
     }
 
-    /// Where a value lies among all elements of the tensor in C order. `index` counts the values of
-    /// the selection, which is not empty.
+    /// Returns the place of a value among all elements of the tensor in C order. `index` counts the
+    /// values of the selection, which is not empty.
     pub(crate) fn element(&self, index: u64) -> u64 {
         let (mut index, mut element, mut stride) = (index, 0, 1);
         for dim in self.dims.iter().rev() {
@@ -181,8 +181,8 @@ impl Selection {
         element
     }
 
-    /// The end of the elements that lie next to each other from the value at `index` on, counted as
-    /// in [`element`](Selection::element). All of them are taken.
+    /// Returns the end of the elements that are next to each other from the value at `index` on,
+    /// counted as in [`element`](Selection::element). All of them are taken.
     pub(crate) fn run(&self, index: u64) -> u64 {
         let left = match self.dims.last() {
             Some(dim) if dim.step == 1 => dim.count as u64 - index % dim.count as u64,
@@ -202,7 +202,7 @@ struct Parser {
     at: TextPlace,
 }
 
-/// Where something is wrong, and what.
+/// The place of a problem, and its description.
 type Wrong = (TextPlace, String);
 
 impl Parser {
@@ -211,7 +211,7 @@ impl Parser {
         let mut parts = Vec::<(SlicePart, TextPlace)>::new();
         loop {
             self.skip_spaces();
-            // As in Python, a comma may stand at the end.
+            // As in Python, a comma may be at the end.
             if !parts.is_empty() && matches!(self.text.get(self.at), None | Some(']')) {
                 break;
             }
@@ -303,7 +303,8 @@ mod tests {
 
     use super::*;
 
-    /// The elements that a slice takes of a tensor of this shape, whose elements count up.
+    /// Returns the elements that a slice takes of a tensor of this shape with elements that count
+    /// up.
     fn taken(shape: &[usize], slice: &str) -> Result<(Vec<usize>, Vec<u16>), String> {
         let values: Vec<u16> = (0..shape.iter().product::<usize>() as u16).collect();
         let view = TensorView::from_slice(shape, &values).unwrap();
@@ -378,7 +379,7 @@ mod tests {
             let mark = format!("\n\n    {slice}\n    {}^", " ".repeat(place - 1));
             assert_eq!(error, format!("{problem} at character {place}{mark}"));
         }
-        // Where a mark could stand in the wrong column there is none.
+        // There is no mark if it could be in the wrong column.
         let error = Slice::parse("[层\u{1b}").unwrap_err();
         assert!(error.ends_with("found `层` at character 2"), "{error}");
         let wrong = [

@@ -28,7 +28,7 @@ pub(crate) fn standard_input() -> anyhow::Result<File> {
 /// even if the command is killed.
 ///
 /// The header is read first. A file of another format and a malformed header are refused before
-/// anything is copied. Data beyond what the header describes is refused too: a pipe may never end.
+/// anything is copied. Data beyond the header's tensors is refused too: a pipe may never end.
 pub(crate) fn copy(mut source: impl Read) -> anyhow::Result<File> {
     let mut start = Copied { source: &mut source, bytes: Vec::new() };
     let data_len = Header::read(&mut start, &Limits::default())?.data_len();
@@ -104,7 +104,7 @@ fn duplicate() -> io::Result<File> {
 mod tests {
     use super::*;
 
-    /// A file of one tensor of this many bytes.
+    /// Makes a file of a tensor with this many bytes.
     fn file(data_len: u32) -> Vec<u8> {
         let header = format!(
             r#"{{"a":{{"dtype":"U8","shape":[{data_len}],"data_offsets":[0,{data_len}]}}}}"#
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Counts what is read of a source that never ends.
+    /// Counts the bytes that are read from a source that never ends.
     struct Endless<'a> {
         start: &'a [u8],
         read: usize,

@@ -76,8 +76,8 @@ impl Target {
         }
     }
 
-    /// The files of whole tensors that are in parts, as they are stored: with their index, or each
-    /// as a checkpoint of its own. Empty for any other checkpoint.
+    /// Returns the files of whole tensors that are in parts, as they are stored: with their index,
+    /// or each as a separate checkpoint. Empty for any other checkpoint.
     pub(crate) fn parts(&self, checkpoint: &Checkpoint) -> anyhow::Result<Vec<Checkpoint>> {
         match address::of(&self.path) {
             _ if !input::is_in_parts(checkpoint) => Ok(Vec::new()),
@@ -100,7 +100,8 @@ impl Target {
         files.iter().map(|file| Self::named(file)).collect()
     }
 
-    /// The errors of all shards, if the error of opening the checkpoint is about one of them.
+    /// Returns the errors of all shards, if the error of opening the checkpoint is about one of
+    /// them.
     pub(crate) fn faults(&self, error: anyhow::Error) -> Vec<anyhow::Error> {
         let faults = if error.is::<Error>() { input::faults(&self.path) } else { Vec::new() };
         if faults.is_empty() {
@@ -115,8 +116,8 @@ impl Target {
         matches!(self.origin, Origin::Found) && is_missing(&self.path)
     }
 
-    /// Whether the file was found, did not open because its tensors are parts, and lies in a
-    /// directory that opens without it. A save for ranks puts its files in place before their
+    /// Returns `true` if the file was found, did not open because its tensors are parts, and is in
+    /// a directory that opens without it. A save for ranks puts its files in place before their
     /// index.
     pub(crate) fn is_beside(&self, error: &anyhow::Error) -> bool {
         let opens = |directory: &Path| safetensors_core::Checkpoint::open(directory).is_ok();
@@ -227,8 +228,8 @@ fn is_missing(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// The targets of one path. A directory has those in it and below it. Any other path is one target.
-/// Adds the files of other formats to `others`.
+/// Returns the targets of a path: for a directory, the targets in it and below it. Any other path
+/// is one target. Adds the files of other formats to `others`.
 fn expand(path: &Path, others: &mut Vec<PathBuf>) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
         return vec![Target::named(path)];
@@ -256,7 +257,7 @@ fn by_name(path: &Path) -> impl Iterator<Item = Natural<'_>> {
     path.iter().map(|part| Natural(part.to_string_lossy()))
 }
 
-/// Puts the directory in place of files that have parts of the same tensors.
+/// Replaces files that have parts of the same tensors by their directory.
 fn take_parts_together(paths: &mut Vec<PathBuf>) {
     let mut directories: BTreeSet<_> = paths.iter().filter_map(|path| path.parent()).collect();
     for path in paths.iter() {

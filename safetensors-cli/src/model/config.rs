@@ -52,7 +52,7 @@ impl ModelConfig {
     pub(crate) fn cached_numbers(&self, tokens: u64) -> Option<u64> {
         let layers = self.number(&["num_hidden_layers", "n_layer"])?;
         let each = match self.number(&["kv_lora_rank"]) {
-            // What DeepSeek caches instead is shared by all heads.
+            // All heads share the part that DeepSeek caches instead.
             Some(rank) => rank.saturating_add(self.number(&["qk_rope_head_dim"])?),
             None => {
                 let of_head = || Some(self.number(&["hidden_size", "n_embd"])? / self.heads()?);

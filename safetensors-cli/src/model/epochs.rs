@@ -62,7 +62,7 @@ struct Described {
     delta: Option<DescribedDelta>,
 }
 
-/// A delta that is there in place of a file.
+/// A delta that replaces a file.
 #[derive(Deserialize)]
 struct DescribedDelta {
     epoch: u64,

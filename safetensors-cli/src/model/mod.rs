@@ -1,5 +1,5 @@
-//! What is known about a model: its modules, totals, values and settings, its description by
-//! ModelSpec, and how ranks divide it.
+//! Knowledge about a model: its modules, totals, values and settings, its description by ModelSpec,
+//! and its division among ranks.
 
 pub(crate) mod config;
 pub(crate) mod epochs;

@@ -1,5 +1,5 @@
-//! [`Rules`]: the options that say how tensors are divided among ranks.
-//! [`warn_of_split_heads`]: a check of plans.
+//! [`Rules`]: the options for dividing tensors among ranks. [`warn_of_split_heads`]: a check of
+//! plans.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -86,8 +86,8 @@ pub(crate) fn read_plan(path: &Path) -> anyhow::Result<RankPlan> {
 /// The most ranks that are looked at.
 const MOST_RANKS: usize = 1024;
 
-/// Warns of projections of which a rank gets a part of an attention head. Only `config.json` says how
-/// many heads there are, so without one there is no warning.
+/// Warns of projections that give a rank a part of an attention head. Only `config.json` has the
+/// number of heads, so without one there is no warning.
 pub(crate) fn warn_of_split_heads(plan: &RankPlan, checkpoint: &Checkpoint) -> anyhow::Result<()> {
     let Ok(Some(config)) = ModelConfig::beside(checkpoint) else { return Ok(()) };
     let mut split: BTreeMap<(usize, u64), Vec<&str>> = BTreeMap::new();

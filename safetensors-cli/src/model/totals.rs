@@ -26,7 +26,7 @@ impl Totals {
         tensors.into_iter().map(|tensor| Self::one(tensor.info(), other::stored(&tensor))).sum()
     }
 
-    /// The totals of one tensor, which may be stored in another way than its dtype says.
+    /// Returns the totals of a tensor, which may be stored in another form than its dtype.
     pub(crate) fn one(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> Self {
         Self {
             tensors: 1,
@@ -36,8 +36,8 @@ impl Totals {
     }
 }
 
-/// The parameters of the tensors that store quantised weights: the codes count as many as the weight
-/// has, its scales none. Of every other tensor an element is a parameter.
+/// The parameters of the tensors that store quantised weights: the codes count the elements of the
+/// weight, its scales none. Of every other tensor an element is a parameter.
 #[derive(Debug, Default)]
 pub(crate) struct Parameters<'w>(HashMap<&'w str, u64>);
 
@@ -55,18 +55,18 @@ impl<'w> Parameters<'w> {
         Self(counts)
     }
 
-    /// Whether a tensor stores a quantised weight, or a part of one.
+    /// Returns `true` if a tensor stores a quantised weight, or a part of it.
     pub(crate) fn is_quantised(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The totals of one tensor, which may be stored in another way than its dtype says.
+    /// Returns the totals of a tensor, which may be stored in another form than its dtype.
     pub(crate) fn totals(&self, tensor: TensorInfo<'_>, stored: Option<&Stored>) -> Totals {
         let parameters = self.count(tensor, stored).into();
         Totals { parameters, ..Totals::one(tensor, stored) }
     }
 
-    /// The parameters of one tensor.
+    /// Returns the parameters of a tensor.
     pub(crate) fn count(&self, tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
         let quantised = self.0.get(tensor.name()).copied();
         quantised.unwrap_or_else(|| other::element_count(tensor, stored))

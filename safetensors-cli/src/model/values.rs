@@ -44,7 +44,7 @@ impl Numbers {
     ///
     /// Fails if the bytes are not whole elements, or are not booleans though the dtype is BOOL.
     pub(crate) fn of(&mut self, dtype: Dtype, bytes: &[u8]) -> Result<&[f64]> {
-        // Most data is of these dtypes, and to widen them takes less time than core's way, which is
+        // Most data has these dtypes, and to widen them takes less time than core's way, which is
         // for every pair of dtypes.
         match dtype {
             Dtype::F32 | Dtype::C64 => return Ok(self.widen(bytes, f32::from_le_bytes)),

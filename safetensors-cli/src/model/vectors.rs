@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// What [`dispatch`] uses in this thread, if a test chooses it.
+        /// The instructions of [`dispatch`] in this thread, if a test chooses them.
         pub(super) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 

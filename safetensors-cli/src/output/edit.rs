@@ -236,7 +236,7 @@ pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// The entries with the content of files in place of values `@FILE`. `@@` is an `@`.
+/// Returns the entries with the content of files instead of values `@FILE`. `@@` is an `@`.
 pub(crate) fn with_files(entries: &[(String, String)]) -> anyhow::Result<Vec<(String, String)>> {
     let value = |value: &str| match value.strip_prefix('@') {
         None => Ok(value.to_owned()),
@@ -269,7 +269,7 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
 }
 
-/// Refuses what is no path of the disk: standard input, and an address.
+/// Refuses anything but a path of the disk: standard input, and an address.
 pub(crate) fn check_on_disk(path: &Path) -> anyhow::Result<()> {
     input::refuse_stdin(path)?;
     address::refuse(path)

@@ -34,7 +34,7 @@ pub(crate) struct Existing {
     pub(super) shard: Option<Shard>,
 }
 
-/// What a directory opens as until it opens as the output.
+/// The checkpoint that a directory opens as until it opens as the output.
 #[derive(Debug)]
 pub(super) struct Hidden {
     /// In words.
@@ -53,7 +53,7 @@ pub(super) struct Shard {
 }
 
 impl Existing {
-    /// What a file at a path replaces or hides.
+    /// Returns what a file at a path replaces or hides.
     pub(crate) fn at_file(path: &Path) -> Self {
         let files: Vec<_> = path.exists().then(|| path.to_owned()).into_iter().collect();
         let held = held(path, &files);
@@ -88,8 +88,8 @@ impl Existing {
         Self::of_files(path, found.files)
     }
 
-    /// The same for a checkpoint, which may hide what the directory opens as. Fails if that is what
-    /// ranks have saved.
+    /// Adds the checkpoint that a new one hides: the one that the directory opens as now. Fails if
+    /// ranks have saved that.
     pub(crate) fn hiding(mut self) -> anyhow::Result<Self> {
         let Some(hidden) = opens_as(&self.path) else { return Ok(self) };
         anyhow::ensure!(
@@ -104,7 +104,7 @@ impl Existing {
         Ok(self)
     }
 
-    /// What a checkpoint at an address replaces.
+    /// Returns what a checkpoint at an address replaces.
     pub(crate) fn at_address(path: &Path, address: &str) -> Self {
         let (files, held) = match address::find(address) {
             Ok(None) => (Vec::new(), String::new()),
@@ -124,7 +124,7 @@ impl Existing {
 pub(crate) fn files_of(checkpoint: &Checkpoint) -> HashSet<PathBuf> {
     let mut files: HashSet<_> = listed(checkpoint).map(identity).collect();
     if input::is_in_parts(checkpoint) {
-        // One path, that of the index or a pattern, stands for all files.
+        // One path, of the index or a pattern, represents all files.
         let parts = listed(checkpoint).flat_map(|it| files_in(directory(it)));
         let is_part = |path: &PathBuf| path.extension().is_some_and(|it| it == "safetensors");
         files.extend(parts.filter(is_part).map(|it| identity(&it)));
@@ -162,7 +162,7 @@ fn totals(checkpoint: &Checkpoint) -> String {
     format!("{}, {}", text::counted(checkpoint.len() as u64, "tensor"), text::size(bytes))
 }
 
-/// What a directory opens as.
+/// Returns the checkpoint that a directory opens as.
 fn opens_as(directory: &Path) -> Option<Hidden> {
     if let Ok(found) = CheckpointPath::find(directory) {
         let (CheckpointPath::File(path) | CheckpointPath::Index(path)) = &found;
@@ -186,7 +186,7 @@ fn opens_as(directory: &Path) -> Option<Hidden> {
     Some(Hidden { name, files })
 }
 
-/// Whether a file names a directory beside it, or has its number, as Megatron does.
+/// Returns `true` if a file names a directory next to it, or has its number, as Megatron does.
 fn says_newest(path: &Path, name: &str) -> bool {
     let Ok(said) = beside::read_file(&path.join(name), LONGEST_NAME) else { return false };
     let Ok(said) = String::from_utf8(said) else { return false };
@@ -195,7 +195,8 @@ fn says_newest(path: &Path, name: &str) -> bool {
     is_number || said.file_name() == Some(said.as_os_str()) && path.join(said).is_dir()
 }
 
-/// The shard that a file is, by an index beside it or beside the file that a link leads to.
+/// Returns the shard that a file is, by an index next to it or next to the file that a link leads
+/// to.
 fn shard(path: &Path) -> Option<Shard> {
     let real = identity(path);
     for path in [path, &real] {
@@ -232,7 +233,7 @@ fn directory(file: &Path) -> &Path {
     file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What is the same for all paths to a file.
+/// Returns a path that is equal for all paths to a file.
 pub(crate) fn identity(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.into())
 }

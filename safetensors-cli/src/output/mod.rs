@@ -1,4 +1,4 @@
-//! What is written: new files, files that are changed, NumPy's files.
+//! Outputs: new files, files that are changed, NumPy's files.
 
 pub(crate) mod edit;
 pub(crate) mod existing;

@@ -29,14 +29,14 @@ pub(crate) struct Writing {
     force: bool,
 }
 
-/// What the rule asks about an output that is made of tensors.
+/// The facts about an output of tensors that the rule asks for.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     /// The [files](files_of) that were read.
     pub(crate) inputs: HashSet<PathBuf>,
     /// The names of its tensors.
     pub(crate) names: BTreeSet<String>,
-    /// Says what is lost of the inputs that are replaced, if anything.
+    /// The loss of the inputs that are replaced, in words, if there is any.
     pub(crate) loss: Option<String>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Destination {
     path: PathBuf,
     /// The content that is replaced, in words.
     replaced: Option<String>,
-    /// What the directory does not open as any more, in words.
+    /// The checkpoint that the directory does not open as any more, in words.
     hidden: Option<String>,
     writing: Writing,
     argument: Argument,
@@ -221,7 +221,7 @@ impl Destination {
         tell(out, &input::shown(&self.path), "written", content)
     }
 
-    /// The end of a message, which names what is hidden.
+    /// Returns the end of a message, which names the hidden checkpoint.
     pub(crate) fn hides(&self) -> String {
         match &self.hidden {
             Some(name) => format!("; the directory opens as it, and no longer as {name}"),

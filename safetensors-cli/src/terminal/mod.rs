@@ -1,4 +1,4 @@
-//! What is shown and how: text, tables, colours, messages, the pager, signals.
+//! The terminal: text, tables, colours, messages, the pager, signals.
 
 pub(crate) mod colour;
 pub(crate) mod json;

@@ -24,9 +24,9 @@ pub(crate) fn is_running() -> bool {
     IS_RUNNING.load(Ordering::Relaxed)
 }
 
-/// The words of the command that `SAFETENSORS_PAGER` or else `PAGER` sets; `less` by default.
-/// `None` if there is to be no pager: the variable is empty or `cat`, or the terminal cannot move
-/// its cursor.
+/// Returns the words of the command in `SAFETENSORS_PAGER`, otherwise in `PAGER`; `less` by
+/// default. `None` for no pager: the variable is empty or `cat`, or the terminal cannot move its
+/// cursor.
 pub(crate) fn command() -> Option<Vec<String>> {
     if cfg!(unix) && env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb") {
         return None;

@@ -13,7 +13,7 @@ pub(crate) struct Screen {
     pub(crate) rows: usize,
 }
 
-/// The size where the terminal does not tell it, as of a serial line.
+/// The size where the terminal does not report it, such as a serial line.
 const UNKNOWN: Screen = Screen { columns: 80, rows: 24 };
 
 impl Screen {

@@ -1,4 +1,4 @@
-//! What the system sends to end the command: SIGINT, SIGTERM and SIGHUP, and SIGXFSZ for a file
+//! Signals of the system that end the command: SIGINT, SIGTERM and SIGHUP, and SIGXFSZ for a file
 //! that is too large.
 
 /// Has a limit for the size of files (`ulimit -f`) be an error of writing, and no signal that ends
@@ -9,13 +9,13 @@ pub(crate) fn make_limits_errors() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
 }
 
-/// From here on, a signal that ends the command has it remove its temporary files first, and the
-/// parts that it has sent to a store by `abort_uploads`, which takes ten seconds at most; then the command ends by that
-/// very signal. A second one ends it at once. What was ignored when the
-/// command began, as `nohup` does it, stays ignored.
+/// From here on, a signal that ends the command makes it first remove its temporary files, and the
+/// parts that it has sent to a store by `abort_uploads`, which takes ten seconds at most. Then the
+/// command ends by that signal. A second one ends it at once. Signals that were ignored when the
+/// command began, as with `nohup`, stay ignored.
 ///
-/// Where signals cannot be listened to, they end the command as they always do, and the next save
-/// removes what it left.
+/// Where signals cannot be listened to, they end the command as usual, and the next save removes
+/// its leftovers.
 pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
     #[cfg(any(unix, windows))]
     let _ = listen(abort_uploads);
@@ -27,8 +27,8 @@ pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
 static IS_ENDING: std::sync::OnceLock<std::sync::Arc<std::sync::atomic::AtomicBool>> =
     std::sync::OnceLock::new();
 
-/// Does not return if a signal is about to end the command. What fails then fails because of it,
-/// such as an upload that was aborted, and is no error to report.
+/// Does not return if a signal is about to end the command. Errors after that come from the signal,
+/// such as an upload that was aborted, and are not reported.
 pub(crate) fn wait_if_ending() {
     while IS_ENDING.get().is_some_and(|it| it.load(std::sync::atomic::Ordering::SeqCst)) {
         std::thread::park();
@@ -109,7 +109,7 @@ fn listen(abort_uploads: fn()) -> Result<(), ctrlc::Error> {
     })
 }
 
-/// Those that end the command and are not ignored.
+/// Returns the signals that end the command and are not ignored.
 #[cfg(unix)]
 pub(crate) fn ending_signals() -> Vec<i32> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -123,8 +123,8 @@ pub(crate) fn ending_signals() -> Vec<i32> {
     signals
 }
 
-/// The signals that whoever started the command has it ignore; the lowest bit is for signal 1. Only
-/// Linux tells.
+/// Returns the signals that the parent process made the command ignore; the lowest bit is for
+/// signal 1. Only Linux shows them.
 #[cfg(unix)]
 fn ignored() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

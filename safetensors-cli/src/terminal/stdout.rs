@@ -36,19 +36,19 @@ pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
     }
 }
 
-/// Writes what is left, and waits until the user has left the pager.
+/// Writes the rest, and waits until the user has left the pager.
 pub(crate) fn finish(mut out: Out) -> io::Result<()> {
     out.flush()?;
     out.get_mut().release()?;
     out.flush()
 }
 
-/// What commands print to.
+/// The writer that commands print to.
 pub(crate) type Out = BufWriter<Output>;
 
 /// Standard output, or the pager in its place.
 pub(crate) struct Output {
-    /// What is written so far, while it is not known whether it fits the screen.
+    /// The text so far, while it is not known whether it fits the screen.
     waiting: Option<Waiting>,
     sink: Quiet<Sink>,
 }
@@ -61,7 +61,7 @@ struct Waiting {
 }
 
 impl Output {
-    /// Writes what has waited.
+    /// Writes the waiting text.
     fn release(&mut self) -> io::Result<()> {
         match self.waiting.take() {
             Some(waiting) => self.sink.write_all(&waiting.text),
@@ -124,7 +124,7 @@ impl Write for Sink {
 
 /// A writer that discards everything once its pipe is closed.
 ///
-/// So `inspect | head` ends without an error, and the exit code still tells the result.
+/// So `inspect | head` ends without an error, and the exit code still has the result.
 struct Quiet<W> {
     inner: W,
     closed: bool,

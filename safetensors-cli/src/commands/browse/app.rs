@@ -1,4 +1,4 @@
-//! [`App`]: what the interface shows, and how keys change it. Nothing here touches a terminal.
+//! [`App`]: the state of the interface, and how keys change it. Nothing here touches a terminal.
 
 use super::Checkpoint;
 use super::outline::{Kind, Outline};
@@ -6,7 +6,7 @@ use super::values::{Job, KnownFacts};
 use crate::commands::stats::Facts;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// What a key asks of the program around the interface.
+/// The request of a key to the program around the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     Nothing,
@@ -198,7 +198,7 @@ impl<'a> App<'a> {
         self.top = self.top.max(last.saturating_sub(self.page));
     }
 
-    /// Fits what is visible to a new height of the list and the details. The statistics begin at
+    /// Fits the visible part to a new height of the list and the details. The statistics begin at
     /// this line of the details.
     pub(super) fn resize(
         &mut self,
@@ -250,7 +250,7 @@ impl<'a> App<'a> {
         } else if !self.query.is_empty() {
             let selected = if self.found > 0 { self.selected() } else { self.before_search };
             self.end_search();
-            // What was found stays selected.
+            // The found node stays selected.
             self.outline.reveal(selected);
             self.select(selected);
         }

@@ -59,7 +59,7 @@ struct Lines<'l> {
 }
 
 impl Lines<'_> {
-    /// Adds a line. What does not fit goes on in the next one, after `indent` blanks.
+    /// Adds a line. A long one goes on in the next line, after `indent` blanks.
     fn add(&mut self, line: &Line<'_>, indent: usize) {
         self.lines.extend(wrap(line, self.width, indent));
     }
@@ -109,7 +109,7 @@ fn tensor(
         if let Some(file) = tensor.file() {
             lines.fact("file", input::shard_name(app.checkpoint, file));
         }
-        // The bytes of a tensor of another format may lie in many places, or in none.
+        // The bytes of a tensor of another format may be in many places, or in none.
         if other::of(tensor.source()).is_none() {
             let (start, len) = (tensor.file_offset(), tensor.byte_len());
             let end = text::count(start.saturating_add(len));
@@ -234,7 +234,7 @@ fn sizes(bytes: u128, app: &App<'_>, lines: &mut Lines<'_>) {
     lines.fact("share", format!("{share:.2}%"));
 }
 
-/// A line in as many lines as it takes. They end after a blank where there is one.
+/// Wraps a line. The parts end after a blank where there is one.
 fn wrap(line: &Line<'_>, width: usize, indent: usize) -> Vec<Line<'static>> {
     let letters: Vec<(char, Style)> = line
         .spans

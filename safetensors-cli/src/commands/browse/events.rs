@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{self, KeyEvent};
 
 use crate::commands::stats::Facts;
 
-/// What the interface reacts to.
+/// The events that the interface reacts to.
 #[derive(Debug)]
 pub(super) enum Event {
     Key(KeyEvent),
@@ -30,7 +30,7 @@ pub(super) enum Event {
     Failed(io::Error),
 }
 
-/// Sends what is typed, from another thread, until the receiver is gone.
+/// Sends typed keys, from another thread, until the receiver is gone.
 pub(super) fn listen(events: Sender<Event>) -> io::Result<()> {
     #[cfg(unix)]
     signals(events.clone())?;

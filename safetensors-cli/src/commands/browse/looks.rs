@@ -33,7 +33,7 @@ impl Looks {
         }
     }
 
-    /// Those that the environment asks for.
+    /// Returns the looks that the environment asks for.
     pub(super) fn from_environment() -> Self {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         Self::new(!is_set("NO_COLOR"))

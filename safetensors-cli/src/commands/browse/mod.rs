@@ -70,7 +70,7 @@ Exit codes: 0 quit, 1 PATH cannot be read, or the terminal fails, 2 wrong usage.
 /// How often the screen shows the progress of work.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What ended the interface.
+/// The reason why the interface ended.
 enum End {
     Quit,
     /// The command is to end by this signal.
@@ -117,7 +117,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// `numbers` has the weights of which the checkpoint has the codes.
+/// Shows the interface. `numbers` has the weights with codes in the checkpoint.
 fn interface(
     checkpoint: &Arc<Checkpoint>,
     numbers: &Arc<Checkpoint>,

@@ -35,7 +35,7 @@ pub(super) enum Kind<'a> {
     Tensor(TensorInfo<'a>, other::Kind<'a>, &'a [usize]),
 }
 
-/// All nodes, each module before what is inside, and the visible rows.
+/// All nodes, each module before its content, and the visible rows.
 #[derive(Debug)]
 pub(super) struct Outline<'a> {
     nodes: Vec<Node<'a>>,
@@ -64,7 +64,7 @@ impl<'a> Outline<'a> {
         trees.iter().for_each(|tree| outline.add(tree, 1, root));
         outline.close_node(root);
         outline.nodes[root].is_open = true;
-        // A single module at the top says nothing by itself.
+        // A single module at the top carries no information.
         if let [only] = trees
             && only.tensor().is_none()
         {
@@ -106,7 +106,7 @@ impl<'a> Outline<'a> {
         self.close_node(own);
     }
 
-    /// Ends a node whose content has been added, and adds its sums to its parent's.
+    /// Ends a node with complete content, and adds its sums to its parent's.
     fn close_node(&mut self, own: usize) {
         self.nodes[own].end = self.nodes.len();
         let Node { parent, totals, .. } = self.nodes[own];
@@ -207,9 +207,9 @@ impl<'a> Outline<'a> {
         self.refresh();
     }
 
-    /// Shows only tensors whose names have this text, with the modules around them, all open. Small
-    /// letters also match capitals. Returns the number of tensors; an empty text shows everything,
-    /// as it was before.
+    /// Shows only tensors with this text in their names, with the modules around them, all open.
+    /// Small letters also match capitals. Returns the number of tensors; an empty text restores the
+    /// earlier view.
     pub(super) fn filter(&mut self, text: &str) -> u64 {
         if text.is_empty() {
             if let Some(before) = self.before_filter.take() {
@@ -243,7 +243,7 @@ impl<'a> Outline<'a> {
         found
     }
 
-    /// The first shown tensor at or after a node, or else the first of all.
+    /// Returns the first shown tensor at or after a node, otherwise the first of all.
     pub(super) fn first_shown_from(&self, number: usize) -> Option<usize> {
         let is_found = |&at: &usize| {
             self.nodes[at].is_shown && matches!(self.nodes[at].kind, Kind::Tensor(..))

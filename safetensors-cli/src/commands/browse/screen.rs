@@ -17,7 +17,7 @@ use ratatui::crossterm::terminal::{
 use ratatui::layout::{Position, Rect};
 use safetensors_core::lock;
 
-/// The terminal, drawn on a screen of its own. Dropping it gives the terminal back as it was.
+/// The terminal, drawn on a separate screen. Dropping it restores the terminal.
 pub(super) struct Screen {
     pub(super) terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
     is_entered: bool,
@@ -39,11 +39,12 @@ impl Screen {
 
     /// Takes the terminal again after [`Screen::leave`].
     pub(super) fn resume(&mut self) -> io::Result<()> {
-        // First, so that what fails below is undone.
+        // First, so that a failure below is undone.
         self.is_entered = true;
         enable_raw_mode()?;
         execute!(self.terminal.backend_mut(), EnterAlternateScreen, EnableBracketedPaste, Hide)?;
-        // Draws everything anew. `clear` would ask the terminal for its cursor, and not all answer.
+        // Draws everything again. `clear` would ask the terminal for its cursor, and not all
+        // answer.
         let size = self.terminal.size()?;
         self.terminal.resize(Rect::from((Position::ORIGIN, size)))
     }
@@ -77,7 +78,7 @@ pub(super) fn guarded<T>(interface: impl FnOnce() -> T) -> T {
     let (own, written) = (thread::current().id(), Arc::clone(&message));
     let previous = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
-        // Other threads tell of their panics in their own way.
+        // Other threads report their panics themselves.
         if thread::current().id() == own {
             *lock(&written) = panic.to_string();
         }

@@ -19,14 +19,14 @@ use crate::terminal::{table, text};
 /// A narrower terminal has the details below the list.
 const WIDE: u16 = 84;
 
-/// What is drawn again and again and changes seldom.
+/// Parts that are drawn again and again and change seldom.
 pub(super) struct View {
     looks: Looks,
-    /// The lines about a node, and for what they were made.
+    /// The lines about a node, and the node's state that they were made for.
     details: Option<(ShownNode, Details)>,
 }
 
-/// What lines about a node depend on.
+/// The facts that lines about a node depend on.
 #[derive(Debug, PartialEq)]
 struct ShownNode {
     node: usize,
@@ -136,7 +136,7 @@ impl View {
             _ => text::short(&node.label),
         };
         let room = width.saturating_sub(indent + 2);
-        // What does not fit beside the name is left out, the kind first.
+        // Parts that do not fit next to the name are dropped, the kind first.
         let full = label.width() + kind.width() + size.len() + 4;
         let (kind, size) = match room {
             room if room >= full => (kind, size),
@@ -267,7 +267,7 @@ impl View {
     }
 }
 
-/// The part of a length that the list gets beside the details.
+/// Returns the part of a length that the list gets next to the details.
 fn larger_part(length: u16) -> u16 {
     (u32::from(length) * 11 / 20) as u16
 }

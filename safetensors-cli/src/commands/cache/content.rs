@@ -88,7 +88,7 @@ struct Unverified {
     reason: &'static str,
 }
 
-/// What is known of files. Of several, the last one counts.
+/// The state of files. For several, the last one counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -109,7 +109,7 @@ impl State {
     }
 }
 
-/// The cache, and those of its repositories that were asked for.
+/// Returns the cache, and the requested ones of its repositories.
 fn chosen(place: &Place) -> anyhow::Result<(Cache, Vec<CachedRepo>)> {
     let cache = match &place.cache_dir {
         Some(dir) if !dir.exists() => {
@@ -147,7 +147,7 @@ fn lossy(path: &Path) -> String {
 /// The bytes of the files of a snapshot, links followed.
 fn byte_len(snapshot: &CachedSnapshot) -> u64 {
     let files = snapshot.files.iter().map(|file| snapshot.dir.join(file));
-    // A file that is removed meanwhile has no bytes.
+    // A file that is removed in between has no bytes.
     files.filter_map(|path| fs::metadata(path).ok()).map(|metadata| metadata.len()).sum()
 }
 
@@ -257,7 +257,7 @@ pub(super) fn prune(removal: &Removal, out: &mut impl Write) -> anyhow::Result<E
     remove(removal, CachedRepo::prune, out)
 }
 
-/// Removes from repositories what `act` finds in a dry run.
+/// Removes from repositories the files that `act` finds in a dry run.
 fn remove(
     removal: &Removal,
     act: fn(&CachedRepo, bool) -> safetensors_hub::Result<Option<u64>>,

@@ -1,5 +1,5 @@
-//! `safetensors cache`: what the cache of the Hub has, how large it is, whether it is intact, and how
-//! it becomes smaller.
+//! `safetensors cache`: the content of the Hub's cache, its size, its integrity, and how to make it
+//! smaller.
 
 #[cfg(feature = "remote")]
 mod content;

@@ -1,4 +1,5 @@
-//! [`Cast`]: what `--cast` says of the tensors that match a pattern; the dtypes and schemes of options.
+//! [`Cast`]: the `--cast` option for tensors that match a pattern; the dtypes and schemes of
+//! options.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,7 +11,7 @@ use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::Quantization;
 use safetensors_formats::gguf::Type;
 
-/// What becomes of the tensors that match a pattern.
+/// The conversion of the tensors that match a pattern.
 #[derive(Clone, Debug)]
 pub(super) struct Cast {
     pub(super) pattern: Pattern,
@@ -24,7 +25,7 @@ pub(super) enum To {
     Quantised,
 }
 
-/// The parser of an option whose values have several spellings. Shells complete one of each.
+/// The parser of an option with several spellings for its values. Shells complete one of each.
 #[derive(Clone)]
 pub(super) struct Words<T> {
     listed: fn() -> Vec<PossibleValue>,

@@ -135,7 +135,7 @@ pub(super) enum NamesOf {
     Transformers,
 }
 
-/// What a tensor is to the options that convert.
+/// The role of a tensor for the options that convert.
 #[derive(Clone, Copy)]
 enum Kind {
     Plain,
@@ -176,7 +176,7 @@ impl Stored<'_> {
 /// [`Changes`] with compiled patterns.
 pub(super) struct Change<'a> {
     pub(super) changes: &'a Changes,
-    /// What quantised tensors become where no other option says it.
+    /// The dtype of quantised tensors if no other option sets it.
     pub(super) dequantize: Option<Dtype>,
     select: Matcher<'a>,
     renames: Renames<'a>,
@@ -193,7 +193,7 @@ impl Changes {
         Ok(Change { changes: self, dequantize, select, renames })
     }
 
-    /// Whether an option says which dtypes tensors get.
+    /// Returns `true` if an option sets dtypes of tensors.
     pub(super) fn name_dtypes(&self) -> bool {
         let is_default = matches!(self.overflow, OnOverflow::Ieee);
         let dtypes = self.dtype.or(self.dequantize).is_some() || !self.casts.is_empty();
@@ -202,7 +202,7 @@ impl Changes {
 }
 
 impl Change<'_> {
-    /// The same where all quantised tensors become numbers.
+    /// Returns these changes, with numbers for all quantised tensors.
     pub(super) fn dequantizing(self) -> Self {
         Self { dequantize: Some(Dtype::F32), ..self }
     }
@@ -246,7 +246,7 @@ impl Change<'_> {
         }
     }
 
-    /// What --cast says of a tensor.
+    /// Returns the conversion of a tensor by --cast.
     fn cast_of(&self, name: &str) -> Option<To> {
         Some(self.changes.casts.iter().find(|cast| cast.pattern.matches(name))?.to)
     }
@@ -273,8 +273,9 @@ impl Change<'_> {
         dtype.is_some() || self.quantization().is_some() || !self.changes.casts.is_empty()
     }
 
-    /// How the names begin of tensors that stay as they are stored, although an error says that
-    /// quantised weights cannot be told: those of a module, or all. `None` if that is an error.
+    /// Returns the start of the names of tensors that stay as they are stored, although an error
+    /// reports that quantised weights cannot be recognised: a module's names, or all. `None` if
+    /// that is an error.
     pub(super) fn left_by<'e>(&self, error: &'e Error) -> Option<&'e str> {
         let stays = |name: &&str| match self.cast_of(name) {
             _ if !self.takes(name) => true,
@@ -328,14 +329,15 @@ impl Change<'_> {
         self.select.matches(name) && !self.drops(name)
     }
 
-    /// Whether a tensor is left out, by its name in the input.
+    /// Returns `true` if a tensor is skipped, by its name in the input.
     pub(super) fn drops(&self, name: &str) -> bool {
         self.changes.drop.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// The new dtype of a tensor, by its name in the input. `None` if no option applies to it.
+    /// Returns the new dtype of a tensor, by its name in the input. `None` if no option applies to
+    /// it.
     ///
-    /// Only --cast applies to an alias and to what stores a quantised weight.
+    /// Only --cast applies to an alias and to tensors that store a quantised weight.
     fn cast(&self, name: &str, from: Dtype, kind: Kind) -> Option<Dtype> {
         match self.cast_of(name) {
             Some(To::Kept | To::Quantised) => return Some(from),

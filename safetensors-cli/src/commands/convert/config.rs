@@ -1,4 +1,4 @@
-//! The `config.json` of an output, which follows what is written.
+//! The `config.json` of an output, which follows the written tensors.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ use crate::input::Rewrite;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
-/// What becomes of the `config.json` of the inputs.
+/// The new `config.json`.
 pub(super) enum Config {
     /// It holds as it is.
     AsIs,
-    /// This text holds. The path is that of the one that was read.
+    /// This text replaces it. The path is the path of the one that was read.
     Written(PathBuf, String),
     /// There is no text that holds for all tensors. A warning has said so.
     Left,
@@ -28,9 +28,9 @@ pub(super) fn changes(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
         || sources.iter().any(|source| !source.numbers.is_empty())
 }
 
-/// Decides about the `config.json` of the output: that of the inputs, with what it says of quantised
-/// weights and of the dtype as they are now. `goes_along` says that the one of a directory is copied
-/// if it holds as it is.
+/// Decides about the `config.json` of the output: the inputs' one, updated for the quantised
+/// weights and the dtype of the output. `goes_along` means that a directory's file is copied if it
+/// holds unchanged.
 pub(super) fn config(
     sources: &[Source],
     rewrite: &Rewrite<'_>,
@@ -38,7 +38,7 @@ pub(super) fn config(
     goes_along: bool,
 ) -> anyhow::Result<Config> {
     let changes = changes(sources, rewrite);
-    // Other outputs have no place for what only a merge would copy, so it is not read.
+    // Other outputs have no place for a file that only a merge would copy, so it is not read.
     let merges = is_directory && sources.iter().any(|source| !source.merged.is_empty());
     let is_needed = changes || merges;
     let mut found: Option<(PathBuf, String, bool)> = None;
@@ -90,8 +90,8 @@ pub(super) fn config(
     })
 }
 
-/// The entries of a `config.json` without what they say of quantised weights; `None` if the text is
-/// no JSON object.
+/// Returns the entries of a `config.json` without the ones about quantised weights; `None` if the
+/// text is no JSON object.
 fn plain(text: &[u8]) -> Option<Map<String, Value>> {
     let plain = Rewrite::default().quantized_config(std::str::from_utf8(text).ok()?).ok()?;
     object(plain.as_bytes())
@@ -105,7 +105,8 @@ fn object(text: &[u8]) -> Option<Map<String, Value>> {
     }
 }
 
-/// Whether two texts of a `config.json` differ in nothing but what they say of quantised weights.
+/// Returns `true` if two texts of a `config.json` differ in nothing but entries about quantised
+/// weights.
 pub(super) fn is_of_same_model(one: &[u8], other: &[u8]) -> bool {
     // Without settings of a model, nothing is lost.
     plain(one).is_some_and(|one| one.is_empty() || plain(other).is_some_and(|other| one == other))
@@ -126,7 +127,7 @@ pub(super) fn stale_settings(
     sources: &[Source],
     is_replaced: bool,
 ) -> Vec<String> {
-    // Plain weights need no settings, so those that cannot be read are no error.
+    // Plain weights need no settings, so unreadable ones are no error.
     let ignored = |error: anyhow::Error| warn(format!("{error:#}; its settings are not compared"));
     let mut copied = Vec::new();
     for source in sources.iter().filter(|it| it.numbers.is_empty() || !it.kept.is_empty()) {

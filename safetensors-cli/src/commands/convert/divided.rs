@@ -42,7 +42,7 @@ pub(super) struct Ranks {
 #[derive(Debug)]
 pub(super) struct Divided {
     division: Division,
-    /// Whether the files are those of PyTorch.
+    /// Whether the files are PyTorch's.
     dcp: bool,
 }
 
@@ -86,7 +86,7 @@ impl Ranks {
 }
 
 impl Divided {
-    /// The plan of what is written.
+    /// Returns the plan of the output.
     pub(super) fn plan(
         &self,
         rewrite: &Rewrite<'_>,

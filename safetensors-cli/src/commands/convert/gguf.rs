@@ -56,7 +56,7 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The directory with the files beside the weights.
+/// Returns the directory with the files next to the weights.
 fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
     let [input] = inputs else {
         return Err(wrong_usage("a GGUF file is made of one model: name one IN"));
@@ -81,7 +81,7 @@ fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
     }
 }
 
-/// What else there is to say, as the end of the summary.
+/// Returns the notes as the end of the summary.
 fn told(notes: &Notes) -> String {
     let listed = |what: &str, names: &[String]| match names.len() as u64 {
         0 => String::new(),

@@ -38,8 +38,8 @@ struct Scaled {
     scale: f64,
 }
 
-/// Divides `ADAPTER:SCALE`. What lies on the disk under the whole text is meant by it, and so is
-/// every text that does not end in a number.
+/// Divides `ADAPTER:SCALE`. If the whole text is a path on the disk, it means that path, and so
+/// does every text that does not end in a number.
 fn scaled(path: &Path) -> Result<Scaled, String> {
     let whole = Scaled { path: path.to_owned(), scale: 1.0 };
     let Some((name, number)) = path.to_str().and_then(|text| text.rsplit_once(':')) else {

@@ -1,4 +1,4 @@
-//! What is lost of the inputs where the output takes their place.
+//! The loss of an input that the output replaces.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,8 +11,8 @@ use crate::input::Rewrite;
 use crate::output::existing::Existing;
 use crate::terminal::text;
 
-/// Says what is lost of the inputs that are replaced: tensors, the precision of their numbers, or
-/// metadata. `metadata` is that of the output.
+/// Describes the loss of the inputs that are replaced: tensors, the precision of their numbers, or
+/// metadata. `metadata` is the output's.
 pub(super) fn loss(
     existing: &Existing,
     sources: &[Source],

@@ -4,20 +4,20 @@
 //! |---|---|
 //! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
-//! | `casts` | what `--cast` says of tensors, and how dtypes and schemes are read |
-//! | `config` | the `config.json` of quantised weights, and of what were such |
+//! | `casts` | the `--cast` option, and how dtypes and schemes are read |
+//! | `config` | the `config.json` of quantised weights, and of dequantised ones |
 //! | `lora` | LoRA adapters that are merged into the input |
 //! | `divided` | an output that is divided among ranks |
 //! | `gguf` | an output of GGUF |
-//! | `loss` | what is lost of an input that is its own output |
-//! | `preview` | the summary and the table of what will be written |
+//! | `loss` | the loss of an input that is its own output |
+//! | `preview` | the summary and the table of the output |
 //! | `output` | the file or directory to write |
 //! | `others` | the files of a directory IN that go along to a directory OUT |
-//! | `report` | how far quantised weights are from what they were |
+//! | `report` | the distance of quantised weights from the original ones |
 //!
 //! A further kind of input is a variant of [`Kind`](crate::input::kind::Kind) and an arm in
-//! [`Source::open`] with its tensors, each a `TensorSource`; what reads the format is a module of
-//! `safetensors_formats`, as `npz` is.
+//! [`Source::open`] with its tensors, each a `TensorSource`. A module of `safetensors_formats`
+//! reads the format, like `npz`.
 //!
 //! Core's [`Rewrite`] reads data only while it writes the output, piece by piece.
 
@@ -354,7 +354,7 @@ fn taken<'a>(
         rewrite = source.add_to(rewrite, change, layers)?;
     }
     if change.changes.names.is_some() {
-        // transformers refuses a file whose metadata has other entries only.
+        // transformers refuses a file with only other entries in its metadata.
         rewrite.metadata_mut().entry("format".into()).or_insert_with(|| "pt".into());
     }
     Ok(change.select(rewrite))
@@ -364,8 +364,8 @@ fn out_is_missing() -> anyhow::Error {
     wrong_usage("OUT is missing: the last argument is what to write, after what to read")
 }
 
-/// Adds a remedy to an error of core: of a tied weight whose other name the metadata uses for
-/// something else, and of quantised weights.
+/// Adds a remedy to an error of core: about a tied weight with another name that the metadata uses
+/// for something else, and about quantised weights.
 fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
     use ErrorKind::{Adapter, Quantization, Tie};
     let Some(cause) = error.downcast_ref::<Error>() else { return error };
@@ -398,7 +398,7 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
     anyhow::anyhow!("{told}; {advice}")
 }
 
-/// Adds to the error of a duplicate tensor name which tensors of which inputs get it, and a remedy.
+/// Adds to the error of a duplicate tensor name the tensors and inputs that get it, and a remedy.
 fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> anyhow::Error {
     let name = match error.downcast_ref::<Error>() {
         Some(twice) if matches!(twice.kind(), ErrorKind::DuplicateTensor) => {

@@ -20,7 +20,7 @@ pub(super) const DIFFUSERS: &str = "diffusion_pytorch_model";
 /// The names by which libraries load a file that is not `model.safetensors`.
 const NAMES: [&str; 3] = [DIFFUSERS, "adapter_model", "pytorch_lora_weights"];
 
-/// Settings of quantised weights besides `config.json`.
+/// Settings of quantised weights in addition to `config.json`.
 pub(super) const SETTINGS: [&str; 3] =
     ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
 

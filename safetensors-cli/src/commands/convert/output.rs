@@ -1,4 +1,4 @@
-//! [`Target`]: what OUT is. [`Output`]: the file or directory to write, unless it is of GGUF.
+//! [`Target`]: the kind of OUT. [`Output`]: the file or directory to write, unless it is GGUF.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -30,10 +30,10 @@ use crate::terminal::progress::Progress;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
-/// What OUT is.
+/// The kind of OUT.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// A GGUF file, whose weights are stored as this type.
+    /// A GGUF file with weights that are stored as this type.
     Gguf(Type),
     /// Any other.
     Tensors(Output),
@@ -44,7 +44,7 @@ pub(super) enum Target {
 enum Form {
     /// One safetensors file.
     File,
-    /// A directory with a checkpoint of one file, or of several with an index.
+    /// A directory with a checkpoint: one file, or several with an index.
     Directory,
     /// One array.
     Npy,
@@ -54,7 +54,7 @@ enum Form {
     Burnpack,
 }
 
-/// A path, and the form of what is written there.
+/// A path, and the form of the output there.
 #[derive(Debug)]
 pub(super) struct Output {
     path: PathBuf,
@@ -81,7 +81,7 @@ const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are q
 
 impl Target {
     /// Decides what to write to a path. Refuses a path that nothing can be written to, and options
-    /// that do not suit what is written there.
+    /// that do not suit the output.
     pub(super) fn new(args: &Args, path: &Path) -> anyhow::Result<Self> {
         if input::is_stdin(path) {
             return Err(wrong_usage(
@@ -138,8 +138,8 @@ fn form(path: &Path) -> Result<Option<Form>, String> {
     }
 }
 
-/// Refuses the name of a new directory that ends as that of a file does, such as `model.st`. A name
-/// may have dots all the same, as `llama-3.1` and `model.fp8` have.
+/// Refuses the name of a new directory that ends like a file's, such as `model.st`. A name may have
+/// dots all the same, like `llama-3.1` and `model.fp8`.
 fn refuse_unknown_ending(path: &Path) -> Result<(), String> {
     let is_directory = address::of(path).is_some()
         || path.is_dir()
@@ -224,7 +224,7 @@ impl Output {
         self.ranks = ranks;
     }
 
-    /// Names the files of a directory as the library expects it that loads those of the input.
+    /// Names the files of a directory as expected by the library that loads the input's files.
     pub(super) fn name_files(&mut self, sources: &[Source]) {
         let Some(name) = others::library_name(sources) else { return };
         if let Ok(pattern) = format!("{name}{{suffix}}.safetensors").parse() {
@@ -236,7 +236,7 @@ impl Output {
         }
     }
 
-    /// Puts other files beside the tensors.
+    /// Adds other files next to the tensors.
     pub(super) fn put_others(&mut self, others: Others) {
         self.others = others;
     }
@@ -255,7 +255,7 @@ impl Output {
     pub(super) fn stale_settings(&self, sources: &[Source], is_changed: bool) -> Vec<String> {
         let directory = match self.form {
             Form::Directory => Some(&*self.path),
-            // Other files may lie there.
+            // Other files may be there.
             _ => self.path.parent().filter(|_| is_changed),
         };
         match directory.filter(|_| address::of(&self.path).is_none()) {
@@ -277,7 +277,7 @@ impl Output {
         self.form == Form::Directory
     }
 
-    /// What it replaces or hides.
+    /// Returns what it replaces or hides.
     pub(super) fn existing(&self) -> anyhow::Result<Existing> {
         if let Some(address) = address::of(&self.path) {
             return Ok(Existing::at_address(&self.path, address));
@@ -421,7 +421,8 @@ impl Output {
         Ok(())
     }
 
-    /// What a burnpack file will have, with a remedy in the error for what burn cannot read.
+    /// Returns the content of a burnpack file, with a remedy in the error for tensors that burn
+    /// cannot read.
     fn burnpack<'r, 'a>(
         &self,
         rewrite: &'r Rewrite<'a>,

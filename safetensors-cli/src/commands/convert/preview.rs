@@ -1,4 +1,4 @@
-//! [`Preview`]: a summary of what will be written, made before anything is written.
+//! [`Preview`]: a summary of the output, made before anything is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -24,7 +24,7 @@ pub(super) struct Preview {
     pub(super) is_bare: bool,
     /// The files of an earlier save that are removed.
     pub(super) removed: Vec<String>,
-    /// The number of ranks that the output is divided among, each with files of its own.
+    /// The number of ranks that the output is divided among, with separate files.
     pub(super) ranks: Option<usize>,
     /// Whether a `config.json` is written.
     pub(super) has_config: bool,
@@ -48,8 +48,8 @@ impl Preview {
         }
     }
 
-    /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
-    /// weights.
+    /// Returns the metadata keys that will be lost: the keys of `metadata`, and the other names of
+    /// tied weights.
     pub(super) fn lost<'a>(&'a self, metadata: &'a Metadata) -> BTreeSet<&'a str> {
         if !self.is_bare {
             return BTreeSet::new();
@@ -141,7 +141,7 @@ impl Preview {
                     continue;
                 }
                 let (from, to) = (tensor.source_dtype(), tensor.dtype());
-                // Scales are not made of what was there in their place.
+                // Scales are not made from the tensors that they replace.
                 let is_new = tensor.is_quantized() && tensor.source_shape() != tensor.shape();
                 let dtype =
                     if from == to || is_new { to.to_string() } else { format!("{from} → {to}") };

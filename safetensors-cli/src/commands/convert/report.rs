@@ -1,4 +1,4 @@
-//! `--report`: how far quantised weights are from what they were.
+//! `--report`: the distance of quantised weights from the original ones.
 
 use std::io::{self, Write};
 
@@ -27,7 +27,7 @@ pub(super) fn share(rewrite: &Rewrite<'_>) -> String {
     }
 }
 
-/// Prints a row for each weight. The errors are those that were found while the codes were written.
+/// Prints a row for each weight. The errors were found while the codes were written.
 pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<()> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     // The codes of a weight come before its scales.

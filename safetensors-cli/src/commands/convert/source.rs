@@ -26,7 +26,7 @@ pub(super) const CONFIG: &str = "config.json";
 /// The largest that is read. Real ones have a few KiB, with lists of layers a few hundred.
 pub(super) const MOST: u64 = 16 << 20;
 
-/// Ends the warning that codes are copied whose scales cannot be told.
+/// Ends the warning that codes are copied with scales that cannot be recognised.
 pub(super) const FLOATS_STAY: &str = "all floats stay as they are: scales may be among them";
 
 /// An open input, from which tensors are taken.
@@ -37,7 +37,7 @@ pub(super) struct Source {
     pub(super) numbers: Vec<String>,
     /// The names of the tensors that stored these.
     pub(super) replaced: Vec<String>,
-    /// Those of the others, and of the tensors that store them.
+    /// The names of the others, and of the tensors that store them.
     pub(super) kept: Vec<String>,
     /// The dtypes that merged tensors have without adapters, by their names.
     pub(super) merged: HashMap<String, Dtype>,
@@ -53,9 +53,9 @@ enum Content {
 }
 
 impl Source {
-    /// Opens an input. Its name tells its kind. Of an archive only the names are read.
+    /// Opens an input. Its name determines its kind. For an archive, only the names are read.
     ///
-    /// Quantised tensors become numbers if `change` says so. Then adapters are merged.
+    /// With `change`, quantised tensors become numbers. Then adapters are merged.
     pub(super) fn open(
         path: &Path,
         change: &Change<'_>,
@@ -138,7 +138,8 @@ impl Source {
         input::name(&self.path)
     }
 
-    /// Warns of what is not read of a directory of a trainer, such as files, as `inspect` shows it.
+    /// Warns of parts of a trainer's directory that are not read, such as files, as `inspect` shows
+    /// it.
     pub(super) fn warn_of_notes(&self) {
         for file in self.checkpoint().map_or(&[][..], |it| it.files()) {
             let other = other::of(file.safetensors().source());
@@ -149,7 +150,7 @@ impl Source {
         }
     }
 
-    /// Whether it is of GGUF.
+    /// Returns `true` if it is GGUF.
     pub(super) fn is_of_gguf(&self) -> bool {
         let files = self.checkpoint().map_or(&[][..], |it| it.files()).iter();
         let mut others = files.filter_map(|file| other::of(file.safetensors().source()));
@@ -248,7 +249,7 @@ impl Source {
     }
 }
 
-/// The path and the text of `config.json` beside a checkpoint, if there is one.
+/// Returns the path and the text of `config.json` next to a checkpoint, if there is one.
 pub(super) fn config_of(
     checkpoint: Option<&Checkpoint>,
 ) -> anyhow::Result<Option<(PathBuf, String)>> {
@@ -258,7 +259,7 @@ pub(super) fn config_of(
     Ok(Some((path, text)))
 }
 
-/// Adds what `config.json` beside a checkpoint says of the layers of the model, if weights are
+/// Adds the description of the model's layers in `config.json` next to a checkpoint, if weights are
 /// quantised.
 pub(super) fn layers_of(
     change: &Change<'_>,

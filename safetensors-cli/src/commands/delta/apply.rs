@@ -1,4 +1,4 @@
-//! `safetensors delta apply`: what deltas make of a checkpoint, in a directory.
+//! `safetensors delta apply`: applies deltas to a checkpoint, into a directory.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -56,11 +56,11 @@ enum Reader {
     Modelexpress,
 }
 
-/// Options whose versions are still to be set.
+/// Options without their versions.
 pub(super) struct Unversioned(Options);
 
 impl Making {
-    /// Whether the delta may say what only this program reads.
+    /// Returns `true` if the delta may have parts that only this program reads.
     pub(super) fn is_for_any(&self) -> bool {
         self.reader.is_none()
     }
@@ -103,13 +103,13 @@ impl Making {
 }
 
 impl Unversioned {
-    /// Compares the metadata with that of the newer checkpoint.
+    /// Compares the metadata with the newer checkpoint's.
     pub(super) fn with_metadata(self, new: &Metadata) -> Self {
         Self(self.0.metadata(new.clone()))
     }
 
-    /// Sets the versions: those that are given, or else the number in the name of the directory, as
-    /// in `weight_v000002`, and the number before it.
+    /// Sets the versions: the given ones, otherwise the number in the name of the directory, as in
+    /// `weight_v000002`, and the number before it.
     pub(super) fn with_versions(
         self,
         directory: &Path,

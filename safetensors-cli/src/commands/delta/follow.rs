@@ -15,7 +15,7 @@ use crate::output::file::tell;
 use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::text;
 
-/// The exit code if nothing new came in time: that of `timeout`.
+/// The exit code if nothing new came in time, like `timeout`.
 const TIMED_OUT: u8 = 124;
 
 /// Keep OUT at the newest version that a trainer publishes in ROOT
@@ -108,7 +108,8 @@ impl Follow {
         }
     }
 
-    /// Looks once. An address is opened each time, because its store remembers what it has found.
+    /// Looks once. An address is opened each time, because its store caches the files that it
+    /// finds.
     fn poll(&self, follower: &Follower) -> anyhow::Result<Option<Update>> {
         let Some(address) = address::of(&self.root) else {
             return follower.poll_in(LocalStore, &self.root).map_err(advise);

@@ -1,11 +1,11 @@
-//! `safetensors delta`: what changed from one version of a checkpoint to the next.
+//! `safetensors delta`: the changes from one version of a checkpoint to the next.
 //!
 //! | file | content |
 //! |---|---|
-//! | `apply` | what deltas make of a checkpoint, in a directory |
+//! | `apply` | applies deltas to a checkpoint, into a directory |
 //! | `arguments` | the options of a new delta |
 //! | `follow` | keeps a checkpoint at the newest version |
-//! | `shown` | what a delta is, for people and for programs |
+//! | `shown` | shows a delta, for people and for programs |
 //!
 //! `safetensors_delta` does the work.
 
@@ -326,7 +326,7 @@ fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path
     Ok((checkpoint, Chain::new(open_all(deltas)?)?, to))
 }
 
-/// Refuses an address in place of a directory of the disk.
+/// Refuses an address instead of a directory of the disk.
 fn refuse_address(path: &Path, what: &str) -> anyhow::Result<()> {
     if address::of(path).is_none() && !input::is_stdin(path) {
         return Ok(());
@@ -344,7 +344,7 @@ fn counted(options: Options, bytes: u64) -> Options {
     options.progress(move |bytes| progress.add(bytes))
 }
 
-/// Adds what lets a directory be written to.
+/// Adds the option that allows writing to a directory.
 fn advise(error: safetensors_core::Error) -> anyhow::Error {
     match error.kind() {
         safetensors_core::ErrorKind::Io(system)
@@ -373,7 +373,7 @@ fn permit(writing: Writing, old: Existing, content: &Content) -> anyhow::Result<
     permitted.map_err(|error| error.downcast().map_or_else(|error| error, advise))
 }
 
-/// Says what a new delta is.
+/// Describes a new delta.
 fn told(at: &Destination, path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
     at.tell(out, summary(&delta::open(path)?))
 }
@@ -405,7 +405,7 @@ fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
 
 /// Warns of differences that a delta does not have.
 fn warn_of_others(old: &Checkpoint, new: &Checkpoint, path: &Path) -> anyhow::Result<()> {
-    /// What readers of models ask for, and the most bytes of such a file.
+    /// The files that readers of models ask for, and the most bytes of such a file.
     const BESIDE: [&str; 5] = [
         "config.json",
         "generation_config.json",

@@ -1,4 +1,4 @@
-//! What a delta is, for people and for programs.
+//! Shows a delta, for people and for programs.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -28,7 +28,7 @@ pub(crate) struct Document<'a> {
     tensors: Vec<TensorEntry<'a>>,
     /// The names of tensors that the result does not have.
     removed: Vec<&'a str>,
-    /// That of the result, if it differs from that of the base.
+    /// The metadata of the result, if it differs from the base's.
     metadata: Option<&'a Metadata>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Document<'a> {
 struct TensorEntry<'a> {
     name: &'a str,
     change: &'static str,
-    /// Those of a tensor that is whole.
+    /// The dtype of a tensor that is whole.
     dtype: Option<String>,
     shape: Option<&'a [usize]>,
     bytes: u64,
@@ -79,7 +79,8 @@ fn removed(delta: &Delta) -> impl Iterator<Item = &str> {
     delta.changes().filter(|(_, change)| *change == Change::Removed).map(|(name, _)| name)
 }
 
-/// What only this program reads in a delta, in a few words; empty if there is nothing.
+/// Describes the parts of a delta that only this program reads, in a few words; empty if there are
+/// none.
 fn extra(delta: &Delta) -> String {
     let words = delta.changes().map(|(_, change)| change.name());
     let words: Vec<_> = words.filter(|word| *word != "changed").collect();
@@ -106,7 +107,7 @@ pub(crate) fn summary(delta: &Delta) -> String {
     format!("a delta from {from} to {to}: {tensors}, {size} as {encoding} and zstd{extra}")
 }
 
-/// Writes what a delta is, and its tensors.
+/// Writes the description of a delta, and its tensors.
 pub(crate) fn write(delta: &Delta, mut out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(out, "{}", summary(delta))?;
     for (digest, of) in [(delta.base_digest(), "base"), (delta.result_digest(), "result")] {

@@ -23,7 +23,7 @@ pub(crate) struct Difference {
     pub(crate) max_relative: f64,
 }
 
-/// Memory of one thread, for the bytes and the numbers of two pieces.
+/// Memory of a thread, for the bytes and the numbers of two pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     bytes: [Vec<u8>; 2],
@@ -155,7 +155,7 @@ fn value_count(dtype: Dtype, bytes: &[u8]) -> u64 {
     bytes.len() as u64 * 8 / u64::from(bits)
 }
 
-/// Complex numbers whose imaginary parts are 0.
+/// Returns complex numbers with imaginary parts of 0.
 fn as_complex<'b>(real: &[f64], buffer: &'b mut Vec<f64>) -> &'b [f64] {
     buffer.clear();
     buffer.extend(real.iter().flat_map(|&real| [real, 0.0]));
@@ -207,7 +207,7 @@ mod tests {
         let unsigned = of_bytes(Dtype::U64, &a, &b, Tolerance::default());
         assert_eq!((unsigned.values, unsigned.of), (2, 3));
         assert_eq!(unsigned.max_absolute, u64::MAX as f64);
-        // The same bytes as signed integers: -1 and 0.
+        // These bytes as signed integers: -1 and 0.
         let signed = of_bytes(Dtype::I64, &a, &b, Tolerance::default());
         assert_eq!((signed.values, signed.max_absolute), (2, 1.0));
     }

@@ -65,8 +65,8 @@ struct Pairs<'a> {
     limits: (f64, f64),
 }
 
-/// With the widest vector instructions of this machine. The same as [`Distances::add`] for each
-/// pair, but without branches.
+/// Uses the widest vector instructions of this machine. Equal to [`Distances::add`] for each pair,
+/// but without branches.
 impl WithSimd for Pairs<'_> {
     type Output = Distances;
 

@@ -119,7 +119,7 @@ impl Line {
     }
 }
 
-/// A name of which the line says, by a backslash in front, that it has escapes.
+/// Returns a name without the escapes that a backslash at the start of the line announces.
 fn unescaped(name: &str) -> String {
     let parts = name.split(r"\\");
     let parts = parts.map(|part| part.replace(r"\n", "\n").replace(r"\r", "\r"));

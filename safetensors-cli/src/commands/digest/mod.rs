@@ -182,7 +182,7 @@ fn each(
     Ok(code)
 }
 
-/// Prints the digests of one checkpoint.
+/// Prints the digests of a checkpoint.
 fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
     let checkpoint = target.open()?;
     let tensors = args.select.matcher().tensors(&checkpoint)?;

@@ -52,11 +52,11 @@ struct FileEntry {
     data_start: u64,
     data_alignment: u64,
     misaligned_tensors: u64,
-    /// What a file of another format has beside its tensors.
+    /// Content of a file of another format that is not a tensor.
     notes: Vec<String>,
 }
 
-/// The tensors, each of which becomes an entry when it is written: there may be a million.
+/// The tensors. Each becomes an entry only when it is written, because there may be a million.
 struct TensorList<'a>(&'a Tensors<'a>, &'a Metadata, &'a Parameters<'a>);
 
 impl Serialize for TensorList<'_> {
@@ -92,7 +92,7 @@ impl<'a> TensorEntry<'a> {
             parameters: parameters.count(tensor.info(), other::stored(tensor)),
             bytes: other::byte_len(tensor),
             file: tensor.file_index(),
-            // The bytes of a tensor of another format may lie in many places, or in none.
+            // The bytes of a tensor of another format may be in many places, or in none.
             offset: other::of(tensor.source()).is_none().then(|| tensor.file_offset()),
             dimensions: dimensions(metadata, tensor.name(), ndim).ok().flatten(),
         }
@@ -125,7 +125,7 @@ pub(super) fn document<'a>(
             ..FileEntry::default()
         };
         match other::of(source) {
-            // Where data lies, and how it is aligned, are questions about safetensors files.
+            // The place and alignment of data are questions about safetensors files.
             Some(file) => FileEntry {
                 format: Some(file.format().to_string()),
                 notes: file.notes().to_vec(),

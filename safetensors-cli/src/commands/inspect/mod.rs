@@ -1,4 +1,4 @@
-//! `safetensors inspect`: what is in a file or checkpoint.
+//! `safetensors inspect`: shows the content of a file or checkpoint.
 //!
 //! | file | content |
 //! |---|---|

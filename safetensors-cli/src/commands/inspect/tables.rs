@@ -43,7 +43,7 @@ struct Branch {
     before: String,
     /// The text before the names of its content.
     indent: String,
-    /// How often what is inside stands in the checkpoint.
+    /// How often the content occurs in the checkpoint.
     copies: u64,
     /// How many levels are shown from here on.
     depth: u64,
@@ -190,7 +190,7 @@ pub(super) fn quantized(
     })
 }
 
-/// The tensors whose dimensions have names, with their units. Nothing if there is none.
+/// Shows the tensors with named dimensions and their units, if there are any.
 pub(super) fn labelled(
     checkpoint: &Checkpoint,
     tensors: &Tensors<'_>,
@@ -200,7 +200,7 @@ pub(super) fn labelled(
     let mut labelled = Vec::new();
     for tensor in tensors {
         let (name, shape) = (tensor.name(), tensor.shape());
-        // What is wrong with names is not what is asked, and the metadata shows them as they are.
+        // Problems of names are not asked for, and the metadata shows them as they are.
         let Ok(Some(names)) = dimensions(metadata, name, shape.len()) else { continue };
         let units = attributes(metadata, name).find(|(attribute, _)| *attribute == "units");
         let named = names.iter().zip(shape);

@@ -1,5 +1,5 @@
-//! A directory of burn's training loop, which has a checkpoint for each epoch: what each one holds,
-//! and the metrics that burn has logged of it.
+//! A directory of burn's training loop, which has a checkpoint for each epoch: the content of each
+//! one, and the metrics that burn has logged.
 //!
 //! | in the directory | is |
 //! |---|---|
@@ -23,7 +23,7 @@ use crate::terminal::text;
 /// The most bytes of the log of a metric.
 const LOG: u64 = 256 << 20;
 
-/// The epochs of one training.
+/// The epochs of a training.
 #[derive(Debug, Serialize)]
 pub(super) struct Training {
     directory: String,
@@ -90,7 +90,7 @@ impl Training {
         ShownInput::new(totals.sum()).sound(is_sound)
     }
 
-    /// A row for each epoch, and what is wrong with them.
+    /// Writes a row for each epoch, and its problems.
     pub(super) fn write(&self, mut out: &mut dyn Write) -> anyhow::Result<()> {
         let metrics: BTreeSet<_> = self.epochs.iter().flat_map(Epoch::metrics_by_title).collect();
         let titles: BTreeSet<_> = metrics.iter().map(|(title, _)| title.clone()).collect();

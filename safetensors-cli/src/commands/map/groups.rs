@@ -1,4 +1,4 @@
-//! [`Groups`]: the modules that get a colour of their own.
+//! [`Groups`]: the modules that get their own colour.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,9 +13,9 @@ const SMALLEST: u128 = 50;
 /// A module with more than one part in this many of all bytes is divided, if colours are left.
 const LARGEST: u128 = 4;
 
-/// The modules that get a colour of their own, the largest first.
+/// The modules that get their own colour, the largest first.
 ///
-/// The same modules of several layers are one group: that of `layers.7.mlp` is `layers.*.mlp`.
+/// Equal modules of several layers are one group: `layers.7.mlp` is in `layers.*.mlp`.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) list: Vec<Group>,
@@ -26,13 +26,13 @@ pub(super) struct Groups {
 /// One group.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The path after the number of a layer. If that does not tell groups apart, the path without
+    /// The path after the number of a layer. If that does not distinguish groups, the path without
     /// the start that all groups share.
     pub(super) name: String,
     pub(super) totals: Totals,
 }
 
-/// Modules and tensors of one path.
+/// Modules and tensors with the same path.
 struct PathTrees<'t, 'a> {
     path: String,
     trees: Vec<&'t Tree<'a>>,
@@ -91,7 +91,7 @@ impl Groups {
 }
 
 impl<'t, 'a> PathTrees<'t, 'a> {
-    /// What is one level below.
+    /// Returns the trees one level below.
     fn inside(&self) -> Vec<Self> {
         gather(&self.path, self.trees.iter().flat_map(|tree| tree.children()))
     }

@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `groups` | the modules that get a colour of their own |
+//! | `groups` | the modules that get their own colour |
 //! | `palette` | the colours |
 //! | `page` | the page for a browser, which draws itself |
 
@@ -128,8 +128,8 @@ impl Args {
     }
 }
 
-/// Whether nearly all bytes have one dtype. Many models have a few integers beside their floats,
-/// such as positions.
+/// Returns `true` if nearly all bytes have one dtype. Many models have a few integers, such as
+/// positions, next to their floats.
 fn has_one_dtype(dtypes: &BTreeMap<Kind<'_>, Totals>) -> bool {
     let all: u128 = dtypes.values().map(|totals| totals.bytes).sum();
     let most = dtypes.values().map(|totals| totals.bytes).max().unwrap_or_default();

@@ -11,7 +11,7 @@ const PAPER: Colour = [255, 255, 255];
 const INK: Colour = [34, 40, 49];
 
 /// The colours of modules: Paul Tol's *light* palette, made for cells with dark labels. Readers who
-/// are colour-blind can tell them apart.
+/// are colour-blind can distinguish them.
 pub(super) const GROUPS: [Colour; 8] = [
     [119, 170, 221],
     [238, 136, 102],
@@ -33,8 +33,8 @@ pub(super) fn kind(kind: Kind<'_>) -> Colour {
     }
 }
 
-/// The colour of a dtype, from Paul Tol's palette, which colour-blind readers can tell apart.
-/// Related floats share a hue.
+/// Returns the colour of a dtype, from Paul Tol's palette, which colour-blind readers can
+/// distinguish. Related floats share a hue.
 fn dtype(dtype: Dtype) -> Colour {
     match dtype {
         Dtype::F64 => [51, 34, 136],

@@ -169,8 +169,8 @@ impl Init {
         let set = set.iter().map(|(key, value)| (&**key, &**value));
         let entries =
             modelspec::entries(required.into_iter().chain(set)).map_err(anyhow::Error::msg)?;
-        // Errors are found before all data is read and before anything is written, so a hash stands
-        // in for the one that is recorded later.
+        // Errors are found before all data is read and before anything is written, so a placeholder
+        // hash replaces the one that is recorded later.
         let mut together = present.clone();
         together.extend(entries.clone());
         together.extend(self.hash.then(modelspec::any_sha256));

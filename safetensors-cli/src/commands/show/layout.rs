@@ -11,7 +11,7 @@ use super::read::Value;
 pub(super) struct ShownDim {
     /// Their number; at least 1.
     pub(super) count: usize,
-    /// The position before which others are left out, if there are any.
+    /// The position before which others are skipped, if any are.
     pub(super) gap: Option<usize>,
 }
 
@@ -62,7 +62,7 @@ impl<'a, W: Write> Layout<'a, W> {
         self.end_row()
     }
 
-    /// Begins the line of a row, after the dots for rows that are left out.
+    /// Begins the line of a row, after the dots for rows that are skipped.
     fn begin_row(&mut self) -> io::Result<()> {
         let ndim = self.dims.len();
         let opened = self.at.iter().rev().take_while(|&&position| position == 0).count();
@@ -112,7 +112,7 @@ mod tests {
         String::from_utf8(text).unwrap()
     }
 
-    /// Counts up, and leaves out what is not shown.
+    /// Counts up, and skips positions that are not shown.
     fn counted(shape: &[usize], edge: usize) -> String {
         let is_shown = |&i: &usize| {
             let mut rest = i;
@@ -126,7 +126,7 @@ mod tests {
         shown(shape, edge, all.map(|i| Value::Unsigned(i as u64)))
     }
 
-    /// The expected texts are those of `numpy.arange` with `numpy.set_printoptions(linewidth=80)`.
+    /// The expected texts come from `numpy.arange` with `numpy.set_printoptions(linewidth=80)`.
     #[test]
     fn brackets_and_lines_are_those_of_numpy() {
         let cube = "\

@@ -174,7 +174,7 @@ fn show_text<S: ReadAt>(
     Ok(values.into_iter().try_for_each(|value| layout.value(value))?)
 }
 
-/// Writes what is shown below: the tensor, and the shape of the slice.
+/// Writes the heading: the tensor, and the shape of the slice.
 fn write_heading<S>(
     tensor: &LazyTensor<'_, S>,
     selection: &Selection,
@@ -213,7 +213,7 @@ fn read_shown<S: ReadAt>(
     dims: &[ShownDim],
     take: &mut dyn FnMut(Value) -> io::Result<()>,
 ) -> anyhow::Result<()> {
-    // What lies after the last gap is read as a whole.
+    // The part after the last gap is read at once.
     let Some(last_gap) = dims.iter().rposition(|dim| dim.gap.is_some()) else {
         return Ok(read(tensor, selection, take)?);
     };
@@ -238,8 +238,8 @@ fn read_shown<S: ReadAt>(
     }
 }
 
-/// Moves to the next position in C order, where each dimension has this many. Returns how many of
-/// the last dimensions begin anew: all of them after the last position.
+/// Moves to the next position in C order, with these lengths of the dimensions. Returns how many of
+/// the last dimensions begin again: all of them after the last position.
 fn advance(
     at: &mut [usize],
     counts: impl DoubleEndedIterator<Item = usize> + ExactSizeIterator,

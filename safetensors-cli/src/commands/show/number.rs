@@ -5,7 +5,7 @@ use super::read::Value;
 /// The most digits after the point.
 const PRECISION: usize = 8;
 
-/// The extent of the text of some values, which tells how to write each of them.
+/// The extent of the text of some values, which determines how to write each of them.
 #[derive(Debug, Default)]
 pub(super) struct Format {
     /// Of integers and booleans.
@@ -16,7 +16,7 @@ pub(super) struct Format {
     imaginary: Float,
 }
 
-/// The extent of some floats, in both notations, and what decides between the two.
+/// The extent of some floats, in both notations, and the facts that decide between the two.
 #[derive(Debug, Default)]
 struct Float {
     /// The smallest magnitude but 0, and the largest.
@@ -26,7 +26,7 @@ struct Float {
     before: usize,
     /// The digits after the point.
     after: usize,
-    /// The same in scientific notation, and the digits of the exponent.
+    /// The extent in scientific notation, and the digits of the exponent.
     mantissa_before: usize,
     mantissa_after: usize,
     exponent: usize,
@@ -71,7 +71,7 @@ impl Format {
     }
 }
 
-/// A float as text in both notations, with no more digits than tell it from its neighbours.
+/// A float as text in both notations, with no more digits than distinguish it from its neighbours.
 struct Number {
     /// `None` for NaN and infinity.
     finite: Option<Digits>,
@@ -102,8 +102,8 @@ impl Number {
         Self::new(number, [format!("{number}"), format!("{number:e}")], rounded)
     }
 
-    /// A number from its shortest texts, as a decimal and in scientific notation, and from those of
-    /// [`PRECISION`] digits.
+    /// Makes a number from its shortest texts, as a decimal and in scientific notation, and from
+    /// the texts with [`PRECISION`] digits.
     fn new(number: f64, [decimal, scientific]: [String; 2], rounded: [String; 2]) -> Self {
         let special = match number {
             number if number.is_nan() => "nan",
@@ -195,7 +195,7 @@ impl Float {
         match &number.finite {
             None => format!("{:>width$}", number.special),
             Some(digits) if is_scientific => {
-                // Zeros fill the gaps, so that the exponents stand below each other.
+                // Zeros fill the gaps, so that the exponents are below each other.
                 let Digits {
                     mantissa_before: before, mantissa_after: after, sign, exponent, ..
                 } = digits;
@@ -232,7 +232,7 @@ mod tests {
         shown(&numbers.map(Value::Double))
     }
 
-    /// The expected texts are those of `numpy.array`.
+    /// The expected texts come from `numpy.array`.
     #[test]
     fn numbers_are_written_as_numpy_writes_them() {
         let (nan, inf) = (f32::NAN, f32::INFINITY);

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::advance;
 use super::read::Value;
 
-/// Takes values in C order, and writes them as nested JSON arrays. Those of the last dimension
+/// Takes values in C order, and writes them as nested JSON arrays. Values of the last dimension
 /// share a line.
 pub(super) struct Json<'a, W> {
     shape: Vec<usize>,

@@ -25,11 +25,11 @@ pub(super) enum Value {
 }
 
 /// Reads the values in C order, and passes each to `take`. Bytes outside the slice are read only
-/// where at most 512 lie between two parts of it, and for packed elements the rest of their bytes.
+/// where at most 512 separate two parts of it, and for packed elements the rest of their bytes.
 ///
 /// # Errors
 ///
-/// The errors of reading; those of `take`; a byte of BOOL that is neither 0 nor 1.
+/// An error of reading or of `take`; a byte of BOOL that is neither 0 nor 1.
 pub(super) fn read<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     selection: &Selection,
@@ -57,7 +57,7 @@ pub(super) fn read<S: ReadAt>(
 /// Turns bytes, which may be cut anywhere, into values.
 struct Decoder {
     dtype: Dtype,
-    /// The bytes of an element whose end has not come yet.
+    /// The bytes of an element that has not ended yet.
     rest: Vec<u8>,
     /// The number of values so far.
     index: u64,

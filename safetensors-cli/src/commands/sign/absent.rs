@@ -1,4 +1,4 @@
-//! The same for a command that was built without signatures.
+//! `safetensors sign` in a command that was built without signatures.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
-//! `safetensors sign`: a signature over the files of a model, and what `safetensors verify` does
-//! with one.
+//! `safetensors sign`: a signature over the files of a model, and its check by `safetensors
+//! verify`.
 //!
 //! Everything about the format is in `safetensors_sign`. Without the feature `sign`, both are
-//! errors that say how to get a command with it.
+//! errors that explain how to get a command with it.
 
 #[cfg(not(feature = "sign"))]
 mod absent;
@@ -29,7 +29,7 @@ use super::Run;
 use crate::output::writing::Writing;
 use crate::terminal::stdout::Out;
 
-/// How `safetensors verify` shows what it has found.
+/// How `safetensors verify` shows its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     /// One line if all is as it was signed.

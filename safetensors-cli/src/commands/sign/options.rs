@@ -1,4 +1,4 @@
-//! [`Options`]: how `safetensors verify` gets a signature and what it trusts; [`PemPath`].
+//! [`Options`]: how `safetensors verify` gets a signature, and its trusted keys; [`PemPath`].
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 
-/// Reads the path of a key or of certificates. Whoever gives the text of a private key in place of
-/// its path must not find it in an error, which a log may keep.
+/// Reads the path of a key or of certificates. If a user passes the text of a private key instead
+/// of its path, it must not appear in an error, which a log may keep.
 #[derive(Clone)]
 pub(super) struct PemPath;
 

@@ -140,8 +140,8 @@ pub(in crate::commands) fn verify(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The document of `verify --signature --json`. What is not known of a signature that is refused is
-/// null or empty.
+/// The document of `verify --signature --json`. Unknown facts about a refused signature are null or
+/// empty.
 #[derive(Default, Serialize)]
 struct Document<'a> {
     path: String,
@@ -224,7 +224,7 @@ fn files(report: &Report) -> String {
     format!("{}, {}", text::counted(report.files as u64, "file"), text::size(report.bytes))
 }
 
-/// What the signature itself leaves out, which nobody may have looked for.
+/// Returns the files that the signature does not cover, which nobody may have looked for.
 fn left_out(report: &Report) -> String {
     let (paths, files): (Vec<_>, Vec<_>) = report.left_out.iter().cloned().unzip();
     if paths.is_empty() {
@@ -251,7 +251,7 @@ fn default_signature(model: &Path) -> PathBuf {
 fn refuse_key_in_model(key: &Path, model: &Path) -> anyhow::Result<()> {
     let is_below = match (fs::canonicalize(key), fs::canonicalize(model)) {
         (Ok(key), Ok(model)) => key.starts_with(model),
-        // What cannot be found is an error later.
+        // A file that cannot be found is an error later.
         _ => false,
     };
     if is_below {

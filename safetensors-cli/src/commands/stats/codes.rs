@@ -1,9 +1,9 @@
-//! Elements as codes that are counted. The counts of the codes tell how the values are distributed.
+//! Elements as codes that are counted. The counts of the codes give the distribution of the values.
 //!
-//! | dtype | the code of an element | what a code tells |
+//! | dtype | the code of an element | meaning of a code |
 //! |---|---|---|
-//! | of 16 bits or fewer | its bits | the value |
-//! | of more bits | sign, exponent and 10 bits of the mantissa of the value as `f64` | a range, whose ends differ by 1/1024 or less of the value |
+//! | 16 bits or fewer | its bits | the value |
+//! | more bits | sign, exponent and 10 bits of the mantissa of the value as `f64` | a range with ends that differ by 1/1024 or less of the value |
 
 use safetensors_core::{Dtype, Result};
 
@@ -77,7 +77,7 @@ pub(super) fn values(dtype: Dtype) -> Result<Vec<f64>> {
     Ok(Numbers::default().of(dtype, &bytes)?.to_vec())
 }
 
-/// Counts the ranges that numbers lie in. `magnitudes` are theirs, if all of them are finite.
+/// Counts the ranges of numbers. `magnitudes` are the numbers' ones, if all of them are finite.
 pub(super) fn count_ranges(
     numbers: &[f64],
     magnitudes: Option<Magnitudes>,

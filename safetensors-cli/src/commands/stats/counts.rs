@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-/// The number of bits of a code that tell its place in a page.
+/// The number of bits of a code that give its place in a page.
 const SLOT_BITS: u32 = 10;
 const SLOTS: usize = 1 << SLOT_BITS;
 
@@ -15,7 +15,7 @@ pub(super) const CODES: usize = PAGES * SLOTS;
 /// A counter for each code. A page of counters takes memory only once it is used: the
 /// system gives memory of zeros when it is touched first.
 ///
-/// `N` is the type of a counter: `u32` for what a thread counts at a time, `u64` for a total.
+/// `N` is the type of a counter: `u32` for the counts of a thread, `u64` for a total.
 pub(super) struct Counts<N> {
     counters: Vec<N>,
     /// For each page whether it may have counts. To look at all pages would take too long.
@@ -52,7 +52,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         code >> SLOT_BITS
     }
 
-    /// Counts codes, whose pages are open. No code is `CODES` or larger.
+    /// Counts codes with open pages. No code is `CODES` or larger.
     #[inline(always)]
     pub(super) fn count<const CODES: usize>(&mut self, codes: impl Iterator<Item = u32>) {
         // Each code has a counter, so there is always a chunk. Because its length is a constant,
@@ -62,7 +62,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         }
     }
 
-    /// Counts a code several times, whose page is open.
+    /// Counts a code with an open page several times.
     pub(super) fn add(&mut self, code: u32, times: N) {
         self.counters[code as usize % CODES] += times;
     }
@@ -100,7 +100,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
 }
 
 impl Counts<u32> {
-    /// Takes out what was counted. All counts are 0 then.
+    /// Takes out the counts. All counts are 0 then.
     pub(super) fn take(&mut self) -> Vec<Page> {
         let counted = |&page: &u32| {
             let counters = &self.counters[page as usize * SLOTS..][..SLOTS];

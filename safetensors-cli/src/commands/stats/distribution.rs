@@ -1,5 +1,5 @@
-//! [`Distribution`]: the finite values of a tensor in ascending order, as ranges and how many
-//! values lie in each.
+//! [`Distribution`]: the finite values of a tensor in ascending order, as ranges with the number of
+//! values in each.
 
 use super::codes;
 use super::moments::Moments;
@@ -86,7 +86,7 @@ impl Distribution {
         self.ranges.last().map_or(0, |last| last.end)
     }
 
-    /// The ranges in ascending order, and how many values lie in each.
+    /// Returns the ranges in ascending order, and the number of values in each.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (&Range, u64)> {
         let mut before = 0;
         self.ranges.iter().map(move |range| {

@@ -14,14 +14,14 @@ use crate::input::{Source, Tensor};
 use crate::model::values::{self, Numbers, block_bytes};
 use crate::terminal::progress::Progress;
 
-/// The number of pieces that a thread takes at a time, of one tensor. To put together the counts of
-/// two threads takes far less time than to read so much.
+/// The number of pieces of a tensor that a thread takes at a time. To add the counts of two threads
+/// takes far less time than to read these pieces.
 const PIECES: usize = 16;
 
 /// The values of a tensor of at most this many elements are sorted, so that all are known exactly.
 const SORTED: u64 = 4096;
 
-/// What is found about the values of a tensor.
+/// The statistics of a tensor's values.
 #[derive(Debug)]
 pub(super) struct TensorValues {
     pub(super) moments: Moments,
@@ -38,13 +38,13 @@ struct Job<'a> {
     is_last: bool,
 }
 
-/// What is counted of some pieces of a tensor.
+/// The counts of some pieces of a tensor.
 struct CountedPieces {
     moments: Moments,
     counts: Vec<Page>,
 }
 
-/// What a thread keeps from one job to the next.
+/// Buffers that a thread keeps from one job to the next.
 #[derive(Default)]
 struct ThreadBuffers {
     bytes: Vec<u8>,
@@ -53,20 +53,20 @@ struct ThreadBuffers {
     counts: Counts<u32>,
 }
 
-/// What a job finds: all about a tensor, or a part.
+/// The result of a job: all about a tensor, or a part.
 enum Outcome<T> {
     All(T),
     Part(Box<CountedPieces>),
 }
 
-/// The value of each code, for each dtype whose elements are counted by their bits.
+/// The value of each code, for each dtype with elements that are counted by their bits.
 type Values = HashMap<Dtype, Vec<f64>>;
 
 /// Finds the statistics of all tensors. Every byte is read once, and several threads share a large
 /// tensor.
 ///
-/// `summary` makes of the statistics what is kept. `take` is called with the results in the order
-/// of the tensors, and with the index of each tensor. It is not called for tensors without
+/// `summary` reduces the statistics to the kept part. `take` is called with the results in the
+/// order of the tensors, and with the index of each tensor. It is not called for tensors without
 /// elements. It gets an error if a tensor cannot be read or has bytes that are not values, and
 /// decides whether the other tensors are still read.
 pub(super) fn gather<T: Send>(

@@ -38,7 +38,7 @@ impl Histogram {
         Some(histogram)
     }
 
-    /// Counts values that lie anywhere between `low` and `high`. They are divided among the bins in
+    /// Counts values anywhere between `low` and `high`. They are divided among the bins in
     /// proportion.
     fn add(&mut self, low: f64, high: f64, count: u64) {
         let (start, end) = (self.place(low), self.place(high));
@@ -53,7 +53,7 @@ impl Histogram {
         }
     }
 
-    /// Where a value lies in units of bins, from 0 to the number of bins.
+    /// Returns the place of a value in units of bins, from 0 to the number of bins.
     fn place(&self, value: f64) -> f64 {
         // Halved, because the distance between two finite numbers may overflow.
         let (start, width) = (self.min / 2.0, self.max / 2.0 - self.min / 2.0);
@@ -62,9 +62,9 @@ impl Histogram {
         place.max(0.0).min(self.counts.len() as f64)
     }
 
-    /// The counts as bars, one character each. A bin with few values still shows a bar. An empty
-    /// bin is blank. `<` and `>` beside them stand for outliers. With `aligned`, a blank stands
-    /// where there are none below.
+    /// Returns the counts as bars, one character each. A bin with few values still shows a bar. An
+    /// empty bin is blank. `<` and `>` next to them show outliers. With `aligned`, a blank shows
+    /// that there are none below.
     pub(super) fn bars(&self, aligned: bool) -> String {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let most = self.counts.iter().copied().max().unwrap_or_default();
@@ -84,11 +84,11 @@ impl Histogram {
     }
 }
 
-/// From the smallest to the largest value that is no outlier.
+/// Returns the range from the smallest to the largest value that is no outlier.
 ///
-/// The middle half is what lies between the percentiles 25 and 75. If at least half of the values
-/// are the same, its width may be 0. Then the percentiles 1 and 99 are taken, and if they are the
-/// same too, no value is an outlier.
+/// The middle half is between the percentiles 25 and 75. If at least half of the values are equal,
+/// its width may be 0. Then the percentiles 1 and 99 are taken, and if they are equal too, no value
+/// is an outlier.
 fn extent(values: &Distribution) -> Option<(f64, f64)> {
     for (low, high) in [(25.0, 75.0), (1.0, 99.0)] {
         let (low, high) = (values.percentile(low)?, values.percentile(high)?);
@@ -131,7 +131,7 @@ mod tests {
         let all = histogram(&values, 10);
         assert_eq!((all.min, all.max, all.below, all.above), (0.0, 99.0, 1, 3));
         assert_eq!(all.counts, [10; 10]);
-        // What is far away, but not alone there, is no outlier.
+        // Values that are far away, but not alone there, are no outliers.
         values.extend([1e6; 200]);
         assert_eq!((histogram(&values, 10).below, histogram(&values, 10).above), (1, 2));
     }

@@ -1,8 +1,8 @@
-//! [`KeptSummaries`]: what is found about tensors, in few bytes until all of it is shown.
+//! [`KeptSummaries`]: the statistics of tensors, in few bytes until they are all shown.
 //!
 //! A header has room for a million tensors, so each must take no more than a few times the bytes of
-//! its entry there. Counts are mostly small, and numbers mostly the same as the one before or short
-//! in binary.
+//! its entry there. Counts are mostly small, and numbers mostly equal to the one before or short in
+//! binary.
 
 use std::collections::BTreeMap;
 
@@ -107,7 +107,8 @@ impl Writer<'_> {
         self.bytes.push(count as u8);
     }
 
-    /// What differs from the last number. The bytes are swapped, because most numbers end in zeros.
+    /// Writes the difference from the last number. The bytes are swapped, because most numbers end
+    /// in zeros.
     fn number(&mut self, number: f64) {
         let bits = number.to_bits();
         self.count((bits ^ self.last).swap_bytes());
@@ -115,7 +116,7 @@ impl Writer<'_> {
     }
 }
 
-/// Reads what a [`Writer`] has written.
+/// Reads the bytes of a [`Writer`].
 struct Reader<'b> {
     bytes: std::slice::Iter<'b, u8>,
     last: u64,

@@ -7,8 +7,8 @@
 //! | `codes`, `counts` | elements as codes, and how often each code occurs |
 //! | `distribution` | the values in ascending order; percentiles |
 //! | `histogram` | the number of values in bins of equal width, as numbers and as bars |
-//! | `kept` | what is found about many tensors, in few bytes |
-//! | `one` | the statistics of one tensor, for `safetensors browse` |
+//! | `kept` | the statistics of many tensors, in few bytes |
+//! | `one` | the statistics of a tensor, for `safetensors browse` |
 
 mod codes;
 mod counts;
@@ -105,7 +105,7 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The statistics of one tensor.
+/// The statistics of a tensor.
 #[derive(Serialize)]
 struct Stats<'a> {
     name: &'a str,
@@ -118,7 +118,7 @@ struct Stats<'a> {
     error: Option<&'a str>,
 }
 
-/// What is kept of the values of a tensor.
+/// The kept statistics of a tensor's values.
 #[derive(Serialize)]
 struct Summary<'a> {
     #[serde(flatten)]
@@ -252,7 +252,7 @@ fn write_table(all: &All<'_>, asked: &[f64], out: &mut impl Write) -> anyhow::Re
     }
     let titles: Vec<_> = asked.iter().map(|percent| format!("p{percent}")).collect();
     let number = |title, rank| Column::number(title).rank(rank);
-    // NaN and infinity are never left out where there are any.
+    // NaN and infinity are always shown where there are any.
     let (mut nan, mut infinite, mut not_finite, mut is_place) = (6, 8, 0, false);
     for Summary { moments, histogram, .. } in all.iter().map(|stats| stats.summary) {
         nan = if moments.nan > 0 { 0 } else { nan };

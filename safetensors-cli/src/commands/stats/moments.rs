@@ -7,12 +7,12 @@ use crate::model::vectors;
 /// The number of values that are summed at a time. They stay in the nearest cache.
 pub(super) const BLOCK: usize = 2048;
 
-/// The number of sums that a block is divided into: as many as the widest vector has numbers. With
-/// narrower vectors several stand for a wide one. So the same numbers are added in the same order
-/// on every processor, and a file has the same mean and deviation everywhere.
+/// The number of sums that a block is divided into: the number of lanes of the widest vector.
+/// Several narrower vectors replace a wide one. So equal numbers are added in equal order on every
+/// processor, and a file has the same mean and deviation everywhere.
 const LANES: usize = 8;
 
-/// Count, extremes, mean and deviation. NaN and infinities are counted, and left out of the rest.
+/// Count, extremes, mean and deviation. NaN and infinities are counted, and excluded from the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(crate) struct Moments {
     /// The number of finite values.
@@ -39,7 +39,7 @@ pub(super) struct Magnitudes {
     pub(super) has_zeros: bool,
 }
 
-/// What one pass over a block finds.
+/// The result of a pass over a block.
 #[derive(Clone, Copy)]
 struct Pass {
     /// The sums of the distances from the shift, and of their squares.
@@ -81,11 +81,11 @@ impl Moments {
         }
     }
 
-    /// The moments of one block, or `None` if it has NaN or infinity or is empty.
+    /// Returns the moments of a block, or `None` if it has NaN or infinity or is empty.
     fn of_finite(&self, block: &[f64]) -> Option<(Self, Magnitudes)> {
         let n = block.len() as f64;
-        // Distances from a number near the mean lose few digits when they are squared. The mean so
-        // far is near enough: where it is not, the distance of the two means is what counts.
+        // Distances from a number near the mean lose few digits when they are squared. The current
+        // mean is near enough. Where it is not, the distance of the two means dominates.
         let shift = self.mean.or(block.first().copied())?;
         let pass = vectors::dispatch(Sums { block, shift });
         if block.is_empty() {
@@ -168,8 +168,8 @@ fn unsigned(number: f64) -> f64 {
     number + 0.0
 }
 
-/// The mean of values whose sum is too large for a number, and the sum of the squares of their
-/// distances from it.
+/// Returns the mean of values with a sum that is too large for a number, and the sum of the squares
+/// of their distances from it.
 fn sums_that_overflow(block: &[f64]) -> (f64, f64) {
     let mean = block.iter().map(|value| value / block.len() as f64).sum::<f64>();
     (mean, block.iter().map(|value| (value - mean) * (value - mean)).sum())
@@ -195,8 +195,8 @@ impl WithSimd for Sums<'_> {
             (splat(0.0), splat(1.0), splat(self.shift), splat(f64::INFINITY));
         let mut zeros = zero;
         let (mut min, mut max, mut smallest) = (infinity, splat(f64::NEG_INFINITY), infinity);
-        // Only the first of these are in use: as many as make up a row. The order in which the
-        // others above are computed makes no difference to them.
+        // Only the first of these are in use, enough for a row. The order in which the others above
+        // are computed makes no difference to them.
         let (mut sum, mut squares) = ([zero; LANES], [zero; LANES]);
         for row in rows {
             let (vectors, _) = S::as_simd_f64s(row);

@@ -1,4 +1,4 @@
-//! The statistics of one tensor, for `safetensors browse`.
+//! The statistics of a tensor, for `safetensors browse`.
 
 use super::gather::gather;
 use super::{Percentiles, Summary, shown};
@@ -10,10 +10,10 @@ use crate::terminal::text;
 const PERCENTILES: [(f64, &str); 5] =
     [(1.0, "p1"), (25.0, "p25"), (50.0, "p50"), (75.0, "p75"), (99.0, "p99")];
 
-/// The statistics of one tensor, for people.
+/// The statistics of a tensor, for people.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// What was computed, each with its name.
+    /// The computed values, each with its name.
     pub(crate) lines: Vec<(&'static str, String)>,
     /// The counts of the histogram's bins.
     pub(crate) counts: Vec<u64>,
@@ -21,8 +21,8 @@ pub(crate) struct Facts {
     pub(crate) range: [f64; 2],
 }
 
-/// The statistics of one tensor. Reads each of its bytes once. If `progress` is cancelled, that is
-/// the error `Cancelled`.
+/// Computes the statistics of a tensor. Reads each of its bytes once. If `progress` is cancelled,
+/// returns the error `Cancelled`.
 pub(crate) fn of_tensor(
     tensor: &Tensor<'_>,
     bins: u16,

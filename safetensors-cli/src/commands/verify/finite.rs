@@ -22,7 +22,7 @@ struct NotFinite {
     first: Option<(u64, f64)>,
 }
 
-/// Lists the tensors that have NaN or infinity in them, and those that cannot be read.
+/// Lists the tensors with NaN or infinity, and the ones that cannot be read.
 pub(super) fn faults(checkpoint: &Checkpoint, threads: usize, progress: &Progress) -> Vec<Fault> {
     let tensors: Vec<_> = checkpoint.tensors().filter(has_floats).collect();
     progress.add_total(tensors.iter().map(Tensor::byte_len).sum());

@@ -262,7 +262,7 @@ fn check_files(
     outcome: &mut Outcome,
 ) -> anyhow::Result<()> {
     let judge = args.format.map_or(Judge::ByName, Judge::As);
-    // Digests and layouts are those of files, also where the tensors of these are parts.
+    // Digests and layouts belong to files, also where the tensors of these are parts.
     let parts = target.parts(checkpoint)?;
     let opened = Target::stored(checkpoint, &parts);
     outcome.files = opened.iter().map(|opened| opened.files().len()).sum();
@@ -305,7 +305,7 @@ fn recorded(file: &VerifiedFile<'_>) -> usize {
     file.checked.len() + usize::from(file.sha256.is_some())
 }
 
-/// Checks a delta, which opening does but for the compressed differences.
+/// Checks a delta: the compressed differences, which opening does not check.
 fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
     let delta = delta::open(target.path()?)?;
     outcome.format = Some("delta".into());
@@ -320,7 +320,7 @@ fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::R
     Ok(())
 }
 
-/// Checks a file of another format, which opening has done but for the checksums of archives.
+/// Checks a file of another format: the checksums of archives, which opening does not check.
 /// `false` for a safetensors file.
 fn check_other(
     checkpoint: &Checkpoint,

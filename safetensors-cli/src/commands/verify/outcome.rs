@@ -84,16 +84,15 @@ impl Outcome {
     }
 
     /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
-    /// Of what could not be opened by itself, and is sound, there are only warnings.
-    /// With `strict`, warnings are printed as errors. With `quiet`, there is no line on standard
-    /// output.
+    /// An intact file that cannot be opened alone has only warnings. With `strict`, warnings are
+    /// printed as errors. With `quiet`, there is no line on standard output.
     pub(super) fn show(&self, args: &super::Args, out: &mut impl Write) -> anyhow::Result<()> {
         let is_opened = self.files > 0 || self.summary.is_some();
         if self.sound && is_opened && !args.quiet {
             let ok = paint("ok", Colour::Green, &std::io::stdout());
             writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
         }
-        // Standard error is not buffered. Its lines must not overtake those of earlier paths.
+        // Standard error is not buffered. Its lines must not overtake lines of earlier paths.
         out.flush()?;
         self.faults.iter().for_each(|fault| report(&fault.error));
         self.warnings

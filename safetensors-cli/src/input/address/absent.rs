@@ -1,4 +1,4 @@
-//! The same for a command that was built without addresses: every use is an error that says how to
+//! Addresses in a command that was built without them: every use is an error that explains how to
 //! get one with them.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use safetensors_core::{Error, SaveOptions, ShardOptions};
 use super::printable;
 use crate::input::source::{Checkpoint, Rewrite};
 
-/// The store of an address, of which there is none.
+/// The store of an address. There is none.
 pub(super) type Files = LocalStore;
 
 /// Every text with a scheme counts as an address.

@@ -1,8 +1,8 @@
-//! Addresses in place of paths: `hf://owner/name`, `s3://bucket/model`,
+//! Addresses instead of paths: `hf://owner/name`, `s3://bucket/model`,
 //! `https://host/model.safetensors`.
 //!
 //! Everything remote is in `safetensors_hub`. Without the feature `remote`, an address is an error
-//! that says how to get a command with it.
+//! that explains how to get a command with it.
 
 #[cfg(not(feature = "remote"))]
 mod absent;
@@ -32,9 +32,9 @@ pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(there::on_disk)
 }
 
-/// The address that stands in place of a path; `None` for a path of the disk.
+/// Returns the address that replaces a path; `None` for a path of the disk.
 ///
-/// What begins like an address of an unknown kind counts as one, unless it is on the disk.
+/// A text that begins like an address of an unknown kind counts as one, unless it is on the disk.
 pub(crate) fn of(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     let (scheme, _) = text.split_once("://")?;
@@ -57,7 +57,7 @@ pub(crate) fn open_or(
     there::open(address, otherwise)
 }
 
-/// The store of an address whose directories are to be listed, and the path in it.
+/// Returns the store of an address with directories to list, and the path in it.
 pub(crate) fn store(address: &str) -> anyhow::Result<(there::Files, PathBuf)> {
     refuse_memory(address)?;
     there::store(address)
@@ -68,7 +68,7 @@ pub(crate) fn explain(error: Error, address: &str) -> anyhow::Error {
     there::advise(error, address)
 }
 
-/// The files of whole tensors at an address, each as a checkpoint of its own.
+/// Returns the files of whole tensors at an address, each as a separate checkpoint.
 pub(crate) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
     refuse_memory(address)?;
     there::parts(address)

@@ -42,7 +42,7 @@ pub(super) fn open(
     }
 }
 
-/// The store of an address whose directories are to be listed, and the path in it.
+/// Returns the store of an address with directories to list, and the path in it.
 pub(super) fn store(address: &str) -> anyhow::Result<(Files, PathBuf)> {
     if AddressKind::of(address) == Some(AddressKind::Web) {
         return Err(wrong_usage(format!(
@@ -56,7 +56,8 @@ pub(super) fn store(address: &str) -> anyhow::Result<(Files, PathBuf)> {
     Ok((store, path))
 }
 
-/// Whether an error says nothing of the format: what was not read, or that there are several.
+/// Returns `true` if an error is not about the format: nothing was read, or there are several
+/// files.
 fn is_of_access(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::NoCheckpoint { found, .. } => !found.is_empty(),
@@ -65,7 +66,7 @@ fn is_of_access(error: &Error) -> bool {
     }
 }
 
-/// The files of whole tensors at an address, each as a checkpoint of its own.
+/// Returns the files of whole tensors at an address, each as a separate checkpoint.
 pub(super) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
     let opened = remote::open(address).map_err(|error| advise(error, address))?;
     let parts = opened.into_parts()?;
@@ -96,8 +97,8 @@ pub(super) fn advise(error: Error, address: &str) -> anyhow::Error {
     anyhow::anyhow!("{place}{message}{remedy}")
 }
 
-/// What to do about a store that refuses, lacks or does not answer a request. Other errors say it
-/// themselves.
+/// Returns advice about a store that refuses, lacks or does not answer a request. Other errors have
+/// their own.
 fn remedy(error: &Error, address: &str) -> Option<&'static str> {
     if let Some(safetensors_hub::ErrorKind::Network { .. }) = error.other() {
         return Some("check the network; HF_ENDPOINT names another Hub, such as a mirror");
@@ -173,7 +174,7 @@ mod tests {
             "hf://owner/name: huggingface.co: Connection refused; check the network; HF_ENDPOINT \
              names another Hub, such as a mirror"
         );
-        // Others say what to do themselves.
+        // Other errors have their own advice.
         let kind = safetensors_hub::ErrorKind::RepoNotFound { has_token: false };
         let error = advise(kind.into(), "hf://owner/name");
         assert!(error.to_string().ends_with("check the name, and set HF_TOKEN"), "{error}");

@@ -34,7 +34,7 @@ pub(crate) struct Problem {
     pub(crate) level: Level,
     /// The key, with `modelspec.`
     key: String,
-    /// What the value of the key should be.
+    /// The expected form of the key's value.
     expected: &'static str,
     /// The value of the key; `None` if the key is missing.
     found: Option<String>,

@@ -53,7 +53,7 @@ impl<'a> Tree<'a> {
         Self::grow(tensors, parameters, sort, |trees| trees)
     }
 
-    /// The same, with layers of the same structure folded into one.
+    /// Makes the tree with layers of equal structure folded together.
     pub(crate) fn folded<S: 'static>(
         tensors: &mut [LazyTensor<'a, S>],
         parameters: &Parameters<'_>,
@@ -114,7 +114,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The totals of one copy.
+    /// Returns the totals of a single copy.
     pub(crate) fn totals(&self) -> Totals {
         match &self.content {
             Content::Tensor(info, _, stored, parameters) => {
@@ -156,7 +156,7 @@ impl Sortable for Tree<'_> {
     }
 }
 
-/// Sorts from the inside out, because the dtype of a module is that of its first tensor.
+/// Sorts from the inside out, because a module has the dtype of its first tensor.
 fn sort_all(trees: &mut [Tree<'_>], sort: Sort) {
     for tree in trees.iter_mut() {
         if let Content::Module(children) = &mut tree.content {
@@ -174,8 +174,8 @@ struct Grow<'p> {
 }
 
 impl Grow<'_> {
-    /// The modules and tensors of sorted tensors whose names share their first `depth` parts, which
-    /// end before the byte `start`.
+    /// Returns the modules and tensors of sorted tensors with names that share their first `depth`
+    /// parts, which end before the byte `start`.
     fn children<'a, S: 'static>(
         &self,
         tensors: &[LazyTensor<'a, S>],

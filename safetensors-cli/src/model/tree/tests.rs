@@ -4,7 +4,7 @@ use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 
 use super::*;
 
-/// A tree as lines of indented labels, `×n` for what was folded.
+/// Returns a tree as lines of indented labels, with `×n` for folded layers.
 fn lines(names: &[&str], sort: Sort) -> Vec<String> {
     fn write(trees: &[Tree<'_>], depth: usize, lines: &mut Vec<String>) {
         for tree in trees {

@@ -2,19 +2,19 @@
 
 use super::{Column, Cut, GAP};
 
-/// What the `…` takes which says that columns are left out.
+/// The width of the `…` that marks hidden columns.
 pub(super) const MARK: usize = GAP + 1;
 
-/// Names do not get less before columns are left out.
+/// Names keep this width until columns are hidden.
 const LEAST_NAME: usize = 20;
 
 /// Cells are not shortened to less.
 const LEAST: usize = 8;
 
-/// The width of each column, so that a row has at most `width`. `None` for a column that is left
-/// out. `natural` are the widths that the cells need, and at most `most` columns are kept.
+/// Returns the width of each column, so that a row has at most `width`. `None` for a column that is
+/// hidden. `natural` are the widths that the cells need, and at most `most` columns are kept.
 ///
-/// Long cells are shortened first. A column is left out only if the first column of names would
+/// Long cells are shortened first. A column is hidden only if the first column of names would
 /// otherwise have less than a third of the row, or another one less than a quarter. Where not even
 /// the columns fit that always stay, rows are longer.
 pub(super) fn fit(
@@ -47,7 +47,7 @@ pub(super) fn fit(
     }
 }
 
-/// The widths under which columns are left out instead.
+/// Returns the widths under which columns are hidden instead.
 fn least(columns: &[Column<'_>], natural: &[usize], kept: &[bool], width: usize) -> Vec<usize> {
     let mut part = width / 3;
     let least = |((column, &natural), &kept): ((&Column<'_>, &usize), &bool)| match column.cut {
@@ -62,7 +62,7 @@ fn least(columns: &[Column<'_>], natural: &[usize], kept: &[bool], width: usize)
     columns.iter().zip(natural).zip(kept).map(least).collect()
 }
 
-/// Gives what is spare to the columns that can use it, from the first.
+/// Gives the spare width to the columns that can use it, from the first.
 fn grow(widths: &mut [usize], natural: &[usize], kept: &[bool], mut spare: usize) {
     for ((width, natural), _) in widths.iter_mut().zip(natural).zip(kept).filter(|(_, kept)| **kept)
     {
@@ -72,7 +72,7 @@ fn grow(widths: &mut [usize], natural: &[usize], kept: &[bool], mut spare: usize
     }
 }
 
-/// Takes what is missing from the columns that can be shortened, from the last.
+/// Takes the missing width from the columns that can be shortened, from the last.
 fn squeeze(columns: &[Column<'_>], widths: &mut [usize], mut missing: usize) {
     let shortened =
         columns.iter().zip(widths).rev().filter(|(column, _)| column.cut != Cut::Nothing);

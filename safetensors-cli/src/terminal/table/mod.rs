@@ -2,8 +2,8 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `fit` | the widths of the columns on a terminal, and which are left out |
-//! | `shorten` | a cell with its middle or its end left out |
+//! | `fit` | the widths of the columns on a terminal, and the hidden ones |
+//! | `shorten` | a cell without its middle or its end |
 
 mod fit;
 mod shorten;
@@ -29,20 +29,20 @@ pub(crate) enum Align {
     Right,
 }
 
-/// A column: its title, and what becomes of it on a narrow terminal.
+/// A column: its title, and its form on a narrow terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column<'t> {
     title: &'t str,
     align: Align,
     cut: Cut,
-    /// The column with the highest rank is left out first, one of rank 0 never. `None` ranks by
-    /// position: the last is left out first.
+    /// The column with the highest rank is hidden first, one of rank 0 never. `None` ranks by
+    /// position: the last is hidden first.
     rank: Option<u8>,
-    /// Whether other columns are left out before different cells are shortened to the same text.
+    /// Whether other columns are hidden before different cells are shortened to the same text.
     is_distinct: bool,
 }
 
-/// What a column leaves out of cells that are too long.
+/// The part that a column drops from cells that are too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     /// Nothing.
@@ -100,13 +100,13 @@ impl<'t> From<(&'t str, Align)> for Column<'t> {
 /// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable,
 /// see [`text`](crate::terminal::text).
 ///
-/// On a terminal rows fit the line: long names are shortened, and columns left out. A `…` after the
-/// titles says that some are. Rows are longer only where not even the columns of rank 0 fit. A file
+/// On a terminal rows fit the line: long names are shortened, and columns hidden. A `…` after the
+/// titles marks that. Rows are longer only where not even the columns of rank 0 fit. A file
 /// or a pipe gets everything, with a tab between two cells.
 ///
 /// `rows` is called several times and must give the same rows: the first call measures the columns,
-/// the last writes, and those between look for names that are shortened to the same text. No row is
-/// kept, because a checkpoint may have a million tensors.
+/// the last writes, and the calls between look for names that are shortened to the same text. No
+/// row is kept, because a checkpoint may have a million tensors.
 pub(crate) fn write<'t, C: Copy + Into<Column<'t>>>(
     columns: &[C],
     out: &mut impl Write,
@@ -145,7 +145,7 @@ fn write_within<'t, C: Copy + Into<Column<'t>>>(
     all.outcome
 }
 
-/// The widths of the columns. More of them are left out where that tells names apart.
+/// Returns the widths of the columns. More of them are hidden where that distinguishes names.
 fn fit_distinct(
     columns: &[Column<'_>],
     natural: &[usize],
@@ -178,15 +178,15 @@ fn fit_distinct(
 /// Takes the rows of a table.
 pub(crate) struct Rows<'t> {
     columns: &'t [Column<'t>],
-    /// The width of each column; `None` for one that is left out.
+    /// The width of each column; `None` for one that is hidden.
     widths: Vec<Option<usize>>,
     to: To<'t>,
     outcome: io::Result<()>,
 }
 
-/// What becomes of the rows.
+/// The use of the rows.
 enum To<'t> {
-    /// The widths grow to those of the cells.
+    /// The widths grow to the cells'.
     Measure,
     /// Different names are counted.
     Compare(Seen),
@@ -195,7 +195,7 @@ enum To<'t> {
     Separate(&'t mut dyn Write),
 }
 
-/// Different names in a column, and what they are shortened to. Of each only a hash is kept.
+/// Different names in a column, and their shortened forms. Only a hash of each is kept.
 struct Seen {
     column: usize,
     width: usize,
@@ -339,7 +339,7 @@ model.layers.0.attention.weight  2,000,000
 model.layers.1.attention.weight  2,000,000
 ";
         assert_eq!(within(Some(48), &columns, &rows), expected);
-        // Two equal names are the same name, and what cannot be told apart leaves nothing out.
+        // Two equal names are one name, and names that are never distinct hide no column.
         let twice = [rows[0], rows[0]];
         assert!(within(Some(48), &columns, &twice).contains("1,000,000"));
         let long = ["a", "b"].map(|c| format!("{}{c}{}", "x".repeat(50), "x".repeat(50)));

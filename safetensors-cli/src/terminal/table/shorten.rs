@@ -1,4 +1,4 @@
-//! [`to_width`]: a cell with its middle or its end left out.
+//! [`to_width`]: a cell without its middle or its end.
 
 use std::borrow::Cow;
 
@@ -6,11 +6,10 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::Cut;
 
-/// The lines of a tree, which stand before a name.
+/// The lines of a tree, which come before a name.
 const LINES: [char; 5] = [' ', '│', '├', '└', '─'];
 
-/// A printable cell that takes at most this many columns. A `…` is in the place of what is left
-/// out.
+/// Returns a printable cell that takes at most this many columns. A `…` replaces the dropped part.
 pub(super) fn to_width(cell: &str, width: usize, cut: Cut) -> Cow<'_, str> {
     if cut == Cut::Nothing || cell.width() <= width {
         return cell.into();
@@ -22,8 +21,8 @@ pub(super) fn to_width(cell: &str, width: usize, cut: Cut) -> Cow<'_, str> {
     .into()
 }
 
-/// Keeps the start and more of the end: it has the layer and the kind of parameter, which tell
-/// names apart. The lines of a tree before a name are kept.
+/// Keeps the start and more of the end, which has the layer and the kind of parameter, and so
+/// distinguishes names. The lines of a tree before a name are kept.
 fn without_middle(cell: &str, width: usize) -> String {
     let (lines, name) = cell.split_at(cell.find(|c| !LINES.contains(&c)).unwrap_or(0));
     // Of a very deep branch only the end is kept, so that there is room for the name.

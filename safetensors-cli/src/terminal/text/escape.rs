@@ -43,7 +43,7 @@ fn within(name: &str, most: usize) -> String {
     if quoted { format!("\"{text}\"") } else { text }
 }
 
-/// The first of these names, which are enough to recognize what is meant, and the number of others.
+/// Returns the first of these names, enough to recognize them, and the number of others.
 pub(crate) fn some<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
     let mut names = names.into_iter();
     let shown: Vec<_> = names.by_ref().take(3).map(|it| short(it.as_ref())).collect();
@@ -60,7 +60,7 @@ pub(crate) fn value(value: &str) -> String {
     value_within(value, if screen::is_for_programs() { usize::MAX } else { MAX_VALUE })
 }
 
-/// The same for another length: `most` is the most characters that are shown.
+/// Shortens like [`value`], to at most `most` characters.
 pub(crate) fn value_within(value: &str, most: usize) -> String {
     let mut text = String::new();
     let mut shown = 0;
@@ -138,7 +138,7 @@ fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
     if start.len() <= max && length(&start) <= max {
         return start.concat();
     }
-    // The end gets more room: it has the layer and the kind of parameter, which tell names apart.
+    // The end gets more room: its layer and kind of parameter distinguish names.
     let keep_start = max / 3;
     let mut end: Vec<_> = text.chars().rev().take(max).map(&piece).collect();
     keep(&mut end, max - keep_start - 1);
@@ -215,7 +215,7 @@ mod tests {
             shown.starts_with("model.layer.") && shown.contains('…') && shown.ends_with(".weight"),
             "{shown}"
         );
-        // Escapes are kept whole or left out.
+        // Escapes are kept completely or dropped.
         let shown = short(&"\u{202e}".repeat(50));
         assert!(shown.chars().count() <= MAX_NAME);
         assert_eq!(shown.replace(r"\u{202e}", ""), "…");

@@ -1,6 +1,7 @@
 //! Numbers, sizes and shapes, made easy to read.
 
-/// A shape such as `[768, 3072]`; `[]` is a scalar. Of very many dimensions the middle is left out.
+/// Returns a shape such as `[768, 3072]`; `[]` is a scalar. Many dimensions are shown without their
+/// middle.
 pub(crate) fn shape(dims: &[usize]) -> String {
     // Only hostile files have longer shapes, so no reader misses their full text.
     const MAX_DIMS: usize = 12;

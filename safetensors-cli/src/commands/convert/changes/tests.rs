@@ -1,4 +1,4 @@
-//! Options as they are parsed, and what they say of tensors.
+//! Options as they are parsed, and their effect on tensors.
 
 use clap::Parser;
 

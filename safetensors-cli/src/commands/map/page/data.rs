@@ -1,8 +1,8 @@
-//! What a page shows, as JSON.
+//! The data of a page, as JSON.
 //!
 //! A checkpoint may have a hundred thousand tensors. So a tensor is an array of a label and three
 //! numbers: its kind (dtype and shape), its file and its group, -1 for none. A module is an array
-//! of a label, the list of what is inside, and its group.
+//! of a label, the list of its content, and its group.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -50,7 +50,7 @@ struct Data<'d, 'a> {
 /// The position in `kinds` of each type, shape and number of parameters.
 type Kinds<'a> = HashMap<(Kind<'a>, &'a [usize], u128), usize>;
 
-/// The kinds of all tensors, and what the page says of each.
+/// Returns the kinds of all tensors, and the page's facts about each.
 fn kinds<'p>(page: &Page<'p>) -> (Kinds<'p>, Vec<(usize, String, u128, u128)>) {
     let (mut kinds, mut list) = (Kinds::new(), Vec::new());
     for tensor in page.tensors {
@@ -126,7 +126,7 @@ pub(super) fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What all nodes need to know.
+/// The context that all nodes need.
 #[derive(Clone, Copy)]
 struct PageContext<'d, 'a> {
     kinds: &'d Kinds<'a>,
@@ -166,7 +166,7 @@ impl Serialize for Node<'_, '_> {
     }
 }
 
-/// What is in a module. Each becomes a node when it is written.
+/// The content of a module. Each entry becomes a node when it is written.
 struct Children<'d, 'a> {
     nodes: &'d [Tree<'a>],
     path: &'d str,

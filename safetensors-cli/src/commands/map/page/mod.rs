@@ -3,10 +3,10 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `data` | what the page shows, as JSON |
+//! | `data` | the data of the page, as JSON |
 //! | `page.css` | the looks, light and dark |
 //! | `model.js` | the JSON as a tree, with identical layers folded |
-//! | `treemap.js`, `rows.js` | the map; long lists, of which only the visible rows are drawn |
+//! | `treemap.js`, `rows.js` | the map; long lists with only their visible rows drawn |
 //! | `page.js` | tabs, search, selection |
 //!
 //! Names and metadata are not trusted. They are JSON in an element that browsers do not run. The
@@ -49,7 +49,7 @@ pub(super) struct Page<'p> {
     pub(super) dtypes: &'p BTreeMap<Kind<'p>, Totals>,
     pub(super) parameters: &'p Parameters<'p>,
     pub(super) groups: Option<&'p Groups>,
-    /// Whether colours stand for modules at first. The reader can change that.
+    /// Whether colours show modules at first. The reader can change that.
     pub(super) is_by_module: bool,
 }
 
