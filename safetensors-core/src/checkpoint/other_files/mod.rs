@@ -4,7 +4,7 @@
 //! made of deltas.
 
 use std::collections::HashSet;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +15,7 @@ use super::siblings::{Siblings, copy};
 use super::store::{FileKind, StoreEntry};
 use crate::file::hash::signed_name;
 use crate::file::io::hidden::is_temporary_name;
-use crate::file::io::{FileSource, ReadAt, beside, failpoint};
-use crate::file::save::atomic::sync;
+use crate::file::io::{FileSource, ReadAt, beside};
 use crate::format::error::{Error, Result};
 
 /// How the names of files end that hold tensors or name files that do, whatever the format.
@@ -89,7 +88,6 @@ impl OtherFiles {
         else {
             return Ok(Self::default());
         };
-        let home = if home.as_os_str().is_empty() { Path::new(".") } else { home };
         let destination = destination.canonicalize().ok();
         if destination.is_some() && home.canonicalize().ok() == destination {
             return Ok(Self::default());
@@ -104,6 +102,7 @@ impl OtherFiles {
             found: Self {
                 store: Some(Arc::clone(store)),
                 home: home.to_owned(),
+                // Nothing on the disk has the path of a directory in another store.
                 is_on_disk: home.is_dir(),
                 ..Self::default()
             },
@@ -182,18 +181,6 @@ impl OtherFiles {
         copy(&file, &path, out)?;
         let found = file.file().metadata().map_err(|error| Error::io(error, &path))?;
         Ok(Some(found.permissions()))
-    }
-
-    /// Copies a file to a path on the disk. Directories above it are created.
-    pub(super) fn copy_to(&self, name: &str, path: &Path, durable: bool) -> Result<()> {
-        failpoint::hit("copy")?;
-        path.parent().map_or(Ok(()), fs::create_dir_all)?;
-        let mut file = File::create(path)?;
-        let permissions = self.write_to(name, &mut file)?;
-        if durable {
-            sync(&file)?;
-        }
-        Ok(permissions.map_or(Ok(()), |found| file.set_permissions(found))?)
     }
 
     fn is_equal(&self, name: &str, path: &Path) -> bool {
