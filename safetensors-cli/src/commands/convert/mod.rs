@@ -231,7 +231,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
     match Target::new(args, output)? {
         Target::Gguf(kind) => gguf::run(args, kind, inputs, output, out),
-        Target::Tensors(output) => save(args, inputs, output, out),
+        Target::Tensors(output) => save(args, inputs, *output, out),
     }
 }
 

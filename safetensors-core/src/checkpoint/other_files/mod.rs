@@ -158,11 +158,9 @@ impl OtherFiles {
         self.files = files;
     }
 
-    /// Removes a file, which is written in another way. Returns whether it was there.
-    pub fn remove(&mut self, name: &str) -> bool {
-        let before = self.files.len();
+    /// Removes a file, which is written in another way.
+    pub fn remove(&mut self, name: &str) {
         self.files.retain(|file| file != name);
-        self.files.len() < before
     }
 
     /// Writes the bytes of a file, and returns its permissions if it is on the disk.
