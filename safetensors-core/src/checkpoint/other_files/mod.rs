@@ -54,7 +54,7 @@ const TENSORS: [&str; 29] = [
 /// Files of trainers that name the newest checkpoint in the same directory.
 const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
-/// The most bytes of a file on the disk that goes along. The largest tokenizers have a tenth of it;
+/// The most bytes of a file that goes along. The largest tokenizers have a tenth of it;
 /// a larger file has data.
 const MOST: u64 = 256 << 20;
 
@@ -267,7 +267,7 @@ impl Listing {
             if self.destination.is_none() || from.canonicalize().ok() != self.destination {
                 return self.directory(&path);
             }
-        } else if self.found.is_on_disk && !self.is_small_file(&path)? {
+        } else if !self.is_small_file(&path)? {
             self.leave(path);
         } else {
             self.found.files.push(path);
@@ -275,10 +275,13 @@ impl Listing {
         Ok(())
     }
 
-    /// Returns `true` for a regular file on the disk that is not too large. A file that cannot be
-    /// opened is an error now, and not after hours.
+    /// Returns `true` for a regular file that is not too large. A file that cannot be opened is an
+    /// error now, and not after hours.
     fn is_small_file(&self, path: &str) -> Result<bool> {
         let home = &self.found.home;
+        if let (Some(store), false) = (&self.found.store, self.found.is_on_disk) {
+            return Ok(store.byte_len(&home.join(path))? <= MOST);
+        }
         if !OtherFiles::is_file_below(home, Path::new(path)) {
             return Ok(false);
         }
