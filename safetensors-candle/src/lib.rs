@@ -94,7 +94,7 @@
 //!
 //! let builder = safetensors_candle::var_builder(&path, DType::BF16, &Device::Cpu)?;
 //! let error = builder.get((1, 2), "fc.weight").unwrap_err().to_string();
-//! assert!(error.contains("fp8") && error.contains("QuantizedWeights::Numbers"));
+//! assert!(error.contains("stored as fp8") && error.contains("QuantizedWeights::Numbers"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::checkpoint::store::{MemoryStore, Store, Versions, WritableDirectory};
+use safetensors_core::checkpoint::store::{
+    CopyFile, MemoryStore, Store, Versions, WritableDirectory,
+};
 use safetensors_core::checkpoint::{FilePattern, OtherFiles, save_sharded_to};
 use safetensors_core::framework::in_parallel;
 use safetensors_core::{
@@ -154,8 +156,8 @@ impl<D: WritableDirectory> WritableDirectory for Failing<'_, D> {
         self.faults.call("write", || self.directory.write(name, tensors, options))
     }
 
-    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
-        self.faults.call("write", || self.directory.write_other(name, files))
+    fn write_other(&mut self, name: &str, copy: &CopyFile<'_>) -> Result<()> {
+        self.faults.call("write", || self.directory.write_other(name, copy))
     }
 
     fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<D::Version>> {

@@ -33,9 +33,9 @@ impl<S: ReadAt> Chain<S> {
     /// [`save_sharded`](safetensors_core::save_sharded) saves it instead, with the metadata of the
     /// last delta that has some.
     ///
-    /// If the base is a directory on the disk, its other files are copied too, such as
-    /// `config.json`. Other tensors, signatures, hidden files, special files and links that lead
-    /// out of the directory are not copied, and neither are files with names that the new directory
+    /// If the base is a directory, its other files are copied too, such as `config.json`. Other
+    /// tensors, signatures, hidden files, files over 256 MiB, special files and links that lead out
+    /// of the directory are not copied, and neither are files with names that the new directory
     /// already has. The paths of these, relative to the directory, are returned. Links in a cache
     /// of the Hub, which lead to files of the same repository, are followed.
     ///

@@ -165,7 +165,7 @@ impl Destination {
     /// Copies the files next to a base.
     pub(crate) fn copy(&mut self, others: &OtherFiles) -> Result<()> {
         for name in others.names() {
-            self.directory.write_other(name, others)?;
+            self.directory.write_other(name, &|out| others.write_to(name, out))?;
             self.add(name.to_owned());
         }
         self.left_out = others.left_out().to_vec();

@@ -17,7 +17,7 @@ use crate::input::targets::{self, Target};
 use crate::model::totals::Totals;
 use crate::terminal::report::{report, wrong_usage};
 use crate::terminal::table::{self, Column};
-use crate::terminal::{json, pager, text};
+use crate::terminal::{json, pager, screen, text};
 
 /// The `PATH` arguments of a command that shows one or more checkpoints.
 #[derive(Debug, clap::Args)]
@@ -93,8 +93,8 @@ impl Inputs {
         self.paths.len() > 1 || self.recursive
     }
 
-    /// Writes one table with a row for each input. `describe` returns its last cell. Several inputs
-    /// have a last line that sums up, and one that fails does not stop the others.
+    /// Writes one table with a row for each input. `describe` returns its last cell. For people,
+    /// several inputs have a last line that sums up, and one that fails does not stop the others.
     pub(crate) fn tabulate(
         &self,
         title: &str,
@@ -128,7 +128,8 @@ impl Inputs {
         if !rows.is_empty() {
             table::write(&columns, out, |table| rows.iter().for_each(|row| table.row(row)))?;
         }
-        if self.is_many() {
+        // A program gets the table alone.
+        if self.is_many() && !screen::is_for_programs() {
             let before = if rows.is_empty() { "" } else { "\n" };
             writeln!(out, "{before}{}", several.sum())?;
         }

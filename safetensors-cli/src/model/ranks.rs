@@ -108,7 +108,7 @@ pub(crate) fn warn_of_split_heads(plan: &RankPlan, checkpoint: &Checkpoint) -> a
         };
         for rank in 0..plan.world_size().min(MOST_RANKS) {
             let part = tensor.part(rank)?.ranges(tensor.shape())?;
-            if part.get(dim).is_some_and(|part| part.start as u64 % head != 0) {
+            if part.get(dim).is_some_and(|part| !(part.start as u64).is_multiple_of(head)) {
                 split.entry((dim, heads)).or_default().push(tensor.name());
                 break;
             }

@@ -168,6 +168,11 @@ fn a_pipe_gets_tabs_and_whole_names_unless_the_variable_says_that_a_person_reads
         assert!(shown.lines().any(|it| it == line), "{line} {shown}");
     }
     assert!(!shown.contains("───"), "{shown}");
+    // Nothing but the table comes where each checkpoint is a line.
+    small_file(dir.path(), "a.safetensors");
+    let lines = piped(&["inspect", "a.safetensors", "a.safetensors"], None);
+    let row = "a.safetensors\t2\t8\t40 B\tF32, I64\n";
+    assert_eq!(lines, format!("checkpoint\ttensors\tparameters\tsize\tstored as\n{row}{row}"));
     let flat = piped(&["inspect", "--flat", "long.safetensors"], None);
     let name = format!("{}.weight", "x".repeat(10_000));
     let value = format!("log\t{}", "v".repeat(5000));

@@ -31,6 +31,7 @@ none    I64    [0, 2]      –        –       –         –         –     
 1 tensor with NaN or infinity
 ";
     dir.run("stats model.safetensors --bins 4").success().stdout(expected).stderr("");
+    dir.run("stats model.safetensors --bins 0").success().stdout(contains("histogram").not());
 }
 
 #[test]

@@ -234,7 +234,7 @@ fn addresses_need_a_feature() {
 #[test]
 fn rare_commands_and_options_stand_below_the_others() {
     let dir = temp_dir();
-    let short = |command: &str| dir.run(&*format!("{command} -h").trim_start()).quiet().out();
+    let short = |command: &str| dir.run(format!("{command} -h").trim_start()).quiet().out();
     for (command, rare) in [("", &["manifest"][..]), ("delta", &["squash", "follow"])] {
         let help = short(command);
         let more = help.find("\nMore commands:\n").unwrap();

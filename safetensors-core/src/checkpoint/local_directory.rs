@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::destination::{files_of, refuse_irreplaceable, refuse_long_names, refuse_to_hide};
-use super::store::{LocalStore, Store, Version, Versions, WritableDirectory};
-use super::{Contention, FilePattern, OtherFiles, ShardOptions};
+use super::store::{CopyFile, LocalStore, Store, Version, Versions, WritableDirectory};
+use super::{Contention, FilePattern, ShardOptions};
 use crate::file::io::hidden::remove_header_backup;
 use crate::file::io::identity::Identity;
 use crate::file::io::lock::DirectoryLock;
@@ -226,8 +226,8 @@ impl WritableDirectory for LocalDirectory {
             .map_err(|error| error.moved(&path, &self.destination(name)))
     }
 
-    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
-        let copied = files.copy_to(name, &self.hidden(name), self.save_options().durable);
+    fn write_other(&mut self, name: &str, copy: &CopyFile<'_>) -> Result<()> {
+        let copied = LocalStore::write(&self.hidden(name), copy, self.save_options().durable);
         copied.map_err(|error| error.in_path(self.destination(name)))
     }
 

@@ -138,7 +138,7 @@ pub(crate) fn write_others<D: WritableDirectory>(
     options: &ShardOptions,
 ) -> Result<()> {
     options.others.names().try_for_each(|name| {
-        let written = directory.write_other(name, &options.others);
+        let written = directory.write_other(name, &|out| options.others.write_to(name, out));
         written.map_err(|error| error.in_path(directory.path().join(name)))
     })
 }

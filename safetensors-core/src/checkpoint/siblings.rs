@@ -23,6 +23,8 @@ pub(super) trait Siblings: Send + Sync {
     /// Returns the bytes of a file, at most this many; `None` if there is none. Links on a local
     /// disk must not lead out of the directory, except links of the checkpoint's own file.
     fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>>;
+    /// The number of bytes of a file.
+    fn byte_len(&self, path: &Path) -> Result<u64>;
     /// Writes the bytes of a file.
     fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()>;
     /// Returns `true` if a file is a backup of a header; `false` if there is none, or if it cannot
@@ -71,6 +73,10 @@ impl<T: Store> Siblings for T {
         let mut bytes = vec![0; len as usize];
         file.read_exact_at(&mut bytes, 0).map_err(|error| Error::io(error, path))?;
         Ok(Some(bytes))
+    }
+
+    fn byte_len(&self, path: &Path) -> Result<u64> {
+        Ok(self.open(path)?.byte_len())
     }
 
     fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()> {

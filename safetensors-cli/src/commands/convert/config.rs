@@ -6,11 +6,14 @@ use safetensors_core::io::beside;
 use safetensors_core::python_json;
 use serde_json::{Map, Value};
 
-use super::others::SETTINGS;
 use super::source::{CONFIG, MOST, Source, config_of};
 use crate::input::Rewrite;
 use crate::terminal::report::warn;
 use crate::terminal::text;
+
+/// Settings of quantised weights in addition to `config.json`.
+pub(super) const SETTINGS: [&str; 3] =
+    ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
 
 /// The new `config.json`.
 pub(super) enum Config {

@@ -229,7 +229,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
     match Target::new(args, output)? {
         Target::Gguf(kind) => gguf::run(args, kind, inputs, output, out),
-        Target::Tensors(output) => save(args, inputs, output, out),
+        Target::Tensors(output) => save(args, inputs, *output, out),
     }
 }
 
@@ -247,7 +247,7 @@ fn save(
     output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
     let metadata = output.take_metadata(&mut rewrite);
     output.name_files(&sources);
-    let others = Others::new(args, &sources, &rewrite, &output)?;
+    let others = Others::new(args, &sources, &rewrite, output.is_directory())?;
     let read = others.config.as_ref().map(|(path, _)| identity(path));
     output.put_others(others);
     let plan = output.plan(&rewrite).map_err(|error| name_twice(error, &sources, &change))?;

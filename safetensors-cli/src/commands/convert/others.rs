@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use safetensors_core::checkpoint::OtherFiles;
 
 use super::Args;
-use super::config::{self, Config};
-use super::output::Output;
+use super::config::{self, Config, SETTINGS};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input::{self, Rewrite, address};
@@ -20,10 +19,6 @@ pub(super) const DIFFUSERS: &str = "diffusion_pytorch_model";
 /// The names by which libraries load a file that is not `model.safetensors`.
 const NAMES: [&str; 3] = [DIFFUSERS, "adapter_model", "pytorch_lora_weights"];
 
-/// Settings of quantised weights in addition to `config.json`.
-pub(super) const SETTINGS: [&str; 3] =
-    ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
-
 /// The other files of a directory that is written.
 #[derive(Debug, Default)]
 pub(super) struct Others {
@@ -34,15 +29,15 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// The files of the one directory among the inputs, with a `config.json` that describes the
-    /// tensors as they are written.
+    /// The files of the one directory among the inputs that go along to OUT, with a `config.json`
+    /// that describes the tensors as they are written.
     pub(super) fn new(
         args: &Args,
         sources: &[Source],
         rewrite: &Rewrite<'_>,
-        output: &Output,
+        is_directory: bool,
     ) -> anyhow::Result<Self> {
-        let is_directory = output.is_directory();
+        let Some(out) = args.paths.last() else { return Ok(Self::default()) };
         if is_directory && args.no_other_files {
             return Ok(Self::default());
         }
@@ -53,7 +48,7 @@ impl Others {
         match directories.as_slice() {
             [] => {}
             [one] => {
-                let found = OtherFiles::new(one, output.path());
+                let found = OtherFiles::new(one, out);
                 others.files = found.map_err(|error| {
                     anyhow::anyhow!("{error}; --no-other-files leaves such files behind")
                 })?;
@@ -74,7 +69,7 @@ impl Others {
                     warn(format!(
                         "{}: transformers and vLLM need a config.json that describes quantised \
                          weights; a directory as OUT gets one",
-                        input::shown(output.path())
+                        input::shown(out)
                     ));
                 }
             }
@@ -83,8 +78,8 @@ impl Others {
         if config::changes(sources, rewrite) && sources.iter().all(|it| it.kept.is_empty()) {
             others.files.leave(|name| SETTINGS.contains(&name));
         }
-        if address::of(output.path()).is_none() {
-            others.files.remove_equal(output.path());
+        if address::of(out).is_none() {
+            others.files.remove_equal(out);
         }
         Ok(others)
     }

@@ -36,7 +36,7 @@ pub(super) enum Target {
     /// A GGUF file with weights that are stored as this type.
     Gguf(Type),
     /// Any other.
-    Tensors(Output),
+    Tensors(Box<Output>),
 }
 
 /// The form of an output that is not of GGUF.
@@ -100,7 +100,7 @@ impl Target {
             (Some(form), scheme) => {
                 let is_remote = address::of(path).is_some();
                 check_options(args, form, scheme, is_remote).map_err(wrong)?;
-                Ok(Self::Tensors(Output {
+                Ok(Self::Tensors(Box::new(Output {
                     path: path.into(),
                     form,
                     size: args.max_shard_size,
@@ -110,7 +110,7 @@ impl Target {
                     contention: if args.no_wait { Contention::Fail } else { Contention::Wait },
                     keeps_codes: args.changes.keep_quantized,
                     others: Others::default(),
-                }))
+                })))
             }
         }
     }

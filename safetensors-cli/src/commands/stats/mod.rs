@@ -254,6 +254,7 @@ fn write_table(all: &All<'_>, asked: &[f64], out: &mut impl Write) -> anyhow::Re
     let number = |title, rank| Column::number(title).rank(rank);
     // NaN and infinity are always shown where there are any.
     let (mut nan, mut infinite, mut not_finite, mut is_place) = (6, 8, 0, false);
+    let has_bars = all.iter().any(|stats| stats.summary.histogram.is_some());
     for Summary { moments, histogram, .. } in all.iter().map(|stats| stats.summary) {
         nan = if moments.nan > 0 { 0 } else { nan };
         infinite = if moments.infinite > 0 { 0 } else { infinite };
@@ -270,11 +271,8 @@ fn write_table(all: &All<'_>, asked: &[f64], out: &mut impl Write) -> anyhow::Re
     ];
     columns.extend(titles.iter().map(|title| number(title.as_str(), 5)));
     columns.extend([number("max", 4), number("mean", 1), number("std", 2), number("zeros", 7)]);
-    columns.extend([
-        number("NaN", nan),
-        number("inf", infinite),
-        Column::word("histogram").rank(11),
-    ]);
+    columns.extend([number("NaN", nan), number("inf", infinite)]);
+    columns.extend(has_bars.then(|| Column::word("histogram").rank(11)));
     let row = |stats: &Stats<'_>, rows: &mut Rows<'_>| {
         let Summary { moments, percentiles, histogram } = &stats.summary;
         let count = |count: u64| if count == 0 { "–".into() } else { text::count(count) };
@@ -287,7 +285,8 @@ fn write_table(all: &All<'_>, asked: &[f64], out: &mut impl Write) -> anyhow::Re
         cells.extend((0..asked.len()).map(|i| shown(percentiles.found.get(i).copied())));
         cells.extend([moments.max, moments.mean, moments.std].map(shown));
         cells.extend([moments.zeros, moments.nan, moments.infinite].map(count));
-        cells.push(histogram.as_ref().map(|it| it.bars(is_place)).unwrap_or_default());
+        let bars = histogram.as_ref().map(|it| it.bars(is_place));
+        cells.extend(has_bars.then(|| bars.unwrap_or_default()));
         rows.row(cells);
     };
     table::write(&columns, out, |rows| all.iter().for_each(|stats| row(&stats, rows)))?;

@@ -4,7 +4,7 @@
 //! deltas.
 
 use std::collections::HashSet;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +15,7 @@ use super::siblings::{Siblings, copy};
 use super::store::{FileKind, StoreEntry};
 use crate::file::hash::signed_name;
 use crate::file::io::hidden::is_temporary_name;
-use crate::file::io::{FileSource, ReadAt, beside, failpoint};
-use crate::file::save::atomic::sync;
+use crate::file::io::{FileSource, ReadAt, beside};
 use crate::format::error::{Error, Result};
 
 /// The ends of names of files, in any format, that hold tensors or name files that do.
@@ -55,7 +54,7 @@ const TENSORS: [&str; 29] = [
 /// Files of trainers that name the newest checkpoint in the same directory.
 const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
-/// The most bytes of a file on the disk that goes along. The largest tokenizers have a tenth of it;
+/// The most bytes of a file that goes along. The largest tokenizers have a tenth of it;
 /// a larger file has data.
 const MOST: u64 = 256 << 20;
 
@@ -89,7 +88,6 @@ impl OtherFiles {
         else {
             return Ok(Self::default());
         };
-        let home = if home.as_os_str().is_empty() { Path::new(".") } else { home };
         let destination = destination.canonicalize().ok();
         if destination.is_some() && home.canonicalize().ok() == destination {
             return Ok(Self::default());
@@ -104,6 +102,7 @@ impl OtherFiles {
             found: Self {
                 store: Some(Arc::clone(store)),
                 home: home.to_owned(),
+                // Nothing on the disk has the path of a directory in another store.
                 is_on_disk: home.is_dir(),
                 ..Self::default()
             },
@@ -159,12 +158,9 @@ impl OtherFiles {
         self.files = files;
     }
 
-    /// Removes a file from the list, because it is written in another way. Returns `true` if it was
-    /// there.
-    pub fn remove(&mut self, name: &str) -> bool {
-        let before = self.files.len();
+    /// Removes a file from the list, because it is written in another way.
+    pub fn remove(&mut self, name: &str) {
         self.files.retain(|file| file != name);
-        self.files.len() < before
     }
 
     /// Writes the bytes of a file, and returns its permissions if it is on the disk.
@@ -183,18 +179,6 @@ impl OtherFiles {
         copy(&file, &path, out)?;
         let found = file.file().metadata().map_err(|error| Error::io(error, &path))?;
         Ok(Some(found.permissions()))
-    }
-
-    /// Copies a file to a path on the disk. Directories above it are created.
-    pub(super) fn copy_to(&self, name: &str, path: &Path, durable: bool) -> Result<()> {
-        failpoint::hit("copy")?;
-        path.parent().map_or(Ok(()), fs::create_dir_all)?;
-        let mut file = File::create(path)?;
-        let permissions = self.write_to(name, &mut file)?;
-        if durable {
-            sync(&file)?;
-        }
-        Ok(permissions.map_or(Ok(()), |found| file.set_permissions(found))?)
     }
 
     fn is_equal(&self, name: &str, path: &Path) -> bool {
@@ -283,7 +267,7 @@ impl Listing {
             if self.destination.is_none() || from.canonicalize().ok() != self.destination {
                 return self.directory(&path);
             }
-        } else if self.found.is_on_disk && !self.is_small_file(&path)? {
+        } else if !self.is_small_file(&path)? {
             self.leave(path);
         } else {
             self.found.files.push(path);
@@ -291,10 +275,13 @@ impl Listing {
         Ok(())
     }
 
-    /// Returns `true` for a regular file on the disk that is not too large. A file that cannot be
-    /// opened is an error now, and not after hours.
+    /// Returns `true` for a regular file that is not too large. A file that cannot be opened is an
+    /// error now, and not after hours.
     fn is_small_file(&self, path: &str) -> Result<bool> {
         let home = &self.found.home;
+        if let (Some(store), false) = (&self.found.store, self.found.is_on_disk) {
+            return Ok(store.byte_len(&home.join(path))? <= MOST);
+        }
         if !OtherFiles::is_file_below(home, Path::new(path)) {
             return Ok(false);
         }

@@ -52,12 +52,13 @@ fn files_go_along_from_store_to_store() {
     let bytes = serialize(tensor(&[1; 4]), &SaveOptions::new()).unwrap();
     let texts = ["config.json", "docs/a/license", "a\\b", "x.bin", "more/y.bin", "more/z"];
     let files = texts.map(|name| (format!("gpt/{name}"), name.as_bytes().to_vec()));
+    let large = ("gpt/data.txt".to_owned(), vec![0; MOST as usize + 1]);
     let model = ("gpt/model.safetensors".to_owned(), bytes);
-    let store = MemoryStore::from_iter(files.into_iter().chain([model]));
+    let store = MemoryStore::from_iter(files.into_iter().chain([large, model]));
     let gpt = Checkpoint::open_in(store.clone(), "gpt", &Limits::default()).unwrap();
     let others = OtherFiles::new(&gpt, Path::new("elsewhere")).unwrap();
     assert_eq!(others.names().collect::<Vec<_>>(), ["config.json", "docs/a/license"]);
-    assert_eq!(others.left_out(), ["a\\b", "more", "x.bin"].map(PathBuf::from));
+    assert_eq!(others.left_out(), ["a\\b", "data.txt", "more", "x.bin"].map(PathBuf::from));
     let mut out = MemoryStore::default();
     let options = ShardOptions::new().other_files(others);
     save_sharded_to(&mut out, tensor(&[2; 4]), &options).unwrap();

@@ -5,10 +5,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{FileKind, Store, StoreEntry, Version};
+use super::{CopyFile, FileKind, Store, StoreEntry, Version};
 use crate::file::io::identity::Identity;
 use crate::file::io::names::refuse_impossible;
-use crate::file::io::{FileSource, ReadAt};
+use crate::file::io::{FileSource, ReadAt, failpoint};
+use crate::file::save::atomic::sync;
 use crate::format::error::{Error, ErrorKind, Result};
 
 /// The files of the local disk, as [`Checkpoint::open`](crate::Checkpoint::open) opens them. Links
@@ -46,6 +47,24 @@ impl Store for LocalStore {
         };
         let text = version(source.file()).map_err(|error| Error::io(error, path))?;
         Ok(Some(Version { text, _held: Some(Arc::new(source)) }))
+    }
+}
+
+impl LocalStore {
+    /// Writes a new file. Directories above it are created.
+    pub(in crate::checkpoint) fn write(
+        path: &Path,
+        copy: &CopyFile<'_>,
+        durable: bool,
+    ) -> Result<()> {
+        failpoint::hit("copy")?;
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        let mut file = File::create(path)?;
+        let permissions = copy(&mut file)?;
+        if durable {
+            sync(&file)?;
+        }
+        Ok(permissions.map_or(Ok(()), |found| file.set_permissions(found))?)
     }
 }
 

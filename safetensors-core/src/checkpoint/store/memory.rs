@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::{FileKind, Store, StoreEntry, Versions, WritableDirectory};
-use crate::checkpoint::{FilePattern, OtherFiles};
+use super::{CopyFile, FileKind, Store, StoreEntry, Versions, WritableDirectory};
+use crate::checkpoint::FilePattern;
 use crate::file::save::{SaveOptions, write_to};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
@@ -150,9 +150,9 @@ impl WritableDirectory for MemoryStore {
         Ok(())
     }
 
-    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
+    fn write_other(&mut self, name: &str, copy: &CopyFile<'_>) -> Result<()> {
         let mut bytes = Vec::new();
-        files.write_to(name, &mut bytes)?;
+        copy(&mut bytes)?;
         self.written.insert(name.into(), bytes);
         Ok(())
     }

@@ -21,7 +21,7 @@ pub(super) use held::is_not_fetched;
 pub use local::LocalStore;
 pub(super) use local::{OpenedBy, PerhapsLocal, is_not_found};
 pub use memory::{MemoryFile, MemoryStore};
-pub use writable::{Versions, WritableDirectory};
+pub use writable::{CopyFile, Versions, WritableDirectory};
 
 use crate::file::io::{FileSource, ReadAt};
 use crate::format::error::{Error, ErrorKind, Result};

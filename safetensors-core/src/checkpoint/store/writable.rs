@@ -1,16 +1,22 @@
 //! [`WritableDirectory`]: a directory of a store that a checkpoint can be saved to.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::Store;
-use crate::checkpoint::{FilePattern, OtherFiles};
+use crate::checkpoint::FilePattern;
 use crate::file::save::SaveOptions;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
 
 /// The files of a directory that a save may replace, by name.
 pub type Versions<V> = BTreeMap<String, V>;
+
+/// Writes the bytes of a file, and returns its permissions if it is on the disk.
+#[doc(hidden)]
+pub type CopyFile<'c> = dyn Fn(&mut dyn Write) -> Result<Option<Permissions>> + 'c;
 
 /// A directory of a [`Store`] that a checkpoint of several files can be saved to with
 /// [`save_sharded_to`](crate::checkpoint::save_sharded_to).
@@ -51,15 +57,15 @@ pub trait WritableDirectory {
         options: &SaveOptions,
     ) -> Result<()>;
 
-    /// Writes another file of a model. No reader finds it before [`place`](Self::place).
+    /// Writes a file that has no tensors. No reader finds it before [`place`](Self::place).
     ///
     /// # Errors
     ///
-    /// Always, by default: no such files can be written.
+    /// The errors of `copy` and of the store. By default, no such files can be written.
     #[doc(hidden)]
-    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
-        let _ = (name, files);
-        Err(ErrorKind::Io(std::io::ErrorKind::Unsupported.into()).into())
+    fn write_other(&mut self, name: &str, copy: &CopyFile<'_>) -> Result<()> {
+        let _ = (name, copy);
+        Err(ErrorKind::Io(io::ErrorKind::Unsupported.into()).into())
     }
 
     /// Begins to change the directory: all new files are written. Takes the lock, if there is one,

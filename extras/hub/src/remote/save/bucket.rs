@@ -5,8 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use safetensors_core::checkpoint::store::{Versions, WritableDirectory};
-use safetensors_core::checkpoint::{FilePattern, OtherFiles};
+use safetensors_core::checkpoint::FilePattern;
+use safetensors_core::checkpoint::store::{CopyFile, Versions, WritableDirectory};
 use safetensors_core::{Result, SaveOptions, TensorSource};
 
 use super::directory::{Directory, Files, ObjectVersion, Put};
@@ -73,10 +73,10 @@ impl WritableDirectory for BucketDirectory {
         Ok(())
     }
 
-    fn write_other(&mut self, name: &str, files: &OtherFiles) -> Result<()> {
+    fn write_other(&mut self, name: &str, copy: &CopyFile<'_>) -> Result<()> {
         let key = self.directory.file(name);
         let mut upload = Upload::new(Arc::clone(&self.directory.service), key, 0);
-        files.write_to(name, &mut upload)?;
+        copy(&mut upload)?;
         upload.close().map_err(failed)?;
         self.sent.insert(name.to_owned(), upload);
         Ok(())
