@@ -256,6 +256,23 @@ fn a_redirect_that_leads_nowhere_ends() {
 }
 
 #[test]
+fn an_answer_that_lacks_what_identifies_the_file_says_so() {
+    let answers = [
+        (200, vec![], "ETag"),
+        (302, vec![("Location", "http://elsewhere.invalid/x".to_owned())], "ETag"),
+        (200, vec![("ETag", "\"a\"".to_owned())], "commit"),
+    ];
+    for (status, headers, lacks) in answers {
+        let (_, result) = attempt(|server| {
+            server.fault(Origin::Hub, "model", usize::MAX, Kind::Status(status, headers));
+        });
+        let error = result.unwrap_err().to_string();
+        let expected = format!("it does not say the {lacks} of the file; is it a Hub?");
+        assert!(error.contains(&expected), "{status}: {error}");
+    }
+}
+
+#[test]
 fn without_a_server_the_error_says_how_to_use_the_cache() {
     let cache = tempfile::tempdir().unwrap();
     let server = Server::start([(REPO, single(10))]);

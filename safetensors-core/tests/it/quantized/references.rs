@@ -1,6 +1,7 @@
 //! Every fixture is equal to what its reference implementation says, however it is read.
 
 use safetensors_testing::quantized::Quantized;
+use serde_json::{Value, json};
 
 use crate::support::*;
 
@@ -78,6 +79,27 @@ fn what_is_saved_is_not_quantised() {
             fixture.compare(tensor.name(), tensor.shape(), found.as_slice().unwrap());
         }
     }
+}
+
+/// The settings are of most modules, and `dynamic` has other sizes of groups for some.
+#[test]
+fn a_module_with_groups_of_another_size_is_read_by_its_shapes() {
+    let fixture = Quantized::named("gptq-v1-4bits");
+    let stored = fixture.open();
+    let (directory, path) = place("model.safetensors");
+    let options = SaveOptions::new().durable(false).metadata(stored.metadata().clone());
+    save(&path, stored.tensors().map(|tensor| (tensor.name(), tensor)), &options).unwrap();
+    let config = fs::read_to_string(fixture.directory.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["quantization_config"]["group_size"] = 1024.into();
+    fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+    Checkpoint::open(&path).unwrap().dequantized().unwrap_err();
+    config["quantization_config"]["dynamic"] = json!({"+:layer": {"group_size": 32}});
+    fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+    let numbers = Checkpoint::open(&path).unwrap().dequantized().unwrap();
+    let weight = numbers.tensor("layer.weight").unwrap();
+    let found = weight.read_with(&LoadOptions::new().all_as(Dtype::F32)).unwrap();
+    fixture.compare("layer.weight", weight.shape(), found.as_slice().unwrap());
 }
 
 /// One of two weights becomes numbers, and the other stays what it is: with its marks, and
