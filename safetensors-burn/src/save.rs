@@ -137,7 +137,7 @@ impl TensorSource for DataSource<'_> {
         }
     }
 
-    /// The memory of the bytes. Data with the same address and length is the same.
+    /// Returns the memory of the bytes. Data with the same address and length is the same.
     ///
     /// Returns `None` for booleans of four bytes each, which are then tied to no other tensor. They
     /// are shorter in a file than in memory.

@@ -123,7 +123,7 @@ fn part(file: &bytes::Bytes, range: Range<usize>) -> bytes::Bytes {
     if range.end <= file.len() { file.slice(range) } else { bytes::Bytes::new() }
 }
 
-/// The bytes of a file of a checkpoint. They keep the checkpoint alive.
+/// Returns the bytes of a file of a checkpoint. They keep the checkpoint alive.
 fn file_bytes<S>(checkpoint: &Arc<Checkpoint<S>>, index: usize) -> bytes::Bytes
 where
     S: AsRef<[u8]> + Send + Sync + 'static,

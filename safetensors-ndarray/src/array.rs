@@ -64,7 +64,7 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// The type of the elements.
+            /// Returns the type of the elements.
             pub fn dtype(&self) -> Dtype {
                 match self {
                     $(Self::$variant(_) => Dtype::$dtype,)*
@@ -72,7 +72,7 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// The dimensions in elements, outermost first; empty for a scalar.
+            /// Returns the dimensions in elements, outermost first; empty for a scalar.
             pub fn shape(&self) -> &[usize] {
                 match self {
                     $(Self::$variant(array) => array.shape(),)*
@@ -104,7 +104,7 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// The memory of the elements. If they are not in C order, the address of this
+            /// Returns the memory of the elements. If they are not in C order, the address of this
             /// `DynArray` identifies them, because no other array owns them.
             fn storage(&self) -> Option<Storage> {
                 let elements = match self {

@@ -16,8 +16,9 @@ use crate::slice::ArraySlice;
 use crate::{ArrayElement, Ndarray, Reader};
 
 impl<S: ReadAt> Reader<S> {
-    /// The names of the axes of an array; none if the file does not name them. The attribute
-    /// `dimensions` has them, which [`Writer::dimensions`](crate::Writer::dimensions) writes.
+    /// Returns the names of the axes of an array; none if the file does not name them. The
+    /// attribute `dimensions` has them, which [`Writer::dimensions`](crate::Writer::dimensions)
+    /// writes.
     ///
     /// # Errors
     ///
@@ -199,8 +200,8 @@ impl<S: ReadAt> Selection<'_, S> {
         ArraySlice::new(array, &elems.collect::<Vec<_>>()[..])
     }
 
-    /// Whether an array is the coordinate of a dimension that was selected from, or that an array
-    /// has. It need not name its own dimension.
+    /// Returns `true` if an array is the coordinate of a dimension that was selected from, or that
+    /// an array has. It need not name its own dimension.
     fn is_coordinate(&self, array: &LazyTensor<'_, S>, names: &[String]) -> bool {
         match (names, array.shape()) {
             ([name], [_]) => name == array.name(),
@@ -344,8 +345,8 @@ impl Labels {
         Ok(direction)
     }
 
-    /// The positions of the labels between two bounds. They are neighbours, because labels are
-    /// sorted.
+    /// Returns the positions of the labels between two bounds. They are neighbours, because labels
+    /// are sorted.
     fn positions(&self, start: Bound<Label>, end: Bound<Label>) -> Range<usize> {
         let is_in = |&position: &usize| {
             let label = self.get(position);
@@ -383,7 +384,7 @@ fn bound<L: ArrayElement>(bound: Bound<&L>) -> Result<Bound<Label>> {
     })
 }
 
-/// The label at a bound.
+/// Returns the label at a bound.
 fn end_of(bound: Bound<Label>) -> Option<Label> {
     match bound {
         Bound::Included(label) | Bound::Excluded(label) => Some(label),

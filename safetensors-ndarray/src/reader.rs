@@ -353,7 +353,8 @@ impl<S: ReadAt> Reader<S> {
         ArraySlice::new(&self.readable(name)?, slice)
     }
 
-    /// The array of this name. Its dtype and shape are known, and its elements are read on demand.
+    /// Returns the array of this name. Its dtype and shape are known, and its elements are read on
+    /// demand.
     ///
     /// # Errors
     ///
@@ -362,7 +363,7 @@ impl<S: ReadAt> Reader<S> {
         self.checkpoint.tensor(name)
     }
 
-    /// The array of this name. An error for codes that the options refuse.
+    /// Returns the array of this name. An error for codes that the options refuse.
     pub(crate) fn readable(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         let array = self.checkpoint.tensor(name)?;
         array.dtype_plan(&self.options)?;
@@ -432,13 +433,14 @@ impl<S> Reader<S> {
         &self.options
     }
 
-    /// The checkpoint that has the arrays.
+    /// Returns the checkpoint that has the arrays.
     pub fn checkpoint(&self) -> &Checkpoint<S> {
         &self.checkpoint
     }
 
-    /// The names, in the order of the file. [`Writer`](crate::Writer) keeps the order of its calls,
-    /// except that an array that would misalign others, such as seven `bool`s, comes last.
+    /// Returns the names, in the order of the file. [`Writer`](crate::Writer) keeps the order of
+    /// its calls, except that an array that would misalign others, such as seven `bool`s, comes
+    /// last.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.arrays().map(|array| array.name())
     }
@@ -454,8 +456,8 @@ impl<S> Reader<S> {
         self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
     }
 
-    /// The metadata of the file: entries by name, such as a title. Their values are texts; a number
-    /// is read by `parse`.
+    /// Returns the metadata of the file: entries by name, such as a title. Their values are texts;
+    /// a number is read by `parse`.
     pub fn metadata(&self) -> &Metadata {
         self.checkpoint.metadata()
     }

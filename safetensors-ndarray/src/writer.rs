@@ -421,7 +421,7 @@ impl<T: ArrayElement> ArrayAppender<T> {
             .in_file(error.file().unwrap_or_default())
     }
 
-    /// The number of steps so far.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         self.tensor.steps()
     }

@@ -173,7 +173,7 @@ impl<'a, S: ReadAt> Held<'a, S> {
         Self { frame, content, buffer: Vec::new(), at: 0 }
     }
 
-    /// The next bytes.
+    /// Returns the next bytes.
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         if self.at == self.buffer.len() {
             self.refill(HELD as u64)?;

@@ -21,8 +21,8 @@ impl CheckpointStore {
         self
     }
 
-    /// The metadata of a saved file, if nothing else is asked for: `format` = `pt`, and this crate
-    /// with its version as the `producer`.
+    /// Returns the metadata of a saved file, if nothing else is asked for: `format` = `pt`, and
+    /// this crate with its version as the `producer`.
     pub fn default_metadata() -> Metadata {
         // A value that is the name of a tensor would make the key an alias of it. So no value is
         // the version alone: `0.1.0` is the path of a parameter in nested lists.

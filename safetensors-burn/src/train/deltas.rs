@@ -54,7 +54,7 @@ impl Epochs {
         self
     }
 
-    /// The newest complete epoch before another one.
+    /// Returns the newest complete epoch before another one.
     fn complete_before(&self, epoch: usize) -> Option<(usize, Manifest)> {
         // An epoch that cannot be read now is not compared with.
         let numbers = self.numbers().unwrap_or_default().into_iter().rev();
@@ -92,7 +92,7 @@ impl WholeFiles {
         Ok(Self { files, _directory: directory })
     }
 
-    /// The files, by name.
+    /// Returns the files, by name.
     pub(super) fn files(&self) -> &BTreeMap<String, File> {
         &self.files
     }

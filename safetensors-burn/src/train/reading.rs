@@ -14,8 +14,8 @@ const WORTH_SEVERAL_THREADS: usize = 2 << 20;
 /// Bytes are hashed in pieces of this length, while they are still in the processor's cache.
 const PIECE: usize = 256 << 10;
 
-/// How many threads [`in_parallel`](safetensors_core::framework::in_parallel) gets to read this
-/// many bytes.
+/// Returns how many threads [`in_parallel`](safetensors_core::framework::in_parallel) gets to read
+/// this many bytes.
 pub(super) fn threads_for(bytes: usize) -> usize {
     if bytes < WORTH_SEVERAL_THREADS { 1 } else { default_threads() }
 }

@@ -139,8 +139,8 @@ fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     Some(shape)
 }
 
-/// Whether the state of a parameter may have this dtype. An optimizer may keep its state more
-/// precisely than the parameter, as Adafactor does.
+/// Returns `true` if the state of a parameter may have this dtype. An optimizer may keep its state
+/// more precisely than the parameter, as Adafactor does.
 pub(super) fn is_dtype_of_state(parameter: Dtype, state: Dtype) -> bool {
     state == parameter || (state == Dtype::F32 && matches!(parameter, Dtype::F16 | Dtype::BF16))
 }

@@ -124,7 +124,7 @@ impl Known {
     }
 }
 
-/// Whether a content has the states of burn's own optimizers, and nothing else.
+/// Returns `true` if a content has the states of burn's own optimizers, and nothing else.
 pub(super) fn are_known(content: &Content) -> bool {
     ids_of_known(content).is_some()
 }

@@ -91,7 +91,8 @@ impl KeepEpochs {
         complete.filter(|number| *number < epoch).collect()
     }
 
-    /// The epochs that are not kept when this one is saved. `value` has the values of the metric.
+    /// Returns the epochs that are not kept when this one is saved. `value` has the values of the
+    /// metric.
     fn stale(&mut self, epoch: usize, value: impl Fn(&Best, usize) -> Option<f64>) -> Vec<usize> {
         let complete = self.complete(epoch);
         let mut stale = complete[..complete.len().saturating_sub(self.last - 1)].to_vec();
@@ -112,12 +113,12 @@ impl KeepEpochs {
 }
 
 impl Best {
-    /// The value of an epoch.
+    /// Returns the value of an epoch.
     fn value(&self, epoch: usize, store: &EventStoreClient) -> Option<f64> {
         store.find_metric(&self.metric, epoch, self.aggregate, &self.split)
     }
 
-    /// The warning if no epoch has a value.
+    /// Returns the warning if no epoch has a value.
     fn unknown(&self) -> String {
         let Self { metric, split, .. } = self;
         let register = match split {
@@ -131,7 +132,7 @@ impl Best {
         )
     }
 
-    /// The best of these epochs; `None` if no value is a number.
+    /// Returns the best of these epochs; `None` if no value is a number.
     fn of(&self, values: &BTreeMap<usize, f64>) -> Option<usize> {
         // A NaN is never the best.
         let values = values.iter().filter(|(_, value)| !value.is_nan());

@@ -41,7 +41,7 @@ impl Progress {
         Self(bar, AtomicBool::new(false))
     }
 
-    /// The part of the bytes that is done, from 0 to 1.
+    /// Returns the part of the bytes that is done, from 0 to 1.
     pub(crate) fn fraction(&self) -> f64 {
         let total = self.0.length().unwrap_or_default().max(1);
         (self.0.position() as f64 / total as f64).min(1.0)

@@ -85,7 +85,7 @@ fn is_as_in_file<S: safetensors_core::ReadAt>(array: &Array<S>, data: &[u8]) {
     }
 }
 
-/// The elements of an array in C order and little-endian, moved one by one.
+/// Returns the elements of an array in C order and little-endian, moved one by one.
 fn in_c_order(header: &Header, data: &[u8]) -> Vec<u8> {
     // A complex number is two numbers, each in the file's order of bytes.
     let (width, word) = match header.dtype {

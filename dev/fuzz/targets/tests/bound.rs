@@ -25,12 +25,12 @@ static ALLOCATOR: Cap<PeakAlloc> = Cap::new(PeakAlloc, usize::MAX);
 
 const MIB: usize = 1 << 20;
 
-/// The memory that may be taken for files of this length.
+/// Returns the memory that may be taken for files of this length.
 fn most_memory(len: usize) -> usize {
     64 * MIB + 64 * len
 }
 
-/// The bytes that may be allocated one after another, which count the steps.
+/// Returns the bytes that may be allocated one after another, which count the steps.
 fn most_steps(len: usize) -> usize {
     256 * MIB + 1024 * len
 }
@@ -73,7 +73,7 @@ impl Measured {
             && self.allocated <= most_steps(self.len)
     }
 
-    /// The peak as a part of the limit.
+    /// Returns the peak as a part of the limit.
     fn share(&self) -> f64 {
         self.peak as f64 / most_memory(self.len) as f64
     }
@@ -115,7 +115,7 @@ fn sized(format: &Format, what: &'static str, len: usize, target: usize) -> (Par
     (part, files)
 }
 
-/// The lengths of names and values that may be worst for files of this length.
+/// Returns the lengths of names and values that may be worst for files of this length.
 fn lens(format: &Format, what: &str, target: usize) -> [usize; 3] {
     match format.shares(what) {
         true => [8, target / 8, target / 2],
@@ -166,7 +166,7 @@ fn mixed(format: &Format, count: usize, mut then: impl FnMut(Measured) -> bool) 
     }
 }
 
-/// All formats, or `FORMAT` alone.
+/// Returns all formats, or `FORMAT` alone.
 fn formats() -> impl Iterator<Item = &'static Format> {
     let wanted = std::env::var("FORMAT").ok();
     FORMATS.iter().filter(move |format| wanted.as_ref().is_none_or(|name| name == format.name))

@@ -95,7 +95,7 @@ impl Listed {
         Ok(())
     }
 
-    /// The tensor as it is read.
+    /// Returns the tensor as it is read.
     pub(super) fn into_tensor(self, options: &Options) -> Tensor {
         let Self { name, mut shape, type_name, kind, at, byte_len, scales } = self;
         let place = Place::At(at);

@@ -129,12 +129,12 @@ impl<S: ReadAt> Array<S> {
         &self.name
     }
 
-    /// The path of the file or of the archive, as errors show it.
+    /// Returns the path of the file or of the archive, as errors show it.
     pub fn file(&self) -> &str {
         &self.input().file
     }
 
-    /// The header: dtype and shape, and the layout of the elements in the file.
+    /// Returns the header: dtype and shape, and the layout of the elements in the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -186,7 +186,7 @@ impl<S: ReadAt> Array<S> {
         }
     }
 
-    /// The number of bytes of the elements.
+    /// Returns the number of bytes of the elements.
     fn data_len(&self) -> core::Result<u64> {
         Ok(core::shape::byte_len(self.dtype(), self.shape())?)
     }

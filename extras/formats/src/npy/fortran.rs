@@ -27,7 +27,7 @@ pub(super) type ReadData<'a> = dyn FnMut(u64, &mut [u8]) -> Result<()> + 'a;
 /// Takes a part of the array in C order.
 pub(super) type Give<'a> = dyn FnMut(&mut [u8]) -> Result<()> + 'a;
 
-/// Whether Fortran order and C order differ for the shape.
+/// Returns `true` if Fortran order and C order differ for the shape.
 pub(super) fn differs(shape: &[usize]) -> bool {
     shape.iter().filter(|&&dim| dim > 1).count() > 1 && !shape.contains(&0)
 }

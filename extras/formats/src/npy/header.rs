@@ -68,7 +68,7 @@ impl Header {
         Self { dtype, shape: shape.to_vec(), order, byte_order }
     }
 
-    /// The number of bytes of all elements.
+    /// Returns the number of bytes of all elements.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl Header {
         Ok(Self { dtype, shape, order, byte_order })
     }
 
-    /// The bytes before the elements, the same that NumPy writes.
+    /// Returns the bytes before the elements, the same that NumPy writes.
     ///
     /// # Errors
     ///
@@ -229,7 +229,7 @@ fn parse_shape(shape: Value) -> Result<Vec<usize>, ErrorKind> {
     dims.into_iter().map(dim).collect()
 }
 
-/// The digits of a number, or the first of very many.
+/// Returns the digits of a number, or the first of very many.
 fn shortened(digits: &str) -> String {
     const SHOWN: usize = 40;
     // Digits and a sign are one byte each.

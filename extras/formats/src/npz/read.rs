@@ -62,7 +62,7 @@ impl Archive {
     }
 }
 
-/// The name of each array, and the member that it is.
+/// Returns the name of each array, and the member that it is.
 pub(super) fn arrays<S: ReadAt>(zipped: &Zipped<S>) -> Result<Vec<(String, usize)>> {
     let members = zipped.names()?.into_iter().enumerate();
     let files = members.filter(|(_, member)| !member.ends_with('/'));

@@ -62,7 +62,7 @@ impl CachedRepo {
     }
 }
 
-/// The files that a snapshot leads to.
+/// Returns the files that a snapshot leads to.
 fn contents(snapshot: &CachedSnapshot) -> impl Iterator<Item = PathBuf> {
     let files = snapshot.files.iter().map(|name| joined(&snapshot.dir, name));
     files.filter_map(|path| fs::canonicalize(path).ok())

@@ -240,7 +240,7 @@ impl WithSimd for Sums<'_> {
     }
 }
 
-/// The numbers of the vectors that make up a row.
+/// Returns the numbers of the vectors that make up a row.
 #[inline(always)]
 fn lanes<S: Simd>(vectors: &[S::f64s; LANES]) -> [f64; LANES] {
     let mut lanes = [0.0; LANES];
@@ -249,7 +249,7 @@ fn lanes<S: Simd>(vectors: &[S::f64s; LANES]) -> [f64; LANES] {
     lanes
 }
 
-/// The sum of all lanes.
+/// Returns the sum of all lanes.
 fn in_pairs([a, b, c, d, e, f, g, h]: [f64; LANES]) -> f64 {
     ((a + e) + (c + g)) + ((b + f) + (d + h))
 }

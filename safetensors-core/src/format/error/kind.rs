@@ -437,7 +437,7 @@ pub enum ErrorKind {
 
 #[cfg(feature = "std")]
 impl ErrorKind {
-    /// The index of the element that it is about.
+    /// Returns the index of the element that it is about.
     pub(crate) fn element_mut(&mut self) -> Option<&mut u64> {
         match self {
             Self::DoesNotFit { index, .. } | Self::InvalidBool { index, .. } => Some(index),

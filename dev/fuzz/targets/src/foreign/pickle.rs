@@ -129,7 +129,7 @@ impl Pickle {
         self.global("numpy", "ndarray").op(b"K\0\x85").op(b"C\x01btR")
     }
 
-    /// The type of an array.
+    /// Returns the type of an array.
     fn descr(&mut self, name: &str, order: &str) -> &mut Self {
         self.global("numpy", "dtype").op(b"(").text(name).op(b"\x89\x88tR(K\x03");
         self.text(order).op(b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb")

@@ -61,7 +61,7 @@ fn double_word(bytes: &[u8], i: usize) -> u32 {
     u32::from(word(bytes, 2 * i)) | u32::from(word(bytes, 2 * i + 1)) << 16
 }
 
-/// The half of a byte that belongs to part `i`.
+/// Returns the half of a byte that belongs to part `i`.
 fn scale(scales: &[u8], i: usize) -> f32 {
     f32::from(scales[i / 2] >> (4 * (i % 2)) & 15)
 }

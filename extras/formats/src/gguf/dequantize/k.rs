@@ -34,7 +34,8 @@ pub(in super::super) fn q3_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The scale and the smallest value of a group of 32 numbers, 6 bits each, packed in 12 bytes.
+/// Returns the scale and the smallest value of a group of 32 numbers, 6 bits each, packed in 12
+/// bytes.
 fn scale_and_min(packed: &[u8], group: usize) -> (u8, u8) {
     if group < 4 {
         return (packed[group] & 63, packed[group + 4] & 63);

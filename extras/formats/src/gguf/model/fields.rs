@@ -100,7 +100,7 @@ impl Fields {
         Self(fields)
     }
 
-    /// Whether the field is there, if only as `null`.
+    /// Returns `true` if the field is there, if only as `null`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }

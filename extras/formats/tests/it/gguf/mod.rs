@@ -102,7 +102,7 @@ impl Tiny {
         self.open(directory)?.writer(tensors(&self.tensors), kind)
     }
 
-    /// The text of the error of opening or planning it.
+    /// Returns the text of the error of opening or planning it.
     fn refused(&self) -> String {
         let dir = tempfile::tempdir().unwrap();
         let error = self.plan(dir.path(), Type::Q8_0).map(|_| ()).unwrap_err().to_string();
@@ -110,7 +110,7 @@ impl Tiny {
     }
 }
 
-/// The modules of a layer of Llama.
+/// Returns the modules of a layer of Llama.
 fn attention_and_mlp() -> [(&'static str, &'static [usize]); 9] {
     [
         ("input_layernorm.weight", &[HIDDEN]),

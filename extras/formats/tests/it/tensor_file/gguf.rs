@@ -162,13 +162,13 @@ impl Gguf {
     }
 }
 
-/// The key `k` with an array of these values, which have this type.
+/// Returns the key `k` with an array of these values, which have this type.
 fn array(kind: u32, values: &[Vec<u8>]) -> Vec<u8> {
     let start = [text("k"), 9_u32.to_le_bytes().to_vec(), kind.to_le_bytes().to_vec()];
     [start.concat(), (values.len() as u64).to_le_bytes().to_vec(), values.concat()].concat()
 }
 
-/// The metadata that the key becomes.
+/// Returns the metadata that the key becomes.
 fn metadata(key: Vec<u8>) -> Option<String> {
     let file = Gguf { key, ..Gguf::default() }.bytes();
     let file = TensorFile::from_source(file, "a file", &Options::new()).unwrap();

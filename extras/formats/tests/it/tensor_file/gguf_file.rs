@@ -67,7 +67,8 @@ impl Gguf {
         self
     }
 
-    /// The bytes, with each tensor where `place` puts it: its position and where it would be.
+    /// Returns the bytes, with each tensor where `place` puts it: its position and where it would
+    /// be.
     pub(super) fn placed(&self, place: impl Fn(usize, u64) -> u64) -> Vec<u8> {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
         bytes.extend((self.tensors.len() as u64).to_le_bytes());

@@ -31,7 +31,7 @@ fn repo_and_rest(path: &str) -> Option<(String, Option<&str>)> {
     Some((format!("{kind}{owner}/{name}"), parts.next()))
 }
 
-/// The files of a bucket.
+/// Returns the files of a bucket.
 fn files_of<'a>(
     state: &'a State,
     request: &Request,

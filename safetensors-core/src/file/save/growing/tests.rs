@@ -171,7 +171,7 @@ impl Grown {
         bytes(elements * self.dtype.bits() as usize / 8, step * 7)
     }
 
-    /// The tensor of the first steps, element by element.
+    /// Returns the tensor of the first steps, element by element.
     pub(super) fn expected(&self, steps: usize) -> (Vec<usize>, Vec<u8>) {
         let mut shape = self.step_shape.clone();
         shape.insert(self.axis, steps);
