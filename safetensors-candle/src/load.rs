@@ -94,9 +94,9 @@ pub fn load_with(
     framework::load_path::<Candle>(path, device, options)
 }
 
-/// Like [`load_with`], of a checkpoint that is already open: of bytes in memory, from a bucket, of
-/// several files without an index ([`Checkpoint::open_files`]), with limits, mapped, or with an
-/// adapter merged.
+/// Loads like [`load_with`], from a checkpoint that is already open: of bytes in memory, from a
+/// bucket, of several files without an index ([`Checkpoint::open_files`]), with limits, mapped, or
+/// with an adapter merged.
 ///
 /// ```
 /// use candle_core::Device;

@@ -142,12 +142,12 @@ pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Resu
     convert(archive.as_ref(), file.as_ref(), false).map(drop)
 }
 
-/// [`to_safetensors`] without the arrays of types that safetensors lacks, such as texts. Returns
-/// the error of each, which names it and its type.
+/// Converts like [`to_safetensors`], without the arrays of types that safetensors lacks, such as
+/// texts. Returns the error of each, which names it and its type.
 ///
 /// # Errors
 ///
-/// The other errors of [`to_safetensors`].
+/// Like [`to_safetensors`], except these.
 pub fn to_safetensors_skipping(
     archive: impl AsRef<Path>,
     file: impl AsRef<Path>,

@@ -462,8 +462,8 @@ impl<S> Reader<S> {
         self.checkpoint.metadata()
     }
 
-    /// An attribute of an array, such as its units. The value is a text; a number is read by
-    /// `parse`. [`header::attributes`] lists all.
+    /// Returns an attribute of an array, such as its units. The value is a text; a number is read
+    /// by `parse`. [`header::attributes`] lists all.
     ///
     /// [`header::attributes`]: safetensors_core::header::attributes
     pub fn attribute(&self, array: &str, name: &str) -> Option<&str> {

@@ -159,7 +159,7 @@ fn losses(lines: &[String]) -> Result<BTreeMap<usize, String>> {
     lines.map(parse).collect()
 }
 
-/// Returns the epochs of a run. Beside them are the metrics that burn logs.
+/// Returns the epochs of a run. Next to them are the metrics that burn logs.
 fn epochs_of(run: &Path) -> Epochs {
     Epochs::new(run.join("checkpoints"))
 }

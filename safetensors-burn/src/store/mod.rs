@@ -258,7 +258,7 @@ impl CheckpointStore {
         }
     }
 
-    /// A copy of the bytes of a store in memory.
+    /// Returns a copy of the bytes of a store in memory.
     ///
     /// # Errors
     ///

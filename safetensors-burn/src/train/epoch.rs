@@ -25,8 +25,8 @@ impl Epoch {
         self.number
     }
 
-    /// Why the epoch is not complete; `None` if all files are there, with the lengths and the
-    /// headers that the manifest says.
+    /// Returns the reason why the epoch is not complete; `None` if all files are there, with the
+    /// lengths and the headers of the manifest.
     pub fn problem(&self) -> Option<&Error> {
         self.manifest.as_ref().err()
     }

@@ -37,7 +37,7 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// The epochs of a directory, which the first save creates.
+    /// Opens the epochs of a directory, which the first save creates.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),

@@ -55,20 +55,20 @@ impl std::fmt::Debug for Best {
 }
 
 impl Epochs {
-    /// A strategy that keeps the last epochs, at least one, while training saves new ones.
+    /// Makes a strategy that keeps the last epochs, at least one, while training saves new ones.
     pub fn keep_last(&self, count: usize) -> KeepEpochs {
         KeepEpochs { epochs: self.clone(), last: count.max(1), best: None, unknown: 0 }
     }
 }
 
 impl KeepEpochs {
-    /// Also keeps the epoch with the lowest or highest value of a metric. Epochs without a logged
+    /// Keeps the epoch with the lowest or highest value of a metric, too. Epochs without a logged
     /// value are always kept, because one of them may be the best: register the metric for this
     /// split, with `metric_train_numeric` or `metric_valid_numeric`, or no epoch is deleted. At the
     /// second epoch, a warning of the crate `log` reports this, which burn writes to
-    /// `experiment.log`. The `FileMetricLogger`, which
-    /// is burn's default, also knows the values of earlier runs in the same directory. The
-    /// `InMemoryMetricLogger` counts epochs from the start of the process, so it suits only runs
+    /// `experiment.log`. The `FileMetricLogger`, which is burn's default, also knows the values of
+    /// earlier runs in the same directory. The `InMemoryMetricLogger` counts epochs from the start
+    /// of the process, so it suits only runs that are not resumed.
     /// that are not resumed.
     #[must_use]
     pub fn keep_best(

@@ -61,7 +61,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of an array in C order, little-endian, as safetensors stores it.
+    /// Makes the header of an array in C order, little-endian, as safetensors stores it.
     pub fn new(dtype: Dtype, shape: &[usize]) -> Self {
         let order = Order::C;
         let byte_order = ByteOrder::Little;

@@ -79,7 +79,7 @@ impl fmt::Debug for Writer<'_> {
 }
 
 impl<'a> Writer<'a> {
-    /// No tensors and no metadata yet.
+    /// Creates a writer without tensors and metadata.
     pub fn new() -> Self {
         Self::default()
     }
