@@ -153,7 +153,6 @@ impl<S: ReadAt> Chain<S> {
     /// # Errors
     ///
     /// Like [`apply`](Chain::apply), without the ones about writing.
-    /// The errors of [`apply`](Chain::apply) that are not about writing.
     pub fn verify<B: ReadAt>(&self, base: &Checkpoint<B>, options: &Options) -> Result<()> {
         let patched = Patched::new(base, self, options, None)?;
         patched.read_all()?;

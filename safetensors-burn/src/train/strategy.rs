@@ -69,7 +69,6 @@ impl KeepEpochs {
     /// `experiment.log`. The `FileMetricLogger`, which is burn's default, also knows the values of
     /// earlier runs in the same directory. The `InMemoryMetricLogger` counts epochs from the start
     /// of the process, so it suits only runs that are not resumed.
-    /// that are not resumed.
     #[must_use]
     pub fn keep_best(
         mut self,
