@@ -48,8 +48,8 @@ impl<S: ReadAt> Chain<S> {
     /// their base, as [`make`](crate::make()) writes it, the unchanged tensors are checked, too. No
     /// file takes its place before everything is checked. Memory does not grow with the size of the
     /// tensors, and beyond 64 deltas not with their number: see the [crate](crate#memory).
-    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer
-    /// tensors at a time if more deltas change one.
+    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer tensors at a time if more
+    /// deltas change one.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};

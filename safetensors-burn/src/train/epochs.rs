@@ -60,13 +60,11 @@ impl Epochs {
     /// - all records of a model by
     ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), and records of a
     ///   model with other parameters than the one that [`checkpointers`](Epochs::checkpointers)
-    ///   got,
-    ///   or with one of more than 8 dimensions;
+    ///   got, or with one of more than 8 dimensions;
     /// - the first record of an optimizer with states, also after a restore, and each with more or
     ///   fewer tensors than the last one;
     /// - all records of an optimizer that is not burn's own, and of L-BFGS, which has state that
-    ///   belongs to
-    ///   no parameter;
+    ///   belongs to no parameter;
     /// - the next one after burn has failed to give a record away, or a device has.
     ///
     /// A save fails if it has too little room. Each uses a hidden directory in it, and removes it.

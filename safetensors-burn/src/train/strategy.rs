@@ -13,8 +13,7 @@ use super::{Epoch, Epochs};
 ///
 /// burn's own strategies know only the epochs that their process has saved. A run that is resumed
 /// would never delete the epochs of the run before. This one looks at the epochs on the disk. An
-/// epoch
-/// is deleted only after the new one is saved. Only complete epochs count, and only they are
+/// epoch is deleted only after the new one is saved. Only complete epochs count, and only they are
 /// deleted; [`Epochs::delete_all_but`] also deletes broken ones.
 ///
 /// ```

@@ -26,9 +26,8 @@ const PIECE: usize = 1 << 20;
 ///
 /// It is a [`TensorSource`], so it can be saved piece by piece. Its elements are given in the order
 /// of safetensors, C order and little-endian, even if the file has another. That takes two buffers
-/// of at most 32 MiB for an array in Fortran order, and 1 MiB for
-/// any other. An array in Fortran order that is compressed and larger than 32 MiB is unpacked to a
-/// temporary file first.
+/// of at most 32 MiB for an array in Fortran order, and 1 MiB for any other. An array in Fortran
+/// order that is compressed and larger than 32 MiB is unpacked to a temporary file first.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorBuf, save};

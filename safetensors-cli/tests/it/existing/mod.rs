@@ -43,9 +43,9 @@ struct Writer {
     name: Option<&'static str>,
 }
 
-/// Every command that writes a file or a directory which is named. `metadata` and
-/// `digest --record` change their input, `download` adds to a cache and replaces nothing, and
-/// `delta follow` is for many versions.
+/// Every command that writes a file or a directory which is named. `metadata` and `digest --record`
+/// change their input, `download` adds to a cache and replaces nothing, and `delta follow` is for
+/// many versions.
 fn writers() -> Vec<Writer> {
     let mut all = vec![
         ("convert in.safetensors OUT", Some("o.safetensors")),

@@ -143,9 +143,8 @@ impl Format {
     }
 
     /// Returns the smallest `f32` that is too large for this format. It is half-way between the
-    /// largest
-    /// number and the next one. If the largest number has an even code, the tie rounds to it, and
-    /// the `f32` just above the tie is the first that is too large.
+    /// largest number and the next one. If the largest number has an even code, the tie rounds to
+    /// it, and the `f32` just above the tie is the first that is too large.
     pub(crate) const fn first_overflow(self) -> f32 {
         let tie = self.largest_bits() + (1 << (self.dropped_bits() - 1));
         let largest_is_odd = self.largest_bits() >> self.dropped_bits() & 1;

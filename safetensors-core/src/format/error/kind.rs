@@ -16,8 +16,7 @@ use crate::format::dtype::Dtype;
 /// Every way in which an operation can fail, with what was expected and what was found.
 ///
 /// `expected` is the value by the rule, and `found` is the value in the file. Sizes and offsets are
-/// in
-/// bytes. Data offsets count from the first byte after the header, as in the header itself.
+/// in bytes. Data offsets count from the first byte after the header, as in the header itself.
 ///
 /// Messages shorten text from outside. Fields hold names and shapes whole, and only the start of an
 /// unknown word.
