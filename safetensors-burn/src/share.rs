@@ -131,7 +131,7 @@ where
     bytes::Bytes::from_owner(FileBytes { checkpoint: Arc::clone(checkpoint), index })
 }
 
-/// Owns the bytes of one file of a checkpoint.
+/// Owns the bytes of a file of a checkpoint.
 struct FileBytes<S> {
     checkpoint: Arc<Checkpoint<S>>,
     index: usize,

@@ -74,7 +74,7 @@ pub fn save<'a>(
     framework::save::<Candle>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a checkpoint of one file or several shards. See
+/// Saves tensors to a directory, as a checkpoint with a single file or several shards. See
 /// [`safetensors_core::save_sharded`] for the names and sizes of the files.
 ///
 /// It accepts the same tensors as [`save()`] and copies no more than [`save()`] does.

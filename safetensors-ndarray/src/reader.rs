@@ -66,7 +66,7 @@ pub struct Reader<S = Assembled> {
 }
 
 impl Reader {
-    /// Opens a file, or a directory with the files of one data set. Only headers are read now.
+    /// Opens a file, or a directory with the files of a data set. Only headers are read now.
     ///
     /// # Errors
     ///

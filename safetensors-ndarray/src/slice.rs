@@ -98,7 +98,7 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
         }
     }
 
-    /// Turns what was read into the result: adds new axes, and reverses axes.
+    /// Turns the read elements into the result: adds new axes, and reverses axes.
     fn arrange<T>(&self, mut array: Array<T, IxDyn>) -> Result<Array<T, D>> {
         for &axis in &self.new_axes {
             array = array.insert_axis(axis);

@@ -207,7 +207,7 @@ impl Writer {
         self.0.metadata(entries.into_iter().map(|(key, value)| (key, value.to_text())));
     }
 
-    /// Begins an array that grows along `axis`. `step_shape` is the shape of one step: the array's
+    /// Begins an array that grows along `axis`. `step_shape` is the shape of a step: the array's
     /// shape without that axis.
     ///
     /// The number of steps need not be known. Several arrays can grow at the same time, also from

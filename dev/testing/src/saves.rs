@@ -89,7 +89,7 @@ fn other_files(version: u8) -> Result<OtherFiles> {
 enum Fault {
     /// One call fails, and does nothing.
     Fails,
-    /// The answer of one call is lost: it has done its work, and returns an error.
+    /// The answer of a call is lost: it has done its work, and returns an error.
     IsLost,
     /// All calls fail from one on, as if the process had ended.
     Ends,

@@ -15,7 +15,7 @@ const POSITION: u64 = 4;
 /// The most bytes of a tensor with bytes that are overwritten: positions have 32 bits.
 pub(crate) const LARGEST: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
 
-/// The change of one tensor by a delta.
+/// The change of a tensor by a delta.
 pub(crate) enum Patch<'a, S> {
     Xor { frame: Frame<'a, S>, len: u64 },
     Overwrite(Box<Overwrite<'a, S>>),

@@ -181,7 +181,7 @@ impl RecordFile {
     }
 
     /// Reads the tensors, and makes a record of them. Every tensor is compared with its digest. All
-    /// tensors are parts of one block of memory.
+    /// tensors are parts of a single block of memory.
     ///
     /// # Errors
     ///

@@ -123,8 +123,8 @@ fn compare_tensor(
     }
 }
 
-/// Returns the shape of a tensor in the state of one of burn's optimizers: nearly always its
-/// parameter's. `None` for any other tensor.
+/// Returns the shape of a tensor in the state of burn's optimizers: nearly always its parameter's.
+/// `None` for any other tensor.
 fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     let mut shape = parameter.to_vec();
     let ndim = shape.len();

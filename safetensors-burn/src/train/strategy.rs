@@ -34,7 +34,7 @@ pub struct KeepEpochs {
     epochs: Epochs,
     last: usize,
     best: Option<Best>,
-    /// The epochs of which no value of the metric was known, nor of any before.
+    /// The number of epochs that were saved while no value of the metric was known.
     unknown: usize,
 }
 

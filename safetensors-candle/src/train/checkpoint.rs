@@ -129,7 +129,7 @@ pub fn save<'a>(
     crate::save(path, tensors, &options.clone().metadata(state.metadata()))
 }
 
-/// Saves like [`save`], to a directory, as a checkpoint of one file or several shards.
+/// Saves like [`save`], to a directory, as a checkpoint with a single file or several shards.
 ///
 /// A process that is killed at any time leaves a directory that opens as the complete earlier
 /// checkpoint or as the complete new one. See [`save_sharded`](crate::save_sharded).

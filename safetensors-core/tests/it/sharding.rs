@@ -23,7 +23,7 @@ fn the_same_sizes_as_huggingface_hub() {
     assert!(sizes.as_object().unwrap().values().any(Value::is_null));
 }
 
-/// U8 tensors by name, with these numbers of elements, all of one value.
+/// Saves U8 tensors by name, with these numbers of elements, filled with a value.
 fn save_bytes(
     directory: &Path,
     tensors: &[(&str, usize, u8)],

@@ -21,7 +21,7 @@ const SMALLER: usize = if cfg!(test) { 64 } else { 1 };
 /// A block holds at least this many neighbours of the fastest axis, unless their rows take more
 /// than [`MOST`] bytes.
 ///
-/// In Fortran order the elements of one column are neighbours in memory, and a block takes one for
+/// In Fortran order the elements of a column are neighbours in memory, and a block takes one for
 /// each of its rows. With fewer rows, cache lines are loaded again for the next block. Thin
 /// elements need more rows to fill the same number of lines.
 const fn rows<T>() -> usize {

@@ -90,7 +90,7 @@ fn check(encoding: Encoding, base: &[u8], frame: &[u8]) {
     let is_applied = shown(chain.verify(&checkpoint(base), &Options::new())).is_some();
     if is_applied {
         assert!(expected.is_some(), "a difference that no loop applies is accepted");
-        // Without its base, only the header limits what a frame may give.
+        // Without its base, only the header limits the length of a frame's content.
         let has_size = encoding == Encoding::Overwrite || frame[4] & 0xe0 != 0;
         assert!(is_sound || !has_size, "what can be applied is not sound without its base");
     } else if expected.is_some() {

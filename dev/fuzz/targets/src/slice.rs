@@ -1,4 +1,4 @@
-//! Slices of a tensor in memory and of one in a file, compared with a loop over all positions.
+//! Slices of a tensor in memory and in a file, compared with a loop over all positions.
 
 use std::ops::Range;
 

@@ -6,7 +6,7 @@
 //! FORMAT=GGUF cargo test -p safetensors-fuzz --test bound -- --ignored --nocapture
 //! ```
 //!
-//! The second prints the worst files of each format, or of one, also of large ones. This is a
+//! The second prints the worst files of each format, or of `FORMAT`, also of large ones. This is a
 //! separate program, because it counts the allocations of all of its threads.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -98,7 +98,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Returns the parts of one kind that make files of about this length.
+/// Returns the parts of a single kind that make files of about this length.
 fn sized(format: &Format, what: &'static str, len: usize, target: usize) -> (Part, Files) {
     let each = if format.shares(what) { 8 } else { len + format.each };
     let mut part = Part { what, count: (target / each).max(1), len };

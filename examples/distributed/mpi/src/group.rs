@@ -194,7 +194,7 @@ impl Reduce for Group {
     }
 }
 
-/// Returns the values of one message, if `len` values are sent in messages of at most `most`.
+/// Returns the values of a message, if `len` values are sent in messages of at most `most`.
 fn piece(len: usize, most: usize, round: usize) -> Range<usize> {
     (round * most).min(len)..((round + 1) * most).min(len)
 }

@@ -104,8 +104,8 @@ impl Scratch {
         Ok(read(&applied))
     }
 
-    /// Writes a delta of the `base` with these compressed differences, by the specification of its
-    /// format alone, without our code. The result's checksums are those of `new`.
+    /// Writes a delta of the `base` with these compressed differences, by the specification of the
+    /// format alone, without our code. The result's checksums cover `new`.
     pub(crate) fn write_delta(&self, name: &str, parts: &Parts) {
         let directory = self.path(name);
         fs::create_dir_all(&directory).unwrap();

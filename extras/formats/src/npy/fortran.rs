@@ -177,7 +177,7 @@ impl Window<'_, '_> {
 /// elements.
 ///
 /// Along the last dimension neighbours are next to each other in C order. In Fortran order they are
-/// as far apart as possible, and all other elements of one position along it, a column here, are
+/// as far apart as possible, and all other elements at a position along it, a column here, are
 /// next to each other. So this is the transposition of a matrix, with rows in another order. It
 /// goes tile by tile, so that each line of the cache that is loaded is used whole.
 fn in_memory<const W: usize>(from: &[u8], to: &mut [u8], shape: &[usize]) {

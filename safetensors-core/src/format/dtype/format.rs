@@ -10,7 +10,7 @@ pub(crate) struct Format {
     pub(crate) special: Special,
 }
 
-/// The codes that are not finite numbers. A code is the bits of one element, as an integer.
+/// The codes that are not finite numbers. A code is the bits of an element, as an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     /// None: every code is a number.

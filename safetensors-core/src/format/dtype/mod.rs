@@ -49,8 +49,8 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Returns the width of one element in bits: 4, 6, 8, 16, 32 or 64. C64 has 64, for
-            /// both of its numbers.
+            /// Returns the width of an element in bits: 4, 6, 8, 16, 32 or 64. C64 has 64, for both
+            /// of its numbers.
             pub const fn bits(self) -> u32 {
                 match self { $(Self::$variant => $bits,)* }
             }

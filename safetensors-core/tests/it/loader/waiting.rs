@@ -74,7 +74,7 @@ impl ReadAt for Far {
     }
 }
 
-/// Returns a checkpoint of one distant file, with calls of 1 MiB, twelve at once.
+/// Returns a checkpoint with a distant file, with calls of 1 MiB, twelve at once.
 fn far(tensors: &[(String, TensorBuf)]) -> Checkpoint<Far> {
     let requests = Requests::new(MIB + 5, 12);
     assert_eq!(requests.byte_len, MIB);

@@ -201,7 +201,7 @@ fn empty_weights_have_empty_codes() {
     }
 }
 
-/// Tied weights stay tied, whichever name is quantised.
+/// Tied weights stay tied if one name is quantised, with any choice of the name.
 #[test]
 fn tied_weights_share_codes_and_scales() {
     let (dir, path) = place("model.safetensors");

@@ -48,7 +48,7 @@ fn reshaped(buf: &TensorBuf, shape: &[usize]) -> TensorBuf {
     TensorBuf::from_view(&TensorView::new(buf.dtype(), shape, buf.bytes()).unwrap()).unwrap()
 }
 
-/// Returns the possible changes of one companion.
+/// Returns the possible changes of a companion.
 fn changes(name: &str, buf: &TensorBuf) -> Vec<(String, Option<(String, TensorBuf)>)> {
     let shape = buf.shape();
     let mut shapes = vec![

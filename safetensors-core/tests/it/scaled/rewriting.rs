@@ -97,7 +97,7 @@ fn scales_of_another_checkpoint_are_not_applied_and_not_lost() {
     let weight = codes();
     let added = || Rewrite::new().add("w", &weight).unwrap();
     refused(added().add("w_scale", scales(&[1])).unwrap());
-    // Two names of one storage, one with scales next to it.
+    // Two names of a storage, one with scales next to it.
     refused(added().add("v", &weight).unwrap().add("v_scale", scales(&[1])).unwrap());
     // Without any scales these are numbers.
     assert_eq!(rewritten(to_bf16(added()).unwrap()).len(), 1);

@@ -3,8 +3,8 @@
 
 use super::half;
 
-/// The rows of all tables, as `dev/scripts/other_formats.py` writes them: two bytes for each row. The
-/// tables are those of ggml, which defines the format.
+/// The rows of all tables, as `dev/scripts/other_formats.py` writes them: two bytes for each row.
+/// The tables come from ggml, which defines the format.
 static ROWS: &[u8; 9216] = include_bytes!("grids.bin");
 
 /// A table: where its rows begin in [`ROWS`], and the numbers that they are made of.

@@ -32,8 +32,8 @@ pub(super) struct Architecture {
 }
 
 impl Architecture {
-    /// Returns the tensor of this name, in which `layers` stands before the number of a layer, and
-    /// modules are called as `module` says.
+    /// Returns the tensor of this name, with `layers` before the number of a layer, and with the
+    /// names of modules that `module` gives.
     pub(super) fn part(
         &self,
         name: &str,
@@ -63,7 +63,7 @@ impl Architecture {
     }
 }
 
-/// What stands before the number of a layer in GGUF.
+/// The text before the number of a layer in GGUF.
 pub(super) const LAYERS: &str = "blk.";
 
 /// A tensor that a model has.

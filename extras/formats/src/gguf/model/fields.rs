@@ -1,11 +1,11 @@
-//! [`Fields`]: the settings of `config.json`, each of which must be known.
+//! [`Fields`]: the settings of `config.json`. Each of them must be known.
 
 use serde_json::{Map, Value};
 
 use crate::error::{ErrorKind, Quoted, Result};
 
-/// Fields that do not change what is computed from the weights: fields about training, generation,
-/// tokens, and the programs that wrote the file.
+/// Fields that do not change the computation: about training, generation, tokens, and the programs
+/// that wrote the file.
 // Any other unknown field is an error and not a warning. It could be another activation, a window
 // of attention or a scale: the model would run, and be wrong.
 const WITHOUT_EFFECT: &[&str] = &[

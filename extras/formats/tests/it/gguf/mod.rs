@@ -15,7 +15,7 @@ use safetensors_formats::gguf::{Model, Notes, Type, Writer};
 use safetensors_formats::{Options, Result, TensorFile};
 use serde_json::{Value, json};
 
-/// Writes the file, and opens it with numbers in place of quantised tensors.
+/// Writes the file, and opens it with numbers instead of quantised tensors.
 fn written(writer: &Writer<'_>, path: &Path) -> Checkpoint<TensorFile> {
     write(writer, path).unwrap();
     safetensors_formats::open(path, &Options::new().dequantize(true)).unwrap()

@@ -116,7 +116,7 @@ fn tokens_merges_and_special_tokens_are_metadata() {
 fn templates_have_files_of_their_own() {
     let jinja = metadata(&tokenizer(), &[("chat_template.jinja", json!("{{ j }}"))]).unwrap();
     assert_has(&jinja, "chat_template", "{{ j }}");
-    // The token before a text is the one that begins it, where nothing else says so.
+    // The token before a text begins it, where nothing else sets it.
     assert_has(&jinja, "ggml.bos_token_id", 5_u32);
     let file = [("chat_template.json", json!({"chat_template": "{{ f }}"}))];
     assert_has(&metadata(&tokenizer(), &file).unwrap(), "chat_template", "{{ f }}");

@@ -200,7 +200,7 @@ impl State {
             }
             _ => Answer::new(200).body(bytes.as_slice()),
         };
-        // Some clouds always send it. This one is of no use: all files have the same time.
+        // Some clouds always send it. This one is useless: all files have the same time.
         answer = answer.header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT");
         if self.has_etags.load(Ordering::SeqCst) {
             answer = answer.header("ETag", tag);

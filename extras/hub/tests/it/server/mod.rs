@@ -94,7 +94,7 @@ pub enum Kind {
     LyingRange,
     /// Changes a byte of the body.
     WrongByte,
-    /// The body has this length instead of its own.
+    /// The body has this length instead of the real one.
     Length(usize),
     /// The body has this many bytes more, and its head has no length.
     Long(usize),

@@ -341,7 +341,7 @@ fn errors_name_the_file_at_its_destination() {
     assert_eq!(new.locate(error).file(), path.join("w").to_str());
 }
 
-/// Two writers of one directory, and a reader that opens its file.
+/// Two writers of a directory, and a reader that opens its file.
 #[test]
 fn a_reader_finds_a_complete_directory_or_none() {
     let (dir, path) = with_old();

@@ -90,7 +90,7 @@ fn a_struct_can_have_a_writer_and_its_tensors_and_ends_both() {
         let writer = create(&path).sync_every(0);
         Output { tensor: writer.grow("x", Dtype::U8, 0, &[]).unwrap(), writer }
     };
-    // Dropped, the writer frees the path, whatever is left of its tensors.
+    // Dropped, the writer frees the path, even if some of its tensors remain.
     let Output { tensor, writer } = open();
     tensor.append(&one).unwrap();
     let large = TensorBuf::from_vec(vec![1 << 20], vec![1_u8; 1 << 20]).unwrap();
