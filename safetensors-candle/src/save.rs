@@ -34,7 +34,7 @@ const BROUGHT: usize = 16 << 20;
 /// during the save.
 ///
 /// With [`SaveOptions::tied`], tensors that share a storage are saved once, for example the clones
-/// and detached tensors of one tensor. Reshaped, narrowed and transposed tensors share the storage
+/// and detached tensors of a tensor. Reshaped, narrowed and transposed tensors share the storage
 /// too, but are other tensors. [`Views`](safetensors_core::tied::Views) decides how they are saved.
 ///
 /// ```

@@ -29,7 +29,7 @@ impl Epochs {
     /// once, until the last epoch that needs it is deleted. Copies of several epochs have a copy of
     /// the base each, unless the program keeps hard links, as `cp -a` and `rsync -H` do.
     ///
-    /// A save takes the space of one complete epoch in addition, while it runs. So does restoring,
+    /// A save takes the space of a complete epoch in addition, while it runs. So does restoring,
     /// in the directory of [`staging`](Epochs::staging) if there is one.
     ///
     /// A program without the feature `delta`, or of an older release, passes over such epochs:

@@ -93,7 +93,7 @@ fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest
 
 /// [`fill`] for booleans that burn holds as numbers of four bytes.
 fn fill_wide(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
-    // The file has booleans of one byte, and the digest covers the file's bytes.
+    // The file has one-byte booleans, and the digest covers the file's bytes.
     let mut bytes = vec![0; memory.len() / size_of::<u32>()];
     let digest = fill(tensor, &mut bytes)?;
     for (to, from) in memory.chunks_exact_mut(size_of::<u32>()).zip(bytes) {

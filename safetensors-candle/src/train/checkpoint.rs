@@ -209,7 +209,7 @@ pub fn save_sharded<'a>(
 ///
 /// - An error of [`Checkpoint::open`] or of reading.
 /// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint belongs to
-///   another model, before any data is read. If names of one variable have different values, only
+///   another model, before any data is read. If names of a variable have different values, only
 ///   after reading.
 /// - [`ErrorKind::DuplicateTensor`] if a variable has the name of a tensor of the optimizer.
 /// - [`ErrorKind::Framework`] if candle fails, or if the optimizer was made without names.

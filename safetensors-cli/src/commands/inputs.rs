@@ -171,7 +171,7 @@ impl Inputs {
     /// Adds a remedy to the error about a directory that has several checkpoints.
     fn advise(&self, error: anyhow::Error, target: &Target) -> anyhow::Error {
         if let Some(ErrorKind::Ranks { .. }) = error.downcast_ref().map(Error::kind) {
-            // The files are parts of one checkpoint, and the errors are reported.
+            // The files are parts of a checkpoint, and the errors are reported.
             return error;
         }
         let Ok(Err(none)) = target.path().map(CheckpointPath::find) else { return error };

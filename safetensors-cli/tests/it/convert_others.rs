@@ -4,7 +4,7 @@ use crate::convert::list;
 use crate::fixtures::*;
 use crate::lora::one_module;
 
-/// Makes a directory with a model of one F32 matrix, and these files next to it, each with its name
+/// Makes a directory with a model of a single F32 matrix, and these files next to it, each with its name
 /// as text.
 fn model(dir: &Path, name: &str, files: &[&str]) -> PathBuf {
     let path = dir.at(name);

@@ -85,7 +85,7 @@ fn a_directory_gets_the_config_of_the_base() {
     assert_eq!(found, config);
 }
 
-/// Makes an adapter of one module: 1 to `columns`, times 1 to `rows`, times this scale.
+/// Makes an adapter of a module: 1 to `columns`, times 1 to `rows`, times this scale.
 pub(crate) fn one_module(
     dir: &Path,
     module: &str,

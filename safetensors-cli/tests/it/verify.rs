@@ -192,7 +192,7 @@ fn a_broken_shard_is_reported_once() {
     }
 }
 
-/// Makes five shards of one tensor each, `a` to `e`, with their digests.
+/// Makes five shards with a tensor each, `a` to `e`, with their digests.
 fn five_shards(dir: &Path) {
     let shard = |name: char| format!("{name}.safetensors");
     let names = ['a', 'b', 'c', 'd', 'e'];

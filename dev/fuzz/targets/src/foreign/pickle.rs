@@ -104,7 +104,7 @@ impl Pickle {
     }
 
     /// Pops everything that later tensors share: a storage, the function that makes tensors, and a
-    /// tensor of one element, each in a memo.
+    /// one-element tensor, each in a memo.
     pub(super) fn prelude(&mut self, key: &str, elements: usize) -> &mut Self {
         self.storage(key, elements).put(STORAGE).op(b"0");
         self.global("torch._utils", "_rebuild_tensor_v2").put(FUNCTION).op(b"0");

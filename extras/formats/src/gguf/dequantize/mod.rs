@@ -8,7 +8,7 @@ pub(super) mod simple;
 
 use half::f16;
 
-/// Fills the numbers of one block. Both lengths come from the table of types.
+/// Fills the numbers of a block. Both lengths come from the table of types.
 pub(super) type Dequantize = fn(&[u8], &mut [f32]);
 
 /// Returns the 16-bit float at a position.
