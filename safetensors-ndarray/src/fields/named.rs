@@ -167,7 +167,7 @@ pub trait NamedArrays: SaveField {
     /// - [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), which lists everything
     ///   that differs.
     /// - [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields
-    /// have the same name, also in nested structs.
+    ///   have the same name, also in nested structs.
     /// - An error of [`Checkpoint::read_named`](safetensors_core::Checkpoint::read_named), and
     ///   [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if ndarray refuses a
     ///   shape.
