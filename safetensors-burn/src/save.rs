@@ -75,10 +75,6 @@ pub fn save<'a>(
 /// assert_eq!(safetensors_burn::load(dir.path())?["c"], values);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`save`] and [`safetensors_core::save_sharded`].
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a TensorData)>,

@@ -83,10 +83,6 @@ where
 /// assert_eq!(shared, [("bias", bias), ("weight", weight)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`share_tensor`].
 pub fn share_checkpoint<S>(
     checkpoint: &Arc<Checkpoint<S>>,
     widening: Widening,

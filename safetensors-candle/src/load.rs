@@ -146,10 +146,6 @@ pub fn load_from(
 pub trait ReadTensorExt {
     /// Reads it onto a device. A dtype that candle lacks is widened without loss; see the [crate's
     /// table](crate#dtypes).
-    ///
-    /// # Errors
-    ///
-    /// Like [`read_tensor_with`](ReadTensorExt::read_tensor_with).
     fn read_tensor(&self, device: &Device) -> candle_core::Result<Tensor> {
         self.read_tensor_with(device, &LoadOptions::new())
     }

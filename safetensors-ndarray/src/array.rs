@@ -138,10 +138,6 @@ impl DynArray {
     }
 
     /// Converts the tensor into an array of elements `T` and dimension `D`. The elements are moved.
-    ///
-    /// # Errors
-    ///
-    /// Like [`as_array`](DynArray::as_array).
     pub fn into_array<T: ArrayElement, D: Dimension>(self) -> Result<Array<T, D>> {
         let found = self.dtype();
         let array = T::take(self).ok_or_else(|| wrong_dtype::<T>(found))?;

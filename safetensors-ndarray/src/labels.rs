@@ -130,10 +130,6 @@ impl Part {
 impl<S: ReadAt> Selection<'_, S> {
     /// Takes a part of another dimension. For a repeated dimension, the positions that are in both
     /// parts.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Reader::select`].
     pub fn select<L: ArrayElement>(
         mut self,
         dimension: &str,
@@ -161,10 +157,6 @@ impl<S: ReadAt> Selection<'_, S> {
     }
 
     /// Reads like [`read`](Selection::read), and converts the elements to `T`.
-    ///
-    /// # Errors
-    ///
-    /// Like [`read`](Selection::read) and [`Reader::slice_as`].
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
         let array = self.reader.array(array)?;
         let slice = self.slice(&array)?;

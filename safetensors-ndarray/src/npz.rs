@@ -65,10 +65,6 @@ use crate::{ArrayElement, DynArray, ReadArrayExt, Reader, Writer};
 /// assert!(error.to_string().ends_with(r#"u.npy: tensor "u": expected dtype F64, found F32"#));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`npy::Array::open`] and [`ReadArrayExt::read_array`]. Each names the file.
 pub fn read_npy<T: ArrayElement, D: Dimension>(path: impl AsRef<Path>) -> Result<Array<T, D>> {
     npy::Array::open(path)?.read_array()
 }

@@ -67,10 +67,6 @@ pub struct Reader<S = Assembled> {
 
 impl Reader {
     /// Opens a file, or a directory with the files of a data set. Only headers are read now.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Checkpoint::open`]. Each names the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Checkpoint::open(path).map(Self::new)
     }
@@ -98,8 +94,8 @@ impl Reader<FileBytes> {
     ///
     /// # Errors
     ///
-    /// Like [`open`](Reader::open), and
-    /// [`TooLargeForMemory`](safetensors_core::ErrorKind::TooLargeForMemory).
+    /// [`TooLargeForMemory`](safetensors_core::ErrorKind::TooLargeForMemory); otherwise like
+    /// [`open`](Reader::open).
     pub fn open_in_memory(path: impl AsRef<Path>) -> Result<Self> {
         Checkpoint::open_by(path, &Limits::default(), FileBytes::read).map(Self::new)
     }
@@ -111,10 +107,6 @@ impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
     ///
     /// [Views](Reader::view) need bytes at an aligned address. A `Mmap` and [`FileBytes`] have one.
     /// A `Vec<u8>` need not.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Checkpoint::from_source`].
     pub fn from_bytes(bytes: B) -> Result<Self> {
         Checkpoint::from_source(bytes, "bytes in memory").map(Self::new)
     }
@@ -242,10 +234,6 @@ impl<S: ReadAt> Reader<S> {
     }
 
     /// Reads a part of an array and converts its elements to `T`.
-    ///
-    /// # Errors
-    ///
-    /// Like [`slice`](Reader::slice) and [`read_as`](Reader::read_as).
     pub fn slice_as<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -273,10 +261,6 @@ impl<S: ReadAt> Reader<S> {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`slice`](Reader::slice) and [`read_into`](Reader::read_into).
     pub fn slice_into<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,

@@ -164,10 +164,6 @@ impl<S: ReadAt> Chain<S> {
     /// Makes one delta that leads from the base to the version of the last delta. It equals the
     /// delta that [`make`](crate::make()) makes of the base and the result, but the result is not
     /// written. The versions in the options are not used.
-    ///
-    /// # Errors
-    ///
-    /// Like [`verify`](Chain::verify) and [`make`](crate::make()).
     pub fn squash<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,

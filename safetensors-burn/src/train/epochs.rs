@@ -277,10 +277,6 @@ impl Epochs {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`list`](Epochs::list).
     pub fn passed_over(&self) -> Result<Vec<Epoch>> {
         let newer = self.numbers()?.into_iter().rev().map(|number| self.examine(number));
         let mut newer: Vec<Epoch> = newer.take_while(|epoch| !epoch.is_complete()).collect();

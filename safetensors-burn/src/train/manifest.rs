@@ -117,10 +117,6 @@ impl EpochFile {
     }
 
     /// Checks the lengths and headers of the file or delta.
-    ///
-    /// # Errors
-    ///
-    /// An error of [`Stored::open`] or [`DeltaOf::check`].
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         match &self.delta {
             Some(delta) => delta.check(path),

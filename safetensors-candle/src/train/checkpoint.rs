@@ -154,10 +154,6 @@ pub fn save<'a>(
 /// assert_eq!(loaded.metadata["epoch"], "7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`save_sharded`](crate::save_sharded) and [`save`].
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     state: impl Into<StateRef<'a>>,

@@ -149,10 +149,6 @@ pub trait NamedArrays: SaveField {
 
     /// Loads the struct from a file, an index of several files, or the directory that holds either.
     /// All arrays are read in parallel.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Reader::open`] and [`read_from`](NamedArrays::read_from).
     fn load_from(path: impl AsRef<Path>) -> Result<Self>
     where
         Self: for<'r> LoadField<'r>,
@@ -209,10 +205,6 @@ pub trait NamedArrays: SaveField {
     /// assert!(error.to_string().ends_with(r#""u" should have shape [3], found [2]"#));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`load_from`](NamedArrays::load_from).
     fn load_into(&mut self, path: impl AsRef<Path>) -> Result<()>
     where
         Self: for<'r> LoadField<'r>,
@@ -221,10 +213,6 @@ pub trait NamedArrays: SaveField {
     }
 
     /// Loads like [`load_into`](NamedArrays::load_into), from a file that is open, or in memory.
-    ///
-    /// # Errors
-    ///
-    /// Like [`read_from`](NamedArrays::read_from).
     fn read_into<S: ReadAt>(&mut self, reader: &Reader<S>) -> Result<()>
     where
         Self: for<'r> LoadField<'r>,

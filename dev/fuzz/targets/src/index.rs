@@ -110,7 +110,7 @@ fn are_its_files_tensors(checkpoint: &Checkpoint) {
     let _ = (checkpoint.audit(), checkpoint.index_total_size(), checkpoint.metadata());
 }
 
-/// Makes a file with one-byte tensors with these names.
+/// Makes a file with one-byte tensors of these names.
 fn file(names: &[&str]) -> Vec<u8> {
     let data = [7_u8, 8];
     let tensors = names

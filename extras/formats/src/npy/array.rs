@@ -84,10 +84,6 @@ impl Array {
 impl<S: ReadAt> Array<S> {
     /// Reads the header of a `.npy` file that is in memory, or anywhere else. Errors show `path`;
     /// the array has its name without extension.
-    ///
-    /// # Errors
-    ///
-    /// Like [`open`](Array::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         let path = path.as_ref();
         Self::of_input(Input::new(source, path), stem(path), limits)

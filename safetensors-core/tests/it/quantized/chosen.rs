@@ -97,7 +97,7 @@ fn only_linear_layers_are_quantised_by_default() {
     }
 }
 
-/// PyTorch's attention uses the numbers of its last layer directly, without its own computation.
+/// PyTorch's attention uses the weight of its last layer directly, without calling the layer.
 #[test]
 fn the_output_of_an_attention_of_pytorch_is_not_quantised() {
     let (_dir, from) = checkpoint(
