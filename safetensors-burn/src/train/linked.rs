@@ -118,7 +118,6 @@ impl DeltaOf {
     }
 }
 
-/// Returns the name of the directory of an epoch.
 pub(super) fn directory_name(epoch: usize) -> String {
     format!("{PREFIX}{epoch}")
 }

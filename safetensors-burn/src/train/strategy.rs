@@ -111,7 +111,6 @@ impl KeepEpochs {
 }
 
 impl Best {
-    /// Returns the value of an epoch.
     fn value(&self, epoch: usize, store: &EventStoreClient) -> Option<f64> {
         store.find_metric(&self.metric, epoch, self.aggregate, &self.split)
     }

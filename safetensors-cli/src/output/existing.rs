@@ -228,7 +228,6 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the directory of a file.
 fn directory(file: &Path) -> &Path {
     file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -57,7 +57,6 @@ impl Progress {
         if self.1.load(Ordering::Relaxed) { Err(core::ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
-    /// Adds bytes to the total.
     pub(crate) fn add_total(&self, bytes: u64) {
         self.0.inc_length(bytes);
     }

@@ -178,7 +178,6 @@ fn delete(
     scheduler.delete(epoch)
 }
 
-/// Returns the numbers of the epochs.
 fn numbers(epochs: &Epochs) -> Vec<usize> {
     epochs.list().unwrap().iter().map(|epoch| epoch.number()).collect()
 }

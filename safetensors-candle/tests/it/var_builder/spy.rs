@@ -105,7 +105,6 @@ pub(crate) fn backend(
     backend_with(tensors, &LoadOptions::new())
 }
 
-/// Returns a backend with options.
 pub(crate) fn backend_with(
     tensors: &[(String, TensorBuf)],
     options: &LoadOptions,

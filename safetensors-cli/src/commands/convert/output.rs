@@ -273,7 +273,6 @@ impl Output {
         }
     }
 
-    /// Returns `true` if it is a directory.
     pub(super) fn is_directory(&self) -> bool {
         self.form == Form::Directory
     }

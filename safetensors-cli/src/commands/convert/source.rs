@@ -150,14 +150,12 @@ impl Source {
         }
     }
 
-    /// Returns `true` if it is GGUF.
     pub(super) fn is_of_gguf(&self) -> bool {
         let files = self.checkpoint().map_or(&[][..], |it| it.files()).iter();
         let mut others = files.filter_map(|file| other::of(file.safetensors().source()));
         others.any(|other| other.format() == Format::Gguf)
     }
 
-    /// Returns the paths of its files.
     pub(super) fn files(&self) -> HashSet<PathBuf> {
         match self.checkpoint() {
             Some(checkpoint) => files_of(checkpoint),
@@ -173,7 +171,6 @@ impl Source {
         }
     }
 
-    /// Returns `true` if it is a directory.
     pub(super) fn is_of_directory(&self) -> bool {
         self.checkpoint().is_some_and(Checkpoint::is_of_directory)
     }

@@ -47,7 +47,6 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         }
     }
 
-    /// Returns the page of a code.
     pub(super) fn page_of(code: u32) -> u32 {
         code >> SLOT_BITS
     }

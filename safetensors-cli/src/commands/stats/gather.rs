@@ -105,7 +105,6 @@ pub(super) fn gather<T: Send>(
     })
 }
 
-/// Returns the jobs of a tensor.
 fn jobs<'a>(i: usize, tensor: &Tensor<'a>) -> impl Iterator<Item = Job<'a>> + use<'a> {
     let (mut pieces, elements) = (tensor.pieces(), tensor.element_count());
     std::iter::from_fn(move || {

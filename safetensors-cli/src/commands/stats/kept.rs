@@ -29,7 +29,6 @@ impl<'a> KeptSummaries<'a> {
         Self { asked, bins, places: vec![0; tensors], bytes: vec![0], errors }
     }
 
-    /// Keeps the summary of a tensor.
     pub(super) fn keep(&mut self, tensor: usize, summary: &Summary<'_>) {
         self.places[tensor] = self.bytes.len() as u64;
         let mut writer = Writer { bytes: &mut self.bytes, last: 0 };

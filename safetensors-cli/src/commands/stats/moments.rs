@@ -53,7 +53,6 @@ struct Pass {
 }
 
 impl Moments {
-    /// Adds values.
     pub(crate) fn add(&mut self, values: &[f64]) {
         for block in values.chunks(BLOCK) {
             self.add_block(block);

@@ -44,7 +44,6 @@ use safetensors_formats::{Options, TensorFile};
 
 use crate::support::parts;
 
-/// Returns the path of a fixture.
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }

@@ -6,7 +6,6 @@ use super::http::{Answer, Request};
 use super::repo::{Access, File, Repo};
 use super::{State, TOKEN, cdn};
 
-/// Answers a request.
 pub(super) fn answer(state: &mut State, request: &Request) -> Answer {
     let path = request.path.trim_start_matches('/').to_owned();
     let answer = if let Some(rest) = path.strip_prefix("api/resolve-cache/") {
