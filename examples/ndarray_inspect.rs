@@ -63,7 +63,7 @@ fn inspect(file: &Path) -> Result<()> {
 /// A tensor of a file that is in memory.
 type Tensor<'a> = LazyTensor<'a, Vec<u8>>;
 
-/// The sum of a tensor's elements as text, and how the elements were accessed.
+/// Returns the sum of a tensor's elements as text, and how the elements were accessed.
 fn summary(tensor: &Tensor<'_>) -> Result<(String, String)> {
     let (sum, data) = match tensor.dtype() {
         Dtype::BOOL => sum(tensor, |value: bool| u8::from(value).into())?,
@@ -95,7 +95,7 @@ fn summary(tensor: &Tensor<'_>) -> Result<(String, String)> {
     Ok((sum.to_string(), data.into()))
 }
 
-/// The sum over a borrowed view or, where the data is misaligned, over a copy.
+/// Returns the sum over a borrowed view or, where the data is misaligned, over a copy.
 fn sum<T: ArrayElement>(
     tensor: &Tensor<'_>,
     to_f64: impl Fn(T) -> f64,

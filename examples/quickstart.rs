@@ -142,7 +142,7 @@ fn load_one(
     Ok((cells, time))
 }
 
-/// The address of the first element of ndarray's view.
+/// Returns the address of the first element of ndarray's view.
 fn lend_to_ndarray(view: &TensorView<'_>) -> Result<*const u8> {
     fn first<T: ArrayElement>(view: &TensorView<'_>) -> Result<*const u8> {
         Ok(view.as_array::<T, ndarray::IxDyn>()?.as_ptr().cast())
@@ -232,7 +232,7 @@ fn round_trip<F: Framework>(checkpoint: &InMemory, device: &F::Device, dir: &Pat
     Ok(())
 }
 
-/// The directory that the checkpoint was opened from.
+/// Returns the directory that the checkpoint was opened from.
 fn path_of(checkpoint: &InMemory) -> Result<&Path> {
     checkpoint.index_path().and_then(Path::parent).context("the checkpoint has an index")
 }

@@ -29,10 +29,6 @@ use crate::{Burn, dtype};
 /// assert_eq!(tensors["bias"], bias);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`load_with`].
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
     load_with(path, &LoadOptions::new())
 }

@@ -40,35 +40,35 @@ impl Location {
         }
     }
 
-    /// The names from the root to the parameter, joined with dots.
+    /// Returns the names from the root to the parameter, joined with dots.
     pub(crate) fn path(&self) -> String {
         self.path.join(".")
     }
 
-    /// The path of another parameter `name` in the same container.
+    /// Returns the path of another parameter `name` in the same container.
     pub(crate) fn sibling(&self, name: &str) -> String {
         let parent = self.path.split_last().map_or(&[][..], |(_, parent)| parent);
         parent.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
     }
 
-    /// The parameter's own name.
+    /// Returns the parameter's own name.
     pub(crate) fn name(&self) -> &str {
         self.path.last().map_or("", String::as_str)
     }
 
-    /// The names from the root to the parameter, each with the type that has it as a field: first
-    /// the type, then the name.
+    /// Returns the names from the root to the parameter, each with the type that has it as a field:
+    /// first the type, then the name.
     pub(crate) fn steps(&self) -> Vec<(&str, &str)> {
         let containers = self.containers.iter().filter(|container| self.counts(container));
         containers.map(String::as_str).zip(self.path.iter().map(String::as_str)).collect()
     }
 
-    /// The types that contain the parameter, outermost first, such as `Struct:Linear`.
+    /// Returns the types that contain the parameter, outermost first, such as `Struct:Linear`.
     pub(crate) fn containers(&self) -> &[String] {
         &self.containers
     }
 
-    /// Whether the name inside this container is a part of the path.
+    /// Returns `true` if the name inside this container is a part of the path.
     fn counts(&self, container: &str) -> bool {
         !(self.skip_enum_variants && container.starts_with("Enum:"))
     }

@@ -53,7 +53,7 @@ pub fn save<'a>(
     framework::save::<Burn>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a checkpoint of one file or several shards. See
+/// Saves tensors to a directory, as a checkpoint with a single file or several shards. See
 /// [`safetensors_core::save_sharded`] for the names and sizes of the files.
 ///
 /// It accepts the same tensors as [`save`] and copies no more than [`save`] does. To save a module
@@ -75,10 +75,6 @@ pub fn save<'a>(
 /// assert_eq!(safetensors_burn::load(dir.path())?["c"], values);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`save`] and [`safetensors_core::save_sharded`].
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a TensorData)>,
@@ -137,7 +133,7 @@ impl TensorSource for DataSource<'_> {
         }
     }
 
-    /// The memory of the bytes. Data with the same address and length is the same.
+    /// Returns the memory of the bytes. Data with the same address and length is the same.
     ///
     /// Returns `None` for booleans of four bytes each, which are then tied to no other tensor. They
     /// are shorter in a file than in memory.

@@ -83,10 +83,6 @@ where
 /// assert_eq!(shared, [("bias", bias), ("weight", weight)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`share_tensor`].
 pub fn share_checkpoint<S>(
     checkpoint: &Arc<Checkpoint<S>>,
     widening: Widening,
@@ -123,7 +119,7 @@ fn part(file: &bytes::Bytes, range: Range<usize>) -> bytes::Bytes {
     if range.end <= file.len() { file.slice(range) } else { bytes::Bytes::new() }
 }
 
-/// The bytes of a file of a checkpoint. They keep the checkpoint alive.
+/// Returns the bytes of a file of a checkpoint. They keep the checkpoint alive.
 fn file_bytes<S>(checkpoint: &Arc<Checkpoint<S>>, index: usize) -> bytes::Bytes
 where
     S: AsRef<[u8]> + Send + Sync + 'static,
@@ -131,7 +127,7 @@ where
     bytes::Bytes::from_owner(FileBytes { checkpoint: Arc::clone(checkpoint), index })
 }
 
-/// Owns the bytes of one file of a checkpoint.
+/// Owns the bytes of a file of a checkpoint.
 struct FileBytes<S> {
     checkpoint: Arc<Checkpoint<S>>,
     index: usize,

@@ -182,8 +182,8 @@ impl<S> Staging for Staged<'_, '_, S> {
 /// Waits for the device before the slots that it copies from are freed.
 impl<S> Drop for Staged<'_, '_, S> {
     fn drop(&mut self) {
-        // cudarc keeps errors that it could not return, and the next call returns them, whatever
-        // the call is. So a call that fails is made again.
+        // cudarc keeps errors that it could not return, and the next call of any kind returns them.
+        // So a call that fails is made again.
         let wait = || self.stream.synchronize();
         if !self.copying.is_empty() && wait().is_err() && wait().is_err() {
             // The device may still copy. Memory that is lost does less harm than memory that is

@@ -29,7 +29,7 @@ pub(crate) fn read<S: ReadAt>(
     }
 }
 
-/// The bytes of tensors in their files.
+/// Returns the bytes of tensors in their files.
 #[cfg(feature = "cuda")]
 fn bytes_of<S>(tensors: &[LazyTensor<'_, S>]) -> u64 {
     tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.byte_len()))

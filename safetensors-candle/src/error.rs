@@ -93,8 +93,7 @@ fn is_ours(error: &candle_core::Error) -> bool {
 /// Converts a [`safetensors_core::Error`] to candle's error.
 ///
 /// candle's `Error::wrap` keeps only the message. Its `Io` variant can hold any error completely,
-/// so it
-/// is used for every kind of error. [`from_candle_error`] returns the original error.
+/// so it is used for every kind of error. [`from_candle_error`] returns the original error.
 pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
     candle_core::Error::Io(io::Error::other(error)).bt()
 }

@@ -98,8 +98,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! In one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype,
-//! &device)`. LoRA adapters are merged in the same way, while the model takes its weights:
+//! In one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`. LoRA
+//! adapters are merged in the same way, while the model takes its weights:
 //! `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)`,
 //! with the `Adapter` of [`safetensors_core::lora`].
 //!

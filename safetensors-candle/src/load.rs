@@ -94,9 +94,9 @@ pub fn load_with(
     framework::load_path::<Candle>(path, device, options)
 }
 
-/// Like [`load_with`], of a checkpoint that is already open: of bytes in memory, from a bucket, of
-/// several files without an index ([`Checkpoint::open_files`]), with limits, mapped, or with an
-/// adapter merged.
+/// Loads like [`load_with`], from a checkpoint that is already open: of bytes in memory, from a
+/// bucket, of several files without an index ([`Checkpoint::open_files`]), with limits, mapped, or
+/// with an adapter merged.
 ///
 /// ```
 /// use candle_core::Device;
@@ -146,10 +146,6 @@ pub fn load_from(
 pub trait ReadTensorExt {
     /// Reads it onto a device. A dtype that candle lacks is widened without loss; see the [crate's
     /// table](crate#dtypes).
-    ///
-    /// # Errors
-    ///
-    /// Like [`read_tensor_with`](ReadTensorExt::read_tensor_with).
     fn read_tensor(&self, device: &Device) -> candle_core::Result<Tensor> {
         self.read_tensor_with(device, &LoadOptions::new())
     }

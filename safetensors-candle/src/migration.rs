@@ -154,8 +154,7 @@
 //! candle's loaders do not know scales. From a checkpoint with block-scaled FP8, such as
 //! DeepSeek's, they convert the codes, and the model computes with wrong numbers. Here a quantised
 //! weight is an error, unless the [`LoadOptions`] ask for its numbers, or for the codes as from
-//! candle:
-//! [an example](crate#quantised-weights).
+//! candle: [an example](crate#quantised-weights).
 //!
 //! [`var_builder()`]: crate::var_builder()
 //! [`var_builder_from`]: crate::var_builder_from

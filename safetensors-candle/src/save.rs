@@ -34,7 +34,7 @@ const BROUGHT: usize = 16 << 20;
 /// during the save.
 ///
 /// With [`SaveOptions::tied`], tensors that share a storage are saved once, for example the clones
-/// and detached tensors of one tensor. Reshaped, narrowed and transposed tensors share the storage
+/// and detached tensors of a tensor. Reshaped, narrowed and transposed tensors share the storage
 /// too, but are other tensors. [`Views`](safetensors_core::tied::Views) decides how they are saved.
 ///
 /// ```
@@ -74,7 +74,7 @@ pub fn save<'a>(
     framework::save::<Candle>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a checkpoint of one file or several shards. See
+/// Saves tensors to a directory, as a checkpoint with a single file or several shards. See
 /// [`safetensors_core::save_sharded`] for the names and sizes of the files.
 ///
 /// It accepts the same tensors as [`save()`] and copies no more than [`save()`] does.

@@ -61,8 +61,8 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// The first quantised weight of these names that is stored as tensors of other names. `None` if the
-/// options read these as they are.
+/// Returns the first quantised weight of these names that is stored as tensors of other names.
+/// `None` if the options read these as they are.
 pub(crate) fn stored_otherwise(
     checkpoint: &Checkpoint<impl ReadAt>,
     wants: impl Fn(&str) -> bool,

@@ -17,8 +17,8 @@ is common to all commands, and shows their output. Every command also has `--hel
 `--no-pager`, which prints output that is longer than the screen without a pager.
 ";
 
-/// All commands with their full names, such as `safetensors metadata set`. A nested command follows
-/// its parent.
+/// Returns all commands with their full names, such as `safetensors metadata set`. A nested command
+/// follows its parent.
 fn commands() -> Vec<(String, Command)> {
     fn walk(name: &str, command: &Command, all: &mut Vec<(String, Command)>) {
         for command in command.get_subcommands().filter(|command| is_explained(command)) {

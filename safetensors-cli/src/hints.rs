@@ -67,7 +67,7 @@ pub(crate) fn add_to(error: &mut clap::Error) {
     }
 }
 
-/// The hints for a word that is no command, where this is the usage.
+/// Returns the hints for a word that is no command, where this is the usage.
 fn hints_for(typed: &str, usage: &str) -> Option<Vec<&'static str>> {
     let (lower, words) = (typed.to_lowercase(), || usage.split_whitespace());
     if let Some((_, hints)) = HINTS.iter().find(|(words, _)| words.contains(&&*lower)) {

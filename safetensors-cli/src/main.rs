@@ -75,7 +75,7 @@ fn show_wrong(error: &clap::Error) -> ExitCode {
     ExitCode::from(if error.use_stderr() { 2 } else { 0 })
 }
 
-/// The selected subcommand, such as `metadata set`, for an error that shows its usage.
+/// Returns the selected subcommand, such as `metadata set`, for an error that shows its usage.
 fn asked(mut matches: &ArgMatches) -> clap::Command {
     let mut command = Cli::command();
     command.build();

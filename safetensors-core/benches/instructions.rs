@@ -7,8 +7,8 @@
 //! cargo bench -q -p safetensors-core --bench instructions    # prints "Collected : N"
 //! ```
 //!
-//! With Rust 1.95 on x86-64, `parse_header` takes 260,879 instructions, and `look_up` 52,650. Changes
-//! elsewhere in the crate move what the compiler inlines, and change the counts by up to 10 %.
+//! With Rust 1.95 on x86-64, `parse_header` takes 260,879 instructions, and `look_up` 52,650.
+//! Changes elsewhere in the crate change the compiler's inlining, and the counts by up to 10 %.
 #![allow(missing_docs, reason = "a program, whose documentation is above")]
 #![allow(clippy::unwrap_used, reason = "the header is our own")]
 
@@ -29,13 +29,13 @@ fn main() {
     println!("{TENSORS} tensors in {} bytes: parsed once, each looked up once", text.len());
 }
 
-/// What is counted as parsing.
+/// Counted as parsing.
 #[inline(never)]
 fn parse_header(text: &[u8]) -> Header {
     Header::parse_json(black_box(text), &Limits::default()).unwrap()
 }
 
-/// What is counted as looking up: finds every name and returns how many were found.
+/// Counted as looking up: finds every name and returns how many were found.
 #[inline(never)]
 fn look_up(header: &Header, names: &[String]) -> usize {
     names.iter().filter(|name| black_box(header).get(black_box(name)).is_some()).count()

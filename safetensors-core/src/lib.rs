@@ -50,8 +50,8 @@
 //! | support another tensor library | [`framework`], [`TensorSource`] |
 //!
 //! No content of a file causes a panic. A malformed file is an [`Error`] that names the file, the
-//! tensor, what was expected and what was found. A dtype is never changed unless the caller asks
-//! for it.
+//! tensor, the expected and the found value. A dtype is never changed unless the caller asks for
+//! it.
 //!
 //! # Features
 //!
@@ -62,7 +62,7 @@
 //! |---|---|
 //! | `std` | files and threads; without it the crate needs only `alloc` |
 //! | `sha256` | [`digest::hash_files`], and the SHA-256 that [`digest::verify`] compares and [`Edit::record_digests`](edit::Edit::record_digests) records |
-//! | `tracing` (off by default) | [spans](framework::Span) of what is opened, read, converted and written, for the crate `tracing` |
+//! | `tracing` (off by default) | [spans](framework::Span) of opening, reading, converting and writing, for the crate `tracing` |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
@@ -162,7 +162,7 @@ pub mod failpoint {
     }
 }
 
-/// The README, whose example is tested.
+/// The README with its example, which is tested.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

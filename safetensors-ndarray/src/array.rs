@@ -64,7 +64,7 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// The type of the elements.
+            /// Returns the type of the elements.
             pub fn dtype(&self) -> Dtype {
                 match self {
                     $(Self::$variant(_) => Dtype::$dtype,)*
@@ -72,7 +72,7 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// The dimensions in elements, outermost first; empty for a scalar.
+            /// Returns the dimensions in elements, outermost first; empty for a scalar.
             pub fn shape(&self) -> &[usize] {
                 match self {
                     $(Self::$variant(array) => array.shape(),)*
@@ -104,7 +104,7 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// The memory of the elements. If they are not in C order, the address of this
+            /// Returns the memory of the elements. If they are not in C order, the address of this
             /// `DynArray` identifies them, because no other array owns them.
             fn storage(&self) -> Option<Storage> {
                 let elements = match self {
@@ -138,10 +138,6 @@ impl DynArray {
     }
 
     /// Converts the tensor into an array of elements `T` and dimension `D`. The elements are moved.
-    ///
-    /// # Errors
-    ///
-    /// Like [`as_array`](DynArray::as_array).
     pub fn into_array<T: ArrayElement, D: Dimension>(self) -> Result<Array<T, D>> {
         let found = self.dtype();
         let array = T::take(self).ok_or_else(|| wrong_dtype::<T>(found))?;

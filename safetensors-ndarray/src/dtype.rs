@@ -49,7 +49,7 @@ macro_rules! define_support {
 
 for_each_array_dtype!(define_support);
 
-/// Whether tensors of this dtype are kept as [`Packed`](crate::Packed).
+/// Returns `true` if tensors of this dtype are kept as [`Packed`](crate::Packed).
 pub(crate) fn is_packed(dtype: Dtype) -> bool {
     dtype.is_sub_byte()
 }

@@ -57,13 +57,13 @@ pub(crate) fn dimension<D: Dimension>(shape: &[usize]) -> Result<D, Error> {
     })
 }
 
-/// The error for a tensor that has another number of dimensions than expected.
+/// Returns the error for a tensor that has another number of dimensions than expected.
 pub(crate) fn wrong_ndim(expected: usize, shape: &[usize]) -> Error {
     Error::framework::<Ndarray>(WrongNdim { expected, found: shape.into() })
 }
 
-/// The error for a shape that ndarray refuses, for example because the product of its non-zero
-/// dimensions is over `isize::MAX`.
+/// Returns the error for a shape that ndarray refuses, for example because the product of its
+/// non-zero dimensions is over `isize::MAX`.
 pub(crate) fn shape_error(error: ShapeError) -> Error {
     Error::framework::<Ndarray>(error)
 }

@@ -16,8 +16,9 @@ use crate::slice::ArraySlice;
 use crate::{ArrayElement, Ndarray, Reader};
 
 impl<S: ReadAt> Reader<S> {
-    /// The names of the axes of an array; none if the file does not name them. The attribute
-    /// `dimensions` has them, which [`Writer::dimensions`](crate::Writer::dimensions) writes.
+    /// Returns the names of the axes of an array; none if the file does not name them. The
+    /// attribute `dimensions` has them, which [`Writer::dimensions`](crate::Writer::dimensions)
+    /// writes.
     ///
     /// # Errors
     ///
@@ -129,10 +130,6 @@ impl Part {
 impl<S: ReadAt> Selection<'_, S> {
     /// Takes a part of another dimension. For a repeated dimension, the positions that are in both
     /// parts.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Reader::select`].
     pub fn select<L: ArrayElement>(
         mut self,
         dimension: &str,
@@ -160,10 +157,6 @@ impl<S: ReadAt> Selection<'_, S> {
     }
 
     /// Reads like [`read`](Selection::read), and converts the elements to `T`.
-    ///
-    /// # Errors
-    ///
-    /// Like [`read`](Selection::read) and [`Reader::slice_as`].
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
         let array = self.reader.array(array)?;
         let slice = self.slice(&array)?;
@@ -199,8 +192,8 @@ impl<S: ReadAt> Selection<'_, S> {
         ArraySlice::new(array, &elems.collect::<Vec<_>>()[..])
     }
 
-    /// Whether an array is the coordinate of a dimension that was selected from, or that an array
-    /// has. It need not name its own dimension.
+    /// Returns `true` if an array is the coordinate of a dimension that was selected from, or that
+    /// an array has. It need not name its own dimension.
     fn is_coordinate(&self, array: &LazyTensor<'_, S>, names: &[String]) -> bool {
         match (names, array.shape()) {
             ([name], [_]) => name == array.name(),
@@ -344,8 +337,8 @@ impl Labels {
         Ok(direction)
     }
 
-    /// The positions of the labels between two bounds. They are neighbours, because labels are
-    /// sorted.
+    /// Returns the positions of the labels between two bounds. They are neighbours, because labels
+    /// are sorted.
     fn positions(&self, start: Bound<Label>, end: Bound<Label>) -> Range<usize> {
         let is_in = |&position: &usize| {
             let label = self.get(position);
@@ -383,7 +376,7 @@ fn bound<L: ArrayElement>(bound: Bound<&L>) -> Result<Bound<Label>> {
     })
 }
 
-/// The label at a bound.
+/// Returns the label at a bound.
 fn end_of(bound: Bound<Label>) -> Option<Label> {
     match bound {
         Bound::Included(label) | Bound::Excluded(label) => Some(label),

@@ -68,7 +68,8 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
 ///
 /// # Errors
 ///
-/// Like [`load`], and [`NoConversion`](safetensors_core::ErrorKind::NoConversion).
+/// [`NoConversion`](safetensors_core::ErrorKind::NoConversion) if a requested conversion does not
+/// exist; otherwise like [`load`].
 pub fn load_with(
     path: impl AsRef<Path>,
     options: &LoadOptions,

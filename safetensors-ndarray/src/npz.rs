@@ -65,10 +65,6 @@ use crate::{ArrayElement, DynArray, ReadArrayExt, Reader, Writer};
 /// assert!(error.to_string().ends_with(r#"u.npy: tensor "u": expected dtype F64, found F32"#));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`npy::Array::open`] and [`ReadArrayExt::read_array`]. Each names the file.
 pub fn read_npy<T: ArrayElement, D: Dimension>(path: impl AsRef<Path>) -> Result<Array<T, D>> {
     npy::Array::open(path)?.read_array()
 }
@@ -142,12 +138,12 @@ pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Resu
     convert(archive.as_ref(), file.as_ref(), false).map(drop)
 }
 
-/// [`to_safetensors`] without the arrays of types that safetensors lacks, such as texts. Returns
-/// the error of each, which names it and its type.
+/// Converts like [`to_safetensors`], without the arrays of types that safetensors lacks, such as
+/// texts. Returns the error of each, which names it and its type.
 ///
 /// # Errors
 ///
-/// The other errors of [`to_safetensors`].
+/// Like [`to_safetensors`], except these.
 pub fn to_safetensors_skipping(
     archive: impl AsRef<Path>,
     file: impl AsRef<Path>,

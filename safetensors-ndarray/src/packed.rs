@@ -27,7 +27,8 @@ use safetensors_core::TensorBuf;
 pub struct Packed(pub(crate) TensorBuf);
 
 impl Packed {
-    /// The buffer, borrowed. It has the dtype, the shape in elements, and the packed bytes in C order.
+    /// Returns the buffer, borrowed. It has the dtype, the shape in elements, and the packed bytes
+    /// in C order.
     pub fn buf(&self) -> &TensorBuf {
         &self.0
     }

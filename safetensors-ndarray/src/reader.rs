@@ -66,11 +66,7 @@ pub struct Reader<S = Assembled> {
 }
 
 impl Reader {
-    /// Opens a file, or a directory with the files of one data set. Only headers are read now.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Checkpoint::open`]. Each names the file.
+    /// Opens a file, or a directory with the files of a data set. Only headers are read now.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Checkpoint::open(path).map(Self::new)
     }
@@ -98,8 +94,8 @@ impl Reader<FileBytes> {
     ///
     /// # Errors
     ///
-    /// Like [`open`](Reader::open), and
-    /// [`TooLargeForMemory`](safetensors_core::ErrorKind::TooLargeForMemory).
+    /// [`TooLargeForMemory`](safetensors_core::ErrorKind::TooLargeForMemory); otherwise like
+    /// [`open`](Reader::open).
     pub fn open_in_memory(path: impl AsRef<Path>) -> Result<Self> {
         Checkpoint::open_by(path, &Limits::default(), FileBytes::read).map(Self::new)
     }
@@ -111,10 +107,6 @@ impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
     ///
     /// [Views](Reader::view) need bytes at an aligned address. A `Mmap` and [`FileBytes`] have one.
     /// A `Vec<u8>` need not.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Checkpoint::from_source`].
     pub fn from_bytes(bytes: B) -> Result<Self> {
         Checkpoint::from_source(bytes, "bytes in memory").map(Self::new)
     }
@@ -242,10 +234,6 @@ impl<S: ReadAt> Reader<S> {
     }
 
     /// Reads a part of an array and converts its elements to `T`.
-    ///
-    /// # Errors
-    ///
-    /// Like [`slice`](Reader::slice) and [`read_as`](Reader::read_as).
     pub fn slice_as<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -273,10 +261,6 @@ impl<S: ReadAt> Reader<S> {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`slice`](Reader::slice) and [`read_into`](Reader::read_into).
     pub fn slice_into<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -353,7 +337,8 @@ impl<S: ReadAt> Reader<S> {
         ArraySlice::new(&self.readable(name)?, slice)
     }
 
-    /// The array of this name. Its dtype and shape are known, and its elements are read on demand.
+    /// Returns the array of this name. Its dtype and shape are known, and its elements are read on
+    /// demand.
     ///
     /// # Errors
     ///
@@ -362,7 +347,7 @@ impl<S: ReadAt> Reader<S> {
         self.checkpoint.tensor(name)
     }
 
-    /// The array of this name. An error for codes that the options refuse.
+    /// Returns the array of this name. An error for codes that the options refuse.
     pub(crate) fn readable(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         let array = self.checkpoint.tensor(name)?;
         array.dtype_plan(&self.options)?;
@@ -432,13 +417,14 @@ impl<S> Reader<S> {
         &self.options
     }
 
-    /// The checkpoint that has the arrays.
+    /// Returns the checkpoint that has the arrays.
     pub fn checkpoint(&self) -> &Checkpoint<S> {
         &self.checkpoint
     }
 
-    /// The names, in the order of the file. [`Writer`](crate::Writer) keeps the order of its calls,
-    /// except that an array that would misalign others, such as seven `bool`s, comes last.
+    /// Returns the names, in the order of the file. [`Writer`](crate::Writer) keeps the order of
+    /// its calls, except that an array that would misalign others, such as seven `bool`s, comes
+    /// last.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.arrays().map(|array| array.name())
     }
@@ -454,14 +440,14 @@ impl<S> Reader<S> {
         self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
     }
 
-    /// The metadata of the file: entries by name, such as a title. Their values are texts; a number
-    /// is read by `parse`.
+    /// Returns the metadata of the file: entries by name, such as a title. Their values are texts;
+    /// a number is read by `parse`.
     pub fn metadata(&self) -> &Metadata {
         self.checkpoint.metadata()
     }
 
-    /// An attribute of an array, such as its units. The value is a text; a number is read by
-    /// `parse`. [`header::attributes`] lists all.
+    /// Returns an attribute of an array, such as its units. The value is a text; a number is read
+    /// by `parse`. [`header::attributes`] lists all.
     ///
     /// [`header::attributes`]: safetensors_core::header::attributes
     pub fn attribute(&self, array: &str, name: &str) -> Option<&str> {

@@ -47,7 +47,7 @@ pub fn save<'a>(
     framework::save::<Ndarray>(path, tensors, options)
 }
 
-/// Saves arrays to a directory, as a checkpoint of one file or several shards. See
+/// Saves arrays to a directory, as a checkpoint with a single file or several shards. See
 /// [`safetensors_core::save_sharded`] for the names and sizes of the files.
 ///
 /// It accepts the same tensors as [`save`] and copies no more than [`save`] does.

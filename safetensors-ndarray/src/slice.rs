@@ -55,7 +55,7 @@ impl<'a, S, D: Dimension> ArraySlice<'a, S, D> {
         Ok(Self { slice, reversed, new_axes, dimension: PhantomData })
     }
 
-    /// The shape of the result.
+    /// Returns the shape of the result.
     fn shape(&self) -> Vec<usize> {
         let mut shape = self.slice.shape().to_vec();
         self.new_axes.iter().for_each(|axis| shape.insert(axis.index(), 1));
@@ -98,7 +98,7 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
         }
     }
 
-    /// Turns what was read into the result: adds new axes, and reverses axes.
+    /// Turns the read elements into the result: adds new axes, and reverses axes.
     fn arrange<T>(&self, mut array: Array<T, IxDyn>) -> Result<Array<T, D>> {
         for &axis in &self.new_axes {
             array = array.insert_axis(axis);
@@ -108,7 +108,7 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
     }
 }
 
-/// The indices of an axis as a range with a positive step. A negative step in ndarray goes
+/// Returns the indices of an axis as a range with a positive step. A negative step in ndarray goes
 /// backwards from the last index of the range, so the first index here is the one that it meets
 /// last.
 fn range(

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 /// Only a NaN of other bits than the usual one is its bits in hexadecimal, `0x7ff8000000000001`,
 /// which `parse` does not read. A struct of arrays does.
 pub trait MetadataValue {
-    /// The text in the file.
+    /// Returns the text in the file.
     #[doc(hidden)]
     fn to_text(&self) -> String;
 }

@@ -55,7 +55,7 @@ impl<'a, S: AsRef<[u8]>> ViewArrayExt<'a> for LazyTensor<'a, S> {
     }
 }
 
-/// The elements as an array view of exactly this shape.
+/// Returns the elements as an array view of exactly this shape.
 fn view_of_slice<'a, T: ArrayElement, D: Dimension>(
     shape: &[usize],
     elements: &'a [T],

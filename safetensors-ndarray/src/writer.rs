@@ -60,10 +60,6 @@ impl Writer {
 
     /// Begins a new file like [`create`](Writer::create), with options: metadata, alignment,
     /// durability, digests. [`GrowingWriter`] lists the options that have no effect.
-    ///
-    /// # Errors
-    ///
-    /// Like [`create`](Writer::create).
     pub fn create_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         GrowingWriter::create(path, options).map(Self)
     }
@@ -101,10 +97,6 @@ impl Writer {
     /// assert_eq!(time, ndarray::Array1::from_iter((0..200).map(|step| 0.1 * f64::from(step))));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`GrowingWriter::resume`]. Each names the file.
     pub fn resume(path: impl AsRef<Path>) -> Result<Self> {
         GrowingWriter::resume(path, &SaveOptions::new()).map(Self)
     }
@@ -142,10 +134,6 @@ impl Writer {
 
     /// Adds any other tensor that can be saved, such as a [`DynArray`](crate::DynArray), a tensor
     /// of another file, or an array of an npy file.
-    ///
-    /// # Errors
-    ///
-    /// Like [`add`](Writer::add).
     pub fn add_tensor(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.0.add(name, tensor)
     }
@@ -168,10 +156,6 @@ impl Writer {
     /// Names the axes of an array that has been added, or grows. An array with one axis and the
     /// name of a dimension is its coordinate: [`Reader::select`](crate::Reader::select) takes parts
     /// by its elements.
-    ///
-    /// # Errors
-    ///
-    /// Like [`GrowingWriter::dimensions`].
     pub fn dimensions(&self, array: &str, names: &[&str]) -> Result<()> {
         self.0.dimensions(array, names)
     }
@@ -207,7 +191,7 @@ impl Writer {
         self.0.metadata(entries.into_iter().map(|(key, value)| (key, value.to_text())));
     }
 
-    /// Begins an array that grows along `axis`. `step_shape` is the shape of one step: the array's
+    /// Begins an array that grows along `axis`. `step_shape` is the shape of a step: the array's
     /// shape without that axis.
     ///
     /// The number of steps need not be known. Several arrays can grow at the same time, also from
@@ -238,10 +222,6 @@ impl Writer {
     ///
     /// `Axis(0)` is cheapest. Along another axis the elements of a step are not contiguous in the
     /// file, so [`finish`](Writer::finish) rearranges them.
-    ///
-    /// # Errors
-    ///
-    /// Like [`GrowingWriter::grow`]. Each names the file and the array.
     pub fn grow<T: ArrayElement>(
         &self,
         name: &str,
@@ -277,10 +257,6 @@ impl Writer {
     /// assert_eq!(Reader::open(&path)?.read::<f64, Ix1>("energy")?.len(), 200);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`GrowingWriter::sync`].
     pub fn sync(&self) -> Result<()> {
         self.0.sync()
     }
@@ -291,10 +267,6 @@ impl Writer {
     /// An error loses nothing. Call this again, for example when the disk has space again; arrays
     /// can be added and appended to before that. Once the file is finished, this does nothing, and
     /// all other methods fail.
-    ///
-    /// # Errors
-    ///
-    /// Like [`GrowingWriter::finish`]. Each names the file, and the array if it concerns one.
     pub fn finish(&self) -> Result<()> {
         self.0.finish()
     }
@@ -359,10 +331,6 @@ impl<T: ArrayElement> ArrayAppender<T> {
 
     /// Appends one step of an array with steps that are single elements.
     /// [`append`](ArrayAppender::append) takes steps that are arrays.
-    ///
-    /// # Errors
-    ///
-    /// Like [`append`](ArrayAppender::append).
     pub fn push(&self, value: T) -> Result<()> {
         self.append(&aview0(&value))
     }
@@ -386,10 +354,6 @@ impl<T: ArrayElement> ArrayAppender<T> {
     /// assert_eq!(table, array![[1, 2, 3], [4, 5, 6]]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`append`](ArrayAppender::append).
     pub fn extend<D: Dimension>(&self, steps: &ArrayRef<T, D>) -> Result<()> {
         let mut steps = steps.view().into_dyn();
         let axis = self.axis.index();
@@ -421,7 +385,7 @@ impl<T: ArrayElement> ArrayAppender<T> {
             .in_file(error.file().unwrap_or_default())
     }
 
-    /// The number of steps so far.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         self.tensor.steps()
     }

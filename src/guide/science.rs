@@ -147,10 +147,10 @@
 //!
 //! # When a run is killed
 //!
-//! Until `finish` the path has the file of before, or none. With `sync_every(50)`, or by
-//! [`sync`](crate::ndarray::Writer::sync), the steps so far also go to files of their own beside
-//! it, `heat.safetensors.synced/00000001.safetensors` and so on, each of which every reader opens.
-//! A program that begins with [`resume`](crate::ndarray::Writer::resume) goes on with them, whenever
+//! Until `finish` the path has the earlier file, or none. With `sync_every(50)`, or by
+//! [`sync`](crate::ndarray::Writer::sync), the steps so far also go to separate files next to it,
+//! `heat.safetensors.synced/00000001.safetensors` and so on. Every reader opens each of them. A
+//! program that begins with [`resume`](crate::ndarray::Writer::resume) goes on with them, whenever
 //! the run before was killed:
 //!
 //! ```

@@ -18,8 +18,8 @@ pub fn warm(path: &Path) -> Result<()> {
     }
 }
 
-/// The share of a file's pages that are in the page cache. Fails if it is too small: the system may
-/// drop a few at any time, but no more. It is 1 where the system does not report it.
+/// Returns the share of a file's pages that are in the page cache. Fails if it is too small: the
+/// system may drop a few at any time, but no more. It is 1 where the system does not report it.
 pub fn assert_warm(path: &Path) -> Result<f64> {
     let share = share(path)?;
     ensure!(share >= 0.95, "{}: {:.1} % of it is cached", path.display(), 100.0 * share);

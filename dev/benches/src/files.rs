@@ -78,7 +78,7 @@ pub fn write_header(path: &Path, header: &str) -> Result<File> {
     Ok(file)
 }
 
-/// The text of a header: entries, then spaces up to a multiple of 8.
+/// Returns the text of a header: entries, then spaces up to a multiple of 8.
 pub fn header_text(tensors: &[Tensor]) -> String {
     let mut begin = 0;
     let entries = tensors.iter().map(|Tensor { name, dtype, shape, bytes }| {

@@ -5,12 +5,12 @@ use std::fs;
 use anyhow::Result;
 use memmap2::MmapMut;
 
-/// The memory that the process has now, in bytes. Linux only.
+/// Returns the memory that the process has now, in bytes. Linux only.
 pub fn resident() -> Option<u64> {
     field("/proc/self/status", "VmRSS:")
 }
 
-/// The most memory that the process has had since [`reset_peak`], in bytes. Linux only.
+/// Returns the most memory that the process has had since [`reset_peak`], in bytes. Linux only.
 pub fn peak() -> Option<u64> {
     field("/proc/self/status", "VmHWM:")
 }
@@ -21,7 +21,7 @@ pub fn reset_peak() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The machine's memory, in bytes. Linux only.
+/// Returns the machine's memory, in bytes. Linux only.
 pub fn total() -> Option<u64> {
     field("/proc/meminfo", "MemTotal:")
 }

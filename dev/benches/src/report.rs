@@ -143,7 +143,7 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// The median of sorted values.
+/// Returns the median of sorted values.
 fn median(values: &[f64]) -> f64 {
     match values.len() {
         0 => f64::NAN,

@@ -176,7 +176,7 @@ impl Row {
         }
     }
 
-    /// Takes one sample of one contender, in the process that was started for it.
+    /// Takes a sample of a contender, in the process that was started for it.
     pub fn measure_one(mut self, contender: &str) -> Result<Sample> {
         let contender = self.contenders.iter_mut().find(|candidate| candidate.name == contender);
         contender.context("no such contender")?.sample(self.memory)

@@ -27,7 +27,7 @@ pub fn candle_map(path: &Path) -> Result<MmapedSafetensors> {
     Ok(unsafe { MmapedSafetensors::new(path) }?)
 }
 
-/// The builder through which candle's models load a file of the test data.
+/// Returns the builder through which candle's models load a file of the test data.
 pub fn candle_var_builder(path: &Path, dtype: DType) -> Result<VarBuilder<'static>> {
     // SAFETY: as for `map`.
     Ok(unsafe { VarBuilder::from_mmaped_safetensors(&[path], dtype, &Device::Cpu) }?)
@@ -39,7 +39,7 @@ pub fn checkpoint_map(path: &Path) -> Result<Checkpoint<Mmap>> {
     Ok(unsafe { Checkpoint::mmap(path) }?)
 }
 
-/// How many pages of a mapped file are in the page cache, and how many it has.
+/// Returns how many pages of a mapped file are in the page cache, and how many it has.
 #[cfg(target_os = "linux")]
 pub fn resident_pages(map: &Mmap) -> Result<(usize, usize)> {
     let mut pages = vec![0_u8; map.len().div_ceil(4096)];

@@ -20,7 +20,7 @@ use clap::Parser;
 use harness::data::Data;
 use harness::report::Report;
 
-/// Measures this workspace beside other crates, and beside the limits of the machine.
+/// Measures this workspace and other crates, against the limits of the machine.
 #[derive(Parser)]
 struct Args {
     /// Measures only rows with one of these words in their name.

@@ -69,7 +69,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// The number of bytes that were asked for.
+    /// Returns the number of bytes that were asked for.
     pub fn byte_len(&self) -> u64 {
         self.ranges.iter().map(|(_, range)| range.end - range.start).sum()
     }

@@ -22,12 +22,12 @@ impl Divided {
         Self { name, shape: shape.to_vec(), boxes: boxes.collect() }
     }
 
-    /// The elements of the whole tensor.
+    /// Returns the elements of the whole tensor.
     pub fn values(&self) -> Vec<f32> {
         (0..self.shape.iter().product()).map(|value| value as f32).collect()
     }
 
-    /// The elements of a box.
+    /// Returns the elements of a box.
     fn values_of(&self, offsets: &[usize], sizes: &[usize]) -> Vec<f32> {
         let position = |mut i: usize| {
             let mut position = vec![0; sizes.len()];
@@ -75,7 +75,7 @@ pub fn sample() -> Vec<Divided> {
     ]
 }
 
-/// The path of the file of a rank.
+/// Returns the path of the file of a rank.
 pub fn file_of(directory: &Path, rank: usize) -> PathBuf {
     directory.join(format!("shard-{:05}-model-00001-of-00001.safetensors", rank + 1))
 }

@@ -28,7 +28,7 @@ pub fn write_hole(
     end
 }
 
-/// The names of everything in a directory, sorted.
+/// Returns the names of everything in a directory, sorted.
 pub fn names_in(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

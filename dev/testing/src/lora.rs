@@ -17,8 +17,8 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// All fixtures, sorted by their names. A test runs in the folder of its package, which is a
-    /// sibling of this package's.
+    /// Returns all fixtures, sorted by their names. A test runs in the folder of its package, which
+    /// is a sibling of this package's.
     pub fn all() -> Vec<Self> {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let entries = fs::read_dir(package.join("fixtures/lora")).unwrap();
@@ -39,17 +39,17 @@ impl Merge {
         Self::all().into_iter().find(|fixture| fixture.name == name).unwrap()
     }
 
-    /// The checkpoint before the merge.
+    /// Returns the checkpoint before the merge.
     pub fn base(&self) -> Checkpoint {
         Checkpoint::open(self.model()).unwrap()
     }
 
-    /// The path of its only file.
+    /// Returns the path of its only file.
     pub fn model(&self) -> PathBuf {
         self.directory.join("model.safetensors")
     }
 
-    /// The paths of the adapters, in their order.
+    /// Returns the paths of the adapters, in their order.
     pub fn paths(&self) -> Vec<PathBuf> {
         let numbered = |number| {
             let path = self.directory.join(format!("adapter-{number}"));
@@ -58,17 +58,18 @@ impl Merge {
         (1..).map(numbered).take_while(|path| path.exists()).collect()
     }
 
-    /// The adapters.
+    /// Returns the adapters.
     pub fn adapters(&self) -> Vec<Adapter> {
         self.paths().iter().map(|path| Adapter::open(path).unwrap()).collect()
     }
 
-    /// The tensors that change, as the reference makes them.
+    /// Returns the tensors that change, as the reference makes them.
     pub fn expected(&self) -> Checkpoint {
         Checkpoint::open(self.directory.join("expected.safetensors")).unwrap()
     }
 
-    /// The tensor of this name as the reference makes it, or as it is if it does not change.
+    /// Returns the tensor of this name as the reference makes it, or as it is if it does not
+    /// change.
     pub fn tensor(&self, name: &str) -> TensorBuf {
         let (expected, base) = (self.expected(), self.base());
         let tensor = expected.get(name).unwrap_or_else(|| base.tensor(name).unwrap());

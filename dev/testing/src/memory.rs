@@ -3,12 +3,12 @@
 
 use std::fs;
 
-/// The most memory that the process has had.
+/// Returns the most memory that the process has had.
 pub fn peak() -> u64 {
     status("VmHWM:")
 }
 
-/// The memory that the process has now.
+/// Returns the memory that the process has now.
 pub fn resident() -> u64 {
     status("VmRSS:")
 }

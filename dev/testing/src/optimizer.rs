@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The parameters of the model, in the order in which the optimizer has them.
 pub const NAMES: [&str; 4] = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"];
 
-/// The path of a fixture.
+/// Returns the path of a fixture.
 pub fn fixture(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/optimizer").join(file)
 }
@@ -19,7 +19,7 @@ pub fn interop_dir(name: &str) -> Option<PathBuf> {
     Some(dir)
 }
 
-/// The largest difference, as a part of the largest expected value.
+/// Returns the largest difference, as a part of the largest expected value.
 pub fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let off = found

@@ -40,7 +40,7 @@ pub fn is_alone<T>(test: T) -> bool {
     false
 }
 
-/// The name of a test's function below the root of its program.
+/// Returns the name of a test's function below the root of its program.
 fn name_of<T>(_: &T) -> &'static str {
     type_name::<T>().split_once("::").unwrap().1
 }

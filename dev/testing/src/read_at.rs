@@ -23,7 +23,7 @@ impl NotingSource {
         std::mem::take(&mut self.reads.lock().unwrap())
     }
 
-    /// The number of bytes that were read since the last call.
+    /// Returns the number of bytes that were read since the last call.
     pub fn take_len(&self) -> u64 {
         self.take_reads().iter().map(|&(_, len)| len as u64).sum()
     }

@@ -26,7 +26,7 @@ pub trait Place {
     /// Opens the checkpoint of the directory, and reads it with [`read`].
     fn open(&self) -> Result<Content>;
 
-    /// The names of all files, sorted.
+    /// Returns the names of all files, sorted.
     fn names(&self) -> Vec<String>;
 
     /// Gives a file another name.
@@ -89,7 +89,7 @@ fn other_files(version: u8) -> Result<OtherFiles> {
 enum Fault {
     /// One call fails, and does nothing.
     Fails,
-    /// The answer of one call is lost: it has done its work, and returns an error.
+    /// The answer of a call is lost: it has done its work, and returns an error.
     IsLost,
     /// All calls fail from one on, as if the process had ended.
     Ends,
@@ -301,7 +301,7 @@ impl Case {
         assert_eq!(place.open().unwrap(), content(1));
     }
 
-    /// The files after a save.
+    /// Returns the files after a save.
     fn names(&self) -> Vec<String> {
         let mut names: BTreeSet<_> =
             (0..self.files).map(|file| self.pattern.file_name(file, self.files)).collect();

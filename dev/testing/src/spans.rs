@@ -47,7 +47,7 @@ impl Listener {
         f(self.0.lock().unwrap().iter_mut().rfind(|told| told.id == *id).unwrap());
     }
 
-    /// The spans of a name, in the order in which they began.
+    /// Returns the spans of a name, in the order in which they began.
     pub fn named(&self, name: &str) -> Vec<Told> {
         self.0.lock().unwrap().iter().filter(|told| told.name == name).cloned().collect()
     }

@@ -20,7 +20,7 @@ pub fn unread(len: usize) -> impl TensorSource + Clone {
     bytes_by(len, |_| panic!("the tensor was asked for its bytes"))
 }
 
-/// The bytes of a tensor as a file has them: little-endian on every machine.
+/// Returns the bytes of a tensor as a file has them: little-endian on every machine.
 pub fn file_bytes(source: &(impl TensorSource + ?Sized)) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut sink = |piece: &[u8]| {
@@ -31,7 +31,7 @@ pub fn file_bytes(source: &(impl TensorSource + ?Sized)) -> Vec<u8> {
     bytes
 }
 
-/// The error of a source that breaks.
+/// Returns the error of a source that breaks.
 pub fn broken(message: &str) -> Error {
     ErrorKind::Io(std::io::Error::other(message)).into()
 }

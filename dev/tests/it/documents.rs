@@ -18,7 +18,7 @@ fn documents(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of a document that are not code. Code in a line becomes empty.
+/// Returns the lines of a document that are not code. Code in a line becomes empty.
 fn prose(text: &str) -> impl Iterator<Item = String> {
     let mut is_code = false;
     text.lines().filter_map(move |line| {
@@ -30,14 +30,15 @@ fn prose(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The targets of the links in a document.
+/// Returns the targets of the links in a document.
 fn links(text: &str) -> Vec<String> {
     let lines: String = prose(text).map(|line| line + "\n").collect();
     let targets = lines.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     targets.map(|(target, _)| target.to_owned()).collect()
 }
 
-/// The names of a document's headings in links, as GitHub makes them, and its own (`<a id="…">`).
+/// Returns the names of a document's headings in links, as GitHub makes them, and its own (`<a
+/// id="…">`).
 fn anchors(text: &str) -> Vec<String> {
     let mut is_code = false;
     let mut found = Vec::new();

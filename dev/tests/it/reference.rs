@@ -14,7 +14,7 @@ fn file(json: &str, data: &[u8]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat()
 }
 
-/// The reference's dtype of the same name.
+/// Returns the reference's dtype of the same name.
 fn reference_dtype(dtype: Dtype) -> safetensors::Dtype {
     serde_json::from_value(serde_json::Value::String(dtype.name().into())).unwrap()
 }
@@ -166,7 +166,7 @@ fn mutated_headers() -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether this error is for a case on the list in SECURITY.md, which only the reference
+/// Returns `true` if this error is for a case on the list in SECURITY.md, which only the reference
 /// accepts.
 fn is_on_the_list(kind: &ErrorKind) -> bool {
     matches!(

@@ -74,7 +74,7 @@ struct Layer {
     output_norm: LayerNorm,
 }
 
-/// The model of a directory.
+/// Returns the model of a directory.
 fn load(directory: &Path, device: &Device) -> Result<Bert> {
     let config = expect_file(directory, "config.json", "the model's configuration")?;
     let weights = expect_file(directory, "model.safetensors", "the model's weights")?;

@@ -149,7 +149,7 @@ fn at_random(random: &mut Random) -> Kill {
     Kill { lines: lines as usize, wait: Duration::from_micros(random.below(longest)) }
 }
 
-/// The losses that a child has printed, by epoch.
+/// Returns the losses that a child has printed, by epoch.
 fn losses(lines: &[String]) -> Result<BTreeMap<usize, String>> {
     let lines = lines.iter().filter_map(|line| line.strip_prefix("epoch "));
     let parse = |line: &str| -> Result<(usize, String)> {
@@ -159,12 +159,12 @@ fn losses(lines: &[String]) -> Result<BTreeMap<usize, String>> {
     lines.map(parse).collect()
 }
 
-/// The epochs of a run. Beside them are the metrics that burn logs.
+/// Returns the epochs of a run. Next to them are the metrics that burn logs.
 fn epochs_of(run: &Path) -> Epochs {
     Epochs::new(run.join("checkpoints"))
 }
 
-/// The names in the directory of the epochs, sorted. The first save creates it.
+/// Returns the names in the directory of the epochs, sorted. The first save creates it.
 fn names_of(run: &Path) -> Result<Vec<String>> {
     let Ok(entries) = fs::read_dir(run.join("checkpoints")) else { return Ok(Vec::new()) };
     let mut names = Vec::new();
@@ -175,7 +175,8 @@ fn names_of(run: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The tensors of the last epoch as bytes, and its scalars, by name. Ids of parameters are random.
+/// Returns the tensors of the last epoch as bytes, and its scalars, by name. Ids of parameters are
+/// random.
 fn content(run: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut content = BTreeMap::new();
     for file in ["model", "optimizer", "scheduler"] {

@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The model of a directory.
+/// Returns the model of a directory.
 fn load(directory: &Path, device: &Device) -> Result<BertModel> {
     let config = expect_file(directory, "config.json", "the model's configuration")?;
     let weights = expect_file(directory, "model.safetensors", "the model's weights")?;

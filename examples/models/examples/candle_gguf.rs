@@ -61,7 +61,7 @@ fn of_a_model(address: &str, prompt: &str) -> Result<()> {
     print_likeliest(prompt, logits(model, tokens.get_ids())?, &tokenizer)
 }
 
-/// The logits of the token that follows.
+/// Returns the logits of the token that follows.
 fn logits(mut model: ModelWeights, tokens: &[u32]) -> Result<Vec<f32>> {
     let tokens = Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0)?;
     Ok(model.forward(&tokens, 0)?.squeeze(0)?.to_vec1()?)

@@ -111,13 +111,13 @@ impl Rank {
         self.links.len()
     }
 
-    /// The rank's part of a dimension.
+    /// Returns the rank's part of a dimension.
     fn part(&self, dim: usize) -> TensorPart {
         RankPart::new(dim, self.rank, self.world_size()).into()
     }
 
-    /// The tensors of all ranks, in their order. A rank that has failed drops its links, which is
-    /// an error here and no endless wait.
+    /// Returns the tensors of all ranks, in their order. A rank that has failed drops its links,
+    /// which is an error here and no endless wait.
     fn gather(&self, mine: &Tensor) -> Result<Vec<Tensor>> {
         for (to, _) in self.links.iter().flatten() {
             to.send(mine.clone()).context("another rank has failed")?;
@@ -129,7 +129,7 @@ impl Rank {
         tensors.collect()
     }
 
-    /// The sum over all ranks.
+    /// Returns the sum over all ranks.
     fn sum(&self, mine: &Tensor) -> Result<Tensor> {
         let tensors = self.gather(mine)?;
         let (first, rest) = tensors.split_first().context("there is at least one rank")?;

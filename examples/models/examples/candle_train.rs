@@ -83,7 +83,7 @@ fn verify(path: &Path) -> Result<()> {
     training.resume(path).context("a kill has damaged the checkpoint")
 }
 
-/// The tensors and the metadata of a checkpoint as bytes, by name.
+/// Returns the tensors and the metadata of a checkpoint as bytes, by name.
 fn content(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let checkpoint = Checkpoint::open(path)?;
     let mut content = BTreeMap::new();

@@ -48,7 +48,7 @@ fn convert(model: &Path, path: &Path, kind: Type) -> Result<()> {
     Ok(file.commit()?)
 }
 
-/// The logits of the token that follows, by a GGUF file.
+/// Returns the logits of the token that follows, by a GGUF file.
 fn quantised_logits(path: &Path) -> Result<Vec<f32>> {
     let mut file = File::open(path)?;
     let content = Content::read(&mut file).context("candle reads the header")?;

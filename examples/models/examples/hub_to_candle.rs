@@ -56,7 +56,7 @@ fn of_the_hub(repo: &str, prompt: &str) -> Result<()> {
     print_likeliest(prompt, logits, &tokenizer)
 }
 
-/// The configuration of a model of the Llama family.
+/// Returns the configuration of a model of the Llama family.
 fn config(path: &Path) -> Result<LlamaConfig> {
     let json = std::fs::read(path).with_context(|| path.display().to_string())?;
     serde_json::from_slice(&json)

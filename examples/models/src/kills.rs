@@ -83,7 +83,7 @@ pub fn run_child(path: &Path, kill: Option<Kill>) -> Result<Run> {
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;

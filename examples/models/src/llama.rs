@@ -77,7 +77,7 @@ pub fn logits(weights: VarBuilder<'_>, config: LlamaConfig, tokens: &[u32]) -> R
     Ok(model.forward(&tokens, 0, &mut cache)?.squeeze(0)?.to_vec1()?)
 }
 
-/// The largest logit.
+/// Returns the largest logit.
 ///
 /// # Errors
 ///
@@ -88,7 +88,7 @@ pub fn largest(logits: &[f32]) -> Result<f32> {
     Ok(largest)
 }
 
-/// Whether two models have computed the same bits.
+/// Returns `true` if two models have computed the same bits.
 pub fn are_same(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }

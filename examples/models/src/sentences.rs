@@ -8,7 +8,7 @@ use tokenizers::{Encoding, PaddingParams, Tokenizer};
 
 const DEFAULT_SENTENCES: [&str; 2] = ["A man is eating food.", "A man is eating a piece of bread."];
 
-/// The model's directory and the sentences, from the arguments of the program.
+/// Returns the model's directory and the sentences, from the arguments of the program.
 ///
 /// # Errors
 ///
@@ -24,7 +24,7 @@ pub fn arguments() -> Result<(PathBuf, Vec<String>)> {
     Ok((directory.into(), sentences))
 }
 
-/// The path of a file that the model needs, or an error that says where to get it.
+/// Returns the path of a file that the model needs, or an error that says where to get it.
 ///
 /// # Errors
 ///
@@ -66,12 +66,12 @@ impl Tokens {
         Ok(Self { encodings })
     }
 
-    /// The ids of the tokens, a row for each sentence.
+    /// Returns the ids of the tokens, a row for each sentence.
     pub fn ids(&self) -> impl Iterator<Item = &[u32]> {
         self.encodings.iter().map(Encoding::get_ids)
     }
 
-    /// The types of the tokens, a row for each sentence.
+    /// Returns the types of the tokens, a row for each sentence.
     pub fn types(&self) -> impl Iterator<Item = &[u32]> {
         self.encodings.iter().map(Encoding::get_type_ids)
     }

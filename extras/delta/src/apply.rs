@@ -48,8 +48,8 @@ impl<S: ReadAt> Chain<S> {
     /// their base, as [`make`](crate::make()) writes it, the unchanged tensors are checked, too. No
     /// file takes its place before everything is checked. Memory does not grow with the size of the
     /// tensors, and beyond 64 deltas not with their number: see the [crate](crate#memory).
-    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer
-    /// tensors at a time if more deltas change one.
+    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer tensors at a time if more
+    /// deltas change one.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -153,7 +153,6 @@ impl<S: ReadAt> Chain<S> {
     /// # Errors
     ///
     /// Like [`apply`](Chain::apply), without the ones about writing.
-    /// The errors of [`apply`](Chain::apply) that are not about writing.
     pub fn verify<B: ReadAt>(&self, base: &Checkpoint<B>, options: &Options) -> Result<()> {
         let patched = Patched::new(base, self, options, None)?;
         patched.read_all()?;
@@ -165,10 +164,6 @@ impl<S: ReadAt> Chain<S> {
     /// Makes one delta that leads from the base to the version of the last delta. It equals the
     /// delta that [`make`](crate::make()) makes of the base and the result, but the result is not
     /// written. The versions in the options are not used.
-    ///
-    /// # Errors
-    ///
-    /// Like [`verify`](Chain::verify) and [`make`](crate::make()).
     pub fn squash<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,

@@ -10,7 +10,7 @@ impl From<ErrorKind> for Error {
     }
 }
 
-/// What can go wrong with a delta, with what was expected and what was found.
+/// The errors of deltas, with the expected and the found value.
 ///
 /// An [`Error`] has it as [`ErrorKind::Other`](safetensors_core::ErrorKind::Other), and names the
 /// file and the tensor. Errors that other crates have too are kinds of the core.

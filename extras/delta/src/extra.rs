@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{ADDED, METADATA, REMOVED, REPLACED};
 
-/// The change of one tensor by a delta.
+/// The change of a tensor by a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a tensor's dtype and shape afterwards")]

@@ -108,7 +108,7 @@ pub enum ChecksumFormat {
 impl ChecksumFormat {
     const ALL: [Self; 3] = [Self::Blake3, Self::Xxh3, Self::Adler32];
 
-    /// The word in the index.
+    /// Returns the word in the index.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Blake3 => "blake3",
@@ -117,7 +117,7 @@ impl ChecksumFormat {
         }
     }
 
-    /// The number of hex digits of a checksum.
+    /// Returns the number of hex digits of a checksum.
     pub(crate) fn digits(self) -> usize {
         match self {
             Self::Blake3 => 64,

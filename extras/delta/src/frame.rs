@@ -105,7 +105,7 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Err(self.error(ErrorKind::UnknownContentSize))
     }
 
-    /// The number of bytes of the content so far.
+    /// Returns the number of bytes of the content so far.
     pub(crate) fn given(&self) -> u64 {
         self.given
     }

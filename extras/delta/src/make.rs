@@ -186,7 +186,7 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         fs::write(&path, format!("{index:#}\n")).map_err(|error| Error::from(error).in_path(path))
     }
 
-    /// The digests of both checkpoints.
+    /// Returns the digests of both checkpoints.
     fn digests(&self, compared: &[Compared]) -> [String; 2] {
         let both = || self.pairs.iter().zip(compared);
         let old = digest_of(both().filter_map(|(pair, compared)| {

@@ -15,7 +15,7 @@ const POSITION: u64 = 4;
 /// The most bytes of a tensor with bytes that are overwritten: positions have 32 bits.
 pub(crate) const LARGEST: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
 
-/// The change of one tensor by a delta.
+/// The change of a tensor by a delta.
 pub(crate) enum Patch<'a, S> {
     Xor { frame: Frame<'a, S>, len: u64 },
     Overwrite(Box<Overwrite<'a, S>>),
@@ -173,7 +173,7 @@ impl<'a, S: ReadAt> Held<'a, S> {
         Self { frame, content, buffer: Vec::new(), at: 0 }
     }
 
-    /// The next bytes.
+    /// Returns the next bytes.
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         if self.at == self.buffer.len() {
             self.refill(HELD as u64)?;

@@ -46,7 +46,7 @@ struct Link<S> {
 }
 
 impl<S> Start<S> {
-    /// The number of the full version.
+    /// Returns the number of the full version.
     pub(crate) fn full(&self) -> Option<u64> {
         match self {
             Self::Full(number, _) => Some(*number),
@@ -149,7 +149,7 @@ impl<S: ReadAt> Plan<S> {
         Ok(Some(Self { start, chain, version, read }))
     }
 
-    /// The fingerprint of the version that it leads to.
+    /// Returns the fingerprint of the version that it leads to.
     pub(crate) fn fingerprint(&self) -> &str {
         self.read.last().map_or("", |(_, fingerprint)| fingerprint)
     }

@@ -40,17 +40,17 @@ pub(crate) enum Published<S> {
     Delta(Box<Delta<S>>),
 }
 
-/// The number of a version, as slime reads it.
+/// Returns the number of a version, as slime reads it.
 pub(crate) fn number(version: &str) -> Option<u64> {
     is_decimal(version).then(|| version.parse().ok()).flatten()
 }
 
-/// The name of a version in messages and in an index.
+/// Returns the name of a version in messages and in an index.
 pub(crate) fn name(number: u64) -> String {
     format!("{number:06}")
 }
 
-/// The number of a version by the name of its directory.
+/// Returns the number of a version by the name of its directory.
 pub(crate) fn number_of_directory(directory: &str) -> Option<u64> {
     let found = number(directory.strip_prefix(PREFIX)?)?;
     // Another spelling would be a second directory of the same version.
@@ -66,7 +66,7 @@ impl<T: Store + 'static> Root<T> {
         self.path.join(format!("{PREFIX}{}", name(number)))
     }
 
-    /// The entries of a directory; none if it is not there.
+    /// Returns the entries of a directory; none if it is not there.
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         match self.store.list(directory) {
             Err(error) if is_missing(&error) => Ok(Vec::new()),

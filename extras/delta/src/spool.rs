@@ -27,7 +27,7 @@ impl Spool {
         Ok(Self { file: Arc::new(Mutex::new(file)), len: 0 })
     }
 
-    /// The number of bytes so far.
+    /// Returns the number of bytes so far.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -64,7 +64,7 @@ pub(crate) struct Spooled {
 }
 
 impl Spooled {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> u64 {
         self.shape[0] as u64
     }

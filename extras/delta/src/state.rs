@@ -42,7 +42,7 @@ impl StateFile {
         }
     }
 
-    /// The version that is in the directory.
+    /// Returns the version that is in the directory.
     pub(crate) fn here(&self) -> Option<&State> {
         self.here.as_ref()
     }
@@ -62,8 +62,8 @@ impl StateFile {
         Ok(Some(Self { here: if is_next { Some(next) } else { before } }))
     }
 
-    /// The text of the file while files with these names, which are in the directory `staging`,
-    /// replace the version that is here.
+    /// Returns the text of the file while files with these names, which are in the directory
+    /// `staging`, replace the version that is here.
     pub(crate) fn changing(
         here: Option<&State>,
         next: &State,
@@ -100,7 +100,7 @@ fn version_of(state: &Value) -> Option<State> {
     Some(State { version: state["version"].as_u64()?, fingerprint })
 }
 
-/// The stamps of the files that a directory opens as, sorted.
+/// Returns the stamps of the files that a directory opens as, sorted.
 fn stamps_of_opened(directory: &Path) -> Option<Vec<Stamp>> {
     let mut names = Vec::new();
     for file in CheckpointPath::find(directory).ok()?.files().ok()? {

@@ -66,7 +66,7 @@ impl Sums {
     }
 }
 
-/// Computes the digest of a checkpoint, as 64 hex digits: the BLAKE3 of one line of JSON for each
+/// Computes the digest of a checkpoint, as 64 hex digits: the BLAKE3 of a line of JSON for each
 /// tensor, in the order of the names, such as `["name","F32",[2,3],"BLAKE3 of its bytes"]`.
 ///
 /// The division into files, the order of tensors and the metadata do not change it.

@@ -72,7 +72,7 @@ fn sharded(len: usize) -> Repo {
     ])
 }
 
-/// The requests so far, which are then forgotten.
+/// Returns the requests so far, which are then forgotten.
 fn log(server: &Server) -> serde_json::Value {
     let requests = server.log();
     server.clear_log();

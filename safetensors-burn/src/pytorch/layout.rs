@@ -24,8 +24,8 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// The ways in which a file may store a parameter, at least one. Saving uses the first of them.
-    /// `is_column` says whether burn saves the parameter as its transpose.
+    /// Returns the ways in which a file may store a parameter, at least one. Saving uses the first
+    /// of them. `is_column` says whether burn saves the parameter as its transpose.
     pub(crate) fn stored_as(
         self,
         location: &Location,
@@ -39,8 +39,8 @@ impl Layout {
     }
 }
 
-/// Whether burn saves a parameter as its transpose, as it does with the weight of a linear layer of
-/// `Col` layout. This does not initialize the parameter.
+/// Returns `true` if burn saves a parameter as its transpose, as it does with the weight of a
+/// linear layer of `Col` layout. This does not initialize the parameter.
 pub(crate) fn is_column<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     if D != 2 {
         return false;

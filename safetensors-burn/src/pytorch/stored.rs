@@ -31,17 +31,17 @@ impl StoredParameter {
         Self { part, parts, ..self }
     }
 
-    /// Whether the tensor holds other parameters too.
+    /// Returns `true` if the tensor holds other parameters too.
     pub(crate) fn is_part(&self) -> bool {
         self.parts > 1
     }
 
-    /// Whether the tensor is the parameter as it is.
+    /// Returns `true` if the tensor is the parameter as it is.
     pub(crate) fn is_as_in_module(&self) -> bool {
         !self.is_part() && !self.transposed
     }
 
-    /// The shape of the tensor for a parameter of this shape.
+    /// Returns the shape of the tensor for a parameter of this shape.
     pub(crate) fn shape_in_file(&self, parameter: &Shape) -> Shape {
         let mut shape = self.turned(parameter);
         if let Some(rows) = shape.first_mut() {
@@ -50,9 +50,9 @@ impl StoredParameter {
         Shape::from(shape)
     }
 
-    /// The shape of the parameter for a tensor of this shape. `None` if the tensor cannot be
-    /// divided into the parts, if it must be transposed and is not a matrix, or if the product of
-    /// its dimensions overflows before one of them is 0.
+    /// Returns the shape of the parameter for a tensor of this shape. `None` if the tensor cannot
+    /// be divided into the parts, if it must be transposed and is not a matrix, or if the product
+    /// of its dimensions overflows before one of them is 0.
     pub(crate) fn shape_in_module(&self, tensor: &Shape) -> Option<Shape> {
         let mut part = tensor.to_vec();
         match part.first_mut() {

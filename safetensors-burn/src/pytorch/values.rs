@@ -8,8 +8,8 @@ use super::stored::StoredParameter;
 /// The side of a tile, in elements. A tile of the widest elements fits the first cache.
 const TILE: usize = 32;
 
-/// The data of a parameter, copied out of the data of the tensor that stores it. Data of a wrong
-/// shape is returned as it is.
+/// Returns the data of a parameter, copied out of the data of the tensor that stores it. Data of a
+/// wrong shape is returned as it is.
 pub(crate) fn take(tensor: TensorData, stored: &StoredParameter) -> TensorData {
     let Some(shape) = stored.shape_in_module(tensor.shape()) else { return tensor };
     let bytes = tensor.as_bytes();
@@ -19,7 +19,7 @@ pub(crate) fn take(tensor: TensorData, stored: &StoredParameter) -> TensorData {
     copied(part, columns, shape, &tensor).unwrap_or(tensor)
 }
 
-/// The data of a parameter, transposed if it is stored so.
+/// Returns the data of a parameter, transposed if it is stored so.
 pub(crate) fn put(parameter: TensorData, stored: &StoredParameter) -> TensorData {
     let &[rows, columns] = &parameter.shape()[..] else { return parameter };
     if !stored.transposed {
@@ -99,7 +99,7 @@ mod tests {
         TensorData::from_bytes_vec(bytes.collect(), shape.to_vec(), dtype)
     }
 
-    /// The bytes of the element at a position, in a matrix of this many columns.
+    /// Returns the bytes of the element at a position, in a matrix of this many columns.
     fn at(data: &TensorData, columns: usize, row: usize, column: usize) -> &[u8] {
         let width = data.dtype().size();
         &data.as_bytes()[(row * columns + column) * width..][..width]

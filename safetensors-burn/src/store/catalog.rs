@@ -75,7 +75,8 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// The id that was saved for a parameter that is a part of a tensor, by its path in the module.
+    /// Returns the id that was saved for a parameter that is a part of a tensor, by its path in the
+    /// module.
     pub(crate) fn id_of_part(&self, path: &str) -> Option<ParamId> {
         self.ids.get(&format!("{}{path}", self.naming.prefix)).map(ParamId::from)
     }
@@ -96,32 +97,32 @@ impl Catalog {
         Ok(())
     }
 
-    /// The number of tensors of the checkpoint, with those without the prefix.
+    /// Returns the number of tensors of the checkpoint, with those without the prefix.
     pub(crate) fn len(&self) -> usize {
         self.checkpoint.len()
     }
 
-    /// The tensors by the names that the module uses. A tensor that was saved once under several
-    /// names is listed under each of them.
+    /// Returns the tensors by the names that the module uses. A tensor that was saved once under
+    /// several names is listed under each of them.
     pub(crate) fn tensors(&self) -> &BTreeMap<String, PackTensor> {
         &self.tensors
     }
 
-    /// The names of the tensors that `used` does not mention under any of their names.
+    /// Returns the names of the tensors that `used` does not mention under any of their names.
     pub(crate) fn unused(&self, used: &BTreeSet<&str>) -> Vec<String> {
         let used: BTreeSet<_> = used.iter().map(|name| self.name_in_file(name)).collect();
         let own = self.tensors.keys().filter(|name| !self.aliases.contains(*name));
         own.filter(|name| !used.contains(self.name_in_file(name))).cloned().collect()
     }
 
-    /// The error for codes of a quantised weight that the options refuse.
+    /// Returns the error for codes of a quantised weight that the options refuse.
     pub(crate) fn refused(&self, name: &str) -> Option<Error> {
         let error = self.tensor(name).ok()?.dtype_plan(&self.options).err()?;
         matches!(error.kind(), ErrorKind::Quantization { .. }).then_some(error)
     }
 
-    /// The error for the first of these names that a quantised weight has, which is stored as
-    /// tensors of other names. With `only_refused`, of the weights that the options refuse.
+    /// Returns the error for the first of these names that a quantised weight has, which is stored
+    /// as tensors of other names. With `only_refused`, of the weights that the options refuse.
     pub(crate) fn stored_otherwise(
         &self,
         missing: &BTreeSet<String>,
@@ -144,12 +145,12 @@ impl Catalog {
         Ok(None)
     }
 
-    /// The name that a tensor has in its file.
+    /// Returns the name that a tensor has in its file.
     fn name_in_file<'a>(&'a self, name: &'a str) -> &'a str {
         self.in_file.get(name).map_or(name, String::as_str)
     }
 
-    /// The tensor of this name in the catalog. Nothing is read yet.
+    /// Returns the tensor of this name in the catalog. Nothing is read yet.
     pub(crate) fn tensor(&self, name: &str) -> Result<StoredTensor<'_>> {
         self.checkpoint.tensor(self.name_in_file(name))
     }

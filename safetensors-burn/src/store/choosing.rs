@@ -130,10 +130,10 @@ impl CheckpointStore {
 /// Saving applies them to the module's names, before they are written. It is an error if two
 /// tensors get the same name.
 impl CheckpointStore {
-    /// The module is a part of the model in the file, such as its `encoder`. The names of its
-    /// tensors in the file begin with this and a dot, and nothing else of the file is looked at.
-    /// Rules and filters see the names without it. A save writes a file of this part alone: with
-    /// [`overwrite`](CheckpointStore::overwrite) it replaces the file of the whole model.
+    /// Makes the module a part of the model in the file, such as its `encoder`. The names of its
+    /// tensors in the file begin with `prefix` and a dot, and the rest of the file is not looked
+    /// at. Rules and filters see the names without it. A save writes a file of this part alone:
+    /// with [`overwrite`](CheckpointStore::overwrite) it replaces the file of the whole model.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -197,8 +197,8 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether the entries of lists get consecutive numbers on loading, after the rules for names.
-    /// Off by default.
+    /// Sets whether the entries of lists get consecutive numbers on loading, after the rules for
+    /// names. Off by default.
     ///
     /// PyTorch's `nn.Sequential` counts layers without parameters, and burn's `Vec` of layers with
     /// parameters does not: `fc.0`, `fc.2` and `fc.4` become `fc.0`, `fc.1` and `fc.2`.

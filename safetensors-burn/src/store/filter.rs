@@ -15,8 +15,8 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Whether a parameter is selected: by its name, and by the types that contain it, outermost
-    /// first.
+    /// Returns `true` if a parameter is selected: by its name, and by the types that contain it,
+    /// outermost first.
     pub(crate) fn matches(&self, name: &str, containers: &[String]) -> bool {
         if self.paths.is_empty() && self.patterns.is_empty() {
             return true;

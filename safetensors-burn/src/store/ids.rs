@@ -28,7 +28,7 @@ impl Ids {
         }
     }
 
-    /// The text of the entry.
+    /// Returns the text of the entry.
     pub(crate) fn to_json(&self) -> Result<String> {
         serde_json::to_string(&self.0).map_err(malformed)
     }

@@ -34,7 +34,7 @@ impl Renumbering {
         Self(lists)
     }
 
-    /// The name with new numbers.
+    /// Returns the name with new numbers.
     pub(crate) fn apply(&self, name: &str) -> String {
         let mut new = String::with_capacity(name.len());
         let mut done = 0;

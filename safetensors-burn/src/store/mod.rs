@@ -258,7 +258,7 @@ impl CheckpointStore {
         }
     }
 
-    /// A copy of the bytes of a store in memory.
+    /// Returns a copy of the bytes of a store in memory.
     ///
     /// # Errors
     ///
@@ -281,7 +281,7 @@ impl CheckpointStore {
         }
     }
 
-    /// The checkpoint, opened at the first call.
+    /// Returns the checkpoint, opened at the first call.
     fn catalog(&mut self) -> Result<&Arc<Catalog>> {
         self.check_patterns()?;
         match self.catalog {

@@ -18,18 +18,18 @@ pub(crate) struct Naming {
 }
 
 impl Naming {
-    /// The name in the file for a name of the module.
+    /// Returns the name in the file for a name of the module.
     pub(crate) fn in_file(&self, of_module: &str) -> String {
         self.prefix.clone() + &self.rules.rename(of_module)
     }
 
-    /// Whether a tensor of this name in the file belongs to the module.
+    /// Returns `true` if a tensor of this name in the file belongs to the module.
     pub(crate) fn has(&self, in_file: &str) -> bool {
         in_file.starts_with(&self.prefix)
     }
 
-    /// The names that a module uses, for these names of a file that belong to it, in the same
-    /// order.
+    /// Returns the names that a module uses, for these names of a file that belong to it, in the
+    /// same order.
     pub(crate) fn of_module<'a>(&self, in_file: impl Iterator<Item = &'a str>) -> Vec<String> {
         let own = in_file.map(|name| name.strip_prefix(&*self.prefix).unwrap_or(name));
         let mut names: Vec<String> = own.map(|name| self.rules.rename(name)).collect();

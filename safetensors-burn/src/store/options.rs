@@ -10,7 +10,7 @@ use crate::Burn;
 
 /// # Saving
 impl CheckpointStore {
-    /// Whether a file that exists is replaced. Off by default: saving then fails with
+    /// Sets whether a file that exists is replaced. Off by default: saving then fails with
     /// [`ErrorKind::FileExists`](safetensors_core::ErrorKind::FileExists), also if the file appears
     /// while the save is under way. The old file stays until the new one is complete.
     ///
@@ -21,8 +21,8 @@ impl CheckpointStore {
         self
     }
 
-    /// The metadata of a saved file, if nothing else is asked for: `format` = `pt`, and this crate
-    /// with its version as the `producer`.
+    /// Returns the metadata of a saved file, if nothing else is asked for: `format` = `pt`, and
+    /// this crate with its version as the `producer`.
     pub fn default_metadata() -> Metadata {
         // A value that is the name of a tensor would make the key an alias of it. So no value is
         // the version alone: `0.1.0` is the path of a parameter in nested lists.
@@ -170,8 +170,8 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether loading gives parameters the ids that the file records. Off by default, see *Ids of
-    /// parameters* above. With `true`, ids are saved even after a
+    /// Sets whether loading gives parameters the ids that the file records. Off by default, see
+    /// *Ids of parameters* above. With `true`, ids are saved even after a
     /// [`clear_metadata`](CheckpointStore::clear_metadata).
     ///
     /// A parameter keeps its own id if the file has none for it, or if two parameters that have two
@@ -185,7 +185,7 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether the checkpoint may lack parameters. Such parameters then stay as they are. By
+    /// Sets whether the checkpoint may lack parameters. Such parameters then stay as they are. By
     /// default a missing parameter is an error.
     #[must_use]
     pub fn allow_partial(mut self, allow: bool) -> Self {
@@ -193,7 +193,7 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether a tensor of another shape or kind than its parameter is an error, which is the
+    /// Sets whether a tensor of another shape or kind than its parameter is an error, which is the
     /// default. With `false`, the parameter stays as it is, and
     /// [`ApplyResult::errors`](crate::ApplyResult::errors) lists the mismatch.
     #[must_use]
@@ -202,8 +202,8 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether the paths of the module leave out the names of enum variants. PyTorch models have no
-    /// such names.
+    /// Sets whether the paths of the module leave out the names of enum variants. PyTorch models
+    /// have no such names.
     #[must_use]
     pub fn skip_enum_variants(mut self, skip: bool) -> Self {
         self.skip_enum_variants = skip;
@@ -234,9 +234,9 @@ impl CheckpointStore {
 
 /// # PyTorch
 impl CheckpointStore {
-    /// Whether files have PyTorch's names and shapes. The default is `false`: the names and shapes
-    /// of the module. This holds for loading and for saving; see the module [`pytorch`](crate::pytorch) for
-    /// the layers that differ, with an example.
+    /// Sets whether files have PyTorch's names and shapes. The default is `false`: the names and
+    /// shapes of the module. This holds for loading and for saving; see the module
+    /// [`pytorch`](crate::pytorch) for the layers that differ, with an example.
     ///
     /// `true` also sets [`skip_enum_variants`](CheckpointStore::skip_enum_variants), because
     /// PyTorch has no enum variants.

@@ -149,13 +149,13 @@ pub(crate) fn check_adapter(adapter: &dyn ModuleAdapter, layout: Layout) -> Resu
     }
 }
 
-/// The id that was saved for a tensor of a checkpoint.
+/// Returns the id that was saved for a tensor of a checkpoint.
 pub(crate) fn saved_id(source: &PackTensor) -> Option<ParamId> {
     source.param_id.map(ParamId::from)
 }
 
-/// The path of a parameter under the name that the adapter has for it. `None` if the adapter has no
-/// other name.
+/// Returns the path of a parameter under the name that the adapter has for it. `None` if the
+/// adapter has no other name.
 pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter) -> Option<String> {
     let module_type = ModuleContext::new(location.containers()).module_type()?;
     adapter
@@ -163,7 +163,7 @@ pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter)
         .map(|name| location.sibling(&name))
 }
 
-/// The dtype and shape of a tensor.
+/// Returns the dtype and shape of a tensor.
 pub(crate) fn description(tensor: &PackTensor) -> (DType, &Shape) {
     (tensor.dtype, &tensor.shape)
 }

@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether a tensor of `dtype` can become a parameter of this kind.
+    /// Returns `true` if a tensor of `dtype` can become a parameter of this kind.
     pub(crate) fn accepts(self, dtype: DType) -> bool {
         match self {
             Self::Float => dtype.is_float() || matches!(dtype, DType::QFloat(_)),
@@ -27,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// The dtype that parameters of this kind have on a device by default.
+    /// Returns the dtype that parameters of this kind have on a device by default.
     pub(crate) fn default_dtype(self, device: &Device) -> DType {
         let settings = device.settings();
         match self {
@@ -52,7 +52,7 @@ pub(crate) struct Parameter {
     pub(crate) stored_as: Vec<StoredParameter>,
 }
 
-/// The parameters of a module in the order of its fields.
+/// Returns the parameters of a module in the order of its fields.
 pub(crate) fn parameters(
     module: &impl Module,
     skip_enum_variants: bool,

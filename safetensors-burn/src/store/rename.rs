@@ -8,7 +8,7 @@ use regex::Regex;
 pub(crate) struct Rules(pub(crate) Vec<(Regex, String)>);
 
 impl Rules {
-    /// The name that the rules make of a name.
+    /// Returns the name that the rules make of a name.
     pub(crate) fn rename(&self, name: &str) -> String {
         self.0.iter().fold(name.to_owned(), |name, (pattern, to)| {
             pattern.replace_all(&name, to).into_owned()

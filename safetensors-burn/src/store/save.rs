@@ -44,7 +44,7 @@ impl CheckpointStore {
         }
     }
 
-    /// The tensors to save, by their names in the file, and how to save them.
+    /// Returns the tensors to save, by their names in the file, and how to save them.
     fn sources(
         &self,
         module: &impl ModuleSnapshot,

@@ -72,13 +72,13 @@ impl Attempts {
         Some((number, attempt))
     }
 
-    /// How many saves of a record have begun.
+    /// Returns how many saves of a record have begun.
     fn begun(&self, part: RecordKind) -> u64 {
         self.begun.get(&part).copied().unwrap_or_default()
     }
 
-    /// The first record of an attempt that failed in this same thread, and how many of its saves
-    /// have begun.
+    /// Returns the first record of an attempt that failed in this same thread, and how many of its
+    /// saves have begun.
     fn begun_after_failure(&self, number: u64, thread: ThreadId) -> Option<(RecordKind, u64)> {
         let attempt = self.all.get(&number).filter(|attempt| attempt.has_failed())?;
         let (first, its_thread) = attempt.first;

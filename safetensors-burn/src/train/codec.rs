@@ -16,7 +16,7 @@ use super::states::Known;
 use super::taker::Taker;
 use super::unpacked::Unpacked;
 
-/// Unpacks the records of one kind, and makes them from files.
+/// Unpacks the records of a kind, and makes them from files.
 pub(super) trait Codec<R>: Debug + Send + Sync {
     /// Unpacks a record. If burn copies its tensors, a file in `staging` has the copy.
     fn unpack(&self, record: R, staging: Option<&Path>) -> Result<Unpacked>;

@@ -29,7 +29,7 @@ impl Epochs {
     /// once, until the last epoch that needs it is deleted. Copies of several epochs have a copy of
     /// the base each, unless the program keeps hard links, as `cp -a` and `rsync -H` do.
     ///
-    /// A save takes the space of one complete epoch in addition, while it runs. So does restoring,
+    /// A save takes the space of a complete epoch in addition, while it runs. So does restoring,
     /// in the directory of [`staging`](Epochs::staging) if there is one.
     ///
     /// A program without the feature `delta`, or of an older release, passes over such epochs:
@@ -54,7 +54,7 @@ impl Epochs {
         self
     }
 
-    /// The newest complete epoch before another one.
+    /// Returns the newest complete epoch before another one.
     fn complete_before(&self, epoch: usize) -> Option<(usize, Manifest)> {
         // An epoch that cannot be read now is not compared with.
         let numbers = self.numbers().unwrap_or_default().into_iter().rev();
@@ -92,7 +92,7 @@ impl WholeFiles {
         Ok(Self { files, _directory: directory })
     }
 
-    /// The files, by name.
+    /// Returns the files, by name.
     pub(super) fn files(&self) -> &BTreeMap<String, File> {
         &self.files
     }

@@ -20,13 +20,13 @@ impl Epoch {
         Self { number, manifest }
     }
 
-    /// The number of the epoch.
+    /// Returns the number of the epoch.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Why the epoch is not complete; `None` if all files are there, with the lengths and the
-    /// headers that the manifest says.
+    /// Returns the reason why the epoch is not complete; `None` if all files are there, with the
+    /// lengths and the headers of the manifest.
     pub fn problem(&self) -> Option<&Error> {
         self.manifest.as_ref().err()
     }
@@ -35,7 +35,8 @@ impl Epoch {
         self.manifest.is_ok()
     }
 
-    /// Whether something is wrong with the content. An epoch of another version may be complete.
+    /// Returns `true` if something is wrong with the content. An epoch of another version may be
+    /// complete.
     pub(super) fn is_broken(&self) -> bool {
         self.problem().is_some_and(|error| is_of_content(error) && !is_of_version(error))
     }
@@ -49,8 +50,8 @@ impl Epoch {
     }
 }
 
-/// Whether an error is about the content of an epoch. Others may be gone the next time, such as too
-/// many open files.
+/// Returns `true` if an error is about the content of an epoch. Others may be gone the next time,
+/// such as too many open files.
 fn is_of_content(error: &Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, UnexpectedEof};
 

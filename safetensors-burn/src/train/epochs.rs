@@ -37,7 +37,7 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// The epochs of a directory, which the first save creates.
+    /// Opens the epochs of a directory, which the first save creates.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
@@ -60,13 +60,11 @@ impl Epochs {
     /// - all records of a model by
     ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), and records of a
     ///   model with other parameters than the one that [`checkpointers`](Epochs::checkpointers)
-    ///   got,
-    ///   or with one of more than 8 dimensions;
+    ///   got, or with one of more than 8 dimensions;
     /// - the first record of an optimizer with states, also after a restore, and each with more or
     ///   fewer tensors than the last one;
     /// - all records of an optimizer that is not burn's own, and of L-BFGS, which has state that
-    ///   belongs to
-    ///   no parameter;
+    ///   belongs to no parameter;
     /// - the next one after burn has failed to give a record away, or a device has.
     ///
     /// A save fails if it has too little room. Each uses a hidden directory in it, and removes it.
@@ -95,7 +93,7 @@ impl Epochs {
         self
     }
 
-    /// The directory for records on their way. `None` if they go through burn's bytes.
+    /// Returns the directory for records on their way. `None` if they go through burn's bytes.
     pub(super) fn staging_directory(&self) -> Option<&Path> {
         self.staging.as_deref()
     }
@@ -108,7 +106,7 @@ impl Epochs {
         }
     }
 
-    /// The directory of an epoch, which need not exist.
+    /// Returns the directory of an epoch, which need not exist.
     pub fn path(&self, epoch: usize) -> PathBuf {
         self.directory.join(directory_name(epoch))
     }
@@ -139,7 +137,7 @@ impl Epochs {
         place.put(new)
     }
 
-    /// The place of an epoch that may be replaced or deleted; `None` if there is none.
+    /// Returns the place of an epoch that may be replaced or deleted; `None` if there is none.
     fn hold(&self, epoch: usize) -> Result<Option<DirectoryPlace>> {
         let path = self.path(epoch);
         // Without an epoch there may be no directory to hold a place in, either.
@@ -193,7 +191,8 @@ impl Epochs {
         }
     }
 
-    /// All epochs, the oldest first. An epoch that is not complete says [why](Epoch::problem).
+    /// Returns all epochs, the oldest first. An epoch that is not complete says
+    /// [why](Epoch::problem).
     ///
     /// # Errors
     ///
@@ -248,7 +247,7 @@ impl Epochs {
         self.newest_by(|number| self.examine(number))
     }
 
-    /// The newest epoch that is complete by its headers.
+    /// Returns the newest epoch that is complete by its headers.
     pub(super) fn newest_complete(&self) -> Result<Option<usize>> {
         self.newest_by(|number| self.describe(number))
     }
@@ -278,10 +277,6 @@ impl Epochs {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`list`](Epochs::list).
     pub fn passed_over(&self) -> Result<Vec<Epoch>> {
         let newer = self.numbers()?.into_iter().rev().map(|number| self.examine(number));
         let mut newer: Vec<Epoch> = newer.take_while(|epoch| !epoch.is_complete()).collect();
@@ -383,8 +378,8 @@ impl Epochs {
         Ok(deleted)
     }
 
-    /// Whether something is wrong with the content of an epoch of ours. One of another version may
-    /// be complete.
+    /// Returns `true` if something is wrong with the content of an epoch of ours. One of another
+    /// version may be complete.
     fn is_broken(&self, epoch: &Epoch) -> bool {
         epoch.is_broken() && is_own(&self.path(epoch.number())).unwrap_or(false)
     }
@@ -408,19 +403,20 @@ impl Epochs {
     }
 }
 
-/// The number of an epoch if it was deleted.
+/// Returns the number of an epoch if it was deleted.
 fn deleted(number: usize, result: Result<bool>) -> Option<Result<usize>> {
     result.map(|is_deleted| is_deleted.then_some(number)).transpose()
 }
 
-/// The number of an epoch by the name of its directory.
+/// Returns the number of an epoch by the name of its directory.
 fn number(name: &OsStr) -> Option<usize> {
     let text = name.to_str()?.strip_prefix(PREFIX)?;
     // `epoch-07` would be saved as `epoch-7`, next to it.
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }
 
-/// The number of the epoch that a hidden directory belongs to, such as `.epoch-12.aB3dE6.tmp`.
+/// Returns the number of the epoch that a hidden directory belongs to, such as
+/// `.epoch-12.aB3dE6.tmp`.
 fn hidden_number(name: &OsStr) -> Option<usize> {
     let (owner, _) = name.to_str()?.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?;
     number(owner.as_ref())

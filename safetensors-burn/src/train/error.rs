@@ -168,7 +168,7 @@ impl From<EpochError> for Error {
     }
 }
 
-/// The epochs of a directory, in a message.
+/// Returns the epochs of a directory, in a message.
 fn listed(epochs: &[usize]) -> String {
     match epochs {
         [] => "none".into(),
@@ -177,7 +177,7 @@ fn listed(epochs: &[usize]) -> String {
     }
 }
 
-/// The error of a record that burn could not take apart or make.
+/// Returns the error of a record that burn could not take apart or make.
 pub(super) fn of_record(error: impl Into<RecordError>) -> Error {
     let text = match error.into() {
         RecordError::Io(text) | RecordError::Validation(text) => text,

@@ -118,7 +118,6 @@ impl DeltaOf {
     }
 }
 
-/// The name of the directory of an epoch.
 pub(super) fn directory_name(epoch: usize) -> String {
     format!("{PREFIX}{epoch}")
 }
@@ -128,7 +127,7 @@ pub(super) fn directory_of(path: &Path) -> PathBuf {
     path.with_extension("delta")
 }
 
-/// The second name of the base in the directory of a delta.
+/// Returns the second name of the base in the directory of a delta.
 pub(super) fn link_in(directory: &Path, base: usize) -> PathBuf {
     directory.join(directory_name(base)).join(FILE)
 }

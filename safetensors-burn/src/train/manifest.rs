@@ -87,7 +87,7 @@ fn found(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(format!("a directory with {}", NameList(&names))))
 }
 
-/// Whether a directory has the manifest of an epoch, which may be broken otherwise.
+/// Returns `true` if a directory has the manifest of an epoch, which may be broken otherwise.
 pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
     if fs::symlink_metadata(directory)?.is_symlink() {
         return Ok(false);
@@ -117,10 +117,6 @@ impl EpochFile {
     }
 
     /// Checks the lengths and headers of the file or delta.
-    ///
-    /// # Errors
-    ///
-    /// An error of [`Stored::open`] or [`DeltaOf::check`].
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         match &self.delta {
             Some(delta) => delta.check(path),
@@ -200,7 +196,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The error for an epoch without this record.
+    /// Returns the error for an epoch without this record.
     pub(super) fn no_record(&self, part: RecordKind) -> Error {
         let found = self.files.keys().cloned().collect();
         EpochError::NoRecord { name: part.file_name().into(), found }.into()

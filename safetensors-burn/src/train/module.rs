@@ -51,7 +51,7 @@ pub(super) struct Parameter {
 pub(super) type Owners<'a> = BTreeMap<u64, (&'a str, &'a Parameter)>;
 
 impl Parameter {
-    /// The ways in which a file of PyTorch may store the parameter, at least one.
+    /// Returns the ways in which a file of PyTorch may store the parameter, at least one.
     pub(super) fn stored_as(&self) -> Vec<StoredParameter> {
         // The tensors of a state have the shape of the gradient, in which no matrix is in columns.
         let layout = Layout { pytorch: true, ..Layout::default() };
@@ -77,7 +77,7 @@ impl Parameters {
         Taker::new(shapes.collect::<Option<_>>()?, self.device.as_ref()?)
     }
 
-    /// The parameters by their ids, each with its paths: several if it is tied.
+    /// Returns the parameters by their ids, each with its paths: several if it is tied.
     pub(super) fn by_id(&self) -> BTreeMap<u64, Vec<(&str, &Parameter)>> {
         let mut by_id = BTreeMap::<_, Vec<_>>::new();
         for (path, parameter) in &self.all {
@@ -86,13 +86,13 @@ impl Parameters {
         by_id
     }
 
-    /// The parameter of a path, with the path.
+    /// Returns the parameter of a path, with the path.
     pub(super) fn get(&self, path: &str) -> Option<(&str, &Parameter)> {
         self.all.get_key_value(path).map(|(path, parameter)| (path.as_str(), parameter))
     }
 
-    /// The parameter that takes the place of each id of a model. A tied parameter has several paths
-    /// under one id. It stays one, and gets the id of its first path.
+    /// Returns the parameter that takes the place of each id of a model. A tied parameter has
+    /// several paths under one id. It stays one, and gets the id of its first path.
     pub(super) fn owners(&self, model: &Content) -> Owners<'_> {
         let mut owners = Owners::new();
         for (path, parameter) in &self.all {
@@ -192,9 +192,9 @@ impl Parameters {
     }
 }
 
-/// The dtype in which a parameter without a value will be saved. This does not initialize it: a
-/// small value is loaded and saved in its place. `None` if the functions of the parameter refuse so
-/// small a value.
+/// Returns the dtype in which a parameter without a value will be saved. This does not initialize
+/// it: a small value is loaded and saved in its place. `None` if the functions of the parameter
+/// refuse so small a value.
 fn saved_dtype<const D: usize, K: Basic>(param: &Param<Tensor<D, K>>) -> Option<DType>
 where
     Tensor<D, K>: BurnParameter,

@@ -64,7 +64,7 @@ impl Ids {
         Content { tensors, scalars, metadata }
     }
 
-    /// The name of a tensor in burn's record, and its id.
+    /// Returns the name of a tensor in burn's record, and its id.
     pub(super) fn in_record(&self, name: &str) -> (String, Option<u64>) {
         match self {
             Self::OfTensors(ids) => (name.into(), ids.get(name).copied()),
@@ -75,7 +75,7 @@ impl Ids {
         }
     }
 
-    /// The ids by tensor or by path.
+    /// Returns the ids by tensor or by path.
     pub(super) fn all(&self) -> &BTreeMap<String, u64> {
         match self {
             Self::OfTensors(ids) | Self::OfPaths(ids) => ids,
@@ -174,7 +174,7 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     all_there.then(|| without_ids(named))
 }
 
-/// Whether two contents are the same, with all bits of their floats.
+/// Returns `true` if two contents are the same, with all bits of their floats.
 fn is_same(a: &Content, b: &Content) -> bool {
     let mut bytes = [Vec::new(), Vec::new()];
     ciborium::into_writer(a, &mut bytes[0]).is_ok()
@@ -187,13 +187,13 @@ fn without_ids(mut content: Content) -> Content {
     content
 }
 
-/// The longest path that a name begins with, and its id.
+/// Returns the longest path that a name begins with, and its id.
 fn path_of<'a>(name: &'a str, ids: &BTreeMap<String, u64>) -> Option<(&'a str, u64)> {
     let ends = name.rmatch_indices('.').map(|(end, _)| &name[..end]);
     ends.filter_map(|path| Some((path, *ids.get(path)?))).next()
 }
 
-/// The id that a name begins with, and the rest of the name.
+/// Returns the id that a name begins with, and the rest of the name.
 pub(super) fn split_id(name: &str) -> Option<(u64, &str)> {
     let (id, rest) = name.split_once('.')?;
     Some((parse_id(id)?, rest))
@@ -222,7 +222,7 @@ pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
     Err(Error::from(EpochError::Record(problem.into())).in_tensor(name))
 }
 
-/// The ids of the parameters that a record has a state of.
+/// Returns the ids of the parameters that a record has a state of.
 pub(super) fn owners(optimizer: &Content) -> BTreeSet<u64> {
     let of_tensors = optimizer.tensors.values().filter_map(|tensor| tensor.param_id);
     let of_scalars = optimizer.scalars.keys().filter_map(|name| split_id(name));

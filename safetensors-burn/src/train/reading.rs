@@ -14,8 +14,8 @@ const WORTH_SEVERAL_THREADS: usize = 2 << 20;
 /// Bytes are hashed in pieces of this length, while they are still in the processor's cache.
 const PIECE: usize = 256 << 10;
 
-/// How many threads [`in_parallel`](safetensors_core::framework::in_parallel) gets to read this
-/// many bytes.
+/// Returns how many threads [`in_parallel`](safetensors_core::framework::in_parallel) gets to read
+/// this many bytes.
 pub(super) fn threads_for(bytes: usize) -> usize {
     if bytes < WORTH_SEVERAL_THREADS { 1 } else { default_threads() }
 }
@@ -93,7 +93,7 @@ fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest
 
 /// [`fill`] for booleans that burn holds as numbers of four bytes.
 fn fill_wide(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
-    // The file has booleans of one byte, and the digest covers the file's bytes.
+    // The file has one-byte booleans, and the digest covers the file's bytes.
     let mut bytes = vec![0; memory.len() / size_of::<u32>()];
     let digest = fill(tensor, &mut bytes)?;
     for (to, from) in memory.chunks_exact_mut(size_of::<u32>()).zip(bytes) {

@@ -169,7 +169,7 @@ impl RecordFile {
         Ok(Self { named, ids, new_ids: NewIds::default(), digests, checkpoint })
     }
 
-    /// The tensors with their shapes, under the names of the file.
+    /// Returns the tensors with their shapes, under the names of the file.
     pub(super) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, FileSource>> {
         self.checkpoint.tensors()
     }
@@ -181,7 +181,7 @@ impl RecordFile {
     }
 
     /// Reads the tensors, and makes a record of them. Every tensor is compared with its digest. All
-    /// tensors are parts of one block of memory.
+    /// tensors are parts of a single block of memory.
     ///
     /// # Errors
     ///
@@ -228,7 +228,8 @@ impl RecordFile {
         states::make(&content, tensors)
     }
 
-    /// The content under the names and ids that burn will get, and the names in the file by them.
+    /// Returns the content under the names and ids that burn will get, and the names in the file by
+    /// them.
     fn adapted(&self) -> Result<(Content, BTreeMap<String, &str>)> {
         let saved = self.content();
         let Self { named, ids, new_ids, .. } = self;
@@ -245,7 +246,7 @@ impl RecordFile {
         Ok((new_ids.apply(saved), names))
     }
 
-    /// The reading of a tensor that has this name in burn.
+    /// Returns the reading of a tensor that has this name in burn.
     fn job(
         &self,
         names: &BTreeMap<String, &str>,
@@ -290,7 +291,7 @@ fn not_a_record(key: &'static str, expected: String) -> Error {
     EpochError::NotARecord { key, expected }.into()
 }
 
-/// The bytes of the file that a record is saved as.
+/// Returns the bytes of the file that a record is saved as.
 #[cfg(test)]
 pub(super) fn saved(record: Unpacked) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();

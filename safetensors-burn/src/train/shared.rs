@@ -1,4 +1,4 @@
-//! The state that the checkpointers of one directory share: the records of an epoch that are saved,
+//! The state that the checkpointers of a directory share: the records of an epoch that are saved,
 //! and the epochs to delete.
 //!
 //! burn calls each checkpointer in a separate thread. The thread that saves its record last puts

@@ -54,8 +54,8 @@ fn of_checkpointer(error: CheckpointerError) -> Error {
     }
 }
 
-/// The error of the system in the text of an error of burn's, which ends as Rust's own do: in
-/// `(os error 28)`.
+/// Returns the error of the system in the text of an error of burn's, which ends as Rust's own do:
+/// in `(os error 28)`.
 fn kind_of(text: &str) -> Option<io::Error> {
     let code = text.strip_suffix(')')?.rsplit_once("(os error ")?.1;
     code.parse().ok().map(io::Error::from_raw_os_error)

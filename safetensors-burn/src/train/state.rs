@@ -123,8 +123,8 @@ fn compare_tensor(
     }
 }
 
-/// Returns the shape of a tensor in the state of one of burn's optimizers: nearly always its
-/// parameter's. `None` for any other tensor.
+/// Returns the shape of a tensor in the state of burn's optimizers: nearly always its parameter's.
+/// `None` for any other tensor.
 fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     let mut shape = parameter.to_vec();
     let ndim = shape.len();
@@ -139,8 +139,8 @@ fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     Some(shape)
 }
 
-/// Whether the state of a parameter may have this dtype. An optimizer may keep its state more
-/// precisely than the parameter, as Adafactor does.
+/// Returns `true` if the state of a parameter may have this dtype. An optimizer may keep its state
+/// more precisely than the parameter, as Adafactor does.
 pub(super) fn is_dtype_of_state(parameter: Dtype, state: Dtype) -> bool {
     state == parameter || (state == Dtype::F32 && matches!(parameter, Dtype::F16 | Dtype::BF16))
 }

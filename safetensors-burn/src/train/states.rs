@@ -2,7 +2,7 @@
 //! [`make`] makes one.
 //!
 //! burn makes bytes of a record, and a record of bytes. Both copy every tensor, and every tensor of
-//! the record is a part of one block of memory: burn copies such a tensor before it changes it in
+//! the record is a part of a single block of memory: burn copies such a tensor before it changes it in
 //! place, and the block stays as long as one of its tensors does. burn also gives the states of a
 //! record to the optimizer that it is loaded into, and makes a record from the states of an
 //! optimizer. Neither copies a tensor. So an optimizer that makes no steps gives and takes them.
@@ -124,7 +124,7 @@ impl Known {
     }
 }
 
-/// Whether a content has the states of burn's own optimizers, and nothing else.
+/// Returns `true` if a content has the states of burn's own optimizers, and nothing else.
 pub(super) fn are_known(content: &Content) -> bool {
     ids_of_known(content).is_some()
 }

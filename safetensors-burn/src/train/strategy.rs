@@ -13,8 +13,7 @@ use super::{Epoch, Epochs};
 ///
 /// burn's own strategies know only the epochs that their process has saved. A run that is resumed
 /// would never delete the epochs of the run before. This one looks at the epochs on the disk. An
-/// epoch
-/// is deleted only after the new one is saved. Only complete epochs count, and only they are
+/// epoch is deleted only after the new one is saved. Only complete epochs count, and only they are
 /// deleted; [`Epochs::delete_all_but`] also deletes broken ones.
 ///
 /// ```
@@ -35,7 +34,7 @@ pub struct KeepEpochs {
     epochs: Epochs,
     last: usize,
     best: Option<Best>,
-    /// The epochs of which no value of the metric was known, nor of any before.
+    /// The number of epochs that were saved while no value of the metric was known.
     unknown: usize,
 }
 
@@ -55,21 +54,20 @@ impl std::fmt::Debug for Best {
 }
 
 impl Epochs {
-    /// A strategy that keeps the last epochs, at least one, while training saves new ones.
+    /// Makes a strategy that keeps the last epochs, at least one, while training saves new ones.
     pub fn keep_last(&self, count: usize) -> KeepEpochs {
         KeepEpochs { epochs: self.clone(), last: count.max(1), best: None, unknown: 0 }
     }
 }
 
 impl KeepEpochs {
-    /// Also keeps the epoch with the lowest or highest value of a metric. Epochs without a logged
+    /// Keeps the epoch with the lowest or highest value of a metric, too. Epochs without a logged
     /// value are always kept, because one of them may be the best: register the metric for this
     /// split, with `metric_train_numeric` or `metric_valid_numeric`, or no epoch is deleted. At the
     /// second epoch, a warning of the crate `log` reports this, which burn writes to
-    /// `experiment.log`. The `FileMetricLogger`, which
-    /// is burn's default, also knows the values of earlier runs in the same directory. The
-    /// `InMemoryMetricLogger` counts epochs from the start of the process, so it suits only runs
-    /// that are not resumed.
+    /// `experiment.log`. The `FileMetricLogger`, which is burn's default, also knows the values of
+    /// earlier runs in the same directory. The `InMemoryMetricLogger` counts epochs from the start
+    /// of the process, so it suits only runs that are not resumed.
     #[must_use]
     pub fn keep_best(
         mut self,
@@ -91,7 +89,8 @@ impl KeepEpochs {
         complete.filter(|number| *number < epoch).collect()
     }
 
-    /// The epochs that are not kept when this one is saved. `value` has the values of the metric.
+    /// Returns the epochs that are not kept when this one is saved. `value` has the values of the
+    /// metric.
     fn stale(&mut self, epoch: usize, value: impl Fn(&Best, usize) -> Option<f64>) -> Vec<usize> {
         let complete = self.complete(epoch);
         let mut stale = complete[..complete.len().saturating_sub(self.last - 1)].to_vec();
@@ -112,12 +111,11 @@ impl KeepEpochs {
 }
 
 impl Best {
-    /// The value of an epoch.
     fn value(&self, epoch: usize, store: &EventStoreClient) -> Option<f64> {
         store.find_metric(&self.metric, epoch, self.aggregate, &self.split)
     }
 
-    /// The warning if no epoch has a value.
+    /// Returns the warning if no epoch has a value.
     fn unknown(&self) -> String {
         let Self { metric, split, .. } = self;
         let register = match split {
@@ -131,7 +129,7 @@ impl Best {
         )
     }
 
-    /// The best of these epochs; `None` if no value is a number.
+    /// Returns the best of these epochs; `None` if no value is a number.
     fn of(&self, values: &BTreeMap<usize, f64>) -> Option<usize> {
         // A NaN is never the best.
         let values = values.iter().filter(|(_, value)| !value.is_nan());

@@ -81,8 +81,8 @@ impl Taker {
     }
 }
 
-/// Whether a tensor of a device is the memory of the values that it is made of, and gives it back,
-/// also if floats are asked for as integers.
+/// Returns `true` if a tensor of a device is the memory of the values that it is made of, and gives
+/// it back, also if floats are asked for as integers.
 fn lends_memory(device: &Device) -> bool {
     // Other backends copy floats, and refuse them as integers.
     gives_back::<Float>(device) && gives_back::<Int>(device)

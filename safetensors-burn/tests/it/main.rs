@@ -23,7 +23,7 @@ use safetensors_burn::{ModuleSnapshot, bridge, burn_pack};
 use safetensors_core::{Error, ErrorKind};
 use tempfile::TempDir;
 
-/// All parameters of a module, by path.
+/// Returns all parameters of a module, by path.
 fn state(module: &impl Module) -> Vec<(String, TensorData)> {
     let tensors = module.collect(None, None, false);
     tensors.into_iter().map(|tensor| (tensor.name.clone(), data_of(&tensor))).collect()
@@ -44,7 +44,7 @@ fn place(name: &str) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// The typed error inside an [`ErrorKind::Framework`].
+/// Returns the typed error inside an [`ErrorKind::Framework`].
 fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
     assert!(matches!(error.kind(), ErrorKind::Framework { framework: "burn", .. }), "{error:#?}");
     std::error::Error::source(error).unwrap().downcast_ref().unwrap()

@@ -106,7 +106,6 @@ fn what_could_not_be_read_back_is_not_saved() {
     assert_eq!(dir.path().read_dir().unwrap().count(), 1);
 }
 
-/// A file in memory, as a checkpoint.
 fn in_memory(file: impl Into<bytes::Bytes>) -> Arc<Checkpoint<bytes::Bytes>> {
     Arc::new(Checkpoint::from_source(file.into(), "a file").unwrap())
 }

@@ -144,10 +144,6 @@ impl<S: ReadAt + 'static> GgufFile<S> {
     /// let store = RemoteStore::new("s3://bucket/model.gguf", &RemoteOptions::new())?;
     /// let file = GgufFile::from_source(store.open(&store.path())?, store.path())?;
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`open`](GgufFile::open).
     pub fn from_source(source: S, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = TensorFile::from_source(source, path, &Options::new().blocks(true))?;
@@ -194,7 +190,8 @@ impl<S: ReadAt + 'static> GgufFile<S> {
     ///
     /// # Errors
     ///
-    /// Like [`load`](Self::load), and [`ErrorKind::Cancelled`].
+    /// [`ErrorKind::Cancelled`] if the callback cancels the load; otherwise like
+    /// [`load`](Self::load).
     pub fn load_with(
         &self,
         device: &Device,

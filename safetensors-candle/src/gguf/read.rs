@@ -20,7 +20,7 @@ const PART: u64 = 32;
 /// The threads for a source with calls that wait. It divides the bytes of a large tensor itself.
 const FAR_THREADS: usize = 8;
 
-/// The bytes of one tensor that a thread reads at once, if several threads read it.
+/// The bytes of a tensor that a thread reads at once, if several threads read it.
 const PIECE: usize = 4 << 20;
 
 /// Reads one tensor.

@@ -117,7 +117,7 @@ impl AdamW {
         let mut named: BTreeMap<String, Var> = BTreeMap::new();
         for (name, var) in variables {
             let name = name.into();
-            // Two names of one variable are a tie. Two variables with the same name cannot both be
+            // Two names of a variable are a tie. Two variables with the same name cannot both be
             // saved.
             if named.get(&name).is_some_and(|other| other.id() != var.id()) {
                 return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(&name));

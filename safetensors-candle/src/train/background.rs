@@ -23,8 +23,7 @@ use crate::Candle;
 /// The snapshot is a copy of the variables in main memory. The state of an optimizer on the CPU is
 /// not copied, because [`AdamW`](super::AdamW) never changes it in place; a state on another device
 /// is copied to main memory. So until the save has ended, the process needs at most as much memory
-/// as
-/// the saved tensors take. There is one snapshot at a time: this function first waits for the
+/// as the saved tensors take. There is one snapshot at a time: this function first waits for the
 /// saver's earlier save.
 ///
 /// ```

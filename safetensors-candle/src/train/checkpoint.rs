@@ -129,7 +129,7 @@ pub fn save<'a>(
     crate::save(path, tensors, &options.clone().metadata(state.metadata()))
 }
 
-/// Saves like [`save`], to a directory, as a checkpoint of one file or several shards.
+/// Saves like [`save`], to a directory, as a checkpoint with a single file or several shards.
 ///
 /// A process that is killed at any time leaves a directory that opens as the complete earlier
 /// checkpoint or as the complete new one. See [`save_sharded`](crate::save_sharded).
@@ -154,10 +154,6 @@ pub fn save<'a>(
 /// assert_eq!(loaded.metadata["epoch"], "7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`save_sharded`](crate::save_sharded) and [`save`].
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     state: impl Into<StateRef<'a>>,
@@ -209,7 +205,7 @@ pub fn save_sharded<'a>(
 ///
 /// - An error of [`Checkpoint::open`] or of reading.
 /// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint belongs to
-///   another model, before any data is read. If names of one variable have different values, only
+///   another model, before any data is read. If names of a variable have different values, only
 ///   after reading.
 /// - [`ErrorKind::DuplicateTensor`] if a variable has the name of a tensor of the optimizer.
 /// - [`ErrorKind::Framework`] if candle fails, or if the optimizer was made without names.

@@ -71,7 +71,7 @@ fn fields(params: &mut ParamsAdamW) -> [(&'static str, &mut f64); 5] {
     [("lr", lr), ("beta1", beta1), ("beta2", beta2), ("eps", eps), ("weight_decay", weight_decay)]
 }
 
-/// The shortest decimal that reads as the same bits. No decimal keeps the bits of a NaN.
+/// Returns the shortest decimal that reads as the same bits. No decimal keeps the bits of a NaN.
 fn write(value: f64) -> String {
     // The shortest digits that read back as the same bits. A NaN has no digits.
     if value.is_nan() { format!("{:#018x}", value.to_bits()) } else { format!("{value:?}") }

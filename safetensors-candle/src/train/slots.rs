@@ -163,7 +163,7 @@ impl<'a, S> Group<'a, S> {
     /// Adds a slot of the last tensor, or of the next one.
     fn add(&mut self, tensor: LazyTensor<'a, S>, slot: usize) {
         match self.tensors.last_mut() {
-            // The slots of one tensor follow each other. It is read once for all of them.
+            // The slots of a tensor follow each other. It is read once for all of them.
             Some((last, slots)) if last.name() == tensor.name() => slots.push(slot),
             _ => self.tensors.push((tensor, vec![slot])),
         }

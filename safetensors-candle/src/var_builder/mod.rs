@@ -46,7 +46,7 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 ///
 /// | candle | here |
 /// |---|---|
-/// | `from_mmaped_safetensors` of one file | [`var_builder()`], which does not map the file |
+/// | `from_mmaped_safetensors` of a single file | [`var_builder()`], which does not map the file |
 /// | `from_mmaped_safetensors` of several | [`var_builder_from`] of [`Checkpoint::open_files`], or the directory |
 /// | `from_buffered_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] with a `Vec<u8>` |
 /// | `from_slice_safetensors` | the same with a `&[u8]` |

@@ -15,7 +15,7 @@ use super::budget::Budget;
 use super::sequence::Sequence;
 use crate::weights::Source;
 
-/// How many tensors are looked at to find the ones to read ahead. It bounds the time of one
+/// How many tensors are looked at to find the ones to read ahead. It bounds the time of a
 /// request.
 const LOOKED_AT: usize = 4096;
 

@@ -30,7 +30,8 @@ impl Ask<'_> {
         LoadOptions::new().quantized(self.quantized)
     }
 
-    /// The options of a load of all tensors. Only numbers need another dtype than their own.
+    /// Returns the options of a load of all tensors. Only numbers need another dtype than their
+    /// own.
     fn of_all(&self) -> Result<LoadOptions> {
         let dtype = from_candle_dtype(self.dtype)?;
         Ok(if self.quantized == Numbers { self.options().floats_as(dtype) } else { self.options() })

@@ -13,7 +13,7 @@ use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Metadata, Result, SaveOptions, TensorBuf, TensorSource,
 };
 
-/// The pieces of bytes that a source writes.
+/// Returns the pieces of bytes that a source writes.
 fn pieces(tensor: &Tensor) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
     let source = Candle::source(tensor).unwrap();

@@ -88,7 +88,7 @@ impl Inputs {
         Ok(self.paths.iter().map(|path| Target::named(path)).collect())
     }
 
-    /// Whether there are several inputs, or there could be.
+    /// Returns `true` if there are several inputs, or there could be.
     pub(crate) fn is_many(&self) -> bool {
         self.paths.len() > 1 || self.recursive
     }
@@ -171,7 +171,7 @@ impl Inputs {
     /// Adds a remedy to the error about a directory that has several checkpoints.
     fn advise(&self, error: anyhow::Error, target: &Target) -> anyhow::Error {
         if let Some(ErrorKind::Ranks { .. }) = error.downcast_ref().map(Error::kind) {
-            // The files are parts of one checkpoint, and the errors are reported.
+            // The files are parts of a checkpoint, and the errors are reported.
             return error;
         }
         let Ok(Err(none)) = target.path().map(CheckpointPath::find) else { return error };
@@ -281,7 +281,7 @@ impl<'o, W: Write> Several<'o, W> {
         Ok(self.code())
     }
 
-    /// The line that sums up.
+    /// Returns the line that sums up.
     fn sum(&self) -> String {
         let Self { shown, failed, totals, .. } = self;
         let not = match failed {

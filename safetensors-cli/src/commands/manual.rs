@@ -67,7 +67,7 @@ fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// The names and contents of all pages.
+/// Returns the names and contents of all pages.
 fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     // `help` explains the other commands, which have separate pages. The command makes its pages: a
     // build script cannot see its arguments.
@@ -107,8 +107,8 @@ fn page(command: clap::Command, version: &str) -> anyhow::Result<(String, Vec<u8
     Ok((man.get_filename(), page))
 }
 
-/// The sections that the text after the help has. They are separated by empty lines, and each
-/// begins with its name.
+/// Returns the sections that the text after the help has. They are separated by empty lines, and
+/// each begins with its name.
 fn ending(after_help: &str) -> Roff {
     let mut roff = Roff::new();
     for section in after_help.split("\n\n") {

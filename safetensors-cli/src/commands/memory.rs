@@ -103,7 +103,7 @@ fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
     )
 }
 
-/// The bytes of all tensors, with this dtype for floats and quantised weights.
+/// Returns the bytes of all tensors, with this dtype for floats and quantised weights.
 fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) -> u128 {
     let bytes = |tensor: input::Tensor<'_>| {
         let stored = other::stored(&tensor);
@@ -121,8 +121,8 @@ fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) ->
     checkpoint.tensors().map(bytes).sum()
 }
 
-/// The memory that a program can still take: of the machine, and of its control group. `None` where
-/// the system does not report it.
+/// Returns the memory that a program can still take: of the machine, and of its control group.
+/// `None` where the system does not report it.
 fn free_memory() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = field(&machine, "MemAvailable:")?.saturating_mul(1024);
@@ -142,7 +142,7 @@ fn free_in_group(group: &Path) -> Option<u64> {
     Some(most.saturating_sub(taken.saturating_sub(of_files)))
 }
 
-/// The number after a name in a text of lines.
+/// Returns the number after a name in a text of lines.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)

@@ -88,17 +88,17 @@ and of diff also a file that is malformed or unreadable.";
 
 /// The operations of every command. The defaults suit a command that only reads.
 pub(crate) trait Run {
-    /// Whether it may write files, and so have temporary ones.
+    /// Returns `true` if it may write files, and so have temporary ones.
     fn writes_files(&self) -> bool {
         false
     }
 
-    /// Whether a pager shows its output on a terminal. Such a run writes no files.
+    /// Returns `true` if a pager shows its output on a terminal. Such a run writes no files.
     fn is_paged(&self) -> bool {
         false
     }
 
-    /// The exit code of an error.
+    /// Returns the exit code of an error.
     fn trouble(&self) -> ExitCode {
         ExitCode::FAILURE
     }
@@ -107,7 +107,8 @@ pub(crate) trait Run {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode>;
 }
 
-/// Whether a command is explained. The help hides the others and those under "More commands".
+/// Returns `true` if a command is explained. The help hides the others and those under "More
+/// commands".
 pub(crate) fn is_explained(command: &clap::Command) -> bool {
     !matches!(command.get_name(), "help" | "manual")
 }
@@ -121,7 +122,7 @@ macro_rules! commands {
         }
 
         impl Cli {
-            /// The command that was asked for.
+            /// Returns the command that was asked for.
             pub(crate) fn chosen(&self) -> &dyn Run {
                 match &self.command {
                     $(Command::$name(args) => args,)*

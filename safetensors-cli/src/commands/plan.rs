@@ -142,7 +142,7 @@ fn held(bytes: impl Iterator<Item = (u64, u64)>) -> String {
     }
 }
 
-/// The fewest and the most bytes that a rank holds of a tensor.
+/// Returns the fewest and the most bytes that a rank holds of a tensor.
 fn bounds(tensor: &RankTensor) -> anyhow::Result<(u64, u64)> {
     let lens = tensor.byte_lens()?.into_iter().map(|(_, bytes)| bytes);
     Ok(lens.fold((u64::MAX, 0), |(least, most), bytes| (least.min(bytes), most.max(bytes))))
@@ -185,7 +185,7 @@ fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The bytes that all ranks read together.
+/// Returns the bytes that all ranks read together.
 fn sum(lens: &[u64]) -> u128 {
     lens.iter().map(|&bytes| u128::from(bytes)).sum()
 }
@@ -199,7 +199,7 @@ fn shown(tensor: &RankTensor) -> String {
     }
 }
 
-/// The number of bytes of the whole tensor.
+/// Returns the number of bytes of the whole tensor.
 fn whole_len(tensor: &RankTensor) -> u64 {
     safetensors_core::shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
 }

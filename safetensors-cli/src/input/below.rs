@@ -41,8 +41,8 @@ pub(crate) fn message(directory: &Path) -> Option<String> {
     Some(format!("{path}: expected one checkpoint, {found} one level down: {}", NameList(&below)))
 }
 
-/// The names of the files in a directory, and of the directories, each sorted. `None` if it cannot
-/// be listed.
+/// Returns the names of the files in a directory, and of the directories, each sorted. `None` if it
+/// cannot be listed.
 fn entries(directory: &Path) -> Option<[Vec<String>; 2]> {
     let mut found = [Vec::new(), Vec::new()];
     for entry in fs::read_dir(directory).ok()?.filter_map(Result::ok) {
@@ -57,7 +57,7 @@ fn entries(directory: &Path) -> Option<[Vec<String>; 2]> {
     Some(found)
 }
 
-/// The files of formats that are read when they are named.
+/// Returns the files of formats that are read when they are named.
 fn others(files: &[String]) -> Vec<String> {
     let is_other = |name: &&String| {
         !name.starts_with('.')

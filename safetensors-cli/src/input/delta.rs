@@ -36,7 +36,8 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Delta> {
     }
 }
 
-/// Whether a checkpoint did not open because it is a delta, and not one of the files of a delta.
+/// Returns `true` if a checkpoint did not open because it is a delta, and not one of the files of a
+/// delta.
 pub(crate) fn is_delta(error: &anyhow::Error) -> bool {
     let is_file = |error: &Error| {
         let named = error.file().and_then(CheckpointPath::from_name);
@@ -49,8 +50,8 @@ fn is_refused(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::IsDelta { .. })
 }
 
-/// The files of a delta that belong to its index, also if it is damaged. Empty if the index cannot
-/// be read.
+/// Returns the files of a delta that belong to its index, also if it is damaged. Empty if the index
+/// cannot be read.
 pub(crate) fn files(index: &Path) -> Vec<PathBuf> {
     if address::of(index).is_none() {
         return CheckpointPath::Index(index.into()).files_to_copy().unwrap_or_default();

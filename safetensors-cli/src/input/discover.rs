@@ -69,8 +69,8 @@ impl FoundPaths {
     }
 }
 
-/// Whether a name belongs to an index or to a safetensors file, the latter in upper or lower case
-/// because other programs read it so.
+/// Returns `true` if a name belongs to an index or to a safetensors file, the latter in upper or
+/// lower case because other programs read it so.
 fn is_found(name: &OsStr) -> bool {
     let is_file = |it| matches!(it, CheckpointPath::File(_));
     CheckpointPath::from_name(name.to_ascii_lowercase()).is_some_and(is_file)

@@ -5,7 +5,7 @@ use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt};
 use super::unmatched::near;
 use crate::terminal::text;
 
-/// The tensor of this name. If there is none, the error suggests similar names.
+/// Returns the tensor of this name. If there is none, the error suggests similar names.
 pub(crate) fn tensor<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     name: &str,

@@ -72,7 +72,7 @@ impl Kind {
     }
 }
 
-/// Whether a name is one of a file of another format, read or not.
+/// Returns `true` if a name is one of a file of another format, read or not.
 pub(crate) fn is_other(name: &str) -> bool {
     matches!(Kind::of_name(name.as_ref()), Kind::Other(_) | Kind::Foreign(_))
 }
@@ -93,7 +93,7 @@ const EXPECTED: [(&str, Option<Format>); 7] = [
 ];
 
 impl Expected {
-    /// The parser of `--format`.
+    /// Returns the parser of `--format`.
     pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
         PossibleValuesParser::new(EXPECTED.map(|(name, _)| name)).try_map(|text| {
             let found = EXPECTED.iter().find(|(name, _)| *name == text);

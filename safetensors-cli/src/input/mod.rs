@@ -55,12 +55,12 @@ impl Input {
         open(&self.path)
     }
 
-    /// The name to show in messages.
+    /// Returns the name to show in messages.
     pub(crate) fn name(&self) -> String {
         name(&self.path)
     }
 
-    /// The path, which may be `-`.
+    /// Returns the path, which may be `-`.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -150,12 +150,12 @@ pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a path leads to a pipe, which can be read only once.
+/// Returns `true` if a path leads to a pipe, which can be read only once.
 pub(crate) fn is_pipe(path: &Path) -> bool {
     is_stdin(path) || is_fifo(path)
 }
 
-/// Whether a path leads to a FIFO.
+/// Returns `true` if a path leads to a FIFO.
 fn is_fifo(path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -169,7 +169,7 @@ fn is_fifo(path: &Path) -> bool {
     }
 }
 
-/// The path that a checkpoint has opened by: its index, or its first file.
+/// Returns the path that a checkpoint has opened by: its index, or its first file.
 pub(crate) fn opened_path(checkpoint: &Checkpoint) -> String {
     let first = checkpoint.files().first().map(CheckpointFile::path);
     checkpoint.index_path().or(first).map(text::path).unwrap_or_default()

@@ -16,7 +16,7 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// The name of an input to show in messages.
+/// Returns the name of an input to show in messages.
 pub(crate) fn name(path: &Path) -> String {
     if is_stdin(path) { STDIN_NAME.into() } else { shown(path) }
 }

@@ -136,20 +136,21 @@ pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Resu
     }
 }
 
-/// Whether the name belongs to an index of PyTorch's files, such as `pytorch_model.bin.index.json`.
+/// Returns `true` if the name belongs to an index of PyTorch's files, such as
+/// `pytorch_model.bin.index.json`.
 pub(crate) fn is_index(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(".index.json");
     stem.is_some_and(|stem| [".bin", ".pt", ".pth"].iter().any(|end| stem.ends_with(end)))
 }
 
-/// Whether a path may lead to one part of a split GGUF file, by its name.
+/// Returns `true` if a path may lead to one part of a split GGUF file, by its name.
 pub(crate) fn may_be_part(path: &Path) -> bool {
     Format::from_name(path) == Some(Format::Gguf)
         && path.file_name().is_some_and(|name| name.to_string_lossy().contains("-of-"))
 }
 
-/// The format of the file at a path, if it is one of these formats.
+/// Returns the format of the file at a path, if it is one of these formats.
 pub(crate) fn detect(path: &Path) -> Option<Format> {
     let source = FileSource::open(path).ok()?;
     Format::detect(&source).ok().flatten()
@@ -173,7 +174,7 @@ pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
     source.as_any()?.downcast_ref()
 }
 
-/// The bytes of a file.
+/// Returns the bytes of a file.
 pub(crate) fn file_len(source: &Source) -> u64 {
     of(source).map_or_else(|| source.byte_len(), TensorFile::file_len)
 }
@@ -195,22 +196,22 @@ pub(crate) fn why_unread(tensor: &LazyTensor<'_, Source>) -> Option<String> {
     tensor.pieces().next()?.read().err().map(|error| error.to_string())
 }
 
-/// Whether nothing makes the values of a tensor readable that is stored so.
+/// Returns `true` if nothing makes the values of a tensor readable that is stored so.
 pub(crate) fn is_unread(stored: &Stored) -> bool {
     !stored.is_readable && !stored.is_quantised
 }
 
-/// The bytes of a tensor in its file.
+/// Returns the bytes of a tensor in its file.
 pub(crate) fn byte_len(tensor: &LazyTensor<'_, Source>) -> u64 {
     stored(tensor).map_or(tensor.byte_len(), |stored| stored.byte_len)
 }
 
-/// The dtype of a tensor, as it is shown.
+/// Returns the dtype of a tensor, as it is shown.
 pub(crate) fn kind<'a>(tensor: &LazyTensor<'a, Source>) -> Kind<'a> {
     Kind::of(tensor.info(), stored(tensor))
 }
 
-/// The dimensions of a tensor in its file.
+/// Returns the dimensions of a tensor in its file.
 pub(crate) fn shape<'a>(tensor: TensorInfo<'a>, stored: Option<&'a Stored>) -> &'a [usize] {
     stored.map_or(tensor.shape(), |stored| &stored.shape)
 }
@@ -223,12 +224,12 @@ pub(crate) fn shape_text(kind: Kind<'_>, shape: &[usize]) -> String {
     }
 }
 
-/// The number of elements.
+/// Returns the number of elements.
 pub(crate) fn element_count(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
     elements(shape(tensor, stored))
 }
 
-/// The number of elements of a shape.
+/// Returns the number of elements of a shape.
 pub(crate) fn elements(shape: &[usize]) -> u64 {
     // Before the zero of an empty tensor, the product may exceed 64 bits.
     shape.iter().fold(1, |all, &dim| all.saturating_mul(dim as u64))
@@ -248,12 +249,11 @@ impl<'a> Kind<'a> {
         Self { dtype: tensor.dtype(), stored: stored.map(|stored| stored.type_name.as_str()) }
     }
 
-    /// The dtype. `None` for a type of another format.
+    /// Returns the dtype. `None` for a type of another format.
     pub(crate) fn dtype(self) -> Option<Dtype> {
         self.stored.is_none().then_some(self.dtype)
     }
 
-    /// The name.
     pub(crate) fn name(self) -> &'a str {
         self.stored.unwrap_or(self.dtype.name())
     }

@@ -22,7 +22,7 @@ impl<'a> Renames<'a> {
         Ok(Self(pairs.map(compile).collect::<anyhow::Result<_>>()?))
     }
 
-    /// The new name.
+    /// Returns the new name.
     pub(crate) fn apply(&self, name: &str) -> String {
         let mut name = name.to_owned();
         for (regex, new) in &self.0 {

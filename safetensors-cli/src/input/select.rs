@@ -23,7 +23,7 @@ pub(crate) struct Select {
 }
 
 impl Select {
-    /// The matcher of the patterns.
+    /// Returns the matcher of the patterns.
     pub(crate) fn matcher(&self) -> Matcher<'_> {
         Matcher { patterns: &self.patterns, ignore_unmatched: self.ignore_unmatched }
     }
@@ -37,18 +37,18 @@ pub(crate) struct Matcher<'p> {
 }
 
 impl Matcher<'_> {
-    /// Whether the name matches a pattern.
+    /// Returns `true` if the name matches a pattern.
     pub(crate) fn matches(self, name: &str) -> bool {
         self.is_everything() || self.patterns.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// Whether every name matches, because there are no patterns.
+    /// Returns `true` if every name matches, because there are no patterns.
     pub(crate) fn is_everything(self) -> bool {
         self.patterns.is_empty()
     }
 
-    /// The tensors that match, in the checkpoint's order. Fails as
-    /// [`check`](Self::check) does.
+    /// Returns the tensors that match, in the checkpoint's order. Fails as [`check`](Self::check)
+    /// does.
     pub(crate) fn tensors<'a, S>(
         self,
         checkpoint: &'a Checkpoint<S>,
@@ -61,7 +61,7 @@ impl Matcher<'_> {
         Ok(self.of(checkpoint))
     }
 
-    /// The tensors that match, which may be none.
+    /// Returns the tensors that match, which may be none.
     pub(crate) fn of<S>(self, checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
         checkpoint.tensors().filter(|tensor| self.matches(tensor.name())).collect()
     }

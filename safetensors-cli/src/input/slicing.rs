@@ -147,7 +147,7 @@ impl Selection {
         self.kept().map(|dim| dim.count).collect()
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> u128 {
         // At most 64 bits of a tensor's elements, but an empty tensor may have any dimensions.
         self.dims.iter().fold(1, |len, dim| u128::saturating_mul(len, dim.count as u128))

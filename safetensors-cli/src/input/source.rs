@@ -17,7 +17,7 @@ pub(crate) type Tensor<'a> = LazyTensor<'a, Source>;
 /// An output that is made of open inputs.
 pub(crate) type Rewrite<'a> = safetensors_core::Rewrite<'a, Source>;
 
-/// A store, of the disk or a remote one, with files of one type.
+/// A store, of the disk or a remote one, with files of a single type.
 pub(crate) struct Boxed<T>(pub(crate) T);
 
 impl<T: Store<File: 'static>> Store for Boxed<T> {

@@ -43,7 +43,7 @@ impl Target {
         Self { path: path.into(), origin: Origin::Named }
     }
 
-    /// The name for headings and JSON, not escaped.
+    /// Returns the name for headings and JSON, not escaped.
     pub(crate) fn name(&self) -> String {
         match address::of(&self.path) {
             _ if input::is_stdin(&self.path) => input::name(&self.path),
@@ -52,7 +52,7 @@ impl Target {
         }
     }
 
-    /// The path, which may be `-`. Fails if there is nothing to open.
+    /// Returns the path, which may be `-`. Fails if there is nothing to open.
     pub(crate) fn path(&self) -> anyhow::Result<&Path> {
         match &self.origin {
             Origin::Named | Origin::Found => Ok(&self.path),
@@ -86,7 +86,7 @@ impl Target {
         }
     }
 
-    /// The checkpoint as it is stored: its [parts](Target::parts), if it has any.
+    /// Returns the checkpoint as it is stored: its [parts](Target::parts), if it has any.
     pub(crate) fn stored<'a>(
         checkpoint: &'a Checkpoint,
         parts: &'a [Checkpoint],
@@ -94,7 +94,7 @@ impl Target {
         if parts.is_empty() { slice::from_ref(checkpoint) } else { parts }
     }
 
-    /// The shards of an index, each alone.
+    /// Returns the shards of an index, each alone.
     pub(crate) fn shards(&self) -> Vec<Self> {
         let files = if self.is_index() { files_of(&self.path) } else { Vec::new() };
         files.iter().map(|file| Self::named(file)).collect()
@@ -110,8 +110,8 @@ impl Target {
         faults.into_iter().map(anyhow::Error::from).collect()
     }
 
-    /// Whether the file was found, and is not there any more. A save removes the files that it
-    /// replaces, also between the search and the check.
+    /// Returns `true` if the file was found, and is not there any more. A save removes the files
+    /// that it replaces, also between the search and the check.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.origin, Origin::Found) && is_missing(&self.path)
     }
@@ -132,7 +132,8 @@ impl Target {
     }
 }
 
-/// The targets of several paths. Each file is there once, and shards are part of their index.
+/// Returns the targets of several paths. Each file is there once, and shards are part of their
+/// index.
 pub(crate) fn search(paths: &[PathBuf]) -> Targets {
     let mut others = Vec::new();
     let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path, &mut others)).collect();
@@ -153,8 +154,8 @@ pub(crate) fn search(paths: &[PathBuf]) -> Targets {
     Targets { targets, others }
 }
 
-/// The files that are checked with their index. None of an index that cannot be read: then they are
-/// checked alone.
+/// Returns the files that are checked with their index. None of an index that cannot be read: then
+/// they are checked alone.
 fn files_of(index: &Path) -> Vec<PathBuf> {
     if let Some(address) = address::of(index) {
         let opened = address::open(address).ok();
@@ -167,7 +168,7 @@ fn files_of(index: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// The parts of split GGUF files but the first of each, which is opened with all others.
+/// Returns the parts of split GGUF files but the first of each, which is opened with all others.
 fn other_parts(targets: &[Target]) -> BTreeSet<PathBuf> {
     let mut others = BTreeSet::new();
     let is_part = |target: &&Target| {
@@ -187,8 +188,8 @@ fn other_parts(targets: &[Target]) -> BTreeSet<PathBuf> {
     others
 }
 
-/// The indexes that found shards should have, by their names, and that are not there, each with the
-/// first of these shards. `seen` are the shards that an index has after all.
+/// Returns the indexes that found shards should have, by their names, and that are not there, each
+/// with the first of these shards. `seen` are the shards that an index has after all.
 fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf, Target)> {
     let mut missing = BTreeMap::new();
     for target in targets.iter().filter(|target| matches!(target.origin, Origin::Found)) {
@@ -223,7 +224,7 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
     missing.into_iter().map(of_shards).collect()
 }
 
-/// Whether nothing is at a path.
+/// Returns `true` if nothing is at a path.
 fn is_missing(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
@@ -252,7 +253,7 @@ fn expand(path: &Path, others: &mut Vec<PathBuf>) -> Vec<Target> {
     targets
 }
 
-/// The parts of a path, with numbers by their value.
+/// Returns the parts of a path, with numbers by their value.
 fn by_name(path: &Path) -> impl Iterator<Item = Natural<'_>> {
     path.iter().map(|part| Natural(part.to_string_lossy()))
 }
@@ -275,7 +276,7 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
     paths.extend(divided);
 }
 
-/// Whether a file has parts of tensors, or a directory that opens as their whole tensors.
+/// Returns `true` if a file has parts of tensors, or a directory that opens as their whole tensors.
 pub(crate) fn has_parts(path: &Path) -> bool {
     // Sources that lend their bytes are refused for tensors in parts, before these are joined.
     let open = |path: &Path| FileSource::open(path);
@@ -283,14 +284,14 @@ pub(crate) fn has_parts(path: &Path) -> bool {
         .is_err_and(|error| is_of_parts(&error))
 }
 
-/// Whether a file did not open because its tensors are parts.
+/// Returns `true` if a file did not open because its tensors are parts.
 pub(crate) fn is_of_parts(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
 }
 
-/// The identity of an entry of a directory, the same for all paths to it. Two links to one file are
-/// two entries, as are two revisions in the Hub's cache. Where case does not count, all spellings of
-/// a file's name are one.
+/// Returns the identity of an entry of a directory, the same for all paths to it. Two links to one
+/// file are two entries, as are two revisions in the Hub's cache. Where case does not count, all
+/// spellings of a file's name are one.
 fn identity(path: &Path) -> PathBuf {
     let canonical = || {
         if fs::symlink_metadata(path).is_ok_and(|found| found.is_file())

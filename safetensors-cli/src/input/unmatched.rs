@@ -8,7 +8,7 @@ use safetensors_core::framework::similar_names;
 
 use crate::terminal::text;
 
-/// The error for a pattern of an option that matches none of these names.
+/// Returns the error for a pattern of an option that matches none of these names.
 pub(crate) fn unmatched(option: &str, pattern: &str, names: &[&str]) -> anyhow::Error {
     let near = near(pattern, names);
     let shown = text::printable(pattern);
@@ -22,8 +22,8 @@ pub(crate) fn unmatched(option: &str, pattern: &str, names: &[&str]) -> anyhow::
     anyhow::anyhow!("no tensor matches {option} '{shown}'; {hint}; --ignore-unmatched goes on")
 }
 
-/// The names that have the most letters of the words of a pattern or name, or of words like these,
-/// the shortest first. Empty if no name has any.
+/// Returns the names that have the most letters of the words of a pattern or name, or of words like
+/// these, the shortest first. Empty if no name has any.
 pub(super) fn near<'n>(pattern: &str, names: &[&'n str]) -> Vec<&'n str> {
     let parts: BTreeSet<String> =
         names.iter().flat_map(|name| name.split('.')).map(str::to_lowercase).collect();
@@ -47,8 +47,8 @@ pub(super) fn near<'n>(pattern: &str, names: &[&'n str]) -> Vec<&'n str> {
     nearest.map(|(.., name)| name).collect()
 }
 
-/// Whether a part of a name is a word, or has it. A number is no part of another one, and a letter
-/// may be one of a regular expression.
+/// Returns `true` if a part of a name is a word, or has it. A number is no part of another one, and
+/// a letter may be one of a regular expression.
 fn has(part: &str, word: &str) -> bool {
     let is_short = word.len() < 2 || word.bytes().all(|byte| byte.is_ascii_digit());
     part == word && !word.is_empty() || !is_short && part.contains(word)

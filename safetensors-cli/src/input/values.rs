@@ -12,7 +12,7 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Whether codes and scales are asked for.
+    /// Returns `true` if codes and scales are asked for.
     pub(crate) fn are_stored(self) -> bool {
         self.stored
     }
@@ -36,8 +36,8 @@ impl Values {
         Ok(numbers)
     }
 
-    /// The checkpoint in which the tensor of this name has numbers. The name of a tensor that stores
-    /// a part of a weight, such as its scales, is that tensor.
+    /// Returns the checkpoint in which the tensor of this name has numbers. The name of a tensor
+    /// that stores a part of a weight, such as its scales, is that tensor.
     pub(crate) fn of_tensor(self, stored: Checkpoint, name: &str) -> anyhow::Result<Checkpoint> {
         let weights = if self.stored { Vec::new() } else { quantized_weights(&stored) };
         let is_weight = weights.iter().any(|weight| weight.name == name);

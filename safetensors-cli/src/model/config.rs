@@ -32,23 +32,23 @@ impl ModelConfig {
         Self(all)
     }
 
-    /// The first of these settings that is a number.
+    /// Returns the first of these settings that is a number.
     fn number(&self, names: &[&str]) -> Option<u64> {
         names.iter().find_map(|name| self.0.get(*name)?.as_u64())
     }
 
-    /// The number of attention heads.
+    /// Returns the number of attention heads.
     pub(crate) fn heads(&self) -> Option<u64> {
         self.number(&["num_attention_heads", "n_head"]).filter(|&heads| heads > 0)
     }
 
-    /// The number of heads of keys and values, which several heads of queries may share.
+    /// Returns the number of heads of keys and values, which several heads of queries may share.
     pub(crate) fn key_value_heads(&self) -> Option<u64> {
         self.number(&["num_key_value_heads"]).filter(|&heads| heads > 0).or_else(|| self.heads())
     }
 
-    /// How many numbers the cache of keys and values holds at most for this many tokens. `None` if
-    /// settings for that are missing.
+    /// Returns how many numbers the cache of keys and values holds at most for this many tokens.
+    /// `None` if settings for that are missing.
     pub(crate) fn cached_numbers(&self, tokens: u64) -> Option<u64> {
         let layers = self.number(&["num_hidden_layers", "n_layer"])?;
         let each = match self.number(&["kv_lora_rank"]) {

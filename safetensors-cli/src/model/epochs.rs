@@ -70,19 +70,19 @@ struct DescribedDelta {
     files: BTreeMap<String, Described>,
 }
 
-/// The names in a directory, sorted; none if it cannot be read.
+/// Returns the names in a directory, sorted; none if it cannot be read.
 pub(crate) fn names(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().take(ENTRIES);
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// The number in the name of an epoch.
+/// Returns the number in the name of an epoch.
 fn number(name: &str) -> Option<u64> {
     name.strip_prefix("epoch-")?.parse().ok()
 }
 
-/// The epochs that are in a directory, the oldest first. None if no epoch has a manifest: burn's
-/// own directories of logs have such names, too.
+/// Returns the epochs that are in a directory, the oldest first. None if no epoch has a manifest:
+/// burn's own directories of logs have such names, too.
 pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     let numbers: BTreeSet<_> = names(directory).iter().filter_map(|name| number(name)).collect();
     let paths = numbers.into_iter().map(|it| (it, directory.join(format!("epoch-{it}"))));
@@ -91,8 +91,9 @@ pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     if epochs.iter().any(|epoch| epoch.has_manifest) { epochs } else { Vec::new() }
 }
 
-/// The epochs in a directory or below it, and the directory itself if it is one. `files` are files
-/// that are below it: an epoch is found if it has one of them, or is next to one that has.
+/// Returns the epochs in a directory or below it, and the directory itself if it is one. `files`
+/// are files that are below it: an epoch is found if it has one of them, or is next to one that
+/// has.
 pub(crate) fn below<'a>(directory: &'a Path, files: impl Iterator<Item = &'a Path>) -> Vec<Epoch> {
     let is_epoch =
         |path: &&Path| path.file_name().is_some_and(|it| number(&it.to_string_lossy()).is_some());
@@ -117,7 +118,7 @@ impl Epoch {
         Self { number, path, has_manifest, problem, files }
     }
 
-    /// Whether it is a link, which is no epoch and harms none.
+    /// Returns `true` if it is a link, which is no epoch and harms none.
     pub(crate) fn is_link(&self) -> bool {
         self.path.is_symlink()
     }
@@ -138,7 +139,7 @@ fn manifest(epoch: &Path, number: u64) -> anyhow::Result<Manifest> {
     read().with_context(|| shown(&epoch.join(NAME)))
 }
 
-/// The files that the manifest of an epoch names. Only their headers are read.
+/// Returns the files that the manifest of an epoch names. Only their headers are read.
 fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
     let file = |(name, described): (String, Described)| {
         let path = named(epoch, &name)?;
@@ -161,7 +162,7 @@ fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
     manifest.files.into_iter().map(file).collect()
 }
 
-/// The path of a file that a manifest names.
+/// Returns the path of a file that a manifest names.
 fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let path = directory.join(name);
     // A name with a separator would lead elsewhere.
@@ -197,7 +198,7 @@ impl Described {
     }
 }
 
-/// The sums over the tensors that a delta makes of its base.
+/// Returns the sums over the tensors that a delta makes of its base.
 fn totals_of_delta(directory: &Path) -> anyhow::Result<Totals> {
     let (base, chain) = open_linked(directory)?;
     let changes = || chain.deltas().iter().flat_map(|delta| delta.changes());

@@ -27,13 +27,13 @@ pub(crate) type Position = (usize, u64, u64);
 
 /// An item that can be sorted.
 pub(crate) trait Sortable {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     fn bytes(&self) -> u128;
 
-    /// The dtype of the item, or of the first tensor in it.
+    /// Returns the dtype of the item, or of the first tensor in it.
     fn dtype(&self) -> Option<Dtype>;
 
-    /// The position in the checkpoint of the item, or of the first tensor in it.
+    /// Returns the position in the checkpoint of the item, or of the first tensor in it.
     fn position(&self) -> Position;
 }
 
@@ -73,7 +73,8 @@ pub(crate) fn by_name<S>(tensors: &mut [LazyTensor<'_, S>]) -> char {
     separator
 }
 
-/// The separator that more names have: dots, as in PyTorch, or slashes, as in JAX and TensorFlow.
+/// Returns the separator that more names have: dots, as in PyTorch, or slashes, as in JAX and
+/// TensorFlow.
 fn separator<'a>(names: impl Iterator<Item = &'a str>) -> char {
     let (mut dots, mut slashes) = (0_usize, 0_usize);
     for name in names {

@@ -45,12 +45,12 @@ fn rule(text: &str) -> Result<String, Error> {
 }
 
 impl Rules {
-    /// Whether none is given.
+    /// Returns `true` if none is given.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.preset.is_none()
     }
 
-    /// The rules for tensors of these names.
+    /// Returns the rules for tensors of these names.
     pub(crate) fn rules<'n>(
         &self,
         names: impl IntoIterator<Item = &'n str>,

@@ -72,7 +72,7 @@ impl<'w> Parameters<'w> {
         quantised.unwrap_or_else(|| other::element_count(tensor, stored))
     }
 
-    /// The sums for each dtype that occurs, and for each type of another format.
+    /// Returns the sums for each dtype that occurs, and for each type of another format.
     pub(crate) fn by_kind<'a, S: 'static>(
         &self,
         tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,

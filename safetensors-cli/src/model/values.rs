@@ -26,7 +26,7 @@ pub(crate) fn read<'b, S: ReadAt>(
     Ok(bytes)
 }
 
-/// The number of bytes of [`BLOCK`] elements.
+/// Returns the number of bytes of [`BLOCK`] elements.
 pub(crate) fn block_bytes(dtype: Dtype) -> usize {
     BLOCK / 8 * dtype.bits() as usize
 }
@@ -39,8 +39,8 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// The numbers of elements as a file has them. Integers beyond 2⁵³ are rounded; every other
-    /// value is exact. A complex number becomes two numbers.
+    /// Returns the numbers of elements as a file has them. Integers beyond 2⁵³ are rounded; every
+    /// other value is exact. A complex number becomes two numbers.
     ///
     /// Fails if the bytes are not whole elements, or are not booleans though the dtype is BOOL.
     pub(crate) fn of(&mut self, dtype: Dtype, bytes: &[u8]) -> Result<&[f64]> {

@@ -68,7 +68,7 @@ pub(crate) struct Changing<'f> {
 }
 
 impl Changing<'_> {
-    /// The text in a dry run, and else none.
+    /// Returns the text in a dry run, and else none.
     pub(crate) fn would(&self, text: &str) -> String {
         if self.is_dry { text.to_owned() } else { String::new() }
     }
@@ -146,7 +146,7 @@ pub(crate) fn change_all<'a>(
 }
 
 impl Way {
-    /// The message of a dry run. Fails where the edit would.
+    /// Returns the message of a dry run. Fails where the edit would.
     pub(crate) fn would(self, edit: &Edit<'_>, path: &Path) -> anyhow::Result<String> {
         let outcome = || {
             check_file(path, &SaveOptions::new().replace_cached(self.force))?;
@@ -168,7 +168,8 @@ impl Way {
         })
     }
 
-    /// The outcome of a change. If the file cannot be written, a remedy is added to the error.
+    /// Returns the outcome of a change. If the file cannot be written, a remedy is added to the
+    /// error.
     pub(crate) fn advised<T>(
         self,
         outcome: safetensors_core::Result<T>,
@@ -250,8 +251,8 @@ pub(crate) fn with_files(entries: &[(String, String)]) -> anyhow::Result<Vec<(St
     entries.iter().map(|(key, text)| Ok((key.clone(), value(text)?))).collect()
 }
 
-/// All files at a path, also in a directory of parts of tensors. None is opened: an interrupted
-/// change may have left its header torn.
+/// Returns all files at a path, also in a directory of parts of tensors. None is opened: an
+/// interrupted change may have left its header torn.
 fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     check_on_disk(path)?;
     let is_file =

@@ -66,7 +66,7 @@ impl Existing {
         Self { path: path.into(), directory, files, held, hidden, shard: shard(path) }
     }
 
-    /// The files of these names in a directory.
+    /// Returns the files of these names in a directory.
     pub(crate) fn in_directory(path: &Path, is_new: impl Fn(&str) -> bool) -> Self {
         let mut files = files_in(path);
         files.retain(|file| file.file_name().and_then(|it| it.to_str()).is_some_and(&is_new));
@@ -114,13 +114,13 @@ impl Existing {
         Self { path: path.into(), files, held, ..Self::default() }
     }
 
-    /// Whether some of these files are replaced.
+    /// Returns `true` if some of these files are replaced.
     pub(crate) fn has_any(&self, files: &HashSet<PathBuf>) -> bool {
         self.files.iter().any(|file| files.contains(&identity(file)))
     }
 }
 
-/// The files that a checkpoint is read from, and its index, under their real paths.
+/// Returns the files that a checkpoint is read from, and its index, under their real paths.
 pub(crate) fn files_of(checkpoint: &Checkpoint) -> HashSet<PathBuf> {
     let mut files: HashSet<_> = listed(checkpoint).map(identity).collect();
     if input::is_in_parts(checkpoint) {
@@ -136,7 +136,7 @@ fn listed(checkpoint: &Checkpoint) -> impl Iterator<Item = &Path> {
     checkpoint.files().iter().map(CheckpointFile::path).chain(checkpoint.index_path())
 }
 
-/// The content of files in words. They are at `path`, or in the directory there.
+/// Returns the content of files in words. They are at `path`, or in the directory there.
 fn held(path: &Path, files: &[PathBuf]) -> String {
     let opening = Opening { judge: Judge::ByName, ..Opening::default() };
     let is_replaced = |found: &Checkpoint| {
@@ -211,7 +211,7 @@ fn shard(path: &Path) -> Option<Shard> {
     None
 }
 
-/// The tensors that an index has in a file. `None` if it is no index.
+/// Returns the tensors that an index has in a file. `None` if it is no index.
 fn tensors_in(index: &Path, file: &str) -> Option<BTreeSet<String>> {
     let CheckpointPath::Index(_) = CheckpointPath::from_name(index)? else { return None };
     let text = beside::read_file(index, Limits::default().index_bytes).ok()?;
@@ -220,7 +220,7 @@ fn tensors_in(index: &Path, file: &str) -> Option<BTreeSet<String>> {
     Some(tensors.map(|(name, _)| name.clone()).collect())
 }
 
-/// The files and links in a directory, sorted.
+/// Returns the files and links in a directory, sorted.
 fn files_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).filter(|it| !it.is_dir()).collect();
@@ -228,7 +228,6 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The directory of a file.
 fn directory(file: &Path) -> &Path {
     file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -106,14 +106,14 @@ pub(crate) fn advise(
     anyhow::anyhow!("{error:#}; {advice}")
 }
 
-/// Whether an error of the system says that there is no space for a file.
+/// Returns `true` if an error of the system says that there is no space for a file.
 pub(crate) fn is_full(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 
     matches!(kind, StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// The first remedy where there is no space for a file of this many bytes.
+/// Returns the first remedy where there is no space for a file of this many bytes.
 pub(crate) fn needed(bytes: u64) -> String {
     format!("{} are needed there: free as much", text::size(bytes))
 }

@@ -14,8 +14,8 @@ use crate::terminal::text;
 /// The remedy of `convert` for a dtype that NumPy does not have.
 pub(crate) const CONVERT: &str = "add --dtype f32";
 
-/// The bytes before a tensor's data in a `.npy` file. `instead` is the remedy in the error for a
-/// dtype that NumPy does not have.
+/// Returns the bytes before a tensor's data in a `.npy` file. `instead` is the remedy in the error
+/// for a dtype that NumPy does not have.
 pub(crate) fn header_of(
     name: &str,
     tensor: &impl TensorSource,

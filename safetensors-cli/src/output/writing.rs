@@ -157,24 +157,24 @@ impl Writing {
 }
 
 impl Content {
-    /// Whether all of these files were read.
+    /// Returns `true` if all of these files were read.
     fn reads(&self, files: &[PathBuf]) -> bool {
         files.iter().all(|file| self.inputs.contains(&identity(file)))
     }
 }
 
 impl Destination {
-    /// The options of the save. A file that appears in the meantime is not replaced.
+    /// Returns the options of the save. A file that appears in the meantime is not replaced.
     pub(crate) fn options(&self) -> SaveOptions {
         self.writing.options().overwrite(self.overwrites())
     }
 
-    /// Whether files that exist may be replaced.
+    /// Returns `true` if files that exist may be replaced.
     pub(crate) fn overwrites(&self) -> bool {
         self.writing.force || self.replaced.is_some()
     }
 
-    /// The message of a dry run, for an output of this content.
+    /// Returns the message of a dry run, for an output of this content.
     pub(crate) fn would(&self, new: impl Display) -> String {
         let path = input::shown(&self.path);
         match &self.replaced {

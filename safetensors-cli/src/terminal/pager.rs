@@ -13,13 +13,13 @@ static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 /// Whether the user has left the pager before the end of the output.
 static IS_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Whether the user has left the pager before the end of the output, so that the user sees no more
-/// of it. That shows when something is written.
+/// Returns `true` if the user has left the pager before the end of the output, so that the user
+/// sees no more of it. That shows when something is written.
 pub(crate) fn is_left() -> bool {
     IS_LEFT.load(Ordering::Relaxed)
 }
 
-/// Whether a pager has the terminal, so that nothing else may draw on it.
+/// Returns `true` if a pager has the terminal, so that nothing else may draw on it.
 pub(crate) fn is_running() -> bool {
     IS_RUNNING.load(Ordering::Relaxed)
 }
@@ -35,7 +35,7 @@ pub(crate) fn command() -> Option<Vec<String>> {
     words(variable("SAFETENSORS_PAGER").or_else(|| variable("PAGER")).as_deref())
 }
 
-/// The words of a command, split as a shell does.
+/// Returns the words of a command, split as a shell does.
 fn words(command: Option<&str>) -> Option<Vec<String>> {
     let words = shlex::split(command.unwrap_or("less"))?;
     let is_none = matches!(*words, []) || words == [""] || words == ["cat"];

@@ -41,7 +41,7 @@ impl Progress {
         Self(bar, AtomicBool::new(false))
     }
 
-    /// The part of the bytes that is done, from 0 to 1.
+    /// Returns the part of the bytes that is done, from 0 to 1.
     pub(crate) fn fraction(&self) -> f64 {
         let total = self.0.length().unwrap_or_default().max(1);
         (self.0.position() as f64 / total as f64).min(1.0)
@@ -57,7 +57,6 @@ impl Progress {
         if self.1.load(Ordering::Relaxed) { Err(core::ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
-    /// Adds bytes to the total.
     pub(crate) fn add_total(&self, bytes: u64) {
         self.0.inc_length(bytes);
     }

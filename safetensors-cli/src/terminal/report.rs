@@ -56,7 +56,7 @@ pub(crate) fn write_line(out: &mut impl Write, label: impl Display, text: &str) 
     out.write_all(line.as_bytes())
 }
 
-/// The error for arguments that are valid one by one but not together.
+/// Returns the error for arguments that are valid one by one but not together.
 ///
 /// `main` prints it like clap's own errors, with the usage of the command. The message must be
 /// printable: see [`text`].

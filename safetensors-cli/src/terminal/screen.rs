@@ -17,8 +17,8 @@ pub(crate) struct Screen {
 const UNKNOWN: Screen = Screen { columns: 80, rows: 24 };
 
 impl Screen {
-    /// The terminal of standard output. `None` if standard output is a file or a pipe, which have
-    /// room for lines of any length.
+    /// Returns the terminal of standard output. `None` if standard output is a file or a pipe,
+    /// which have room for lines of any length.
     ///
     /// The variable `COLUMNS` sets another width.
     pub(crate) fn of_stdout() -> Option<Self> {
@@ -35,8 +35,8 @@ impl Screen {
         Some(Self { columns: columns_variable().unwrap_or(told.columns), ..told })
     }
 
-    /// Whether a text of printable characters and line ends fits, with a line left for the prompt
-    /// of the shell. A line that is longer than the screen is wide takes several rows.
+    /// Returns `true` if a text of printable characters and line ends fits, with a line left for
+    /// the prompt of the shell. A line that is longer than the screen is wide takes several rows.
     pub(crate) fn holds(self, text: &str) -> bool {
         use unicode_width::UnicodeWidthStr;
 
@@ -45,20 +45,20 @@ impl Screen {
     }
 }
 
-/// The width of tables. `None` if a program reads them, because standard output is a file or a pipe.
-/// A width in the variable `COLUMNS`, which `watch` exports, means that a person does.
+/// Returns the width of tables. `None` if a program reads them, because standard output is a file
+/// or a pipe. A width in the variable `COLUMNS`, which `watch` exports, means that a person does.
 pub(crate) fn table_width() -> Option<usize> {
     static WIDTH: OnceLock<Option<usize>> = OnceLock::new();
     let width = || columns_variable().or_else(|| Screen::of_stdout().map(|screen| screen.columns));
     *WIDTH.get_or_init(width)
 }
 
-/// Whether a program reads the tables.
+/// Returns `true` if a program reads the tables.
 pub(crate) fn is_for_programs() -> bool {
     table_width().is_none()
 }
 
-/// The width that the variable `COLUMNS` sets, if it sets one.
+/// Returns the width that the variable `COLUMNS` sets, if it sets one.
 fn columns_variable() -> Option<usize> {
     columns_in(&std::env::var("COLUMNS").ok()?)
 }

@@ -13,7 +13,7 @@ use crate::lora::one_module;
 use crate::plan::llama;
 use crate::training_epochs::training_run;
 
-/// What is put in the place of a file.
+/// The thing that replaces a file.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Fifo,
@@ -40,7 +40,7 @@ const KINDS: [Kind; 7] = [
     Kind::Absent,
 ];
 
-/// What the command does.
+/// The expected action of the command.
 #[derive(Clone, Copy, Debug)]
 enum Does {
     /// Reads the file, or passes over it: nothing is said of it.
@@ -55,7 +55,7 @@ enum Does {
 
 use Does::{Fails, Reads, Says, Skipped};
 
-/// A file, a command that looks at it, its text with a number that is none, and what must happen.
+/// A file, a command that looks at it, its text with an invalid number, and the expected results.
 struct Case(&'static str, &'static str, &'static str, [Does; KINDS.len()]);
 
 const SPECIAL: &str = "expected a regular file, found a special file";
@@ -63,11 +63,11 @@ const OUT: &str = "expected a regular file, found a link that leads out of its d
                    copy there";
 const LARGE: &str = "bytes, found 1073741824";
 
-/// Settings that are read: an error says what is wrong with them.
+/// Settings that are read: an error has their problem.
 const NEEDED: [Does; KINDS.len()] =
     [Fails(1, SPECIAL), Fails(1, OUT), Fails(1, OUT), Reads, Fails(1, LARGE), Reads, Reads];
 
-/// The same of a file with a form of its own, or one that must be there.
+/// Also for a file with a special form, or one that must be there.
 const fn with(nan: Does, absent: &'static str) -> [Does; KINDS.len()] {
     [NEEDED[0], NEEDED[1], NEEDED[2], Reads, NEEDED[4], nan, Fails(1, absent)]
 }
@@ -78,18 +78,18 @@ const fn needed(nan: &'static str, absent: &'static str) -> [Does; KINDS.len()] 
 
 const REQUIRED: [Does; KINDS.len()] = with(Reads, "there is no such file");
 
-/// Settings that are looked at, and not needed: a warning says what is wrong with them.
+/// Settings that are looked at, and not needed: a warning has their problem.
 const COMPARED: [Does; KINDS.len()] =
     [Says(SPECIAL), Says(OUT), Says(OUT), Reads, Says(LARGE), Reads, Reads];
 
-/// Files that are passed over if they are not what they should be.
+/// Files that are passed over if they are not as expected.
 const OPTIONAL: [Does; KINDS.len()] = [Reads; KINDS.len()];
 
 /// Files that are copied.
 const COPIED: [Does; KINDS.len()] =
     [Says(LEFT_OUT), Says(LEFT_OUT), Says(LEFT_OUT), Reads, Skipped, Reads, Reads];
 
-/// The directory has a checkpoint of ranks, whose newest part is named by `latest`.
+/// The directory has a checkpoint of ranks, and `latest` names its newest part.
 const RANKS: Does = Fails(1, "files that the ranks of a training have saved");
 
 /// The output is a shard, by an index that may be a link to anywhere, as the shards may be.

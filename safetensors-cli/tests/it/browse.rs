@@ -121,7 +121,7 @@ fn every_size_of_terminal_is_drawn() {
 
 #[test]
 fn the_terminal_is_restored_after_every_end() {
-    // Keys, what they show, and a signal that comes then or the keys that quit.
+    // Keys, the screen that they show, and a signal that comes then or the keys that quit.
     let ends = [
         ("", "q quit", Ok("q")),
         ("", "q quit", Ok(CTRL_C)),

@@ -16,7 +16,7 @@ fn a_pattern_that_matches_no_tensor_is_an_error_with_near_names() {
         ("-f embed.* -f maks", "--filter 'maks'; near it: mask"),
         ("--cast embbed.*=f16", "--cast 'embbed.*'; near it: embed.weight"),
         ("--rename ^embbed x", "--rename '^embbed'; near it: embed.weight"),
-        // Each renames what those before it have made.
+        // Each renames the results of the ones before it.
         ("--rename mask a --rename mask b", "--rename 'mask'; `safetensors inspect --flat` shows"),
     ] {
         for output in ["out.safetensors", "out"] {
@@ -32,7 +32,7 @@ fn a_pattern_that_matches_no_tensor_is_an_error_with_near_names() {
     let quantised = "warning: --dequantize: no tensor is quantised\n";
     let plan = "in.safetensors out.safetensors --dequantize f32 --dry-run";
     dir.convert(plan).success().stderr(quantised);
-    // A tensor that is left out anyway is one that matches, and so is one that an earlier name made.
+    // A tensor that is skipped anyway is a match, and so is one that an earlier name made.
     for options in
         ["-f mask --drop embed.* --cast *.weight=f16", "--rename ^mask$ cover --rename ^cover$ lid"]
     {
@@ -141,7 +141,7 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
         names(dir.at("c.safetensors")),
         ["x.layer0.weight", "x.layer1.weight", "x.layer2.weight", "x.mask"]
     );
-    // Two tensors of one name fail for every kind of output, and also in a dry run.
+    // Two tensors with the same name fail for every kind of output, and also in a dry run.
     for output in ["d.safetensors", "d", "d.npz"] {
         for dry_run in [&[][..], &["-n"]] {
             let error = format!(
@@ -191,7 +191,7 @@ would write out.safetensors (2 tensors, 26 B)
 #[test]
 fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     let dir = temp_dir();
-    // The middle of both names is left out.
+    // The middle of both names is dropped.
     let name = |middle: &str| format!("{}{middle}{}", "a".repeat(100), "b".repeat(100));
     let tensors = [(name("x"), array(&[1], &[1_u8]))];
     save(dir.at("a.safetensors"), tensors, &quick()).unwrap();
@@ -280,7 +280,7 @@ fn wrong_kinds_and_wrong_usage() {
         let once = contains(missing).count(1).and(starts_with(format!("error: {missing}: ")));
         dir.convert(&[missing, "b.safetensors"]).code(1).stderr(once);
     }
-    // Options may stand anywhere.
+    // Options may be anywhere.
     dir.convert("a.safetensors --dtype BF16 -n b.safetensors").success();
     dir.convert("a.safetensors b.safetensors --cast mask=f4").fails(1, "\"mask\"");
 }

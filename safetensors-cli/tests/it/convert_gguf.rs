@@ -1,4 +1,5 @@
-//! `safetensors convert` with an output of GGUF. `safetensors-formats` tests what the file holds.
+//! `safetensors convert` with an output of GGUF. `safetensors-formats` tests the content of the
+//! file.
 
 use safetensors_core::TensorBuf;
 use safetensors_core::save::AtomicFile;
@@ -14,7 +15,7 @@ const CONFIG: &str = r#"{
     "vocab_size": 8, "rms_norm_eps": 1e-5
 }"#;
 
-/// The tensors of a llama of one layer.
+/// Returns the tensors of a llama with a single layer.
 pub(crate) fn tensors() -> Vec<(&'static str, TensorBuf)> {
     let one = |(name, shape): (&'static str, &[usize])| {
         let count = shape.iter().product::<usize>();
@@ -78,7 +79,7 @@ fn a_model_becomes_a_file_of_gguf() {
     assert!(back.iter().zip(&given).all(|(a, b)| (a - b).abs() < 0.003), "{back:?}");
     dir.run("verify out.gguf").success();
 
-    // The file beside its settings.
+    // The file next to its settings.
     let args = ["model/model.safetensors", "two.gguf", "--quantize", "q4_0", "--no-tokenizer"];
     dir.convert(&args).quiet();
     let file = opened(dir.path(), "two.gguf");
@@ -178,7 +179,7 @@ fn options_of_other_outputs_are_wrong_usage() {
     assert!(!dir.at("out.gguf").exists());
 }
 
-/// The sum is computed as F32, from a base of any dtype, and what is stored is made of that.
+/// The sum is computed as F32, from a base of any dtype, and the stored numbers are made from it.
 #[test]
 fn adapters_are_merged_into_both_ends() {
     let dir = temp_dir();
@@ -201,7 +202,7 @@ fn adapters_are_merged_into_both_ends() {
     let read = values(read.tensor("blk.0.ffn_up.weight").unwrap().read().unwrap());
     assert_eq!(read, sums(values(as_bf16(base))));
 
-    // From quantised weights: all of them become what --dequantize says.
+    // From quantised weights: all of them get the dtype of --dequantize.
     let args = ["model", "q8.gguf", "--quantize", "q8_0", "--no-tokenizer"];
     dir.convert(&args).success();
     let adapter = one_module(dir.path(), "blk.0.ffn_up", [48, 32], 0.37);

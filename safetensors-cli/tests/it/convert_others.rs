@@ -1,10 +1,11 @@
-//! What `safetensors convert` takes along of a directory, besides its tensors.
+//! The files that `safetensors convert` takes along from a directory, in addition to its tensors.
 
 use crate::convert::list;
 use crate::fixtures::*;
 use crate::lora::one_module;
 
-/// A directory with a model of one F32 matrix, and these files beside it, each with its name as text.
+/// Makes a directory with a model of a single F32 matrix, and these files next to it, each with its name
+/// as text.
 fn model(dir: &Path, name: &str, files: &[&str]) -> PathBuf {
     let path = dir.at(name);
     fs::create_dir(&path).unwrap();
@@ -117,7 +118,7 @@ fn a_file_of_a_model_takes_nothing_along() {
     assert!(!dir.at("config.json").exists());
 }
 
-/// All that belongs to the model is there already, and only what changes is written.
+/// All files of the model are already there, and only the changes are written.
 #[test]
 fn a_directory_that_is_converted_in_place_keeps_its_files() {
     let dir = temp_dir();
@@ -158,7 +159,7 @@ fn files_of_another_model_are_replaced_after_a_question_only() {
         assert_eq!(dir.text(out.join(name)), name);
         assert_eq!(out.join("notes.txt").exists(), has_model);
     }
-    // The same bytes are nothing to ask about.
+    // Equal bytes are nothing to ask about.
     let dir = temp_dir();
     with_all(dir.path());
     fs::create_dir(dir.at("out")).unwrap();

@@ -1,4 +1,4 @@
-//! `safetensors convert`: outputs that cannot be written, and what a failure leaves there.
+//! `safetensors convert`: outputs that cannot be written, and the leftovers of a failure.
 
 use crate::convert::list;
 use crate::fixtures::*;
@@ -24,7 +24,7 @@ fn an_output_beside_other_files_is_what_the_directory_opens_as() {
     assert_eq!(dir.open("d").files().len(), 2);
 }
 
-/// A pattern that matches nothing must not cost the checkpoint that lies at OUT.
+/// A pattern that matches nothing must not destroy the checkpoint at OUT.
 #[test]
 fn a_filter_that_matches_nothing_replaces_nothing() {
     let dir = temp_dir();
@@ -44,7 +44,7 @@ fn a_filter_that_matches_nothing_replaces_nothing() {
         }
     }
     assert_eq!(content(), before);
-    // What has no tensors is not what a filter left.
+    // A file without tensors is not the result of a filter.
     raw_file(&dir.at("empty.safetensors"), "{}", 0);
     dir.convert("empty.safetensors d --force").success();
     assert!(dir.open("d").is_empty());

@@ -118,7 +118,7 @@ fn what_ranks_have_saved_is_whole_in_every_command() {
     dir.run("delta make a.safetensors parts delta").shows("0 tensors");
 }
 
-/// What is about files is about those of the ranks.
+/// Facts about files are shown for the ranks' files.
 #[test]
 fn the_files_of_ranks_are_shown_and_checked() {
     let dir = temp_dir();

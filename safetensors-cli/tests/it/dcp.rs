@@ -112,7 +112,7 @@ fn digests_and_layouts_are_those_of_the_parts() {
     let recorded = contains("recorded").count(4);
     dir.run("digest --record parts").success().stdout(recorded);
     verify("parts").shows("12 digests right").stderr(predicate::str::is_empty());
-    // Again, one by itself, in place.
+    // Again, a single one, in place.
     let part = file_of(Path::new("parts"), 1);
     let args = ["digest", "--record", "--in-place", part.to_str().unwrap()];
     dir.run(&args).success();
@@ -133,7 +133,7 @@ fn digests_and_layouts_are_those_of_the_parts() {
     let strict = || dir.run("verify --strict parts");
     strict().fails(1, "shard-00002");
 
-    // The values of a part are an archive, and those of another one follow it.
+    // The values of a part are an archive, and another part's values follow it.
     let zip = fs::read(fixture("stored.npz")).unwrap();
     fs::create_dir(dir.at("both")).unwrap();
     for (rank, bytes) in [&zip[..], &[0; 9]].into_iter().enumerate() {

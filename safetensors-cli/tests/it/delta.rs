@@ -1,4 +1,4 @@
-//! `safetensors delta`, and what the other commands say of a delta.
+//! `safetensors delta`, and the messages of the other commands about a delta.
 
 use serde_json::Value;
 
@@ -98,7 +98,7 @@ fn every_other_command_refuses_a_delta() {
     }
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 4, "{left:?}");
-    // And what is a checkpoint is no delta.
+    // And a checkpoint is no delta.
     for args in [&["delta", "inspect", "new"][..], &["delta", "apply", "old", "new", "out"]] {
         dir.run(args).fails(1, "expected a delta");
     }

@@ -14,7 +14,7 @@ fn write(path: &Path, value: f32) {
     save(path.join("model.safetensors"), tensors, &options).unwrap();
 }
 
-/// The versions from 0 to 3 of a run, of which only the first is published.
+/// Makes the versions 0 to 3 of a run, and publishes only the first.
 pub(crate) fn versions(dir: &Path) {
     for number in 0..=3_u8 {
         write(&dir.at(format!("step-{number}")), number.into());
@@ -51,7 +51,7 @@ fn a_follower_says_what_it_applies() {
         .code(124)
         .stdout(said("000003, of version 000002 and 1 delta"))
         .stderr(late);
-    // The trainer begins anew.
+    // The trainer starts over.
     fs::remove_dir_all(dir.at("root/weight_v000003")).unwrap();
     let anew = "000002, of the full version 000000 and 2 deltas, in place of version 000003";
     follow(&["--once"]).success().stdout(said(anew));

@@ -1,9 +1,9 @@
-//! Where `safetensors delta` writes: what else is in the directory stays, whichever way it is named.
+//! The outputs of `safetensors delta`: other files in the directory stay, for every way to name it.
 
 use super::delta::make_deltas;
 use crate::fixtures::*;
 
-/// Files of a training that are of no version of the model.
+/// Files of a training that belong to no version of the model.
 const OTHERS: [&str; 5] =
     [".env", ".git/HEAD", "checkpoint-500/model.safetensors", "notes.txt", "optimizer.pt"];
 
@@ -103,7 +103,7 @@ fn a_directory_that_cannot_be_written_is_refused_and_stays() {
     assert_applied(&out);
 }
 
-/// The rule about outputs is that of the other commands, which `existing` tries.
+/// The rule about outputs is the same as for the other commands, which `existing` tests.
 #[test]
 fn what_an_applied_delta_replaces_is_named() {
     let dir = temp_dir();
@@ -111,7 +111,7 @@ fn what_an_applied_delta_replaces_is_named() {
     let apply = |args: &[&str]| dir.run(&[&["delta", "apply", "old"], args].concat());
     apply(&["delta", "out", "-n"]).success().stdout("would write out (version 000001)\n");
     assert!(!dir.at("out").exists());
-    // Its other files are copied, but replace nothing that is of no checkpoint.
+    // Its other files are copied, but replace only files of a checkpoint.
     fs::create_dir(dir.at("out")).unwrap();
     dir.write("out/config.json", "mine");
     dir.write("old/config.json", "{}");

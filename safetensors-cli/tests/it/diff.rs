@@ -1,4 +1,4 @@
-//! `safetensors diff`: what counts as a difference, and how it is shown.
+//! `safetensors diff`: the differences that count, and how they are shown.
 
 use assert_cmd::assert::Assert;
 use half::bf16;
@@ -184,7 +184,7 @@ fn quiet_prints_nothing_and_ends_at_the_first_difference() {
     }
     diff(&dir, "--quiet").code(1).stdout("").stderr("");
     dir.run("diff -q a a").success().stdout("").stderr("");
-    // What headers decide is not looked for in the data, which is not there.
+    // A difference of headers needs no data, which is not there.
     let header = |name: &str, shape: &str| {
         let header =
             format!(r#"{{"w":{{"dtype":"U8","shape":{shape},"data_offsets":[0,1099511627776]}}}}"#);
@@ -242,7 +242,7 @@ fn renamed_tensors_are_compared() {
         dir.run(&words)
     };
     renamed("").success().stdout("2 tensors equal\n");
-    // A pattern is of the new names.
+    // A pattern applies to the new names.
     renamed("-f model.*.1.w").success().stdout("1 tensor equal\n");
     renamed("--rename layers same").code(1);
     dir.run(&["diff", "a", "b", "--rename", r"\d", "n"])

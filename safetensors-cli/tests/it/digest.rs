@@ -104,7 +104,7 @@ fn digests_are_printed_recorded_and_checked() {
     );
 }
 
-/// What `sha256sum` prints of files.
+/// Returns the output of `sha256sum` for files.
 fn sha256(dir: &Path, names: &[&str]) -> String {
     use sha2::Digest;
 

@@ -1,4 +1,4 @@
-//! `safetensors extract`: what it writes, and what it refuses.
+//! `safetensors extract`: its outputs, and its refusals.
 
 use crate::fixtures::*;
 
@@ -73,7 +73,7 @@ fn a_dtype_without_a_numpy_type_is_refused_or_raw() {
     assert_eq!(bytes, [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]);
 }
 
-/// The name of the output says what a user expects to find there.
+/// The name of the output shows which content a user expects there.
 #[test]
 fn a_name_of_a_safetensors_file_gets_one() {
     let dir = temp_dir();
@@ -138,7 +138,7 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
         ),
         ("model.safetensors embd.weight -o x", "such tensor; did you mean embed.weight?\n"),
         ("model.safetensors none -o x", "inspect --flat"),
-        // A part that all names have tells nothing.
+        // A part that all names have does not distinguish them.
         ("many.safetensors m.x9 -o x", "no such tensor; `safetensors inspect --flat` lists them"),
         ("model.safetensors mask -o .", "error: .: "),
         ("model.safetensors mask -o no/such/x", "error: no/such/x: "),

@@ -1,4 +1,4 @@
-//! `safetensors memory`: what weights take, and whether it fits.
+//! `safetensors memory`: the memory of weights, and whether it fits.
 
 use crate::fixtures::*;
 
@@ -54,7 +54,7 @@ fn a_length_adds_the_cache_of_the_settings() {
     let config = r#"{"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 80,
         "num_key_value_heads": 2, "rope_theta": Infinity}"#;
     dir.write("config.json", config);
-    // Three layers of two heads of 20 keys and 20 values. The mask is of integers.
+    // Three layers of two heads of 20 keys and 20 values. The mask has integers.
     let expected = [
         "stored 40 B 9.6 kB 9.6 kB",
         "F32 40 B 9.6 kB 9.6 kB",

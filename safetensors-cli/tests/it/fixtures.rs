@@ -25,16 +25,16 @@ pub(crate) fn safetensors() -> Command {
     command
 }
 
-/// Has signals end the commands that begin from here on, also where these tests run with signals
-/// ignored: a job in the background of a script ignores SIGINT, and one under `nohup` SIGHUP. What
-/// is ignored is inherited by a child; a handler is not, and the default takes its place.
+/// Makes signals end the commands that begin from here on, also where these tests run with signals
+/// ignored: a job in the background of a script ignores SIGINT, and one under `nohup` SIGHUP. A
+/// child inherits ignored signals; a handler is not inherited, and the default replaces it.
 #[cfg(unix)]
 pub(crate) fn undo_ignored_signals() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     for signal in [1, 2, 15] {
-        // Without Linux it is not known what is ignored. Then Ctrl-C must still end the tests.
+        // Only Linux shows which signals are ignored. Elsewhere Ctrl-C must still end the tests.
         if ignored.unwrap_or_default() & 1 << (signal - 1) != 0 {
             signal_hook::flag::register(signal, std::sync::Arc::default()).unwrap();
         }
@@ -83,7 +83,7 @@ pub(crate) fn raw_file(path: &Path, header: &str, data: usize) {
     fs::write(path, bytes).unwrap();
 }
 
-/// A file with the tensors of all-MiniLM-L6-v2, whose 90.9 MB of data are a hole.
+/// Makes a sparse file with the tensors of all-MiniLM-L6-v2, of 90.9 MB.
 #[cfg(unix)]
 pub(crate) fn minilm(dir: &Path) -> PathBuf {
     let mut tensors: Vec<(String, &str, Vec<u64>)> = Vec::new();
@@ -127,7 +127,7 @@ pub(crate) fn minilm(dir: &Path) -> PathBuf {
     path
 }
 
-/// A sound file whose names and metadata try to break a terminal.
+/// Makes a valid file with names and metadata that try to break a terminal.
 pub(crate) fn hostile_file(dir: &Path) -> PathBuf {
     let path = dir.join("hostile.safetensors");
     let header = concat!(
@@ -227,7 +227,7 @@ pub(crate) fn run_in(dir: &Path, args: impl Words) -> Assert {
 
 /// A directory with the files of a test.
 pub(crate) trait Dir: AsRef<Path> {
-    /// The path of what is in it.
+    /// Returns the path of a file in it.
     fn at(&self, name: impl AsRef<Path>) -> PathBuf {
         self.as_ref().join(name)
     }
@@ -262,7 +262,7 @@ pub(crate) trait Dir: AsRef<Path> {
 
 impl<T: AsRef<Path> + ?Sized> Dir for T {}
 
-/// The exit code of a command that fails: that of `diff` is not the one of a difference.
+/// Returns the exit code of a failing command: for `diff` it is not the code of a difference.
 pub(crate) fn trouble(args: &[&str]) -> i32 {
     if args[0] == "diff" { 2 } else { 1 }
 }
@@ -272,7 +272,7 @@ pub(crate) fn array<'a, T: Element>(shape: &'a [usize], values: &'a [T]) -> Tens
     TensorView::from_slice(shape, values).unwrap()
 }
 
-/// Runs a command in a directory whose standard output is a full disk.
+/// Runs a command in a directory, with a full disk as standard output.
 #[cfg(target_os = "linux")]
 pub(crate) fn run_full(dir: &Path, args: impl Words) -> Assert {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
@@ -281,7 +281,7 @@ pub(crate) fn run_full(dir: &Path, args: impl Words) -> Assert {
     Assert::new(command.spawn().unwrap().wait_with_output().unwrap())
 }
 
-/// How a command has ended, and what it said.
+/// The end of a command, and its output.
 pub(crate) trait Ended: Sized {
     fn assert(self) -> Assert;
 
@@ -310,7 +310,7 @@ pub(crate) trait Ended: Sized {
         text(&self.assert().get_output().stdout).to_owned()
     }
 
-    /// What it said.
+    /// Returns its standard error.
     fn err(self) -> String {
         text(&self.assert().get_output().stderr).to_owned()
     }

@@ -1,4 +1,4 @@
-//! Files of GGUF, wherever a command reads a checkpoint. The fixtures are those of
+//! Files of GGUF, for every command that reads a checkpoint. The fixtures come from
 //! `safetensors-formats`.
 
 use crate::fixtures::*;
@@ -189,7 +189,7 @@ fn convert_dequantises_when_it_is_asked_to() {
     }
     assert_eq!(converted.metadata()["general.architecture"], "llama");
 
-    // What no option makes numbers of is refused, also if one makes numbers of others.
+    // Tensors that no option converts to numbers are refused, also if one converts others.
     for options in [&["--cast", "*Q4_K=f16"], &["--cast", "*=keep"]] {
         convert(&[&unknown[..], options].concat()).fails(1, "tensor \"of.IQ1_M\" is quantised");
     }

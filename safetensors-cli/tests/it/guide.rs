@@ -1,4 +1,4 @@
-//! The guide's chapter for operators: each of its commands prints what the chapter says.
+//! The guide's chapter for operators: each of its commands prints the chapter's output.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ const CHAPTER: &str = "../src/guide/operator.rs";
 /// Starts a new block of output, and a command in it.
 const PROMPT: &str = "$ ";
 
-/// What a shell prints for a line of the chapter, errors included.
+/// Returns the output of a shell for a line of the chapter, errors included.
 fn run(dir: &Path, line: &str) -> String {
     let command = Path::new(env!("CARGO_BIN_EXE_safetensors"));
     let mut path = command.parent().unwrap().as_os_str().to_owned();
@@ -39,7 +39,7 @@ fn the_chapter_for_operators_shows_what_the_commands_print() {
         let text = line.strip_prefix("//!").unwrap_or(line);
         let text = text.strip_prefix(' ').unwrap_or(text);
         in_block = if in_block { text != "```" } else { text == "```console" };
-        // What a command has printed stands below it, and is printed again.
+        // The output of a command is below it, and is printed again.
         let is_output = in_block && text != "```console" && !text.starts_with("cargo ");
         if !is_output || text.starts_with(PROMPT) {
             printed += &format!("{line}\n");

@@ -23,7 +23,7 @@ fn large(dir: &Path) {
     file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
 }
 
-/// Ranks, of which each gets half of the large file.
+/// Ranks; each gets half of the large file.
 const FOR_RANKS: &str = "out/model --ranks 2 --rule *=split:0";
 
 /// Converts the large file, and returns when the output is being written.
@@ -114,8 +114,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
     assert_eq!(list(dir.path()), ["large.safetensors", "out.safetensors"]);
 }
 
-/// A limit for the size of files, whatever the shell does with the signal for it, stands in for a
-/// full disk as well.
+/// A limit for the size of files, however the shell handles its signal, also simulates a full disk.
 #[test]
 fn no_space_leaves_the_output_as_it_was_and_no_litter() {
     let dir = temp_dir();

@@ -64,14 +64,14 @@ fn a_scale_and_parts_of_ranks() {
     }
 }
 
-/// What is merged is a model to be used, which needs the settings of the base.
+/// A merged model is meant to be used, which needs the settings of the base.
 #[test]
 fn a_directory_gets_the_config_of_the_base() {
     let (dir, fixture) = (temp_dir(), Merge::named("linear"));
     let model = dir.at("model");
     fs::create_dir(&model).unwrap();
     fs::copy(fixture.model(), model.join("model.safetensors")).unwrap();
-    // Byte for byte, also what it says of quantised weights, which stay as they are.
+    // Byte for byte, including its entries about quantised weights, which stay unchanged.
     let config =
         "{\"model_type\":\"llama\",  \"quantization_config\": {\"quant_method\": \"fp8\"}}\n";
     fs::write(model.join("config.json"), config).unwrap();
@@ -85,7 +85,7 @@ fn a_directory_gets_the_config_of_the_base() {
     assert_eq!(found, config);
 }
 
-/// An adapter of one module: 1 to `columns`, times 1 to `rows`, times this scale.
+/// Makes an adapter of a module: 1 to `columns`, times 1 to `rows`, times this scale.
 pub(crate) fn one_module(
     dir: &Path,
     module: &str,
@@ -105,7 +105,7 @@ pub(crate) fn one_module(
     text(&path)
 }
 
-/// A file of matrices of these dtypes, each number of which is `value`.
+/// Makes a file of matrices of these dtypes, filled with `value`.
 fn filled(dir: &Path, name: &str, tensors: &[(&str, [usize; 2], Dtype)], value: f32) -> String {
     let tensors = tensors.iter().map(|&(name, shape, dtype)| {
         let values = TensorBuf::from_vec(shape.to_vec(), vec![value; shape[0] * shape[1]]);
@@ -125,7 +125,7 @@ fn stored(path: impl AsRef<Path>, name: &str) -> (Dtype, Vec<f32>) {
     (dtype, numbers.into_vec().unwrap())
 }
 
-/// What is quantised is the sum, not what it would be in the dtype of the base.
+/// The sum is quantised, not its rounding to the dtype of the base.
 #[test]
 fn a_sum_is_quantised_without_being_rounded_before() {
     let fixture = Merge::named("bf16");
@@ -223,7 +223,7 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
     }
 }
 
-/// An array of one number.
+/// Returns an array with a single number.
 fn npy() -> Vec<u8> {
     let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
     let text = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }";

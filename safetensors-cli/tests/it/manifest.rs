@@ -1,10 +1,10 @@
-//! `safetensors manifest`: where it says that bytes lie, and what it refuses.
+//! `safetensors manifest`: the places of bytes in it, and its refusals.
 
 use serde_json::{Value, json};
 
 use crate::fixtures::*;
 
-/// The references of a manifest, those that are JSON in a text parsed.
+/// Returns the references of a manifest; JSON in a text is parsed.
 fn refs(dir: &Path, args: &[&str]) -> Value {
     let args: Vec<_> = ["manifest"].iter().chain(args).copied().collect();
     let output = dir.run(&args).quiet().get_output().stdout.clone();

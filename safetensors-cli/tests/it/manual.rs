@@ -35,17 +35,17 @@ fn every_command_has_a_page() {
         assert!(sections.contains(&"OPTIONS") && sections.contains(&"EXAMPLES"), "{name}");
         assert_eq!(sections.last(), Some(&"\"EXIT STATUS\""), "{name}");
         assert!(page.contains(&format!("safetensors {}", env!("CARGO_PKG_VERSION"))), "{name}");
-        // An example can be copied: it has a line of its own, and its hyphens stay hyphens.
+        // An example can be copied: it has a separate line, and its hyphens stay hyphens.
         let command = name.trim_end_matches(".1").replace('-', " ");
         assert!(page.contains(&format!("\n{command} ")), "{name}: {page}");
-        // Each option says what it does.
+        // Each option is explained.
         assert!(!page.contains("\\fR\n\n.TP"), "{name}: {page}");
         assert!(is_plain(page) && !page.contains("target: "), "{name}");
     }
     assert!(first["safetensors.1"].contains(".SH ENVIRONMENT\n.nf\nSAFETENSORS_THREADS "));
     assert!(first["safetensors-verify.1"].contains("\\-\\-strict"));
 
-    // The same pages come again, and replace the old ones.
+    // The pages replace equal old ones.
     dir.write("share/man1/safetensors.1", "old");
     let error = "error: share/man1 exists: it has ";
     for dry_run in [&[][..], &["-n"]] {

@@ -1,4 +1,4 @@
-//! `safetensors map`: what goes on the page, and what cannot be drawn.
+//! `safetensors map`: the content of the page, and checkpoints that cannot be drawn.
 
 use crate::fixtures::*;
 use crate::page::data;

@@ -1,7 +1,6 @@
-//! What a hostile header costs the commands that only look: memory of five times its length at
-//! most, besides what the process takes anyway. And what `convert` takes for quantised weights: no
-//! more than that. In a process for itself: the peak is measured for all
-//! of its children.
+//! The cost of a hostile header for the commands that only look: memory of five times its length at
+//! most, in addition to the process's usual memory. And the memory of `convert` for quantised
+//! weights: no more than that. In a separate process: the peak is measured for all of its children.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, Write};
@@ -12,7 +11,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use safetensors_testing::process::is_alone;
 use tempfile::{TempDir, tempdir};
 
-/// What the process takes for itself: its code, its threads, its buffers.
+/// The usual memory of the process: its code, its threads, its buffers.
 const OWN: u64 = 32 << 20;
 
 /// The most memory that any child of this process has had so far, in bytes.
@@ -117,7 +116,7 @@ fn names_and_shapes_take_five_times_the_header_at_most() {
         return;
     }
     let dir = tempdir().unwrap();
-    // A module for every two tensors, whose names grow when they are escaped.
+    // A module for every two tensors, with names that grow when they are escaped.
     let name = |i: u64| format!("{:017b}", i / 2).replace('1', "\u{7f}.");
     let modules = |i: u64| (format!("{}{}", name(i), i % 2), "0".into());
     let modules = file(&dir, "modules", tensors(80_000, 0, modules), 0);
@@ -175,7 +174,7 @@ fn an_index_takes_five_times_the_headers_at_most() {
     assert_takes(5, "inspect", &index, header);
 }
 
-/// Tensors with values, of each of which there is much to keep.
+/// Tensors with values that need many statistics.
 #[test]
 fn statistics_take_five_times_the_header_at_most() {
     if !is_alone(statistics_take_five_times_the_header_at_most) {
@@ -229,7 +228,7 @@ fn quantised_weights_take_no_memory_of_their_size() {
     }
 }
 
-/// 64 MiB in columns, of which each of four files has a quarter.
+/// 64 MiB in columns, with a quarter in each of four files.
 #[test]
 fn a_directory_of_parts_takes_no_memory_of_its_size() {
     if !is_alone(a_directory_of_parts_takes_no_memory_of_its_size) {

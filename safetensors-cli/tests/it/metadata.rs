@@ -1,4 +1,4 @@
-//! `safetensors metadata`: what it shows and changes.
+//! `safetensors metadata`: its output and its changes.
 
 use crate::fixtures::*;
 
@@ -110,7 +110,7 @@ fn all_files_of_a_checkpoint_are_changed() {
         ("set m a=1", &changed),
         ("set m a=1", &lines("FILE: unchanged\n")),
         ("get m a", "1\n"),
-        // A key of one file is removed from that one.
+        // A key of a single file is removed from that one.
         (
             "set m/model-00001-of-00002.safetensors b=2",
             &native("m/model-00001-of-00002.safetensors: rewritten\n"),
@@ -175,7 +175,7 @@ fn a_value_may_be_the_text_of_a_file() {
     assert!(dir.open("m.safetensors").metadata()["modelspec.license"].starts_with("one"));
 }
 
-/// Runs a command that cannot write files of 100 kB and more. The limit stands in for a full disk;
+/// Runs a command that cannot write files of 100 kB and more. The limit simulates a full disk;
 /// without the trap the system would kill the command.
 #[cfg(target_os = "linux")]
 fn limited(dir: &Path, line: &str) -> std::process::Output {
@@ -259,8 +259,8 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
     assert!(checkpoint.metadata().contains_key(safetensors_core::digest::KEY));
 }
 
-/// What a command does to records and to other names of a file is said, and what would break an
-/// epoch of burn is refused.
+/// The effect of a command on records and on other names of a file is reported, and a change that
+/// would break an epoch of burn is refused.
 #[test]
 fn records_of_a_file_are_kept_right_or_the_change_is_refused() {
     let dir = temp_dir();

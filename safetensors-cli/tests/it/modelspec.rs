@@ -1,4 +1,4 @@
-//! `safetensors metadata modelspec`: what it writes and what it finds.
+//! `safetensors metadata modelspec`: its entries and its findings.
 
 use crate::fixtures::*;
 
@@ -24,7 +24,7 @@ fn modelspec_is_written_and_checked() {
     init(&["--set", "data_format=fp32", "--set", "hash_sha256=0x00"])
         .fails(2, "--hash computes it");
     assert_eq!(fs::read(&path).unwrap(), before);
-    // The recorded hash is that of the data.
+    // The recorded hash covers the data.
     run("verify --digests", &path, &[]).shows(", 1 digest right");
     // A later change that breaks the standard gives a warning.
     let warning = starts_with("warning: ").and(contains("modelspec.date"));
@@ -47,7 +47,7 @@ fn modelspec_is_checked_together_with_what_the_file_has() {
     init(&["two"]).success();
     run("metadata get", &path, &["modelspec.title"]).success().stdout("two\n");
     run("metadata get", &path, &["modelspec.resolution"]).success().stdout("512x512\n");
-    // The title has an option of its own, so the error does not suggest --set.
+    // The title has a separate option, so the error does not suggest --set.
     let empty = contains("\"modelspec.title\" should be").and(contains("--set").not());
     init(&[""]).code(1).stderr(empty);
     // Of a sharded checkpoint, each file gets the keys, and one line for each warning.

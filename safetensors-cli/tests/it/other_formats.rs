@@ -62,7 +62,7 @@ fn every_command_reads_pytorch() {
     let read = |name: &str| dir.read(name);
     assert_eq!(read("t.npy"), read("e.npy"));
 
-    // The digests of tensors are those of their values, whatever the format.
+    // The digests of tensors cover their values, in any format.
     let digests = output(dir.path(), "digest strided.pt");
     let expected = output(dir.path(), "digest strided.safetensors");
     let of_tensors = |text: &str| {
@@ -74,7 +74,7 @@ fn every_command_reads_pytorch() {
     assert_eq!(of_tensors(&digests), of_tensors(&expected));
     assert!(expected.contains("sha256") && !digests.contains("sha256"));
 
-    // Tied names remain names of one tensor.
+    // Tied names remain names of a single tensor.
     dir.run("convert tied.pt tied.safetensors")
         .shows("5 tensors, 176 B, and 2 more names of tied weights");
 }
@@ -99,7 +99,7 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
     let found = output(dir.path(), "verify --strict .");
     assert!(found.starts_with(".: ok, 2 shards, 3 tensors, 6 parameters, 24 B"), "{found}");
 
-    // As for safetensors files, the index decides, and what it leaves out is a warning.
+    // As for safetensors files, the index decides, and files that it does not name are a warning.
     let index = dir.at("pytorch_model.bin.index.json");
     let file = "pytorch_model.bin.index.json";
     dir.run(&["verify", "--strict", file]).quiet();
@@ -186,7 +186,7 @@ fn errors_name_the_file_and_the_tensor() {
     dir.run("inspect plain.pkl")
         .failure()
         .stderr("error: plain.pkl: a pickle, but not one that PyTorch's save has written\n");
-    // A name tells nothing: content does.
+    // The content decides, not the name.
     dir.write("text.pt", "hello");
     dir.run("inspect text.pt").failure().stderr(starts_with("error: text.pt: "));
     fs::copy(dir.at("tied.pt"), dir.at("renamed.safetensors")).unwrap();
@@ -194,7 +194,7 @@ fn errors_name_the_file_and_the_tensor() {
         "warning: renamed.safetensors: a file of PyTorch under the name of a safetensors file\n",
     );
 
-    // What is changed in place must be a safetensors file.
+    // A file that is changed in place must be a safetensors file.
     let before = dir.read("tied.pt");
     for args in [
         &["metadata", "set", "tied.pt", "a=b"][..],
@@ -223,7 +223,7 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     dir.run("verify arrays.pt").success().stderr(warns.clone());
     dir.run("verify --strict arrays.pt").failure().code(1).stderr(warns);
 
-    // An object is no tensor of one element. What can be read is shown, compared and hashed.
+    // An object is no tensor with one element. Readable tensors are shown, compared and hashed.
     assert!(shown.contains("  unread   0 B\n"), "{shown}");
     let all = |args: &[&str], shows: &str| {
         let is_named = contains("tensor \"typed\": a tensor inside")

@@ -2,7 +2,7 @@
 
 use crate::fixtures::*;
 
-/// The number is wrong whatever the tensors are.
+/// The number is wrong for any tensors.
 #[test]
 fn a_number_of_ranks_that_cannot_be_is_wrong_usage() {
     let dir = temp_dir();
@@ -17,7 +17,7 @@ fn a_number_of_ranks_that_cannot_be_is_wrong_usage() {
     assert!(!dir.at("out").exists());
 }
 
-/// A file of one layer with names like Llama's: 6 parameters a row, 96 bytes.
+/// Makes a file with a single layer and names like Llama's: 6 parameters a row, 96 bytes.
 pub(crate) fn llama(dir: &Path, name: &str) {
     let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
     let view = |shape| array(shape, &values);

@@ -28,7 +28,7 @@ pub(crate) struct Session {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// What the command has written.
+/// The output of the command.
 struct Seen {
     screen: vt100::Parser,
     bytes: Vec<u8>,
@@ -127,8 +127,8 @@ impl Session {
         self.end_pressing(None)
     }
 
-    /// The same, and presses keys again once a second: a pager may drop what is pressed while it
-    /// handles the keys before.
+    /// Waits for the end, and presses keys again once a second: a pager may drop keys that are
+    /// pressed while it handles the keys before.
     fn end_pressing(&mut self, keys: Option<&str>) -> ExitStatus {
         let begun = Instant::now();
         let mut pressed = 1;

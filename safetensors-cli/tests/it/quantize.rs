@@ -1,4 +1,4 @@
-//! `safetensors convert --quantize`, and the `config.json` of what is quantised or was.
+//! `safetensors convert --quantize`, and the `config.json` of quantised and dequantised models.
 
 use safetensors_core::LoadOptions;
 use safetensors_core::quantized::{LinearLayers, Quantization};

@@ -1,4 +1,4 @@
-//! Processes that write to one directory at the same time, and readers that open it meanwhile.
+//! Processes that write to a directory at the same time, and readers that open it during that.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,10 +10,10 @@ use safetensors_core::{Checkpoint, LoadOptions, TensorView, save};
 
 use crate::fixtures::{Dir, quick, temp_dir};
 
-/// Twelve tensors of one byte each.
+/// Twelve one-byte tensors.
 const TENSORS: u8 = 12;
 
-/// A file whose tensors all hold the version.
+/// Makes a file with the version in all its tensors.
 fn version(dir: &Path, version: u8) -> String {
     let bytes = [version];
     let view = TensorView::from_slice(&[1], &bytes).unwrap();
@@ -98,7 +98,7 @@ fn a_save_waits_for_another_or_fails_as_it_is_told() {
     dir.run(&["convert", &from, "one.safetensors", "--no-wait"]).code(2);
 }
 
-/// A save of shards over a single file ends while `verify` looks for what the shards belong to.
+/// A save of shards over a single file ends while `verify` looks for the index of the shards.
 #[cfg(target_os = "linux")]
 #[test]
 fn verify_finds_the_index_that_takes_the_place_of_a_file_meanwhile() {
@@ -137,7 +137,7 @@ fn hidden(dir: &Path) -> Vec<String> {
     names.map(|name| name.into_string().unwrap()).filter(|name| name.starts_with('.')).collect()
 }
 
-/// Opens a directory again and again while `f` runs, and says how often.
+/// Opens a directory again and again while `f` runs, and returns how often.
 fn read_during(dir: &Path, f: impl FnOnce()) -> usize {
     let (is_over, opens) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Quantised weights whose scales are another tensor.
+//! Quantised weights with scales in another tensor.
 
 use safetensors_core::LoadOptions;
 use safetensors_testing::quantized::Quantized;
@@ -61,7 +61,7 @@ fn a_weight_is_converted_with_its_scales_or_kept_with_them() {
             }
         }
     }
-    // Scales stay as they are beside a weight that does, unless they are named.
+    // Scales stay unchanged next to an unchanged weight, unless they are named.
     weight(dir.path(), "l.weight_scale_inv");
     for (option, expected) in [
         ("--dtype f8_e4m3", "l.weight=F8_E4M3 l.weight_scale_inv=F32 norm=F8_E4M3"),
@@ -124,7 +124,7 @@ fn inspect_shows_how_weights_are_stored() {
     assert!(all.contains("4.5"), "{all}");
 }
 
-/// A scheme becomes numbers, equal to its reference, and stays what it is where it is kept.
+/// A scheme becomes numbers, equal to its reference, and stays unchanged where it is kept.
 #[test]
 fn schemes_are_converted_or_kept() {
     let dir = temp_dir();
@@ -214,7 +214,7 @@ fn scales_in_another_input_are_not_lost() {
 
 const KEEP: &str = "; --keep-quantized copies the tensors as they are stored\n";
 
-/// One tensor of FP8 has no scales, so nothing tells which weights have which.
+/// One tensor of FP8 has no scales, so nothing shows which weights have which.
 #[test]
 fn codes_that_cannot_be_told_are_copied_or_left_out() {
     let dir = temp_dir();
@@ -304,7 +304,7 @@ fn an_output_that_says_nothing_of_codes_has_them_only_if_that_is_asked_for() {
     let weight = &fixture.open().quantized_weights().unwrap()[0].name;
     let keep = ["--dtype", "bf16", "--cast", &format!("{weight}=keep")];
     dir.convert(&[&[model, "out.safetensors"], &keep[..]].concat()).quiet();
-    // A file of another format is read with the settings beside it.
+    // A file of another format is read with the settings next to it.
     let read = ["out.bpk", "numbers.safetensors", "--dtype", "f32"];
     dir.convert(&read).failure().stderr(contains("GPTQ needs").and(ends_with(KEEP)));
     let settings = fixture.directory.join("config.json");

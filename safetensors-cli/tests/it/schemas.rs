@@ -72,7 +72,7 @@ const CASES: &[(&str, &[&str], i32)] = &[
 
 /// The files of the cases.
 fn make_files(dir: &Path) {
-    // A blob that has not the content that its name says, and one whose name says nothing.
+    // A blob that does not match the hash in its name, and one without a hash in its name.
     for (repo, blob) in [("name", "0".repeat(40)), ("odd", "odd".to_owned())] {
         let blobs = dir.at(format!("hub/models--owner--{repo}/blobs"));
         fs::create_dir_all(&blobs).unwrap();
@@ -115,7 +115,7 @@ fn make_files(dir: &Path) {
     save(dir.at("odd.safetensors"), odd, &quick()).unwrap();
 }
 
-/// A model that is as it was signed, and one of which every file differs.
+/// Makes a model that matches its signature, and one in which every file differs.
 #[cfg(feature = "sign")]
 fn signed_models(dir: &Path) {
     for (model, signature) in [("signed", "sig"), ("odd", "odd.sig")] {
@@ -154,7 +154,7 @@ fn close(schema: &mut Value) {
     }
 }
 
-/// Checks a document, and returns what is wrong with it.
+/// Checks a document, and returns its problem.
 fn check(schema: &Value, document: &Value) -> Result<(), String> {
     let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
     let name = "https://example.com/schema.json";

@@ -1,4 +1,4 @@
-//! What the command shows on terminals of several sizes.
+//! The screens of the command on terminals of several sizes.
 
 use safetensors_core::save::Order;
 
@@ -59,7 +59,7 @@ encoder.layer.0…5                                       96  10,646,784   42.6 
     assert_eq!(first(24, 80, dir.path(), &["inspect", "minilm.safetensors"]), expected);
 }
 
-/// NaN is what people look for, and a name that is shortened to that of another layer is no name.
+/// People look for NaN, and a name that is shortened to another layer's is useless.
 #[test]
 fn statistics_at_80_by_24_keep_nan_and_tell_layers_apart() {
     let dir = temp_dir();

@@ -27,7 +27,7 @@ fn a_tensor_or_a_slice_of_it_is_shown_as_numpy_prints_it() {
     assert_eq!(show(dir.path(), &["embed.weight", "-1:"]), row);
     assert_eq!(show(dir.path(), &["mask", "0"]), "mask  I64  [] of [2]\n1\n");
     assert_eq!(show(dir.path(), &["mask", "[5:]"]), "mask  I64  [0] of [2]\n[]\n");
-    // Options may stand after a slice that begins with a minus.
+    // Options may follow a slice that begins with a minus.
     assert_eq!(show(dir.path(), &["mask", "-1", "--csv"]), "0\n");
     assert_eq!(show(dir.path(), &["--csv", "mask", "-2:"]), "1\n0\n");
 }

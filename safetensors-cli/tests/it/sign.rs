@@ -38,7 +38,7 @@ fn what_was_signed_verifies() {
     dir.run(&[&again[..], &["--force"]].concat()).success();
     dir.run(&verify).success();
 
-    // One file has its signature beside it.
+    // A single file has its signature next to it.
     dir.run(&["sign", "model/model.safetensors", "--key", &key]).success();
     let file = "model/model.safetensors";
     let signature = "model/model.safetensors.sig";
@@ -155,7 +155,7 @@ fn no_private_key_is_published_or_shown() {
         assert!(said.contains(problem) && said.contains(&key), "{said}");
         assert!(!said.contains(secret), "{said}");
     }
-    // Its text, in place of where it lies: as one argument, or divided by the shell.
+    // Its text instead of its path: as one argument, or divided by the shell.
     let pem = fs::read_to_string(fixture("p256.pem")).unwrap();
     let words: Vec<_> = pem.split_whitespace().collect();
     for option in ["--key", "--certificate", "--certificate-chain"] {

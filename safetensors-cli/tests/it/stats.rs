@@ -111,7 +111,7 @@ fn a_deviation_that_overflows_is_null_though_there_are_values() {
     );
 }
 
-/// The percentiles of a tensor and the exact ones, which are those of NumPy by default.
+/// Returns the percentiles of a tensor and the exact ones, which equal NumPy's default.
 fn percentiles_of(view: TensorView<'_>, values: &[f64]) -> Vec<(f64, f64)> {
     let dir = temp_dir();
     let path = dir.at("model.safetensors");

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use crate::fixtures::*;
 
-/// Runs a command whose standard input is a file.
+/// Runs a command with a file as standard input.
 fn redirected(args: &[&str], file: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
     command.args(args).stdin(fs::File::open(file).unwrap()).output().unwrap()

@@ -48,7 +48,7 @@ fn readers(path: &Path, tensor: &str) -> Vec<Command> {
     lines.into_iter().map(with).collect()
 }
 
-/// Runs a command whose standard output or error is a pipe that is not read.
+/// Runs a command with a pipe as standard output or error that is not read.
 fn run_with_closed(command: &mut Command, stdout: bool) -> Output {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -100,7 +100,7 @@ fn a_closed_standard_error_is_no_panic() {
     }
 }
 
-/// Trouble has a code of its own there.
+/// Trouble has a separate code there.
 #[cfg(unix)]
 fn is_diff(command: &std::process::Command) -> bool {
     command.get_args().any(|argument| argument == "diff")

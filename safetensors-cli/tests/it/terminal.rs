@@ -6,7 +6,7 @@ use pty_process::blocking::Command;
 
 use crate::pty::Session;
 
-/// Variables of whoever runs the tests that change what is shown.
+/// Environment variables of the tests that change the output.
 const UNSET: &[&str] = &[
     "CLICOLOR",
     "CLICOLOR_FORCE",
@@ -26,7 +26,7 @@ pub(crate) struct Terminal {
     variables: Vec<(&'static str, String)>,
 }
 
-/// What a command left on the screen.
+/// The screen after a command.
 #[derive(Debug)]
 pub(crate) struct Screen {
     /// The screens before keys were pressed.
@@ -55,8 +55,8 @@ impl Terminal {
         self.run_with_keys(dir, args, &[])
     }
 
-    /// The same. Each of `keys` is a last line of the screen to wait for, and then the keys to
-    /// press. The screens before these keys are kept.
+    /// Runs a command with keys. Each of `keys` is a last line of the screen to wait for, and then
+    /// the keys to press. The screens before these keys are kept.
     pub(crate) fn run_with_keys(&self, dir: &Path, args: &[&str], keys: &[(&str, &str)]) -> Screen {
         let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors")).args(args);
         for name in UNSET {

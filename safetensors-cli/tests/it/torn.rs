@@ -9,8 +9,8 @@ use crate::fixtures::*;
 
 const BACKUP: &str = ".model.safetensors.header-backup";
 
-/// A file whose header an interrupted change left half written, with the backup beside it, as
-/// `safetensors_core::edit` leaves both; and the bytes that it had before.
+/// Makes a file with a header that an interrupted change left half written, with the backup next to
+/// it, as `safetensors_core::edit` leaves both; returns its earlier bytes, too.
 fn torn_file(dir: &Path) -> (PathBuf, Vec<u8>) {
     let path = dir.at("model.safetensors");
     let header = |meta: &str| {
@@ -63,7 +63,7 @@ fn every_change_restores_a_torn_header_first() {
         run(args, &path, rest).success().stderr(told);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{args:?}");
         Checkpoint::open(&path).unwrap();
-        // The same through an index that names only this file.
+        // Also through an index that names only this file.
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let index = dir.at("model.safetensors.index.json");
@@ -114,7 +114,7 @@ fn a_torn_file_without_its_backup_says_what_is_left_to_do() {
     }
 }
 
-/// A backup that lies beside a sound file, as one that was downloaded with it, changes nothing.
+/// A backup next to a valid file, such as one that was downloaded with it, changes nothing.
 #[test]
 fn verify_names_a_backup_and_a_change_removes_it() {
     let dir = temp_dir();

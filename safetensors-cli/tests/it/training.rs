@@ -98,7 +98,7 @@ fn a_directory_that_is_not_complete_is_refused_before_anything_is_written() {
         let entry = entry.unwrap();
         fs::copy(entry.path(), broken.join(entry.file_name())).unwrap();
     }
-    // A model beside the files would be what the directory opens as.
+    // A directory with a model next to the files would open as the model.
     small_file(dir.path(), "in.safetensors");
     dir.run("convert in.safetensors broken --force").fails(1, "which the output would hide");
     assert!(!broken.join("model.safetensors").exists());

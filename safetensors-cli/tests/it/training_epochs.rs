@@ -5,8 +5,8 @@ use safetensors_delta::{Options, make_linked};
 
 use crate::fixtures::*;
 
-/// The directory of a training, as burn's loop and safetensors-burn write it: two epochs, of which
-/// the second one lacks a file.
+/// Makes the directory of a training, as burn's loop and safetensors-burn write it: two epochs; the
+/// second one lacks a file.
 pub(crate) fn training_run(run: &Path) {
     for epoch in [9, 10] {
         let path = run.join(format!("checkpoints/epoch-{epoch}"));
@@ -34,7 +34,7 @@ pub(crate) fn training_run(run: &Path) {
     }
 }
 
-/// What a manifest says of a file.
+/// Returns the manifest's entry of a file.
 fn stored(path: &Path) -> String {
     let bytes = fs::metadata(path).unwrap().len();
     let digest = Digest::of_header(fs::File::open(path).unwrap()).unwrap();
@@ -90,7 +90,7 @@ fn a_run_that_burn_has_written_is_complete() {
     run_in(&run, "verify --digests --strict burn_run").quiet();
 }
 
-/// Two epochs, of which the second one has a delta of the first one's model, as safetensors-burn
+/// Makes two epochs; the second one has a delta of the first one's model, as safetensors-burn
 /// writes it.
 fn run_with_a_delta(run: &Path) {
     let file = |epoch: usize| run.join(format!("epoch-{epoch}/model.safetensors"));
@@ -158,7 +158,7 @@ fn an_epoch_that_is_a_delta_is_shown_verified_and_applied() {
     run(&["inspect", "run"]).code(1).stdout(contains(damaged));
 }
 
-/// Each part of an epoch that differs from the manifest, with what `verify` says of it.
+/// Each part of an epoch that differs from the manifest, with the message of `verify` about it.
 #[test]
 fn verify_says_which_epochs_are_not_complete_and_why() {
     let dir = temp_dir();
@@ -247,7 +247,7 @@ fn a_directory_without_epochs_is_an_error_as_before() {
     let dir = temp_dir();
     let run = dir.at("run");
     training_run(&run);
-    // burn's logs alone, and manifests that lead elsewhere or are of something else.
+    // burn's logs alone, and manifests that lead elsewhere or describe something else.
     fs::rename(run.join("checkpoints"), dir.at("away")).unwrap();
     dir.run("inspect run").fails(1, "run: expected model.safetensors").stdout("");
     let epoch = dir.at("away/epoch-9");

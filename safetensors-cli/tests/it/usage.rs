@@ -81,7 +81,7 @@ fn a_file_in_place_of_a_command_gets_a_hint() {
     dir.run("mapp").fails(2, "subcommand exists");
 }
 
-/// Which kinds of PATH there are stands in one line, also in the short help.
+/// The kinds of PATH are in one line, also in the short help.
 #[test]
 fn the_help_of_each_path_says_what_it_may_be() {
     for command in ["inspect", "browse", "verify", "show", "stats", "diff", "plan", "digest", "map"]
@@ -95,7 +95,7 @@ fn the_help_of_each_path_says_what_it_may_be() {
     }
 }
 
-/// Usage errors that clap cannot find look like those that it finds.
+/// Usage errors that clap cannot find look like clap's own.
 #[test]
 fn arguments_that_do_not_go_together_are_wrong_usage_too() {
     let cannot = "standard input cannot be changed; name the file instead of -";
@@ -230,7 +230,7 @@ fn addresses_need_a_feature() {
     }
 }
 
-/// What few need stands apart, and is explained as everything else is.
+/// Rare commands and options are in a separate section, and are explained like everything else.
 #[test]
 fn rare_commands_and_options_stand_below_the_others() {
     let dir = temp_dir();

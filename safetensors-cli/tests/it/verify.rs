@@ -69,7 +69,7 @@ warning: stray.safetensors: lies beside the index, which does not name it
 ";
     let shown = "model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 22 B\n";
     dir.run("verify model.safetensors.index.json").success().stderr(warnings).stdout(shown);
-    // With `--strict`, each warning is an error of its own.
+    // With `--strict`, each warning is a separate error.
     let strict = dir.run("verify --strict model.safetensors.index.json").code(1).stdout("");
     strict.stderr(warnings.replace("warning: ", "error: "));
     let json = run("verify --strict --json", &index, "").json();
@@ -166,7 +166,7 @@ fn numbered_shards_without_an_index_are_not_sound() {
          3 checked: 2 ok, 1 failed; 14 B\n",
     ));
     dir.run("inspect m").code(1);
-    // One that is named is checked for what it is.
+    // A named one is checked as the file that it is.
     dir.run("verify m/model-00001-of-00002.safetensors").success();
     // One shard alone is no better, and another index may name it.
     fs::remove_file(dir.at("m/model-00002-of-00002.safetensors")).unwrap();
@@ -192,7 +192,7 @@ fn a_broken_shard_is_reported_once() {
     }
 }
 
-/// Five shards of one tensor each, `a` to `e`, with their digests.
+/// Makes five shards with a tensor each, `a` to `e`, with their digests.
 fn five_shards(dir: &Path) {
     let shard = |name: char| format!("{name}.safetensors");
     let names = ['a', 'b', 'c', 'd', 'e'];

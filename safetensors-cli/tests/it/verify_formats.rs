@@ -18,7 +18,7 @@ fn verify(dir: &Path, args: impl Words) -> assert_cmd::assert::Assert {
     command.current_dir(dir).arg("verify").args(args.words()).assert()
 }
 
-/// What decides whether a file is loaded must not let a pickle through under another name.
+/// A check before a load must not let a pickle through under another name.
 #[test]
 fn a_file_of_another_format_is_not_sound_under_the_name_of_a_safetensors_file() {
     for (name, format, option) in OTHERS {
@@ -81,7 +81,7 @@ fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_f
     missing.stderr(contains("safetensors, pytorch, gguf, burn, burnpack, npy, npz"));
 }
 
-/// The first bytes say it, whatever the name.
+/// The first bytes determine it, with any name.
 #[test]
 fn a_file_of_a_format_that_is_not_read_is_named_for_what_it_is() {
     let dir = temp_dir();

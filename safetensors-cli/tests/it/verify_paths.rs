@@ -19,7 +19,7 @@ fn other_ways_to_name_a_file_are_the_same_file() {
         .stderr("");
 }
 
-/// Windows and macOS find a shard in whatever case the index names it.
+/// Windows and macOS find a shard in any case of the name in the index.
 #[test]
 fn a_shard_that_the_index_names_in_other_case_is_checked_once() {
     let dir = temp_dir();

@@ -116,7 +116,7 @@ impl ShardOptions {
     }
 
     /// Copies the other files of a model into the directory, in the same save. They take their
-    /// places as files [next to](Self::beside) the tensors do.
+    /// places like files [next to](Self::beside) the tensors.
     #[must_use]
     #[doc(hidden)]
     pub fn other_files(mut self, files: OtherFiles) -> Self {

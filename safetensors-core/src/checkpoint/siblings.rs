@@ -23,7 +23,7 @@ pub(super) trait Siblings: Send + Sync {
     /// Returns the bytes of a file, at most this many; `None` if there is none. Links on a local
     /// disk must not lead out of the directory, except links of the checkpoint's own file.
     fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>>;
-    /// The number of bytes of a file.
+    /// Returns the number of bytes of a file.
     fn byte_len(&self, path: &Path) -> Result<u64>;
     /// Writes the bytes of a file.
     fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()>;

@@ -9,7 +9,7 @@ const LENGTH_BYTES: usize = 8;
 const IMPOSSIBLE: u64 = 1 << 28;
 
 /// Marks an index as foreign when its metadata has this key: only the package that writes such
-/// files knows what their tensors mean. Deltas use it.
+/// files knows the meaning of their tensors. Deltas use it.
 #[cfg(feature = "std")]
 pub(crate) const FOREIGN_KEY: &str = "delta_encoding";
 

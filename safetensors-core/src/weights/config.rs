@@ -194,7 +194,7 @@ impl Config {
         transforms.is_some_and(|transforms| !transforms.is_empty())
     }
 
-    /// The version of the library that wrote the file, as two numbers.
+    /// Returns the version of the library that wrote the file, as two numbers.
     pub(super) fn version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.text("version")?.split('.');
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

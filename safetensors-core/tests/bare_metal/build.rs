@@ -1,4 +1,4 @@
-//! Where the linker finds what it needs to know of the machine.
+//! The place where the linker finds the description of the machine.
 
 fn main() {
     println!("cargo:rerun-if-changed=memory.x");

@@ -253,7 +253,7 @@ fn any_number_of_dimensions() {
     }
 }
 
-/// The largest dimensions whose size can still be computed, in a tensor without bytes.
+/// The largest dimensions with a size that can still be computed, in a tensor without bytes.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn huge_dimensions_beside_a_zero() {

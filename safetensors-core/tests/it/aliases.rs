@@ -148,7 +148,7 @@ fn an_alias_that_is_selected_becomes_a_tensor() {
     // The alias is cast like its tensor.
     let alike = cast(of(), &[("head", f16), ("embed", f16)]);
     assert_eq!(written(alike).0, tensors(&[("embed", f16), ("w", f32)]));
-    // An alias that has become a tensor of its own stays when the other tensor is left out.
+    // An alias that has become a separate tensor stays when the other tensor is skipped.
     let own = cast(of(), &[("head", f16)]).exclude(|name, _| name == "embed");
     assert_eq!(written(own), (tensors(&[("head", f16), ("w", f32)]), metadata(&[])));
 }

@@ -227,7 +227,7 @@ impl fmt::Display for Far {
 
 impl std::error::Error for Far {}
 
-/// A source that fails, changes, waits and notes what it hears.
+/// A source that fails, changes, waits and notes its calls.
 #[derive(Clone, Default)]
 struct Odd {
     bytes: Vec<u8>,
@@ -306,7 +306,7 @@ fn what_a_source_says_and_hears_is_passed_on() {
     assert!(checkpoint.files()[0].safetensors().source().is_replaced().unwrap());
     let error = checkpoint.check_unchanged().unwrap_err().to_string();
     assert_eq!(error, "two: it changed");
-    // The error is that of the source, with its type.
+    // The source's error is returned, with its type.
     let error = checkpoint.tensor("w").unwrap().read().unwrap_err();
     assert_eq!(error.to_string(), "two: tensor \"w\": it is far away");
     assert_eq!((error.tensor(), error.file()), (Some("w"), Some("two")));

@@ -1,5 +1,5 @@
-//! Checkpoints whose files are read asynchronously: the same tensors, errors and conversions as of
-//! files in memory, with few requests.
+//! Checkpoints with files that are read asynchronously: the same tensors, errors and conversions as
+//! of files in memory, with few requests.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -107,7 +107,7 @@ fn opening_fetches_headers_and_a_load_only_its_tensors() {
     assert_eq!(log.most, 3, "as many at once as the source wants");
     assert!(log.ranges.iter().all(|(_, range)| range.end - range.start <= 512));
 
-    // A column, through runs that announce what they read.
+    // A column, through announced runs.
     let column = |checkpoint: &Checkpoint<AsyncFile<RemoteFile>>| {
         checkpoint.tensor("c")?.slice((100..200, 3))?.read()
     };
@@ -265,7 +265,7 @@ fn a_dropped_future_leaves_nothing_behind_and_what_is_fetched_stays() {
     let fetched = block_on(store.fetch(&tensors[..1], &LoadOptions::new())).unwrap();
     server.take_log();
     assert_eq!(tensors.iter().map(is_held).collect::<Vec<_>>(), [true, false, false]);
-    // What is there is not fetched again, and not dropped by others.
+    // Present bytes are not fetched again, and not dropped by others.
     block_on(store.load(&tensors[..1], &LoadOptions::new())).unwrap();
     assert!(server.take_log().ranges.is_empty() && is_held(&tensors[0]));
     drop(fetched);
@@ -312,7 +312,7 @@ fn tasks_of_several_threads_read_one_checkpoint() {
     assert!(checkpoint.tensors().all(|tensor| tensor.read().is_err()), "nothing stays");
 }
 
-/// A file whose reads wait until another task has counted on.
+/// A file with reads that wait until another task has counted on.
 struct Slow(Vec<u8>, Arc<AtomicU64>);
 
 impl AsyncReadAt for Slow {

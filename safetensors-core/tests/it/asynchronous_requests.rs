@@ -1,5 +1,5 @@
-//! Which requests checkpoints make whose files are read asynchronously, what they keep in memory,
-//! and what becomes of files that fail or change meanwhile.
+//! The requests and the memory of checkpoints with files that are read asynchronously, and files
+//! that fail or change during that.
 
 use std::cell::Cell;
 use std::io;
@@ -24,7 +24,7 @@ fn file(tensors: &[(&str, &[usize])]) -> Vec<u8> {
     serialize(views, &SaveOptions::new()).unwrap()
 }
 
-/// A file whose header has more than 64 KiB.
+/// Makes a file with a header of more than 64 KiB.
 fn long_header(prefix: &str) -> Vec<u8> {
     let names: Vec<_> = (0..900).map(|number| format!("{prefix}.{number:060}")).collect();
     file(&names.iter().map(|name| (&**name, &[1_usize][..])).collect::<Vec<_>>())
@@ -189,7 +189,7 @@ fn a_source_that_allows_no_byte_gets_requests_of_one() {
     assert!(matches!(error.kind(), ErrorKind::TooShort { found: 0 }), "{error}");
 }
 
-/// A file of a server that tells versions.
+/// A file of a server that reports versions.
 struct Versioned(Vec<u8>);
 
 impl AsyncReadAt for Versioned {

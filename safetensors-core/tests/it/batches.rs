@@ -8,14 +8,14 @@ use safetensors_core::load::QuantizedWeights;
 
 use crate::support::*;
 
-/// What has been moved onto the device so far, in bytes, and the tensor that does not fit.
+/// The bytes that were moved onto the device so far, and the tensor that does not fit.
 #[derive(Default)]
 struct Device {
     moved: Arc<AtomicU64>,
     refused: Cell<Option<u64>>,
 }
 
-/// A framework whose device has memory of its own.
+/// A framework with a device that has separate memory.
 struct Apart;
 
 impl Framework for Apart {

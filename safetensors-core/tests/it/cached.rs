@@ -10,7 +10,7 @@ use crate::support::*;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A cache of one repository, whose two revisions have the same file.
+/// A cache with a repository that has the same file in two revisions.
 struct Cache {
     directory: TempDir,
 }

@@ -50,7 +50,7 @@ fn a_directory_opens_as_whole_tensors() {
     let found = Checkpoint::open_in(store, "s", &Limits::default()).unwrap();
     check(&found, &sample());
     check(&found.into_boxed(), &sample());
-    // Numbers of weights, of which there are none here.
+    // Numbers of weights; there are none here.
     check(&checkpoint.dequantized().unwrap(), &sample());
 }
 
@@ -70,7 +70,7 @@ fn ranks_of_another_division_read_their_parts() {
     let expected: Vec<f32> =
         (0..4).flat_map(|row| (3..6).map(move |column| (row * 6 + column) as f32)).collect();
     assert_eq!(parts[grid].as_slice::<f32>().unwrap(), expected);
-    // One file of whole tensors, and what it would be otherwise.
+    // One file of whole tensors, compared with one in parts.
     let (one, other) = (directory.path().join("one"), directory.path().join("other"));
     Rewrite::of(&checkpoint).save(&one, &SaveOptions::new()).unwrap();
     save_whole(&other, &sample());
@@ -128,7 +128,7 @@ fn work_on_files_asks_for_the_parts() {
     }
 }
 
-/// Nothing tells which other files there are, and none is opened to be refused.
+/// These stores cannot list other files, and none is opened to be refused.
 #[test]
 fn a_store_without_listings_and_one_of_bytes_have_no_parts() {
     let directory = tempdir().unwrap();
@@ -163,7 +163,7 @@ fn one_rank_is_a_whole_checkpoint() {
     fs::write(directory.path().join("model.safetensors.index.json"), index).unwrap();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     check(&checkpoint, &tensors);
-    // What is made of it is no part.
+    // A file made of it is no part.
     let (one, other) = (directory.path().join("one"), directory.path().join("other"));
     Rewrite::of(&checkpoint).save(&one, &SaveOptions::new()).unwrap();
     check(&Checkpoint::open(&one).unwrap(), &tensors);
@@ -245,7 +245,8 @@ fn the_limits_of_the_caller_hold_for_all_files_together() {
     assert!(matches!(error.kind(), ErrorKind::TooManyTensors { limit: 1 }), "{error}");
 }
 
-/// Whichever file is malformed, the others tell that they have parts, and the error is its own.
+/// For each malformed file, the others show that they have parts, and the error names the malformed
+/// one.
 #[test]
 fn a_malformed_file_among_parts() {
     for rank in 0..4 {
@@ -304,7 +305,7 @@ fn gaps_and_overlaps_are_found() {
     ]);
     assert!(error.to_string().contains("parts of F32 in 2 dimensions, and of F32 in 1"), "{error}");
     assert!(error.file().is_some_and(|file| file.contains("shard-00002")), "{error}");
-    // The last part is missing: the format does not tell, but a plan does.
+    // The last part is missing: the format does not show it, but a plan does.
     let all = [Divided::new("w", &[4, 2], &[(0, &[0, 0], &[2, 2]), (1, &[2, 0], &[2, 2])])];
     let directory = tempdir().unwrap();
     save_parts(directory.path(), &all);

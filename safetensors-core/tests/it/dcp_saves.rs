@@ -1,5 +1,5 @@
-//! Parts of tensors as PyTorch's distributed checkpoints have them: what ranks save, and what opens
-//! if files are missing or of two saves.
+//! Parts of tensors as PyTorch's distributed checkpoints have them: the files that ranks save, and
+//! the checkpoint that opens if files are missing or come from two saves.
 
 use safetensors_core::checkpoint::save_sharded;
 use safetensors_core::error::RankProblem;
@@ -107,7 +107,7 @@ fn an_empty_part_begins_at_the_end() {
     assert_eq!(found.tensor("w").unwrap().read().unwrap().bytes(), [1, 2]);
 }
 
-/// Whether opening a directory fails because its files are not those of one save.
+/// Returns `true` if opening a directory fails because its files come from different saves.
 fn is_incomplete(directory: &Path, text: &str) -> bool {
     let error = Checkpoint::open(directory).unwrap_err();
     let is_bad = matches!(problem(&error), RankProblem::BadParts { .. });

@@ -1,5 +1,5 @@
-//! Destinations of checkpoints: which ones a plan refuses beforehand, and what a failed save leaves
-//! behind.
+//! Destinations of checkpoints: the ones that a plan refuses beforehand, and the leftovers of a
+//! failed save.
 
 use safetensors_core::save::{AtomicDirectory, AtomicFile};
 use safetensors_testing::tensors::{broken, bytes_by};
@@ -42,7 +42,7 @@ fn one_file_of_another_name_has_to_be_alone_in_its_directory() {
     refused(&["weights.safetensors"]);
     fs::write(at("other.safetensors.index.json"), "{}").unwrap();
     refused(&["other.safetensors.index.json", "weights.safetensors"]);
-    // `model.safetensors` is found whatever lies beside it.
+    // `model.safetensors` is found next to any other files.
     check(&ShardOptions::new()).unwrap();
     rewrite().save_sharded(dir.path(), &ShardOptions::new()).unwrap();
     assert_eq!(Checkpoint::open(dir.path()).unwrap().len(), 2);
@@ -212,7 +212,7 @@ fn a_selection_that_leaves_nothing_replaces_nothing() {
         nothing(rewrite()).plan(&one).map(drop).unwrap_err(),
         nothing(rewrite()).plan_sharded(&several).map(drop).unwrap_err(),
         rewrite().exclude(|_, _| true).save(&file, &one).unwrap_err(),
-        // The same in two steps.
+        // In two steps.
         nothing(rewrite().select(|name, _| name == "a")).save(&file, &one).unwrap_err(),
     ];
     for error in errors {

@@ -1,4 +1,4 @@
-//! Checkpoints of several files without an index, and of one source; positions of tensors.
+//! Checkpoints of several files without an index, and of a single source; positions of tensors.
 
 use safetensors_core::tied::Tied;
 

@@ -3,10 +3,10 @@
 //! - The table in docs/ARCHITECTURE.md lists the layer of each module of the core, and a module imports
 //!   only from modules on lower layers.
 //! - The table at the root of the command does the same for its modules, the highest first.
-//! - In every package and every folder of it, no two modules that stand side by side import from
-//!   each other, directly or by way of others. So they have layers, too.
+//! - In every package and every folder of it, no two modules in the same folder import from each
+//!   other, directly or through others. So they have layers, too.
 //!
-//! The tests follow `use` and other paths to the file that defines what they name, through
+//! The tests follow `use` and other paths to the file that defines the named item, through
 //! re-exports. Unit tests may import anything. Items of the module around a file may be used in it.
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ struct File {
 /// The files of a package by their module.
 type Package = BTreeMap<Names, File>;
 
-/// What imports what.
+/// The imports of each module.
 type Graph<T> = BTreeMap<T, BTreeSet<T>>;
 
 /// Code without comments, the contents of texts, and unit tests.
@@ -113,7 +113,7 @@ fn uses(code: &str) -> Vec<(String, Names, bool)> {
     uses
 }
 
-/// Reads the files below a folder, except those of tests.
+/// Reads the files below a folder, except for tests.
 fn read(folder: &Path, module: &[String], package: &mut Package) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -135,7 +135,7 @@ fn read(folder: &Path, module: &[String], package: &mut Package) {
     }
 }
 
-/// A path as it stands in a module, from the root of the package. `None` for other packages.
+/// Returns a path of a module as a path from the root of the package. `None` for other packages.
 fn absolute(package: &Package, module: &[String], path: &[String]) -> Option<Names> {
     let (first, rest) = path.split_first()?;
     let mut base = module.to_vec();
@@ -154,7 +154,7 @@ fn absolute(package: &Package, module: &[String], path: &[String]) -> Option<Nam
             return Some([base, rest.to_vec()].concat());
         }
         name => {
-            // A module below this one, or what a `use` of this file names.
+            // A module below this one, or a name in a `use` of this file.
             let below = [&base[..], &[name.to_owned()]].concat();
             if !package.contains_key(&below) {
                 let (_, path, _) = package[module].uses.iter().find(|(it, ..)| it == name)?;
@@ -170,7 +170,7 @@ fn absolute(package: &Package, module: &[String], path: &[String]) -> Option<Nam
     Some([base, rest.to_vec()].concat())
 }
 
-/// The module whose file defines what a path from the root names.
+/// Returns the module with the file that defines the target of a path from the root.
 fn definition(package: &Package, path: &[String], depth: usize) -> Names {
     let mut module = Names::new();
     for (i, name) in path.iter().enumerate() {
@@ -192,8 +192,8 @@ fn definition(package: &Package, path: &[String], depth: usize) -> Names {
     module
 }
 
-/// The paths in the code of a file that begin with `crate`, `self`, `super` or a name in scope, and
-/// those of each `use` that is no re-export.
+/// Returns the paths in the code of a file that begin with `crate`, `self`, `super` or a name in
+/// scope, and the paths of each `use` that is no re-export.
 fn paths(package: &Package, module: &[String]) -> Vec<Names> {
     let file = &package[module];
     let mut paths: Vec<Names> = Vec::new();
@@ -401,7 +401,7 @@ fn modules_of_the_command_import_only_from_lower_layers() {
 fn no_files_and_no_modules_import_in_circles() {
     let (mut faults, mut count) = (Vec::new(), 0);
     for name in packages() {
-        // For each module, what the modules in it import from each other.
+        // For each module, the imports of the modules in it from each other.
         let mut levels: BTreeMap<Names, Graph<String>> = BTreeMap::new();
         for (from, to) in imports(&package(&name)) {
             count += 1;

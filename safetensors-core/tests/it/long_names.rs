@@ -7,7 +7,7 @@ use crate::support::*;
 
 const SUFFIX: &str = ".safetensors";
 
-/// What writes to a path, which leads to a directory of this name for some.
+/// A function that writes to a path, which leads to a directory of this name for some.
 type Write = fn(&Path) -> Result<()>;
 
 const FILES: [(&str, Write); 7] = [
@@ -27,14 +27,14 @@ const FILES: [(&str, Write); 7] = [
     ("edit", |path| {
         save(path, tensors(), &SaveOptions::new())?;
         Edit::open(path)?.set_metadata([("key", "x".repeat(1000))]).apply()?;
-        // The header is written in place, with a backup beside the file.
+        // The header is written in place, with a backup next to the file.
         let edit = Edit::open(path)?.in_place(true).set_metadata([("key", "y".repeat(1000))]);
         edit.apply().map(drop)
     }),
     ("directory", |path| AtomicDirectory::create(path)?.commit()),
 ];
 
-/// Saves with this name of a single file, which those of shards and of the index are longer than.
+/// Saves with this name of a single file. The names of shards and of the index are longer.
 const SHARDED: [(&str, Write); 3] = [
     ("shards", |path| save_sharded(parent(path), tensors(), &options(path)).map(drop)),
     ("ranks by one process", |path| {
@@ -70,7 +70,7 @@ fn options(path: &Path) -> ShardOptions {
     ShardOptions::new().max_shard_size(1.into()).file_pattern(pattern.parse().unwrap())
 }
 
-/// Names of these lengths, of letters of one byte and of several.
+/// Returns names of these lengths, with one-byte letters and longer ones.
 fn names(lens: std::ops::RangeInclusive<usize>) -> impl Iterator<Item = String> {
     lens.flat_map(|len| {
         let len = len - SUFFIX.len();

@@ -7,7 +7,7 @@ use crate::support::*;
 
 const GROUPS: &str = "optimizer.param_groups";
 
-/// A checkpoint whose tensors have these names, and this text of groups.
+/// Makes a checkpoint of tensors with these names, and with this text of groups.
 fn checkpoint(names: &[&str], groups: Option<(&str, &str)>) -> Checkpoint<Vec<u8>> {
     let tensor = |name: &&str| {
         let is_step = name.ends_with(".step");
@@ -20,7 +20,7 @@ fn checkpoint(names: &[&str], groups: Option<(&str, &str)>) -> Checkpoint<Vec<u8
     Checkpoint::from_source(bytes, "training.safetensors").unwrap()
 }
 
-/// Two parameters, of which the first has no state.
+/// Two parameters. The first has no state.
 const NAMES: [&str; 3] =
     ["optimizer.state.1.exp_avg", "optimizer.state.1.step", "model.norm.running_mean"];
 

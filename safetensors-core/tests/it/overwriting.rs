@@ -132,7 +132,7 @@ fn a_checkpoint_that_appears_during_a_sharded_save_stays() {
     assert_eq!(names_in(dir.path()), ["model.safetensors"]);
 }
 
-/// A file beside the tensors stays, too, in every store.
+/// A file next to the tensors stays, too, in every store.
 #[test]
 fn a_file_beside_the_tensors_that_exists_stays() {
     let options = ShardOptions::new().save_options(options()).beside("config.json", "new");
@@ -202,7 +202,7 @@ fn a_read_only_file_is_replaced_on_request_on_every_system() {
     assert_eq!(names_in(&shards), ["model.safetensors"]);
 }
 
-/// Where the system has no such file, the error says so, and nothing is written.
+/// Where the system has no such file, it is an error, and nothing is written.
 #[test]
 fn a_name_that_windows_cannot_have_is_refused_there() {
     for name in ["con.safetensors", "model.safetensors:hidden", "model.safetensors."] {

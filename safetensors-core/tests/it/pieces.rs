@@ -14,7 +14,6 @@ fn saved(path: &Path, dtype: Dtype, data: &[u8]) -> Checkpoint {
     Checkpoint::open(path).unwrap()
 }
 
-/// The bytes of a piece.
 fn read_bytes(piece: &Piece<'_, Assembled>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; piece.byte_len() as usize];
     piece.read_bytes_into(&mut bytes).map(|()| bytes)

@@ -1,4 +1,4 @@
-//! The progress that a save reports, and what a cancelled save leaves behind.
+//! The progress that a save reports, and the leftovers of a cancelled save.
 
 use safetensors_core::checkpoint::save_sharded_to;
 use safetensors_core::checkpoint::store::Store;
@@ -9,7 +9,7 @@ use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
-/// How many MiB lie between two reports. A big-endian machine brings elements into the order of
+/// How many MiB are between two reports. A big-endian machine brings elements into the order of
 /// files in a small buffer, piece by piece.
 const PIECE: u64 = if cfg!(target_endian = "big") { 1 } else { 4 };
 

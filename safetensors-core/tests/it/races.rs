@@ -7,7 +7,7 @@ use crate::support::*;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Saves six tensors whose value is the version, in this number of files.
+/// Saves six tensors with the version as their value, in this number of files.
 fn save_version(directory: &Path, version: u8, files: usize) {
     let bytes = [version];
     let tensors = NAMES.map(|name| (name, TensorView::from_slice(&[1], &bytes).unwrap()));
@@ -74,7 +74,7 @@ fn race(directory: &Path, writers: &[&[usize]], opens: usize) {
 }
 
 fn directory() -> tempfile::TempDir {
-    // The directory lies in memory if possible, because saves are faster there and meet more often.
+    // The directory is in memory if possible, because saves are faster there and meet more often.
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap()
 }
 
@@ -86,7 +86,7 @@ fn readers_never_see_a_mixture_of_two_saves() {
     race(directory().path(), &[&[1, 3], &[3, 2, 1]], 1000);
 }
 
-/// Saving a single file replaces it in one step, whatever other writers do.
+/// Saving a single file replaces it in one step, with any other writers.
 #[test]
 fn a_file_that_another_writer_saves_is_not_removed() {
     let directory = directory();

@@ -1,5 +1,5 @@
 //! Rows by their numbers, in any order: of every kind of tensor, from every kind of source,
-//! compared with the rows of the tensor that is read whole; what they cost; and the errors.
+//! compared with the rows of the whole tensor; their cost; and the errors.
 #![allow(unsafe_code, reason = "mapping a file is unsafe")]
 
 use std::io;
@@ -59,8 +59,8 @@ fn tensors() -> Vec<(String, TensorBuf)> {
     all.filter(is_whole).map(|(dtype, shape)| tensor(dtype, shape)).collect()
 }
 
-/// The same tensors from the disk, mapped, from memory, from far away, as boxed sources, and made
-/// of pieces of two files.
+/// Returns the tensors from the disk, mapped, from memory, from far away, as boxed sources, and
+/// made of pieces of two files.
 fn stores(tensors: &[(String, TensorBuf)]) -> Vec<(&'static str, Checkpoint<Box<dyn ReadAt>>)> {
     let named = || tensors.iter().map(|(name, buf)| (name, buf));
     let bytes = serialize(named(), &SaveOptions::new()).unwrap();
@@ -106,7 +106,7 @@ fn pick(whole: &TensorBuf, numbers: &[usize]) -> Vec<u8> {
     numbers.iter().flat_map(|row| &bytes[row * len..][..len]).copied().collect()
 }
 
-/// Reads rows in every way, and compares them with those of the whole tensor.
+/// Reads rows in every way, and compares them with the whole tensor's.
 fn check<S: ReadAt>(tensor: LazyTensor<'_, S>, numbers: &[usize], options: [&LoadOptions; 2]) {
     let context = format!("{} {numbers:?}", tensor.name());
     let whole = tensor.read().unwrap();
@@ -305,7 +305,7 @@ fn errors_name_the_tensor_and_what_is_wrong_with_the_rows() {
     assert!(matches!(error.unwrap_err().kind(), ErrorKind::DoesNotFit { index: 1, .. }));
 }
 
-/// A header, and so many bytes of data that no memory holds them.
+/// A header, and more bytes of data than fit any memory.
 #[derive(Debug)]
 struct Vast(Vec<u8>, u64);
 

@@ -5,7 +5,7 @@ use safetensors_core::save::{Order, Sink};
 
 use crate::support::*;
 
-/// A source whose bytes may differ from its description.
+/// A source with bytes that may differ from its description.
 struct Pieces {
     dtype: Dtype,
     shape: Vec<usize>,
@@ -43,7 +43,7 @@ impl TensorSource for Pieces {
 }
 
 /// Asserts that `serialize` and `save` refuse the tensors with the same error, that the file is
-/// unchanged, and that nothing lies beside it.
+/// unchanged, and that nothing is next to it.
 #[track_caller]
 fn refused<N: AsRef<str> + Clone, S: TensorSource>(
     tensors: &[(N, S)],
@@ -266,8 +266,8 @@ fn tensors_without_a_possible_size_are_refused() {
     assert!(matches!(error.kind(), ErrorKind::PartialByte { dtype: Dtype::F4, .. }), "{error}");
     assert_eq!(error.tensor(), Some("part"));
 
-    // One tensor that is too large by itself, one that is too large with the bytes of the header,
-    // and two that are too large together.
+    // One tensor that alone is too large, one that is too large with the bytes of the header, and
+    // two that are too large together.
     let huge = usize::MAX / 2 + 1;
     for tensors in [
         vec![("huge", claims(Dtype::F64, &[usize::MAX]))],

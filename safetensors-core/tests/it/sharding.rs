@@ -23,7 +23,7 @@ fn the_same_sizes_as_huggingface_hub() {
     assert!(sizes.as_object().unwrap().values().any(Value::is_null));
 }
 
-/// U8 tensors by name, with as many elements as said, all of one value.
+/// Saves U8 tensors by name, with these numbers of elements, filled with a value.
 fn save_bytes(
     directory: &Path,
     tensors: &[(&str, usize, u8)],
@@ -69,7 +69,7 @@ fn several_files_and_their_index() {
         Vec::from_iter(files.iter().cloned().chain(["model.safetensors.index.json".into()]))
     );
 
-    // What `json.dumps(index, indent=2, sort_keys=True) + "\n"` gives in Python.
+    // The result of `json.dumps(index, indent=2, sort_keys=True) + "\n"` in Python.
     let index = fs::read_to_string(path.join("model.safetensors.index.json")).unwrap();
     let expected = r#"{
   "metadata": {
@@ -100,7 +100,7 @@ fn several_files_and_their_index() {
     let read = read(&path);
     assert_eq!((read["z"].as_slice(), read["b\té"].as_slice()), (&[1; 6][..], &[2; 30][..]));
 
-    // The same tensors give the same bytes.
+    // Equal tensors give equal bytes.
     let again = directory.path().join("again");
     save_bytes(
         &again,

@@ -166,7 +166,7 @@ fn errors_say_what_is_out_of_bounds() {
         view.slice(TensorPart::span(0, usize::MAX, 2)).is_err()
             && view.slice(TensorPart::span(0, 1, usize::MAX)).is_err()
     );
-    // The message has what was asked for as a whole: each bound alone may be there.
+    // The message has the whole request: each bound alone may be there.
     for (index, asked) in [
         (Index::from(usize::MAX), isize::MAX.to_string()),
         (Index::Range { start: Some(2), end: Some(1), step: 1 }, "2..1".into()),

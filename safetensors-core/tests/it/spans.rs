@@ -44,7 +44,7 @@ fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
     assert_eq!((alone.bytes, &alone.parent), (2 << 20, &None));
 }
 
-/// A library whose tensors are buffers.
+/// A library with buffers as tensors.
 struct Bufs;
 
 impl Framework for Bufs {

@@ -31,7 +31,7 @@ fn sharded() -> Files {
     ])
 }
 
-/// Checks a checkpoint of these files, in whatever store, opened from the directory `root`.
+/// Checks a checkpoint of these files, in any store, opened from the directory `root`.
 fn check_sharded<S: ReadAt>(checkpoint: &Checkpoint<S>, root: &str) {
     let read = |name: &str| checkpoint.tensor(name).unwrap().read().unwrap().bytes().to_vec();
     assert_eq!((read("a"), read("b"), read("head")), (vec![1], vec![2], vec![1]));
@@ -130,7 +130,7 @@ fn a_checkpoint_of_shards_from_anywhere() {
     check_sharded(&Checkpoint::open_in(remote, of_index, &limits).unwrap(), Remote::ROOT);
 }
 
-/// None of the files lies on the disk.
+/// None of the files is on the disk.
 #[test]
 fn a_function_supplies_files_that_are_nowhere() {
     let files = sharded();
@@ -224,8 +224,8 @@ fn errors_name_the_path_in_the_store() {
     assert_eq!(error.file(), Some(""));
 }
 
-/// If a store cannot tell whether an index exists, that is an error. It does not count as a missing
-/// index.
+/// If a store cannot find out whether an index exists, that is an error. It does not count as a
+/// missing index.
 #[test]
 fn a_store_that_fails_is_not_an_empty_one() {
     struct Broken;
@@ -273,7 +273,7 @@ fn audits_look_for_backups_in_the_store() {
     let several = Checkpoint::open_files([&path]).unwrap();
     assert_eq!(several.audit().unwrap(), finding(&path, &beside));
 
-    // The same path, but the bytes are not those of the disk.
+    // The same path, but the bytes are not from the disk.
     assert_eq!(Checkpoint::from_source(one.clone(), &path).unwrap().audit().unwrap(), []);
     let in_memory = MemoryStore::from_iter([(path.to_str().unwrap(), one)]);
     assert_eq!(Checkpoint::open_in(in_memory, &path, &limits).unwrap().audit().unwrap(), []);

@@ -60,7 +60,7 @@ impl FieldAttributes {
     }
 }
 
-/// The name that `rename` gives.
+/// Returns the name that `rename` gives.
 fn name(meta: &ParseNestedMeta<'_>, field: &str) -> Result<LitStr> {
     let name: LitStr = meta.value()?.parse()?;
     match name.value().as_str() {
@@ -73,7 +73,7 @@ fn name(meta: &ParseNestedMeta<'_>, field: &str) -> Result<LitStr> {
     }
 }
 
-/// The names that `dimensions` gives.
+/// Returns the names that `dimensions` gives.
 fn dimensions(meta: &ParseNestedMeta<'_>, field: &str) -> Result<Vec<LitStr>> {
     let content;
     syn::parenthesized!(content in meta.input);

@@ -58,8 +58,8 @@ fn add(generics: &mut Generics, parameters: &Generics, ty: &Type, bound: &TokenS
     }
 }
 
-/// The type arguments of an array of ndarray, also in an `Option` or a `Vec`. `None` for another
-/// type.
+/// Returns the type arguments of an array of ndarray, also in an `Option` or a `Vec`. `None` for
+/// another type.
 fn array_arguments(ty: &Type) -> Option<Vec<&Type>> {
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last()?;

@@ -3,14 +3,14 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 
-/// The manifest of the package that is compiled. Empty if cargo does not compile it.
+/// Returns the manifest of the package that is compiled. Empty if cargo does not compile it.
 pub(crate) fn manifest() -> String {
     let path = std::env::var_os("CARGO_MANIFEST_PATH").unwrap_or_default();
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The path of `safetensors-ndarray` in a package with this manifest: that crate, or the module of
-/// its facade. `None` if the manifest names neither.
+/// Returns the path of `safetensors-ndarray` in a package with this manifest: that crate, or the
+/// module of its facade. `None` if the manifest names neither.
 pub(crate) fn find(manifest: &str) -> Option<TokenStream> {
     if manifest.is_empty() || names(manifest, "safetensors-ndarray") {
         return Some(quote!(::safetensors_ndarray));

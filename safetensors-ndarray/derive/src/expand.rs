@@ -10,7 +10,7 @@ use syn::{
 use crate::structure::{Field, StoredField, Structure};
 use crate::{bounds, crate_path};
 
-/// The implementations for a struct of a package with this manifest.
+/// Returns the implementations for a struct of a package with this manifest.
 pub(crate) fn expand(input: &DeriveInput, manifest: &str) -> Result<TokenStream> {
     let structure = Structure::parse(input)?;
     let path = match &structure.attributes.crate_path {
@@ -73,7 +73,7 @@ fn save(structure: &Structure<'_>) -> TokenStream {
     }
 }
 
-/// The generics of the implementation that loads a struct from a file of this lifetime.
+/// Returns the generics of the implementation that loads a struct from a file of this lifetime.
 fn load_generics(structure: &Structure<'_>, file: &Lifetime) -> Generics {
     let mut generics = structure.generics.clone();
     // Everything that the struct borrows, it borrows from the file.

@@ -128,7 +128,7 @@ fn check_type(ty: &Type, field: &str) -> Result<()> {
     Err(Error::new_spanned(ty, message))
 }
 
-/// Whether a type names a type or const parameter.
+/// Returns `true` if a type names a type or const parameter.
 pub(crate) fn depends_on(ty: &Type, generics: &Generics) -> bool {
     names(ty, |ident| {
         generics.type_params().any(|parameter| parameter.ident == *ident)

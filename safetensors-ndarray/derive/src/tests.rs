@@ -5,7 +5,7 @@ use syn::parse_quote;
 
 use super::*;
 
-/// The messages for a struct, in order.
+/// Returns the messages for a struct, in order.
 fn messages(input: &DeriveInput) -> Vec<String> {
     match expand(input, "") {
         Ok(tokens) => panic!("accepted: {tokens}"),
@@ -13,7 +13,7 @@ fn messages(input: &DeriveInput) -> Vec<String> {
     }
 }
 
-/// The code for a struct, without spaces.
+/// Returns the code for a struct, without spaces.
 fn code(input: &DeriveInput) -> String {
     expand(input, "").unwrap().to_string().replace(' ', "")
 }
@@ -267,7 +267,7 @@ fn the_path_of_the_crate_is_that_of_the_dependency() {
     }
 }
 
-/// The lines of a source that the errors for it are at, counted from 1.
+/// Returns the lines of a source that the errors for it are at, counted from 1.
 fn lines_of_errors(source: &str) -> Vec<usize> {
     match expand(&syn::parse_str(source).unwrap(), "") {
         Ok(tokens) => panic!("accepted: {tokens}"),
@@ -297,7 +297,7 @@ fn errors_are_at_their_fields() {
 /// code of the macro, so the tokens of that type must have the position of their field.
 #[test]
 fn the_compilers_errors_are_at_the_type_of_the_field() {
-    /// The lines of a name in the code, inside of groups too.
+    /// Returns the lines of a name in the code, inside of groups too.
     fn lines(code: TokenStream, name: &str) -> Vec<usize> {
         let lines = code.into_iter().flat_map(|token| match token {
             TokenTree::Group(group) => lines(group.stream(), name),

@@ -143,7 +143,8 @@ impl<'r> Checking<'r> {
         self.open.insert(name.into(), fields);
     }
 
-    /// Whether a tensor is below a struct that ignores others, and belongs to none of its fields.
+    /// Returns `true` if a tensor is below a struct that ignores others, and belongs to none of its
+    /// fields.
     fn is_ignored(&self, tensor: &str) -> bool {
         let dots = tensor.match_indices('.').take(MAX_DEPTH);
         let below = dots.map(|(dot, _)| (&tensor[..dot], &tensor[dot + 1..]));

@@ -26,7 +26,7 @@ pub trait SaveField {
              `Option` of those"
 )]
 pub trait LoadField<'r>: Sized {
-    /// Whether the file has the field.
+    /// Returns `true` if the file has the field.
     #[doc(hidden)]
     fn is_in(name: &str, names: &Names<'r>) -> bool;
 

@@ -149,10 +149,6 @@ pub trait NamedArrays: SaveField {
 
     /// Loads the struct from a file, an index of several files, or the directory that holds either.
     /// All arrays are read in parallel.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Reader::open`] and [`read_from`](NamedArrays::read_from).
     fn load_from(path: impl AsRef<Path>) -> Result<Self>
     where
         Self: for<'r> LoadField<'r>,
@@ -167,7 +163,7 @@ pub trait NamedArrays: SaveField {
     /// - [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), which lists everything
     ///   that differs.
     /// - [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields
-    /// have the same name, also in nested structs.
+    ///   have the same name, also in nested structs.
     /// - An error of [`Checkpoint::read_named`](safetensors_core::Checkpoint::read_named), and
     ///   [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if ndarray refuses a
     ///   shape.
@@ -209,10 +205,6 @@ pub trait NamedArrays: SaveField {
     /// assert!(error.to_string().ends_with(r#""u" should have shape [3], found [2]"#));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`load_from`](NamedArrays::load_from).
     fn load_into(&mut self, path: impl AsRef<Path>) -> Result<()>
     where
         Self: for<'r> LoadField<'r>,
@@ -221,10 +213,6 @@ pub trait NamedArrays: SaveField {
     }
 
     /// Loads like [`load_into`](NamedArrays::load_into), from a file that is open, or in memory.
-    ///
-    /// # Errors
-    ///
-    /// Like [`read_from`](NamedArrays::read_from).
     fn read_into<S: ReadAt>(&mut self, reader: &Reader<S>) -> Result<()>
     where
         Self: for<'r> LoadField<'r>,

@@ -12,18 +12,18 @@ use crate::Reader;
 /// a struct that has itself as items nest until the stack is full.
 pub(super) const MAX_DEPTH: usize = 128;
 
-/// The name of a field below the name of its struct, which is empty for the outermost one.
+/// Returns the name of a field below the name of its struct, which is empty for the outermost one.
 #[doc(hidden)]
 pub fn join(name: &str, field: &str) -> String {
     if name.is_empty() { field.into() } else { format!("{name}.{field}") }
 }
 
-/// The name of an item of a `Vec`.
+/// Returns the name of an item of a `Vec`.
 pub(super) fn item(name: &str, index: usize) -> String {
     format!("{name}.{index}")
 }
 
-/// Whether a name has more dots than a struct of arrays may have.
+/// Returns `true` if a name has more dots than a struct of arrays may have.
 pub(super) fn is_too_deep(name: &str) -> bool {
     name.bytes().filter(|&byte| byte == b'.').count() > MAX_DEPTH
 }
@@ -39,10 +39,10 @@ pub struct Names<'r> {
 
 /// A reader with any source of bytes.
 pub(super) trait Lookup {
-    /// The position of the tensor of this name or alias.
+    /// Returns the position of the tensor of this name or alias.
     fn position(&self, name: &str) -> Option<usize>;
 
-    /// The name, the dtype and the shape of a tensor.
+    /// Returns the name, the dtype and the shape of a tensor.
     fn describe(&self, position: usize) -> Option<(&str, Dtype, &[usize])>;
 
     /// Fails if a quantised weight that the reader refuses has one of these names, or its codes do.
@@ -99,12 +99,12 @@ impl<'r> Names<'r> {
         self.file
     }
 
-    /// Whether there is a tensor of this name.
+    /// Returns `true` if there is a tensor of this name.
     pub(super) fn has_array(&self, name: &str) -> bool {
         self.file.position(name).is_some()
     }
 
-    /// Whether there is a tensor of this name or below it.
+    /// Returns `true` if there is a tensor of this name or below it.
     pub(super) fn has_arrays(&self, name: &str) -> bool {
         self.has_array(name) || self.has_prefix(&format!("{name}."))
     }
@@ -119,7 +119,7 @@ impl<'r> Names<'r> {
         self.metadata
     }
 
-    /// The metadata entry of this key.
+    /// Returns the metadata entry of this key.
     pub(super) fn entry(&self, key: &str) -> Option<&'r str> {
         self.metadata.get(key).map(String::as_str)
     }
@@ -147,8 +147,8 @@ impl<'r> Names<'r> {
         self.entry(name) == Some("")
     }
 
-    /// The number of items of a `Vec`. They are counted one by one, so that an index in a name from
-    /// a file is never trusted as a length.
+    /// Returns the number of items of a `Vec`. They are counted one by one, so that an index in a
+    /// name from a file is never trusted as a length.
     pub(super) fn items(&self, name: &str, is_in: impl Fn(&str, &Self) -> bool) -> usize {
         if is_too_deep(name) {
             return 0;

@@ -21,7 +21,7 @@ const SMALLER: usize = if cfg!(test) { 64 } else { 1 };
 /// A block holds at least this many neighbours of the fastest axis, unless their rows take more
 /// than [`MOST`] bytes.
 ///
-/// In Fortran order the elements of one column are neighbours in memory, and a block takes one for
+/// In Fortran order the elements of a column are neighbours in memory, and a block takes one for
 /// each of its rows. With fewer rows, cache lines are loaded again for the next block. Thin
 /// elements need more rows to fill the same number of lines.
 const fn rows<T>() -> usize {
@@ -136,7 +136,7 @@ fn contiguous<T, E>(
     }
 }
 
-/// The elements from one index of an axis to the next in C order.
+/// Returns the elements from one index of an axis to the next in C order.
 fn row_len<T>(array: &ArrayViewD<'_, T>, axis: usize) -> usize {
     array.shape()[axis + 1..].iter().product()
 }
@@ -154,7 +154,8 @@ mod tests {
         array
     }
 
-    /// The most elements of a block, after a check that each element is in one block, at its place.
+    /// Returns the most elements of a block, after a check that each element is in one block, at
+    /// its place.
     fn check(array: &ArrayD<u32>, blocks: &Blocks<'_, u32>) -> usize {
         let mut seen = Vec::new();
         let mut largest = 0;

@@ -22,7 +22,7 @@ impl<T: Element> Buffer<T> {
         Self { elements, start }
     }
 
-    /// The first elements.
+    /// Returns the first elements.
     pub(super) fn first(&mut self, len: usize) -> &mut [T] {
         &mut self.elements[self.start..][..len]
     }

@@ -253,7 +253,7 @@ fn copy_across<T: Element>(tile: &[[T; TILE]; TILE], index: usize, row: &mut [T]
     }
 }
 
-/// The transpose of a tile, square by square.
+/// Returns the transpose of a tile, square by square.
 fn transposed<T: Element>(tile: &[[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
     let mut transposed = [[T::zeroed(); TILE]; TILE];
     for row in (0..TILE).step_by(SQUARE) {

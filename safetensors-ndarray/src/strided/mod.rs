@@ -83,7 +83,7 @@ fn write_runs<'a, T: Element>(
     Ok(None)
 }
 
-/// Whether two threads work on an array.
+/// Returns `true` if two threads work on an array.
 fn is_large<T>(array: &ArrayViewD<'_, T>) -> bool {
     array.len().saturating_mul(size_of::<T>()) >= LARGE && default_threads() > 1
 }
@@ -134,7 +134,7 @@ fn merge_axes<T>(mut array: ArrayViewD<'_, T>) -> ArrayViewD<'_, T> {
     array
 }
 
-/// Whether the last axis is contiguous over at least this many bytes.
+/// Returns `true` if the last axis is contiguous over at least this many bytes.
 fn is_run<T>(array: &ArrayViewD<'_, T>, bytes: usize) -> bool {
     matches!((array.shape(), array.strides()), (&[.., len], &[.., 1]) if len.saturating_mul(size_of::<T>()) >= bytes)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use safetensors_core::{Error, ErrorKind};
 use tempfile::TempDir;
 
-/// The error of ndarray, or of this adapter, inside an [`ErrorKind::Framework`].
+/// Returns the error of ndarray, or of this adapter, inside an [`ErrorKind::Framework`].
 pub(crate) fn said<T: std::error::Error + 'static>(error: &Error) -> &T {
     match error.kind() {
         ErrorKind::Framework { framework: "ndarray", source } => source.downcast_ref().unwrap(),

@@ -24,7 +24,7 @@ const WIDE_BUFFER: usize = 32 << 20;
 /// swapped in a buffer.
 const AS_IN_MEMORY: bool = cfg!(target_endian = "little");
 
-/// The bytes that a file must have for an array: its elements in C order.
+/// Returns the bytes that a file must have for an array: its elements in C order.
 fn oracle<T: ArrayElement, D: Dimension>(array: &ArrayView<'_, T, D>) -> Vec<u8> {
     let mut elements = Vec::with_capacity(array.len());
     array.iter().for_each(|&element| elements.push(element));
@@ -35,7 +35,7 @@ fn oracle<T: ArrayElement, D: Dimension>(array: &ArrayView<'_, T, D>) -> Vec<u8>
     bytes
 }
 
-/// The bytes that a source writes, and the address range of each piece.
+/// Returns the bytes that a source writes, and the address range of each piece.
 fn collect(source: &impl TensorSource) -> (Vec<u8>, Vec<Range<*const u8>>) {
     let (mut bytes, mut pieces) = (Vec::new(), Vec::new());
     source
@@ -48,7 +48,7 @@ fn collect(source: &impl TensorSource) -> (Vec<u8>, Vec<Range<*const u8>>) {
     (bytes, pieces)
 }
 
-/// The bytes that a source writes in any order, each of them once.
+/// Returns the bytes that a source writes in any order, each of them once.
 fn collect_pieces(source: &impl TensorSource, len: usize) -> Vec<u8> {
     let (mut bytes, mut places) = (vec![0; len], Vec::new());
     source

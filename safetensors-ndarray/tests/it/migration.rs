@@ -51,7 +51,7 @@ fn files() -> Files {
     files
 }
 
-/// The bytes of an `.npy` file, at an address that is `off` bytes from an aligned one.
+/// Returns the bytes of an `.npy` file, at an address that is `off` bytes from an aligned one.
 fn npy(off: usize) -> (Vec<u64>, usize) {
     let mut bytes = Vec::new();
     u().write_npy(&mut bytes).unwrap();

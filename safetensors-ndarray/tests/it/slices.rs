@@ -17,7 +17,7 @@ fn reader<T: ArrayElement>(array: &ArrayD<T>) -> Reader<NotingSource> {
     Reader::new(Checkpoint::from_source(NotingSource::new(file), "spied on").unwrap())
 }
 
-/// The bytes that `f` reads.
+/// Returns the bytes that `f` reads.
 fn read_by<T>(reader: &Reader<NotingSource>, f: impl FnOnce() -> T) -> u64 {
     let source = reader.checkpoint().files()[0].safetensors().source();
     source.take_reads();
@@ -43,7 +43,7 @@ fn part() -> impl Strategy<Value = Part> {
     ]
 }
 
-/// The slice of an array of this shape that the parts describe. Every axis gets an element.
+/// Returns the slice of an array of this shape that the parts describe. Every axis gets an element.
 fn elements(shape: &[usize], parts: &[Part]) -> Vec<SliceInfoElem> {
     let mut lengths = shape.iter().copied();
     let mut elements = Vec::new();

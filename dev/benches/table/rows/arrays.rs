@@ -150,7 +150,7 @@ fn reading(
     })
 }
 
-/// The checksum of a file's tensors.
+/// Returns the checksum of a file's tensors.
 pub(super) fn sum_of(path: &Path) -> Result<u64> {
     let checkpoint: Checkpoint<_> = system::checkpoint_map(path)?;
     let views = checkpoint.tensors().map(|tensor| Ok((tensor.name(), tensor.view()?.data())));

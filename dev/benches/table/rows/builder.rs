@@ -85,7 +85,7 @@ fn loading(file: &TestFile, dtype: DType) -> Contender {
     })
 }
 
-/// The checksum of the tensors in a dtype.
+/// Returns the checksum of the tensors in a dtype.
 fn sum(file: &TestFile, dtype: DType) -> u64 {
     if dtype == DType::F32 { file.sums.widened } else { file.sums.plain }
 }

@@ -91,7 +91,7 @@ fn row<From: Element + Pod, To: Element + Pod>(
     Ok(Row { goals: vec![Goal::AtLeast(name, times)], bytes, ..Row::new(contenders) })
 }
 
-/// Whether both sides are NaN wherever they differ: the bits of a NaN do not matter.
+/// Returns `true` if both sides are NaN wherever they differ: the bits of a NaN do not matter.
 fn only_nans_differ<To: Element + Pod>(ours: &[u8], theirs: &[To]) -> bool {
     let is_nan = |bytes: &[u8]| match To::DTYPE {
         Dtype::F32 => bytemuck::pod_read_unaligned::<f32>(bytes).is_nan(),

@@ -78,7 +78,7 @@ pub(super) fn reading(contenders: Vec<Contender>, file: &TestFile) -> Result<Row
     })
 }
 
-/// The bytes of a file's tensors.
+/// Returns the bytes of a file's tensors.
 pub(super) fn data_len(file: &TestFile) -> Result<u64> {
     Ok(Checkpoint::open(&file.path)?.tensors().map(|tensor| tensor.byte_len()).sum())
 }

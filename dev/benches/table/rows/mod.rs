@@ -39,7 +39,7 @@ impl Spec {
     }
 }
 
-/// All rows, in the table's order.
+/// Returns all rows, in the table's order.
 pub(crate) fn all() -> Vec<Spec> {
     let groups = [
         load::rows(),

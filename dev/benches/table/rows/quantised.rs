@@ -133,7 +133,8 @@ fn sum_of(read: &[TensorBuf]) -> u64 {
     checksum(read.iter().enumerate().map(|(at, buf)| (at.to_string(), buf.bytes())))
 }
 
-/// Whether numbers of BF16 are equal. Both zeros are equal, because libraries differ in them.
+/// Returns `true` if numbers of BF16 are equal. Both zeros are equal, because libraries differ in
+/// them.
 fn are_equal(theirs: &[u8], ours: &[u8]) -> bool {
     let is_zero = |number: &[u8; 2]| u16::from_le_bytes(*number) & 0x7fff == 0;
     let mut pairs = theirs.as_chunks::<2>().0.iter().zip(ours.as_chunks::<2>().0);

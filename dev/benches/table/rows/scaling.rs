@@ -86,7 +86,7 @@ fn header(data: &Data, count: usize) -> Result<Row> {
     Ok(point(row, "parse a header", "tensors", count as u64))
 }
 
-/// The first MiB of the last tensor of a sparse file.
+/// Returns the first MiB of the last tensor of a sparse file.
 fn slice(data: &Data, mib: u64) -> Result<Row> {
     const ROWS: usize = 1 << 10;
     let each = mib.min(256);

@@ -52,7 +52,7 @@ fn old(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7) as u8).collect()
 }
 
-/// The files of a delta that changes `w`.
+/// Returns the files of a delta that changes `w`.
 fn store(frame: &[u8], checksum: &str, index: Vec<u8>) -> MemoryStore {
     let shape = [frame.len()];
     let tensors = [("w", TensorView::from_slice(&shape, frame).unwrap())];
@@ -90,7 +90,7 @@ fn check(encoding: Encoding, base: &[u8], frame: &[u8]) {
     let is_applied = shown(chain.verify(&checkpoint(base), &Options::new())).is_some();
     if is_applied {
         assert!(expected.is_some(), "a difference that no loop applies is accepted");
-        // Without its base, only the header limits what a frame may give.
+        // Without its base, only the header limits the length of a frame's content.
         let has_size = encoding == Encoding::Overwrite || frame[4] & 0xe0 != 0;
         assert!(is_sound || !has_size, "what can be applied is not sound without its base");
     } else if expected.is_some() {
@@ -101,7 +101,8 @@ fn check(encoding: Encoding, base: &[u8], frame: &[u8]) {
     }
 }
 
-/// Whether the header of a frame asks for more than we give it: a dictionary or a large window.
+/// Returns `true` if the header of a frame asks for more than we give it: a dictionary or a large
+/// window.
 fn has_more(frame: &[u8]) -> bool {
     let flags = frame.get(4).copied().unwrap_or_default();
     flags & 3 != 0 || flags & 0x20 == 0 && frame.get(5).is_some_and(|window| window >> 3 >= 13)

@@ -24,7 +24,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// The bytes of data that the text of a header asks for, by either implementation.
+/// Returns the bytes of data that the text of a header asks for, by either implementation.
 fn data_len(json: &[u8]) -> Option<u64> {
     let ours = safetensors_core::header::Header::parse_json(json, &Limits::default());
     ours.map(|header| header.data_len()).ok().or_else(|| {
@@ -87,7 +87,7 @@ fn is_consistent(ours: &SafeTensors<&[u8]>) {
     assert!(header.get("\u{1}\u{fffd} no tensor").is_none());
 }
 
-/// Whether SECURITY.md ("Where we are stricter than the reference") has this error.
+/// Returns `true` if SECURITY.md ("Where we are stricter than the reference") has this error.
 fn is_documented(kind: &ErrorKind) -> bool {
     matches!(
         kind,

@@ -82,7 +82,7 @@ fn weight_map(json: &[u8]) -> BTreeMap<String, String> {
     map.iter().map(|(name, file)| (name.clone(), text(file))).collect()
 }
 
-/// The path of a shard, which must be one of [`SHARDS`] or the single file.
+/// Returns the path of a shard, which must be one of [`SHARDS`] or the single file.
 fn directory_file(directory: &Path, file: &str) -> std::path::PathBuf {
     let known = SHARDS.iter().any(|(name, _)| *name == file) || file == "model.safetensors";
     assert!(known, "a file of another name was opened: {file:?}");
@@ -110,7 +110,7 @@ fn are_its_files_tensors(checkpoint: &Checkpoint) {
     let _ = (checkpoint.audit(), checkpoint.index_total_size(), checkpoint.metadata());
 }
 
-/// Makes a file of one-byte tensors with these names.
+/// Makes a file with one-byte tensors of these names.
 fn file(names: &[&str]) -> Vec<u8> {
     let data = [7_u8, 8];
     let tensors = names

@@ -11,7 +11,7 @@ impl<'a> Input<'a> {
         Self(bytes)
     }
 
-    /// The next byte.
+    /// Returns the next byte.
     pub fn byte(&mut self) -> u8 {
         match self.0.split_first() {
             Some((&byte, rest)) => {
@@ -55,7 +55,7 @@ impl<'a> Input<'a> {
         String::from_utf8_lossy(self.take(len)).into_owned()
     }
 
-    /// All bytes that are left.
+    /// Returns all bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         self.take(usize::MAX)
     }

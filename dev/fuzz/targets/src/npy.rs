@@ -26,7 +26,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// Opens the input as a file of one array.
+/// Opens the input as a `.npy` file.
 fn of_npy(file: &[u8]) {
     match Array::from_source(file, "a.npy", &Limits::default()) {
         Ok(array) => {
@@ -46,7 +46,7 @@ fn of_header(text: &[u8]) {
         Ok(header) => {
             let again = header.encode().unwrap();
             let again = Header::read(&mut &again[..], &Limits::default()).unwrap();
-            // Numbers of one byte have no byte order.
+            // One-byte numbers have no byte order.
             let order = |header: &Header| (header.dtype.bits() > 8).then_some(header.byte_order);
             assert_eq!((again.dtype, again.order), (header.dtype, header.order));
             assert_eq!((&again.shape, order(&again)), (&header.shape, order(&header)));
@@ -85,7 +85,7 @@ fn is_as_in_file<S: safetensors_core::ReadAt>(array: &Array<S>, data: &[u8]) {
     }
 }
 
-/// The elements of an array in C order and little-endian, moved one by one.
+/// Returns the elements of an array in C order and little-endian, moved one by one.
 fn in_c_order(header: &Header, data: &[u8]) -> Vec<u8> {
     // A complex number is two numbers, each in the file's order of bytes.
     let (width, word) = match header.dtype {

@@ -1,4 +1,4 @@
-//! Slices of a tensor in memory and of one in a file, compared with a loop over all positions.
+//! Slices of a tensor in memory and in a file, compared with a loop over all positions.
 
 use std::ops::Range;
 
@@ -79,8 +79,8 @@ struct Model {
     elements: Vec<u64>,
 }
 
-/// The positions that an index takes of a dimension, and whether the dimension stays; `None` if it
-/// takes one that is not there.
+/// Returns the positions that an index takes of a dimension, and whether the dimension stays;
+/// `None` if it takes one that is not there.
 fn positions(index: Index, len: usize) -> Option<(Vec<usize>, bool)> {
     let from_start = |at: isize| {
         let at = if at < 0 { at as i128 + len as i128 } else { at as i128 };
@@ -119,7 +119,7 @@ fn model(view: &TensorView<'_>, indices: &[Index]) -> Option<Model> {
 }
 
 impl Model {
-    /// The fewest runs of bits that hold the elements in order.
+    /// Returns the fewest runs of bits that hold the elements in order.
     fn runs(&self, dtype: Dtype) -> Vec<Range<u64>> {
         let bits = u64::from(dtype.bits());
         let mut runs: Vec<Range<u64>> = Vec::new();

@@ -53,7 +53,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// The files of a directory.
+/// Returns the files of a directory.
 fn directory(mut input: &[u8]) -> MemoryStore {
     let mut store = MemoryStore::default();
     while let [name, a, b, c, rest @ ..] = input {

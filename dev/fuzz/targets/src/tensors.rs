@@ -38,7 +38,7 @@ impl Tensor {
         Self { name, dtype, shape: dims, data: input.filled(len) }
     }
 
-    /// The tensor, borrowed.
+    /// Returns the tensor, borrowed.
     pub fn view(&self) -> TensorView<'_> {
         TensorView::new(self.dtype, &self.shape, &self.data).unwrap()
     }

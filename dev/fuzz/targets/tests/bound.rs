@@ -6,7 +6,7 @@
 //! FORMAT=GGUF cargo test -p safetensors-fuzz --test bound -- --ignored --nocapture
 //! ```
 //!
-//! The second prints the worst files of each format, or of one, also of large ones. This is a
+//! The second prints the worst files of each format, or of `FORMAT`, also of large ones. This is a
 //! separate program, because it counts the allocations of all of its threads.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,12 +25,12 @@ static ALLOCATOR: Cap<PeakAlloc> = Cap::new(PeakAlloc, usize::MAX);
 
 const MIB: usize = 1 << 20;
 
-/// The memory that may be taken for files of this length.
+/// Returns the memory that may be taken for files of this length.
 fn most_memory(len: usize) -> usize {
     64 * MIB + 64 * len
 }
 
-/// The bytes that may be allocated one after another, which count the steps.
+/// Returns the bytes that may be allocated one after another, which count the steps.
 fn most_steps(len: usize) -> usize {
     256 * MIB + 1024 * len
 }
@@ -73,7 +73,7 @@ impl Measured {
             && self.allocated <= most_steps(self.len)
     }
 
-    /// The peak as a part of the limit.
+    /// Returns the peak as a part of the limit.
     fn share(&self) -> f64 {
         self.peak as f64 / most_memory(self.len) as f64
     }
@@ -98,7 +98,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Returns the parts of one kind that make files of about this length.
+/// Returns the parts of a single kind that make files of about this length.
 fn sized(format: &Format, what: &'static str, len: usize, target: usize) -> (Part, Files) {
     let each = if format.shares(what) { 8 } else { len + format.each };
     let mut part = Part { what, count: (target / each).max(1), len };
@@ -115,7 +115,7 @@ fn sized(format: &Format, what: &'static str, len: usize, target: usize) -> (Par
     (part, files)
 }
 
-/// The lengths of names and values that may be worst for files of this length.
+/// Returns the lengths of names and values that may be worst for files of this length.
 fn lens(format: &Format, what: &str, target: usize) -> [usize; 3] {
     match format.shares(what) {
         true => [8, target / 8, target / 2],
@@ -166,7 +166,7 @@ fn mixed(format: &Format, count: usize, mut then: impl FnMut(Measured) -> bool) 
     }
 }
 
-/// All formats, or `FORMAT` alone.
+/// Returns all formats, or `FORMAT` alone.
 fn formats() -> impl Iterator<Item = &'static Format> {
     let wanted = std::env::var("FORMAT").ok();
     FORMATS.iter().filter(move |format| wanted.as_ref().is_none_or(|name| name == format.name))

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors_fuzz::TARGETS;
 
-/// The files of a folder, sorted; none if it is not there.
+/// Returns the files of a folder, sorted; none if it is not there.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();

@@ -35,7 +35,7 @@ struct Model<B: Backend> {
     rate: f64,
 }
 
-/// The numbers from `first` on, in steps of a quarter.
+/// Returns the numbers from `first` on, in steps of a quarter.
 fn numbers<const D: usize>(first: f32, shape: [usize; D]) -> Tensor<B, D> {
     let count = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..count).map(|i| first + i as f32 / 4.0).collect();

@@ -55,7 +55,7 @@ fn read(folder: &str, part: [std::ops::Range<u64>; 3]) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// The checksum of `dev/benches/src/files.rs`.
+/// Returns the checksum of `dev/benches/src/files.rs`.
 fn fletcher(bytes: &[u8]) -> u64 {
     let (words, tail) = bytes.as_chunks::<8>();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));

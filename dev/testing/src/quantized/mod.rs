@@ -23,8 +23,8 @@ pub struct Quantized {
 }
 
 impl Quantized {
-    /// All fixtures, sorted by their names. A test runs in the folder of its package, which is a
-    /// sibling of this package's.
+    /// Returns all fixtures, sorted by their names. A test runs in the folder of its package, which
+    /// is a sibling of this package's.
     pub fn all() -> Vec<Self> {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let entries = fs::read_dir(package.join("fixtures/quantised")).unwrap();
@@ -76,17 +76,17 @@ impl Quantized {
         Self::all().into_iter().find(|fixture| fixture.name == name).unwrap()
     }
 
-    /// The checkpoint.
+    /// Returns the checkpoint.
     pub fn open(&self) -> Checkpoint {
         Checkpoint::open(self.model()).unwrap()
     }
 
-    /// The path of the checkpoint's only file.
+    /// Returns the path of the checkpoint's only file.
     pub fn model(&self) -> PathBuf {
         self.directory.join("model.safetensors")
     }
 
-    /// The weights as the reference implementation dequantises them.
+    /// Returns the weights as the reference implementation dequantises them.
     pub fn expected(&self) -> Checkpoint {
         Checkpoint::open(self.directory.join("expected.safetensors")).unwrap()
     }

@@ -4,7 +4,7 @@
 use safetensors_bridge::Dtype;
 use safetensors_bridge::framework::Support;
 
-/// The column of a framework: every dtype in the table, and how the framework holds it.
+/// Returns the column of a framework: every dtype in the table, and how the framework holds it.
 pub(crate) fn documented(framework: &str) -> Vec<(Dtype, Support)> {
     column(include_str!("../../../../src/lib.rs"), framework)
 }
@@ -29,8 +29,8 @@ fn column(text: &str, heading: &str) -> Vec<(Dtype, Support)> {
     found
 }
 
-/// The meaning of a cell: `✓` and `the same` are exact, `as X` and `X` are widened. A remark may
-/// follow.
+/// Returns the meaning of a cell: `✓` and `the same` are exact, `as X` and `X` are widened. A
+/// remark may follow.
 fn support(cell: &str) -> Support {
     let words: Vec<_> = cell.split([' ', ',']).collect();
     match words.as_slice() {

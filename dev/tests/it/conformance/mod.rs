@@ -28,10 +28,10 @@ use safetensors_bridge::framework::Framework;
 
 /// Makes tensors with memory that is not in C order. `Framework` itself has no way to do that.
 trait Fixture: Framework {
-    /// The transpose of a matrix, by strides if the framework has them.
+    /// Returns the transpose of a matrix, by strides if the framework has them.
     fn transpose(matrix: &Self::Tensor) -> Self::Tensor;
 
-    /// The columns `from..to` of a matrix, by strides if the framework has them.
+    /// Returns the columns `from..to` of a matrix, by strides if the framework has them.
     fn columns(matrix: &Self::Tensor, from: usize, to: usize) -> Self::Tensor;
 
     /// A row repeated to a matrix of `rows` rows, by a stride of 0 if the framework has it.

@@ -50,7 +50,7 @@ fn ours(directory: &Path) {
     rewrite.save_ranks(directory, &plan, "1", &ShardOptions::new()).unwrap();
 }
 
-/// The files of a directory, sorted.
+/// Returns the files of a directory, sorted.
 fn files_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap();
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();

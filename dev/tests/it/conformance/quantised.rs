@@ -22,7 +22,7 @@ type Numbers = Checkpoint<Computed<Assembled>>;
 /// Reads the weight of this name, with its shape.
 type Way = fn(&Quantized, &str, &LoadOptions) -> Result<(Vec<usize>, Vec<f32>)>;
 
-/// The checkpoint as a load with these options opens it.
+/// Returns the checkpoint as a load with these options opens it.
 fn open(fixture: &Quantized, options: &LoadOptions) -> Result<Numbers> {
     prepare(fixture.open(), options)
 }
@@ -31,7 +31,7 @@ fn options(quantized: QuantizedWeights) -> LoadOptions {
     LoadOptions::new().all_as(Dtype::F32).quantized(quantized)
 }
 
-/// The shape of a weight, or of the tensor of that name that is stored; else any.
+/// Returns the shape of a weight, or of the tensor of that name that is stored; else any.
 fn shape_of(fixture: &Quantized, name: &str, options: &LoadOptions) -> Vec<usize> {
     let opened = open(fixture, options).ok();
     let shape = opened.and_then(|it| it.get(name).map(|tensor| tensor.shape().to_vec()));

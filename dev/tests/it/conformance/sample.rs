@@ -73,7 +73,7 @@ pub(crate) fn all_dtypes(shape: &[usize]) -> impl Iterator<Item = (Dtype, Tensor
         .map(|&dtype| (dtype, tensor(dtype, shape)))
 }
 
-/// The dtype, shape and bytes that a framework's tensor writes.
+/// Returns the dtype, shape and bytes that a framework's tensor writes.
 pub(crate) fn written<F: Framework>(tensor: &F::Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
     let source = F::source(tensor)?;
     let mut bytes = Vec::new();

@@ -99,7 +99,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The tensors that store a weight, with `X` or `W` for its module or name.
+/// Returns the tensors that store a weight, with `X` or `W` for its module or name.
 fn tensors(weight: &QuantizedWeight) -> Vec<String> {
     let (name, letter) = match weight.name.strip_suffix(".weight") {
         Some(module) => (module, "X"),
@@ -161,14 +161,14 @@ pub(super) fn check_cases(cases: &[Case]) {
     check("docs/reading.md", "<!-- cases -->\n", &table);
 }
 
-/// How many of a library's ways have read all fixtures of a row.
+/// Returns how many of a library's ways have read all fixtures of a row.
 fn ways_of(row: &Row<'_>, library: (&str, &str), ways: &[&'static str]) -> String {
     let passed = |way: &&&str| row.read.iter().all(|(_, _, passed)| passed.contains(way));
     let all = ways.iter().filter(|way| library_of(way) == library);
     format!("{} of {}", all.clone().filter(passed).count(), all.count())
 }
 
-/// The column of a way.
+/// Returns the column of a way.
 fn library_of(way: &str) -> (&'static str, &'static str) {
     *LIBRARIES.iter().find(|(start, _)| way.starts_with(start)).unwrap()
 }

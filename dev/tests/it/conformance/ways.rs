@@ -217,7 +217,8 @@ fn again(file: &Opened) -> Checkpoint {
     Checkpoint::open(path(file)).unwrap()
 }
 
-/// The dtype of a model of candle. A model asks for its own, and none holds complex numbers.
+/// Returns the dtype of a model of candle. A model asks for its own, and none holds complex
+/// numbers.
 fn candle_dtype(file: &Opened, ask: Ask) -> Option<DType> {
     match ask.to.unwrap_or(w(file).dtype()) {
         Dtype::F8_E4M3 => Some(DType::F8E4M3),

@@ -52,7 +52,8 @@ impl Set {
         })
     }
 
-    /// The file that the reference writes. Without metadata it has no `__metadata__`, as ours.
+    /// Returns the file that the reference writes. Without metadata it has no `__metadata__`, as
+    /// ours.
     fn reference(&self) -> Vec<u8> {
         let views = self.views().map(|(name, view)| {
             let (dtype, shape) = (reference_dtype(view.dtype()), view.shape().to_vec());
@@ -154,7 +155,7 @@ fn dtypes_have_the_order_of_the_reference() {
     assert!(Dtype::ALL.iter().map(|&dtype| reference_dtype(dtype)).is_sorted());
 }
 
-/// The text of a file's header, with its padding.
+/// Returns the text of a file's header, with its padding.
 fn header(file: &[u8]) -> &str {
     let (len, rest) = file.split_first_chunk().unwrap();
     std::str::from_utf8(&rest[..u64::from_le_bytes(*len) as usize]).unwrap()

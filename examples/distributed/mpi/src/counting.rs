@@ -19,7 +19,7 @@ struct Counts {
 }
 
 impl Counter {
-    /// The number of bytes that were read since this was asked last.
+    /// Returns the number of bytes that were read since this was asked last.
     pub(crate) fn take(&self) -> u64 {
         self.0.bytes.swap(0, Ordering::Relaxed)
     }

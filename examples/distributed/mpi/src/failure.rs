@@ -29,7 +29,7 @@ impl fmt::Display for Agreed {
 
 impl std::error::Error for Agreed {}
 
-/// The bytes of an error's message, shortened.
+/// Returns the bytes of an error's message, shortened.
 pub(crate) fn message(error: &anyhow::Error) -> Vec<u8> {
     let mut message = format!("{error:#}");
     message.truncate(message.floor_char_boundary(LONGEST));

@@ -15,11 +15,11 @@ use crate::failure::{self, Agreed};
 
 /// The operations that a model needs from the ranks that it is divided among.
 pub(crate) trait Reduce {
-    /// The number of this rank.
+    /// Returns the number of this rank.
     fn rank(&self) -> usize;
-    /// The sum of the tensors of all ranks, which have one shape.
+    /// Returns the sum of the tensors of all ranks, which have one shape.
     fn sum(&self, mine: Tensor) -> Result<Tensor>;
-    /// The matrices of all ranks, side by side. They have one shape.
+    /// Returns the matrices of all ranks, side by side. They have one shape.
     fn columns(&self, mine: Tensor) -> Result<Tensor>;
 }
 
@@ -52,12 +52,12 @@ impl Group {
         Self { world, message_len }
     }
 
-    /// The number of this rank, as MPI says it.
+    /// Returns the number of this rank, as MPI says it.
     pub(crate) fn rank(&self) -> usize {
         self.world.rank() as usize
     }
 
-    /// The number of ranks, as MPI says it.
+    /// Returns the number of ranks, as MPI says it.
     pub(crate) fn world_size(&self) -> usize {
         self.world.size() as usize
     }
@@ -115,7 +115,7 @@ impl Group {
         })
     }
 
-    /// The numbers of all ranks.
+    /// Returns the numbers of all ranks.
     pub(crate) fn of_all(&self, mine: u64) -> Vec<u64> {
         let mut all = vec![0; self.world_size()];
         self.world.all_gather_into(&mine, &mut all[..]);
@@ -163,7 +163,7 @@ impl Group {
         Ok(())
     }
 
-    /// How many values a message has at most.
+    /// Returns how many values a message has at most.
     fn most<T>(&self) -> usize {
         (self.message_len / size_of::<T>()).max(1)
     }
@@ -194,7 +194,7 @@ impl Reduce for Group {
     }
 }
 
-/// Returns the values of one message, if `len` values are sent in messages of at most `most`.
+/// Returns the values of a message, if `len` values are sent in messages of at most `most`.
 fn piece(len: usize, most: usize, round: usize) -> Range<usize> {
     (round * most).min(len)..((round + 1) * most).min(len)
 }

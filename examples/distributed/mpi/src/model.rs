@@ -87,7 +87,7 @@ impl Model {
         })
     }
 
-    /// The logits of each token, of shape [tokens, vocabulary].
+    /// Returns the logits of each token, of shape [tokens, vocabulary].
     pub(crate) fn forward(&self, tokens: &[u32], ranks: &impl Reduce) -> Result<Tensor> {
         let mut hidden = self.embed(tokens, ranks)?;
         for layer in &self.layers {

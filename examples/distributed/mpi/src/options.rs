@@ -31,7 +31,7 @@ pub(crate) struct Options {
     pub(crate) write: bool,
     /// The seed of the weights.
     pub(crate) seed: u64,
-    /// The most bytes of one message.
+    /// The most bytes of a message.
     pub(crate) message_len: usize,
     /// The rank with files that fail.
     pub(crate) fail_reading: Option<usize>,

@@ -66,7 +66,7 @@ pub(crate) fn read_stripes_and_gather<S: ReadAt>(
     tensors.iter().map(receive).collect()
 }
 
-/// The number of bytes of a rank's stripes.
+/// Returns the number of bytes of a rank's stripes.
 pub(crate) fn stripe_bytes(tensors: &[&RankTensor], rank: usize, world_size: usize) -> Result<u64> {
     let len = |tensor: &&RankTensor| byte_len(tensor, stripe(tensor.shape(), rank, world_size));
     tensors.iter().map(len).sum()
@@ -77,9 +77,9 @@ fn byte_len(tensor: &RankTensor, stripe: Option<TensorPart>) -> Result<u64> {
     Ok(shape::byte_len(tensor.dtype(), &stripe.shape(tensor.shape())?)?)
 }
 
-/// The stripe of a tensor that a rank reads: some positions of the first dimension, so that it is
-/// one piece of the file. The stripes of all ranks are the tensor. Of a tensor without dimensions
-/// only rank 0 has one.
+/// Returns the stripe of a tensor that a rank reads: some positions of the first dimension, so that
+/// it is one piece of the file. The stripes of all ranks are the tensor. Of a tensor without
+/// dimensions only rank 0 has one.
 fn stripe(shape: &[usize], rank: usize, world_size: usize) -> Option<TensorPart> {
     match shape {
         [] => (rank == 0).then_some(TensorPart::Whole),

@@ -76,7 +76,7 @@ fn with_other(good: &Path, other: &Path) -> Output {
     mpirun(&[(3, &[text(good)]), (1, &[text(other)])], &[])
 }
 
-/// The numbers of a row of the table.
+/// Returns the numbers of a row of the table.
 fn row(output: &str, name: &str) -> Vec<u64> {
     let row = output.lines().find_map(|line| line.strip_prefix(name));
     let row = row.unwrap_or_else(|| panic!("no row {name:?}:\n{output}"));

@@ -65,7 +65,7 @@ struct Mlp {
 }
 
 impl Config {
-    /// The size of a head.
+    /// Returns the size of a head.
     fn head(&self) -> usize {
         self.hidden_size / self.num_attention_heads
     }
@@ -108,7 +108,7 @@ impl Llama {
         Self { model, lm_head: linear(width, config.vocab_size) }
     }
 
-    /// The logits for each of these tokens, one after the other.
+    /// Returns the logits for each of these tokens, one after the other.
     pub(crate) fn logits(&self, tokens: &[u32], config: &Config) -> Vec<f32> {
         let device = Device::default();
         let data = TensorData::new(tokens.to_vec(), [1, tokens.len()]);

@@ -75,7 +75,7 @@ impl Logits {
     }
 }
 
-/// The largest difference.
+/// Returns the largest difference.
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).fold(0.0, |most, (a, b)| (a - b).abs().max(most))

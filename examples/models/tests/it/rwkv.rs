@@ -65,7 +65,7 @@ fn weights() -> BTreeMap<String, Tensor> {
     shapes.into_iter().enumerate().map(tensor).collect()
 }
 
-/// The logits after some tokens.
+/// Returns the logits after some tokens.
 fn logits(builder: VarBuilder<'_>) -> Vec<f32> {
     let model = Model::new(&config(), builder).unwrap();
     let mut state = State::new(&config(), &Device::Cpu).unwrap();

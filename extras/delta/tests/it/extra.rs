@@ -95,7 +95,7 @@ fn other_tensors_and_other_metadata_come_back() {
         );
         assert_eq!(fs::read(scratch.path("applied/config.json")).unwrap(), b"{}");
 
-        // A squashed delta of one is equal to it, and can be followed by others.
+        // Squashing a single delta gives an equal one, which others can follow.
         chain.squash(&base, scratch.path("squashed"), &options).unwrap();
         let bytes = |name: &str| files(&scratch.path(name)).into_values().collect::<Vec<_>>();
         assert_eq!(bytes("squashed"), bytes("delta"));

@@ -172,7 +172,7 @@ fn a_truncated_frame_changes_nothing() {
     let shard = publisher.version(2).join(SHARD);
     let whole = fs::read(&shard).unwrap();
     let before = files(publisher.directory.path());
-    // The header has the size of the cut frame, as a publisher of one would write it.
+    // The header has the size of the cut frame, as its publisher would write it.
     let cut = whole.len() - 1;
     fs::write(&shard, &whole[..cut]).unwrap();
     publisher.poll().unwrap_err();

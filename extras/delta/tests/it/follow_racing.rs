@@ -1,4 +1,5 @@
-//! Followers whose reads fail, and whose publisher begins anew, at each call to the store in turn.
+//! Followers with reads that fail, and publishers that start over, at each call to the store in
+//! turn.
 
 use std::fs;
 

@@ -15,7 +15,7 @@ pub(crate) struct Publisher {
     pub(crate) directory: TempDir,
 }
 
-/// The tensors of a version. `w` changes with it, `fixed` with the run.
+/// Returns the tensors of a version. `w` changes with it, `fixed` with the run.
 pub(crate) fn tensors(run: u8, value: u8) -> Tensors {
     let w: Vec<_> = (0..3000_u16).map(|i| if i % 7 == 0 { value } else { run }).collect();
     [bytes("w", w), bytes("fixed", vec![run; 40])].into()
@@ -93,7 +93,7 @@ impl Publisher {
         Follower::new(self.served()).options(quick())
     }
 
-    /// The numbers of the update: before, version, full, deltas.
+    /// Returns the numbers of the update: before, version, full, deltas.
     pub(crate) fn poll(&self) -> Result<Option<Numbers>> {
         Ok(self.follower().poll(self.root())?.map(|update| numbers(&update)))
     }

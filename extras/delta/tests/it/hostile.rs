@@ -40,7 +40,7 @@ fn apply(parts: &Parts) -> Result<(), Error> {
     applied
 }
 
-/// The message about the tensor `w` of a delta that is refused.
+/// Returns the message about the tensor `w` of a delta that is refused.
 #[track_caller]
 fn refused(parts: &Parts) -> String {
     let error = apply(parts).unwrap_err();

@@ -59,7 +59,7 @@ pub(crate) fn read(directory: &Path) -> Tensors {
     tensor.collect()
 }
 
-/// The names and the bytes of all files below a directory, also hidden ones.
+/// Returns the names and the bytes of all files below a directory, also hidden ones.
 pub(crate) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -90,7 +90,7 @@ impl Scratch {
         self.directory.path().join(name)
     }
 
-    /// The delta from the base to these tensors.
+    /// Returns the delta from the base to these tensors.
     pub(crate) fn make(&self, name: &str, new: &Tensors, options: &Options) -> Result<Delta> {
         make(&self.base, views(new), self.path(name), options)
     }
@@ -104,8 +104,8 @@ impl Scratch {
         Ok(read(&applied))
     }
 
-    /// Writes a delta of the `base` with these compressed differences, by the specification of its
-    /// format alone, without our code. The result's checksums are those of `new`.
+    /// Writes a delta of the `base` with these compressed differences, by the specification of the
+    /// format alone, without our code. The result's checksums cover `new`.
     pub(crate) fn write_delta(&self, name: &str, parts: &Parts) {
         let directory = self.path(name);
         fs::create_dir_all(&directory).unwrap();
@@ -152,7 +152,7 @@ pub(crate) fn frame(content: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(content, 1).unwrap()
 }
 
-/// The content of a frame of a delta.
+/// Returns the content of a frame of a delta.
 pub(crate) fn content(delta: &Delta, name: &str) -> Vec<u8> {
     let compressed = delta.tensors().find(|tensor| tensor.name() == name).unwrap().read().unwrap();
     zstd::stream::decode_all(compressed.bytes()).unwrap()

@@ -47,7 +47,7 @@ pub(super) fn explain(tensors: &mut Vec<Listed>) {
     tensors.sort_by_key(|tensor| tensor.at);
 }
 
-/// The scales of a weight, which are in another tensor: one number, or one for each expert.
+/// Returns the scales of a weight, which are in another tensor: one number, or one for each expert.
 fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
     let experts = match *weight.shape {
         [experts, _, _] => experts.max(1),
@@ -66,8 +66,8 @@ fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
     Ok(Scales { place: Place::At(scale.at), each: elements / count as u64 })
 }
 
-/// The first tensor that changes the numbers of a weight in another part of a split file, and its
-/// part.
+/// Returns the first tensor that changes the numbers of a weight in another part of a split file,
+/// and its part.
 pub(super) fn apart<S: ReadAt>(files: &[(PathBuf, TensorFile<S>)]) -> Option<(&Path, &str)> {
     let stored = files.iter().flat_map(|(_, file)| file.all_stored());
     let numbers = stored.filter(|(_, stored)| stored.is_readable);

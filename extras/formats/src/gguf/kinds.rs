@@ -138,40 +138,40 @@ impl Type {
 }
 
 impl Type {
-    /// The type of this number in a file. `None` for a number that is not known.
+    /// Returns the type of this number in a file. `None` for a number that is not known.
     pub fn from_id(id: u32) -> Option<Self> {
         TYPES.iter().find(|row| row.id == id).map(Self)
     }
 
-    /// The number in a file.
+    /// Returns the number in a file.
     pub(super) fn id(self) -> u32 {
         self.0.id
     }
 
-    /// The name, as ggml writes it.
+    /// Returns the name, as ggml writes it.
     pub(super) fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// The number of elements of a block; 1 for a plain type.
+    /// Returns the number of elements of a block; 1 for a plain type.
     pub(super) fn block_len(self) -> usize {
         self.0.len
     }
 
-    /// The number of bytes of a block, or of an element of a plain type.
+    /// Returns the number of bytes of a block, or of an element of a plain type.
     pub(super) fn block_bytes(self) -> usize {
         self.0.bytes
     }
 
-    /// The bytes of a tensor of this shape. `None` if its rows are not whole blocks, or if its size
-    /// does not fit 64 bits.
+    /// Returns the bytes of a tensor of this shape. `None` if its rows are not whole blocks, or if
+    /// its size does not fit 64 bits.
     pub fn byte_len(self, shape: &[usize]) -> Option<u64> {
         let is_whole = shape.last().unwrap_or(&1).is_multiple_of(self.0.len);
         let elements = shape::element_count(shape).ok().filter(|_| is_whole)?;
         (elements / self.0.len as u64).checked_mul(self.0.bytes as u64)
     }
 
-    /// The dtype of a plain type; `None` for a quantised one.
+    /// Returns the dtype of a plain type; `None` for a quantised one.
     pub fn dtype(self) -> Option<Dtype> {
         match self.0.values {
             Values::Plain(dtype) => Some(dtype),

@@ -48,7 +48,7 @@ impl Listed {
             }
             let id = reader.u32()?;
             let at = reader.u64()?;
-            // The first dimension of the file is the innermost, along which blocks lie.
+            // The first dimension of the file is the innermost; blocks run along it.
             shape.reverse();
             let kind = Type::from_id(id);
             if let Some(kind) = kind.filter(|kind| kind.byte_len(&shape).is_none()) {
@@ -95,7 +95,7 @@ impl Listed {
         Ok(())
     }
 
-    /// The tensor as it is read.
+    /// Returns the tensor as it is read.
     pub(super) fn into_tensor(self, options: &Options) -> Tensor {
         let Self { name, mut shape, type_name, kind, at, byte_len, scales } = self;
         let place = Place::At(at);

@@ -8,7 +8,7 @@ use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
 use crate::input::Cursor;
 
-/// The bytes of one call to a source with calls that wait.
+/// The bytes of a call to a source with calls that wait.
 const FAR: usize = 1 << 20;
 
 const WORDING: Wording = Wording {

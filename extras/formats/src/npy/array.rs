@@ -26,9 +26,8 @@ const PIECE: usize = 1 << 20;
 ///
 /// It is a [`TensorSource`], so it can be saved piece by piece. Its elements are given in the order
 /// of safetensors, C order and little-endian, even if the file has another. That takes two buffers
-/// of at most 32 MiB for an array in Fortran order, and 1 MiB for
-/// any other. An array in Fortran order that is compressed and larger than 32 MiB is unpacked to a
-/// temporary file first.
+/// of at most 32 MiB for an array in Fortran order, and 1 MiB for any other. An array in Fortran
+/// order that is compressed and larger than 32 MiB is unpacked to a temporary file first.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorBuf, save};
@@ -85,10 +84,6 @@ impl Array {
 impl<S: ReadAt> Array<S> {
     /// Reads the header of a `.npy` file that is in memory, or anywhere else. Errors show `path`;
     /// the array has its name without extension.
-    ///
-    /// # Errors
-    ///
-    /// Like [`open`](Array::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         let path = path.as_ref();
         Self::of_input(Input::new(source, path), stem(path), limits)
@@ -129,12 +124,12 @@ impl<S: ReadAt> Array<S> {
         &self.name
     }
 
-    /// The path of the file or of the archive, as errors show it.
+    /// Returns the path of the file or of the archive, as errors show it.
     pub fn file(&self) -> &str {
         &self.input().file
     }
 
-    /// The header: dtype and shape, and the layout of the elements in the file.
+    /// Returns the header: dtype and shape, and the layout of the elements in the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -186,7 +181,7 @@ impl<S: ReadAt> Array<S> {
         }
     }
 
-    /// The number of bytes of the elements.
+    /// Returns the number of bytes of the elements.
     fn data_len(&self) -> core::Result<u64> {
         Ok(core::shape::byte_len(self.dtype(), self.shape())?)
     }

@@ -56,7 +56,7 @@ pub(crate) fn parse(descr: &str) -> Result<(Dtype, ByteOrder), ErrorKind> {
     }
 }
 
-/// The type as NumPy writes it, or `None` if NumPy has none for the dtype.
+/// Returns the type as NumPy writes it, or `None` if NumPy has none for the dtype.
 pub(crate) fn encode(dtype: Dtype, order: ByteOrder) -> Option<String> {
     let (_, plain) = TYPES.iter().find(|(known, _)| *known == dtype)?;
     let order = match order {

@@ -29,7 +29,7 @@ pub(crate) fn open_file<S: ReadAt>(
     TensorFile::new(Format::Npy, built, Container::File(input))
 }
 
-/// The array behind a header. The elements begin at a place.
+/// Returns the array behind a header. The elements begin at a place.
 pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tensor> {
     let dtype = header.dtype;
     let shape = header.shape.clone();
@@ -49,7 +49,7 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
 }
 
 impl Order {
-    /// The strides of an array without gaps, in elements.
+    /// Returns the strides of an array without gaps, in elements.
     pub(crate) fn strides(self, shape: &[usize]) -> Vec<u64> {
         // The innermost dimension is the last in C order, the first in Fortran order.
         let mut strides = vec![0; shape.len()];

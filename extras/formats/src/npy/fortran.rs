@@ -27,7 +27,7 @@ pub(super) type ReadData<'a> = dyn FnMut(u64, &mut [u8]) -> Result<()> + 'a;
 /// Takes a part of the array in C order.
 pub(super) type Give<'a> = dyn FnMut(&mut [u8]) -> Result<()> + 'a;
 
-/// Whether Fortran order and C order differ for the shape.
+/// Returns `true` if Fortran order and C order differ for the shape.
 pub(super) fn differs(shape: &[usize]) -> bool {
     shape.iter().filter(|&&dim| dim > 1).count() > 1 && !shape.contains(&0)
 }
@@ -177,10 +177,9 @@ impl Window<'_, '_> {
 /// elements.
 ///
 /// Along the last dimension neighbours are next to each other in C order. In Fortran order they are
-/// as far apart as possible, and all other elements of one position along it, a column here, are
-/// next
-/// to each other. So this is the transposition of a matrix, with rows in another order. It goes
-/// tile by tile, so that each line of the cache that is loaded is used whole.
+/// as far apart as possible, and all other elements at a position along it, a column here, are
+/// next to each other. So this is the transposition of a matrix, with rows in another order. It
+/// goes tile by tile, so that each line of the cache that is loaded is used whole.
 fn in_memory<const W: usize>(from: &[u8], to: &mut [u8], shape: &[usize]) {
     let from = from.as_chunks::<W>().0;
     let to = to.as_chunks_mut::<W>().0;

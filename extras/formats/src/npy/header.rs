@@ -61,14 +61,14 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of an array in C order, little-endian, as safetensors stores it.
+    /// Makes the header of an array in C order, little-endian, as safetensors stores it.
     pub fn new(dtype: Dtype, shape: &[usize]) -> Self {
         let order = Order::C;
         let byte_order = ByteOrder::Little;
         Self { dtype, shape: shape.to_vec(), order, byte_order }
     }
 
-    /// The number of bytes of all elements.
+    /// Returns the number of bytes of all elements.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl Header {
         Ok(Self { dtype, shape, order, byte_order })
     }
 
-    /// The bytes before the elements, the same that NumPy writes.
+    /// Returns the bytes before the elements, the same that NumPy writes.
     ///
     /// # Errors
     ///
@@ -229,7 +229,7 @@ fn parse_shape(shape: Value) -> Result<Vec<usize>, ErrorKind> {
     dims.into_iter().map(dim).collect()
 }
 
-/// The digits of a number, or the first of very many.
+/// Returns the digits of a number, or the first of very many.
 fn shortened(digits: &str) -> String {
     const SHOWN: usize = 40;
     // Digits and a sign are one byte each.

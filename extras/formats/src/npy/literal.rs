@@ -26,7 +26,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// The kind of the value, for a message.
+    /// Returns the kind of the value, for a message.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "a string",
@@ -67,7 +67,7 @@ impl<'a> Parser<'a> {
         &self.text[self.at..]
     }
 
-    /// The next character that is not white space.
+    /// Returns the next character that is not white space.
     fn peek(&mut self) -> Option<char> {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']).len();
@@ -204,7 +204,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Whether a character can be part of a name or a number.
+/// Returns `true` if a character can be part of a name or a number.
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }

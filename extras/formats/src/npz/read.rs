@@ -62,7 +62,7 @@ impl Archive {
     }
 }
 
-/// The name of each array, and the member that it is.
+/// Returns the name of each array, and the member that it is.
 pub(super) fn arrays<S: ReadAt>(zipped: &Zipped<S>) -> Result<Vec<(String, usize)>> {
     let members = zipped.names()?.into_iter().enumerate();
     let files = members.filter(|(_, member)| !member.ends_with('/'));
@@ -75,10 +75,6 @@ pub(super) fn arrays<S: ReadAt>(zipped: &Zipped<S>) -> Result<Vec<(String, usize
 
 impl<S: ReadAt> Archive<S> {
     /// Lists the members of an archive that is in memory, or anywhere else. Errors show `path`.
-    ///
-    /// # Errors
-    ///
-    /// Like [`open`](Archive::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         Self::of_input(Input::new(source, path.as_ref()), limits)
     }
@@ -117,10 +113,6 @@ impl<S: ReadAt> Archive<S> {
     }
 
     /// Opens the array at a position among the [names](Archive::names).
-    ///
-    /// # Errors
-    ///
-    /// Like [`array`](Archive::array).
     pub fn array_at(&self, position: usize) -> Result<Array<S>> {
         match self.arrays.get(position) {
             Some((name, index)) => Array::of_member(&self.zipped, *index, name, &self.limits),

@@ -57,7 +57,7 @@ pub struct Writer<W: Write + Seek> {
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// An archive without members yet, at the position of `out`.
+    /// Begins an archive without members, at the position of `out`.
     pub fn new(out: W) -> Self {
         let is_open = Arc::new(AtomicBool::new(true));
         let zip = ZipWriter::new(Gate { out, is_open: Arc::clone(&is_open), at: 0, end: 0 });
@@ -66,8 +66,8 @@ impl<W: Write + Seek> Writer<W> {
         Self { gate, zip, compression, names: HashSet::new(), has_failed: false }
     }
 
-    /// How the members that are added from now on are written; [stored](Compression::Stored) by
-    /// default.
+    /// Sets how the members that are added from now on are written; [stored](Compression::Stored)
+    /// by default.
     #[must_use]
     pub fn compression(self, compression: Compression) -> Self {
         Self { compression, ..self }

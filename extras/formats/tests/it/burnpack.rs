@@ -38,7 +38,7 @@ fn pack(content: &Value, data: usize) -> Vec<u8> {
     file
 }
 
-/// The description of a tensor.
+/// Returns the description of a tensor.
 fn tensor(dtype: Value, shape: &[u64], from: u64, to: u64) -> Value {
     cbor!({"dtype" => dtype, "shape" => shape, "data_offsets" => [from, to]}).unwrap()
 }

@@ -10,7 +10,8 @@ use safetensors_core::{
 use safetensors_formats::kerchunk::manifest;
 use safetensors_formats::{ErrorKind, Result};
 
-/// The manifest of tensors with one byte, these names and shapes, and the length of their file.
+/// Returns the manifest of tensors with one byte, these names and shapes, and the length of their
+/// file.
 fn manifest_of(
     tensors: &[(&str, &[usize])],
     metadata: &[(String, String)],

@@ -13,8 +13,8 @@ use safetensors_testing::tensors::bytes_by;
 
 const MIB: u64 = 1 << 20;
 
-/// The value of the element of this number in the order of the file. 128 neighbours are equal, so
-/// that compressing them takes little time.
+/// Returns the value of the element of this number in the order of the file. 128 neighbours are
+/// equal, so that compressing them takes little time.
 fn value(stored: u64) -> u32 {
     (stored as u32 >> 7).wrapping_mul(2_654_435_761)
 }

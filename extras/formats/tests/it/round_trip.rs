@@ -43,7 +43,8 @@ fn tensor() -> impl Strategy<Value = (Dtype, Vec<usize>, Vec<u8>)> {
     })
 }
 
-/// The bytes of elements in C order, as a file in another layout has them: element by element.
+/// Returns the bytes of elements in C order, as a file in another layout has them: element by
+/// element.
 fn laid_out(dtype: Dtype, shape: &[usize], bytes: &[u8], header: &Header) -> Vec<u8> {
     let width = dtype.bits() as usize / 8;
     let mut stored = vec![0; bytes.len()];

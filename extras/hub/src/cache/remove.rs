@@ -1,4 +1,4 @@
-//! Removes what a cache no longer needs.
+//! Removes unneeded files of a cache.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,7 +62,7 @@ impl CachedRepo {
     }
 }
 
-/// The files that a snapshot leads to.
+/// Returns the files that a snapshot leads to.
 fn contents(snapshot: &CachedSnapshot) -> impl Iterator<Item = PathBuf> {
     let files = snapshot.files.iter().map(|name| joined(&snapshot.dir, name));
     files.filter_map(|path| fs::canonicalize(path).ok())
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
 
-    /// A repository whose branch leads to the second of two snapshots. Each has a blob of its own,
-    /// both have one blob, and the first has a link that leads out of the cache.
+    /// Makes a repository with a branch that leads to the second of two snapshots. Each has a
+    /// separate blob, both share a blob, and the first has a link that leads out of the cache.
     fn cache(dir: &Path) -> CachedRepo {
         let repo = dir.join("cache/models--a--b");
         let commits = ["0".repeat(40), "1".repeat(40)];

@@ -95,8 +95,8 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
             }
         };
         let size = Some(file.byte_len());
-        // Computed from the disk: the digest of the stream would not cover what earlier attempts
-        // left, or another process has written.
+        // Computed from the disk: the digest of the stream would not cover bytes that earlier
+        // attempts left, or another process has written.
         match etag.check_while(part.path(), size, meter.stop(), &mut touch) {
             Ok(()) => return part.finish(blob),
             // A rest of an earlier attempt may be wrong.

@@ -49,7 +49,7 @@ const SPARE_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// Each explains what to do. [`other`](safetensors_core::Error::other) gives the [`ErrorKind`]
+/// Each has advice. [`other`](safetensors_core::Error::other) gives the [`ErrorKind`]
 /// inside:
 ///
 /// - wrong question: [`RepoNotFound`](ErrorKind::RepoNotFound),

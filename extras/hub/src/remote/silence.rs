@@ -85,7 +85,6 @@ impl Listening {
     }
 }
 
-/// Bytes in pieces.
 fn pieces(bytes: Bytes) -> impl stream::Stream<Item = Result<Bytes, HttpError>> {
     let starts = (0..bytes.len()).step_by(PIECE);
     let piece = move |start: usize| Ok(bytes.slice(start..bytes.len().min(start + PIECE)));

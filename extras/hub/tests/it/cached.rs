@@ -25,7 +25,7 @@ fn child() {
     }
 }
 
-/// The bytes of the tensors at an address, or the error.
+/// Returns the bytes of the tensors at an address, or the error.
 fn read(server: &Server, cache: &Path, is_offline: bool, address: &str) -> Result<usize, String> {
     server.clear_log();
     let variables = [
@@ -40,7 +40,7 @@ fn read(server: &Server, cache: &Path, is_offline: bool, address: &str) -> Resul
     said.parse().map_err(|_| said.to_owned())
 }
 
-/// The large files that the CDN has sent any bytes of.
+/// Returns the large files that the CDN has sent any bytes of.
 fn sent(server: &Server) -> BTreeSet<String> {
     let log = server.log().into_iter().filter(|seen| seen.origin == Origin::Cdn);
     log.map(|seen| seen.path).collect()

@@ -91,7 +91,7 @@ fn what_is_there_is_not_downloaded_again() {
     assert_eq!(download(REPO, &wanted).unwrap(), first);
     assert_eq!(server.log().len(), 1, "only the listing");
 
-    // The same content in another commit: only the question for the file.
+    // An equal file in another commit: only the question for the file.
     let repo = single(1000).commit(
         "main",
         [("README.md", b"new".to_vec()), ("model.safetensors", tensor_file("w", 1000))],

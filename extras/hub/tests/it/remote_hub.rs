@@ -22,7 +22,7 @@ fn open(server: &Server, path: &str) -> Result<Checkpoint<Assembled<RemoteFile>>
     remote(server).open(&format!("hf://{REPO}{path}"))
 }
 
-/// The bytes of a tensor in [`tensor_file`].
+/// Returns the bytes of a tensor in [`tensor_file`].
 fn values(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }

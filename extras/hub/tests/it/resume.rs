@@ -50,7 +50,7 @@ fn variables<'a>(server: &'a Server, cache: &'a Path, task: &'a str) -> [(&'a st
     ]
 }
 
-/// The bytes of the unfinished downloads in a cache.
+/// Returns the bytes of the unfinished downloads in a cache.
 fn unfinished_bytes(cache: &Path) -> u64 {
     unfinished(cache)
         .iter()
@@ -130,7 +130,7 @@ fn what_an_earlier_attempt_left_is_not_trusted() {
     assert_eq!(fs::read(blobs.join(&etag)).unwrap(), whole);
 }
 
-/// The SHA-256 of a file, as the Hub has it.
+/// Returns the SHA-256 of a file, as the Hub has it.
 fn etag(bytes: &[u8]) -> String {
     let repo = Repo::new([("x.safetensors", bytes.to_vec())]);
     repo.commits[&repo.refs["main"]]["x.safetensors"].etag.clone()

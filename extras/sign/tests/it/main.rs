@@ -30,7 +30,7 @@ fn text(name: &str) -> String {
     fs::read_to_string(fixture(name)).unwrap()
 }
 
-/// The model in a separate directory.
+/// Returns the model in a separate directory.
 fn model() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, content) in MODEL {
@@ -51,7 +51,7 @@ fn kind(error: &Error) -> &ErrorKind {
     error.other().unwrap_or_else(|| panic!("{error}"))
 }
 
-/// The report of an error that says that the files differ.
+/// Returns the report of an error that says that the files differ.
 fn differences(result: Result<Report, Error>) -> Report {
     match kind(&result.unwrap_err()) {
         ErrorKind::FilesDiffer { report } => Report::clone(report),

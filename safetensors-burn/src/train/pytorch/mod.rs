@@ -26,7 +26,7 @@ enum Parameters {
 }
 
 impl Kinds {
-    /// Whether a parameter of this many dimensions has these tensors.
+    /// Returns `true` if a parameter of this many dimensions has these tensors.
     fn fit(&self, ndim: usize, stored: &StoredParameter) -> bool {
         // The means over the columns of a tensor differ from the means of its parts.
         let is_whole = ndim >= 2 && !stored.is_part();

@@ -82,7 +82,7 @@ pub fn save_pytorch_optimizer(
 /// How PyTorch stores the parameters, by their ids: in several ways if a parameter is tied.
 type Names = BTreeMap<u64, Vec<StoredParameter>>;
 
-/// The tensors of PyTorch by their names.
+/// Returns the tensors of PyTorch by their names.
 fn for_pytorch(
     module: &Parameters,
     record: OptimizerRecord,
@@ -127,7 +127,7 @@ fn for_pytorch(
     Ok(tensors)
 }
 
-/// The numbers of steps, as tensors of PyTorch.
+/// Returns the numbers of steps, as tensors of PyTorch.
 fn steps(
     names: &Names,
     scalars: &BTreeMap<String, Scalar>,
@@ -172,7 +172,7 @@ fn state_of<'a>(names: &'a Names, name: &'a str) -> Option<(&'a [StoredParameter
     Some((names.get(&id)?, leaf))
 }
 
-/// The parts of a tensor, one after another.
+/// Returns the parts of a tensor, one after another.
 fn joined(mut parts: Vec<TensorData>) -> Result<TensorData> {
     if parts.len() == 1 {
         return Ok(parts.remove(0));

@@ -75,7 +75,7 @@ fn store(path: &Path, rules: &[(&str, &str)]) -> CheckpointStore {
     rules.iter().fold(store, |store, (from, to)| store.with_key_remapping(from, *to))
 }
 
-/// The tensors of a BERT as Hugging Face's transformers name them. Each number occurs once.
+/// Returns the tensors of a BERT as Hugging Face's transformers name them. Each number occurs once.
 fn published() -> BTreeMap<String, TensorData> {
     let mut names = vec![("embeddings.word_embeddings.weight".to_owned(), vec![5, WIDTH])];
     let mut norm = |name: String| {

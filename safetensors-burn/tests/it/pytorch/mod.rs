@@ -43,7 +43,7 @@ fn input<const D: usize>(name: &str) -> Tensor<D> {
     tensor(name, "input")
 }
 
-/// The tensors of a file that belong to the layer.
+/// Returns the tensors of a file that belong to the layer.
 fn layer_of(path: &Path) -> BTreeMap<String, TensorData> {
     let mut tensors = load(path).unwrap();
     // burn does not count the batches of a training. PyTorch does not need the number.

@@ -12,7 +12,7 @@ fn lstm() -> Net<BiLstm> {
     Net { layer: BiLstmConfig::new(3, 5, true).init(&Device::default()) }
 }
 
-/// The ids of all parameters of an LSTM.
+/// Returns the ids of all parameters of an LSTM.
 fn ids(lstm: &Lstm) -> Vec<ParamId> {
     let gates = [&lstm.input_gate, &lstm.cell_gate, &lstm.output_gate];
     let gates = gates.into_iter().chain(lstm.forget_gate.as_ref());

@@ -4,8 +4,8 @@ use super::*;
 
 const KEY: &str = "safetensors_bridge.param_ids";
 
-/// The ids of the parameters. burn's running statistics, which no optimizer changes, keep the ids
-/// that they were made with.
+/// Returns the ids of the parameters. burn's running statistics, which no optimizer changes, keep
+/// the ids that they were made with.
 fn ids(module: &impl Module) -> Vec<(String, u64)> {
     let mut tensors = module.collect(None, None, false);
     tensors.retain(|tensor| !tensor.name.contains("running"));

@@ -235,7 +235,7 @@ fn a_manifest_without_a_record() {
     }
 }
 
-/// The model of one save and the optimizer of another would not fit.
+/// A model and an optimizer of different saves would not fit.
 #[test]
 fn an_epoch_that_is_replaced_between_two_records() {
     let (_dir, epochs) = saved(1);

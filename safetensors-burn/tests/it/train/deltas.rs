@@ -30,7 +30,7 @@ fn run(count: usize) -> (TempDir, Epochs, Vec<[Content; 3]>, Run) {
     (dir, epochs, contents, run)
 }
 
-/// The epochs that the files of an epoch are deltas of.
+/// Returns the epochs that the files of an epoch are deltas of.
 fn bases(epochs: &Epochs, epoch: usize) -> [Option<usize>; 3] {
     let list = epochs.list().unwrap();
     let found = list.iter().find(|found| found.number() == epoch).unwrap();
@@ -154,7 +154,7 @@ fn what_would_not_be_smaller_is_whole() {
     assert_eq!(restored(&checkpointers, 3), run.contents());
 }
 
-/// The error of an epoch that is not complete.
+/// Returns the error of an epoch that is not complete.
 fn problem(epochs: &Epochs, epoch: usize) -> String {
     let list = epochs.list().unwrap();
     let found = list.iter().find(|found| found.number() == epoch).unwrap();

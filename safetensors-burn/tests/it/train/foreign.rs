@@ -57,7 +57,7 @@ fn refused(epochs: &Epochs, module: &impl Module) -> Error {
     error
 }
 
-/// The differences that an error lists about a file of epoch 1.
+/// Returns the differences that an error lists about a file of epoch 1.
 fn mismatches(epochs: &Epochs, module: &impl Module, file: &str) -> Vec<Mismatch> {
     let error = refused(epochs, module);
     assert_eq!(error.file(), epochs.path(1).join(file).to_str(), "{error}");
@@ -67,7 +67,7 @@ fn mismatches(epochs: &Epochs, module: &impl Module, file: &str) -> Vec<Mismatch
     }
 }
 
-/// The record of an optimizer with other tensors and scalars.
+/// Returns the record of an optimizer with other tensors and scalars.
 fn changed(
     record: OptimizerRecord,
     tensor: impl FnMut(PackTensor) -> PackTensor,

@@ -49,7 +49,7 @@ struct Training {
     rate: f64,
 }
 
-/// The optimizers of the fixtures.
+/// Returns the optimizers of the fixtures.
 fn optimizer(kind: &str) -> (ModuleOptimizer, f64) {
     let adamw = AdamWConfig::new().with_epsilon(1e-8);
     let momentum = MomentumConfig::new().with_dampening(0.0).with_nesterov(true);
@@ -79,7 +79,7 @@ impl Training {
         training
     }
 
-    /// The losses before each step, as the fixtures have them.
+    /// Returns the losses before each step, as the fixtures have them.
     fn steps(&mut self, count: usize) -> Vec<f32> {
         let device = Device::default().autodiff();
         let mut after = load(fixture("adamw_after.safetensors")).unwrap();
@@ -235,7 +235,7 @@ fn states_of_parts_and_of_tied_parameters_come_back() {
     assert!(load(&path).unwrap() == saved, "the file is as it was");
 }
 
-/// The difference between a changed fixture and the model.
+/// Returns the difference between a changed fixture and the model.
 #[track_caller]
 fn refused(
     change: impl FnOnce(&mut Vec<(String, TensorData)>),

@@ -91,8 +91,7 @@ fn a_process_that_is_killed_leaves_epochs_that_can_all_be_restored() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut saves = lines.map(Result::unwrap).filter(|line| line.ends_with("saving"));
         // The last one ends without a kill. Where in the save of a record another one is killed is
-        // left
-        // to chance; an even one is killed between two records.
+        // left to chance; an even one is killed between two records.
         if round == 9 {
             assert!(saves.by_ref().count() > 0 && child.wait().unwrap().success());
         } else {

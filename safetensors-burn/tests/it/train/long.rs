@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A model of which most is not trained any more.
+/// A model with a large part that is not trained any more.
 #[derive(Module, Debug)]
 pub(super) struct Large {
     pub(super) frozen: Linear,

@@ -57,7 +57,7 @@ impl Model {
         self.layers[0].forward(self.first.forward(input).tanh())
     }
 
-    /// The bits of all weights.
+    /// Returns the bits of all weights.
     fn bits(&self) -> Vec<u8> {
         let weights = [&self.first.weight, &self.layers[0].weight].map(|weight| weight.to_data());
         let bias = self.first.bias.as_ref().unwrap().to_data();
@@ -178,7 +178,6 @@ fn delete(
     scheduler.delete(epoch)
 }
 
-/// The numbers of the epochs.
 fn numbers(epochs: &Epochs) -> Vec<usize> {
     epochs.list().unwrap().iter().map(|epoch| epoch.number()).collect()
 }
@@ -215,7 +214,7 @@ fn saved_to(last: usize) -> (TempDir, Epochs, Training) {
     (dir, epochs, training)
 }
 
-/// The files of an epoch, by name.
+/// Returns the files of an epoch, by name.
 fn files(epochs: &Epochs, epoch: usize) -> Vec<(String, Vec<u8>)> {
     let names = names_in(&epochs.path(epoch)).into_iter();
     names.map(|name| (name.clone(), fs::read(epochs.path(epoch).join(&name)).unwrap())).collect()
@@ -230,7 +229,7 @@ fn of<T>(result: Result<T, CheckpointerError>) -> Error {
     }
 }
 
-/// The reason of an error of this module.
+/// Returns the reason of an error of this module.
 fn reason(error: &Error) -> &EpochError {
     std::error::Error::source(error).unwrap().downcast_ref().unwrap()
 }

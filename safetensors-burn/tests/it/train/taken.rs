@@ -244,8 +244,7 @@ fn a_record_is_the_same_file_as_by_earlier_versions() {
 }
 
 /// Records of another optimizer after records of AdamW, with equal numbers of tensors and numbers.
-/// burn gives
-/// none of the tensors, or panics when they are loaded into an optimizer of parameters.
+/// burn gives none of the tensors, or panics when they are loaded into an optimizer of parameters.
 #[test]
 fn a_record_that_burn_does_not_give_fails_one_save() {
     for (id, expected) in [(Some(7), "burn gave 0 of 4 tensors"), (None, "panicked")] {

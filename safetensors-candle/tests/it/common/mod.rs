@@ -39,7 +39,7 @@ pub(crate) fn save_tensors(
     safetensors_candle::save(path, tensors.iter().copied(), &SaveOptions::new().durable(false))
 }
 
-/// The dtype, shape and bytes of a tensor, so that NaN is compared by its bits.
+/// Returns the dtype, shape and bytes of a tensor, so that NaN is compared by its bits.
 pub(crate) fn bytes(tensor: &Tensor) -> Vec<u8> {
     serialize([("t", Candle::source(tensor).unwrap())], &SaveOptions::new()).unwrap()
 }

@@ -53,7 +53,7 @@ impl Files {
         fs::read(&self.file).unwrap()
     }
 
-    /// The shards, in order.
+    /// Returns the shards, in order.
     fn shards(&self) -> Vec<PathBuf> {
         let index = Checkpoint::open(&self.sharded).unwrap();
         let shards: Vec<_> = index.files().iter().map(|file| file.path().to_owned()).collect();

@@ -42,7 +42,7 @@ fn counting(shape: &[usize]) -> TensorBuf {
     TensorBuf::from_vec(shape.to_vec(), values).unwrap()
 }
 
-/// The elements in C order.
+/// Returns the elements in C order.
 fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }

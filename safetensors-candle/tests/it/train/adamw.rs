@@ -9,7 +9,7 @@ use super::support::{bits, get, map, quick, values, var};
 
 use crate::common::place;
 
-/// Returns variables of one dtype; one gets a gradient only in every third step, one never, and one
+/// Returns variables of a dtype; one gets a gradient only in every third step, one never, and one
 /// has integers.
 fn variables(dtype: DType) -> VarMap {
     let of = |shape: &[usize], seed| {

@@ -31,7 +31,7 @@ fn held() -> (SaveOptions, Receiver<()>, Sender<()>) {
     (options, hear, tell)
 }
 
-/// The file that a save in the foreground writes.
+/// Returns the file that a save in the foreground writes.
 fn saved<'a>(path: &Path, state: impl Into<train::StateRef<'a>>) -> Vec<u8> {
     train::save(path, state, &quick()).unwrap();
     fs::read(path).unwrap()
@@ -132,7 +132,7 @@ fn in_shards(options: SaveOptions) -> ShardOptions {
     ShardOptions::new().max_shard_size(64.into()).save_options(options)
 }
 
-/// The names and the bytes of all files in a directory.
+/// Returns the names and the bytes of all files in a directory.
 fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let read = |name: String| (name.clone(), fs::read(directory.join(name)).unwrap());
     names_in(directory).into_iter().map(read).collect()

@@ -10,7 +10,7 @@ use safetensors_delta::{Options, open_linked};
 
 use super::support::{get, map, optimizer, quick, shards, state, values, var};
 
-/// Returns a model of which most is not trained any more.
+/// Returns a model with a large part that is not trained any more.
 fn model(seed: u32) -> VarMap {
     map([("frozen", var(&[40, 50], seed)), ("head", var(&[50], seed + 1))])
 }

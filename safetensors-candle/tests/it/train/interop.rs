@@ -39,7 +39,7 @@ impl Training {
         options.load_from(checkpoint, (&self.var_map, &mut self.optimizer)).unwrap();
     }
 
-    /// The losses before each step, as the fixtures have them.
+    /// Returns the losses before each step, as the fixtures have them.
     fn steps(&mut self, count: usize) -> Vec<f32> {
         let after = load(fixture("adamw_after.safetensors"), &Device::Cpu).unwrap();
         let (x, y) = (&after["x"], &after["y"]);

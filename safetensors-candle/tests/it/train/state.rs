@@ -73,7 +73,7 @@ fn metadata_of_a_load_has_no_records_of_the_file() {
     assert_eq!(loaded.metadata, Metadata::from([("epoch".into(), "2".into())]));
 }
 
-/// The metadata of a saved optimizer.
+/// Returns the metadata of a saved optimizer.
 fn fresh_settings(optimizer: &AdamW) -> Metadata {
     let (_dir, path) = place("a.safetensors");
     train::save(&path, optimizer, &quick()).unwrap();

@@ -72,13 +72,13 @@ pub(crate) fn train(map: &VarMap, optimizer: &mut AdamW, step: u32) {
     optimizer.backward_step(&loss).unwrap();
 }
 
-/// The bits of all variables.
+/// Returns the bits of all variables.
 pub(crate) fn values(map: &VarMap) -> BTreeMap<String, Vec<u8>> {
     let variables = map.data().lock().unwrap();
     variables.iter().map(|(name, var)| (name.clone(), bits(var))).collect()
 }
 
-/// The bytes of the file that the state of an optimizer is saved as.
+/// Returns the bytes of the file that the state of an optimizer is saved as.
 pub(crate) fn state(optimizer: &AdamW) -> Vec<u8> {
     let (_dir, path) = place("state.safetensors");
     train::save(&path, optimizer, &quick()).unwrap();
@@ -95,7 +95,7 @@ pub(crate) fn pair() -> TensorView<'static> {
     TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap()
 }
 
-/// The differences that an error lists.
+/// Returns the differences that an error lists.
 pub(crate) fn mismatches(error: &Error) -> &[Mismatch] {
     match error.kind() {
         ErrorKind::Mismatches { mismatches } => mismatches,

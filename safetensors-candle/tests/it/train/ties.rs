@@ -34,7 +34,7 @@ fn a_tied_variable_is_saved_once_or_under_each_name_and_loads_from_both() {
         let fresh = tied(9);
         train::load(&path, &fresh).unwrap();
         assert_eq!(values(&fresh), values(&tied(1)));
-        // Two variables can get the value of one tensor.
+        // Two variables can get the value of a single tensor.
         let apart = map(["embed", "head", "norm"].map(|name| (name, var(&[2], 9))));
         train::load(&path, &apart).unwrap();
         assert_eq!(values(&apart), values(&tied(1)));

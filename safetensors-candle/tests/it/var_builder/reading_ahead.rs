@@ -6,7 +6,7 @@ use safetensors_core::TensorBuf;
 
 use super::spy::{assert_values, backend, builder, model, sorted};
 
-/// The bytes of a tensor in the file, which has BF16.
+/// Returns the bytes of a tensor in the file, which has BF16.
 fn bytes(len: usize) -> u64 {
     2 * len as u64
 }

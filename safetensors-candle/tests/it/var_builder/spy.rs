@@ -59,12 +59,12 @@ impl ReadAt for Spy {
 }
 
 impl Shared {
-    /// The bytes that were read since the last call.
+    /// Returns the bytes that were read since the last call.
     pub(crate) fn take_read(&self) -> u64 {
         self.read.swap(0, Ordering::SeqCst)
     }
 
-    /// How many reads there were since the last call.
+    /// Returns how many reads there were since the last call.
     pub(crate) fn take_calls(&self) -> u64 {
         self.calls.swap(0, Ordering::SeqCst)
     }
@@ -105,7 +105,6 @@ pub(crate) fn backend(
     backend_with(tensors, &LoadOptions::new())
 }
 
-/// Returns a backend with options.
 pub(crate) fn backend_with(
     tensors: &[(String, TensorBuf)],
     options: &LoadOptions,
@@ -126,7 +125,7 @@ pub(crate) fn backend_with(
     (backend, shared)
 }
 
-/// The values of a tensor: all are exact in BF16, and differ between tensors.
+/// Returns the values of a tensor: all are exact in BF16, and differ between tensors.
 pub(crate) fn values(name: &str, len: usize) -> Vec<f32> {
     let start = name.bytes().fold(0_u32, |sum, byte| sum * 31 % 127 + u32::from(byte) % 127);
     (0..len).map(|i| ((start as usize + i) % 251) as f32).collect()
@@ -148,7 +147,8 @@ pub(crate) const PARTS: [(&str, usize); 6] = [
     ("norm.weight", 16),
 ];
 
-/// The names and elements of all tensors of a model, in the order in which it asks for them.
+/// Returns the names and elements of all tensors of a model, in the order in which it asks for
+/// them.
 pub(crate) fn model(layers: usize) -> Vec<(String, usize)> {
     let mut names = vec![("model.embed.weight".to_string(), 4096), ("lm_head.weight".into(), 4096)];
     for layer in 0..layers {

@@ -78,7 +78,7 @@ impl<'a> App<'a> {
         }
     }
 
-    /// The selected node.
+    /// Returns the selected node.
     pub(super) fn selected(&self) -> usize {
         self.outline.at(self.row)
     }

@@ -1,7 +1,7 @@
 //! A histogram of several rows.
 
-/// The counts as bars of `height` rows, in at most `width` columns. A bin with few values still
-/// shows a bar. There are no rows if there are no values.
+/// Returns the counts as bars of `height` rows, in at most `width` columns. A bin with few values
+/// still shows a bar. There are no rows if there are no values.
 pub(super) fn rows(counts: &[u64], width: usize, height: usize) -> Vec<String> {
     const STEPS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     // Neighbours share a column where there is no room for all.

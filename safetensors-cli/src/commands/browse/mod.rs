@@ -167,7 +167,7 @@ fn interface(
     }
 }
 
-/// The next event. `None` if it is time to show progress.
+/// Returns the next event. `None` if it is time to show progress.
 fn next(events: &Receiver<Event>, is_working: bool) -> anyhow::Result<Option<Event>> {
     if !is_working {
         return Ok(Some(events.recv()?));

@@ -115,12 +115,12 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// The number of visible rows.
+    /// Returns the number of visible rows.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// The number of the node in a visible row.
+    /// Returns the number of the node in a visible row.
     pub(super) fn at(&self, row: usize) -> usize {
         self.rows.get(row).copied().unwrap_or_default()
     }
@@ -131,7 +131,7 @@ impl<'a> Outline<'a> {
         &self.nodes[number]
     }
 
-    /// The types and totals of the tensors in a node, or of the tensor that it is.
+    /// Returns the types and totals of the tensors in a node, or of the tensor that it is.
     pub(super) fn tensors_in(
         &self,
         number: usize,
@@ -142,7 +142,7 @@ impl<'a> Outline<'a> {
         })
     }
 
-    /// Whether there is something inside.
+    /// Returns `true` if there is something inside.
     pub(super) fn is_module(&self, number: usize) -> bool {
         self.nodes[number].end > number + 1
     }
@@ -167,12 +167,12 @@ impl<'a> Outline<'a> {
         self.refresh();
     }
 
-    /// The module around a node; the checkpoint for itself.
+    /// Returns the module around a node; the checkpoint for itself.
     pub(super) fn parent(&self, number: usize) -> usize {
         self.nodes[number].parent
     }
 
-    /// The name that all tensors in a module start with.
+    /// Returns the name that all tensors in a module start with.
     pub(super) fn path_of(&self, number: usize) -> String {
         let mut labels = Vec::new();
         let mut up = number;
@@ -184,7 +184,7 @@ impl<'a> Outline<'a> {
         labels.join(self.separator.encode_utf8(&mut [0; 4]))
     }
 
-    /// The row of a node. If it is in a closed module, the row of that module.
+    /// Returns the row of a node. If it is in a closed module, the row of that module.
     pub(super) fn row_of(&self, mut number: usize) -> usize {
         loop {
             if let Ok(row) = self.rows.binary_search(&number) {
@@ -280,7 +280,7 @@ impl Search {
         self.find(name).is_some()
     }
 
-    /// The byte range of the first place. `None` for the empty text.
+    /// Returns the byte range of the first place. `None` for the empty text.
     pub(super) fn find(&self, name: &str) -> Option<std::ops::Range<usize>> {
         if self.text.is_empty() {
             return None;

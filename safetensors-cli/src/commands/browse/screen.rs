@@ -24,7 +24,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Whether standard output is a terminal.
+    /// Returns `true` if standard output is a terminal.
     pub(super) fn is_there() -> bool {
         io::stdout().is_terminal()
     }

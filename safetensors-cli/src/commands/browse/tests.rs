@@ -46,7 +46,7 @@ impl<'a> Test<'a> {
         self.terminal.draw(|frame| self.view.draw(frame, &mut self.app)).unwrap();
     }
 
-    /// The screen as lines without blanks at their ends.
+    /// Returns the screen as lines without blanks at their ends.
     fn screen(&mut self) -> String {
         self.draw();
         let buffer = self.terminal.backend().buffer();
@@ -70,7 +70,7 @@ impl<'a> Test<'a> {
         }
     }
 
-    /// The name of the selected tensor or module.
+    /// Returns the name of the selected tensor or module.
     fn selected(&self) -> String {
         self.app.outline.path_of(self.app.selected())
     }

@@ -63,7 +63,7 @@ impl Job {
         self.progress.cancel();
     }
 
-    /// The part that is done, from 0 to 1.
+    /// Returns the part that is done, from 0 to 1.
     pub(super) fn fraction(&self) -> f64 {
         self.progress.fraction()
     }

@@ -56,7 +56,6 @@ impl View {
         Self { looks, details: None }
     }
 
-    /// Draws a frame.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>, app: &mut App<'_>) {
         app.search_if_new();
         let all = frame.area();

@@ -144,7 +144,7 @@ fn lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The bytes of the files of a snapshot, links followed.
+/// Returns the bytes of the files of a snapshot, links followed.
 fn byte_len(snapshot: &CachedSnapshot) -> u64 {
     let files = snapshot.files.iter().map(|file| snapshot.dir.join(file));
     // A file that is removed in between has no bytes.

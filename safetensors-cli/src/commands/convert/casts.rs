@@ -56,7 +56,7 @@ fn dtype(text: &str) -> Result<Dtype, String> {
     text.parse().map_err(|error: safetensors_core::Error| format!("{error}; {all}"))
 }
 
-/// The parser of an option that takes only a dtype.
+/// Returns the parser of an option that takes only a dtype.
 pub(super) fn dtype_parser() -> Words<Dtype> {
     let listed = || {
         let names = Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase());
@@ -75,7 +75,7 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
-    /// The names of those for GGUF.
+    /// Returns the names of those for GGUF.
     pub(super) fn for_gguf() -> String {
         Type::WRITTEN.map(|kind| Self::Gguf(kind).to_string()).join(", ")
     }
@@ -120,7 +120,7 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// The parser of `--quantize`.
+/// Returns the parser of `--quantize`.
 pub(super) fn scheme_parser() -> Words<Scheme> {
     Words { listed: || Scheme::all().map(Scheme::listed).collect(), parse: Scheme::parse }
 }

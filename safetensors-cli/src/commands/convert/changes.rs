@@ -207,7 +207,7 @@ impl Change<'_> {
         Self { dequantize: Some(Dtype::F32), ..self }
     }
 
-    /// The tensors that are taken.
+    /// Returns the tensors that are taken.
     pub(super) fn select<'a>(&self, rewrite: Rewrite<'a>) -> Rewrite<'a> {
         rewrite.select(|name, _| self.select.matches(name)).exclude(|name, _| self.drops(name))
     }
@@ -267,7 +267,7 @@ impl Change<'_> {
         self.renames.check(names)
     }
 
-    /// Whether any quantised weight may become numbers.
+    /// Returns `true` if any quantised weight may become numbers.
     pub(super) fn may_make_numbers(&self) -> bool {
         let dtype = self.changes.dtype.or(self.dequantize);
         dtype.is_some() || self.quantization().is_some() || !self.changes.casts.is_empty()
@@ -297,8 +297,8 @@ impl Change<'_> {
         }
     }
 
-    /// Whether a quantised weight of a model with these layers becomes numbers. It does not if it
-    /// stays in its dtype.
+    /// Returns `true` if a quantised weight of a model with these layers becomes numbers. It does
+    /// not if it stays in its dtype.
     pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight, layers: &LinearLayers) -> bool {
         if self.quantizes_again(&weight.name, &weight.shape, layers) {
             return true;
@@ -310,7 +310,8 @@ impl Change<'_> {
         to(Dtype::F32).is_some() && !(may_stay && to(weight.dtype) == Some(weight.dtype))
     }
 
-    /// Whether a quantised tensor of a GGUF file becomes numbers. Nothing else can become of it.
+    /// Returns `true` if a quantised tensor of a GGUF file becomes numbers. Nothing else can become
+    /// of it.
     pub(super) fn makes_numbers(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
         let by_default =
             !self.changes.keep_quantized && self.changes.dtype.or(self.dequantize).is_some();
@@ -318,13 +319,13 @@ impl Change<'_> {
         is_cast || by_default || self.quantizes_again(name, shape, layers)
     }
 
-    /// Whether --quantize applies to a weight that is quantised already.
+    /// Returns `true` if --quantize applies to a weight that is quantised already.
     fn quantizes_again(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
         let Some(how) = self.quantization() else { return false };
         self.quantizes(name, Kind::Quantised).unwrap_or_else(|| layers.suits(how, name, shape))
     }
 
-    /// Whether a tensor is taken, by its name in the input.
+    /// Returns `true` if a tensor is taken, by its name in the input.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.select.matches(name) && !self.drops(name)
     }
@@ -354,12 +355,12 @@ impl Change<'_> {
         }
     }
 
-    /// The name in the output.
+    /// Returns the name in the output.
     pub(super) fn rename(&self, name: &str) -> String {
         format!("{}{}", self.changes.prefix, self.renames.apply(name))
     }
 
-    /// The conversion policy.
+    /// Returns the conversion policy.
     fn options(&self) -> ConvertOptions {
         ConvertOptions::new().overflow(match self.changes.overflow {
             OnOverflow::Saturate => Overflow::Saturate,

@@ -25,7 +25,7 @@ pub(super) enum Config {
     Left,
 }
 
-/// Whether weights are quantised, or were.
+/// Returns `true` if weights are quantised, or were.
 pub(super) fn changes(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
     rewrite.tensors().any(|(_, tensor)| tensor.is_quantized())
         || sources.iter().any(|source| !source.numbers.is_empty())
@@ -100,7 +100,7 @@ fn plain(text: &[u8]) -> Option<Map<String, Value>> {
     object(plain.as_bytes())
 }
 
-/// The entries of a JSON object.
+/// Returns the entries of a JSON object.
 fn object(text: &[u8]) -> Option<Map<String, Value>> {
     match python_json::read(text) {
         Ok(Value::Object(entries)) => Some(entries),
@@ -115,7 +115,7 @@ pub(super) fn is_of_same_model(one: &[u8], other: &[u8]) -> bool {
     plain(one).is_some_and(|one| one.is_empty() || plain(other).is_some_and(|other| one == other))
 }
 
-/// The entries of a `config.json` that describe quantised weights.
+/// Returns the entries of a `config.json` that describe quantised weights.
 fn quantised(text: &[u8]) -> Map<String, Value> {
     let plain = plain(text).unwrap_or_default();
     let mut entries = object(text).unwrap_or_default();

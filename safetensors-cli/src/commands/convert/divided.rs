@@ -55,7 +55,7 @@ enum Division {
 }
 
 impl Ranks {
-    /// Whether the output is divided.
+    /// Returns `true` if the output is divided.
     pub(super) fn is_given(&self) -> bool {
         self.ranks.is_some() || self.plan.is_some()
     }

@@ -85,14 +85,14 @@ fn open(path: &Path) -> anyhow::Result<Checkpoint> {
 }
 
 impl Adapters {
-    /// Whether there is none.
+    /// Returns `true` if there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The checkpoint with the adapters merged into it, and the dtypes that the merged tensors have
-    /// there. They are F32 until they are written, so that a sum is rounded once, as the options
-    /// say.
+    /// Returns the checkpoint with the adapters merged into it, and the dtypes that the merged
+    /// tensors have there. They are F32 until they are written, so that a sum is rounded once, as
+    /// the options say.
     pub(super) fn merged(
         &self,
         checkpoint: Checkpoint,

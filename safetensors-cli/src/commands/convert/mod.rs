@@ -201,7 +201,7 @@ fn shard_size(text: &str) -> Result<MaxShardSize, String> {
 }
 
 impl Args {
-    /// Whether an option is given that only a directory as output takes.
+    /// Returns `true` if an option is given that only a directory as output takes.
     fn is_for_directory(&self) -> bool {
         self.max_shard_size.is_some() || self.no_wait || self.ranks.is_given()
     }
@@ -308,7 +308,7 @@ fn open(
     Ok(sources)
 }
 
-/// The tensors that are taken, converted and renamed.
+/// Returns the tensors that are taken, converted and renamed.
 fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
     let mut stored = Stored::default();
     for source in sources {
@@ -343,7 +343,7 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     Ok(rewrite)
 }
 
-/// The tensors that are taken, as they are.
+/// Returns the tensors that are taken, as they are.
 fn taken<'a>(
     sources: &'a [Source],
     change: &Change<'_>,

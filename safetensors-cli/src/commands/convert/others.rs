@@ -29,8 +29,8 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// The files of the one directory among the inputs that go along to OUT, with a `config.json`
-    /// that describes the tensors as they are written.
+    /// Returns the files of the one directory among the inputs that go along to OUT, with a
+    /// `config.json` that describes the tensors as they are written.
     pub(super) fn new(
         args: &Args,
         sources: &[Source],
@@ -84,12 +84,12 @@ impl Others {
         Ok(others)
     }
 
-    /// Whether a `config.json` is written.
+    /// Returns `true` if a `config.json` is written.
     pub(super) fn has_config(&self) -> bool {
         self.names().any(|name| name == CONFIG)
     }
 
-    /// The names of the files.
+    /// Returns the names of the files.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.config.iter().map(|_| CONFIG).chain(self.files.names())
     }
@@ -103,7 +103,7 @@ impl Others {
     }
 }
 
-/// The name by which a library loads the one input, if that is not `model.safetensors`.
+/// Returns the name by which a library loads the one input, if that is not `model.safetensors`.
 pub(super) fn library_name(sources: &[Source]) -> Option<&'static str> {
     let [source] = sources else { return None };
     let checkpoint = source.checkpoint()?;

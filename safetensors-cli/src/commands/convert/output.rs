@@ -116,7 +116,8 @@ impl Target {
     }
 }
 
-/// The form of an output by its path; `None` for GGUF. A name of no known kind is a directory.
+/// Returns the form of an output by its path; `None` for GGUF. A name of no known kind is a
+/// directory.
 fn form(path: &Path) -> Result<Option<Form>, String> {
     let form = match Kind::of(path) {
         Kind::Safetensors => return Ok(Some(Form::File)),
@@ -155,7 +156,7 @@ fn refuse_unknown_ending(path: &Path) -> Result<(), String> {
     ))
 }
 
-/// The problem of an output of a format that cannot be written.
+/// Returns the problem of an output of a format that cannot be written.
 fn unwritable(format: impl Display) -> String {
     format!(
         "{format} files cannot be written; an output ends in .safetensors, .gguf, .bpk, .npz or \
@@ -264,7 +265,7 @@ impl Output {
         }
     }
 
-    /// The name to show in messages.
+    /// Returns the name to show in messages.
     fn name(&self) -> String {
         match address::of(&self.path) {
             Some(address) => address::shown(address),
@@ -272,7 +273,6 @@ impl Output {
         }
     }
 
-    /// Whether it is a directory.
     pub(super) fn is_directory(&self) -> bool {
         self.form == Form::Directory
     }
@@ -289,7 +289,6 @@ impl Output {
         Existing::of_checkpoint(&self.path, &self.pattern, &others).hiding()
     }
 
-    /// The path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -57,12 +57,12 @@ impl Preview {
         metadata.keys().chain(self.aliases.keys()).map(String::as_str).collect()
     }
 
-    /// Whether the output has this name of a tensor.
+    /// Returns `true` if the output has this name of a tensor.
     pub(super) fn writes(&self, name: &str) -> bool {
         !self.is_bare || !self.aliases.contains_key(name)
     }
 
-    /// The content as one line of text.
+    /// Returns the content as one line of text.
     pub(super) fn summary(&self) -> String {
         let tensors = text::counted(self.tensors, "tensor");
         let files = match (self.ranks, self.files.len() as u64) {
@@ -85,7 +85,7 @@ impl Preview {
         format!("{tensors}, {}{files}{aliases}{others}", text::size(self.bytes))
     }
 
-    /// The names of the files, as the end of the summary of a dry run.
+    /// Returns the names of the files, as the end of the summary of a dry run.
     pub(super) fn named(&self) -> String {
         match self.ranks {
             None if !self.files.is_empty() => format!(": {}", text::some(&self.files)),
@@ -93,8 +93,8 @@ impl Preview {
         }
     }
 
-    /// The files of an earlier save that are removed, as the end of the summary. `done` says
-    /// whether they are removed already.
+    /// Returns the files of an earlier save that are removed, as the end of the summary. `done`
+    /// says whether they are removed already.
     pub(super) fn removed(&self, done: bool) -> String {
         if self.removed.is_empty() {
             return String::new();
@@ -104,7 +104,7 @@ impl Preview {
         format!("; {files} {verb}: {}", text::some(&self.removed))
     }
 
-    /// The files that are not copied, as the end of the summary.
+    /// Returns the files that are not copied, as the end of the summary.
     pub(super) fn left(&self) -> String {
         match self.left.len() {
             0 => String::new(),

@@ -133,7 +133,7 @@ impl Source {
         Ok(Self { path: path.into(), content, numbers, replaced, kept, merged })
     }
 
-    /// The name to show in messages.
+    /// Returns the name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
     }
@@ -150,14 +150,12 @@ impl Source {
         }
     }
 
-    /// Returns `true` if it is GGUF.
     pub(super) fn is_of_gguf(&self) -> bool {
         let files = self.checkpoint().map_or(&[][..], |it| it.files()).iter();
         let mut others = files.filter_map(|file| other::of(file.safetensors().source()));
         others.any(|other| other.format() == Format::Gguf)
     }
 
-    /// The paths of its files.
     pub(super) fn files(&self) -> HashSet<PathBuf> {
         match self.checkpoint() {
             Some(checkpoint) => files_of(checkpoint),
@@ -173,12 +171,11 @@ impl Source {
         }
     }
 
-    /// Whether it is a directory.
     pub(super) fn is_of_directory(&self) -> bool {
         self.checkpoint().is_some_and(Checkpoint::is_of_directory)
     }
 
-    /// The names of all tensors, including aliases.
+    /// Returns the names of all tensors, including aliases.
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {
             Content::Checkpoint(checkpoint) => {
@@ -214,7 +211,7 @@ impl Source {
         }
     }
 
-    /// The tensors that are stored in another way than their dtypes say, by name.
+    /// Returns the tensors that are stored in another way than their dtypes say, by name.
     pub(super) fn stored(&self) -> impl Iterator<Item = (&str, &Stored)> {
         let files = self.checkpoint().map_or(&[][..], |it| it.files()).iter();
         let files = files.filter_map(|file| other::of(file.safetensors().source()));

@@ -306,7 +306,7 @@ fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Delta>> {
     paths.iter().map(|path| delta::open(path)).collect()
 }
 
-/// The base, the deltas, and the path of the output.
+/// Returns the base, the deltas, and the path of the output.
 fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path)> {
     let [base, deltas @ .., to] = paths else {
         return Err(wrong_usage("expected BASE, at least one DELTA, and OUT"));

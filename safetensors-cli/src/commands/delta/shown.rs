@@ -74,7 +74,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The names of the tensors that the result does not have.
+/// Returns the names of the tensors that the result does not have.
 fn removed(delta: &Delta) -> impl Iterator<Item = &str> {
     delta.changes().filter(|(_, change)| *change == Change::Removed).map(|(name, _)| name)
 }
@@ -93,7 +93,7 @@ fn extra(delta: &Delta) -> String {
     if parts.is_empty() { String::new() } else { format!("; {}", parts.join(", ")) }
 }
 
-/// The compressed bytes.
+/// Returns the compressed bytes.
 fn bytes(delta: &Delta) -> u64 {
     delta.tensors().map(|tensor| tensor.byte_len()).sum()
 }

@@ -33,7 +33,7 @@ pub(crate) struct Buffers {
 }
 
 impl Difference {
-    /// Whether all values are equal.
+    /// Returns `true` if all values are equal.
     pub(crate) fn is_none(&self) -> bool {
         self.values == 0 && self.other_bits == 0
     }
@@ -149,7 +149,7 @@ impl Difference {
     }
 }
 
-/// The number of values in this many bytes.
+/// Returns the number of values in this many bytes.
 fn value_count(dtype: Dtype, bytes: &[u8]) -> u64 {
     let bits = if dtype == Dtype::C64 { 32 } else { dtype.bits() };
     bytes.len() as u64 * 8 / u64::from(bits)
@@ -168,7 +168,7 @@ fn pairs<const N: usize>(a: &[u8], b: &[u8]) -> impl Iterator<Item = ([u8; N], [
     a.iter().zip(b).map(|(&a, &b)| (a, b))
 }
 
-/// The number of elements of `N` bytes that differ.
+/// Returns the number of elements of `N` bytes that differ.
 fn count_different<const N: usize>(a: &[u8], b: &[u8]) -> u64 {
     pairs::<N>(a, b).filter(|(a, b)| a != b).count() as u64
 }

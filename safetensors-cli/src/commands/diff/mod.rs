@@ -226,7 +226,7 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
     })
 }
 
-/// The differences of the values of each pair that has some to compare.
+/// Returns the differences of the values of each pair that has some to compare.
 fn compare_values(args: &Args, pairs: &[Pair<'_>]) -> anyhow::Result<Vec<Option<Difference>>> {
     let bytes = pairs.iter().filter_map(Pair::comparable).map(|(a, b)| a.byte_len() + b.byte_len());
     let progress = Progress::bytes(bytes.sum());
@@ -354,7 +354,7 @@ impl<'a> Entry<'a> {
         [sign.into(), name, reasons, self.change(), values, absolute, relative]
     }
 
-    /// The reasons, where both sides have the tensor.
+    /// Returns the reasons, where both sides have the tensor.
     fn reasons(&self) -> Vec<&'static str> {
         let (Some(a), Some(b)) = (&self.a, &self.b) else { return Vec::new() };
         let has = |count: fn(&Difference) -> u64| self.values.is_some_and(|it| count(&it) > 0);
@@ -369,7 +369,7 @@ impl<'a> Entry<'a> {
         all.into_iter().filter(|(differs, _)| *differs).map(|(_, reason)| reason).collect()
     }
 
-    /// The dtype and the shape, each only once where both sides have the same.
+    /// Returns the dtype and the shape, each only once where both sides have the same.
     fn change(&self) -> String {
         let shape = |side: &Side<'_>| other::shape_text(side.dtype, side.shape);
         let (a, b) = match (&self.a, &self.b) {
@@ -387,7 +387,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The sign before a row: only in A, only in B, or changed.
+/// Returns the sign before a row: only in A, only in B, or changed.
 fn sign(a: bool, b: bool) -> &'static str {
     match (a, b) {
         (true, false) => "-",

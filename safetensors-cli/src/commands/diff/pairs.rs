@@ -63,7 +63,7 @@ impl<'a> Pair<'a> {
         (a.shape() == b.shape() && a.is_read() && b.is_read()).then_some((a, b))
     }
 
-    /// Whether both sides have a tensor of the same shape and, unless `any_dtype`, dtype.
+    /// Returns `true` if both sides have a tensor of the same shape and, unless `any_dtype`, dtype.
     pub(super) fn has_equal_headers(&self, any_dtype: bool) -> bool {
         let same = |(a, b): (Part<'_>, Part<'_>)| {
             a.shape() == b.shape() && (any_dtype || a.kind() == b.kind())
@@ -131,7 +131,7 @@ fn unstack(parts: &mut Parts<'_>, other: &Parts<'_>) {
 }
 
 impl Part<'_> {
-    /// Whether the first dimension counts these experts.
+    /// Returns `true` if the first dimension counts these experts.
     fn stacks(&self, experts: &BTreeMap<usize, &str>, other: &Parts<'_>) -> bool {
         let Some((&last, name)) = experts.last_key_value() else { return false };
         let ndim = other.get(*name).map_or(0, |expert| expert.shape().len());

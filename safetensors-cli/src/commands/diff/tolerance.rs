@@ -25,13 +25,13 @@ pub(crate) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Whether values are equal only if their bits are equal.
+    /// Returns `true` if values are equal only if their bits are equal.
     pub(super) fn is_none(self) -> bool {
         self.absolute.is_none() && self.relative.is_none()
     }
 
-    /// The largest distances that are allowed, as they are and as a part of the larger value. Below
-    /// 0 where none is.
+    /// Returns the largest distances that are allowed, as they are and as a part of the larger
+    /// value. Below 0 where none is.
     pub(super) fn limits(self) -> (f64, f64) {
         (self.absolute.unwrap_or(-1.0), self.relative.unwrap_or(-1.0))
     }

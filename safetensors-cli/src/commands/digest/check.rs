@@ -103,7 +103,7 @@ impl Line {
         (is_digest && !name.is_empty()).then_some(line)
     }
 
-    /// The digest now.
+    /// Returns the digest now.
     fn found(&self, progress: &Progress) -> anyhow::Result<String> {
         if self.is_of_checkpoint {
             return checkpoint_digest(&Target::named(&self.path).open()?, progress);

@@ -212,7 +212,7 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
     Ok(ShownInput::new(totals).sound(document.errors().next().is_none()))
 }
 
-/// The SHA-256 of each file as it is.
+/// Returns the SHA-256 of each file as it is.
 fn whole_files(checkpoint: &Checkpoint, stored: &[Checkpoint]) -> anyhow::Result<Vec<FileEntry>> {
     let progress = Progress::bytes(0);
     let hash = |file: &&CheckpointFile<Source>, _: &mut ()| {
@@ -236,7 +236,7 @@ fn whole_files(checkpoint: &Checkpoint, stored: &[Checkpoint]) -> anyhow::Result
     Ok(files)
 }
 
-/// The digest of a checkpoint, as a delta has it.
+/// Returns the digest of a checkpoint, as a delta has it.
 fn checkpoint_digest(checkpoint: &Checkpoint, progress: &Progress) -> anyhow::Result<String> {
     anyhow::ensure!(
         !other::is_in(checkpoint.files()),
@@ -247,7 +247,7 @@ fn checkpoint_digest(checkpoint: &Checkpoint, progress: &Progress) -> anyhow::Re
     Ok(safetensors_delta::digest(checkpoint, &options)?)
 }
 
-/// The SHA-256 of a whole file.
+/// Returns the SHA-256 of a whole file.
 fn sha256_of(source: &impl ReadAt, path: &Path, progress: &Progress) -> anyhow::Result<String> {
     let options = DigestOptions::new().progress(progress.uncounted());
     let hash = digest::hash_source(source, &options);
@@ -263,7 +263,7 @@ impl FileEntry {
 }
 
 impl<'a> Document<'a> {
-    /// The digests of tensors, and of all data of files.
+    /// Returns the digests of tensors, and of all data of files.
     fn of_data(
         checkpoint: &Checkpoint,
         tensors: &[Tensor<'a>],
@@ -348,7 +348,7 @@ fn record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
     })
 }
 
-/// The bytes of data in all files.
+/// Returns the bytes of data in all files.
 fn data_len(files: &[CheckpointFile<Source>]) -> u64 {
     files.iter().map(|file| file.safetensors().header().data_len()).sum()
 }

@@ -99,7 +99,7 @@ impl<'a> TensorEntry<'a> {
     }
 }
 
-/// The document of a checkpoint and some of its tensors.
+/// Returns the document of a checkpoint and some of its tensors.
 pub(super) fn document<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &'a Tensors<'a>,

@@ -119,7 +119,7 @@ impl Run for Args {
 }
 
 impl Args {
-    /// Whether each input is one line.
+    /// Returns `true` if each input is one line.
     fn is_summary(&self) -> bool {
         let is_more = self.flat || self.json || self.files || self.sort.is_some();
         let is_more = is_more || self.depth.is_some() || self.top.is_some();

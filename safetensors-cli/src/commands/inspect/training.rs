@@ -54,7 +54,7 @@ struct EpochFile {
     parameters: u128,
 }
 
-/// The trainings in a directory, if it is the directory of epochs, or has such directories.
+/// Returns the trainings in a directory, if it is the directory of epochs, or has such directories.
 pub(super) fn find(directory: &Path) -> Vec<Training> {
     if let Some(training) = Training::of(directory) {
         return vec![training];
@@ -64,7 +64,7 @@ pub(super) fn find(directory: &Path) -> Vec<Training> {
 }
 
 impl Training {
-    /// The epochs that are in a directory. `None` if there are none.
+    /// Returns the epochs that are in a directory. `None` if there are none.
     fn of(directory: &Path) -> Option<Self> {
         let found = epochs::in_directory(directory).into_iter();
         let mut epochs: Vec<_> = found.map(Epoch::new).collect();
@@ -78,7 +78,7 @@ impl Training {
         Some(Self { directory: shown(directory), epochs })
     }
 
-    /// The sums over all epochs.
+    /// Returns the sums over all epochs.
     pub(super) fn shown(&self) -> ShownInput {
         let files = self.epochs.iter().flat_map(|epoch| &epoch.files);
         let totals = files.map(|file| Totals {
@@ -150,7 +150,7 @@ impl Epoch {
         Self { epoch: epoch.number, path, problem: epoch.problem, bytes, files, metrics }
     }
 
-    /// The newest epoch that a file is a delta of.
+    /// Returns the newest epoch that a file is a delta of.
     fn base(&self) -> Option<u64> {
         self.files.iter().filter_map(|file| file.base).max()
     }
@@ -170,7 +170,7 @@ impl Epoch {
         }
     }
 
-    /// The metrics as cells, with the titles of their columns.
+    /// Returns the metrics as cells, with the titles of their columns.
     fn metrics_by_title(&self) -> impl Iterator<Item = (String, String)> {
         self.metrics.iter().flat_map(|(part, metrics)| {
             let cell = move |(name, value): (&String, &f64)| {
@@ -181,8 +181,8 @@ impl Epoch {
     }
 }
 
-/// The mean of a metric over an epoch, as burn computes it of its log. `None` if the log cannot be
-/// read, or has something other than numbers.
+/// Returns the mean of a metric over an epoch, as burn computes it of its log. `None` if the log
+/// cannot be read, or has something other than numbers.
 fn mean(directory: &Path, log: &str) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0.0);
     let log = beside::open(directory, log).ok()?.filter(|log| log.byte_len() <= LOG)?;

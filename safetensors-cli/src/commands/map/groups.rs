@@ -41,7 +41,7 @@ struct PathTrees<'t, 'a> {
 }
 
 impl Groups {
-    /// The groups of these modules. `None` if there are not at least two.
+    /// Returns the groups of these modules. `None` if there are not at least two.
     pub(super) fn of(trees: &[Tree<'_>]) -> Option<Self> {
         let mut parts = gather("", trees);
         let all = parts.iter().map(|part| part.totals).sum::<Totals>().bytes;
@@ -84,7 +84,7 @@ impl Groups {
         Some(Self { list, positions })
     }
 
-    /// The position of the group of exactly this path.
+    /// Returns the position of the group of exactly this path.
     pub(super) fn position(&self, path: &str) -> Option<usize> {
         self.positions.get(path).copied()
     }
@@ -118,7 +118,7 @@ fn gather<'t, 'a: 't>(
     parts.into_values().collect()
 }
 
-/// The path of a module in the module of the path `parent`, with `*` for each number.
+/// Returns the path of a module in the module of the path `parent`, with `*` for each number.
 pub(super) fn path_of(parent: &str, tree: &Tree<'_>) -> String {
     let mut path = String::with_capacity(parent.len() + tree.label.len() + 1);
     path.push_str(parent);
@@ -132,7 +132,8 @@ pub(super) fn path_of(parent: &str, tree: &Tree<'_>) -> String {
     path
 }
 
-/// The length of the parts at the start that all paths share. Each path keeps its last part.
+/// Returns the length of the parts at the start that all paths share. Each path keeps its last
+/// part.
 fn shared_start<'p>(paths: impl Iterator<Item = &'p str> + Clone, separator: char) -> usize {
     let Some(first) = paths.clone().next() else { return 0 };
     let ends = first.match_indices(separator).map(|(at, _)| at + separator.len_utf8());
@@ -149,7 +150,7 @@ mod tests {
     use crate::model::order::Sort;
     use crate::model::totals::Parameters;
 
-    /// The groups of tensors with these names and numbers of bytes.
+    /// Returns the groups of tensors with these names and numbers of bytes.
     fn groups(tensors: &[(String, usize)]) -> Option<Vec<(String, u128)>> {
         let data = vec![0_u8; tensors.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default()];
         let views = tensors.iter().map(|(name, bytes)| {

@@ -136,7 +136,7 @@ fn has_one_dtype(dtypes: &BTreeMap<Kind<'_>, Totals>) -> bool {
     (all - most) * 100 <= all
 }
 
-/// The last part of a path. For a directory such as `.` it is the real name.
+/// Returns the last part of a path. For a directory such as `.` it is the real name.
 fn name(path: &Path) -> String {
     if input::is_stdin(path) {
         return input::name(path);

@@ -23,8 +23,8 @@ pub(super) const GROUPS: [Colour; 8] = [
     [170, 170, 0],
 ];
 
-/// The colour of a dtype, or of a type of another format. Such types share a colour if the first
-/// digit of their names is the same: `Q4_0`, `Q4_K` and `IQ4_XS` have 4 bits.
+/// Returns the colour of a dtype, or of a type of another format. Such types share a colour if the
+/// first digit of their names is the same: `Q4_0`, `Q4_K` and `IQ4_XS` have 4 bits.
 pub(super) fn kind(kind: Kind<'_>) -> Colour {
     let digit = || kind.name().bytes().find(u8::is_ascii_digit).unwrap_or_default();
     match kind.dtype() {
@@ -55,7 +55,7 @@ fn dtype(dtype: Dtype) -> Colour {
     }
 }
 
-/// The colour of letters with the better contrast on `fill`.
+/// Returns the colour of letters with the better contrast on `fill`.
 pub(super) fn ink_on(fill: Colour) -> Colour {
     if contrast(PAPER, fill) > contrast(INK, fill) { PAPER } else { INK }
 }
@@ -65,8 +65,8 @@ pub(super) fn hex([red, green, blue]: Colour) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
-/// The contrast of two colours, from 1 to 21, as the Web Content Accessibility Guidelines define
-/// it.
+/// Returns the contrast of two colours, from 1 to 21, as the Web Content Accessibility Guidelines
+/// define it.
 fn contrast(a: Colour, b: Colour) -> f64 {
     let luminance = |colour: Colour| {
         let [red, green, blue] = colour.map(|part| match f64::from(part) / 255.0 {

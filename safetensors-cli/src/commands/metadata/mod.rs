@@ -208,7 +208,7 @@ impl Remove {
     }
 }
 
-/// The error for a missing key.
+/// Returns the error for a missing key.
 fn no_such_key(path: &str, key: &str) -> anyhow::Error {
     let key = text::short(key);
     anyhow::anyhow!(

@@ -150,7 +150,8 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The entries to add to the file's metadata. Fails unless both together follow the standard.
+    /// Returns the entries to add to the file's metadata. Fails unless both together follow the
+    /// standard.
     fn entries(
         &self,
         it: Changing<'_>,

@@ -188,7 +188,7 @@ fn write_heading<S>(
     Ok(writeln!(out)?)
 }
 
-/// The positions to show, if at most `edge` at each end of a dimension are.
+/// Returns the positions to show, if at most `edge` at each end of a dimension are.
 fn shown_dims(shape: &[usize], edge: usize) -> Vec<ShownDim> {
     let shown = |&len: &usize| match len.checked_sub(edge.saturating_mul(2)) {
         Some(1..) => ShownDim { count: 2 * edge, gap: Some(edge) },
@@ -197,8 +197,8 @@ fn shown_dims(shape: &[usize], edge: usize) -> Vec<ShownDim> {
     shape.iter().map(shown).collect()
 }
 
-/// The positions to show of a tensor that has too many values to show all. `None` if even the ends
-/// of each dimension are too many.
+/// Returns the positions to show of a tensor that has too many values to show all. `None` if even
+/// the ends of each dimension are too many.
 fn shortened(shape: &[usize]) -> Option<Vec<ShownDim>> {
     let count = |dims: &[ShownDim]| {
         dims.iter().fold(1, |count, dim| u128::saturating_mul(count, dim.count as u128))

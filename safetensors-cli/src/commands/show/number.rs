@@ -51,7 +51,7 @@ impl Format {
         }
     }
 
-    /// The text of a value that was measured.
+    /// Returns the text of a value that was measured.
     pub(super) fn text(&self, value: Value) -> String {
         let width = self.width;
         match value {
@@ -175,8 +175,8 @@ impl Float {
         grow(&mut self.exponent, &digits.exponent);
     }
 
-    /// Whether numbers are written in scientific notation: where they would be too long otherwise,
-    /// or too different to be read below each other.
+    /// Returns `true` if numbers are written in scientific notation: where they would be too long
+    /// otherwise, or too different to be read below each other.
     fn is_scientific(&self) -> bool {
         // As an `f32`, 0.0001 is a little smaller.
         let small = if self.is_single { f64::from(1e-4_f32) } else { 1e-4 };

@@ -129,7 +129,7 @@ impl Decoder {
     }
 }
 
-/// The values of floats of fewer than 32 bits.
+/// Returns the values of floats of fewer than 32 bits.
 fn singles(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>> {
     let shape = [bytes.len() * 8 / dtype.bits() as usize];
     let view = TensorView::new(dtype, &shape, bytes)?;
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// The values of a slice, and the number of bytes that were read for them.
+    /// Returns the values of a slice, and the number of bytes that were read for them.
     fn taken(view: TensorView<'_>, slice: &str) -> (Vec<Value>, u64) {
         let bytes = serialize([("w", view)], &SaveOptions::new()).unwrap();
         let file = SafeTensors::from_source(Counting(bytes, AtomicU64::new(0))).unwrap();

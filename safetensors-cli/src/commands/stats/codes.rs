@@ -14,7 +14,7 @@ use crate::model::values::Numbers;
 /// The lowest bits of an `f64` that its code leaves out.
 const DROPPED_BITS: u32 = 42;
 
-/// Whether elements are counted by their own bits, so that each value is known.
+/// Returns `true` if elements are counted by their own bits, so that each value is known.
 pub(super) fn are_exact(dtype: Dtype) -> bool {
     dtype.bits() <= 16
 }
@@ -62,7 +62,7 @@ fn count_bytes(bytes: &[u8]) -> [u32; 256] {
     std::array::from_fn(|byte| tables.iter().map(|table| table[byte]).sum())
 }
 
-/// The value of each code of a dtype of at most 16 bits.
+/// Returns the value of each code of a dtype of at most 16 bits.
 pub(super) fn values(dtype: Dtype) -> Result<Vec<f64>> {
     let bits = dtype.bits() as usize;
     let mut bytes = vec![0_u8; (bits << bits) / 8];

@@ -47,7 +47,6 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         }
     }
 
-    /// The page of a code.
     pub(super) fn page_of(code: u32) -> u32 {
         code >> SLOT_BITS
     }
@@ -87,7 +86,8 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         }
     }
 
-    /// The codes that have occurred, and how often each has. The codes of a page are in order.
+    /// Returns the codes that have occurred, and how often each has. The codes of a page are in
+    /// order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u64)> {
         self.used.iter().flat_map(|&page| {
             let counters = &self.counters[page as usize * SLOTS..][..SLOTS];

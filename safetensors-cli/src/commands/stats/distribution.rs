@@ -34,8 +34,8 @@ impl Distribution {
         Self::of_sorted(values.iter().map(|&value| (value, value, 1)))
     }
 
-    /// The values of elements that were counted by their bits, and their moments. `values` has the
-    /// value of each code.
+    /// Returns the values of elements that were counted by their bits, and their moments. `values`
+    /// has the value of each code.
     pub(super) fn of_bits(
         counts: impl Iterator<Item = (u32, u64)>,
         values: &[f64],
@@ -81,7 +81,7 @@ impl Distribution {
         Self { ranges: ranges.map(count).collect() }
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     pub(super) fn len(&self) -> u64 {
         self.ranges.last().map_or(0, |last| last.end)
     }
@@ -96,8 +96,8 @@ impl Distribution {
         })
     }
 
-    /// The smallest value that is not below `low`, and the largest that is not above `high`. `None`
-    /// if there is none between them.
+    /// Returns the smallest value that is not below `low`, and the largest that is not above
+    /// `high`. `None` if there is none between them.
     pub(super) fn extremes(&self, low: f64, high: f64) -> Option<(f64, f64)> {
         let first = self.ranges.partition_point(|range| range.middle() < low);
         let end = self.ranges.partition_point(|range| range.middle() <= high);
@@ -121,7 +121,7 @@ impl Distribution {
         })
     }
 
-    /// The value at this place in ascending order, counted from 0.
+    /// Returns the value at this place in ascending order, counted from 0.
     fn at(&self, index: u64) -> Option<f64> {
         let range = self.ranges.get(self.ranges.partition_point(|range| range.end <= index))?;
         // The extremes are known exactly.

@@ -105,7 +105,6 @@ pub(super) fn gather<T: Send>(
     })
 }
 
-/// The jobs of a tensor.
 fn jobs<'a>(i: usize, tensor: &Tensor<'a>) -> impl Iterator<Item = Job<'a>> + use<'a> {
     let (mut pieces, elements) = (tensor.pieces(), tensor.element_count());
     std::iter::from_fn(move || {
@@ -116,7 +115,7 @@ fn jobs<'a>(i: usize, tensor: &Tensor<'a>) -> impl Iterator<Item = Job<'a>> + us
     })
 }
 
-/// The values of the codes that tensors need.
+/// Returns the values of the codes that tensors need.
 fn values_of(tensors: &[Tensor<'_>]) -> Result<Values> {
     let mut values = Values::new();
     for tensor in tensors {
@@ -131,7 +130,7 @@ fn values_of(tensors: &[Tensor<'_>]) -> Result<Values> {
     Ok(values)
 }
 
-/// The statistics of counted elements.
+/// Returns the statistics of counted elements.
 fn found(
     dtype: Dtype,
     moments: &Moments,
@@ -167,7 +166,7 @@ impl ThreadBuffers {
         Ok(Outcome::Part(Box::new(CountedPieces { moments, counts })))
     }
 
-    /// The statistics of a small tensor.
+    /// Returns the statistics of a small tensor.
     fn sort(&mut self, piece: &Piece<'_, Source>, progress: &Progress) -> Result<TensorValues> {
         let tensor = piece.tensor();
         progress.check()?;

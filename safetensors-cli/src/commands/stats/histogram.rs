@@ -21,7 +21,7 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    /// The histogram of finite values. `None` if there are no values or no bins.
+    /// Returns the histogram of finite values. `None` if there are no values or no bins.
     pub(super) fn of(values: &Distribution, bins: usize) -> Option<Self> {
         let (min, max) = extent(values)?;
         let mut histogram = Self { min, max, counts: vec![0; bins], below: 0, above: 0 };

@@ -29,7 +29,6 @@ impl<'a> KeptSummaries<'a> {
         Self { asked, bins, places: vec![0; tensors], bytes: vec![0], errors }
     }
 
-    /// Keeps the summary of a tensor.
     pub(super) fn keep(&mut self, tensor: usize, summary: &Summary<'_>) {
         self.places[tensor] = self.bytes.len() as u64;
         let mut writer = Writer { bytes: &mut self.bytes, last: 0 };
@@ -51,7 +50,7 @@ impl<'a> KeptSummaries<'a> {
         self.errors.insert(tensor, error);
     }
 
-    /// The summary of a tensor; an empty one if none is kept.
+    /// Returns the summary of a tensor; an empty one if none is kept.
     pub(super) fn summary(&self, tensor: usize) -> Summary<'a> {
         let mut summary = Summary::empty(self.asked);
         let bytes = match self.places.get(tensor) {
@@ -85,7 +84,7 @@ impl<'a> KeptSummaries<'a> {
         self.errors.get(&tensor).map(String::as_str)
     }
 
-    /// The reasons of all tensors that have no summary, in their order.
+    /// Returns the reasons of all tensors that have no summary, in their order.
     pub(super) fn errors(&self) -> impl Iterator<Item = &String> {
         self.errors.values()
     }

@@ -53,7 +53,6 @@ struct Pass {
 }
 
 impl Moments {
-    /// Adds values.
     pub(crate) fn add(&mut self, values: &[f64]) {
         for block in values.chunks(BLOCK) {
             self.add_block(block);
@@ -240,7 +239,7 @@ impl WithSimd for Sums<'_> {
     }
 }
 
-/// The numbers of the vectors that make up a row.
+/// Returns the numbers of the vectors that make up a row.
 #[inline(always)]
 fn lanes<S: Simd>(vectors: &[S::f64s; LANES]) -> [f64; LANES] {
     let mut lanes = [0.0; LANES];
@@ -249,7 +248,7 @@ fn lanes<S: Simd>(vectors: &[S::f64s; LANES]) -> [f64; LANES] {
     lanes
 }
 
-/// The sum of all lanes.
+/// Returns the sum of all lanes.
 fn in_pairs([a, b, c, d, e, f, g, h]: [f64; LANES]) -> f64 {
     ((a + e) + (c + g)) + ((b + f) + (d + h))
 }

@@ -39,7 +39,7 @@ impl From<anyhow::Error> for Fault {
     }
 }
 
-/// The words of a schema: a program decides by them, so each stays.
+/// Returns the words of a schema: a program decides by them, so each stays.
 fn kind(error: &Error) -> &'static str {
     if let Some(kind) = error.other::<FormatKind>() {
         return match kind {

@@ -75,7 +75,7 @@ impl NotFinite {
         Ok(found)
     }
 
-    /// The fault of a tensor with such values.
+    /// Returns the fault of a tensor with such values.
     fn fault(&self, tensor: &Tensor<'_>) -> Option<Fault> {
         let (mut position, number) = self.first?;
         let mut index = vec![0; tensor.shape().len()];

@@ -172,7 +172,8 @@ impl Run for Args {
     }
 }
 
-/// The epochs of trainings of burn that are in these directories, compared with their manifests.
+/// Returns the epochs of trainings of burn that are in these directories, compared with their
+/// manifests.
 fn epochs(paths: &[PathBuf], targets: &[Target], strict: bool) -> Vec<Outcome> {
     let mut epochs = BTreeMap::new();
     for directory in paths.iter().filter(|path| path.is_dir()) {
@@ -300,7 +301,7 @@ fn check_files(
     Ok(())
 }
 
-/// The number of digests of a file that are right.
+/// Returns the number of digests of a file that are right.
 fn recorded(file: &VerifiedFile<'_>) -> usize {
     file.checked.len() + usize::from(file.sha256.is_some())
 }

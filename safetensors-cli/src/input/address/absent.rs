@@ -22,7 +22,7 @@ pub(super) fn on_disk(path: PathBuf) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The error of a command that needs addresses or downloads.
+/// Returns the error of a command that needs addresses or downloads.
 pub(crate) fn missing() -> anyhow::Error {
     anyhow::anyhow!(
         "this `safetensors` was built without addresses and downloads; \

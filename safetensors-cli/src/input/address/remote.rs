@@ -14,12 +14,13 @@ use crate::terminal::report::wrong_usage;
 /// The store of an address.
 pub(super) type Files = RemoteStore;
 
-/// Whether a text begins like an address of a known kind.
+/// Returns `true` if a text begins like an address of a known kind.
 pub(super) fn is_known(text: &str) -> bool {
     AddressKind::of(text).is_some()
 }
 
-/// The path that an address of the disk means. Every other address, and every path, stays as it is.
+/// Returns the path that an address of the disk means. Every other address, and every path, stays
+/// as it is.
 pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
     let meant = path.to_str().map(remote::local_path).transpose()?.flatten();
     Ok(meant.unwrap_or(path))
@@ -73,7 +74,7 @@ pub(super) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
     Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
 }
 
-/// The checkpoint at an address, if there is one.
+/// Returns the checkpoint at an address, if there is one.
 pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
     match remote::open(address) {
         Ok(checkpoint) => Ok(Some(checkpoint.into_boxed())),

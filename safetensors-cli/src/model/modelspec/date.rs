@@ -5,8 +5,8 @@ use jiff::fmt::temporal::Pieces;
 
 const SECONDS_OF_A_DAY: i32 = 24 * 60 * 60;
 
-/// Whether the text is an ISO 8601 date in the basic or the extended format, with or without a
-/// time.
+/// Returns `true` if the text is an ISO 8601 date in the basic or the extended format, with or
+/// without a time.
 ///
 /// A date is `YYYY`, `YYYY-MM`, `YYYY-MM-DD` or `YYYYMMDD`. A date with a day may have a time: `T`,
 /// then `hh`, `hh:mm`, `hh:mm:ss` or the same without colons. A time may have a decimal fraction of

@@ -53,7 +53,7 @@ impl Form {
         }
     }
 
-    /// The form in words, for messages.
+    /// Returns the form in words, for messages.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -96,7 +96,7 @@ fn integer(text: &str) -> Option<u32> {
     text.parse().ok().filter(|_| is_plain && !has_zeros)
 }
 
-/// The number of digits of a hash: `0x` and lower-case hex digits.
+/// Returns the number of digits of a hash: `0x` and lower-case hex digits.
 fn hash_digits(text: &str) -> Option<usize> {
     let digits = text.strip_prefix("0x")?;
     digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')).then_some(digits.len())

@@ -90,7 +90,8 @@ pub(super) fn full_name(name: &str) -> String {
     [PREFIX, name].concat()
 }
 
-/// The form of the value of a key, if the standard defines one. `name` is without [`PREFIX`].
+/// Returns the form of the value of a key, if the standard defines one. `name` is without
+/// [`PREFIX`].
 ///
 /// A hash by an algorithm that the table does not list has the form of a hash too.
 pub(super) fn form_of(name: &str) -> Option<Form> {

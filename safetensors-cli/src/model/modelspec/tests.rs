@@ -34,7 +34,7 @@ const EXAMPLES: [(&str, &str); 27] = [
     ("format_template", "### System:\n%%SYSTEM%%\n### Human:\n%%USER%%\n### Assistant:\n%%AI%%"),
 ];
 
-/// The examples, with these values instead; `None` removes a key.
+/// Returns the examples, with these values instead; `None` removes a key.
 fn examples(changes: &[(&str, Option<&str>)]) -> Metadata {
     let mut all: Metadata =
         EXAMPLES.iter().map(|(name, text)| (full_name(name), text.to_string())).collect();
@@ -45,7 +45,7 @@ fn examples(changes: &[(&str, Option<&str>)]) -> Metadata {
     all
 }
 
-/// The levels and keys of all problems.
+/// Returns the levels and keys of all problems.
 fn problems(metadata: &Metadata) -> Vec<(Level, String)> {
     let name = |problem: Problem| problem.to_string().split('"').nth(1).unwrap().to_owned();
     validate(metadata).into_iter().map(|problem| (problem.level, name(problem))).collect()

@@ -108,7 +108,7 @@ fn problem_of(key: &Key, metadata: &Metadata) -> Option<Problem> {
     None
 }
 
-/// The level of the problem that this key is missing; `None` if that is not a problem.
+/// Returns the level of the problem that this key is missing; `None` if that is not a problem.
 fn level_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
     let by_requirement = match key.requirement {
         Requirement::Must => Level::Error,

@@ -87,7 +87,7 @@ struct Unlabelled<'t, 'a> {
     tree: &'t Tree<'a>,
 }
 
-/// The part of a tensor's description that is compared.
+/// Returns the part of a tensor's description that is compared.
 fn kind<'a>(tree: &Tree<'a>) -> Option<(Kind<'a>, &'a [usize])> {
     Some((tree.kind()?, tree.shape()?))
 }

@@ -44,7 +44,8 @@ enum Content<'a> {
 type Fold = for<'a> fn(Vec<Tree<'a>>) -> Vec<Tree<'a>>;
 
 impl<'a> Tree<'a> {
-    /// The top-level modules and tensors of these tensors, which are sorted by name on the way.
+    /// Returns the top-level modules and tensors of these tensors, which are sorted by name on the
+    /// way.
     pub(crate) fn of<S: 'static>(
         tensors: &mut [LazyTensor<'a, S>],
         parameters: &Parameters<'_>,
@@ -74,7 +75,7 @@ impl<'a> Tree<'a> {
         trees
     }
 
-    /// The description of the tensor. `None` for a module.
+    /// Returns the description of the tensor. `None` for a module.
     pub(crate) fn tensor(&self) -> Option<TensorInfo<'a>> {
         match &self.content {
             Content::Tensor(info, ..) => Some(*info),
@@ -82,7 +83,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The dtype of the tensor, as it is shown. `None` for a module.
+    /// Returns the dtype of the tensor, as it is shown. `None` for a module.
     pub(crate) fn kind(&self) -> Option<Kind<'a>> {
         match &self.content {
             Content::Tensor(info, _, stored, _) => Some(Kind::of(*info, *stored)),
@@ -90,7 +91,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The dimensions of the tensor in its file. `None` for a module.
+    /// Returns the dimensions of the tensor in its file. `None` for a module.
     pub(crate) fn shape(&self) -> Option<&'a [usize]> {
         match &self.content {
             Content::Tensor(info, _, stored, _) => Some(other::shape(*info, *stored)),
@@ -98,7 +99,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The number of the tensor's file. `None` for a module.
+    /// Returns the number of the tensor's file. `None` for a module.
     pub(crate) fn file_index(&self) -> Option<usize> {
         match &self.content {
             Content::Tensor(_, file, ..) => Some(*file),
@@ -106,7 +107,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The modules and tensors inside.
+    /// Returns the modules and tensors inside.
     pub(crate) fn children(&self) -> &[Self] {
         match &self.content {
             Content::Tensor(..) => &[],
@@ -125,7 +126,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The totals of all copies.
+    /// Returns the totals of all copies.
     pub(crate) fn all(&self) -> Totals {
         self.totals() * self.copies.into()
     }
@@ -220,8 +221,8 @@ impl Grow<'_> {
         (self.fold)(trees)
     }
 
-    /// The module of this part of a name. A module with a single child is joined with it and takes
-    /// one line.
+    /// Returns the module of this part of a name. A module with a single child is joined with it
+    /// and takes one line.
     fn module<'a>(
         &self,
         name: &'a str,

@@ -240,7 +240,7 @@ impl Rows<'_> {
         }
     }
 
-    /// The cells of a row, each as wide as its column.
+    /// Returns the cells of a row, each as wide as its column.
     fn cells(&self, cells: impl IntoIterator<Item = impl AsRef<str>>) -> String {
         let mut line = String::new();
         for ((cell, width), column) in cells.into_iter().zip(&self.widths).zip(self.columns) {

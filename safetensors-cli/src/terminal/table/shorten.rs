@@ -47,7 +47,7 @@ fn without_end(cell: &str, width: usize) -> String {
     format!("{start}{note}")
 }
 
-/// The longest start of a text that takes at most this many columns.
+/// Returns the longest start of a text that takes at most this many columns.
 pub(crate) fn start(text: &str, width: usize) -> &str {
     let mut taken = 0;
     let end = text.char_indices().find(|&(_, c)| {

@@ -107,12 +107,12 @@ fn shown(text: &str, kept: &'static [char]) -> impl Display {
     Shown(text, kept)
 }
 
-/// Whether a character is shown unescaped. Quotes and backslashes count as printable.
+/// Returns `true` if a character is shown unescaped. Quotes and backslashes count as printable.
 pub(crate) fn is_printable(c: char) -> bool {
     is_plain(c) || matches!(c, '"' | '\'' | '\\') || escape(c).chars().eq([c])
 }
 
-/// Whether a character needs no second look, as nearly all do.
+/// Returns `true` if a character needs no second look, as nearly all do.
 fn is_plain(c: char) -> bool {
     matches!(c, ' '..='~' if !matches!(c, '"' | '\'' | '\\'))
 }

@@ -50,7 +50,7 @@ pub(crate) fn number(number: f64) -> String {
     if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
 }
 
-/// The bits of an element, with one digit after the point.
+/// Returns the bits of an element, with one digit after the point.
 pub(crate) fn bits_each(bytes: u64, parameters: u64) -> String {
     match parameters {
         0 => "–".into(),

@@ -55,7 +55,7 @@ fn a_repository_is_followed() {
     assert_eq!(followed(), "served: version 000001, of version 000000 and 1 delta\n");
     assert_eq!(followed(), "");
     assert_eq!(output(safetensors(dir.path(), &["diff", "served", "step-1"])), "1 tensor equal\n");
-    // A web server cannot say which versions it has.
+    // A web server cannot list its versions.
     let args = ["delta", "follow", "https://localhost/run", "served", "--once"];
     let refused = error(safetensors(dir.path(), &args), 2);
     assert!(refused.contains("a web server does not list"), "{refused}");

@@ -44,7 +44,7 @@ fn the_checkpoint_comes_and_its_directory_is_printed() {
     assert_eq!(output(offline), format!("{}\n", expected.display()));
     assert_eq!(server.log().len(), 1);
 
-    // What was downloaded is read offline, too, by its address.
+    // A download is read offline, too, by its address.
     let mut offline = run(&["inspect", "hf://models/owner/name"]);
     offline.env("HF_HUB_OFFLINE", "1");
     assert!(output(offline).contains("hf://owner/name/model.safetensors"));
@@ -54,7 +54,7 @@ fn the_checkpoint_comes_and_its_directory_is_printed() {
     let sharded = snapshot(&server, dir.path(), "owner/shards");
     assert_eq!(Path::new(printed.trim_end()), sharded);
     assert_eq!(files(&sharded).len(), shards().len());
-    // What is printed opens.
+    // The printed path opens.
     let verified = output(safetensors(dir.path(), &["verify", printed.trim_end()]));
     assert!(verified.contains("4 tensors"), "{verified}");
 }
@@ -80,7 +80,7 @@ fn files_are_chosen_as_by_hf_download() {
         // Of one file the path is printed.
         let one = if args.len() == 5 && expected.len() == 1 { expected[0] } else { "" };
         assert_eq!(Path::new(printed.trim_end()), snapshot.join(one), "{args:?}");
-        // The same from the cache alone.
+        // Also from the cache alone.
         let mut offline = safetensors(dir.path(), &args);
         assert_eq!(output_of(offline.env("HF_HUB_OFFLINE", "1")), printed, "{args:?}");
     }

@@ -11,7 +11,7 @@ use super::bucket::Bucket;
 use super::{SaveOptions, TensorBuf, serialize};
 use crate::fixtures::undo_ignored_signals;
 
-/// A file of 20 MiB: two parts of an upload, and half of one.
+/// Makes a file of 20 MiB: two parts of an upload, and half of a part.
 fn large(dir: &Path) {
     let tensor = TensorBuf::from_vec(vec![20 << 20], vec![1_u8; 20 << 20]).unwrap();
     fs::write(

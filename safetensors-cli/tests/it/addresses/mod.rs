@@ -24,7 +24,7 @@ use std::path::Path;
 use assert_cmd::Command;
 use safetensors_core::{SaveOptions, ShardOptions, TensorBuf, save_sharded, serialize};
 
-/// The variables that would change what the command does with an address, or its colours.
+/// The variables that would change how the command treats an address, or its colours.
 const VARIABLES: &str = "HF_TOKEN HF_TOKEN_PATH HF_HOME HF_HUB_CACHE HF_ENDPOINT HF_HUB_OFFLINE \
      TRANSFORMERS_OFFLINE HTTP_PROXY http_proxy ALL_PROXY all_proxy AWS_PROFILE NO_COLOR \
      CLICOLOR_FORCE CLICOLOR";
@@ -41,21 +41,21 @@ pub(crate) fn safetensors(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// The same with the Hub's server.
+/// Makes a command that uses the Hub's server.
 pub(crate) fn with_hub(server: &hub_server::Server, dir: &Path, args: &[&str]) -> Command {
     let mut command = safetensors(dir, args);
     command.env("HF_ENDPOINT", &server.endpoint);
     command
 }
 
-/// What a command that succeeds prints.
+/// Returns the output of a command that succeeds.
 pub(crate) fn output(mut command: Command) -> String {
     let assert = command.assert().success();
     // `extract` and `map` print no text.
     String::from_utf8_lossy(&assert.get_output().stdout).into_owned()
 }
 
-/// What a command that fails says.
+/// Returns the error of a command that fails.
 pub(crate) fn error(mut command: Command, code: i32) -> String {
     let assert = command.assert().code(code);
     String::from_utf8(assert.get_output().stderr.clone()).unwrap()

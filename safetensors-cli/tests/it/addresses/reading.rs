@@ -1,4 +1,4 @@
-//! Every command that reads a checkpoint takes an address in place of a path.
+//! Every command that reads a checkpoint takes an address instead of a path.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ const READING: [(&[&str], &[&str]); 10] = [
     (&["diff", "local"], &["--ignore-metadata"]),
 ];
 
-/// Runs each command on the address and on the local copy, and compares what they print.
+/// Runs each command on the address and on the local copy, and compares the outputs.
 fn compare(dir: &Path, address: &str, command: impl Fn(&[&str]) -> Command) {
     for (before, after) in READING {
         let args = |path| [before, &[path][..], after].concat();
@@ -136,7 +136,7 @@ fn a_web_server() {
     assert!(error.contains("b.safetensors") && !error.contains("secret"), "{error}");
 }
 
-/// A command whose environment describes the bucket of a server.
+/// Makes a command with the bucket of a server in its environment.
 pub(super) fn of_bucket(mut command: Command, server: &Web) -> Command {
     command
         .env("AWS_ENDPOINT_URL", server.address("").trim_end_matches('/'))
@@ -203,7 +203,7 @@ fn files_of_other_formats_at_an_address() {
     let expected = fixture("gguf/split.safetensors");
     let diff = ["diff", "out.safetensors", expected.to_str().unwrap(), "--ignore-metadata"];
     output(safetensors(dir.path(), &diff));
-    // What is wrong with it is said of the address.
+    // Its problem is reported for the address.
     let server = Web::new().with("model.safetensors", b"no header of anything".to_vec());
     let address = server.address("model.safetensors");
     let said = error(safetensors(dir.path(), &["inspect", &address]), 1);

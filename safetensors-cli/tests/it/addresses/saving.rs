@@ -86,7 +86,7 @@ fn a_conversion_to_a_store() {
     assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
 }
 
-/// Each command takes it, also those that change a file or write another one.
+/// Each command takes it, including commands that change a file or write another one.
 #[test]
 fn an_address_of_the_disk_is_the_path() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn an_address_of_the_disk_is_the_path() {
     }
 }
 
-/// What is converted to an address of the disk is on the disk when the command ends.
+/// A conversion to an address of the disk is on the disk when the command ends.
 #[test]
 fn an_address_of_the_disk_is_synced() {
     use std::process::Command as Program;

@@ -1,4 +1,4 @@
-//! What an output in a directory replaces.
+//! The files that an output in a directory replaces.
 
 use safetensors_delta::Encoding;
 
@@ -69,7 +69,7 @@ fn a_directory_is_replaced_as_the_rule_says() {
                 // The pages are files of other names.
                 (_, Must::Force) if writer.is("manual") => Must::Write,
                 (_, Must::Refuse(code, _)) if writer.is("manual") => Must::Refuse(code, "o: "),
-                // A delta takes the place of a delta, and a checkpoint that of a checkpoint.
+                // A delta replaces only a delta, and a checkpoint only a checkpoint.
                 ("a delta", _) if writer.is("delta apply") => Must::Refuse(1, "is a delta"),
                 (it, Must::Force)
                     if it != "a delta" && writer.is("delta") && !writer.is("delta apply") =>

@@ -1,4 +1,4 @@
-//! What a file replaces or hides.
+//! The files that a file replaces or hides.
 
 #[cfg(unix)]
 use std::process::Command;
@@ -104,13 +104,13 @@ fn what_a_file_would_hide_is_named() {
         let error =
             format!("error: {out} would hide {before}, which sh opens as; --force writes it\n");
         dir.convert(&["in.safetensors", out]).code(1).stderr(native(&error));
-        // What is made of it hides nothing else.
+        // An output made from it hides nothing else.
         let told = format!("; the directory opens as it, and no longer as {before}\n");
         dir.convert(&["sh", out]).success().stdout(ends_with(told));
     }
 }
 
-/// What appears after the rule was asked is not replaced either.
+/// A file that appears after the rule was asked is not replaced either.
 #[cfg(unix)]
 #[test]
 fn a_file_that_appears_in_the_meantime_is_not_replaced() {

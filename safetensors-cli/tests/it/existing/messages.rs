@@ -1,4 +1,4 @@
-//! What is said of an output that exists: the error, the dry run, the question on a terminal.
+//! The messages about an output that exists: the error, the dry run, the question on a terminal.
 
 use super::{content, file, inputs};
 use crate::fixtures::*;

@@ -1,5 +1,5 @@
-//! Outputs that exist: what each command that writes does, without an option, with `--force`, and
-//! in a dry run.
+//! Outputs that exist: the result of each command that writes, without an option, with `--force`,
+//! and in a dry run.
 
 mod directories;
 mod files;
@@ -43,9 +43,9 @@ struct Writer {
     name: Option<&'static str>,
 }
 
-/// Every command that writes a file or a directory which is named. `metadata` and
-/// `digest --record` change their input, `download` adds to a cache and replaces nothing, and
-/// `delta follow` is for many versions.
+/// Every command that writes a file or a directory which is named. `metadata` and `digest --record`
+/// change their input, `download` adds to a cache and replaces nothing, and `delta follow` is for
+/// many versions.
 fn writers() -> Vec<Writer> {
     let mut all = vec![
         ("convert in.safetensors OUT", Some("o.safetensors")),
@@ -82,7 +82,7 @@ impl Writer {
     }
 }
 
-/// What must happen where an output is what it is.
+/// The expected result for an output of this kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Must {
     /// It is written.
@@ -105,7 +105,7 @@ fn inputs(dir: &Path) {
     fs::copy(crate::sign::fixture("p256.pem"), dir.at("key.pem")).unwrap();
 }
 
-/// A delta from `base` to `same.safetensors`, which are beside it.
+/// Makes a delta from `base` to `same.safetensors`, which are next to it.
 fn delta(path: &Path, encoding: Encoding) {
     let [base, new] = ["base", "same.safetensors"].map(|name| path.with_file_name(name));
     let [base, new] = [base, new].map(|path| Checkpoint::open(path).unwrap());
@@ -170,5 +170,5 @@ fn check(writer: &Writer, dir: &Path, out: &str, must: Must, may_write: bool) {
     }
 }
 
-/// Makes what is at the path of an output.
+/// Makes the thing at the path of an output.
 type Make = fn(&Path);

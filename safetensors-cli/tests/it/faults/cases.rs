@@ -1,4 +1,4 @@
-//! What is run: a command, the checkpoint that it changes, and how that looks before and after.
+//! The cases: a command, the checkpoint that it changes, and its state before and after.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ pub(crate) struct Found {
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     line: &'static str,
-    /// What opens as the checkpoint.
+    /// The file or directory that opens as the checkpoint.
     target: &'static str,
     /// A directory as it is before each run.
     template: TempDir,
@@ -43,8 +43,8 @@ pub(crate) struct Case {
     /// Whether the command does nothing where nothing is new. Then the lock of a process that was
     /// killed stays.
     pub(crate) follows: bool,
-    /// Whether of the calls that only read every fourth is enough, because there are many, and they
-    /// leave what the calls before them have left.
+    /// Whether only every fourth of the calls that only read is tested, because there are many, and
+    /// they leave the state of the calls before them.
     is_long: bool,
 }
 
@@ -59,8 +59,8 @@ pub(crate) const FILE: &str = "checkpoint/model.safetensors";
 pub(crate) const FOLDER: &str = "checkpoint";
 
 impl Case {
-    /// A command with its arguments, and what makes the directory as it is before, in which there
-    /// are new tensors already.
+    /// Makes a case of a command with its arguments, and of a function that prepares the directory,
+    /// which already has new tensors.
     pub(crate) fn new(
         name: &'static str,
         line: &'static str,
@@ -122,7 +122,7 @@ impl Case {
         Run { outcome, directory }
     }
 
-    /// Runs the command undisturbed on whatever is there.
+    /// Runs the command undisturbed on the directory as it is.
     pub(crate) fn run_again(&self, directory: &Path) -> Result<(), String> {
         let output = self.command(directory).output().unwrap();
         let message = || String::from_utf8_lossy(&output.stderr).into_owned();
@@ -135,7 +135,7 @@ impl Case {
             return delta(&directory.join(self.target)).map_err(|error| error.to_string());
         }
         if !self.is_checkpoint {
-            // The same input and key give the same bytes.
+            // Equal input and key give equal bytes.
             return files(&directory.join(self.target)).map_err(|error| error.to_string());
         }
         let open = || -> safetensors_core::Result<Found> {
@@ -145,7 +145,7 @@ impl Case {
                 (tensor.name().to_owned(), (read.shape().to_vec(), read.bytes().to_vec()))
             });
             let mut metadata = checkpoint.metadata().clone();
-            // Each save for ranks has a name of its own.
+            // Each save for ranks has a unique name.
             metadata.remove("safetensors_bridge.attempt");
             Ok(Found { tensors: tensors.collect(), metadata })
         };
@@ -184,7 +184,7 @@ impl Case {
         if is_torn { restore_header(&path).map_err(|error| error.to_string()) } else { Ok(false) }
     }
 
-    /// The names of hidden files beside the checkpoint.
+    /// Returns the names of hidden files next to the checkpoint.
     pub(crate) fn hidden_files(&self, directory: &Path) -> Vec<String> {
         let entries = [directory.join(FOLDER), directory.to_owned()];
         let entries = entries.iter().flat_map(|directory| fs::read_dir(directory).unwrap());
@@ -211,7 +211,8 @@ impl Case {
 /// Every file and directory of a run, with its bytes.
 pub(crate) type State = Vec<(String, Vec<u8>)>;
 
-/// What a run has left. The names of temporary files and of saves for ranks are chosen by chance.
+/// Returns the state that a run has left. The names of temporary files and of saves for ranks are
+/// chosen by chance.
 pub(crate) fn state(root: &Path) -> State {
     let hidden = Regex::new(r"(^|/)\.[^/]*\.tmp").unwrap();
     let attempt = Regex::new(r"convert-\d+-\d+").unwrap();
@@ -233,7 +234,7 @@ pub(crate) fn state(root: &Path) -> State {
     all
 }
 
-/// A file, or those of a directory that are not hidden.
+/// Reads a file, or the files of a directory that are not hidden.
 fn files(path: &Path) -> io::Result<Found> {
     let mut files = vec![path.to_owned()];
     if path.is_dir() {
@@ -247,7 +248,7 @@ fn files(path: &Path) -> io::Result<Found> {
     Ok(Found { tensors: named.collect::<io::Result<_>>()?, metadata: BTreeMap::new() })
 }
 
-/// Copies what is in a directory.
+/// Copies the content of a directory.
 fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -309,7 +310,7 @@ pub(crate) fn make_delta(directory: &Path) {
     run(directory, "delta make base new.safetensors delta");
 }
 
-/// A file of three tensors, two of which have names that the new one has too.
+/// Makes a file of three tensors; two have names that the new one has too.
 pub(crate) fn old_file(path: &Path, options: &SaveOptions) {
     let values = [9.0_f32, 8.0, 7.0];
     let tensors = [("x", [3]), ("y", [2]), ("old", [1])];

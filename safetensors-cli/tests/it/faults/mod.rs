@@ -1,13 +1,13 @@
 //! Each file-related system call of the command, failed on purpose or never returned from.
 //!
-//! The command runs under `strace`, which makes the chosen call fail or kills the process there.
-//! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
-//! one, which every library reads as it is; a signature or a delta is the old or the new. Code 0
-//! means the new one, and the same command succeeds when it is run again. Only a change in place may
-//! also leave a file that all readers refuse: the next edit restores its header, and the next run
-//! completes its data. The next run removes what a failed one left behind.
+//! The command runs under `strace`, which makes the chosen call fail or kills the process there. In
+//! every case, the destination afterwards is the complete old checkpoint or the complete new one,
+//! which every library reads as it is; a signature or a delta is the old or the new. Code 0 means
+//! the new one, and the same command succeeds when it is run again. Only a change in place may also
+//! leave a file that all readers refuse: the next edit restores its header, and the next run
+//! completes its data. The next run removes the leftovers of a failed one.
 //!
-//! Where there is no `strace`, or tracing is forbidden, the tests say so on standard error and
+//! Where there is no `strace`, or tracing is forbidden, the tests report it on standard error and
 //! check nothing. `SAFETENSORS_FAULTS=all` tries every error at every call, on the disk, instead of
 //! a sample in memory.
 
@@ -28,16 +28,16 @@ use cases::{
 use safetensors_core::SaveOptions;
 use strace::{Call, Fault, Outcome};
 
-/// What is tried at every call.
+/// The faults at every call.
 const ALWAYS: [Fault; 3] = [Fault::Killed, Fault::Error("EIO"), Fault::ErrorsFromHere("EIO")];
 
-/// What is tried at every fourth.
+/// The faults at every fourth call.
 const SAMPLED: [Fault; 2] = [Fault::Error("ENOSPC"), Fault::Error("EACCES")];
 
-/// What is tried only if everything is.
+/// The faults that are tried only if everything is.
 const SELDOM: [Fault; 2] = [Fault::ErrorsFromHere("ENOSPC"), Fault::ErrorsFromHere("EACCES")];
 
-/// What came out of all runs of a case.
+/// The results of all runs of a case.
 #[derive(Default)]
 struct Tally {
     old: usize,
@@ -47,7 +47,7 @@ struct Tally {
     killed: usize,
     /// Left with half a header or half the data, which was refused and could be restored.
     restored: usize,
-    /// What was left by each run, and whether it succeeded.
+    /// The state that each run left, and whether it succeeded.
     states: HashSet<(State, bool)>,
 }
 
@@ -103,7 +103,7 @@ fn check(case: &Case) {
     ));
 }
 
-/// What is tried, and at which calls.
+/// Returns the faults with their calls.
 fn faults<'a>(case: &Case, calls: &'a [Call]) -> Vec<(&'a Call, Fault)> {
     let all = tries_all();
     // A signature is put in place as any file is, so all errors are a sample there, and a delta and
@@ -112,8 +112,8 @@ fn faults<'a>(case: &Case, calls: &'a [Call]) -> Vec<(&'a Call, Fault)> {
     let always = if all || !is_like_others { &ALWAYS[..] } else { &[Fault::Killed] };
     let (mut faults, mut reads) = (Vec::new(), 0..);
     for (number, call) in calls.iter().enumerate() {
-        // Where it only reads, a process that is killed leaves what the calls before have left, and
-        // one whose reads all fail from there leaves what one does of which a read fails.
+        // Where it only reads, a killed process leaves the state of the calls before. A process in
+        // which all later reads fail leaves the same state as one with a single failed read.
         let is_followed = all || !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0);
         let sampled = SAMPLED.iter().enumerate();
         let sampled = sampled.filter(|(i, _)| all || (number + i).is_multiple_of(4));

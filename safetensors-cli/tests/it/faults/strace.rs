@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const MOST: Duration = Duration::from_secs(15);
 
 /// No thread can be started, so one does everything, and each run makes the same calls: they are
-/// counted for each thread, and the shards of a checkpoint are opened by whichever is free.
+/// counted for each thread, and any free thread opens the shards of a checkpoint.
 const ONE_THREAD: &str = "inject=?clone,?clone3:error=EAGAIN";
 
 /// One system call of a run: the `nth` of this name, from 1.
@@ -31,7 +31,7 @@ impl Call {
     }
 }
 
-/// What happens at a call.
+/// The event at a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// The call fails with this error and has no effect.
@@ -67,8 +67,8 @@ pub(crate) fn is_usable() -> Result<(), String> {
     }
 }
 
-/// The calls about files that a command makes from the first that has `operand` among its arguments
-/// on: what comes before is the loader's.
+/// Returns the calls about files that a command makes from the first with `operand` among its
+/// arguments on: earlier calls are the loader's.
 pub(crate) fn calls(command: &Command, log: &Path, operand: &str) -> Vec<Call> {
     let status = traced(command, log, &["-e", "trace=%file,%desc,?clone,?clone3"]);
     let succeeds = status.is_some_and(|status| status.success());
@@ -88,7 +88,7 @@ pub(crate) fn calls(command: &Command, log: &Path, operand: &str) -> Vec<Call> {
         has_begun |= name != "execve" && arguments.contains(operand);
         // Memory and terminals are no files here. Nothing looks at the result of a close, before
         // which the standard library checks its descriptors where assertions are on.
-        // Those that start threads fail anyway.
+        // Calls that start threads fail anyway.
         let is_other =
             matches!(name, "mmap" | "ioctl" | "poll" | "close" | "fcntl" | "clone" | "clone3");
         if has_begun && !is_other {

@@ -54,8 +54,8 @@ const TENSORS: [&str; 29] = [
 /// Files of trainers that name the newest checkpoint in the same directory.
 const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
-/// The most bytes of a file that goes along. The largest tokenizers have a tenth of it;
-/// a larger file has data.
+/// The most bytes of a file that goes along. The largest tokenizers have a tenth of it; a larger
+/// file has data.
 const MOST: u64 = 256 << 20;
 
 /// The files next to a checkpoint that belong to its model, such as `config.json`, tokenizers, chat

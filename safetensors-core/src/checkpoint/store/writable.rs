@@ -61,7 +61,7 @@ pub trait WritableDirectory {
     ///
     /// # Errors
     ///
-    /// The errors of `copy` and of the store. By default, no such files can be written.
+    /// An error of `copy` or of the store. By default, no such files can be written.
     #[doc(hidden)]
     fn write_other(&mut self, name: &str, copy: &CopyFile<'_>) -> Result<()> {
         let _ = (name, copy);
@@ -95,7 +95,7 @@ pub trait WritableDirectory {
         others: &[(&str, Option<&Self::Version>)],
     ) -> Result<Option<Self::Version>>;
 
-    /// Fails if a file no longer has its version; `None` stands for no file.
+    /// Fails if a file no longer has its version; `None` means no file.
     ///
     /// # Errors
     ///

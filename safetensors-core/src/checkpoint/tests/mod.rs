@@ -81,7 +81,7 @@ fn read_from(checkpoint: &Checkpoint) -> Result<Content> {
     Ok(named.map(|(name, buf): (_, TensorBuf)| (name, buf.bytes().to_vec())).collect())
 }
 
-/// The number that fills all tensors of a directory, which have this many bytes.
+/// Returns the number that fills all tensors of a directory, which have this many bytes.
 pub(crate) fn fill_of(directory: &Path, len: usize) -> u8 {
     let checkpoint = Checkpoint::open(directory).unwrap();
     let tensors = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
@@ -133,7 +133,7 @@ pub(super) fn prepare(before: Before) -> TempDir {
     directory
 }
 
-/// The files of a directory after a save of this many shards.
+/// Returns the files of a directory after a save of this many shards.
 fn names_after(before: Before, shards: usize) -> Vec<String> {
     let mut names = BTreeSet::from(["config.json".to_owned()]);
     if before == Before::Other {
@@ -333,7 +333,7 @@ fn what_a_crash_leaves_behind_is_no_checkpoint() {
     assert_eq!(read(directory.path()).unwrap(), content(1));
 }
 
-/// The steps of a save, in order.
+/// Returns the steps of a save, in order.
 fn steps_of(save: impl Fn(&Path) -> Result<()>, directory: &Path) -> Vec<&'static str> {
     let check = |_: TempDir, interrupted: Option<Interrupted>, result: Result<()>| {
         assert!(interrupted.is_some() || result.is_ok(), "{result:?}");

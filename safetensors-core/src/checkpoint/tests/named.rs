@@ -54,7 +54,7 @@ fn write(directory: &Path, (main, files): Names, version: u8) -> Result<()> {
     Ok(())
 }
 
-/// The relative paths of all files, sorted.
+/// Returns the relative paths of all files, sorted.
 fn files_below(directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -93,7 +93,7 @@ fn replace(directory: &Path, new: Names) -> Result<()> {
     place.staged(new.0, ["config.json", "docs/new"])?.commit().map(drop)
 }
 
-/// The version that a directory opens as, with all its tensors.
+/// Returns the version that a directory opens as, with all its tensors.
 fn version(directory: &Path) -> Option<u8> {
     let found = read(directory).ok()?;
     let version = found.values().next()?[0];

@@ -12,7 +12,7 @@ fn fixture(name: &str) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// The files of a split with the positions of their tensors.
+/// Returns the files of a split with the positions of their tensors.
 fn files(split: &Split, pattern: &FilePattern) -> Vec<(String, Vec<usize>)> {
     let shards = split.shards.len();
     split

@@ -185,10 +185,10 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     id.is_some_and(|id| id.len() == ID_LEN && id.iter().all(u8::is_ascii_alphanumeric))
 }
 
-/// Returns `true` if the name belongs to a temporary file or directory of any save or edit. The
-/// files in such a directory belong to a save that is under way or was killed, and are no
-/// checkpoint. The same holds for parts that only some ranks have saved, for the file of a lock,
-/// and for the backup that restores an interrupted change in place.
+/// Returns `true` for the name of a temporary file or directory of any save or edit. The files in
+/// such a directory belong to a save that is under way or was killed, and are no checkpoint. Also
+/// for parts that only some ranks have saved, for the file of a lock, and for the backup that
+/// restores an interrupted change in place.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;

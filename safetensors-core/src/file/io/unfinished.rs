@@ -161,7 +161,7 @@ pub fn remove_temporaries() {
     // A file in a directory was created after it, so it is removed before it.
     for (kind, path) in lock(&UNFINISHED).values().rev() {
         // Another thread may still put a file into a directory, so this tries twice. Errors are
-        // ignored: a file that stays shows by its name what it is.
+        // ignored: the name of a file that stays shows its purpose.
         let _ = kind.remove(path, None).or_else(|_| kind.remove(path, None));
     }
 }

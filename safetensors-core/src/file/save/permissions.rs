@@ -84,7 +84,7 @@ fn take(file: &File, rights: Rights) -> io::Result<()> {
         fchown(file, Some(user), Some(group))
     };
     if (own.uid(), own.gid()) != (user, group) && give().is_err() {
-        // Only an administrator can give files away. Others own what they write, and may give it
+        // Only an administrator can give files away. Other users own their files, and may give them
         // to a group that they belong to.
         let _ = fchown(file, None, Some(group));
     }

@@ -10,7 +10,7 @@ pub(crate) struct Format {
     pub(crate) special: Special,
 }
 
-/// The codes that are not finite numbers. A code is the bits of one element, as an integer.
+/// The codes that are not finite numbers. A code is the bits of an element, as an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     /// None: every code is a number.
@@ -57,24 +57,25 @@ impl Format {
         Self { exponent_bits, mantissa_bits, bias, special }
     }
 
-    /// The width of a code in bits.
+    /// Returns the width of a code in bits.
     pub(crate) const fn bits(self) -> u32 {
         self.special.has_sign() as u32 + self.exponent_bits + self.mantissa_bits
     }
 
-    /// Whether a code equals the upper bits of the `f32` with the same value, as in bfloat16.
+    /// Returns `true` if a code equals the upper bits of the `f32` with the same value, as in
+    /// bfloat16.
     pub(crate) const fn is_upper_part_of_f32(self) -> bool {
         self.exponent_bits == 8 && self.bias == 127 && matches!(self.special, Special::Ieee)
     }
 
-    /// Whether elements belong to blocks with a common scale, or are such scales. Nothing is
-    /// converted to these formats, because elements and scales must be chosen together.
+    /// Returns `true` if elements belong to blocks with a common scale, or are such scales. Nothing
+    /// is converted to these formats, because elements and scales must be chosen together.
     pub(crate) const fn is_of_blocks(self) -> bool {
         self.bits() < 8 || matches!(self.special, Special::Scale)
     }
 
-    /// Whether each value of `other` is also a value of this format: numbers, zeros with their
-    /// sign, infinities and NaN.
+    /// Returns `true` if each value of `other` is also a value of this format: numbers, zeros with
+    /// their sign, infinities and NaN.
     pub(crate) fn holds(self, other: Self) -> bool {
         let special = self.special;
         let others = other.special;
@@ -90,7 +91,7 @@ impl Format {
                 || exponent == other_exponent && mantissa >= other_mantissa)
     }
 
-    /// The exponent of the smallest number above zero, which is a power of two.
+    /// Returns the exponent of the smallest number above zero, which is a power of two.
     fn smallest_exponent(self) -> i32 {
         // The number is subnormal, with the exponent of the smallest normal number. Scales have no
         // subnormals.
@@ -98,7 +99,7 @@ impl Format {
         normal - self.bias as i32 - self.mantissa_bits as i32
     }
 
-    /// The code of the largest finite number.
+    /// Returns the code of the largest finite number.
     pub(crate) const fn largest_code(self) -> u64 {
         let codes = 1 << (self.exponent_bits + self.mantissa_bits);
         match self.special {
@@ -108,7 +109,7 @@ impl Format {
         }
     }
 
-    /// The exponent of the largest finite number, and its mantissa at the top of 64 bits.
+    /// Returns the exponent of the largest finite number, and its mantissa at the top of 64 bits.
     fn largest_parts(self) -> (i32, u64) {
         let code = self.largest_code();
         let exponent = (code >> self.mantissa_bits) as i32 - self.bias as i32;
@@ -119,32 +120,31 @@ impl Format {
 
 /// Limits. These methods are only for formats with values that all fit `f32`.
 impl Format {
-    /// The number of low mantissa bits of an `f32` that this format does not have.
+    /// Returns the number of low mantissa bits of an `f32` that this format does not have.
     pub(crate) const fn dropped_bits(self) -> u32 {
         f32::MANTISSA_DIGITS - 1 - self.mantissa_bits
     }
 
-    /// The largest finite number, as the bits of an `f32`.
+    /// Returns the largest finite number, as the bits of an `f32`.
     const fn largest_bits(self) -> u32 {
         // The largest number is normal. So its code differs from the bits of the `f32` only in the
         // dropped bits and the bias.
         ((self.largest_code() as u32) << self.dropped_bits()) + ((127 - self.bias) << 23)
     }
 
-    /// The largest finite number.
+    /// Returns the largest finite number.
     pub(crate) const fn largest(self) -> f32 {
         f32::from_bits(self.largest_bits())
     }
 
-    /// The number that would follow the largest one, if the next code were a number too.
+    /// Returns the number that would follow the largest one, if the next code were a number too.
     pub(crate) const fn after_largest(self) -> f32 {
         f32::from_bits(self.largest_bits() + (1 << self.dropped_bits()))
     }
 
     /// Returns the smallest `f32` that is too large for this format. It is half-way between the
-    /// largest
-    /// number and the next one. If the largest number has an even code, the tie rounds to it, and
-    /// the `f32` just above the tie is the first that is too large.
+    /// largest number and the next one. If the largest number has an even code, the tie rounds to
+    /// it, and the `f32` just above the tie is the first that is too large.
     pub(crate) const fn first_overflow(self) -> f32 {
         let tie = self.largest_bits() + (1 << (self.dropped_bits() - 1));
         let largest_is_odd = self.largest_bits() >> self.dropped_bits() & 1;
@@ -154,9 +154,9 @@ impl Format {
 
 /// Values. These methods are only for formats of at most 8 bits.
 impl Format {
-    /// The values of all codes, indexed by code. For a wider format all values are 0. Callers are
-    /// generic over the format, so this must compile for wide formats, but its result is then not
-    /// used.
+    /// Returns the values of all codes, indexed by code. For a wider format all values are 0.
+    /// Callers are generic over the format, so this must compile for wide formats, but its result
+    /// is then not used.
     pub(crate) const fn values(self) -> [f32; 256] {
         let mut values = [0.0; 256];
         let mut code = 0;
@@ -194,7 +194,7 @@ impl Format {
     }
 }
 
-/// The value of a code of [`Special::Scale`].
+/// Returns the value of a code of [`Special::Scale`].
 const fn power_of_two(code: u32) -> f32 {
     match code {
         // Subnormal in `f32`.
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(Dtype::F32.format().unwrap().largest(), f32::MAX);
     }
 
-    /// The values of all codes of a format of at most 16 bits.
+    /// Returns the values of all codes of a format of at most 16 bits.
     fn values(dtype: Dtype) -> Vec<f32> {
         let codes = 0..1_u32 << dtype.bits();
         match dtype {

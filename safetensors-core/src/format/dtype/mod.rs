@@ -44,23 +44,23 @@ macro_rules! dtypes {
             /// Every dtype of the format, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The name in a file's header, for example `"F8_E4M3"`.
+            /// Returns the name in a file's header, for example `"F8_E4M3"`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Returns the width of one element in bits: 4, 6, 8, 16, 32 or 64. C64 has 64, for
-            /// both of its numbers.
+            /// Returns the width of an element in bits: 4, 6, 8, 16, 32 or 64. C64 has 64, for both
+            /// of its numbers.
             pub const fn bits(self) -> u32 {
                 match self { $(Self::$variant => $bits,)* }
             }
 
-            /// The alignment in bytes that a typed borrow of the data needs: 1, 2, 4 or 8.
+            /// Returns the alignment in bytes that a typed borrow of the data needs: 1, 2, 4 or 8.
             pub const fn alignment(self) -> usize {
                 match self { $(Self::$variant => $align,)* }
             }
 
-            /// The format of floating-point elements; `None` for other dtypes.
+            /// Returns the format of floating-point elements; `None` for other dtypes.
             pub(crate) const fn format(self) -> Option<Format> {
                 match self {
                     $($(Self::$variant => {
@@ -70,7 +70,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Whether the elements are integers. BOOL does not count as an integer.
+            /// Returns `true` if the elements are integers. BOOL does not count as an integer.
             pub(crate) const fn is_integer(self) -> bool {
                 match self {
                     $($(Self::$variant => <$integer>::BITS == $bits,)?)*
@@ -78,7 +78,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// The dtype of this name, which must be spelled exactly as in a header.
+            /// Returns the dtype of this name, which must be spelled exactly as in a header.
             pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
                 $(const $variant: &[u8] = $name.as_bytes();)*
                 match name {
@@ -188,12 +188,13 @@ dtypes! {
 }
 
 impl Dtype {
-    /// Whether elements are smaller than a byte, so that a byte holds bits of several elements.
+    /// Returns `true` if elements are smaller than a byte, so that a byte holds bits of several
+    /// elements.
     pub const fn is_sub_byte(self) -> bool {
         self.bits() < 8
     }
 
-    /// Whether the elements are real floating-point numbers, of any width. C64 is not.
+    /// Returns `true` if the elements are real floating-point numbers, of any width. C64 is not.
     pub const fn is_float(self) -> bool {
         self.format().is_some()
     }

@@ -13,11 +13,10 @@ use super::{AdapterProblem, IndexProblem, OptimizerProblem, QuantizationProblem,
 use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape, TieProblem};
 use crate::format::dtype::Dtype;
 
-/// Every way in which an operation can fail, with what was expected and what was found.
+/// Every way in which an operation can fail, with the expected and the found value.
 ///
 /// `expected` is the value by the rule, and `found` is the value in the file. Sizes and offsets are
-/// in
-/// bytes. Data offsets count from the first byte after the header, as in the header itself.
+/// in bytes. Data offsets count from the first byte after the header, as in the header itself.
 ///
 /// Messages shorten text from outside. Fields hold names and shapes whole, and only the start of an
 /// unknown word.
@@ -412,7 +411,7 @@ pub enum ErrorKind {
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
 
-    // Problems of one subject: the type of the problem says more.
+    // Problems of a subject: the type of the problem says more.
     #[error("{problem}")]
     Tie { problem: TieProblem },
     #[cfg(feature = "std")]
@@ -437,7 +436,7 @@ pub enum ErrorKind {
 
 #[cfg(feature = "std")]
 impl ErrorKind {
-    /// The index of the element that it is about.
+    /// Returns the index of the element that it is about.
     pub(crate) fn element_mut(&mut self) -> Option<&mut u64> {
         match self {
             Self::DoesNotFit { index, .. } | Self::InvalidBool { index, .. } => Some(index),

@@ -110,13 +110,13 @@ impl Error {
         self.0.looks_like.is_some()
     }
 
-    /// The path of the file that the error is about, if it is about a file.
+    /// Returns the path of the file that the error is about, if it is about a file.
     pub fn file(&self) -> Option<&str> {
         self.0.file.as_deref()
     }
 
-    /// The name of the tensor that the error is about, if it is about one. It is not escaped, so
-    /// quote it before printing.
+    /// Returns the name of the tensor that the error is about, if it is about one. It is not
+    /// escaped, so quote it before printing.
     pub fn tensor(&self) -> Option<&str> {
         self.0.tensor.as_deref()
     }
@@ -169,8 +169,8 @@ impl Error {
         ErrorKind::Other(Box::new(kind)).into()
     }
 
-    /// The kind of another crate of this library, if this is an error of that crate. An error that
-    /// went through [`std::io::Error`] on its way is found too.
+    /// Returns the kind of another crate of this library, if this is an error of that crate. An
+    /// error that went through [`std::io::Error`] on its way is found too.
     ///
     /// ```
     /// use std::fmt;
@@ -294,8 +294,8 @@ impl Error {
         self
     }
 
-    /// The error on its way through [`std::io::Error`], from which [`From`] takes it again: of a
-    /// file that another source is read from.
+    /// Returns the error on its way through [`std::io::Error`], from which [`From`] takes it again:
+    /// of a file that another source is read from.
     #[cfg(feature = "std")]
     pub(crate) fn through_io(self) -> std::io::Error {
         let kind = match self.kind() {

@@ -29,7 +29,7 @@ pub enum QuantizationProblem {
         Escaped(.expected), Escaped(.found)
     )]
     Mismatch { scheme: &'static str, expected: String, found: String },
-    /// A tensor next to the weight says how it is stored, and the scheme does not know it.
+    /// A tensor next to the weight describes its storage, and the scheme does not know it.
     #[error(
         "tensor {} is not known to {scheme}, as which the weight is stored; without it the numbers \
          would be wrong",

@@ -79,7 +79,7 @@ pub enum RankProblem {
         Quoted(.found)
     )]
     BadAttempt { found: String },
-    /// The ranks of one attempt save by different plans or options.
+    /// The ranks of an attempt save by different plans or options.
     #[error(
         "another rank of attempt {} saves by another plan or with other options: all ranks need \
          the same ones, and each save needs an attempt of its own",

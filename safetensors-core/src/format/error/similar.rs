@@ -64,13 +64,13 @@ pub fn similar_names<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -
     nearest
 }
 
-/// Whether `longer` is `name` behind some more components.
+/// Returns `true` if `longer` is `name` behind some more components.
 fn has_prefix_more(name: &str, longer: &str) -> bool {
     longer.strip_suffix(name).is_some_and(|prefix| prefix.ends_with('.'))
 }
 
-/// The number of edits that make one name from the other, unless it is greater than `most` or there
-/// is no work left for finding it.
+/// Returns the number of edits that make one name from the other, unless it is greater than `most`
+/// or there is no work left for finding it.
 fn edits(
     name: &str,
     wanted: &[char],

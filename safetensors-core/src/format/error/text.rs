@@ -75,8 +75,8 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// The length in bytes of the longest start of `chars` that takes at most `max` bytes when it is
-/// escaped.
+/// Returns the length in bytes of the longest start of `chars` that takes at most `max` bytes when
+/// it is escaped.
 fn fitting(chars: impl Iterator<Item = char>, max: usize) -> usize {
     let mut escaped = 0;
     let fit = chars.take_while(|c| {
@@ -141,7 +141,7 @@ impl fmt::Display for NameList<'_> {
     }
 }
 
-/// The start of an unknown word, long enough to recognise it.
+/// Returns the start of an unknown word, long enough to recognise it.
 pub(crate) fn excerpt(text: &str) -> String {
     match text.floor_char_boundary(EXCERPT) {
         end if end == text.len() => text.into(),

@@ -74,7 +74,7 @@ fn write_entry(
     }
 }
 
-/// The text of a valid header, except that names may be duplicated.
+/// Returns the text of a valid header, except that names may be duplicated.
 fn header() -> impl Strategy<Value = String> {
     let form = prop_oneof![
         6 => Just(Form::Canonical),

@@ -52,7 +52,7 @@ struct Count {
     cancelled: AtomicBool,
 }
 
-/// Several operations, one after the other or at once, of which each can be cancelled alone.
+/// Several operations, one after the other or at once. Each can be cancelled alone.
 struct Whole {
     /// The bytes of the operations that are done.
     done: AtomicU64,

@@ -33,7 +33,7 @@
 //! [`restore_header`] and the next [`Edit::open`] restore the old header from the backup, and
 //! [`Edit::was_restored`] then returns `true`. The backup is used only for the file that it was
 //! made for: inode, length and mark must match. Each disk sector of the header must also be a
-//! possible result of an interrupted write: the beginning of one header and the rest of the other.
+//! possible result of an interrupted write: the beginning of a header and the rest of the other.
 //! A backup never changes a file without the mark. When a file is replaced, its backup is removed.
 //! [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
 //!

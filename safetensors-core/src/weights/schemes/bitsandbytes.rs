@@ -87,7 +87,6 @@ fn of_four_bits(model: &Model<'_>, tensor: &Stored, state: &Stored) -> Result<We
     Ok(weight(NAME, name, &shape, &tensors, Grouped::new(codes, len).scaled(grid)))
 }
 
-/// Returns the numbers of a table.
 fn numbers_of(model: &Model<'_>, table: &Stored, len: usize) -> Result<Vec<f32>> {
     check_dtype(NAME, table, &[Dtype::F32])?;
     check_len(NAME, table, [len, 1])?;

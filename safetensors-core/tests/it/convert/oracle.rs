@@ -31,7 +31,7 @@ pub(crate) enum Exact {
     Integer(i128),
 }
 
-/// The targets that the search can handle. F64 is left out, because its midpoints are not f64
+/// The targets that the search can handle. F64 is missing, because its midpoints are not f64
 /// numbers.
 pub(crate) const TARGETS: [Dtype; 7] = [
     Dtype::F32,
@@ -66,8 +66,8 @@ impl Format {
         1 << (self.exponent_bits + self.mantissa_bits)
     }
 
-    /// The number that a code without sign stands for. Also the number that the code after the
-    /// largest would stand for.
+    /// Returns the number of a code without sign. Also the number that the code after the largest
+    /// would have.
     pub(crate) fn magnitude(self, code: u64) -> f64 {
         let exponent = (code >> self.mantissa_bits) as i32;
         let mantissa = (code & ((1 << self.mantissa_bits) - 1)) as f64;
@@ -113,10 +113,10 @@ impl Format {
         }
     }
 
-    /// The code whose number is nearest to the magnitude of the value. Of two that are equally near
-    /// it is the even one. `largest + 1` means overflow.
+    /// Returns the code of the number that is nearest to the magnitude of the value. For two that
+    /// are equally near, the even one. `largest + 1` means overflow.
     fn nearest(self, value: Exact) -> u64 {
-        // The first code whose number is larger than the value.
+        // The first code with a number that is larger than the value.
         let (mut low, mut high) = (0, self.largest + 2);
         while low < high {
             let middle = (low + high) / 2;

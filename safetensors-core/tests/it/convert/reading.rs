@@ -91,7 +91,7 @@ fn the_source_tensor_is_never_whole_in_memory() {
     assert!((256 << 10..=1 << 20).contains(&longest), "{longest}");
 }
 
-/// A file in memory whose first reads wait until the expected number of threads are reading.
+/// A file in memory with first reads that wait until the expected number of threads are reading.
 struct Gathering {
     bytes: Vec<u8>,
     expected: AtomicUsize,
@@ -190,7 +190,7 @@ fn errors_name_file_tensor_and_element() {
     );
     assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
 
-    // If a file becomes shorter, the error names the tensor whose bytes are gone.
+    // If a file becomes shorter, the error names the tensor with the missing bytes.
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1_000_000).unwrap();
     let error = checkpoint.read_all(&LoadOptions::new().floats_as(Dtype::F64)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");

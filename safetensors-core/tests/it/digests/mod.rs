@@ -14,8 +14,8 @@ use safetensors_core::save::{StreamWriter, write_to};
 use crate::support::*;
 
 /// Numbers of bytes of [`pattern`], and their XXH3-128 by python-xxhash 4.1.0. This is
-/// `xxh3_128(..).hexdigest()`, which is what `xxhsum -H128` prints. The lengths are those at which
-/// XXH3 changes its algorithm, one byte less than a piece, and several pieces.
+/// `xxh3_128(..).hexdigest()`, as `xxhsum -H128` prints it. XXH3 changes its algorithm at these
+/// lengths; others are one byte less than a piece, and several pieces.
 const KNOWN: [(usize, &str); 14] = [
     (0, "99aa06d3014798d86001c324468d497f"),
     (1, "495b62073ef70ca44c5cca45d0f4811f"),

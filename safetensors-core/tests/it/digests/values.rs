@@ -1,4 +1,4 @@
-//! Known values. Digests are of the bytes in the file.
+//! Known values. Digests cover the bytes in the file.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What `verify` finds, and which records it refuses.
+//! The changes that `verify` finds, and the records that it refuses.
 
 use super::*;
 
@@ -88,8 +88,8 @@ fn shards_are_verified_each_by_its_own_record() {
     let checked: Vec<_> = files.iter().map(|file| (file.file, file.checked.clone())).collect();
     assert_eq!(checked, [(paths[0].as_path(), vec!["a", "b"]), (&paths[1], vec!["c", "d"])]);
 
-    // The error names the first changed tensor in file order, whichever thread finds its change
-    // first.
+    // The error names the first changed tensor in file order, for any order in which threads find
+    // changes.
     let (c, d) = (offset_of(&paths[1], "c", 16), offset_of(&paths[1], "d", 1_999_999));
     flip(&paths[1], d);
     let named =

@@ -1,4 +1,4 @@
-//! What an edit changes, what it leaves alone, and whether it makes a new file.
+//! The changes of an edit, the parts that it keeps, and whether it makes a new file.
 
 use safetensors_core::edit::Edited;
 use safetensors_testing::tensors::bytes_by;
@@ -12,7 +12,7 @@ fn in_place_as_long_as_it_fits() {
     for order in [0, 1] {
         let (_directory, path) = roomy_file();
         let value = |len: usize| "x".repeat(len);
-        // The length of the header with an empty value tells the longest value that fits.
+        // The length of the header with an empty value determines the longest value that fits.
         Edit::open(&path).unwrap().set_metadata([("new", "")]).apply().unwrap();
         let text = parse(&path).source()[8..4096].trim_ascii_end().len();
         let room = 4096 - 8 - text;
@@ -48,7 +48,7 @@ fn a_header_that_fits_makes_the_same_file_in_place_and_anew() {
     }
 }
 
-/// Others save files whose data is aligned to nothing.
+/// Other programs save files with unaligned data.
 #[test]
 fn a_new_file_aligns_its_data() {
     let directory = tempdir().unwrap();
@@ -182,7 +182,7 @@ fn a_record_that_the_caller_sets_stays() {
     assert_eq!(parse(&path).metadata()[digest::KEY], "?");
 }
 
-/// The tensors are larger than one piece, and each lies at an odd offset.
+/// The tensors are larger than one piece, and each is at an odd offset.
 #[test]
 fn large_tensors_move() {
     let (_directory, path) = place("model.safetensors");

@@ -17,7 +17,7 @@ pub(crate) static DATA: [u8; 8192] = {
     data
 };
 
-/// A U8 tensor of `len` bytes, whose values depend on `seed`.
+/// Returns a U8 tensor of `len` bytes with values that depend on `seed`.
 pub(crate) fn bytes(len: &usize, seed: usize) -> TensorView<'_> {
     TensorView::new(Dtype::U8, std::slice::from_ref(len), &DATA[seed..seed + len]).unwrap()
 }
@@ -30,7 +30,7 @@ pub(crate) fn file_of(options: SaveOptions) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// The same file with room in its header.
+/// Makes the file with room in its header.
 pub(crate) fn roomy_file() -> (TempDir, PathBuf) {
     file_of(SaveOptions::new().align(4096))
 }

@@ -48,8 +48,8 @@ proptest! {
         save(&path, views, &options).unwrap();
         let before = parse(&path);
 
-        // What happens to each tensor: it stays (two of four cases), is removed, or gets the name
-        // of the next one that is renamed.
+        // The change of each tensor: it stays (two of four cases), is removed, or gets the name of
+        // the next one that is renamed.
         let name_at = |i: usize| format!("t{i}");
         let removed: Vec<String> = (0..old.len()).filter(|i| fates[*i] == 2).map(name_at).collect();
         let rotated: Vec<usize> = (0..old.len()).filter(|i| fates[*i] == 3).collect();
@@ -112,7 +112,7 @@ proptest! {
             Edited::Rewritten => {}
         }
         prop_assert_eq!(names_in(directory.path()), ["model.safetensors"]);
-        // The same edit once more has nothing to do.
+        // A repeated edit has nothing to do.
         prop_assert_eq!(Edit::open(&path).unwrap().set_metadata(model.metadata).apply().unwrap(), Edited::Unchanged);
     }
 }

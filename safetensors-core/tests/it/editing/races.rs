@@ -37,7 +37,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Opens the file once and checks that its metadata is that of a single edit.
+    /// Opens the file once and checks that its metadata comes from a single edit.
     fn open(&self, path: &Path, reader: Reader) {
         self.opens.fetch_add(1, Ordering::Relaxed);
         match reader(path) {
@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-/// What readers find in a file that is edited again and again.
+/// Opens a file with several readers while it is edited again and again.
 fn meet(readers: [Reader; 4], opens: usize, in_place: bool) -> Counts {
     let (_directory, path) = place("model.safetensors");
     let value = |fill: &str| [("value", fill.repeat(LEN))];
@@ -98,7 +98,7 @@ fn every_reader_finds_a_file_that_is_not_edited_in_place() {
     assert_eq!(found, (0, 0), "of {} opens", counts.opens.into_inner());
 }
 
-/// A checkpoint that was opened before the edit stays what it was.
+/// A checkpoint that was opened before the edit stays unchanged.
 #[test]
 fn what_is_open_stays_the_old_file() {
     let (_directory, path) = place("model.safetensors");

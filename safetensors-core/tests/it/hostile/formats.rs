@@ -1,10 +1,10 @@
-//! The error about a file of another format says which format it looks like.
+//! The error about a file of another format names the format that it looks like.
 
 use safetensors_core::header::Header;
 
 use crate::support::*;
 
-/// The start of a ZIP archive whose first file has this name.
+/// Returns the start of a ZIP archive with this name of its first file.
 fn zip(name: &str) -> Vec<u8> {
     let mut bytes = b"PK\x03\x04\0\0\x08\x08\0\0".to_vec();
     bytes.resize(26, 0);
@@ -70,7 +70,8 @@ fn a_safetensors_file_does_not_look_like_another_format() {
     }
 }
 
-/// The header alone says how long a file is, so the format of what follows has to be named apart.
+/// The header alone gives the length of a file, so the format of later bytes has to be named
+/// separately.
 #[test]
 fn what_follows_the_tensors_is_named() {
     let directory = tempdir().unwrap();

@@ -113,7 +113,7 @@ fn shapes_of_a_million_dimensions() {
     number.push_str("e5");
     refused(&header("F32", &format!("[{number}]"), "[0,8]"), is!(BadNumber));
 
-    // Views and buffers, whose shapes may come from a file.
+    // Views and buffers with shapes that may come from a file.
     let shape = vec![1; LONG];
     let error = TensorView::new(Dtype::F32, &shape, &[0; 8]).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DataLength { .. }));

@@ -15,7 +15,7 @@ fn write_difference(directory: &Path, name: &str) -> PathBuf {
     write(directory, name, serialize([("a", difference)], &options).unwrap())
 }
 
-/// Writes an index with this metadata beside a shard with the tensor `a`.
+/// Writes an index with this metadata next to a shard with the tensor `a`.
 fn write_delta(directory: &Path, metadata: &str) {
     write_difference(directory, SHARD);
     let index = format!(r#"{{"metadata":{metadata},"weight_map":{{"a":"{SHARD}"}}}}"#);
@@ -64,7 +64,7 @@ fn an_epoch_whose_model_is_a_delta_opens_as_that() {
     assert!(matches!(error.kind(), ErrorKind::IsDelta { base } if base == "epoch-1"), "{error}");
     assert_eq!(error.file(), index.to_str());
     assert_eq!(open_delta(epoch.path()).unwrap(), 1);
-    // Without the file of a scheduler, and with that of an optimizer.
+    // Without the file of a scheduler, and with an optimizer's file.
     fs::remove_file(epoch.path().join("scheduler.safetensors")).unwrap();
     assert_eq!(open_delta(epoch.path()).unwrap(), 1);
     for name in ["scheduler.safetensors", "optimizer.safetensors"] {
@@ -183,7 +183,7 @@ fn a_file_of_a_delta_is_refused_by_its_own_path() {
     // A file that the index does not name is none of the delta's.
     let other = write_difference(directory.path(), "other.safetensors");
     assert_eq!(Checkpoint::open(other).unwrap().len(), 1);
-    // Neither is one beside an index that cannot be read, nor one of numbers.
+    // Neither is one next to an index that cannot be read, nor one with numbers.
     let index = directory.path().join("model.safetensors.index.json");
     let text = fs::read_to_string(&index).unwrap();
     write(directory.path(), "model.safetensors.index.json", &text[1..]);
@@ -195,7 +195,7 @@ fn a_file_of_a_delta_is_refused_by_its_own_path() {
     assert_eq!(Checkpoint::open(&file).unwrap().len(), 1);
 }
 
-/// A directory opens as its `model.safetensors`, whatever its index says.
+/// A directory opens as its `model.safetensors`, with any index.
 #[test]
 fn a_delta_may_have_the_name_of_a_checkpoint_of_one_file() {
     let directory = tempdir().unwrap();

@@ -7,7 +7,7 @@ use safetensors_core::error::IndexProblem;
 use super::{write_index, write_shard};
 use crate::support::*;
 
-/// Opens an index with this text, beside the shard `s.safetensors` that has the tensors `a` and
+/// Opens an index with this text, next to the shard `s.safetensors` that has the tensors `a` and
 /// `b`.
 fn open(index: &str) -> Result<Checkpoint, Error> {
     let directory = tempdir().unwrap();
@@ -118,7 +118,7 @@ fn an_index_over_100_mb() {
     }
 }
 
-/// Names that leave the folder on some system, or that are not those of safetensors files.
+/// Names that leave the folder on some system, or that no safetensors file has.
 #[test]
 fn unsafe_shard_names() {
     let directory = tempdir().unwrap();

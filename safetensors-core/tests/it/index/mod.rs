@@ -9,7 +9,7 @@ mod special_files;
 
 use crate::support::*;
 
-/// Writes a file of U8 tensors of one element each.
+/// Writes a file of U8 tensors with one element each.
 pub(crate) fn write_shard(directory: &Path, name: &str, tensors: &[(&str, u8)]) -> PathBuf {
     let views = tensors.iter().map(|(name, value)| {
         (name, TensorView::from_slice(&[1], std::slice::from_ref(value)).unwrap())

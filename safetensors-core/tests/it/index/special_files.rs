@@ -20,8 +20,8 @@ fn refuses_special_file(path: &Path, named: &Path) {
     assert_eq!(error.file(), named.to_str());
 }
 
-/// Creates what a hostile repository could contain in place of a file: a FIFO, and links to devices
-/// and to the FIFO.
+/// Creates special files that a hostile repository could contain: a FIFO, and links to devices and
+/// to the FIFO.
 fn special_files(directory: &Path) -> Vec<PathBuf> {
     let at = |name: &str| directory.join(name);
     make_fifo(&at("fifo.safetensors"));
@@ -63,7 +63,7 @@ fn a_special_file_as_the_index() {
     }
 }
 
-/// `snapshots/COMMIT` has links to `../../blobs/HASH`, whose names have no extension.
+/// `snapshots/COMMIT` has links to `../../blobs/HASH`, names without an extension.
 #[test]
 fn the_hubs_cache() {
     let (directory, snapshot) = place("snapshots/0123abcd");
@@ -78,7 +78,7 @@ fn the_hubs_cache() {
     assert_eq!(open(&snapshot.join("model.safetensors")).unwrap(), [1]);
     fs::remove_file(snapshot.join("model.safetensors")).unwrap();
 
-    // Shards are opened beside the link to the index, not beside the blob.
+    // Shards are opened next to the link to the index, not next to the blob.
     write_shard(directory.path(), "blobs/def", &[("b", 2)]);
     link("abc", "model-00001-of-00002.safetensors");
     link("def", "model-00002-of-00002.safetensors");

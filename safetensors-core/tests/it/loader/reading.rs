@@ -65,7 +65,7 @@ fn an_empty_checkpoint() {
 fn mapped_views_equal_what_is_read() {
     let (_directory, path) = place("model.safetensors");
     let data = save_tensors(&path, &[0, 1, 4096, 5 << 20, 0]);
-    // SAFETY: the file lies in a temporary directory of this test, which does not change the file
+    // SAFETY: the file is in a temporary directory of this test, which does not change the file
     // while it is mapped.
     let mapped = unsafe { Checkpoint::mmap(&path) }.unwrap();
     let read = Checkpoint::open(&path).unwrap();

@@ -154,8 +154,8 @@ fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
     }
 }
 
-/// A file whose header another program overwrites after it was read, within the resolution of the
-/// times of the file system.
+/// A file with a header that another program overwrites after it was read, within the resolution of
+/// the times of the file system.
 struct Rewritten {
     /// The file as it is at first, and later.
     versions: [Vec<u8>; 2],

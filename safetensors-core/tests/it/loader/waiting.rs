@@ -1,4 +1,4 @@
-//! A source whose calls wait, such as one behind a network: few calls, many at once.
+//! A source with calls that wait, such as one behind a network: few calls, many at once.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl ReadAt for Far {
         while !are_all_there() && start.elapsed() < Duration::from_secs(10) {
             thread::sleep(Duration::from_millis(1));
         }
-        // One call too many would come meanwhile.
+        // An additional call would come during this time.
         thread::sleep(Duration::from_millis(20));
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         if self.is_broken.load(Ordering::SeqCst) {
@@ -74,7 +74,7 @@ impl ReadAt for Far {
     }
 }
 
-/// A checkpoint of one file that is far away, with calls of 1 MiB, twelve at once.
+/// Returns a checkpoint with a distant file, with calls of 1 MiB, twelve at once.
 fn far(tensors: &[(String, TensorBuf)]) -> Checkpoint<Far> {
     let requests = Requests::new(MIB + 5, 12);
     assert_eq!(requests.byte_len, MIB);
@@ -139,7 +139,7 @@ fn converted_elements_come_by_large_calls() {
     let read = checkpoint.read_all(&LoadOptions::new().floats_as(Dtype::F64)).unwrap();
     let expected: Vec<_> = values.iter().map(|&value| f64::from(value)).collect();
     assert_eq!(read[0].as_slice::<f64>().unwrap(), expected);
-    // 8 MiB in memory, a call for each: half as many bytes of the file.
+    // 8 MiB in memory, a call for each: half that number of bytes of the file.
     let calls = calls(&checkpoint);
     assert_eq!(calls.len(), 8);
     assert!(calls.iter().flatten().all(|range| range.end - range.start == MIB as u64 / 2));
@@ -147,7 +147,7 @@ fn converted_elements_come_by_large_calls() {
 
 #[test]
 fn the_runs_of_a_slice_come_by_one_call() {
-    // Rows of 8 KiB, of which a rank takes 2 KiB; and rows of 64 bytes, whose gaps are read too.
+    // Rows of 8 KiB, with 2 KiB for a rank; and rows of 64 bytes with gaps that are read too.
     for (rows, columns, ranges) in [(100, 8192, 100), (4000, 64, 1)] {
         let table = TensorBuf::from_vec(vec![rows, columns], pattern(rows * columns, 5)).unwrap();
         let expected =

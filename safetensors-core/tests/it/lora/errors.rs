@@ -1,4 +1,4 @@
-//! What does not fit is an error that says what was expected and what was found.
+//! A problem is an error with the expected and the found value.
 
 use safetensors_core::lora::Adapter;
 
@@ -151,7 +151,7 @@ fn numbers_that_are_not_finite() {
     assert!(error.to_string().contains("scale inf is not finite"), "{error}");
 }
 
-/// A checkpoint whose weight is not of floating-point numbers, or of more digits than F32.
+/// A checkpoint with a weight that has no floating-point numbers, or more digits than F32.
 #[test]
 fn dtypes_that_cannot_be_merged() {
     let (_directory, path) = place("model.safetensors");

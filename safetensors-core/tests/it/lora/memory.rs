@@ -1,4 +1,4 @@
-//! A merge takes the memory of a few pieces, whatever the size of the weight.
+//! A merge takes the memory of a few pieces, for weights of any size.
 
 use safetensors_testing::files::write_hole;
 use safetensors_testing::memory::growth;

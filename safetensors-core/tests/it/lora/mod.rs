@@ -1,4 +1,4 @@
-//! LoRA adapters: every kind equal to what PEFT makes of it, by every way to read; and the errors.
+//! LoRA adapters: every kind equals PEFT's result, by every way to read; and the errors.
 
 mod errors;
 #[cfg(target_os = "linux")]
@@ -19,7 +19,7 @@ fn write(path: &Path, tensors: &[(&str, &[usize])]) {
     save(path, tensors.collect::<Vec<_>>(), &SaveOptions::new().durable(false)).unwrap();
 }
 
-/// An adapter of these tensors, with these settings beside it.
+/// Makes an adapter of these tensors, with these settings next to it.
 fn adapter(settings: Option<&str>, tensors: &[(&str, &[usize])]) -> Result<Adapter> {
     let directory = tempdir().unwrap();
     write(&directory.path().join("adapter_model.safetensors"), tensors);

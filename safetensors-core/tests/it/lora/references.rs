@@ -1,4 +1,4 @@
-//! Every fixture is what PEFT makes of it, however it is read.
+//! Every fixture equals PEFT's result, by every way to read.
 
 use std::collections::BTreeSet;
 
@@ -104,7 +104,7 @@ fn a_scale_multiplies_the_product() {
     }
 }
 
-/// Shards, of which one has no weight that changes, and a tied weight.
+/// Shards, one without a changing weight, and a tied weight.
 #[test]
 fn shards_and_other_names_of_a_weight() {
     let directory = tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a source behind a network hears and is asked for.
+//! The announcements and requests to a source behind a network.
 
 use std::io;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use safetensors_testing::read_at::NotingSource;
 use super::adapter;
 use crate::support::*;
 
-/// Bytes, and what was announced and read of them.
+/// Bytes with a log of announcements and reads.
 struct Remote {
     bytes: Vec<u8>,
     announced: Arc<Mutex<Vec<Range<u64>>>>,

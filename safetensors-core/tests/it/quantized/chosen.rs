@@ -1,4 +1,5 @@
-//! Only what other programs read as codes is quantised, and `config.json` says what was not.
+//! Only weights that other programs read as codes are quantised, and `config.json` lists the
+//! others.
 
 use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_core::save::Sink;
@@ -30,7 +31,7 @@ fn quantised<'a>(
         .unwrap()
 }
 
-/// The names of what was quantised, and of what was not.
+/// Returns the names of the quantised tensors, and of the others.
 fn names(rewrite: &Rewrite<'_>) -> (Vec<String>, Vec<String>) {
     let (codes, plain): (Vec<_>, Vec<_>) =
         rewrite.tensors().partition(|(_, tensor)| tensor.is_quantized());
@@ -96,7 +97,7 @@ fn only_linear_layers_are_quantised_by_default() {
     }
 }
 
-/// PyTorch's attention takes the numbers of its last layer, whatever the layer does with them.
+/// PyTorch's attention uses the weight of its last layer directly, without calling the layer.
 #[test]
 fn the_output_of_an_attention_of_pytorch_is_not_quantised() {
     let (_dir, from) = checkpoint(
@@ -131,7 +132,7 @@ fn an_embedding_is_not_quantised_under_the_name_of_a_linear_layer() {
             (0, &["a.embed.weight", "a.proj.weight"].map(String::from)[..])
         );
         assert!(rewrite.quantized_config("{}").unwrap().contains("a.proj"));
-        // Asked for, the layer is quantised, and the embedding becomes a tensor of its own.
+        // If it is asked for, the layer is quantised, and the embedding becomes a separate tensor.
         let rewrite = quantised(&[("a.proj.weight", true)]);
         let (codes, plain) = names(&rewrite);
         assert_eq!(codes, ["a.proj.weight", "a.proj.weight_scale"]);

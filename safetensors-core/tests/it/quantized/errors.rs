@@ -1,5 +1,5 @@
-//! Bad quantised weights are errors that name the tensor, what was expected and what was found,
-//! before anything is read.
+//! Bad quantised weights are errors that name the tensor, the expected and the found value, before
+//! anything is read.
 
 use std::io;
 
@@ -166,7 +166,7 @@ fn settings_may_have_whole_rows_beside_groups() {
     }
 }
 
-/// Groups of Quanto may be whole rows, or several make one: only more than the codes tells.
+/// Groups of Quanto may be whole rows, or several make one: the codes alone do not show it.
 #[test]
 fn the_shape_of_a_weight_is_not_guessed() {
     let codes = ("a.q_proj.weight._data._data", U8, &[4, 128][..]);
@@ -234,8 +234,8 @@ fn gptq_is_not_guessed_without_its_settings() {
     assert!(text.contains("a.qweight") && text.contains("config.json"), "{text}");
 }
 
-/// A store may refuse to tell whether there are settings, as one of signed addresses does. An error
-/// of another kind is none to pass over: the settings may be there.
+/// A store may refuse to look for settings, as one with signed addresses does. An error of another
+/// kind is reported: the settings may be there.
 #[test]
 fn settings_that_a_store_refuses_are_absent() {
     struct Refusing(MemoryStore<Vec<u8>>, io::ErrorKind);

@@ -1,4 +1,4 @@
-//! Weights that are quantised are what compressed-tensors makes of them.
+//! Weights that are quantised equal compressed-tensors' result.
 
 use safetensors_core::quantized::{LinearLayers, Quantization, QuantizationError};
 use safetensors_testing::quantized::made_by_reference;
@@ -116,7 +116,7 @@ fn what_is_quantised_is_read_back() {
     }
 }
 
-/// The error that was measured while the codes were written is that of what is read.
+/// The error that was measured while the codes were written equals the error of the read numbers.
 #[track_caller]
 fn assert_error_is_of(error: &QuantizationError, numbers: &[f32], read: &[f32]) {
     let differences = numbers.iter().zip(read).map(|(a, b)| f64::from((a - b).abs()));
@@ -201,7 +201,7 @@ fn empty_weights_have_empty_codes() {
     }
 }
 
-/// Tied weights stay tied, whichever of their names is quantised.
+/// Tied weights stay tied if one name is quantised, with any choice of the name.
 #[test]
 fn tied_weights_share_codes_and_scales() {
     let (dir, path) = place("model.safetensors");
@@ -239,8 +239,8 @@ fn tied_weights_share_codes_and_scales() {
     }
 }
 
-/// Numbers have both names again, whatever the codes are called, and no entry of the metadata names
-/// what is gone.
+/// Numbers have both names again, with any names of the codes, and no entry of the metadata names a
+/// removed tensor.
 #[test]
 fn a_tied_weight_has_both_names_after_it_was_quantised() {
     let (dir, path) = place("model.safetensors");
@@ -313,7 +313,7 @@ fn codes_are_neither_cast_nor_quantised_again() {
     assert!(other.to_string().contains("fp8-channel and as nvfp4"), "{other}");
 }
 
-/// A weight that is quantised already is quantised anew from its numbers, and its scales go.
+/// A weight that is already quantised is quantised again from its numbers, and its scales go.
 #[test]
 fn quantised_weights_are_quantised_anew() {
     let (dir, path) = place("model.safetensors");

@@ -9,7 +9,7 @@ use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
-/// Weights that are stored transposed need the most, because much of one is read at once.
+/// Weights that are stored transposed need the most, because much of a weight is read at once.
 #[test]
 fn numbers_take_their_bytes_and_32_mib_at_most() {
     if !is_alone(numbers_take_their_bytes_and_32_mib_at_most) {
@@ -19,7 +19,7 @@ fn numbers_take_their_bytes_and_32_mib_at_most() {
     write_config(dir.path(), Some(r#"{"quant_method": "awq", "version": "gemm"}"#));
     let path = dir.path().join("model.safetensors");
     let (inputs, outputs) = (4096, 6144);
-    // Three panels, of which each has scales for groups of 64.
+    // Three panels, each with scales for groups of 64.
     let tensors = [
         ("up.qweight", Dtype::I32, vec![inputs, outputs / 8]),
         ("up.qzeros", Dtype::I32, vec![inputs / 64, outputs / 8]),

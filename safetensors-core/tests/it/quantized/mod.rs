@@ -14,12 +14,12 @@ mod rows;
 
 use crate::support::*;
 
-/// A checkpoint with these tensors, and perhaps a `config.json` beside it.
+/// Makes a checkpoint with these tensors, and perhaps a `config.json` next to it.
 fn checkpoint(config: Option<&str>, tensors: &[(&str, TensorBuf)]) -> (TempDir, Checkpoint) {
     with_metadata(config, tensors, &[])
 }
 
-/// The same, with entries in the file's metadata.
+/// Makes a checkpoint with entries in the file's metadata.
 fn with_metadata(
     config: Option<&str>,
     tensors: &[(&str, TensorBuf)],

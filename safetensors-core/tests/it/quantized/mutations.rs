@@ -7,15 +7,14 @@ use crate::support::*;
 
 type Tensors = BTreeMap<String, TensorBuf>;
 
-/// Companions whose scheme has them for some modules only: without them, the file is another that is
-/// right.
+/// Companions that a scheme has for some modules only: without them, the file is another valid one.
 const OPTIONAL: &[&str] = &["pre_quant_scale", "weight_g_idx"];
 
 /// The ends of companions that no scheme knows, of modules and of weights that are none of a module.
 const UNKNOWN: &[&str] =
     &["scale_second", "offset", "wscales", "codebook", "absmax_2", "scale_3", "smooth_factor"];
 
-/// What the files of a fixture say: the weights by their names, or an error.
+/// Returns the content of a fixture: the weights by their names, or an error.
 fn numbers(fixture: &Quantized, tensors: &Tensors) -> Result<BTreeMap<String, Vec<f32>>, String> {
     let options = SaveOptions::new().metadata(fixture.open().metadata().clone());
     let file = serialize(tensors.iter(), &options).unwrap();
@@ -32,7 +31,7 @@ fn numbers(fixture: &Quantized, tensors: &Tensors) -> Result<BTreeMap<String, Ve
     let weights = fixture.open().quantized_weights().unwrap();
     let read = weights.into_iter().map(|weight| {
         let name = weight.name;
-        // What is not recognised is no weight in F32.
+        // A weight that is not recognised is no weight in F32.
         let tensor =
             checkpoint.tensor(&name).map_err(|error| format!("not recognised: {error}"))?;
         let read = tensor.read().map_err(|error| error.to_string())?;
@@ -44,12 +43,12 @@ fn numbers(fixture: &Quantized, tensors: &Tensors) -> Result<BTreeMap<String, Ve
     read.collect()
 }
 
-/// The same bytes in another shape.
+/// Returns the bytes in another shape.
 fn reshaped(buf: &TensorBuf, shape: &[usize]) -> TensorBuf {
     TensorBuf::from_view(&TensorView::new(buf.dtype(), shape, buf.bytes()).unwrap()).unwrap()
 }
 
-/// What may become of one companion.
+/// Returns the possible changes of a companion.
 fn changes(name: &str, buf: &TensorBuf) -> Vec<(String, Option<(String, TensorBuf)>)> {
     let shape = buf.shape();
     let mut shapes = vec![
@@ -121,7 +120,7 @@ fn a_module_with_a_changed_companion_is_right_or_refused() {
                     let mut changed = tensors.clone();
                     changed.insert(name.clone(), buf);
                     let found = numbers(&fixture, &changed);
-                    // Some names are those of a scheme that is refused by its own.
+                    // Some names belong to another scheme, which refuses them.
                     let is_named = |error: &String| {
                         error.contains(&name) || error.contains("cannot be read as numbers")
                     };

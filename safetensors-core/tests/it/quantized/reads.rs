@@ -17,7 +17,7 @@ use crate::support::*;
 /// A stored tensor: its name, dtype and shape. All are zeros.
 type Stored = (&'static str, Dtype, &'static [usize]);
 
-/// A weight `l.weight`, a part of it, and which bytes of which tensors the part needs.
+/// A weight `l.weight`, a part of it, and the bytes of each tensor that the part needs.
 struct Case {
     config: &'static str,
     tensors: &'static [Stored],
@@ -28,7 +28,7 @@ struct Case {
     needed: Vec<(&'static str, Vec<Range<u64>>)>,
 }
 
-/// The same columns of each of these lines, in bytes.
+/// Returns these columns of each of these lines, in bytes.
 fn lines(lines: Range<u64>, line: u64, columns: Range<u64>) -> Vec<Range<u64>> {
     lines.map(|at| at * line + columns.start..at * line + columns.end).collect()
 }
@@ -146,7 +146,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// The checkpoint of a case, without what was read to find the weight.
+/// Opens the checkpoint of a case, without the reads that find the weight.
 fn open(case: &Case) -> (TempDir, Checkpoint<Computed<NotingSource>>, Checkpoint) {
     let zeros = case.tensors.iter().map(|(name, dtype, shape)| (*name, raw(*dtype, shape, &[0])));
     let all: Vec<_> = zeros.chain(case.notes.iter().cloned()).collect();
@@ -186,7 +186,8 @@ fn a_slice_reads_the_bytes_of_its_groups() {
     }
 }
 
-/// The second of four ranks has the blocks of its columns, and the second of two those of its rows.
+/// The second of four ranks has the blocks of its columns, and the second of two has the blocks of
+/// its rows.
 #[test]
 fn a_rank_reads_the_bytes_of_its_groups() {
     let case = cases().remove(0);
@@ -194,7 +195,7 @@ fn a_rank_reads_the_bytes_of_its_groups() {
     for (dim, rank, ranks, codes, scales) in [
         (1, 1, 4, lines(0..256, 512, 128..256), lines(0..2, 16, 4..8)),
         (0, 1, 2, lines(128..256, 512, 0..512), lines(1..2, 16, 0..16)),
-        // The cut goes through a block, whose scales both ranks need.
+        // The cut goes through a block, and both ranks need its scales.
         (0, 0, 4, lines(0..64, 512, 0..512), lines(0..1, 16, 0..16)),
         (0, 1, 4, lines(64..128, 512, 0..512), lines(0..1, 16, 0..16)),
     ] {
@@ -206,7 +207,8 @@ fn a_rank_reads_the_bytes_of_its_groups() {
     }
 }
 
-/// What was read for several reads of a load goes with the last of them, or when the load fails.
+/// Bytes that are kept for several reads of a load go with the last of them, or when the load
+/// fails.
 #[test]
 fn no_load_leaves_codes_in_memory() {
     let mut case = cases().remove(2);
@@ -217,7 +219,7 @@ fn no_load_leaves_codes_in_memory() {
     ];
     let (_directory, numbers, _) = open(&case);
     let tensor = numbers.tensor("l.weight").unwrap();
-    // What is read for a row that nothing has announced.
+    // The bytes that are read for a row that nothing has announced.
     let needs_the_file = |row: u64| {
         reads(&numbers);
         let mut bytes = [0; 512 * 4];

@@ -1,4 +1,4 @@
-//! Every fixture is equal to what its reference implementation says, however it is read.
+//! Every fixture equals its reference implementation, by every way to read.
 
 use safetensors_testing::quantized::Quantized;
 use serde_json::{Value, json};
@@ -102,14 +102,14 @@ fn a_module_with_groups_of_another_size_is_read_by_its_shapes() {
     fixture.compare("layer.weight", weight.shape(), found.as_slice().unwrap());
 }
 
-/// One of two weights becomes numbers, and the other stays what it is: with its marks, and
-/// with what the metadata says of it.
+/// One of two weights becomes numbers, and the other stays unchanged: with its marks, and with its
+/// description in the metadata.
 #[test]
 fn a_weight_that_stays_keeps_what_describes_it() {
     for name in ["comfy-old-fp8", "comfy-fp8-metadata", "torchao-float8", "gptq-v1-4bits"] {
         let fixture = Quantized::named(name);
         let stored = fixture.open();
-        // The same weight twice.
+        // The weight is there twice.
         let twice = |name: &str| name.replace("layer", "other");
         let mut metadata = stored.metadata().clone();
         for value in metadata.values_mut() {

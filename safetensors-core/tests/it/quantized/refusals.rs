@@ -34,7 +34,7 @@ fn refused(config: Option<&str>, tensors: &[Stored]) -> (QuantizationProblem, St
     }
 }
 
-/// The scheme, what its settings are, and the tensors that have its name.
+/// The scheme, its settings, and the tensors that have its name.
 type Case = (&'static str, Option<&'static str>, &'static [Stored]);
 
 #[test]
@@ -179,7 +179,7 @@ fn every_method_of_transformers_is_read_or_refused() {
     }
 }
 
-/// One scale for codes of four bits is BitNet's, whose codes are others than ModelOpt's.
+/// One scale for codes of four bits is BitNet's. Its codes differ from ModelOpt's.
 #[test]
 fn codes_with_one_scale_are_not_taken_for_those_with_groups() {
     let tensors = [("l.weight", Dtype::U8, &[4, 8][..]), ("l.weight_scale", Dtype::BF16, &[1])];

@@ -7,7 +7,7 @@ use Dtype::{BF16, BOOL, F8_E4M3, F8_E8M0, F16, F32, I8, I16, I32, I64, U8};
 
 use crate::support::*;
 
-/// The names of a file of numbers, and the values of one tensor.
+/// Returns the names of a file of numbers, and the values of a tensor.
 fn numbers(checkpoint: Checkpoint, name: &str) -> Result<(Vec<String>, Vec<f32>), String> {
     let checkpoint = checkpoint.dequantized().map_err(|error| error.to_string())?;
     let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name().to_owned()).collect();
@@ -167,7 +167,7 @@ fn settings_may_have_numbers_that_are_not_finite() {
     assert_eq!(numbers(checkpoint, "a.weight").unwrap().1, [0.5, 1.0]);
 }
 
-/// msmodelslim describes its weights in a file of its own.
+/// msmodelslim describes its weights in a separate file.
 #[test]
 fn the_settings_of_msmodelslim_name_it() {
     let tensors = [("a.weight", raw(I8, &[2, 2], &[1]))];

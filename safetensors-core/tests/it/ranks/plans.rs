@@ -1,4 +1,4 @@
-//! Plans: rules, what they refuse, and their JSON.
+//! Plans: rules, their refusals, and their JSON.
 
 use std::str::FromStr;
 
@@ -68,7 +68,7 @@ fn bytes_of_ranks() {
     assert!(matches!(plan.byte_len(4).unwrap_err().kind(), ErrorKind::NoSuchRank { .. }));
 }
 
-/// What is computed for many ranks at once, against one after another.
+/// Results for many ranks at once equal the results one after another.
 #[test]
 fn bytes_of_all_ranks_at_once() {
     for len in 0..20_usize {
@@ -112,7 +112,7 @@ fn ranks_and_tensors_are_bounded_together() {
         rules.plan_tensors(tensors, ranks)
     };
     let most = plan(953, 1 << 20).unwrap();
-    // What the largest plan holds is known at once.
+    // The size of the largest plan is known at once.
     assert!(most.byte_lens().unwrap().iter().all(|&len| len == 953));
     let error = plan(954, 1 << 20).unwrap_err();
     assert!(matches!(

@@ -1,4 +1,4 @@
-//! What a directory says of attempts that are complete, and what cannot be completed.
+//! Directories with complete attempts, and attempts that cannot be completed.
 
 use safetensors_core::error::{IndexProblem, RankProblem};
 use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};
@@ -32,7 +32,7 @@ fn save_replicated(
     )
 }
 
-/// A rank that is started again, because it was killed before it could tell that it was done.
+/// A rank that is started again, because it was killed before it could report its end.
 #[test]
 fn a_rank_that_is_repeated_after_one_file_was_published() {
     let directory = tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What ranks read: their parts, no byte more, each from another file on.
+//! The reads of ranks: their parts, no byte more, each starting with another file.
 
 use std::io;
 
@@ -30,7 +30,7 @@ impl ReadAt for Counting {
     }
 }
 
-/// Opens a checkpoint whose reads of data are written down.
+/// Opens a checkpoint that logs reads of data.
 fn open(directory: &Path) -> (Checkpoint<Counting>, Log) {
     let log = Log::default();
     let checkpoint = Checkpoint::open_by(directory, &Limits::default(), |path| {

@@ -1,4 +1,4 @@
-//! Saving from ranks: who completes it, what stays, what is refused.
+//! Saving from ranks: which rank completes it, and the files that stay or are refused.
 
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
@@ -194,7 +194,7 @@ fn the_same_ranks_at_once() {
 }
 
 /// While rank 0 of the first attempt writes, the second attempt is completed, and rank 1 begins the
-/// first one anew.
+/// first one again.
 #[test]
 fn a_rank_whose_attempt_was_removed_and_begun_anew() {
     let directory = tempdir().unwrap();

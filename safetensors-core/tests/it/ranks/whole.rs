@@ -8,7 +8,8 @@ use safetensors_core::save as save_file;
 use super::problem;
 use crate::support::*;
 
-/// A file with tensors of many dtypes and shapes, whose bytes all differ from their neighbours.
+/// Makes a file with tensors of many dtypes and shapes, with bytes that all differ from their
+/// neighbours.
 fn plain(path: &Path) {
     fn view<'a>(bytes: &'a [u8], dtype: Dtype, shape: &'a [usize], len: usize) -> TensorView<'a> {
         TensorView::new(dtype, shape, &bytes[..len]).unwrap()
@@ -121,7 +122,7 @@ fn a_rewrite_divides_what_it_casts_and_what_was_divided() {
             assert!(part.bytes() == expected.bytes(), "{} of {rank}", tensor.name());
         }
     }
-    // The tensors of the plan come in another order than those of the file.
+    // The tensors of the plan come in another order than the file's.
     let names = ["tall", "scalar", "rows", "columns", "middle", "packed", "wide", "empty"];
     let other_order = names.map(|name| {
         let tensor = checkpoint.tensor(name).unwrap();

@@ -1,5 +1,5 @@
-//! Records of a file and what changes it: after each operation a record is right, or it is gone, or
-//! the operation was refused ([`operations`], [`manifests`]). What is said of them ([`notes`]).
+//! Records of a file and its changes: after each operation a record is right, or it is gone, or the
+//! operation was refused ([`operations`], [`manifests`]). The notes about them ([`notes`]).
 
 mod manifests;
 mod notes;

@@ -1,4 +1,4 @@
-//! What an edit and a plan say about the records that change.
+//! The notes of an edit and a plan about the records that change.
 
 use safetensors_core::digest::{KEY, Note};
 
@@ -13,7 +13,7 @@ fn an_edit_says_what_it_does_besides() {
     assert_eq!(edit().set_metadata([("k", "w")]).notes().unwrap(), []);
     let removed = || Note::Removed { key: SHA256 };
     assert_eq!(edit().remove(["a"]).notes().unwrap(), [removed()]);
-    // The caller knows of what it removes, sets or records itself.
+    // The caller knows the changes that it makes itself.
     assert_eq!(edit().remove(["a"]).remove_metadata([SHA256]).notes().unwrap(), []);
     assert_eq!(edit().remove(["a"]).set_metadata([(SHA256, "0x")]).notes().unwrap(), []);
     let recorded = edit().remove(["a"]).record_digests(&digests(true)).unwrap();
@@ -54,7 +54,7 @@ fn a_plan_says_what_a_rewrite_does_besides() {
     assert_eq!(sharded.notes(directory.path()), [sha256, tensors, signature]);
     // The plan shows the metadata that is written.
     assert!(!rewrite.plan(&taken(&path).unwrap().1).unwrap().metadata().contains_key(KEY));
-    // And it refuses what the save would.
+    // It refuses the same as the save.
     describe(&path, directory.path());
     assert_refused("plan", &sharded.check_destination(directory.path()).unwrap_err());
 }

@@ -1,4 +1,4 @@
-//! Each operation of a file with every record, also of one that a manifest describes.
+//! Each operation of a file with every record, also if a manifest describes it.
 
 use safetensors_core::digest::{DigestOptions, KEY};
 use safetensors_core::ranks::RankRules;
@@ -23,7 +23,7 @@ fn written(path: &Path, bytes: Vec<u8>) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// What an edit changes, and what of the records is there afterwards.
+/// The change of an edit, and the records that remain.
 type Change = (&'static str, fn(Edit<'static>) -> Result<Edit<'static>>, (usize, bool, bool));
 
 const EDITS: &[Change] = &[
@@ -94,7 +94,7 @@ const EDITS: &[Change] = &[
     ),
 ];
 
-/// Those that change the file itself.
+/// The operations that change the file itself.
 const CHANGES: &[Operation] = &[
     ("rewrite", |path| rewritten(path, NAME, |it| it), (0, false, false)),
     (
@@ -137,7 +137,7 @@ const CHANGES: &[Operation] = &[
     ),
 ];
 
-/// Those that write another file, with the metadata of this one.
+/// The operations that write another file, with the metadata of this one.
 const COPIES: &[Operation] = &[
     (
         "select",

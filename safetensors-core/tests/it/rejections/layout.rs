@@ -1,4 +1,4 @@
-//! The layout of the data: tensors lie one after another, without holes or overlaps.
+//! The layout of the data: tensors follow each other, without holes or overlaps.
 
 use super::{file, rejects_file};
 use crate::support::*;

@@ -13,7 +13,7 @@ use crate::support::*;
 
 pub(crate) use crate::support::file;
 
-/// Asserts that a file of this header and as many bytes of data is refused with exactly `kind`. The
+/// Asserts that a file with this header and its bytes of data is refused with exactly `kind`. The
 /// error names `tensor`, and its message contains all of `says`.
 #[track_caller]
 pub(crate) fn rejects(

@@ -1,4 +1,4 @@
-//! What a rewrite writes: the same tensors in other files, and other tensors, names and dtypes.
+//! The output of a rewrite: equal tensors in other files, and other tensors, names and dtypes.
 
 use super::{content, floats, saved};
 use crate::support::*;
@@ -24,7 +24,7 @@ fn attributes_follow_their_tensors() {
     let replaced = Rewrite::of(&a).select(|name, _| name == "v").rename(swap);
     assert_eq!(units(replaced), ["attribute:u#units=K"]);
     let path = a.files()[0].path();
-    // One of two tensors of a name stays, and with it what describes that name.
+    // One of two tensors with the same name stays, and with it the description of that name.
     let merged = Rewrite::of(&a)
         .exclude(|name, _| name == "u")
         .merge(&b)

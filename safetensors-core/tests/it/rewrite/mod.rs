@@ -1,4 +1,4 @@
-//! Rewriting checkpoints: merging, selecting, renaming, casting and sharding anew, in bounded
+//! Rewriting checkpoints: merging, selecting, renaming, casting and sharding again, in bounded
 //! memory.
 
 mod added;

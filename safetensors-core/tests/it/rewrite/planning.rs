@@ -1,4 +1,4 @@
-//! Plans: they say what will be written, and refuse what a save refuses.
+//! Plans: they describe the output, and refuse the same as a save.
 
 use safetensors_core::checkpoint::save_sharded_to;
 use safetensors_core::error::{IndexProblem, TieProblem};

@@ -32,7 +32,7 @@ fn tied_weights_stay_tied_under_any_name() {
         (vec!["model.embed".into(), "model.norm".into()], alias("model.head", "model.embed"))
     );
 
-    // The kept name is left out, so the alias becomes the tensor.
+    // The kept name is skipped, so the alias becomes the tensor.
     Rewrite::of(&tied).select(|name, _| name != "embed").save(&to, &options).unwrap();
     assert_eq!(names(&to), (vec!["head".into(), "norm".into()], vec![]));
     assert_eq!(Checkpoint::open(&to).unwrap().metadata().len(), 1, "the old record is gone");

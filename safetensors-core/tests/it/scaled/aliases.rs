@@ -41,7 +41,7 @@ fn one_tensor_of_scales_may_have_several_names_too() {
 
 #[test]
 fn different_scales_of_two_names_are_an_error() {
-    // Beside the name in the file and an alias, beside two aliases, and two of one name.
+    // Next to the name in the file and an alias, next to two aliases, and two with the same name.
     let cases = [
         ("m_scale_inv", "a_scale_inv"),
         ("m_scale", "z_scale_inv"),

@@ -17,7 +17,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(format!("{}/tests/fixtures/scaled/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
-/// The numbers of a fixture, whose settings say how many rows and columns share a scale.
+/// Returns the numbers of a fixture with settings for how many rows and columns share a scale.
 fn numbers(name: &str, [rows, columns]: [usize; 2]) -> Checkpoint<Computed<Assembled<MemoryFile>>> {
     let file = fs::read(fixture(&format!("{name}.safetensors"))).unwrap();
     let config =
@@ -36,7 +36,7 @@ fn codes() -> TensorBuf {
     fp8(&[1, 2], &[0x38, 0x40])
 }
 
-/// Scales of one half.
+/// Makes scales with the value one half.
 fn scales(shape: &[usize]) -> TensorBuf {
     TensorBuf::from_vec(shape.to_vec(), vec![0.5_f32; shape.iter().product()]).unwrap()
 }

@@ -1,4 +1,4 @@
-//! The same values as those that NumPy computes, bit for bit.
+//! Equal values to NumPy's, bit for bit.
 
 use half::{bf16, f16};
 use safetensors_core::element::Element;

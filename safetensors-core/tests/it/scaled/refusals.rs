@@ -1,4 +1,4 @@
-//! What is refused: codes that would become numbers, and scales that do not belong to their weight.
+//! Refused input: codes that would become numbers, and scales that do not belong to their weight.
 
 use safetensors_core::convert::Converted;
 use safetensors_core::load::QuantizedWeights;
@@ -48,7 +48,7 @@ fn codes_become_numbers_only_if_they_are_asked_for() {
 
     let stored = LoadOptions::new().floats_as(Dtype::F32).quantized(QuantizedWeights::Stored);
     assert_eq!(weight.read_with(&stored).unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0]);
-    // In their own dtype the elements are what the file has, whatever the options.
+    // In their own dtype the elements equal the file's, with any options.
     for options in [LoadOptions::new(), LoadOptions::new().quantized(numbers)] {
         for options in [options.clone(), options.all_as(Dtype::F8_E4M3)] {
             let read = checkpoint.read_named(["w"], &options).unwrap();

@@ -8,7 +8,7 @@ use safetensors_core::slice::Index;
 use super::{checkpoint, codes, fp8, is_of_codes, numbers, scales, tied};
 use crate::support::*;
 
-/// Saves a rewrite, and opens what was saved.
+/// Saves a rewrite, and opens the output.
 fn rewritten(rewrite: Rewrite<'_, impl ReadAt>) -> Checkpoint<Vec<u8>> {
     let (_directory, path) = place("new.safetensors");
     rewrite.save(&path, &SaveOptions::new()).unwrap();
@@ -93,11 +93,11 @@ fn scales_of_another_checkpoint_are_not_applied_and_not_lost() {
     let both = Rewrite::of(&first).merge(&second).rename(|name| name.replacen('a', "a.weight", 1));
     let error = both.quantize(int8, &options, &layers, |_, _| None).map(drop).unwrap_err();
     assert!(error.to_string().contains("several checkpoints"), "{error}");
-    // Neither are those that are added with it.
+    // Neither are tensors that are added with it.
     let weight = codes();
     let added = || Rewrite::new().add("w", &weight).unwrap();
     refused(added().add("w_scale", scales(&[1])).unwrap());
-    // Two names of one storage, one of which has scales beside it.
+    // Two names of a storage, one with scales next to it.
     refused(added().add("v", &weight).unwrap().add("v_scale", scales(&[1])).unwrap());
     // Without any scales these are numbers.
     assert_eq!(rewritten(to_bf16(added()).unwrap()).len(), 1);

@@ -1,4 +1,4 @@
-//! A device that is memory of the host, and what loads see of it.
+//! A device that is memory of the host, and its view by loads.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use safetensors_core::load::read_tensors;
 
 use crate::support::*;
 
-/// A framework that widens what candle widens, and holds the rest.
+/// A framework that widens the same dtypes as candle, and holds the rest.
 pub(crate) struct Wide;
 
 impl Framework for Wide {
@@ -37,7 +37,7 @@ impl Framework for Wide {
     }
 }
 
-/// What goes wrong, and in which call.
+/// The failure, and its call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     NewSlot(usize),
@@ -46,8 +46,8 @@ pub(crate) enum Fault {
     PanicInCopy(usize),
 }
 
-/// Copies at the last moment: what a slot holds when its copy is waited for is what arrives. So a
-/// slot that is filled too early spoils the tensor.
+/// Copies at the last moment: the bytes of a slot when its copy is waited for arrive. So a slot
+/// that is filled too early spoils the tensor.
 #[derive(Default)]
 pub(crate) struct Device {
     pub(crate) tensors: Vec<Vec<u8>>,
@@ -123,7 +123,7 @@ impl Device {
     }
 }
 
-/// Loads all tensors of a checkpoint through a ring, and compares them with those of
+/// Loads all tensors of a checkpoint through a ring, and compares them with
 /// [`Checkpoint::read_all`].
 pub(crate) fn check<S: ReadAt>(
     checkpoint: &Checkpoint<S>,

@@ -1,4 +1,4 @@
-//! What a failure, a cancelled load and a panic do: the load ends, with the right error.
+//! A failure, a cancelled load and a panic: the load ends, with the right error.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
@@ -56,7 +56,7 @@ fn a_panic_of_the_device_goes_on_in_the_caller() {
     }
 }
 
-/// Slots of 1 MiB, so that progress is told of each.
+/// Loads with slots of 1 MiB, so that progress is reported for each.
 fn load_mibs(options: &LoadOptions) -> (Result<()>, usize) {
     let dir = tempdir().unwrap();
     let bytes = TensorBuf::from_vec(vec![24 << 20], vec![7_u8; 24 << 20]).unwrap();
@@ -81,7 +81,7 @@ fn a_cancelled_load_ends_soon() {
         });
         let (result, begun) = load_mibs(&options);
         assert!(matches!(result.unwrap_err().kind(), ErrorKind::Cancelled));
-        // Those that were filled before, and no others.
+        // The slots that were filled before, and no others.
         assert!(begun <= 4 && calls.load(Ordering::SeqCst) <= 5, "{begun} {calls:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tensors that a device copies from a few slots: they arrive whole, and whatever fails ends the
+//! Tensors that a device copies from a few slots: they arrive whole, and every failure ends the
 //! load.
 
 pub(crate) mod device;

@@ -10,7 +10,7 @@ use crate::support::*;
 
 /// A full disk is found before the first tensor is asked for its bytes, and leaves the old file.
 ///
-/// The test runs itself again in a namespace of its own, where it may mount a small file system. It
+/// The test runs itself again in a separate namespace, where it may mount a small file system. It
 /// does nothing if the system forbids that.
 #[test]
 fn a_full_disk_is_found_before_any_work_is_done() {

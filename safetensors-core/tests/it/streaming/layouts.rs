@@ -1,4 +1,4 @@
-//! The file is the same in whatever order it is written, and is laid out as requested.
+//! The file is the same for every order of writing, and is laid out as requested.
 
 use std::thread;
 
@@ -88,7 +88,7 @@ proptest! {
     }
 
     /// With any order and alignment, the file can be read back, the data is aligned as requested,
-    /// and the tensors lie in the requested order.
+    /// and the tensors are in the requested order.
     #[test]
     fn layouts(
         tensors in some_tensors(),

@@ -52,7 +52,7 @@ fn a_pipe_that_takes_everything_is_flushed_and_one_that_breaks_is_an_error() {
     assert_eq!(pipe.left, len, "what is refused beforehand writes nothing");
 }
 
-/// A log of what a writer and its sources do.
+/// A log of the actions of a writer and its sources.
 struct Log<'a>(&'a Mutex<Vec<String>>, &'static str);
 
 impl Log<'_> {

@@ -1,4 +1,4 @@
-//! What most test files use: names of the core, files built byte by byte, and the contents of
+//! Helpers of most test files: names of the core, files built byte by byte, and the contents of
 //! directories.
 
 pub(crate) use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(crate) fn place(name: impl AsRef<Path>) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// What the system said, of an error that it caused.
+/// Returns the system's kind of an error that it caused.
 #[track_caller]
 pub(crate) fn io_kind(error: &Error) -> io::ErrorKind {
     let ErrorKind::Io(of_system) = error.kind() else { panic!("{error}") };
@@ -71,7 +71,7 @@ pub(crate) fn must_not_hang<T: Send + 'static>(f: impl FnOnce() -> T + Send + 's
     receiver.recv_timeout(Duration::from_secs(30)).unwrap()
 }
 
-/// Compares parts of a computed tensor with the same parts of the whole: those of ranks, and ranges
+/// Compares parts of a computed tensor with the same parts of the whole: parts of ranks, and ranges
 /// of bytes that begin and end inside a number, a row and a group.
 pub(crate) fn check_parts<S: ReadAt>(tensor: LazyTensor<'_, S>, what: &str) {
     let whole = tensor.read().unwrap();

@@ -139,7 +139,7 @@ fn metadata_of_another_meaning() {
     assert!(checkpoint.get("chain").is_none() && checkpoint.get("self").is_none());
 }
 
-/// A framework whose tensors are `TensorBuf`s.
+/// A framework with `TensorBuf`s as tensors.
 struct Bufs;
 
 impl Framework for Bufs {

@@ -1,4 +1,4 @@
-//! Tied weights: what is saved, what is recorded, and what is read back.
+//! Tied weights: the saved tensors, the recorded names, and the result of reading them back.
 
 mod files;
 use safetensors_core::error::TieProblem;

@@ -31,7 +31,7 @@ fn file(write: impl FnOnce(&Writer)) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// The differences that an error lists.
+/// Returns the differences that an error lists.
 fn mismatches(error: &Error) -> &[Mismatch] {
     match error.kind() {
         ErrorKind::Mismatches { mismatches } => mismatches,
@@ -39,7 +39,7 @@ fn mismatches(error: &Error) -> &[Mismatch] {
     }
 }
 
-/// The differences that an error lists, in words.
+/// Returns the differences that an error lists, in words.
 fn differences(error: &Error) -> Vec<String> {
     mismatches(error).iter().map(Mismatch::to_string).collect()
 }

@@ -224,7 +224,7 @@ fn a_value_is_unchanged_if_reading_fails() {
     let (_dir, path) = place();
     model().save_to(&path).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
-    // The mask is the only tensor of one byte per element, so it is at the end.
+    // The mask is the only tensor with one byte per element, so it is at the end.
     *bytes.last_mut().unwrap() = 7;
     std::fs::write(&path, bytes).unwrap();
     let mut value = Model { epoch: 9, ..model() };

@@ -76,17 +76,17 @@ impl Files {
         self
     }
 
-    /// The bytes of all files and of their names.
+    /// Returns the bytes of all files and of their names.
     pub fn len(&self) -> usize {
         self.files.iter().map(|(name, bytes)| name.len() + bytes.len()).sum()
     }
 
-    /// Whether there are no bytes.
+    /// Returns `true` if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The files in memory.
+    /// Returns the files in memory.
     pub fn store(&self) -> MemoryStore {
         MemoryStore::from_iter(self.files.iter().map(|(name, bytes)| (name, bytes.clone())))
     }
@@ -145,12 +145,12 @@ const COUNTS: [usize; 12] = [0, 1, 2, 3, 5, 9, 30, 100, 300, 1000, 5000, 30_000]
 const LENS: [usize; 11] = [0, 1, 2, 7, 8, 30, 64, 200, 1000, 10_000, 100_000];
 
 impl Format {
-    /// The kinds of parts of a list.
+    /// Returns the kinds of parts of a list.
     pub fn kinds(list: &'static str) -> impl Iterator<Item = &'static str> {
         list.split(", ")
     }
 
-    /// Whether a part of this kind is written once.
+    /// Returns `true` if a part of this kind is written once.
     pub fn shares(&self, what: &str) -> bool {
         Self::kinds(self.shared).any(|kind| kind == what)
     }

@@ -104,7 +104,7 @@ impl Pickle {
     }
 
     /// Pops everything that later tensors share: a storage, the function that makes tensors, and a
-    /// tensor of one element, each in a memo.
+    /// one-element tensor, each in a memo.
     pub(super) fn prelude(&mut self, key: &str, elements: usize) -> &mut Self {
         self.storage(key, elements).put(STORAGE).op(b"0");
         self.global("torch._utils", "_rebuild_tensor_v2").put(FUNCTION).op(b"0");
@@ -129,7 +129,7 @@ impl Pickle {
         self.global("numpy", "ndarray").op(b"K\0\x85").op(b"C\x01btR")
     }
 
-    /// The type of an array.
+    /// Returns the type of an array.
     fn descr(&mut self, name: &str, order: &str) -> &mut Self {
         self.global("numpy", "dtype").op(b"(").text(name).op(b"\x89\x88tR(K\x03");
         self.text(order).op(b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb")

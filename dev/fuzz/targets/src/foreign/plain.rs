@@ -61,7 +61,7 @@ fn file(json: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The entry of a tensor without elements.
+/// Returns the entry of a tensor without elements.
 fn empty(name: &str) -> String {
     format!("\"{name}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}")
 }

@@ -42,7 +42,7 @@ pub(super) const INDEX: Format = Format {
     ..FOREIGN
 };
 
-/// The elements of the storage that the tensors of these parts share.
+/// Returns the elements of the storage that the tensors of these parts share.
 pub(super) fn elements(parts: &[Part]) -> usize {
     let tensors = parts.iter().filter(|part| part.what == "tensors");
     tensors.map(|part| part.count).max().unwrap_or(0).max(1)

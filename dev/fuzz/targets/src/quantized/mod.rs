@@ -108,7 +108,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// The checkpoint that an input describes, with its weights as numbers.
+/// Returns the checkpoint that an input describes, with its weights as numbers.
 fn open(input: &mut Input<'_>) -> Result<Checkpoint<Computed<MemoryFile<Vec<u8>>>>> {
     let form = input.below(FORMS.len() + 1);
     let (config, tensors) = match form.checked_sub(1) {

@@ -3,8 +3,8 @@
 
 use super::half;
 
-/// The rows of all tables, as `dev/scripts/other_formats.py` writes them: two bytes for each row. The
-/// tables are those of ggml, which defines the format.
+/// The rows of all tables, as `dev/scripts/other_formats.py` writes them: two bytes for each row.
+/// The tables come from ggml, which defines the format.
 static ROWS: &[u8; 9216] = include_bytes!("grids.bin");
 
 /// A table: where its rows begin in [`ROWS`], and the numbers that they are made of.
@@ -61,7 +61,7 @@ fn double_word(bytes: &[u8], i: usize) -> u32 {
     u32::from(word(bytes, 2 * i)) | u32::from(word(bytes, 2 * i + 1)) << 16
 }
 
-/// The half of a byte that belongs to part `i`.
+/// Returns the half of a byte that belongs to part `i`.
 fn scale(scales: &[u8], i: usize) -> f32 {
     f32::from(scales[i / 2] >> (4 * (i % 2)) & 15)
 }

@@ -15,7 +15,7 @@ pub(in super::super) fn q2_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 3 bits, of which the highest is stored separately; a scale of 6 bits for each 16 numbers.
+/// 3 bits, the highest of them stored separately; a scale of 6 bits for each 16 numbers.
 pub(in super::super) fn q3_k(block: &[u8], out: &mut [f32]) {
     let high = &block[..32];
     let quants = &block[32..96];
@@ -34,7 +34,8 @@ pub(in super::super) fn q3_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The scale and the smallest value of a group of 32 numbers, 6 bits each, packed in 12 bytes.
+/// Returns the scale and the smallest value of a group of 32 numbers, 6 bits each, packed in 12
+/// bytes.
 fn scale_and_min(packed: &[u8], group: usize) -> (u8, u8) {
     if group < 4 {
         return (packed[group] & 63, packed[group + 4] & 63);
@@ -81,7 +82,7 @@ pub(in super::super) fn q5_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 6 bits, of which the highest two are stored separately; a scale of 8 bits for each 16 numbers.
+/// 6 bits, the highest two of them stored separately; a scale of 8 bits for each 16 numbers.
 pub(in super::super) fn q6_k(block: &[u8], out: &mut [f32]) {
     let low = &block[..128];
     let high = &block[128..192];

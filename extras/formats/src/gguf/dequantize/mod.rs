@@ -8,15 +8,15 @@ pub(super) mod simple;
 
 use half::f16;
 
-/// Fills the numbers of one block. Both lengths come from the table of types.
+/// Fills the numbers of a block. Both lengths come from the table of types.
 pub(super) type Dequantize = fn(&[u8], &mut [f32]);
 
-/// The 16-bit float at a position.
+/// Returns the 16-bit float at a position.
 fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// The low half of a byte, then the high half.
+/// Returns the low half of a byte, then the high half.
 fn nibble(byte: u8, high: bool) -> u8 {
     if high { byte >> 4 } else { byte & 15 }
 }

@@ -40,7 +40,7 @@ pub(in super::super) fn q4_1(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The fifth bit of number `i`, in its place.
+/// Returns the fifth bit of number `i`, in its place.
 fn fifth(high: &[u8], i: usize) -> u8 {
     (high[i / 8] >> (i % 8) & 1) << 4
 }

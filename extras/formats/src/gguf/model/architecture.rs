@@ -32,8 +32,8 @@ pub(super) struct Architecture {
 }
 
 impl Architecture {
-    /// The tensor of this name, in which `layers` stands before the number of a layer, and modules
-    /// are called as `module` says.
+    /// Returns the tensor of this name, with `layers` before the number of a layer, and with the
+    /// names of modules that `module` gives.
     pub(super) fn part(
         &self,
         name: &str,
@@ -63,7 +63,7 @@ impl Architecture {
     }
 }
 
-/// What stands before the number of a layer in GGUF.
+/// The text before the number of a layer in GGUF.
 pub(super) const LAYERS: &str = "blk.";
 
 /// A tensor that a model has.
@@ -75,13 +75,13 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The name in GGUF.
+    /// Returns the name in GGUF.
     pub(super) fn target(self) -> String {
         let layer = self.layer.map(|layer| format!("{LAYERS}{layer}.")).unwrap_or_default();
         format!("{layer}{}{}", self.row.target, self.end())
     }
 
-    /// The name in transformers.
+    /// Returns the name in transformers.
     pub(super) fn source(self, architecture: &Architecture) -> String {
         let Architecture { prefix, layers, classes, .. } = architecture;
         // A class without a head has no prefix.

@@ -8,7 +8,7 @@ use safetensors_core::{Dtype, Result, TensorSource, shape};
 /// The most bytes of numbers that are changed at a time.
 const PIECE: usize = 64 << 10;
 
-/// The numbers of a source as F32.
+/// Returns the numbers of a source as F32.
 fn numbers<S: TensorSource>(source: S) -> Result<Converted<S>> {
     Converted::new(source, Dtype::F32, &ConvertOptions::new())
 }

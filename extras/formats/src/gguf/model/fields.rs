@@ -1,11 +1,11 @@
-//! [`Fields`]: the settings of `config.json`, each of which must be known.
+//! [`Fields`]: the settings of `config.json`. Each of them must be known.
 
 use serde_json::{Map, Value};
 
 use crate::error::{ErrorKind, Quoted, Result};
 
-/// Fields that do not change what is computed from the weights: fields about training, generation,
-/// tokens, and the programs that wrote the file.
+/// Fields that do not change the computation: about training, generation, tokens, and the programs
+/// that wrote the file.
 // Any other unknown field is an error and not a warning. It could be another activation, a window
 // of attention or a scale: the model would run, and be wrong.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -100,7 +100,7 @@ impl Fields {
         Self(fields)
     }
 
-    /// Whether the field is there, if only as `null`.
+    /// Returns `true` if the field is there, if only as `null`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }

@@ -240,7 +240,7 @@ impl fmt::Debug for Model {
     }
 }
 
-/// The architecture of the classes that `config.json` names.
+/// Returns the architecture of the classes that `config.json` names.
 fn find(classes: &Json) -> Result<&'static Architecture> {
     let names = || ARCHITECTURES.iter().flat_map(|it| it.classes);
     let is_it = |it: &&&Architecture| {

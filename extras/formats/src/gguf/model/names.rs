@@ -57,7 +57,7 @@ impl Options {
     }
 }
 
-/// The first architecture of a name in GGUF. All that have it have the same tensors.
+/// Returns the first architecture of a name in GGUF. All that have it have the same tensors.
 fn find(name: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.into_iter().find(|architecture| architecture.name == name)
 }

@@ -46,7 +46,7 @@ const KNOWN: [Known; 6] = [
     Known { steps: &[Step::Digits, Step::Bytes(true)], ignores_merges: false, name: "smollm" },
 ];
 
-/// The name in GGUF of a pre-tokenizer.
+/// Returns the name in GGUF of a pre-tokenizer.
 pub(super) fn name(pre_tokenizer: &Value, ignores_merges: bool) -> Result<&'static str> {
     let steps = match pre_tokenizer["type"].as_str() {
         Some("Sequence") => pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice),

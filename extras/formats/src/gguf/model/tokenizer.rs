@@ -171,8 +171,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The keys and values, for an embedding of `vocabulary` rows. Rows without a token get one
-    /// that is not used.
+    /// Returns the keys and values, for an embedding of `vocabulary` rows. Rows without a token get
+    /// one that is not used.
     pub(super) fn metadata(&self, vocabulary: u32) -> Result<Vec<(String, Value)>> {
         if let Some((&id, _)) = self.tokens.last_key_value().filter(|(id, _)| **id >= vocabulary) {
             return Err(bad(format!("token {id} has no row in an embedding of {vocabulary}")));
@@ -189,14 +189,14 @@ impl Tokenizer {
     }
 }
 
-/// The number of an added token with this text.
+/// Returns the number of an added token with this text.
 fn by_text(tokenizer: &Json, text: &Json) -> Option<u64> {
     let text = text["content"].as_str().or(text.as_str())?;
     let added = tokenizer["added_tokens"].as_array()?;
     added.iter().find(|token| token["content"] == text)?["id"].as_u64()
 }
 
-/// The tokens by their numbers.
+/// Returns the tokens by their numbers.
 fn read_tokens(tokenizer: &Json) -> Result<BTreeMap<u32, (String, i32)>> {
     let number = |id: &Json| id.as_u64().and_then(|id| u32::try_from(id).ok());
     let wrong = |text: &str| bad(format!("the token {} has no number", Quoted(text)));

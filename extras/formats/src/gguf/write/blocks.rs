@@ -74,7 +74,7 @@ fn refuse(index: u64, value: f32, kind: Type) -> core::Error {
     ErrorKind::NotQuantisable { index, value, kind: kind.name() }.into()
 }
 
-/// The position of the largest magnitude, of several equal ones the first.
+/// Returns the position of the largest magnitude, of several equal ones the first.
 fn largest(block: &[f32; LEN]) -> usize {
     let mut best = 0;
     for (i, number) in block.iter().enumerate() {
@@ -99,7 +99,7 @@ fn scale(d: f32, out: &mut [u8]) -> Option<f32> {
     Some(if d == 0.0 { 0.0 } else { 1.0 / d })
 }
 
-/// Whether every number is finite. It looks at all of them, so that it can be vectorised.
+/// Returns `true` if every number is finite. It looks at all of them, so that it can be vectorised.
 fn all_finite(block: &[f32; LEN]) -> bool {
     block.iter().fold(true, |all, number| all & number.is_finite())
 }

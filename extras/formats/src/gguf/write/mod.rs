@@ -79,7 +79,7 @@ impl fmt::Debug for Writer<'_> {
 }
 
 impl<'a> Writer<'a> {
-    /// No tensors and no metadata yet.
+    /// Creates a writer without tensors and metadata.
     pub fn new() -> Self {
         Self::default()
     }
@@ -131,18 +131,18 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Whether a tensor of this name was added.
+    /// Returns `true` if a tensor of this name was added.
     pub(in crate::gguf) fn has(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// The tensors in the order of the file: names, types, and shapes with the outermost dimension
-    /// first.
+    /// Returns the tensors in the order of the file: names, types, and shapes with the outermost
+    /// dimension first.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, Type, &[usize])> {
         self.tensors.iter().map(|tensor| (&*tensor.name, tensor.kind, &*tensor.shape))
     }
 
-    /// The number of bytes of all tensors, without the header.
+    /// Returns the number of bytes of all tensors, without the header.
     pub fn total_size(&self) -> u64 {
         self.tensors.iter().fold(0, |all, tensor| all.saturating_add(tensor.byte_len))
     }
@@ -165,8 +165,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// The bytes before the data, and where each tensor begins in the file, and at last where the
-    /// file ends.
+    /// Returns the bytes before the data, and where each tensor begins in the file, and at last
+    /// where the file ends.
     fn layout(&self) -> Result<(Vec<u8>, Vec<u64>)> {
         let mut header = b"GGUF\x03\0\0\0".to_vec();
         for count in [self.tensors.len(), self.metadata.len()] {

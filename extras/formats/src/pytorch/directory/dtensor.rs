@@ -209,7 +209,6 @@ fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Divisio
     }
 }
 
-/// Returns the fields of an object.
 fn fields(values: &Values, object: Value) -> Option<Value> {
     match values.node(object)? {
         Node::Object { parts, .. } => parts.last().copied(),

@@ -244,7 +244,6 @@ fn left_out(names: &[&str], [one, several]: [&str; 2]) -> Option<String> {
     (!names.is_empty()).then(|| format!("left out: {} {what}: {shown}{more}", names.len()))
 }
 
-/// Returns the number that digits are.
 fn number(digits: &str) -> Option<usize> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{HEAD, Tiny, tensors};
 
-/// The error of a llama with this field.
+/// Returns the error of a llama with this field.
 fn refused(name: &str, value: Value) -> String {
     let mut tiny = Tiny::llama();
     tiny.config[name] = value;

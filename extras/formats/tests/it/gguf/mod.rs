@@ -15,7 +15,7 @@ use safetensors_formats::gguf::{Model, Notes, Type, Writer};
 use safetensors_formats::{Options, Result, TensorFile};
 use serde_json::{Value, json};
 
-/// Writes the file, and opens it with numbers in place of quantised tensors.
+/// Writes the file, and opens it with numbers instead of quantised tensors.
 fn written(writer: &Writer<'_>, path: &Path) -> Checkpoint<TensorFile> {
     write(writer, path).unwrap();
     safetensors_formats::open(path, &Options::new().dequantize(true)).unwrap()
@@ -102,7 +102,7 @@ impl Tiny {
         self.open(directory)?.writer(tensors(&self.tensors), kind)
     }
 
-    /// The text of the error of opening or planning it.
+    /// Returns the text of the error of opening or planning it.
     fn refused(&self) -> String {
         let dir = tempfile::tempdir().unwrap();
         let error = self.plan(dir.path(), Type::Q8_0).map(|_| ()).unwrap_err().to_string();
@@ -110,7 +110,7 @@ impl Tiny {
     }
 }
 
-/// The modules of a layer of Llama.
+/// Returns the modules of a layer of Llama.
 fn attention_and_mlp() -> [(&'static str, &'static [usize]); 9] {
     [
         ("input_layernorm.weight", &[HIDDEN]),

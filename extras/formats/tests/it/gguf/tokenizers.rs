@@ -11,7 +11,7 @@ use super::{Tiny, VOCABULARY, tensors, write};
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The pre-tokenizer of Llama 3, with another expression.
+/// Returns the pre-tokenizer of Llama 3, with another expression.
 fn split(regex: &str) -> Value {
     json!({"type": "Sequence", "pretokenizers": [
         {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false},
@@ -42,7 +42,7 @@ fn tokenizer() -> Value {
     })
 }
 
-/// The metadata of a model with these files, as `Debug` shows it, by key.
+/// Returns the metadata of a model with these files, as `Debug` shows it, by key.
 fn metadata(
     tokenizer: &Value,
     more: &[(&str, Value)],
@@ -60,13 +60,13 @@ fn metadata(
     Ok(raw_metadata(&writer, &dir.path().join("a.gguf")))
 }
 
-/// The bytes of the header, as text. Arrays of many values are not read back by our reader.
+/// Returns the bytes of the header, as text. Arrays of many values are not read back by our reader.
 fn raw_metadata(writer: &Writer<'_>, path: &Path) -> String {
     write(writer, path).unwrap();
     fs::read(path).unwrap()[..8192].iter().map(|&byte| char::from(byte)).collect()
 }
 
-/// The bytes of a key and its value, as text.
+/// Returns the bytes of a key and its value, as text.
 fn entry(key: &str, value: impl Into<Gguf>) -> String {
     let mut writer = Writer::new();
     writer.metadata(key, value);
@@ -116,7 +116,7 @@ fn tokens_merges_and_special_tokens_are_metadata() {
 fn templates_have_files_of_their_own() {
     let jinja = metadata(&tokenizer(), &[("chat_template.jinja", json!("{{ j }}"))]).unwrap();
     assert_has(&jinja, "chat_template", "{{ j }}");
-    // The token before a text is the one that begins it, where nothing else says so.
+    // The token before a text begins it, where nothing else sets it.
     assert_has(&jinja, "ggml.bos_token_id", 5_u32);
     let file = [("chat_template.json", json!({"chat_template": "{{ f }}"}))];
     assert_has(&metadata(&tokenizer(), &file).unwrap(), "chat_template", "{{ f }}");

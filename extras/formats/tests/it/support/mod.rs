@@ -59,7 +59,7 @@ pub(crate) fn open_npy(file: Vec<u8>) -> safetensors_formats::Result<npy::Array<
     npy::Array::from_source(file, "a.npy", &Limits::default())
 }
 
-/// All that a tensor is.
+/// Returns all that a tensor is.
 #[track_caller]
 pub(crate) fn parts(read: Result<TensorBuf>) -> (Dtype, Vec<usize>, Vec<u8>) {
     let tensor = read.unwrap();

@@ -101,13 +101,13 @@ fn blocks_are_read_as_their_bytes() {
         }
         assert!(places.len() > 23 && places.is_sorted(), "{places:?}");
     }
-    // Plain tensors are what they are without this.
+    // Plain tensors do not change.
     let plain = safetensors_formats::open(fixture("gguf/plain.gguf"), &Options::new().blocks(true));
     let plain = plain.unwrap();
     assert_eq!(plain.tensor("of.f32").unwrap().dtype(), Dtype::F32);
 }
 
-/// A file of one key and one tensor.
+/// A file with a key and a tensor.
 struct Gguf {
     magic: &'static [u8],
     version: u32,
@@ -162,13 +162,13 @@ impl Gguf {
     }
 }
 
-/// The key `k` with an array of these values, which have this type.
+/// Returns the key `k` with an array of these values, which have this type.
 fn array(kind: u32, values: &[Vec<u8>]) -> Vec<u8> {
     let start = [text("k"), 9_u32.to_le_bytes().to_vec(), kind.to_le_bytes().to_vec()];
     [start.concat(), (values.len() as u64).to_le_bytes().to_vec(), values.concat()].concat()
 }
 
-/// The metadata that the key becomes.
+/// Returns the metadata that the key becomes.
 fn metadata(key: Vec<u8>) -> Option<String> {
     let file = Gguf { key, ..Gguf::default() }.bytes();
     let file = TensorFile::from_source(file, "a file", &Options::new()).unwrap();
@@ -291,7 +291,7 @@ fn each_wrong_field_is_named() {
     assert!(refused(&overlap.bytes(), &Options::new()).contains("its data overlaps that of \"w\""));
 }
 
-/// The settings beside it may be of the model that it was made of.
+/// The settings next to it may describe the model that it was made of.
 #[test]
 fn no_settings_make_codes_of_integers() {
     let dir = tempfile::tempdir().unwrap();

@@ -67,7 +67,8 @@ impl Gguf {
         self
     }
 
-    /// The bytes, with each tensor where `place` puts it: its position and where it would be.
+    /// Returns the bytes, with each tensor where `place` puts it: its position and where it would
+    /// be.
     pub(super) fn placed(&self, place: impl Fn(usize, u64) -> u64) -> Vec<u8> {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
         bytes.extend((self.tensors.len() as u64).to_le_bytes());
@@ -132,7 +133,7 @@ pub(super) fn q8_0(first: u8) -> Vec<u8> {
     [&half::f16::ONE.to_le_bytes()[..], &(first..first + 32).collect::<Vec<_>>()].concat()
 }
 
-/// A block of Q2_0 for so many numbers: -2, 0, 2 and 4, and so on.
+/// Returns blocks of Q2_0 for `len` numbers: -2, 0, 2 and 4, and so on.
 pub(super) fn q2_0(len: usize) -> Vec<u8> {
     [&half::f16::from_f32(2.0).to_le_bytes()[..], &vec![0b1110_0100; len / 4]].concat()
 }

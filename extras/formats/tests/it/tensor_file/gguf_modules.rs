@@ -1,4 +1,4 @@
-//! What the other tensors and the keys of a GGUF file say about a tensor: scales and true shapes.
+//! Scales and true shapes of tensors, from other tensors and keys of a GGUF file.
 
 use safetensors_formats::{ErrorKind, Options};
 
@@ -143,7 +143,7 @@ fn a_scale_in_another_part_of_a_split_file_is_refused() {
     }
     assert_eq!(open(rest("m.input_scale"), &numbers).unwrap().len(), 3);
 
-    // In the same part it is applied, and the parts still have as many tensors as they say.
+    // In the same part it is applied, and the parts still have their numbers of tensors.
     let weight = weight.clone().floats("m.scale", &[1], &[2.0]);
     std::fs::write(&path, part(0, weight).bytes()).unwrap();
     let other = part(1, Gguf::default().floats("x", &[1], &[1.0])).bytes();

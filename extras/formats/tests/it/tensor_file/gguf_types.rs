@@ -1,4 +1,4 @@
-//! Tensors of GGUF whose types are not known, or have blocks of two lengths.
+//! Tensors of GGUF with types that are not known, or that have blocks of two lengths.
 
 use safetensors_core::Dtype;
 use safetensors_formats::{Options, TensorFile};
@@ -77,7 +77,7 @@ fn small_types_are_read_as_ggml_reads_them() {
     assert_eq!(values(&file.numbers(), "w"), expected);
 
     let expected = [-2.0, 0.0, 2.0, 4.0].repeat(512);
-    // Blocks of 64, or those of a fork, of 128: the room of the tensors tells.
+    // Blocks of 64, or a fork's of 128: the room of the tensors decides.
     for (len, blocks) in [(64, 32), (128, 16)] {
         let data = q2_0(len).repeat(blocks);
         let file = Gguf::default()
@@ -105,7 +105,7 @@ fn blocks_that_may_be_of_two_types_are_refused() {
         let error = file.problem("w");
         assert!(error.contains("quantised as Q2_0, which cannot be dequantised"), "{error}");
     }
-    // A file that is cut off is still told.
+    // A file that is cut off is still recognised.
     let mut cut = Gguf::default().with("w", &[8, 256], Q2_0, &q2_0(64).repeat(32));
     cut = cut.with("v", &[8, 256], Q2_0, &q2_0(64).repeat(32));
     let mut bytes = cut.bytes();

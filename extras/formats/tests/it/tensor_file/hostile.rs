@@ -100,7 +100,7 @@ impl ReadAt for Rewritten {
     }
 }
 
-/// The bytes before the tensors.
+/// Returns the bytes before the tensors.
 fn header(file: &TensorFile<impl ReadAt + 'static>) -> Vec<u8> {
     let mut length = [0; 8];
     file.read_exact_at(&mut length, 0).unwrap();

@@ -44,7 +44,6 @@ use safetensors_formats::{Options, TensorFile};
 
 use crate::support::parts;
 
-/// The path of a fixture.
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
@@ -95,7 +94,7 @@ pub(crate) fn assert_any_range(file: &TensorFile) {
     assert!(file.read_exact_at(&mut [0], u64::MAX).is_err());
 }
 
-/// The error of opening a file of these bytes.
+/// Returns the error of opening a file of these bytes.
 #[track_caller]
 fn refused(bytes: &[u8], options: &Options) -> String {
     let opened = TensorFile::from_source(bytes.to_vec(), "a file", options);

@@ -16,14 +16,14 @@ fn open(pickle: &[u8]) -> safetensors_formats::Result<TensorFile<Vec<u8>>> {
     TensorFile::from_source(legacy(pickle, KEYS, DATA), "a file", &Options::new())
 }
 
-/// The numbers of a tensor in a file with one pickle.
+/// Returns the numbers of a tensor in a file with one pickle.
 #[track_caller]
 fn numbers(pickle: &[u8], name: &str) -> Vec<f32> {
     let checkpoint = Checkpoint::from_source(open(pickle).unwrap(), "a file").unwrap();
     checkpoint.tensor(name).unwrap().read().unwrap().into_vec().unwrap()
 }
 
-/// The class and the name of the one object in a file that cannot be read.
+/// Returns the class and the name of the one object in a file that cannot be read.
 #[track_caller]
 fn unknown(pickle: &[u8]) -> (String, Option<String>) {
     let file = open(pickle).unwrap();

@@ -54,7 +54,7 @@ fn packed_weights_are_listed_and_not_read() {
     assert!(error.contains("LinearPackedParamsBase"), "{error}");
 }
 
-/// The frozen archive, with other code.
+/// Returns the frozen archive, with other code.
 fn with_code(code: Option<&str>) -> Vec<u8> {
     let whole = std::fs::read(fixture("pytorch/script.pt")).unwrap();
     let mut archive = zip::ZipArchive::new(std::io::Cursor::new(whole)).unwrap();

@@ -55,7 +55,7 @@ fn settings_in_directories_are_kept() {
     }
 }
 
-/// The metadata of a file with a pickle that has this value as its groups, and a state.
+/// Returns the metadata of a file with a pickle that has this value as its groups, and a state.
 fn groups(value: &[u8], options: &Options) -> safetensors_core::Result<Option<String>> {
     let state = [b"}", &text("a")[..], &tensor("_rebuild_tensor_v2", b""), b"s"].concat();
     let items = [text("state"), state, text("param_groups"), value.to_vec()].concat();

@@ -11,7 +11,7 @@ use super::{assert_same, fixture};
 const PARTS: [&str; 3] =
     ["split-00001-of-00003.gguf", "split-00002-of-00003.gguf", "split-00003-of-00003.gguf"];
 
-/// The parts in a separate directory.
+/// Returns the parts in a separate directory.
 fn copies() -> (tempfile::TempDir, [PathBuf; 3]) {
     let dir = tempfile::tempdir().unwrap();
     let paths = PARTS.map(|name| dir.path().join(name));

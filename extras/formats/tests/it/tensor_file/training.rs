@@ -16,12 +16,12 @@ use super::{assert_same, fixture};
 const DCP: [&str; 4] = ["grid_rows_columns", "strided", "values", "per_rank"];
 const ZERO: [&str; 2] = ["stage2", "stage3"];
 
-/// The files of a directory, in memory.
+/// Returns the files of a directory, in memory.
 fn in_memory(name: &str) -> MemoryStore {
     without(name, None)
 }
 
-/// The files of a directory but one.
+/// Returns the files of a directory but one.
 fn without(name: &str, left_out: Option<&str>) -> MemoryStore {
     let (mut store, mut names) = (MemoryStore::default(), Vec::new());
     list(&fixture(&format!("training/{name}")), "", &mut names);

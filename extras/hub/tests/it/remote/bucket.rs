@@ -44,12 +44,13 @@ impl Bucket {
         self.state.objects.lock().unwrap().get(path).cloned()
     }
 
-    /// The number of uploads that were ever begun.
+    /// Returns the number of uploads that were ever begun.
     pub(crate) fn begun(&self) -> usize {
         self.state.begun.load(Ordering::SeqCst)
     }
 
-    /// The numbers of parts that have arrived, of each upload that is neither complete nor aborted.
+    /// Returns the numbers of parts that have arrived, of each upload that is neither complete nor
+    /// aborted.
     pub(crate) fn unfinished(&self) -> Vec<usize> {
         self.state.uploads.lock().unwrap().values().map(BTreeMap::len).collect()
     }

@@ -6,7 +6,7 @@ use safetensors_hub::remote::RemoteOptions;
 use super::server::Server;
 use super::{MIB, file, options, tensors};
 
-/// The options by which the store of an address is reached at this server.
+/// Returns the options by which the store of an address is reached at this server.
 fn at(server: &Server, endpoint: &str) -> RemoteOptions {
     let address = server.address("");
     options()

@@ -30,7 +30,7 @@ fn read_b(checkpoint: &Checkpoint<Assembled<RemoteFile>>) -> safetensors_core::R
     checkpoint.tensor("b")?.read()
 }
 
-/// The first requests of a kind fail so.
+/// Returns the first requests of a kind fail so.
 fn first(count: usize, fault: Fault) -> impl Fn(usize, &Request) -> Option<Fault> + Send + Sync {
     move |number, _| (number < count).then(|| fault.clone())
 }

@@ -46,7 +46,7 @@ pub(crate) fn named(
     tensors.iter().map(|(name, buf)| (name, buf))
 }
 
-/// The bytes of a file with tensors.
+/// Returns the bytes of a file with tensors.
 pub(crate) fn file(tensors: &[(String, TensorBuf)]) -> Vec<u8> {
     serialize(named(tensors), &SaveOptions::new()).unwrap()
 }

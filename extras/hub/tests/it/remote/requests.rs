@@ -11,7 +11,7 @@ use safetensors_hub::remote::RemoteFile;
 use super::server::{Request, Server};
 use super::{MIB, file, options, pattern, tensors};
 
-/// The ranges of requests: first byte, and number of bytes.
+/// Returns the ranges of requests: first byte, and number of bytes.
 fn ranges(log: &[Request]) -> Vec<(u64, u64)> {
     log.iter()
         .map(|request| {

@@ -22,14 +22,14 @@ fn names(address: &str) -> Vec<String> {
     names
 }
 
-/// The stores that need no server: memory, and a directory of the disk.
+/// Returns the stores that need no server: memory, and a directory of the disk.
 fn stores(name: &str) -> [(String, Option<tempfile::TempDir>); 2] {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("file://{}/{name}", dir.path().display());
     [(format!("memory:///saving/{name}"), None), (address, Some(dir))]
 }
 
-/// The same stores, for directories with a subdirectory.
+/// Returns the same stores, for directories with a subdirectory.
 fn directories(name: &str) -> [(String, Option<tempfile::TempDir>); 2] {
     let stores = stores(name);
     for (_, dir) in &stores {

@@ -96,7 +96,7 @@ impl Server {
         files.insert(format!("/{name}"), Arc::new(File { bytes, tag }));
     }
 
-    /// The address of a file.
+    /// Returns the address of a file.
     pub(crate) fn address(&self, name: &str) -> String {
         format!("{}/{name}", self.endpoint)
     }
@@ -125,17 +125,17 @@ impl Server {
         self.state.bandwidth.store(bandwidth, Ordering::SeqCst);
     }
 
-    /// The requests since the last call.
+    /// Returns the requests since the last call.
     pub(crate) fn take_log(&self) -> Vec<Request> {
         std::mem::take(&mut self.state.log.lock().unwrap())
     }
 
-    /// The bytes of files that were sent since the last call.
+    /// Returns the bytes of files that were sent since the last call.
     pub(crate) fn take_sent(&self) -> usize {
         self.state.sent.swap(0, Ordering::SeqCst)
     }
 
-    /// The most requests that were under way at once.
+    /// Returns the most requests that were under way at once.
     pub(crate) fn most_under_way(&self) -> usize {
         self.state.most_under_way.load(Ordering::SeqCst)
     }
@@ -200,7 +200,7 @@ impl State {
             }
             _ => Answer::new(200).body(bytes.as_slice()),
         };
-        // Some clouds always send it. This one is of no use: all files have the same time.
+        // Some clouds always send it. This one is useless: all files have the same time.
         answer = answer.header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT");
         if self.has_etags.load(Ordering::SeqCst) {
             answer = answer.header("ETag", tag);

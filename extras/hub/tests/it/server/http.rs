@@ -25,7 +25,7 @@ impl Request {
         self.headers.get(name).map(String::as_str)
     }
 
-    /// The first byte that is asked for, and the last one.
+    /// Returns the first byte that is asked for, and the last one.
     pub fn range(&self) -> Option<(u64, u64)> {
         let (first, last) = self.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some((first.parse().ok()?, last.parse().ok()?))

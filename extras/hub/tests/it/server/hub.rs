@@ -6,7 +6,6 @@ use super::http::{Answer, Request};
 use super::repo::{Access, File, Repo};
 use super::{State, TOKEN, cdn};
 
-/// Answers a request.
 pub(super) fn answer(state: &mut State, request: &Request) -> Answer {
     let path = request.path.trim_start_matches('/').to_owned();
     let answer = if let Some(rest) = path.strip_prefix("api/resolve-cache/") {
@@ -31,7 +30,7 @@ fn repo_and_rest(path: &str) -> Option<(String, Option<&str>)> {
     Some((format!("{kind}{owner}/{name}"), parts.next()))
 }
 
-/// The files of a bucket.
+/// Returns the files of a bucket.
 fn files_of<'a>(
     state: &'a State,
     request: &Request,

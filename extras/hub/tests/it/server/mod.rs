@@ -94,7 +94,7 @@ pub enum Kind {
     LyingRange,
     /// Changes a byte of the body.
     WrongByte,
-    /// The body has this length instead of its own.
+    /// The body has this length instead of the real one.
     Length(usize),
     /// The body has this many bytes more, and its head has no length.
     Long(usize),
@@ -200,12 +200,12 @@ impl Server {
         self.state().repos.insert(name.to_owned(), repo);
     }
 
-    /// The commit of a revision.
+    /// Returns the commit of a revision.
     pub fn commit(&self, repo: &str, revision: &str) -> String {
         self.state().repos[repo].resolve(revision).unwrap().to_owned()
     }
 
-    /// The requests so far.
+    /// Returns the requests so far.
     pub fn log(&self) -> Vec<Seen> {
         self.state().log.clone()
     }
@@ -215,12 +215,12 @@ impl Server {
         self.state().log.clear();
     }
 
-    /// The bytes of bodies that an origin has sent.
+    /// Returns the bytes of bodies that an origin has sent.
     pub fn bytes(&self, origin: Origin) -> usize {
         self.log().iter().filter(|seen| seen.origin == origin).map(|seen| seen.bytes).sum()
     }
 
-    /// The number of requests with this method and this text in their path.
+    /// Returns the number of requests with this method and this text in their path.
     pub fn count(&self, origin: Origin, method: &str, path: &str) -> usize {
         let is_meant = |seen: &&Seen| {
             seen.origin == origin && seen.method == method && seen.path.contains(path)
@@ -257,7 +257,7 @@ impl Seen {
 }
 
 impl State {
-    /// The fault for a request, if there is one.
+    /// Returns the fault for a request, if there is one.
     fn fault(&mut self, origin: Origin, request: &Request) -> Option<Kind> {
         let fault = self.faults.iter_mut().find(|fault| {
             fault.times > 0
@@ -270,7 +270,7 @@ impl State {
     }
 }
 
-/// The answer to a request, spoilt by a fault; and how long it takes.
+/// Returns the answer to a request, spoilt by a fault; and how long it takes.
 fn faulty(
     state: &mut State,
     request: &Request,

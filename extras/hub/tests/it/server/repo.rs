@@ -94,7 +94,7 @@ impl Repo {
         Self { access, ..self }
     }
 
-    /// The commit of a branch, a tag or a commit.
+    /// Returns the commit of a branch, a tag or a commit.
     pub fn resolve(&self, revision: &str) -> Option<&str> {
         let known = || self.commits.get_key_value(revision).map(|(commit, _)| commit);
         self.refs.get(revision).or_else(known).map(String::as_str)

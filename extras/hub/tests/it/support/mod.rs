@@ -42,7 +42,7 @@ pub(crate) fn served(repo: Repo) -> (Server, tempfile::TempDir) {
     (Server::start([(REPO, repo)]), tempfile::tempdir().unwrap())
 }
 
-/// The files of a model in three shards of about this many bytes each.
+/// Returns the files of a model in three shards of about this many bytes each.
 pub(crate) fn shards(len: usize) -> Vec<(&'static str, Vec<u8>)> {
     let index = r#"{"metadata": {}, "weight_map": {
         "a": "model-00001-of-00003.safetensors",
@@ -78,7 +78,7 @@ pub(crate) fn read_exact(file: &HubFile, bytes: &mut [u8], offset: u64) -> Resul
     file.read_exact_at(bytes, offset).map_err(|error| safetensors_core::ErrorKind::Io(error).into())
 }
 
-/// The bytes of the tensors of a checkpoint, by name.
+/// Returns the bytes of the tensors of a checkpoint, by name.
 pub(crate) fn tensors(snapshot: &Snapshot) -> BTreeMap<String, Vec<u8>> {
     let checkpoint = Checkpoint::open(snapshot).unwrap();
     let read = checkpoint
@@ -87,7 +87,7 @@ pub(crate) fn tensors(snapshot: &Snapshot) -> BTreeMap<String, Vec<u8>> {
     read.collect()
 }
 
-/// The names of all files and links below a directory, sorted, with `/`.
+/// Returns the names of all files and links below a directory, sorted, with `/`.
 pub(crate) fn files(dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
     let mut open = vec![dir.to_owned()];
@@ -106,7 +106,7 @@ pub(crate) fn files(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The unfinished downloads in a cache.
+/// Returns the unfinished downloads in a cache.
 pub(crate) fn unfinished(cache: &Path) -> Vec<String> {
     let mut names = files(cache);
     names.retain(|name| name.ends_with(".incomplete"));

@@ -82,7 +82,7 @@ impl Page<'_> {
         writeln!(out, "</script>\n<script>{script}</script>\n</body>\n</html>")
     }
 
-    /// The colours of modules and dtypes, as classes.
+    /// Returns the colours of modules and dtypes, as classes.
     fn colours(&self) -> String {
         let class = |kind: &str, i: usize, colour| {
             format!(".{kind}{i} {{ --fill: {} }}\n", palette::hex(colour))
@@ -106,7 +106,7 @@ fn policy(script: &str, style: &str) -> String {
     )
 }
 
-/// The source expression that allows exactly this script or style sheet.
+/// Returns the source expression that allows exactly this script or style sheet.
 fn source(text: &str) -> String {
     format!("'sha256-{}'", BASE64.encode(&Sha256::digest(text)))
 }

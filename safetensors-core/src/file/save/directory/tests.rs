@@ -30,7 +30,8 @@ fn remove(path: &Path) -> Result<bool> {
     DirectoryPlace::hold(path)?.remove()
 }
 
-/// The content of the directory's two files, which must be the same; `None` if there is none.
+/// Returns the content of the directory's two files, which must be the same; `None` if there is
+/// none.
 fn content(path: &Path) -> Option<String> {
     path.exists().then(|| {
         assert_eq!(names_in(path), ["a", "b"]);
@@ -47,7 +48,7 @@ fn with_old() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Whether the act has done its work although it has returned an error.
+/// Returns `true` if the act has done its work although it has returned an error.
 fn is_not_durable<T>(result: &Result<T>) -> bool {
     matches!(result, Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)))
 }
@@ -340,7 +341,7 @@ fn errors_name_the_file_at_its_destination() {
     assert_eq!(new.locate(error).file(), path.join("w").to_str());
 }
 
-/// Two writers of one directory, and a reader that opens its file.
+/// Two writers of a directory, and a reader that opens its file.
 #[test]
 fn a_reader_finds_a_complete_directory_or_none() {
     let (dir, path) = with_old();

@@ -186,7 +186,7 @@ impl GrowingWriter {
     /// steps of the same passes, also if one grows in every tenth pass only. A pass is assumed to
     /// append to each tensor at most once, and always in the order of their first steps. Where it
     /// is not clear whether a pass ends, as in a loop that also [adds](Self::add) a tensor in each
-    /// pass, the call waits until there are twice as many steps. Another kind of loop must call
+    /// pass, the call waits until there are twice that many steps. Another kind of loop must call
     /// `sync` itself when a pass ends.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
@@ -351,7 +351,7 @@ impl GrowingWriter {
     }
 }
 
-/// Other writers of the path may begin. What still grows takes nothing more, and holds no files.
+/// Other writers of the path may begin. Growing tensors take nothing more, and hold no files.
 impl Drop for GrowingWriter {
     fn drop(&mut self) {
         *unpoisoned(self.shared.state.write()) = State::Finished;

@@ -90,7 +90,7 @@ fn a_struct_can_have_a_writer_and_its_tensors_and_ends_both() {
         let writer = create(&path).sync_every(0);
         Output { tensor: writer.grow("x", Dtype::U8, 0, &[]).unwrap(), writer }
     };
-    // Dropped, the writer frees the path, whatever is left of its tensors.
+    // Dropped, the writer frees the path, even if some of its tensors remain.
     let Output { tensor, writer } = open();
     tensor.append(&one).unwrap();
     let large = TensorBuf::from_vec(vec![1 << 20], vec![1_u8; 1 << 20]).unwrap();
@@ -171,7 +171,7 @@ impl Grown {
         bytes(elements * self.dtype.bits() as usize / 8, step * 7)
     }
 
-    /// The tensor of the first steps, element by element.
+    /// Returns the tensor of the first steps, element by element.
     pub(super) fn expected(&self, steps: usize) -> (Vec<usize>, Vec<u8>) {
         let mut shape = self.step_shape.clone();
         shape.insert(self.axis, steps);

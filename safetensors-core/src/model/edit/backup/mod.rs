@@ -166,7 +166,7 @@ impl Backup {
 
     /// Returns `true` if an interrupted write can leave these bytes before the data. They must
     /// begin with the mark, or with half of it and half of the old length: a write of 8 bytes may
-    /// be split in two. Each disk sector of the rest must be the beginning of one header and the
+    /// be split in two. Each disk sector of the rest must be the beginning of a header and the
     /// rest of the other.
     fn can_result_from_an_interruption(&self, found: &[u8]) -> bool {
         let (length, text) = found.split_at(LENGTH_BYTES);

@@ -85,7 +85,6 @@ impl Quantization {
         }
     }
 
-    /// Returns the dtype of a code.
     fn code(self) -> Dtype {
         match self {
             Self::Nvfp4 | Self::Mxfp4 => Dtype::F4,

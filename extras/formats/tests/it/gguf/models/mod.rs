@@ -11,7 +11,7 @@ use safetensors_formats::{ErrorKind, TensorFile};
 
 use super::{FEED, HEAD, HIDDEN, Listed, Tiny, numbers, tensors, written};
 
-/// What a model becomes, as F32. It is the same again under the names of transformers.
+/// Converts a model, as F32. Opened under the names of transformers, it is the same again.
 fn converted(tiny: &Tiny) -> Checkpoint<TensorFile> {
     let dir = tempfile::tempdir().unwrap();
     let (writer, notes) = tiny.plan(dir.path(), Type::F32).unwrap();

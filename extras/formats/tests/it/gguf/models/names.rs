@@ -74,7 +74,7 @@ fn any_part_of_rows_is_put_back_whatever_the_type() {
             assert_eq!(part, expected, "{kind}");
         }
     }
-    // Codes are not read unless it is asked for, under whatever name.
+    // Codes are read only if they are asked for, under any name.
     let stored = safetensors_formats::open(&path, &Options::new()).unwrap();
     let options = Options::new().transformers_names(stored.metadata()).unwrap();
     let codes = safetensors_formats::open(&path, &options).unwrap();
@@ -151,7 +151,7 @@ fn a_tensor_without_a_name_there_keeps_its_own_and_is_not_read() {
     }
     file(&path, &LLAMA, &listed[5..]);
     assert_eq!(names(&open(&path).unwrap()), ["model.norm.weight"]);
-    // Two tensors of one name are refused.
+    // Two tensors with the same name are refused.
     file(&path, &LLAMA, &listed[4..]);
     let error = open(&path).unwrap_err().to_string();
     assert!(error.contains("duplicate tensor name"), "{error}");

@@ -138,7 +138,7 @@ fn gemma_adds_one_to_norms() {
     );
 }
 
-/// A model of BERT, whose names begin with `prefix`.
+/// Makes a model of BERT with names that begin with `prefix`.
 fn bert(class: &str, prefix: &str) -> Tiny {
     let mut tiny = Tiny::new(class, json!({"type_vocab_size": 2, "layer_norm_eps": 1e-12}), &[]);
     let config = tiny.config.as_object_mut().unwrap();

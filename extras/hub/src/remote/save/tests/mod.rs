@@ -102,7 +102,7 @@ fn save_copying(
     save_to(&place, tensors, &options).map(drop)
 }
 
-/// The number of objects in the directory.
+/// Returns the number of objects in the directory.
 fn count(store: &InMemory) -> usize {
     now(store.list_with_delimiter(Some(&Key::from("m")))).unwrap().objects.len()
 }

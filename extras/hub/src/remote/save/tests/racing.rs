@@ -212,7 +212,7 @@ impl ObjectStore for Racing {
     }
 }
 
-/// The directory `m` of a store.
+/// Returns the directory `m` of a store.
 pub(in crate::remote::save) fn place(store: Arc<dyn ObjectStore>) -> RemotePlace {
     RemotePlace {
         service: Service::new(store, Secrets::default(), u64::MAX),
@@ -223,7 +223,7 @@ pub(in crate::remote::save) fn place(store: Arc<dyn ObjectStore>) -> RemotePlace
     }
 }
 
-/// The error of a request that fails.
+/// Returns the error of a request that fails.
 pub(in crate::remote::save) fn failure() -> Error {
     Error::Generic { store: "racing", source: "it fails".into() }
 }

@@ -278,7 +278,7 @@ fn a_file_that_has_other_tensors_by_now_is_not_replaced() {
     assert_eq!(Checkpoint::open(&path).unwrap().tensor("mask").unwrap().shape(), [1]);
 }
 
-/// With two live writers of one path, the one that finishes first would lose its steps.
+/// With two live writers of a path, the one that finishes first would lose its steps.
 #[test]
 fn a_second_writer_is_refused_before_it_loses_a_step() {
     let (dir, path) = place("a.safetensors");

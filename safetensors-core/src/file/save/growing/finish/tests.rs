@@ -92,7 +92,7 @@ fn run(path: &Path, large: usize, open: Open) -> Result<()> {
     twice(|| writer.finish())
 }
 
-/// The number of steps in the finished file, if it is whole.
+/// Returns the number of steps in the finished file, if it is whole.
 fn steps_of_run(path: &Path, large: usize) -> usize {
     let file = SafeTensors::parse(fs::read(path).unwrap()).unwrap();
     let steps = file.view("tail").unwrap().shape()[0];

@@ -61,7 +61,7 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// The names and bytes of all files below a directory.
+/// Returns the names and bytes of all files below a directory.
 fn content(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for name in names_in(directory) {
