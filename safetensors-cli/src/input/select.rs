@@ -1,10 +1,13 @@
 //! [`Select`]: selects the tensors that a command works on, by patterns of their names.
 
+use std::collections::HashSet;
+
 use anyhow::Context;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::glob::Pattern;
 use safetensors_core::{Checkpoint, LazyTensor};
 
+use super::find;
 use super::unmatched::unmatched;
 use crate::terminal::text;
 
@@ -53,17 +56,19 @@ impl Matcher<'_> {
         self,
         checkpoint: &'a Checkpoint<S>,
     ) -> anyhow::Result<Vec<LazyTensor<'a, S>>> {
-        let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
-        self.check(&names).with_context(|| {
+        self.check(&find::names(checkpoint)).with_context(|| {
             let first = checkpoint.files().first().map(CheckpointFile::path);
             checkpoint.index_path().or(first).map(text::path).unwrap_or_default()
         })?;
         Ok(self.of(checkpoint))
     }
 
-    /// The tensors that match, which may be none.
+    /// The tensors that match by their own name or by an alias. They may be none.
     pub(crate) fn of<S>(self, checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
-        checkpoint.tensors().filter(|tensor| self.matches(tensor.name())).collect()
+        let aliases = checkpoint.aliases().filter(|(alias, _)| self.matches(alias));
+        let by_alias: HashSet<_> = aliases.map(|(_, tensor)| tensor.name()).collect();
+        let tensors = checkpoint.tensors();
+        tensors.filter(|it| self.matches(it.name()) || by_alias.contains(it.name())).collect()
     }
 
     /// Fails if one of the patterns matches none of these names. A misspelt pattern would otherwise

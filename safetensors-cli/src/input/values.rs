@@ -1,5 +1,6 @@
 //! [`Values`]: whether quantised weights are numbers, or codes and scales.
 
+use super::find;
 use super::select::Matcher;
 use super::{Checkpoint, opened_path, quantized_weights};
 
@@ -26,7 +27,7 @@ impl Values {
         }
         let numbers = stored.dequantized()?.into_boxed();
         let mut codes = weights.iter().flat_map(|weight| &weight.tensors);
-        let is_of_codes = !numbers.tensors().any(|tensor| matcher.matches(tensor.name()))
+        let is_of_codes = !find::names(&numbers).into_iter().any(|name| matcher.matches(name))
             && codes.any(|name| matcher.matches(name));
         anyhow::ensure!(
             !is_of_codes,

@@ -12,6 +12,7 @@ use safetensors_formats::{Format, Stored, npy, npz};
 use super::changes::Change;
 use super::lora::Adapters;
 use crate::input;
+use crate::input::find;
 use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
 use crate::input::{address, other};
@@ -180,10 +181,7 @@ impl Source {
     /// The names of all tensors, including aliases.
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {
-            Content::Checkpoint(checkpoint) => {
-                let names = checkpoint.tensors().map(|tensor| tensor.name());
-                names.chain(checkpoint.aliases().map(|(alias, _)| alias)).collect()
-            }
+            Content::Checkpoint(checkpoint) => find::names(checkpoint),
             Content::Npy(array) => vec![array.name()],
             Content::Npz(archive) => archive.names().collect(),
         }

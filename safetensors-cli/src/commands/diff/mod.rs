@@ -27,6 +27,7 @@ use tolerance::Tolerance;
 
 use super::Run;
 use crate::input;
+use crate::input::find;
 use crate::input::other::{self, Kind};
 use crate::input::renames::Renames;
 use crate::input::select::Select;
@@ -190,11 +191,12 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
     let matcher = args.select.matcher();
     let renames = Renames::new(&args.rename)?;
     if !args.select.ignore_unmatched {
-        renames.check(&a.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>())?;
+        renames.check(&find::names(a))?;
     }
     let mut pairs = pairs::pairs(a, b, &renames)?;
-    matcher.check(&pairs.iter().map(|pair| &*pair.name).collect::<Vec<_>>())?;
-    pairs.retain(|pair| matcher.matches(&pair.name));
+    let names = pairs.iter().flat_map(Pair::names).collect::<Vec<_>>();
+    matcher.check(&names)?;
+    pairs.retain(|pair| pair.names().any(|name| matcher.matches(name)));
     let metadata = if args.ignore_metadata {
         Vec::new()
     } else {
