@@ -51,9 +51,12 @@ fn every_command_shows_numbers_and_on_request_codes() {
 fn a_pattern_that_matches_only_scales_says_which_option_takes_them() {
     let dir = temp_dir();
     weight(dir.path());
-    let says = "--filter matches only codes and scales of quantised weights; --stored takes them";
-    let error = format!("error: codes.safetensors: {says}\n");
+    let error = "error: codes.safetensors: --filter '*_scale' matches only codes and scales, which \
+                 become numbers under the names of weights: l.weight; --stored takes them as they \
+                 are; --ignore-unmatched goes on\n";
     dir.run("stats codes.safetensors -f *_scale").code(1).stdout("").stderr(error);
+    dir.run("stats codes.safetensors -f *_scale -f *.weight").code(1).stdout("").stderr(error);
+    dir.run("stats codes.safetensors -f *_scale --ignore-unmatched").shows("no tensors\n");
     dir.run("stats codes.safetensors -f *_scale --stored").shows("\nl.weight_scale  F32 ");
     // Names of nothing are another error, and a plain checkpoint has neither codes nor scales.
     dir.run("stats codes.safetensors -f *_scales").fails(1, "no tensor matches --filter");

@@ -30,7 +30,7 @@ use crate::input;
 use crate::input::find;
 use crate::input::other::{self, Kind};
 use crate::input::renames::Renames;
-use crate::input::select::Select;
+use crate::input::select::{Replaced, Select};
 use crate::input::values::Values;
 use crate::input::{Checkpoint, Source};
 use crate::terminal::progress::Progress;
@@ -195,7 +195,7 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
     }
     let mut pairs = pairs::pairs(a, b, &renames)?;
     let names = pairs.iter().flat_map(Pair::names).collect::<Vec<_>>();
-    matcher.check(&names)?;
+    matcher.check(&names, &Replaced::default())?;
     pairs.retain(|pair| pair.names().any(|name| matcher.matches(name)));
     let metadata = if args.ignore_metadata {
         Vec::new()
