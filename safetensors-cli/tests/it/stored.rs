@@ -85,3 +85,28 @@ fn browse_has_the_statistics_of_numbers_and_on_request_of_codes() {
         assert!(session.end().success());
     }
 }
+
+#[test]
+fn finite_checks_numbers_and_every_float_that_is_no_code() {
+    let dir = temp_dir();
+    // Of the codes, 0x7f is NaN.
+    for (codes, scale, input, faults) in [
+        ([0x38, 0x38, 0x40, 0x40], 0.5, 1.0, &[][..]),
+        ([0x38, 0x38, 0x40, 0x40], 0.5, f32::NAN, &["l.input_scale"]),
+        ([0x38, 0x7f, 0x40, 0x40], 0.5, 1.0, &["l.weight"]),
+        ([0x38, 0x38, 0x40, 0x40], f32::INFINITY, 1.0, &["l.weight", "l.weight_scale"]),
+    ] {
+        let (scale, input) = ([scale], [input]);
+        let tensors = [
+            ("l.weight", TensorView::new(Dtype::F8_E4M3, &[2, 2], &codes).unwrap()),
+            ("l.weight_scale", array(&[1, 1], &scale)),
+            ("l.input_scale", array(&[1], &input)),
+        ];
+        save(dir.at("x.safetensors"), tensors, &quick()).unwrap();
+        let json = dir.run("verify --finite --json x.safetensors").json();
+        let found = json["results"][0]["faults"].as_array().unwrap().iter();
+        let mut found: Vec<_> = found.map(|fault| fault["tensor"].as_str().unwrap()).collect();
+        found.sort_unstable();
+        assert_eq!(found, faults, "{json:#}");
+    }
+}

@@ -22,9 +22,7 @@ use self::fault::Fault;
 use super::{Run, sign};
 use crate::commands;
 use crate::input::kind::{Expected, Judge};
-use crate::input::select::Select;
 use crate::input::targets::{self, Target, Targets};
-use crate::input::values::Values;
 use crate::input::{Checkpoint, Opening, delta, other};
 use crate::model::epochs::{self, Epoch};
 use crate::model::totals::Totals;
@@ -84,8 +82,9 @@ pub(crate) struct Args {
     digests: bool,
     /// Read all data, and fail if a float is NaN or infinite
     ///
-    /// Quantised weights are checked as the numbers that they stand for. The error names the
-    /// tensor and the first of these values
+    /// Quantised weights are checked as the numbers that they stand for, and scales as they are
+    /// stored. The error names the tensor and the first of these values. A delta has no numbers,
+    /// which is a warning
     #[arg(long)]
     finite: bool,
     /// Accepted as by other commands: directories are always searched
@@ -280,8 +279,7 @@ fn look(
         outcome.warnings.extend(checkpoint.audit_values()?.iter().map(ToString::to_string));
     }
     if args.finite {
-        let numbers = Values::default().of(checkpoint, Select::default().matcher())?;
-        outcome.faults.extend(finite::faults(&numbers, threads, progress));
+        outcome.faults.extend(finite::faults(checkpoint, threads, progress));
     }
     Ok(())
 }
@@ -348,6 +346,14 @@ fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::R
     files.dedup();
     outcome.files = files.len();
     outcome.summary = Some(commands::delta::summary(&delta));
+    if args.finite {
+        // No fault: a directory of a healthy training may have deltas.
+        outcome.warnings.push(format!(
+            "{}: a delta has no numbers to check, only differences from its base; check what \
+             `safetensors delta apply` makes of both",
+            text::printable(&outcome.path)
+        ));
+    }
     if args.digests {
         delta.verify()?;
     }
