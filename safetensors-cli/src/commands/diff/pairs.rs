@@ -75,6 +75,11 @@ impl<'a> Pair<'a> {
         (a.shape() == b.shape() && a.is_read() && b.is_read()).then_some((a, b))
     }
 
+    /// Why the values of a side cannot be read, if they cannot.
+    pub(super) fn why_unread(&self) -> Option<String> {
+        [self.a, self.b].iter().flatten().find_map(|part| other::why_unread(&part.tensor))
+    }
+
     /// Whether both sides have a tensor of the same shape and, unless `any_dtype`, dtype.
     pub(super) fn has_equal_headers(&self, any_dtype: bool) -> bool {
         let same = |(a, b): (Part<'_>, Part<'_>)| {
