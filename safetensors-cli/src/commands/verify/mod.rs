@@ -250,8 +250,7 @@ fn check_shards(
         let mut of_shard = Outcome::default();
         let opened = look(&shard, args, threads, progress, &mut of_shard);
         of_shard.faults.extend(opened.err().map(Fault::from));
-        let is_known = |fault: &Fault| outcome.faults.iter().any(|it| it.file == fault.file);
-        of_shard.faults.retain(|fault| !is_known(fault));
+        of_shard.faults.retain(|fault| !outcome.faults.iter().any(|known| fault.repeats(known)));
         outcome.faults.append(&mut of_shard.faults);
     }
 }
@@ -378,7 +377,10 @@ fn check_other(
             format!("{path}: tensor {} is {kind}, which cannot be read", Quoted(name))
         }));
         if args.digests {
-            outcome.checksums += file.verify_checksums()?;
+            match file.verify_checksums() {
+                Ok(checksums) => outcome.checksums += checksums,
+                Err(error) => outcome.faults.push(anyhow::Error::from(error).into()),
+            }
         }
     }
     Ok(outcome.format.is_some())
