@@ -1,9 +1,15 @@
-//! Finds a tensor by its name.
+//! Finds tensors by their names, which include aliases.
 
 use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt};
 
 use super::unmatched::near;
 use crate::terminal::text;
+
+/// Returns the names of all tensors, and after them the aliases.
+pub(crate) fn names<S>(checkpoint: &Checkpoint<S>) -> Vec<&str> {
+    let names = checkpoint.tensors().map(|tensor| tensor.name());
+    names.chain(checkpoint.aliases().map(|(alias, _)| alias)).collect()
+}
 
 /// Returns the tensor of this name. If there is none, the error suggests similar names.
 pub(crate) fn tensor<'a, S: ReadAt>(
@@ -11,8 +17,7 @@ pub(crate) fn tensor<'a, S: ReadAt>(
     name: &str,
 ) -> anyhow::Result<LazyTensor<'a, S>> {
     checkpoint.tensor(name).map_err(|error| {
-        let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
-        let near = near(name, &names);
+        let near = near(name, &names(checkpoint));
         if !(1..=3).contains(&near.len()) {
             // More near names are no help. The error may have similar names.
             return match error.similar() {

@@ -170,7 +170,7 @@ fn is_fifo(path: &Path) -> bool {
 }
 
 /// Returns the path that a checkpoint has opened by: its index, or its first file.
-pub(crate) fn opened_path(checkpoint: &Checkpoint) -> String {
+pub(crate) fn opened_path<S>(checkpoint: &safetensors_core::Checkpoint<S>) -> String {
     let first = checkpoint.files().first().map(CheckpointFile::path);
     checkpoint.index_path().or(first).map(text::path).unwrap_or_default()
 }

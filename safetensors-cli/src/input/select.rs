@@ -1,12 +1,14 @@
 //! [`Select`]: selects the tensors that a command works on, by patterns of their names.
 
+use std::collections::HashSet;
+
 use anyhow::Context;
-use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::glob::Pattern;
+use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{Checkpoint, LazyTensor};
 
-use super::unmatched::unmatched;
-use crate::terminal::text;
+use super::unmatched::{only_codes, unmatched};
+use super::{find, opened_path};
 
 /// The option `--filter` of several commands.
 #[derive(Debug, Default, clap::Args)]
@@ -26,6 +28,23 @@ impl Select {
     /// Returns the matcher of the patterns.
     pub(crate) fn matcher(&self) -> Matcher<'_> {
         Matcher { patterns: &self.patterns, ignore_unmatched: self.ignore_unmatched }
+    }
+}
+
+/// Weights that are read as numbers. The other tensors that store them are not listed.
+#[derive(Default)]
+pub(crate) struct Replaced<'w> {
+    pub(crate) weights: Vec<&'w QuantizedWeight>,
+    /// The option that takes all of these tensors as they are stored.
+    pub(crate) instead: &'static str,
+}
+
+impl Replaced<'_> {
+    /// The names of the weights of which a pattern matches a tensor.
+    fn of(&self, pattern: &Pattern) -> Vec<&str> {
+        let weights = self.weights.iter();
+        let of_it = weights.filter(|it| it.tensors.iter().any(|name| pattern.matches(name)));
+        of_it.map(|weight| &*weight.name).collect()
     }
 }
 
@@ -53,23 +72,24 @@ impl Matcher<'_> {
         self,
         checkpoint: &'a Checkpoint<S>,
     ) -> anyhow::Result<Vec<LazyTensor<'a, S>>> {
-        let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
-        self.check(&names).with_context(|| {
-            let first = checkpoint.files().first().map(CheckpointFile::path);
-            checkpoint.index_path().or(first).map(text::path).unwrap_or_default()
-        })?;
+        self.check(&find::names(checkpoint), &Replaced::default())
+            .with_context(|| opened_path(checkpoint))?;
         Ok(self.of(checkpoint))
     }
 
-    /// Returns the tensors that match, which may be none.
+    /// Returns the tensors that match by their own name or by an alias. They may be none.
     pub(crate) fn of<S>(self, checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
-        checkpoint.tensors().filter(|tensor| self.matches(tensor.name())).collect()
+        let aliases = checkpoint.aliases().filter(|(alias, _)| self.matches(alias));
+        let by_alias: HashSet<_> = aliases.map(|(_, tensor)| tensor.name()).collect();
+        let tensors = checkpoint.tensors();
+        tensors.filter(|it| self.matches(it.name()) || by_alias.contains(it.name())).collect()
     }
 
-    /// Fails if one of the patterns matches none of these names. A misspelt pattern would otherwise
-    /// look like a tensor that is not there.
-    pub(crate) fn check(self, names: &[&str]) -> anyhow::Result<()> {
-        self.check_others(self.patterns.iter().map(|pattern| ("--filter", pattern)), names)
+    /// Fails if one of the patterns matches none of these names. A misspelt pattern, or one of
+    /// tensors that weights replace, would otherwise look like a tensor that is not there.
+    pub(crate) fn check(self, names: &[&str], replaced: &Replaced<'_>) -> anyhow::Result<()> {
+        let patterns = self.patterns.iter().map(|pattern| ("--filter", pattern));
+        self.check_others(patterns, names, replaced)
     }
 
     /// Checks the patterns of other options as [`check`](Self::check) does.
@@ -77,11 +97,16 @@ impl Matcher<'_> {
         self,
         patterns: impl IntoIterator<Item = (&'o str, &'o Pattern)>,
         names: &[&str],
+        replaced: &Replaced<'_>,
     ) -> anyhow::Result<()> {
         for (option, pattern) in patterns {
-            if !self.ignore_unmatched && !names.iter().any(|name| pattern.matches(name)) {
-                return Err(unmatched(option, pattern.as_str(), names));
+            if self.ignore_unmatched || names.iter().any(|name| pattern.matches(name)) {
+                continue;
             }
+            return Err(match replaced.of(pattern) {
+                weights if weights.is_empty() => unmatched(option, pattern.as_str(), names),
+                weights => only_codes(option, pattern.as_str(), weights, replaced.instead),
+            });
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! [`near`]: the names that are like one that is not there. [`unmatched`]: the error of a pattern that
-//! matches none.
+//! matches none. [`only_codes`]: that of one that matches only tensors that numbers replace.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -20,6 +20,22 @@ pub(crate) fn unmatched(option: &str, pattern: &str, names: &[&str]) -> anyhow::
         _ => format!("near it: {}", text::some(near)),
     };
     anyhow::anyhow!("no tensor matches {option} '{shown}'; {hint}; --ignore-unmatched goes on")
+}
+
+/// Returns the error for a pattern that matches only tensors that store these weights, which are
+/// read as numbers.
+pub(crate) fn only_codes(
+    option: &str,
+    pattern: &str,
+    weights: Vec<&str>,
+    instead: &str,
+) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{option} '{}' matches only codes and scales, which become numbers under the names of \
+         weights: {}; {instead} takes them as they are; --ignore-unmatched goes on",
+        text::printable(pattern),
+        text::some(weights)
+    )
 }
 
 /// Returns the names that have the most letters of the words of a pattern or name, or of words like

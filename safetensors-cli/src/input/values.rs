@@ -1,6 +1,9 @@
 //! [`Values`]: whether quantised weights are numbers, or codes and scales.
 
-use super::select::Matcher;
+use anyhow::Context;
+
+use super::find;
+use super::select::{Matcher, Replaced};
 use super::{Checkpoint, opened_path, quantized_weights};
 
 /// The option of every command that shows values.
@@ -18,21 +21,16 @@ impl Values {
     }
 
     /// Makes the quantised weights numbers, unless codes and scales are asked for. Fails if a pattern
-    /// matches nothing but codes and scales.
+    /// matches nothing, or only codes and scales.
     pub(crate) fn of(self, stored: Checkpoint, matcher: Matcher<'_>) -> anyhow::Result<Checkpoint> {
         let weights = if self.stored { Vec::new() } else { quantized_weights(&stored) };
         if weights.is_empty() {
             return Ok(stored);
         }
         let numbers = stored.dequantized()?.into_boxed();
-        let mut codes = weights.iter().flat_map(|weight| &weight.tensors);
-        let is_of_codes = !numbers.tensors().any(|tensor| matcher.matches(tensor.name()))
-            && codes.any(|name| matcher.matches(name));
-        anyhow::ensure!(
-            !is_of_codes,
-            "{}: --filter matches only codes and scales of quantised weights; --stored takes them",
-            opened_path(&numbers)
-        );
+        let replaced = Replaced { weights: weights.iter().collect(), instead: "--stored" };
+        let checked = matcher.check(&find::names(&numbers), &replaced);
+        checked.with_context(|| opened_path(&numbers))?;
         Ok(numbers)
     }
 

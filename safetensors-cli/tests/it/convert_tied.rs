@@ -4,7 +4,7 @@ use crate::convert::{content, list};
 use crate::fixtures::*;
 
 /// A tensor with two names. The name that is only in the metadata sorts first.
-fn tied(dir: &Path) {
+pub(crate) fn tied(dir: &Path) {
     let tensors = [("model.embed.weight", array(&[2], &[1.0_f32, 2.0]))];
     let options =
         SaveOptions::new().metadata([("aaa.weight", "model.embed.weight"), ("format", "pt")]);

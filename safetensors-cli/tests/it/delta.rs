@@ -119,6 +119,13 @@ fn verify_and_inspect_say_what_a_delta_is() {
             )
             .stderr("");
     }
+    // It has no numbers. A training that writes deltas is not at fault for that.
+    let warning = "a delta has no numbers to check, only differences from its base; check what \
+                   `safetensors delta apply` makes of both\n";
+    let finite = run(&["verify", "delta", "--finite"]).success();
+    let file = native(&format!("delta/{INDEX}"));
+    finite.stderr(format!("warning: {file}: {warning}")).stdout(contains(format!("ok, {summary}")));
+    run(&["verify", "delta", "--finite", "--strict"]).fails(1, warning);
     // Its files are part of it.
     run(&["verify", "."]).shows("\n4 checked: 4 ok; ");
     let json = run(&["verify", "delta", "--json"]).success().json();

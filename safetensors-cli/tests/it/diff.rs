@@ -290,3 +290,30 @@ fn experts_of_packed_elements_are_whole_bytes() {
     save(dir.at("a"), single, &quick()).unwrap();
     diff(&dir, "").success().stdout("2 tensors equal\n");
 }
+
+#[test]
+fn a_pattern_takes_a_pair_by_each_name_of_a_tied_tensor() {
+    let dir = temp_dir();
+    let (ours, theirs) = ([1.0_f32, 2.0], [1.0_f32, 3.0]);
+    let tied = || quick().metadata([("head", "embed")]);
+    save(dir.at("a"), [("embed", array(&[2], &ours))], &tied()).unwrap();
+    save(dir.at("b"), [("embed", array(&[2], &theirs))], &tied()).unwrap();
+    for patterns in ["-f head", "-f embed -f head", "-f h* -f e*"] {
+        diff(&dir, patterns).code(1).stdout(contains("0 tensors equal, 1 different\n"));
+    }
+    diff(&dir, "-f embed -f tail").fails(2, "no tensor matches --filter 'tail'; ");
+    // Where one side has a tensor of the name, only that is compared.
+    let both = [("embed", array(&[2], &ours)), ("head", array(&[2], &theirs))];
+    save(dir.at("b"), both, &quick()).unwrap();
+    for (left, right) in [("a", "b"), ("b", "a")] {
+        let run =
+            |options: &str| dir.run(&format!("diff {left} {right} --ignore-metadata {options}"));
+        run("-f embed").success().stdout("1 tensor equal\n");
+        run("-f head").code(1).stdout(contains("0 tensors equal, 1 different\n"));
+    }
+    // An expression may change the other name alone.
+    let tail = [("embed", array(&[2], &ours)), ("tail", array(&[2], &ours))];
+    save(dir.at("b"), tail, &quick()).unwrap();
+    let renamed = "--ignore-metadata --rename ^head$ tail -f tail";
+    diff(&dir, renamed).success().stdout("1 tensor equal\n");
+}

@@ -1,5 +1,6 @@
 //! `safetensors inspect`: its output.
 
+use crate::convert_tied::tied;
 use crate::fixtures::*;
 
 #[test]
@@ -108,6 +109,22 @@ fn filter_and_sort() {
         .fails(1, "layers.safetensors: no tensor matches --filter '*.weights'; near it: ")
         .stdout("");
     dir.run("inspect layers.safetensors -f [").code(2);
+}
+
+#[test]
+fn a_pattern_takes_a_tied_tensor_by_each_of_its_names() {
+    let dir = temp_dir();
+    tied(dir.path());
+    for command in ["inspect --flat", "stats", "digest"] {
+        for patterns in ["-f aaa.*", "-f model.* -f aaa.*", "-f * -f aaa.weight"] {
+            let line = format!("{command} tied.safetensors {patterns}");
+            dir.run(&line).shows("model.embed.weight");
+        }
+        dir.run(&format!("{command} tied.safetensors -f model.* -f aaa"))
+            .fails(1, "no tensor matches --filter 'aaa'; '*aaa*' matches aaa.weight");
+    }
+    dir.run("map tied.safetensors -o map.html -f model.* -f aaa.*").success();
+    dir.run("map tied.safetensors -o map.html -f aaa.* --force").success();
 }
 
 #[test]

@@ -234,6 +234,15 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     all(&["stats", "--bins", "0", "arrays.pt"], "fine     F32");
     all(&["digest", "arrays.pt"], "  fine\n");
     all(&["diff", "arrays.pt", "arrays.pt"], "\n1 tensor equal, 5 unread\n");
+    // What is known to differ does, whatever else cannot be read.
+    let renamed = ["diff", "arrays.pt", "arrays.pt", "--rename", "^fine$", "other"];
+    let shows = "0 tensors equal, 5 unread, 1 only in A, 1 only in B\n";
+    dir.run(&renamed)
+        .code(1)
+        .stdout(contains(shows))
+        .stderr(contains("\"typed\": a tensor inside"));
+    let quiet = [&renamed[..], &["--quiet"]].concat();
+    dir.run(&quiet).code(1).stdout("");
     let json = |args: &[&str]| {
         let shown = dir.run(args).code(1).get_output().stdout.clone();
         serde_json::from_slice::<serde_json::Value>(&shown).unwrap()
@@ -253,6 +262,14 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     dir.run(&args).success();
     let saved = dir.open("out.safetensors");
     assert_eq!(saved.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(), ["fine"]);
+    // Of a tensor that only one side has, no value is compared.
+    for (a, b, side) in
+        [("arrays.pt", "out.safetensors", "A"), ("out.safetensors", "arrays.pt", "B")]
+    {
+        let shows = format!("\n1 tensor equal, 5 only in {side}\n");
+        dir.run(&["diff", a, b]).code(1).stdout(contains(shows)).stderr("");
+        dir.run(&["diff", a, b, "-q"]).code(1).stdout("").stderr("");
+    }
 }
 
 /// Compares a file with a fixture, which has the same tensors and no metadata.

@@ -317,3 +317,35 @@ fn an_output_that_says_nothing_of_codes_has_them_only_if_that_is_asked_for() {
         fixture.compare(tensor.name(), found.0, &found.1);
     }
 }
+
+/// The output would otherwise lack the weight, or have it in another dtype, and nobody would know.
+#[test]
+fn a_pattern_of_scales_that_become_numbers_names_their_weight() {
+    let dir = temp_dir();
+    weight(dir.path(), "l.weight_scale");
+    for (options, option) in [
+        ("-f *_scale -f norm", "--filter"),
+        ("--drop *_scale", "--drop"),
+        ("--cast *_scale=keep", "--cast"),
+    ] {
+        let says = format!(
+            "{option} '*_scale' matches only codes and scales, which become numbers under the names \
+             of weights: l.weight; --keep-quantized takes them as they are; --ignore-unmatched goes \
+             on\n"
+        );
+        let line = format!("in.safetensors out.safetensors --force {options}");
+        for dtype in ["--dtype bf16", "--dequantize f32"] {
+            dir.convert(&format!("{line} {dtype}")).fails(1, says.as_str());
+            assert!(!dir.at("out.safetensors").exists(), "{line}");
+        }
+        dir.convert(&format!("{line} --dtype bf16 --ignore-unmatched")).success();
+        // Stored as they are, they are tensors like all others.
+        dir.convert(&format!("{line} --dtype bf16 --keep-quantized")).success();
+        fs::remove_file(dir.at("out.safetensors")).unwrap();
+    }
+    dir.convert("in.safetensors out.safetensors --dtype bf16 -f *_scales")
+        .fails(1, "no tensor matches --filter '*_scales'; ");
+    // Codes have the name of the weight.
+    dir.convert("in.safetensors out.safetensors --dtype bf16 -f l.weight -f norm").quiet();
+    assert_eq!(dtypes(&dir.at("out.safetensors")), "l.weight=BF16 norm=BF16");
+}

@@ -51,9 +51,12 @@ fn every_command_shows_numbers_and_on_request_codes() {
 fn a_pattern_that_matches_only_scales_says_which_option_takes_them() {
     let dir = temp_dir();
     weight(dir.path());
-    let says = "--filter matches only codes and scales of quantised weights; --stored takes them";
-    let error = format!("error: codes.safetensors: {says}\n");
+    let error = "error: codes.safetensors: --filter '*_scale' matches only codes and scales, which \
+                 become numbers under the names of weights: l.weight; --stored takes them as they \
+                 are; --ignore-unmatched goes on\n";
     dir.run("stats codes.safetensors -f *_scale").code(1).stdout("").stderr(error);
+    dir.run("stats codes.safetensors -f *_scale -f *.weight").code(1).stdout("").stderr(error);
+    dir.run("stats codes.safetensors -f *_scale --ignore-unmatched").shows("no tensors\n");
     dir.run("stats codes.safetensors -f *_scale --stored").shows("\nl.weight_scale  F32 ");
     // Names of nothing are another error, and a plain checkpoint has neither codes nor scales.
     dir.run("stats codes.safetensors -f *_scales").fails(1, "no tensor matches --filter");
@@ -80,5 +83,30 @@ fn browse_has_the_statistics_of_numbers_and_on_request_of_codes() {
         session.wait_for(max);
         session.send("q");
         assert!(session.end().success());
+    }
+}
+
+#[test]
+fn finite_checks_numbers_and_every_float_that_is_no_code() {
+    let dir = temp_dir();
+    // Of the codes, 0x7f is NaN.
+    for (codes, scale, input, faults) in [
+        ([0x38, 0x38, 0x40, 0x40], 0.5, 1.0, &[][..]),
+        ([0x38, 0x38, 0x40, 0x40], 0.5, f32::NAN, &["l.input_scale"]),
+        ([0x38, 0x7f, 0x40, 0x40], 0.5, 1.0, &["l.weight"]),
+        ([0x38, 0x38, 0x40, 0x40], f32::INFINITY, 1.0, &["l.weight", "l.weight_scale"]),
+    ] {
+        let (scale, input) = ([scale], [input]);
+        let tensors = [
+            ("l.weight", TensorView::new(Dtype::F8_E4M3, &[2, 2], &codes).unwrap()),
+            ("l.weight_scale", array(&[1, 1], &scale)),
+            ("l.input_scale", array(&[1], &input)),
+        ];
+        save(dir.at("x.safetensors"), tensors, &quick()).unwrap();
+        let json = dir.run("verify --finite --json x.safetensors").json();
+        let found = json["results"][0]["faults"].as_array().unwrap().iter();
+        let mut found: Vec<_> = found.map(|fault| fault["tensor"].as_str().unwrap()).collect();
+        found.sort_unstable();
+        assert_eq!(found, faults, "{json:#}");
     }
 }

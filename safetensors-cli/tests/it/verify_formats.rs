@@ -204,3 +204,18 @@ fn a_file_of_two_formats_is_refused_by_name() {
         dir.run(&[command, "x.npz"]).fails(1, other);
     }
 }
+
+#[test]
+fn a_wrong_checksum_hides_no_other_fault() {
+    let dir = with(&["pytorch/tied.pt"]);
+    dir.run("convert tied.pt out.safetensors").success();
+    let head = dir.open("out.safetensors").tensor("lm_head.weight").unwrap().read().unwrap();
+    let mut bytes = dir.read("tied.pt");
+    let at = bytes.windows(48).position(|it| it == head.bytes()).unwrap();
+    bytes[at..at + 4].fill(0xff);
+    dir.write("tied.pt", &bytes);
+    let json = dir.run("verify --digests --finite --json tied.pt").code(1).json();
+    let faults = json["results"][0]["faults"].as_array().unwrap().iter();
+    let kinds: Vec<_> = faults.map(|fault| fault["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["format", "not_finite"], "{json:#}");
+}

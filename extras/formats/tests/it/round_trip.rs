@@ -178,11 +178,12 @@ fn what_cannot_be_written_leaves_the_archive_as_it_was() {
     let bf16 = TensorView::new(Dtype::BF16, &[], &[0, 0]).unwrap();
     let error = writer.add("b", &bf16).unwrap_err();
     assert_eq!(error.to_string(), "tensor \"b\": NumPy has no type for BF16");
-    for name in ["a".to_owned(), "x".repeat(70_000)] {
-        let error = writer.add(&name, &one).unwrap_err();
-        assert!(matches!(error.other(), Some(ErrorKind::BadArchive { .. })), "{error}");
-        assert_eq!(error.tensor(), Some(name.as_str()));
-    }
+    let error = writer.add("a", &one).unwrap_err();
+    assert_eq!(error.to_string(), "tensor \"a\": duplicate tensor name");
+    let long = "x".repeat(70_000);
+    let error = writer.add(&long, &one).unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::BadArchive { .. })), "{error}");
+    assert_eq!(error.tensor(), Some(long.as_str()));
     writer.add("c", &one).unwrap();
     let archive = open(writer.finish().unwrap().into_inner()).unwrap();
     assert!(archive.names().eq(["a", "c"]));

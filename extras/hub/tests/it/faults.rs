@@ -263,8 +263,9 @@ fn an_answer_that_lacks_what_identifies_the_file_says_so() {
         (200, vec![("ETag", "\"a\"".to_owned())], "commit"),
     ];
     for (status, headers, lacks) in answers {
+        let answer = Kind::Status(status, headers);
         let (_, result) = attempt(|server| {
-            server.fault(Origin::Hub, "model", usize::MAX, Kind::Status(status, headers));
+            server.fault_of("HEAD", Origin::Hub, "/resolve/", usize::MAX, answer);
         });
         let error = result.unwrap_err().to_string();
         let expected = format!("it does not say the {lacks} of the file; is it a Hub?");

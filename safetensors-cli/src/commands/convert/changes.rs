@@ -11,7 +11,7 @@ use super::casts::{Cast, Scheme, To, dtype_parser, scheme_parser};
 use super::{FILES, NAMES};
 use crate::input::Rewrite;
 use crate::input::renames::Renames;
-use crate::input::select::{Matcher, Select};
+use crate::input::select::{Matcher, Replaced, Select};
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
@@ -251,16 +251,22 @@ impl Change<'_> {
         Some(self.changes.casts.iter().find(|cast| cast.pattern.matches(name))?.to)
     }
 
-    /// Fails if a pattern of an option matches no tensor of the inputs, which have these names. Warns
-    /// of a --dequantize that concerns none.
-    pub(super) fn check(&self, names: &[&str], any_quantised: bool) -> anyhow::Result<()> {
+    /// Fails if a pattern of an option matches no tensor of the inputs, which have these names, or
+    /// only tensors that weights replace. Warns of a --dequantize that concerns none.
+    pub(super) fn check(
+        &self,
+        names: &[&str],
+        numbers: Vec<&QuantizedWeight>,
+        any_quantised: bool,
+    ) -> anyhow::Result<()> {
         if self.changes.dequantize.is_some() && !any_quantised {
             warn("--dequantize: no tensor is quantised");
         }
         let drops = self.changes.drop.iter().map(|pattern| ("--drop", pattern));
         let casts = self.changes.casts.iter().map(|cast| ("--cast", &cast.pattern));
-        self.select.check(names)?;
-        self.select.check_others(drops.chain(casts), names)?;
+        let replaced = Replaced { weights: numbers, instead: "--keep-quantized" };
+        self.select.check(names, &replaced)?;
+        self.select.check_others(drops.chain(casts), names, &replaced)?;
         if self.changes.select.ignore_unmatched {
             return Ok(());
         }

@@ -35,7 +35,8 @@ pub(super) fn loss(
                 }
             };
         }
-        changed.extend(source.merged.keys().chain(&source.numbers).map(String::as_str));
+        changed.extend(source.merged.keys().map(String::as_str));
+        changed.extend(source.numbers.iter().map(|weight| &*weight.name));
         let Some(checkpoint) = source.checkpoint() else { continue };
         let aliases: BTreeSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
         let own = checkpoint.metadata().iter().filter(|(key, _)| !aliases.contains(key.as_str()));

@@ -314,15 +314,15 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     for source in sources {
         let quantised = source.stored().filter(|(_, stored)| stored.is_quantised);
         stored.quantised.extend(quantised.map(|(name, _)| name.to_owned()));
-        stored.quantised.extend(source.numbers.iter().cloned());
+        stored.quantised.extend(source.numbers.iter().map(|weight| weight.name.clone()));
         stored.kept.extend(source.kept.iter().map(String::as_str));
         stored.merged.extend(source.merged.iter().map(|(name, dtype)| (name.as_str(), *dtype)));
         stored.layers = layers_of(change, source.checkpoint(), stored.layers)?;
     }
     let mut names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     names.extend(&stored.kept);
-    names.extend(sources.iter().flat_map(|source| &source.replaced).map(String::as_str));
-    change.check(&names, !stored.quantised.is_empty())?;
+    let numbers = sources.iter().flat_map(|source| &source.numbers).collect();
+    change.check(&names, numbers, !stored.quantised.is_empty())?;
     let rewrite = match change.apply(taken(sources, change, &stored.layers)?, &stored) {
         // Codes and scales may be of different inputs.
         Err(error)

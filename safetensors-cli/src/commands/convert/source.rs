@@ -12,6 +12,7 @@ use safetensors_formats::{Format, Stored, npy, npz};
 use super::changes::Change;
 use super::lora::Adapters;
 use crate::input;
+use crate::input::find;
 use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
 use crate::input::{address, other};
@@ -33,10 +34,8 @@ pub(super) const FLOATS_STAY: &str = "all floats stay as they are: scales may be
 pub(super) struct Source {
     path: PathBuf,
     content: Content,
-    /// The names of the quantised weights that are read as numbers.
-    pub(super) numbers: Vec<String>,
-    /// The names of the tensors that stored these.
-    pub(super) replaced: Vec<String>,
+    /// The quantised weights that are read as numbers.
+    pub(super) numbers: Vec<QuantizedWeight>,
     /// The names of the others, and of the tensors that store them.
     pub(super) kept: Vec<String>,
     /// The dtypes that merged tensors have without adapters, by their names.
@@ -86,8 +85,8 @@ impl Source {
         if !adapters.is_empty() {
             return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's files"));
         }
-        let (numbers, replaced, kept, merged) = Default::default();
-        Ok(Self { path: path.into(), content, numbers, replaced, kept, merged })
+        let (numbers, kept, merged) = Default::default();
+        Ok(Self { path: path.into(), content, numbers, kept, merged })
     }
 
     fn of_checkpoint(
@@ -100,7 +99,8 @@ impl Source {
         let transformers = change.changes.names.is_some();
         let opening = Opening { optimizer_state, dequantize, transformers, ..Opening::default() };
         let mut checkpoint = input::open_with(path, opening)?;
-        let (mut numbers, mut replaced, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        let mut numbers = Vec::new();
+        let mut kept = Vec::new();
         if change.may_make_numbers() {
             let layers = layers_of(change, Some(&checkpoint), LinearLayers::new())?;
             let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
@@ -113,14 +113,11 @@ impl Source {
                 start.is_some()
             };
             let weights = checkpoint.quantized_weights_but(&mut leaves)?;
-            let (made, others): (Vec<_>, Vec<_>) = weights.into_iter().partition(makes);
+            let others: Vec<_>;
+            (numbers, others) = weights.into_iter().partition(makes);
             refuse_two_schemes(path, change, &others)?;
-            if !made.is_empty() {
+            if !numbers.is_empty() {
                 checkpoint = checkpoint.dequantized_but(&mut leaves, makes)?.into_boxed();
-            }
-            for weight in made {
-                numbers.push(weight.name);
-                replaced.extend(weight.tensors);
             }
             kept.extend(others.into_iter().flat_map(|it| [it.tensors, vec![it.name]].concat()));
             let is_left = |name: &&str| left.iter().any(|start| name.starts_with(start));
@@ -130,7 +127,7 @@ impl Source {
         }
         let (checkpoint, merged) = adapters.merged(checkpoint)?;
         let content = Content::Checkpoint(Box::new(checkpoint));
-        Ok(Self { path: path.into(), content, numbers, replaced, kept, merged })
+        Ok(Self { path: path.into(), content, numbers, kept, merged })
     }
 
     /// Returns the name to show in messages.
@@ -178,10 +175,7 @@ impl Source {
     /// Returns the names of all tensors, including aliases.
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {
-            Content::Checkpoint(checkpoint) => {
-                let names = checkpoint.tensors().map(|tensor| tensor.name());
-                names.chain(checkpoint.aliases().map(|(alias, _)| alias)).collect()
-            }
+            Content::Checkpoint(checkpoint) => find::names(checkpoint),
             Content::Npy(array) => vec![array.name()],
             Content::Npz(archive) => archive.names().collect(),
         }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use compare::{Buffers, Difference};
-use pairs::{Pair, Part};
+use pairs::Pair;
 use safetensors_core::framework::in_order;
 use safetensors_core::load::Piece;
 use safetensors_core::{Error, Metadata};
@@ -27,9 +27,10 @@ use tolerance::Tolerance;
 
 use super::Run;
 use crate::input;
+use crate::input::find;
 use crate::input::other::{self, Kind};
 use crate::input::renames::Renames;
-use crate::input::select::Select;
+use crate::input::select::{Replaced, Select};
 use crate::input::values::Values;
 use crate::input::{Checkpoint, Source};
 use crate::terminal::progress::Progress;
@@ -47,7 +48,8 @@ use crate::terminal::{json, table, text};
 /// differ. Values of the same dtype are equal if their bits are equal. With a
 /// tolerance, which may be 0, they are compared as numbers: 0 equals -0, and NaN
 /// equals NaN. Values are read in pieces, so a tensor may be larger than memory. One of
-/// PyTorch that cannot be read counts as unequal, and the others are still compared.
+/// PyTorch that cannot be read counts as unequal, and the others are still compared. The
+/// exit code is then 2, unless something else is known to differ.
 ///
 /// Experts that one side has as one tensor, such as mlp.experts.w, are compared with those
 /// that the other side has one by one: mlp.experts.0.w and so on.
@@ -118,7 +120,7 @@ struct Entry<'a> {
     b: Option<Side<'a>>,
     /// `None` unless both sides have the tensor in the same shape, and it can be read.
     values: Option<Difference>,
-    /// Why the values of a side cannot be read.
+    /// Why the values of a side cannot be read, where nothing but these may differ.
     error: Option<String>,
 }
 
@@ -166,9 +168,6 @@ impl Run for Args {
         let a = open(&self.a)?;
         let b = open(&self.b)?;
         let document = compare(self, &a, &b)?;
-        let mut errors =
-            document.tensors.iter().filter_map(|entry| entry.error.as_ref()).peekable();
-        let is_trouble = errors.peek().is_some();
         if self.json {
             json::write(&document, out)?;
         } else {
@@ -176,12 +175,12 @@ impl Run for Args {
                 document.show(out)?;
                 out.flush()?;
             }
-            errors.for_each(report);
+            document.tensors.iter().filter_map(|entry| entry.error.as_ref()).for_each(report);
         }
         Ok(match document.equal {
-            _ if is_trouble => self.trouble(),
             true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+            false if document.has_difference() => ExitCode::FAILURE,
+            false => self.trouble(),
         })
     }
 }
@@ -190,11 +189,12 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
     let matcher = args.select.matcher();
     let renames = Renames::new(&args.rename)?;
     if !args.select.ignore_unmatched {
-        renames.check(&a.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>())?;
+        renames.check(&find::names(a))?;
     }
     let mut pairs = pairs::pairs(a, b, &renames)?;
-    matcher.check(&pairs.iter().map(|pair| &*pair.name).collect::<Vec<_>>())?;
-    pairs.retain(|pair| matcher.matches(&pair.name));
+    let names = pairs.iter().flat_map(Pair::names).collect::<Vec<_>>();
+    matcher.check(&names, &Replaced::default())?;
+    pairs.retain(|pair| pair.names().any(|name| matcher.matches(name)));
     let metadata = if args.ignore_metadata {
         Vec::new()
     } else {
@@ -214,7 +214,8 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
         if same_values && same_headers(&pair) {
             equal_tensors += 1;
         } else {
-            tensors.push(Entry::new(pair, values, args.headers));
+            let error = pair.why_unread().filter(|_| !args.headers && same_headers(&pair));
+            tensors.push(Entry::new(pair, values, error));
         }
     }
     Ok(Document {
@@ -266,6 +267,11 @@ fn compare_metadata<'a>(a: &'a Metadata, b: &'a Metadata) -> Vec<MetadataEntry<'
 }
 
 impl Document<'_> {
+    /// Whether something is known to differ, whatever could not be read.
+    fn has_difference(&self) -> bool {
+        !self.metadata.is_empty() || self.tensors.iter().any(|entry| entry.error.is_none())
+    }
+
     fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
         if !self.tensors.is_empty() {
             let number = |title, rank| Column::number(title).rank(rank);
@@ -325,11 +331,9 @@ impl Document<'_> {
 }
 
 impl<'a> Entry<'a> {
-    fn new(pair: Pair<'a>, values: Option<Difference>, headers_only: bool) -> Self {
-        let sides = [pair.a, pair.b];
-        let why_unread = |part: &Part<'_>| other::why_unread(&part.tensor);
-        let error = sides.iter().flatten().find_map(why_unread).filter(|_| !headers_only);
-        let [a, b] = sides.map(|part| Some(Side { dtype: part?.kind(), shape: part?.shape() }));
+    fn new(pair: Pair<'a>, values: Option<Difference>, error: Option<String>) -> Self {
+        let [a, b] =
+            [pair.a, pair.b].map(|part| Some(Side { dtype: part?.kind(), shape: part?.shape() }));
         Self { name: pair.name, a, b, values, error }
     }
 

@@ -1,6 +1,7 @@
 //! [`Pair`]: the tensors of two checkpoints that are compared with each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use safetensors_core::load::Piece;
 
@@ -12,6 +13,8 @@ use crate::terminal::text;
 /// A name, and the tensors that the sides have under it.
 pub(super) struct Pair<'a> {
     pub(super) name: String,
+    /// The aliases of both sides' tensors, except for names that are pairs of their own.
+    aliases: BTreeSet<String>,
     pub(super) a: Option<Part<'a>>,
     pub(super) b: Option<Part<'a>>,
 }
@@ -57,10 +60,24 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> Pair<'a> {
+    fn new(name: String, a: Option<Part<'a>>, b: Option<Part<'a>>) -> Self {
+        Self { name, aliases: BTreeSet::new(), a, b }
+    }
+
+    /// Its name, and the aliases.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        iter::once(&self.name).chain(&self.aliases).map(String::as_str)
+    }
+
     /// Both sides, if their values can be compared.
     pub(super) fn comparable(&self) -> Option<(Part<'a>, Part<'a>)> {
         let (a, b) = self.a.zip(self.b)?;
         (a.shape() == b.shape() && a.is_read() && b.is_read()).then_some((a, b))
+    }
+
+    /// Returns the reason why the values of a side cannot be read, if they cannot.
+    pub(super) fn why_unread(&self) -> Option<String> {
+        [self.a, self.b].iter().flatten().find_map(|part| other::why_unread(&part.tensor))
     }
 
     /// Returns `true` if both sides have a tensor of the same shape and, unless `any_dtype`, dtype.
@@ -94,15 +111,27 @@ pub(super) fn pairs<'a>(
     let mut pairs = Vec::with_capacity(left.len());
     for (name, a) in left {
         let b = right.remove(&name).or_else(|| b.get(&name).map(part));
-        pairs.push(Pair { name, a: Some(a), b });
+        pairs.push(Pair::new(name, Some(a), b));
     }
     let aliases = a.aliases().map(|(alias, tensor)| (renames.apply(alias), part(tensor)));
     let mut aliases: Parts<'a> = aliases.collect();
     for (name, b) in right {
         let a = aliases.remove(&name);
-        pairs.push(Pair { name, a, b: Some(b) });
+        pairs.push(Pair::new(name, a, Some(b)));
     }
     pairs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    let ours = aliases.into_iter().map(|(alias, it)| (alias, renames.apply(it.tensor.name())));
+    let theirs = b.aliases().map(|(alias, it)| (alias.to_owned(), it.name().to_owned()));
+    let position = |pairs: &[Pair<'_>], name: &str| {
+        pairs.binary_search_by(|pair| pair.name.as_str().cmp(name))
+    };
+    for (alias, name) in ours.chain(theirs) {
+        if position(&pairs, &alias).is_err()
+            && let Ok(position) = position(&pairs, &name)
+        {
+            pairs[position].aliases.insert(alias);
+        }
+    }
     Ok(pairs)
 }
 

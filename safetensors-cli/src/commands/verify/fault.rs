@@ -25,6 +25,12 @@ impl Fault {
     pub(super) fn of_tensor(self, file: Option<String>, tensor: &str) -> Self {
         Self { file, tensor: Some(tensor.to_owned()), ..self }
     }
+
+    /// Whether it says of a file no more than another one, which may also name the tensor.
+    pub(super) fn repeats(&self, other: &Self) -> bool {
+        let has_no_more = self.tensor.is_none() || self.tensor == other.tensor;
+        self.kind == other.kind && self.file == other.file && has_no_more
+    }
 }
 
 impl From<anyhow::Error> for Fault {
@@ -80,5 +86,31 @@ fn kind_of_io(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => "permission",
         io::ErrorKind::InvalidData => "format",
         _ => "unreadable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_repeats_another_of_its_kind_and_of_the_same_tensor_or_file() {
+        let fault = |kind, file: &str, tensor: Option<&str>| Fault {
+            file: Some(file.to_owned()),
+            tensor: tensor.map(str::to_owned),
+            ..Fault::new(kind, "an error".to_owned())
+        };
+        let known = fault("truncated", "a", Some("w"));
+        for (kind, file, tensor, repeats) in [
+            ("truncated", "a", Some("w"), true),
+            ("truncated", "a", None, true),
+            ("truncated", "a", Some("v"), false),
+            ("truncated", "b", Some("w"), false),
+            ("digest", "a", Some("w"), false),
+            ("not_finite", "a", None, false),
+        ] {
+            let fault = fault(kind, file, tensor);
+            assert_eq!(fault.repeats(&known), repeats, "{fault:?}");
+        }
     }
 }

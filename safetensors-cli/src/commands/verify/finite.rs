@@ -1,6 +1,6 @@
 //! Finds NaN and infinity in the values of a checkpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use safetensors_core::framework::{Quoted, in_order};
@@ -9,7 +9,7 @@ use safetensors_core::{Dtype, Result};
 
 use super::fault::Fault;
 use crate::input::other::{self, is_unread};
-use crate::input::{Checkpoint, Source, Tensor};
+use crate::input::{Checkpoint, Source, Tensor, quantized_weights};
 use crate::model::values::{self, Numbers, block_bytes};
 use crate::terminal::progress::Progress;
 use crate::terminal::text;
@@ -22,9 +22,35 @@ struct NotFinite {
     first: Option<(u64, f64)>,
 }
 
-/// Lists the tensors with NaN or infinity, and the ones that cannot be read.
-pub(super) fn faults(checkpoint: &Checkpoint, threads: usize, progress: &Progress) -> Vec<Fault> {
-    let tensors: Vec<_> = checkpoint.tensors().filter(has_floats).collect();
+/// Lists the tensors that have NaN or infinity in them, and those that cannot be read. Checks
+/// quantised weights as numbers, and every other tensor as it is stored: scales of activations have
+/// no place among the numbers.
+pub(super) fn faults(stored: Checkpoint, threads: usize, progress: &Progress) -> Vec<Fault> {
+    let weights = quantized_weights(&stored);
+    let codes = weights.iter().filter_map(|weight| weight.tensors.first());
+    let codes: HashSet<_> = codes.map(String::as_str).collect();
+    let tensors = stored.tensors().filter(|tensor| !codes.contains(tensor.name()));
+    let mut faults = not_finite(tensors, threads, progress);
+    if weights.is_empty() {
+        return faults;
+    }
+    match stored.dequantized() {
+        Ok(numbers) => {
+            let numbers = numbers.into_boxed();
+            let tensors = weights.iter().filter_map(|weight| numbers.get(&weight.name));
+            faults.extend(not_finite(tensors, threads, progress));
+        }
+        Err(error) => faults.push(anyhow::Error::from(error).into()),
+    }
+    faults
+}
+
+fn not_finite<'a>(
+    tensors: impl Iterator<Item = Tensor<'a>>,
+    threads: usize,
+    progress: &Progress,
+) -> Vec<Fault> {
+    let tensors: Vec<_> = tensors.filter(has_floats).collect();
     progress.add_total(tensors.iter().map(Tensor::byte_len).sum());
     let pieces = tensors.iter().enumerate();
     let pieces = pieces.flat_map(|(i, tensor)| tensor.pieces().map(move |piece| (i, piece)));

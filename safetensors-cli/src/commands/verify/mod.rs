@@ -23,9 +23,7 @@ use self::outcome::{Document, Outcome};
 use super::{Run, sign};
 use crate::commands;
 use crate::input::kind::{Expected, Judge};
-use crate::input::select::Select;
 use crate::input::targets::{self, Target, Targets, is_of_parts};
-use crate::input::values::Values;
 use crate::input::{Checkpoint, Opening, delta, other};
 use crate::model::epochs;
 use crate::model::totals::Totals;
@@ -84,8 +82,9 @@ pub(crate) struct Args {
     digests: bool,
     /// Read all data, and fail if a float is NaN or infinite
     ///
-    /// Quantised weights are checked as the numbers that they stand for. The error names the
-    /// tensor and the first of these values
+    /// Quantised weights are checked as the numbers that they stand for, and scales as they are
+    /// stored. The error names the tensor and the first of these values. A delta has no numbers,
+    /// which is a warning
     #[arg(long)]
     finite: bool,
     /// Accepted as by other commands: directories are always searched
@@ -218,8 +217,7 @@ fn check_shards(
         // A part of tensors is none alone.
         let error = error.filter(|it| !it.downcast_ref().is_some_and(is_of_parts));
         of_shard.faults.extend(error.map(Fault::from));
-        let is_known = |fault: &Fault| outcome.faults.iter().any(|it| it.file == fault.file);
-        of_shard.faults.retain(|fault| !is_known(fault));
+        of_shard.faults.retain(|fault| !outcome.faults.iter().any(|known| fault.repeats(known)));
         outcome.faults.append(&mut of_shard.faults);
     }
 }
@@ -247,8 +245,7 @@ fn look(
         outcome.warnings.extend(checkpoint.audit_values()?.iter().map(ToString::to_string));
     }
     if args.finite {
-        let numbers = Values::default().of(checkpoint, Select::default().matcher())?;
-        outcome.faults.extend(finite::faults(&numbers, threads, progress));
+        outcome.faults.extend(finite::faults(checkpoint, threads, progress));
     }
     Ok(())
 }
@@ -315,6 +312,14 @@ fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::R
     files.dedup();
     outcome.files = files.len();
     outcome.summary = Some(commands::delta::summary(&delta));
+    if args.finite {
+        // No fault: a directory of a healthy training may have deltas.
+        outcome.warnings.push(format!(
+            "{}: a delta has no numbers to check, only differences from its base; check what \
+             `safetensors delta apply` makes of both",
+            text::printable(&outcome.path)
+        ));
+    }
     if args.digests {
         delta.verify()?;
     }
@@ -339,7 +344,10 @@ fn check_other(
             format!("{path}: tensor {} is {kind}, which cannot be read", Quoted(name))
         }));
         if args.digests {
-            outcome.checksums += file.verify_checksums()?;
+            match file.verify_checksums() {
+                Ok(checksums) => outcome.checksums += checksums,
+                Err(error) => outcome.faults.push(anyhow::Error::from(error).into()),
+            }
         }
     }
     Ok(outcome.format.is_some())

@@ -54,9 +54,18 @@ struct Count {
 
 /// Several operations, one after the other or at once. Each can be cancelled alone.
 struct Whole {
-    /// The bytes of the operations that are done.
+    /// All bytes that operations have done. It never falls: bytes of one that failed stay.
     done: AtomicU64,
     total: u64,
+}
+
+impl Whole {
+    /// Adds bytes. Returns how many are done, at most the total, and the total: bytes that are read
+    /// again lead no further.
+    fn add(&self, bytes: u64) -> (u64, u64) {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        (done.min(self.total), self.total)
+    }
 }
 
 impl Meter {
@@ -113,28 +122,21 @@ impl Meter {
         self.check()?;
         let before = count.done.fetch_add(bytes, Ordering::Relaxed);
         let bytes_done = before + bytes;
+        let whole = self.whole.as_ref().map(|whole| whole.add(bytes));
         if before / STEP != bytes_done / STEP || bytes_done == count.total {
-            let mut progress = Progress { bytes_done, bytes_total: count.total, tensor };
-            if let Some(whole) = &self.whole {
-                // Bytes that are read again count once.
-                let bytes_done = whole.done.load(Ordering::Relaxed).saturating_add(bytes_done);
-                progress.bytes_done = bytes_done.min(whole.total);
-                progress.bytes_total = whole.total;
-            }
+            let (bytes_done, bytes_total) = whole.unwrap_or((bytes_done, count.total));
+            let progress = Progress { bytes_done, bytes_total, tensor };
             let _cancel = OnPanic(|| count.cancelled.store(true, Ordering::Relaxed));
             if callback(progress).is_break() {
                 count.cancelled.store(true, Ordering::Relaxed);
                 self.take_back(bytes);
-            } else if let Some(whole) = &self.whole
-                && bytes_done == count.total
-            {
-                whole.done.fetch_add(bytes_done, Ordering::Relaxed);
             }
         }
         self.check()
     }
 
-    /// Subtracts bytes that were counted but are not done after all.
+    /// Subtracts bytes that were counted but are not done after all, except from a larger
+    /// operation that this one is a part of.
     pub(crate) fn take_back(&self, bytes: u64) {
         if let Some(count) = &self.count {
             count.done.fetch_sub(bytes, Ordering::Relaxed);
@@ -155,5 +157,57 @@ impl Meter {
 impl fmt::Debug for Meter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Meter").field("is_watched", &self.is_watched()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A meter for parts of 16 MiB, with the MiB that it reports.
+    fn parts() -> (Meter, Arc<Mutex<Vec<u64>>>) {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let telling = Arc::clone(&told);
+        let meter = Meter::new(move |progress| {
+            assert_eq!(progress.bytes_total, 16 * STEP);
+            telling.lock().unwrap().push(progress.bytes_done / STEP);
+            ControlFlow::Continue(())
+        });
+        (meter.parts_of(16 * STEP), told)
+    }
+
+    #[test]
+    fn parts_at_the_same_time_and_parts_that_fail_are_counted_as_they_are_read() {
+        let (meter, told) = parts();
+        let [first, second] = [8, 8].map(|mib| meter.for_total(mib * STEP));
+        for (part, mib) in [(&first, 3), (&second, 1), (&first, 5), (&second, 2)] {
+            part.add(mib * STEP, "w").unwrap();
+        }
+        // The rest of the second part is never read.
+        drop(second);
+        meter.for_total(4 * STEP).add(4 * STEP, "w").unwrap();
+        assert_eq!(*told.lock().unwrap(), [3, 4, 9, 11, 15]);
+        // Bytes that are read again do not exceed the total.
+        meter.for_total(8 * STEP).add(8 * STEP, "w").unwrap();
+        assert_eq!(told.lock().unwrap().last(), Some(&16));
+    }
+
+    #[test]
+    fn a_cancelled_part_moves_the_whole_not_back() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let telling = Arc::clone(&told);
+        let meter = Meter::new(move |progress| {
+            let mut told = telling.lock().unwrap();
+            told.push(progress.bytes_done / STEP);
+            if told.len() == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let meter = meter.parts_of(8 * STEP);
+        let part = meter.for_total(4 * STEP);
+        part.add(STEP, "w").unwrap();
+        assert!(matches!(part.add(STEP, "w").unwrap_err().kind(), ErrorKind::Cancelled));
+        meter.for_total(4 * STEP).add(STEP, "w").unwrap();
+        assert_eq!(*told.lock().unwrap(), [1, 2, 3]);
     }
 }
