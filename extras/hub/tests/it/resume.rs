@@ -35,7 +35,7 @@ fn child() {
         "download" => drop(result.unwrap()),
         "full" => {
             let error = result.unwrap_err();
-            println!("{error}\n{error:?}");
+            println!("{error}\n{error:#?}");
         }
         _ => panic!("{task}"),
     }

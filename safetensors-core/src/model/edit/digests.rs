@@ -14,7 +14,7 @@ pub(super) fn follow(
     added: &[&str],
 ) {
     let Ok(Some(record)) = TensorDigests::from_metadata(metadata) else { return };
-    let mut names = record.iter().map(|(name, _)| name.as_str());
+    let mut names = record.keys().map(String::as_str);
     if added.is_empty() && !names.any(|name| renamed.contains_key(name) || removed.contains(name)) {
         return;
     }
