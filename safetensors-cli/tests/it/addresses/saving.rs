@@ -32,7 +32,8 @@ fn a_model_of_the_hub_takes_its_other_files_along() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = shards();
     let config = r#"{"torch_dtype": "float32"}"#;
-    for (name, text) in [("config.json", config), ("a/b.txt", "b"), ("x.gguf", "x"), (".git", "x")]
+    for (name, text) in
+        [("config.json", config), ("custom_generate/b.txt", "b"), ("x.gguf", "x"), (".git", "x")]
     {
         files.push((name.into(), text.into()));
     }
@@ -40,11 +41,12 @@ fn a_model_of_the_hub_takes_its_other_files_along() {
     let server = Hub::start([("owner/name", hub_server::repo::Repo::new(files))]);
     let args = ["convert", "hf://owner/name", "out", "--dtype", "bf16"];
     let told = output(with_hub(&server, dir.path(), &args));
-    let with = ", with config.json and 1 other file; not copied: x.gguf\n";
+    let with =
+        ", with config.json and 1 other file; copied: custom_generate/b.txt; not copied: x.gguf\n";
     assert!(told.ends_with(with), "{told}");
     let read = |name: &str| fs::read_to_string(dir.path().join("out").join(name)).unwrap();
     assert_eq!(
-        [read("a/b.txt"), read("config.json")],
+        [read("custom_generate/b.txt"), read("config.json")],
         ["b", &config.replace("float32", "bfloat16")]
     );
 }
