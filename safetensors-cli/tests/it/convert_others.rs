@@ -31,10 +31,11 @@ const TAKEN: [&str; 8] = [
     "tokenizer.json",
     "tokenizer.model",
 ];
-const LEFT: [&str; 8] = [
+const LEFT: [&str; 9] = [
     ".git/HEAD",
     ".gitattributes",
     "latest",
+    "manifest.json",
     "model.sig",
     "onnx/model.onnx",
     "optimizer.pt",
@@ -75,7 +76,7 @@ fn a_converted_directory_is_a_model() {
     let mut expected = [&TAKEN[..], &["config.json", "modules.json"]].concat();
     expected.sort_unstable();
     let named = "; copied: LICENSE, chat_template.jinja, generation_config.json and 6 more; \
-                 not copied: latest, model.sig, onnx and 3 more\n";
+                 not copied: latest, manifest.json, model.sig and 4 more\n";
     for (out, options) in [
         ("same", ""),
         ("bf16", "--dtype bf16"),
@@ -155,12 +156,16 @@ fn a_directory_that_is_converted_in_place_keeps_its_files() {
     let dir = temp_dir();
     let model = with_all(dir.path());
     let before = all(&model);
-    fs::remove_file(model.join("model.sig")).unwrap();
+    for name in ["manifest.json", "model.sig"] {
+        fs::remove_file(model.join(name)).unwrap();
+    }
     dir.convert("model model --dtype f64").quiet().stdout(ends_with(", with config.json\n"));
     assert_eq!(dir.text("model/config.json"), CONFIG.replace("float32", "float64"));
     dir.convert("model ./model/ --max-shard-size 1KB").quiet().stdout(ends_with("1 file\n"));
     dir.convert("model model --dtype f32").fails(1, "model is an input, and 1 of its 1 tensor");
-    fs::write(model.join("model.sig"), "model.sig").unwrap();
+    for name in ["manifest.json", "model.sig"] {
+        fs::write(model.join(name), name).unwrap();
+    }
     assert_eq!(all(&model), before);
 }
 

@@ -16,7 +16,7 @@ use super::Checkpoint;
 use super::names::is_plain;
 use super::siblings::{Siblings, copy};
 use super::store::{FileKind, StoreEntry};
-use crate::file::hash::signed_name;
+use crate::file::hash::{MANIFEST, signed_name};
 use crate::file::io::hidden::is_temporary_name;
 use crate::file::io::{FileSource, ReadAt, beside};
 use crate::format::error::{Error, Result};
@@ -101,8 +101,8 @@ const MOST_FOLDERS: usize = 2;
 /// takes nothing along. A folder goes along if transformers saves it, or if `modules.json` or
 /// `model_index.json` names it. There are at most 1,000 files with 1 GiB, each with 256 MiB.
 ///
-/// Other files of tensors belong to other models, and signatures belong to the old files. So both
-/// are skipped, and so are hidden files, special files, links that lead out of the directory, and
+/// Other files of tensors belong to other models; signatures and manifests belong to the old files.
+/// So they are skipped, and so are hidden files, special files, links that lead out of the directory, and
 /// folders with tensors. [`left_out`](Self::left_out) lists all of these. Only the folders of
 /// `modules.json` keep their tensors: they are layers of the model.
 #[derive(Clone, Default)]
@@ -412,6 +412,7 @@ fn may_belong(name: &str) -> bool {
     !name.starts_with('.')
         && is_plain(name)
         && signed_name(&lower).is_none()
+        && lower != MANIFEST
         && !NEWEST.contains(&name)
 }
 

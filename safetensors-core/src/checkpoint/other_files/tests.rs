@@ -37,6 +37,7 @@ fn the_name_decides_whether_a_file_belongs_to_a_model() {
         "a\\b",
         "c:d",
         "latest",
+        "manifest.json",
         "model.sig",
         "X.GGUF",
         "optimizer.pt",
