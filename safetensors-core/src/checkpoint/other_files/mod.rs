@@ -68,8 +68,8 @@ const OF_MODEL: [&str; 7] = [
     "tokenizer_config.json",
 ];
 
-/// The names of folders that transformers saves.
-const FOLDERS: [&str; 2] = ["additional_chat_templates", "custom_generate"];
+/// The names of folders that transformers and diffusers save.
+const FOLDERS: [&str; 3] = ["additional_chat_templates", "custom_generate", "tokenizer"];
 
 /// The file in which diffusers names the folders of a pipeline.
 const MODEL_INDEX: &str = "model_index.json";
