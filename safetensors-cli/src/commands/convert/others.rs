@@ -48,7 +48,9 @@ impl Others {
         match directories.as_slice() {
             [] => {}
             [one] => {
-                let found = OtherFiles::new(one, out);
+                // The path of a checkpoint at an address has no credentials either.
+                let address = address::of(out).map(address::shown);
+                let found = OtherFiles::new(one, address.as_deref().map_or(out, Path::new));
                 others.files = found.map_err(|error| {
                     anyhow::anyhow!("{error}; --no-other-files leaves such files behind")
                 })?;
@@ -89,6 +91,13 @@ impl Others {
     fn warn_of_missing(&self, out: &Path) {
         let missing = self.files.missing().iter().map(|path| text::path(path));
         let missing: Vec<_> = missing.collect();
+        if self.files.is_refused() {
+            warn(format!(
+                "{}: no access to the list of files of IN, so its other files may be missing, such \
+                 as config.json; --no-other-files leaves them behind",
+                input::shown(out)
+            ));
+        }
         if !missing.is_empty() {
             warn(format!(
                 "{}: sentence-transformers cannot load it without {}, which modules.json names, \

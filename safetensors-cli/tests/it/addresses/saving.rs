@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::bucket::Bucket;
 use super::hub_server::Server as Hub;
 use super::web::Server as Web;
 use super::*;
@@ -86,6 +87,64 @@ fn a_conversion_to_a_store() {
         "{planned}"
     );
     assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
+}
+
+/// The command with a bucket that keeps objects.
+fn in_bucket(bucket: &Bucket, dir: &Path, args: &[&str]) -> Command {
+    let mut command = safetensors(dir, args);
+    command.env("AWS_ENDPOINT", &bucket.endpoint).env("AWS_ALLOW_HTTP", "true");
+    command.env("AWS_SKIP_SIGNATURE", "true").env("AWS_REGION", "us-east-1");
+    command
+}
+
+/// A bucket with a model that has other files.
+fn bucket_of_model() -> Bucket {
+    let bucket = Bucket::new();
+    bucket.put("bucket/m/model.safetensors", file());
+    bucket.put("bucket/m/config.json", r#"{"torch_dtype": "float32"}"#);
+    bucket.put("bucket/m/tokenizer.json", "{}");
+    bucket
+}
+
+#[test]
+fn a_bucket_that_is_its_own_output_keeps_its_other_files() {
+    let dir = tempfile::tempdir().unwrap();
+    for out in ["s3://bucket/m", "s3://bucket/m/"] {
+        let bucket = bucket_of_model();
+        let args = ["convert", "s3://bucket/m", out, "--dtype", "bf16", "--force"];
+        let told = output(in_bucket(&bucket, dir.path(), &args));
+        assert!(told.ends_with(", in 1 file, with config.json\n"), "{told}");
+        let config = bucket.object("bucket/m/config.json").unwrap();
+        assert_eq!(config, br#"{"torch_dtype": "bfloat16"}"#);
+        assert_eq!(bucket.paths().len(), 3);
+    }
+    let bucket = bucket_of_model();
+    let args = ["convert", "s3://bucket/m", "s3://bucket/n"];
+    let told = output(in_bucket(&bucket, dir.path(), &args));
+    assert!(
+        told.ends_with(", with config.json and 1 other file; copied: tokenizer.json\n"),
+        "{told}"
+    );
+    assert_eq!(bucket.object("bucket/n/tokenizer.json").unwrap(), b"{}");
+}
+
+#[test]
+fn a_list_of_a_bucket_that_fails_is_an_error_and_one_that_is_denied_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let bucket = bucket_of_model();
+    bucket.put("bucket/m/tokenizer/vocab.json", "{}");
+    let args = ["convert", "s3://bucket/m", "out"];
+    bucket.refuse_listings("m/tokenizer/", 400);
+    let refused = error(in_bucket(&bucket, dir.path(), &args), 1);
+    assert!(refused.contains("; --no-other-files leaves such files behind"), "{refused}");
+    assert!(!dir.path().join("out").exists());
+    bucket.refuse_listings("m/tokenizer/", 403);
+    let assert = in_bucket(&bucket, dir.path(), &args).assert().success();
+    let warned = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    assert!(warned.contains("no access to the list of files of IN"), "{warned}");
+    assert!(dir.path().join("out/tokenizer.json").exists());
+    let args = [&args[..2], &["other", "--no-other-files"]].concat();
+    in_bucket(&bucket, dir.path(), &args).assert().success().stderr("");
 }
 
 /// Each command takes it, also those that change a file or write another one.

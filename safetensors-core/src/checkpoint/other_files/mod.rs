@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use super::Checkpoint;
 use super::names::is_plain;
-use super::siblings::{Siblings, copy};
-use super::store::{FileKind, StoreEntry};
+use super::siblings::{Siblings, copy, is_refused};
+use super::store::{FileKind, StoreEntry, is_not_found};
 use crate::file::hash::{MANIFEST, signed_name};
 use crate::file::io::hidden::is_temporary_name;
 use crate::file::io::{FileSource, ReadAt, beside};
@@ -114,6 +114,7 @@ pub struct OtherFiles {
     files: Vec<String>,
     left_out: Vec<PathBuf>,
     missing: Vec<PathBuf>,
+    is_refused: bool,
 }
 
 impl OtherFiles {
@@ -129,6 +130,10 @@ impl OtherFiles {
         else {
             return Ok(Self::default());
         };
+        // An address has no canonical path.
+        if home == destination && home.to_str().is_some_and(|home| home.contains("://")) {
+            return Ok(Self::default());
+        }
         let destination = destination.canonicalize().ok();
         if destination.is_some() && home.canonicalize().ok() == destination {
             return Ok(Self::default());
@@ -181,6 +186,11 @@ impl OtherFiles {
     /// its layers.
     pub fn missing(&self) -> &[PathBuf] {
         &self.missing
+    }
+
+    /// Returns `true` if the store denies a listing, so that some files may not be known.
+    pub fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Skips files by their names.
@@ -329,7 +339,12 @@ impl Listing {
         let from = self.found.home.join(path);
         let mut entries = match store.list(&from) {
             // Credentials may be good for some files only.
-            Err(_) if !self.found.is_on_disk => return Ok(Vec::new()),
+            Err(error) if !self.found.is_on_disk && is_refused(&error) => {
+                self.found.is_refused = true;
+                return Ok(Vec::new());
+            }
+            // Nothing on the disk has the path of files that a function opened.
+            Err(error) if !self.found.is_on_disk && is_not_found(&error) => return Ok(Vec::new()),
             listed => listed.map_err(|error| error.in_path(&from))?,
         };
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));

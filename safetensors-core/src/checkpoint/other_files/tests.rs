@@ -3,7 +3,7 @@
 use tempfile::tempdir;
 
 use super::*;
-use crate::checkpoint::store::MemoryStore;
+use crate::checkpoint::store::{MemoryFile, MemoryStore, Store};
 use crate::checkpoint::{ShardOptions, fill_of, save_sharded, save_sharded_to};
 use crate::file::io::failpoint::{Interrupted, interrupt_everywhere};
 use crate::file::save::{SaveOptions, save, serialize};
@@ -147,6 +147,49 @@ fn the_old_model_or_the_new_one_wherever_a_save_is_interrupted() {
     };
     let steps = interrupt_everywhere(setup, act, check);
     assert!(steps.iter().filter(|step| **step == "copy").count() == 2, "{steps:?}");
+}
+
+/// A model without some of its files must not look complete.
+#[test]
+fn only_a_listing_that_is_denied_is_passed_over() {
+    struct Failing(MemoryStore, io::ErrorKind);
+    impl Store for Failing {
+        type File = MemoryFile<Vec<u8>>;
+
+        fn open(&self, path: &Path) -> Result<Self::File> {
+            self.0.open(path)
+        }
+
+        fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+            Store::kind(&self.0, path)
+        }
+
+        fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
+            Err(Error::io(self.1.into(), directory))
+        }
+    }
+    use io::ErrorKind::{NotFound, Other, PermissionDenied, TimedOut};
+    for (kind, expected) in
+        [(NotFound, Some(false)), (PermissionDenied, Some(true)), (Other, None), (TimedOut, None)]
+    {
+        let weights = serialize(tensor(&[1; 4]), &SaveOptions::new()).unwrap();
+        let store = MemoryStore::from_iter([("m/model.safetensors", weights)]);
+        let opened = Checkpoint::open_in(Failing(store, kind), "m", &Limits::default()).unwrap();
+        let others = OtherFiles::new(&opened, Path::new("elsewhere"));
+        assert_eq!(others.ok().map(|others| others.is_refused()), expected, "{kind}");
+    }
+}
+
+#[test]
+fn an_address_that_is_its_own_destination_keeps_its_files() {
+    let weights = serialize(tensor(&[1; 4]), &SaveOptions::new()).unwrap();
+    let files = [("s3://b/m/model.safetensors", weights), ("s3://b/m/config.json", b"{}".to_vec())];
+    let store = MemoryStore::from_iter(files);
+    let opened = Checkpoint::open_in(store, "s3://b/m", &Limits::default()).unwrap();
+    for (destination, expected) in [("s3://b/m", 0), ("s3://b/m/", 0), ("s3://b/n", 1)] {
+        let others = OtherFiles::new(&opened, Path::new(destination)).unwrap();
+        assert_eq!(others.names().len(), expected, "{destination}");
+    }
 }
 
 /// The files of a directory, each with its name as text.
