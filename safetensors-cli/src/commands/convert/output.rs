@@ -218,6 +218,12 @@ fn check_options(
     }
 }
 
+/// Returns `true` if a file exists that is not to be replaced.
+fn is_of_existing(error: &anyhow::Error) -> bool {
+    let error: Option<&safetensors_core::Error> = error.downcast_ref();
+    error.is_some_and(|error| matches!(error.kind(), safetensors_core::ErrorKind::FileExists))
+}
+
 impl Output {
     /// Divides the output among ranks.
     pub(super) fn divide(&mut self, ranks: Option<Divided>) {
@@ -244,6 +250,9 @@ impl Output {
     /// Adds a remedy to an error of writing.
     pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
         match address::of(&self.path) {
+            Some(_) if is_of_existing(&error) => {
+                anyhow::anyhow!("{} exists; --force replaces it", self.name())
+            }
             // The advice is about the disk.
             Some(_) => error,
             None => file::advise(error, &self.path, bytes, OUT),
@@ -279,13 +288,13 @@ impl Output {
 
     /// Returns what it replaces or hides.
     pub(super) fn existing(&self) -> anyhow::Result<Existing> {
+        let others: Vec<_> = self.others.names().collect();
         if let Some(address) = address::of(&self.path) {
-            return Ok(Existing::at_address(&self.path, address));
+            return Ok(Existing::at_address(&self.path, address, &others));
         }
         if !self.is_directory() {
             return Ok(Existing::at_file(&self.path));
         }
-        let others: Vec<_> = self.others.names().collect();
         Existing::of_checkpoint(&self.path, &self.pattern, &others).hiding()
     }
 

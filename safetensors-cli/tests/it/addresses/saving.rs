@@ -129,6 +129,25 @@ fn a_bucket_that_is_its_own_output_keeps_its_other_files() {
 }
 
 #[test]
+fn other_files_in_a_bucket_are_replaced_after_a_question_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let bucket = bucket_of_model();
+    bucket.put("bucket/n/config.json", "mine");
+    bucket.put("bucket/n/notes.txt", "mine");
+    let args = ["convert", "s3://bucket/m", "s3://bucket/n"];
+    for options in [&[][..], &["-n"]] {
+        let refused = error(in_bucket(&bucket, dir.path(), &[&args[..], options].concat()), 1);
+        let expected = "s3://bucket/n exists: it has 1 file (config.json), and would be replaced; \
+                        --force replaces it";
+        assert!(refused.contains(expected), "{refused}");
+    }
+    assert_eq!(bucket.object("bucket/n/config.json").unwrap(), b"mine");
+    output(in_bucket(&bucket, dir.path(), &[&args[..], &["--force"]].concat()));
+    assert_eq!(bucket.object("bucket/n/config.json"), bucket.object("bucket/m/config.json"));
+    assert_eq!(bucket.object("bucket/n/notes.txt").unwrap(), b"mine");
+}
+
+#[test]
 fn a_list_of_a_bucket_that_fails_is_an_error_and_one_that_is_denied_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     let bucket = bucket_of_model();
