@@ -141,9 +141,14 @@ fn form(path: &Path) -> Result<Option<Form>, String> {
 /// Refuses the name of a new directory that ends like a file's, such as `model.st`. A name may have
 /// dots all the same, like `llama-3.1` and `model.fp8`.
 fn refuse_unknown_ending(path: &Path) -> Result<(), String> {
-    let is_directory = address::of(path).is_some()
+    let address = address::of(path).map(address::shown);
+    // The name of a bucket may have dots.
+    let is_bucket = address.as_ref().is_some_and(|it| it.matches('/').count() < 3);
+    let path = address.as_deref().map_or(path, Path::new);
+    let is_directory = is_bucket
         || path.is_dir()
-        || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
+        || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator)
+        || address.is_some() && path.as_os_str().to_string_lossy().ends_with('/');
     let ending = path.extension().and_then(|it| it.to_str()).unwrap_or_default();
     if is_directory || ending.is_empty() || !ending.bytes().all(|it| it.is_ascii_alphabetic()) {
         return Ok(());
