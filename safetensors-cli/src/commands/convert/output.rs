@@ -147,8 +147,7 @@ fn refuse_unknown_ending(path: &Path) -> Result<(), String> {
     let path = address.as_deref().map_or(path, Path::new);
     let is_directory = is_bucket
         || path.is_dir()
-        || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator)
-        || address.is_some() && path.as_os_str().to_string_lossy().ends_with('/');
+        || path.as_os_str().to_string_lossy().ends_with(['/', std::path::MAIN_SEPARATOR]);
     let ending = path.extension().and_then(|it| it.to_str()).unwrap_or_default();
     if is_directory || ending.is_empty() || !ending.bytes().all(|it| it.is_ascii_alphabetic()) {
         return Ok(());
