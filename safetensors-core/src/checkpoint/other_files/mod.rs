@@ -22,7 +22,7 @@ use crate::file::io::{FileSource, ReadAt, beside};
 use crate::format::error::{Error, Result};
 
 /// The ends of names of files, in any format, that hold tensors or name files that do.
-const TENSORS: [&str; 29] = [
+const TENSORS: [&str; 31] = [
     ".bin",
     ".bpk",
     ".ckpt",
@@ -31,9 +31,11 @@ const TENSORS: [&str; 29] = [
     ".ggml",
     ".gguf",
     ".h5",
+    ".hdf5",
     ".index.json",
     ".jit",
     ".joblib",
+    ".keras",
     ".mpk",
     ".msgpack",
     ".npy",
