@@ -167,13 +167,6 @@ impl OtherFiles {
         may_belong(name) && !is_of_tensors(&name.to_ascii_lowercase())
     }
 
-    /// Returns `true` for a regular file below a directory of the disk, and for a link to one that
-    /// [belongs](Self::belongs), too. A link must not lead out of the directory: its target may be
-    /// secret.
-    pub fn is_file_below(home: &Path, name: &Path) -> bool {
-        is_file_below(home, name, Self::belongs)
-    }
-
     /// Returns the names of the files.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.files.iter().map(String::as_str)
@@ -434,7 +427,7 @@ fn may_belong(name: &str) -> bool {
 }
 
 /// Returns `true` for a regular file below a directory of the disk, and for a link to one that
-/// belongs to the model, too.
+/// belongs to the model, too. A link must not lead out of the directory: its target may be secret.
 fn is_file_below(home: &Path, name: &Path, belongs: fn(&str) -> bool) -> bool {
     let Ok(Some(target)) = beside::find(home, name) else { return false };
     let belongs = |part: &OsStr| part.to_str().is_some_and(belongs);
