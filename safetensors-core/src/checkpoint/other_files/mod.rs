@@ -3,6 +3,8 @@
 //! Only this module decides which files go along when a model is converted, copied or made of
 //! deltas.
 
+mod equal;
+
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -11,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
+
+use equal::Equal;
 
 use super::Checkpoint;
 use super::names::is_plain;
@@ -227,36 +231,14 @@ impl OtherFiles {
 
     fn is_equal(&self, name: &str, path: &Path) -> bool {
         let Ok(there) = FileSource::open_now(path) else { return false };
-        let mut equal = Equal { there: &there, position: 0 };
-        self.write_to(name, &mut equal).is_ok() && equal.position == there.byte_len()
+        let mut equal = Equal::new(&there);
+        self.write_to(name, &mut equal).is_ok() && equal.is_whole()
     }
 }
 
 impl std::fmt::Debug for OtherFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OtherFiles").field("home", &self.home).finish_non_exhaustive()
-    }
-}
-
-/// Compares written bytes with a file. Fails at the first difference.
-struct Equal<'f> {
-    there: &'f FileSource,
-    position: u64,
-}
-
-impl Write for Equal<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut there = vec![0; bytes.len()];
-        self.there.read_exact_at(&mut there, self.position)?;
-        if there != bytes {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        self.position += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
