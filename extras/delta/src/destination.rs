@@ -12,6 +12,7 @@ use safetensors_core::{
 
 use crate::format::{FILE, INDEX};
 use crate::options::Options;
+use crate::published::UNFINISHED;
 
 /// The kind of content that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +171,15 @@ impl Destination {
         }
         self.left_out = others.left_out().to_vec();
         Ok(())
+    }
+
+    /// Copies the files next to a version that are not added yet. They replace files that are there.
+    pub(crate) fn copy_beside<S: ReadAt>(&mut self, version: &Checkpoint<S>) -> Result<()> {
+        let mut others = OtherFiles::new(version, &self.path)?;
+        others.leave(|name| name.ends_with(UNFINISHED));
+        self.beside.iter().for_each(|name| others.remove(name));
+        others.names().try_for_each(|name| self.check_free(name))?;
+        self.copy(&others)
     }
 
     /// Fails if a file of this name is there that must not be replaced.

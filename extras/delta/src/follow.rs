@@ -179,7 +179,7 @@ impl Follower {
                 }
                 return Ok(None);
             };
-            let error = match self.carry_out(&root, &plan, file.as_ref()) {
+            let error = match self.carry_out(&plan, file.as_ref()) {
                 Ok(update) => return Ok(Some(update)),
                 Err(error) => error,
             };
@@ -203,12 +203,7 @@ impl Follower {
     /// Applies the deltas of a plan, and puts the result in place. The files and the state cannot
     /// be renamed at once. So the state records beforehand the version of the new files and the
     /// version of all others; and afterwards, the version that is here.
-    fn carry_out<T: Store + 'static>(
-        &self,
-        root: &Root<T>,
-        plan: &Plan<T::File>,
-        file: Option<&StateFile>,
-    ) -> Result<Update> {
+    fn carry_out<S: ReadAt>(&self, plan: &Plan<S>, file: Option<&StateFile>) -> Result<Update> {
         let directory = &self.directory;
         let here = file.and_then(StateFile::here);
         let overwrite = self.options.overwrite || file.is_some();
@@ -221,9 +216,9 @@ impl Follower {
         };
         let mut new = match (&plan.start, &old, &self.base) {
             (Start::Here, Some(old), _) => plan.chain.stage(old, directory, &options)?,
-            (Start::Full(number, full), ..) => {
+            (Start::Full(_, full), ..) => {
                 let mut new = plan.chain.stage(full, directory, &options)?;
-                root.copy_beside(*number, &mut new)?;
+                new.copy_beside(full)?;
                 new
             }
             (Start::Given(_), _, Some(base)) => plan.chain.stage(base, directory, &options)?,

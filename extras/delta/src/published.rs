@@ -1,17 +1,15 @@
 //! [`Published`]: the versions that a publisher has put into a directory.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use safetensors_core::checkpoint::store::{FileKind, Store, StoreEntry};
-use safetensors_core::checkpoint::{CheckpointFile, OtherFiles};
+use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::checkpoint::store::{Store, StoreEntry};
 use safetensors_core::{Checkpoint, ErrorKind as CoreKind, Limits, ReadAt};
 use serde_json::json;
 
 use crate::delta::Delta;
-use crate::destination::Destination;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{FILE, INDEX, is_decimal};
 
@@ -19,13 +17,10 @@ use crate::format::{FILE, INDEX, is_decimal};
 const PREFIX: &str = "weight_v";
 
 /// How the names of files end that are still being written.
-const UNFINISHED: &str = ".tmp";
+pub(crate) const UNFINISHED: &str = ".tmp";
 
 /// The bytes at the end of each file that are part of a fingerprint.
 const TAIL: u64 = 4096;
-
-/// The most bytes that are copied at a time.
-const PIECE: usize = 1 << 20;
 
 /// The directory of a publisher, with a directory for each version.
 pub(crate) struct Root<T> {
@@ -139,52 +134,6 @@ impl<T: Store + 'static> Root<T> {
             found.is_ok_and(|found| found.as_ref() != Some(fingerprint))
         })
     }
-
-    /// Copies the files next to the tensors of a full version, except the ones that are already
-    /// added.
-    pub(crate) fn copy_beside(&self, number: u64, new: &mut Destination) -> Result<()> {
-        let directory = self.directory(number);
-        for entry in self.list(&directory)? {
-            let name = Path::new(&entry.name);
-            let is_plain = name.file_name() == Some(name.as_os_str());
-            let is_there = || new.staging().join(name).exists();
-            if entry.kind != FileKind::File || !is_plain || is_there() {
-                continue;
-            }
-            let from = directory.join(name);
-            // A store of another place has no links, and no special files.
-            let is_no_file = fs::symlink_metadata(&from).is_ok_and(|it| !it.is_file())
-                && !OtherFiles::is_file_below(&directory, name);
-            if !OtherFiles::belongs(&entry.name) || entry.name.ends_with(UNFINISHED) || is_no_file {
-                new.left_out.push(entry.name.into());
-                continue;
-            }
-            new.check_free(&entry.name)?;
-            let file = self.store.open(&from).map_err(|error| error.in_path(&from))?;
-            let copied = copy(&file, &new.staging().join(name));
-            copied.map_err(|error| Error::from(error).in_path(&from))?;
-            new.left_out.retain(|name| name != Path::new(&entry.name));
-            new.add(entry.name);
-        }
-        new.left_out.sort_unstable();
-        new.left_out.dedup();
-        Ok(())
-    }
-}
-
-fn copy(from: &impl ReadAt, to: &Path) -> io::Result<()> {
-    use std::io::Write;
-
-    let mut file = std::fs::File::create(to)?;
-    let mut offset = 0;
-    let mut piece = vec![0; PIECE];
-    while offset < from.byte_len() {
-        let len = (from.byte_len() - offset).min(PIECE as u64) as usize;
-        from.read_exact_at(&mut piece[..len], offset)?;
-        file.write_all(&piece[..len])?;
-        offset += len as u64;
-    }
-    Ok(())
 }
 
 /// Fails if the index names another version than the directory does.

@@ -164,3 +164,17 @@ pub(crate) fn is_exported(member: &str) -> bool {
         .iter()
         .any(|name| member.strip_suffix(name).is_some_and(|it| it.is_empty() || it.ends_with('/')))
 }
+
+#[cfg(test)]
+mod tests {
+    use safetensors_core::checkpoint::OtherFiles;
+
+    use super::*;
+
+    #[test]
+    fn no_file_with_tensors_goes_along_with_another_model() {
+        for (extension, _) in EXTENSIONS {
+            assert!(!OtherFiles::belongs(&format!("x.{extension}")), "{extension}");
+        }
+    }
+}

@@ -204,6 +204,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_file_with_tensors_goes_along_with_another_model() {
+        for (extension, _) in FOREIGN {
+            let name = format!("x.{extension}");
+            assert!(!safetensors_core::checkpoint::OtherFiles::belongs(&name), "{name}");
+        }
+    }
+
+    #[test]
     fn the_name_says_the_kind_unless_it_is_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("v1.bin")).unwrap();

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::Limits;
+use safetensors_core::checkpoint::store::Store;
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath, FilePattern};
 use safetensors_core::io::beside;
 use safetensors_formats::Format;
@@ -104,13 +105,20 @@ impl Existing {
         Ok(self)
     }
 
-    /// Returns what a checkpoint at an address replaces.
-    pub(crate) fn at_address(path: &Path, address: &str) -> Self {
-        let (files, held) = match address::find(address) {
+    /// Returns what a checkpoint at an address replaces, with other files of these names.
+    pub(crate) fn at_address(path: &Path, address: &str, others: &[&str]) -> Self {
+        let (mut files, mut held) = match address::find(address) {
             Ok(None) => (Vec::new(), String::new()),
             Ok(Some(found)) => (listed(&found).map(Path::to_owned).collect(), totals(&found)),
             Err(why) => (vec![path.to_owned()], format!("data that cannot be read ({why:#})")),
         };
+        let others = listed_at(address, others);
+        if files.is_empty() {
+            let names = others.iter().filter_map(|file| file.file_name()?.to_str());
+            let count = text::counted(others.len() as u64, "file");
+            held = format!("{count} ({})", text::some(names));
+        }
+        files.extend(others);
         Self { path: path.into(), files, held, ..Self::default() }
     }
 
@@ -129,6 +137,21 @@ pub(crate) fn files_of(checkpoint: &Checkpoint) -> HashSet<PathBuf> {
         let is_part = |path: &PathBuf| path.extension().is_some_and(|it| it == "safetensors");
         files.extend(parts.filter(is_part).map(|it| identity(&it)));
     }
+    files
+}
+
+/// The files of these names that are in a directory at an address. A list that is denied has none:
+/// the save does not replace what it does not expect.
+fn listed_at(address: &str, names: &[&str]) -> Vec<PathBuf> {
+    let Ok((store, path)) = address::store(address) else { return Vec::new() };
+    let names: BTreeSet<_> = names.iter().map(|name| path.join(name)).collect();
+    let directories: BTreeSet<_> = names.iter().filter_map(|file| file.parent()).collect();
+    let list = |directory: &Path| {
+        let entries = store.list(directory).unwrap_or_default();
+        entries.into_iter().map(|entry| directory.join(entry.name)).collect::<Vec<_>>()
+    };
+    let mut files: Vec<_> = directories.into_iter().flat_map(list).collect();
+    files.retain(|file| names.contains(file));
     files
 }
 

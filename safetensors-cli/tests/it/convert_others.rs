@@ -22,28 +22,35 @@ fn model(dir: &Path, name: &str, files: &[&str]) -> PathBuf {
 const CONFIG: &str = "{\"model_type\": \"llama\",  \"torch_dtype\": \"float32\"}\n";
 
 /// Files that belong to a model, and files that do not.
-const TAKEN: [&str; 6] = [
+const TAKEN: [&str; 8] = [
     "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
     "LICENSE",
     "chat_template.jinja",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer.model",
 ];
-const LEFT: [&str; 8] = [
+const LEFT: [&str; 9] = [
     ".git/HEAD",
     ".gitattributes",
-    "2_Dense/config.json",
-    "2_Dense/model.safetensors",
     "latest",
+    "manifest.json",
     "model.sig",
+    "onnx/model.onnx",
     "optimizer.pt",
     "pytorch_model.bin",
+    "venv/lib/credentials.json",
 ];
+
+/// The file of sentence-transformers that names the folders of layers.
+const MODULES: &str = r#"[{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}]"#;
 
 fn with_all(dir: &Path) -> PathBuf {
     let model = model(dir, "model", &[&TAKEN[..], &LEFT].concat());
     fs::write(model.join("config.json"), CONFIG).unwrap();
+    fs::write(model.join("modules.json"), MODULES).unwrap();
     model
 }
 
@@ -67,9 +74,10 @@ fn a_converted_directory_is_a_model() {
     with_all(dir.path());
     let adapter = one_module(dir.path(), "model.up", [64, 64], 1.0);
     let lora = format!("--lora {adapter}");
-    let mut expected = [&TAKEN[..], &["config.json"]].concat();
+    let mut expected = [&TAKEN[..], &["config.json", "modules.json"]].concat();
     expected.sort_unstable();
-    let left = "not copied: 2_Dense, latest, model.sig and 2 more\n";
+    let named = "; copied: LICENSE, chat_template.jinja, generation_config.json and 6 more; \
+                 not copied: latest, manifest.json, model.sig and 4 more\n";
     for (out, options) in [
         ("same", ""),
         ("bf16", "--dtype bf16"),
@@ -80,13 +88,14 @@ fn a_converted_directory_is_a_model() {
         ("dcp", "--ranks 2 --rule *=split:0 --dcp"),
     ] {
         let line = format!("model {out} {options}");
-        let with = ", with config.json and 6 other files";
+        let with = ", with config.json and 9 other files";
         let planned = dir.convert(&format!("{line} --dry-run")).quiet();
-        planned.stdout(contains(with).and(ends_with(left)));
+        planned.stdout(contains(with).and(ends_with(named)));
         assert!(!dir.at(out).exists());
-        dir.convert(&line).quiet().stdout(contains(with).and(ends_with(left)));
+        dir.convert(&line).quiet().stdout(contains(with).and(ends_with(named)));
         let mut found = all(&dir.at(out));
-        found.retain(|name| !name.contains("safetensors"));
+        found.retain(|name| name.contains('/') || !name.contains("safetensors"));
+        found.retain(|name| !name.starts_with("rank"));
         assert_eq!(found, expected, "{out}");
         for name in TAKEN {
             assert_eq!(dir.text(dir.at(out).join(name)), name);
@@ -108,6 +117,30 @@ fn a_converted_directory_is_a_model() {
     assert_eq!(all(&dir.at("bare")), ["model.safetensors"]);
 }
 
+/// Such as a directory of downloads, or of a program.
+#[test]
+fn a_directory_that_is_no_models_takes_nothing_along() {
+    let dir = temp_dir();
+    let other = ["credentials.json", "cv.pdf", "node_modules/a/config.json", "venv/lib/a.py"];
+    model(dir.path(), "downloads", &other);
+    let left = "in 1 file; not copied: credentials.json, cv.pdf, node_modules and 1 more\n";
+    dir.convert("downloads out --dtype bf16").quiet().stdout(ends_with(left));
+    assert_eq!(all(&dir.at("out")), ["model.safetensors"]);
+}
+
+/// The layers of sentence-transformers are loaded from their folders.
+#[test]
+fn a_layer_that_is_too_large_is_warned_of() {
+    let dir = temp_dir();
+    let model = with_all(dir.path());
+    let weights = model.join("2_Dense/model.safetensors");
+    fs::File::create(weights).unwrap().set_len((256 << 20) + 1).unwrap();
+    let name = native("2_Dense/model.safetensors");
+    let warning = format!("out: sentence-transformers cannot load it without {name}, which");
+    dir.convert("model out").warns(&warning).stdout(contains(format!("not copied: {name}, ")));
+    assert!(!dir.at("out/2_Dense/model.safetensors").exists());
+}
+
 #[test]
 fn a_file_of_a_model_takes_nothing_along() {
     let dir = temp_dir();
@@ -124,12 +157,16 @@ fn a_directory_that_is_converted_in_place_keeps_its_files() {
     let dir = temp_dir();
     let model = with_all(dir.path());
     let before = all(&model);
-    fs::remove_file(model.join("model.sig")).unwrap();
+    for name in ["manifest.json", "model.sig"] {
+        fs::remove_file(model.join(name)).unwrap();
+    }
     dir.convert("model model --dtype f64").quiet().stdout(ends_with(", with config.json\n"));
     assert_eq!(dir.text("model/config.json"), CONFIG.replace("float32", "float64"));
     dir.convert("model ./model/ --max-shard-size 1KB").quiet().stdout(ends_with("1 file\n"));
     dir.convert("model model --dtype f32").fails(1, "model is an input, and 1 of its 1 tensor");
-    fs::write(model.join("model.sig"), "model.sig").unwrap();
+    for name in ["manifest.json", "model.sig"] {
+        fs::write(model.join(name), name).unwrap();
+    }
     assert_eq!(all(&model), before);
 }
 
@@ -166,8 +203,8 @@ fn files_of_another_model_are_replaced_after_a_question_only() {
     for (name, text) in [("LICENSE", "LICENSE"), ("config.json", CONFIG)] {
         dir.write(dir.at("out").join(name), text);
     }
-    dir.convert("model out").quiet().stdout(contains(", with 5 other files;"));
-    assert_eq!(all(&dir.at("out")).len(), 8);
+    dir.convert("model out").quiet().stdout(contains(", with 8 other files;"));
+    assert_eq!(all(&dir.at("out")).len(), 11);
 }
 
 /// PEFT and diffusers find a file by its name.
@@ -203,7 +240,7 @@ fn several_directories_take_nothing_along() {
     dir.convert("other renamed --prefix b.").success();
     dir.convert("model renamed out").warns("the other files of 2 directories are not copied");
     assert_eq!(all(&dir.at("out")), ["model.safetensors"]);
-    dir.convert("in.safetensors model both").quiet().stdout(contains("config.json and 6 other"));
+    dir.convert("in.safetensors model both").quiet().stdout(contains("config.json and 9 other"));
 }
 
 #[test]
@@ -212,14 +249,14 @@ fn the_output_may_be_in_the_input() {
     let model = with_all(dir.path());
     for _ in 0..2 {
         dir.convert("model model/bf16 --dtype bf16 --force").success();
-        assert_eq!(all(&dir.at("model/bf16")).len(), 8);
+        assert_eq!(all(&dir.at("model/bf16")).len(), 11);
         fs::remove_file(model.join("bf16/model.safetensors")).unwrap();
     }
     fs::rename(&model, dir.at("bf16")).unwrap();
     fs::create_dir(dir.at("out")).unwrap();
     fs::rename(dir.at("bf16"), dir.at("out/in")).unwrap();
     dir.convert("out/in out").success();
-    assert_eq!(list(&dir.at("out/in/bf16")).len(), 7);
+    assert_eq!(all(&dir.at("out/in/bf16")).len(), 10);
 }
 
 /// A converted model must not lack a file because it could not be read.
@@ -231,7 +268,7 @@ fn what_is_no_file_or_cannot_be_read_is_not_passed_over() {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     let dir = temp_dir();
-    let model = model(dir.path(), "model", &["tokenizer.json"]);
+    let model = model(dir.path(), "model", &["params.json", "tokenizer.json"]);
     dir.write("secret", "s");
     symlink("../secret", model.join("README.md")).unwrap();
     symlink("tokenizer.json", model.join("vocab.json")).unwrap();
@@ -241,9 +278,13 @@ fn what_is_no_file_or_cannot_be_read_is_not_passed_over() {
     // Other systems refuse this name.
     let is_named = fs::write(model.join(OsStr::from_bytes(b"\xff")), "x").is_ok();
     let more = if is_named { " and 1 more" } else { "" };
-    let left = format!("with 2 other files; not copied: README.md, data.txt, pipe{more}\n");
+    let left = format!(
+        "with 3 other files; copied: params.json, tokenizer.json, vocab.json; not copied: \
+         README.md, data.txt, pipe{more}\n"
+    );
     dir.convert("model out").quiet().stdout(ends_with(left));
-    assert_eq!(all(&dir.at("out")), ["model.safetensors", "tokenizer.json", "vocab.json"]);
+    let expected = ["model.safetensors", "params.json", "tokenizer.json", "vocab.json"];
+    assert_eq!(all(&dir.at("out")), expected);
     assert!(!dir.at("out/vocab.json").is_symlink());
 
     let mode = |mode| fs::Permissions::from_mode(mode);

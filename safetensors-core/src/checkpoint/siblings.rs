@@ -106,7 +106,7 @@ pub(super) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Resu
 }
 
 /// Returns `true` if a store denies access to a path.
-fn is_refused(error: &Error) -> bool {
+pub(super) fn is_refused(error: &Error) -> bool {
     let kind = std::io::ErrorKind::PermissionDenied;
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == kind)
 }

@@ -141,7 +141,7 @@ fn what_appears_while_files_are_written_stays() {
 fn only_what_is_beside_the_tensors_is_copied() {
     let scratch = scratch("delta");
     let base = scratch.path("base");
-    let copied = ["config.json", "model_index.json", "original/params.json", "tokenizer.model"];
+    let copied = ["config.json", "model_index.json", "tokenizer.model", "tokenizer/params.json"];
     let left_out = [
         ".git/HEAD",
         ".gitattributes",
@@ -182,16 +182,17 @@ fn only_regular_files_below_the_base_are_copied() {
     let base = scratch.path("base");
     fs::write(scratch.path("secret.txt"), "s").unwrap();
     fs::write(base.join(".env"), "s").unwrap();
-    fs::create_dir(base.join("docs")).unwrap();
-    fs::write(base.join("docs/license"), "l").unwrap();
+    fs::write(base.join("config.json"), "{}").unwrap();
+    fs::create_dir(base.join("tokenizer")).unwrap();
+    fs::write(base.join("tokenizer/license"), "l").unwrap();
     for (name, target) in [
-        ("LICENSE", "docs/license"),
+        ("LICENSE", "tokenizer/license"),
         ("README.md", "../secret.txt"),
         ("dangling.txt", "nowhere"),
-        ("docs/out", "../../secret.txt"),
+        ("tokenizer/out", "../../secret.txt"),
         ("hidden.txt", ".env"),
         ("weights.txt", "model.safetensors"),
-        ("folder", "docs"),
+        ("folder", "tokenizer"),
     ] {
         symlink(target, base.join(name)).unwrap();
     }
@@ -203,14 +204,15 @@ fn only_regular_files_below_the_base_are_copied() {
         ".env",
         "README.md",
         "dangling.txt",
-        "docs/out",
         "folder",
         "hidden.txt",
         "pipe",
+        "tokenizer/out",
         "weights.txt",
     ];
     assert_eq!(left_out, expected.map(PathBuf::from));
-    let expected = ["LICENSE", "docs/license", "model.safetensors"].map(|name| out.join(name));
+    let expected = ["LICENSE", "config.json", "model.safetensors", "tokenizer/license"];
+    let expected = expected.map(|name| out.join(name));
     assert_eq!(Vec::from_iter(files(&out).into_keys()), expected);
     assert_eq!(fs::read(out.join("LICENSE")).unwrap(), b"l");
 }
@@ -222,16 +224,16 @@ fn a_file_that_the_directory_has_already_stays() {
     let (base, out) = (scratch.path("base"), scratch.path("out"));
     write(&out, &base_of_others(), u64::MAX);
     for (directory, text) in [(&base, "of the base"), (&out, "mine")] {
-        fs::create_dir_all(directory.join("logs")).unwrap();
-        for name in ["README.md", "logs/run.log"] {
+        fs::create_dir_all(directory.join("tokenizer")).unwrap();
+        for name in ["README.md", "tokenizer/run.log"] {
             fs::write(directory.join(name), text).unwrap();
         }
     }
     fs::write(base.join("config.json"), "{}").unwrap();
     let (opened, replacing) = (Checkpoint::open(&base).unwrap(), quick().overwrite(true));
     let left_out = chain(&scratch, "delta").apply(&opened, &out, &replacing).unwrap();
-    assert_eq!(left_out, ["README.md", "logs/run.log"].map(PathBuf::from));
-    for name in ["README.md", "logs/run.log"] {
+    assert_eq!(left_out, ["README.md", "tokenizer/run.log"].map(PathBuf::from));
+    for name in ["README.md", "tokenizer/run.log"] {
         assert_eq!(fs::read_to_string(out.join(name)).unwrap(), "mine");
     }
     assert_eq!(fs::read_to_string(out.join("config.json")).unwrap(), "{}");

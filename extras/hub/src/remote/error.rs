@@ -63,6 +63,9 @@ impl Secrets {
             Error::NotImplemented { .. } => {
                 (io::ErrorKind::Unsupported, "the store cannot do this")
             }
+            _ if is_denied_listing(error) => {
+                (io::ErrorKind::PermissionDenied, "the store refuses access with these credentials")
+            }
             _ => (io::ErrorKind::Other, "the store failed"),
         };
         let message = match &self.details(error) {
@@ -108,6 +111,20 @@ impl Secrets {
             .map(|word| if word.contains("://") { shown_address(word) } else { word.to_owned() });
         Plain(&words.collect::<Vec<_>>().join(" ")).to_string()
     }
+}
+
+/// Returns `true` if a store denies a listing. `object_store` has no kind for that, only a text.
+fn is_denied_listing(error: &Error) -> bool {
+    let mut next = error.source();
+    while let Some(error) = next {
+        let text = error.to_string();
+        let status = text.strip_prefix("Server returned non-2xx status code: ");
+        if status.is_some_and(|it| it.starts_with("401") || it.starts_with("403")) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// Returns an address without user, password and query, which may be credentials.

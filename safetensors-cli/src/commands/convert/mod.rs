@@ -89,8 +89,9 @@ use crate::terminal::text;
 /// Quantised weights become numbers where a dtype is asked for, and numbers quantised
 /// weights with --quantize.
 ///
-/// A directory OUT gets the other files of a directory IN: config.json, tokenizers, chat
-/// templates, the licence. Other weights, signatures and hidden files stay behind, and the
+/// A directory OUT gets the other files of a directory IN that has a config.json, an index or the
+/// like: tokenizers, chat templates, the licence. Of folders, it gets the ones that modules.json
+/// or model_index.json names. Other weights, signatures and hidden files stay behind, and the
 /// summary names them. config.json says which dtype the weights have now, and how they are
 /// quantised. An adapter stays adapter_model.safetensors.
 ///
@@ -268,8 +269,8 @@ fn save(
         plan.show(&rewrite, out)?;
         let would = destination.would(summary);
         let [named, removed, hides] = [plan.named(), plan.removed(false), destination.hides()];
-        let left = plan.left();
-        writeln!(out, "\n{would}{named}{removed}{left}{hides}")?;
+        let others = plan.others();
+        writeln!(out, "\n{would}{named}{removed}{others}{hides}")?;
         return Ok(ExitCode::SUCCESS);
     }
     let is_changed = sources.iter().any(|source| !source.numbers.is_empty());
@@ -284,8 +285,8 @@ fn save(
         let told = report::report(&rewrite, out);
         file::printed(told, &input::shown(output.path()), "written")?;
     }
-    let [removed, left, hides] = [plan.removed(true), plan.left(), destination.hides()];
-    destination.tell(out, format_args!("{summary}{removed}{left}{hides}"))?;
+    let [removed, others, hides] = [plan.removed(true), plan.others(), destination.hides()];
+    destination.tell(out, format_args!("{summary}{removed}{others}{hides}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -48,10 +48,13 @@ impl Others {
         match directories.as_slice() {
             [] => {}
             [one] => {
-                let found = OtherFiles::new(one, out);
+                // The path of a checkpoint at an address has no credentials either.
+                let address = address::of(out).map(address::shown);
+                let found = OtherFiles::new(one, address.as_deref().map_or(out, Path::new));
                 others.files = found.map_err(|error| {
                     anyhow::anyhow!("{error}; --no-other-files leaves such files behind")
                 })?;
+                others.warn_of_missing(out);
             }
             several => warn(format!(
                 "the other files of {} directories are not copied, such as tokenizers",
@@ -84,6 +87,27 @@ impl Others {
         Ok(others)
     }
 
+    /// Warns of files that OUT needs and does not get.
+    fn warn_of_missing(&self, out: &Path) {
+        let missing = self.files.missing().iter().map(|path| text::path(path));
+        let missing: Vec<_> = missing.collect();
+        if self.files.is_refused() {
+            warn(format!(
+                "{}: no access to the list of files of IN, so its other files may be missing, such \
+                 as config.json; --no-other-files leaves them behind",
+                input::shown(out)
+            ));
+        }
+        if !missing.is_empty() {
+            warn(format!(
+                "{}: sentence-transformers cannot load it without {}, which modules.json names, \
+                 and which is no regular file or too large to go along; copy that yourself",
+                input::shown(out),
+                text::some(&missing)
+            ));
+        }
+    }
+
     /// Returns `true` if a `config.json` is written.
     pub(super) fn has_config(&self) -> bool {
         self.names().any(|name| name == CONFIG)
@@ -97,7 +121,8 @@ impl Others {
     /// Adds these files to the summary. Hidden files are not named.
     pub(super) fn preview(&self, preview: &mut Preview) {
         preview.has_config = self.has_config();
-        preview.others = self.names().filter(|name| *name != CONFIG).count() as u64;
+        let names = self.names().filter(|name| *name != CONFIG);
+        preview.others = names.map(|name| text::path(name.as_ref())).collect();
         let left = self.files.left_out().iter().map(|path| text::path(path));
         preview.left = left.filter(|name| !name.starts_with('.')).collect();
     }

@@ -142,9 +142,13 @@ fn form(path: &Path) -> Result<Option<Form>, String> {
 /// Refuses the name of a new directory that ends like a file's, such as `model.st`. A name may have
 /// dots all the same, like `llama-3.1` and `model.fp8`.
 fn refuse_unknown_ending(path: &Path) -> Result<(), String> {
-    let is_directory = address::of(path).is_some()
+    let address = address::of(path).map(address::shown);
+    // The name of a bucket may have dots.
+    let is_bucket = address.as_ref().is_some_and(|it| it.matches('/').count() < 3);
+    let path = address.as_deref().map_or(path, Path::new);
+    let is_directory = is_bucket
         || path.is_dir()
-        || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
+        || path.as_os_str().to_string_lossy().ends_with(['/', std::path::MAIN_SEPARATOR]);
     let ending = path.extension().and_then(|it| it.to_str()).unwrap_or_default();
     if is_directory || ending.is_empty() || !ending.bytes().all(|it| it.is_ascii_alphabetic()) {
         return Ok(());
@@ -219,6 +223,12 @@ fn check_options(
     }
 }
 
+/// Returns `true` if a file exists that is not to be replaced.
+fn is_of_existing(error: &anyhow::Error) -> bool {
+    let error: Option<&safetensors_core::Error> = error.downcast_ref();
+    error.is_some_and(|error| matches!(error.kind(), safetensors_core::ErrorKind::FileExists))
+}
+
 impl Output {
     /// Divides the output among ranks.
     pub(super) fn divide(&mut self, ranks: Option<Divided>) {
@@ -245,6 +255,9 @@ impl Output {
     /// Adds a remedy to an error of writing.
     pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
         match address::of(&self.path) {
+            Some(_) if is_of_existing(&error) => {
+                anyhow::anyhow!("{} exists; --force replaces it", self.name())
+            }
             // The advice is about the disk.
             Some(_) => error,
             None => file::advise(error, &self.path, bytes, OUT),
@@ -279,13 +292,13 @@ impl Output {
 
     /// Returns what it replaces or hides.
     pub(super) fn existing(&self) -> anyhow::Result<Existing> {
+        let others: Vec<_> = self.others.names().collect();
         if let Some(address) = address::of(&self.path) {
-            return Ok(Existing::at_address(&self.path, address));
+            return Ok(Existing::at_address(&self.path, address, &others));
         }
         if !self.is_directory() {
             return Ok(Existing::at_file(&self.path));
         }
-        let others: Vec<_> = self.others.names().collect();
         Existing::of_checkpoint(&self.path, &self.pattern, &others).hiding()
     }
 

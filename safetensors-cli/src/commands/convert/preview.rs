@@ -28,8 +28,8 @@ pub(super) struct Preview {
     pub(super) ranks: Option<usize>,
     /// Whether a `config.json` is written.
     pub(super) has_config: bool,
-    /// The number of other files that are copied.
-    pub(super) others: u64,
+    /// The other files that are copied.
+    pub(super) others: Vec<String>,
     /// The other files of the input that are not copied.
     pub(super) left: Vec<String>,
     /// Side effects on records of the inputs, and of files that are replaced.
@@ -75,8 +75,8 @@ impl Preview {
             _ if self.is_bare => String::new(),
             more => format!(", and {} of tied weights", text::counted(more, "more name")),
         };
-        let others = text::counted(self.others, "other file");
-        let others = match (self.has_config, self.others) {
+        let others = text::counted(self.others.len() as u64, "other file");
+        let others = match (self.has_config, self.others.len()) {
             (false, 0) => String::new(),
             (true, 0) => ", with config.json".into(),
             (false, _) => format!(", with {others}"),
@@ -104,12 +104,13 @@ impl Preview {
         format!("; {files} {verb}: {}", text::some(&self.removed))
     }
 
-    /// Returns the files that are not copied, as the end of the summary.
-    pub(super) fn left(&self) -> String {
-        match self.left.len() {
+    /// The names of other files that are copied, and that are not, as the end of the summary.
+    pub(super) fn others(&self) -> String {
+        let named = |verb: &str, names: &[String]| match names.len() {
             0 => String::new(),
-            _ => format!("; not copied: {}", text::some(&self.left)),
-        }
+            _ => format!("; {verb}: {}", text::some(names)),
+        };
+        named("copied", &self.others) + &named("not copied", &self.left)
     }
 
     /// Shows each tensor with its new name and dtype, and the old ones if they change. Another name

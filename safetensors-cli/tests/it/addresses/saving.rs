@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::bucket::Bucket;
 use super::hub_server::Server as Hub;
 use super::web::Server as Web;
 use super::*;
@@ -32,7 +33,8 @@ fn a_model_of_the_hub_takes_its_other_files_along() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = shards();
     let config = r#"{"torch_dtype": "float32"}"#;
-    for (name, text) in [("config.json", config), ("a/b.txt", "b"), ("x.gguf", "x"), (".git", "x")]
+    for (name, text) in
+        [("config.json", config), ("custom_generate/b.txt", "b"), ("x.gguf", "x"), (".git", "x")]
     {
         files.push((name.into(), text.into()));
     }
@@ -40,11 +42,12 @@ fn a_model_of_the_hub_takes_its_other_files_along() {
     let server = Hub::start([("owner/name", hub_server::repo::Repo::new(files))]);
     let args = ["convert", "hf://owner/name", "out", "--dtype", "bf16"];
     let told = output(with_hub(&server, dir.path(), &args));
-    let with = ", with config.json and 1 other file; not copied: x.gguf\n";
+    let with =
+        ", with config.json and 1 other file; copied: custom_generate/b.txt; not copied: x.gguf\n";
     assert!(told.ends_with(with), "{told}");
     let read = |name: &str| fs::read_to_string(dir.path().join("out").join(name)).unwrap();
     assert_eq!(
-        [read("a/b.txt"), read("config.json")],
+        [read("custom_generate/b.txt"), read("config.json")],
         ["b", &config.replace("float32", "bfloat16")]
     );
 }
@@ -86,7 +89,84 @@ fn a_conversion_to_a_store() {
     assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
 }
 
-/// Each command takes it, including commands that change a file or write another one.
+/// The command with a bucket that keeps objects.
+fn in_bucket(bucket: &Bucket, dir: &Path, args: &[&str]) -> Command {
+    let mut command = safetensors(dir, args);
+    command.env("AWS_ENDPOINT", &bucket.endpoint).env("AWS_ALLOW_HTTP", "true");
+    command.env("AWS_SKIP_SIGNATURE", "true").env("AWS_REGION", "us-east-1");
+    command
+}
+
+/// A bucket with a model that has other files.
+fn bucket_of_model() -> Bucket {
+    let bucket = Bucket::new();
+    bucket.put("bucket/m/model.safetensors", file());
+    bucket.put("bucket/m/config.json", r#"{"torch_dtype": "float32"}"#);
+    bucket.put("bucket/m/tokenizer.json", "{}");
+    bucket
+}
+
+#[test]
+fn a_bucket_that_is_its_own_output_keeps_its_other_files() {
+    let dir = tempfile::tempdir().unwrap();
+    for out in ["s3://bucket/m", "s3://bucket/m/"] {
+        let bucket = bucket_of_model();
+        let args = ["convert", "s3://bucket/m", out, "--dtype", "bf16", "--force"];
+        let told = output(in_bucket(&bucket, dir.path(), &args));
+        assert!(told.ends_with(", in 1 file, with config.json\n"), "{told}");
+        let config = bucket.object("bucket/m/config.json").unwrap();
+        assert_eq!(config, br#"{"torch_dtype": "bfloat16"}"#);
+        assert_eq!(bucket.paths().len(), 3);
+    }
+    let bucket = bucket_of_model();
+    let args = ["convert", "s3://bucket/m", "s3://bucket/n"];
+    let told = output(in_bucket(&bucket, dir.path(), &args));
+    assert!(
+        told.ends_with(", with config.json and 1 other file; copied: tokenizer.json\n"),
+        "{told}"
+    );
+    assert_eq!(bucket.object("bucket/n/tokenizer.json").unwrap(), b"{}");
+}
+
+#[test]
+fn other_files_in_a_bucket_are_replaced_after_a_question_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let bucket = bucket_of_model();
+    bucket.put("bucket/n/config.json", "mine");
+    bucket.put("bucket/n/notes.txt", "mine");
+    let args = ["convert", "s3://bucket/m", "s3://bucket/n"];
+    for options in [&[][..], &["-n"]] {
+        let refused = error(in_bucket(&bucket, dir.path(), &[&args[..], options].concat()), 1);
+        let expected = "s3://bucket/n exists: it has 1 file (config.json), and would be replaced; \
+                        --force replaces it";
+        assert!(refused.contains(expected), "{refused}");
+    }
+    assert_eq!(bucket.object("bucket/n/config.json").unwrap(), b"mine");
+    output(in_bucket(&bucket, dir.path(), &[&args[..], &["--force"]].concat()));
+    assert_eq!(bucket.object("bucket/n/config.json"), bucket.object("bucket/m/config.json"));
+    assert_eq!(bucket.object("bucket/n/notes.txt").unwrap(), b"mine");
+}
+
+#[test]
+fn a_list_of_a_bucket_that_fails_is_an_error_and_one_that_is_denied_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let bucket = bucket_of_model();
+    bucket.put("bucket/m/tokenizer/vocab.json", "{}");
+    let args = ["convert", "s3://bucket/m", "out"];
+    bucket.refuse_listings("m/tokenizer/", 400);
+    let refused = error(in_bucket(&bucket, dir.path(), &args), 1);
+    assert!(refused.contains("; --no-other-files leaves such files behind"), "{refused}");
+    assert!(!dir.path().join("out").exists());
+    bucket.refuse_listings("m/tokenizer/", 403);
+    let assert = in_bucket(&bucket, dir.path(), &args).assert().success();
+    let warned = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    assert!(warned.contains("no access to the list of files of IN"), "{warned}");
+    assert!(dir.path().join("out/tokenizer.json").exists());
+    let args = [&args[..2], &["other", "--no-other-files"]].concat();
+    in_bucket(&bucket, dir.path(), &args).assert().success().stderr("");
+}
+
+/// Each command takes it, also those that change a file or write another one.
 #[test]
 fn an_address_of_the_disk_is_the_path() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,6 +243,9 @@ fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
         (&[&input, "s3://bucket/a.npz"], "NumPy's files are written to the disk only"),
         (&[&input, "s3://bucket/a.gguf"], "burnpack, GGUF and NumPy's files are written"),
         (&[&input, "s3://bucket/a.gguf", "--quantize", "f16"], "are written to the disk only"),
+        (&[&input, "s3://bucket/a.safetensor"], "s3://bucket/a.safetensors is a file, and "),
+        (&[&input, "s3://bucket/a.safetensor"], "s3://bucket/a.safetensor/ a directory"),
+        (&[&input, "s3://bucket.st/m.st/a.st?b=c"], "s3://bucket.st/m.st/a.safetensors is a file"),
         (&[&input, "s3://bucket/a/", "--no-wait"], "are for a directory of the disk"),
         (&[&input, "s3://bucket/a/", "--ranks", "2"], "are for a directory of the disk"),
         (&[&input, "s3://bucket/a/model.safetensors.index.json"], "name the directory"),

@@ -3,23 +3,30 @@
 //! Only this module decides which files go along when a model is converted, copied or made of
 //! deltas.
 
-use std::collections::HashSet;
+mod equal;
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use equal::Equal;
+
 use super::Checkpoint;
 use super::names::is_plain;
-use super::siblings::{Siblings, copy};
-use super::store::{FileKind, StoreEntry};
-use crate::file::hash::signed_name;
+use super::siblings::{Siblings, copy, is_refused};
+use super::store::{FileKind, StoreEntry, is_not_found};
+use crate::file::hash::{MANIFEST, signed_name};
 use crate::file::io::hidden::is_temporary_name;
 use crate::file::io::{FileSource, ReadAt, beside};
 use crate::format::error::{Error, Result};
 
 /// The ends of names of files, in any format, that hold tensors or name files that do.
-const TENSORS: [&str; 29] = [
+const TENSORS: [&str; 31] = [
     ".bin",
     ".bpk",
     ".ckpt",
@@ -28,9 +35,11 @@ const TENSORS: [&str; 29] = [
     ".ggml",
     ".gguf",
     ".h5",
+    ".hdf5",
     ".index.json",
     ".jit",
     ".joblib",
+    ".keras",
     ".mpk",
     ".msgpack",
     ".npy",
@@ -54,17 +63,54 @@ const TENSORS: [&str; 29] = [
 /// Files of trainers that name the newest checkpoint in the same directory.
 const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
-/// The most bytes of a file that goes along. The largest tokenizers have a tenth of it; a larger
-/// file has data.
+/// Files of settings that only the directory of a model has.
+const OF_MODEL: [&str; 7] = [
+    "adapter_config.json",
+    "config.json",
+    MODEL_INDEX,
+    MODULES,
+    "open_clip_config.json",
+    "params.json",
+    "tokenizer_config.json",
+];
+
+/// The names of folders that transformers and diffusers save.
+const FOLDERS: [&str; 3] = ["additional_chat_templates", "custom_generate", "tokenizer"];
+
+/// The file in which diffusers names the folders of a pipeline.
+const MODEL_INDEX: &str = "model_index.json";
+
+/// The file in which sentence-transformers names the folders of a model's layers.
+const MODULES: &str = "modules.json";
+
+/// The most bytes of these two files.
+const MOST_SETTINGS: u64 = 1 << 20;
+
+/// The most bytes of a file that goes along. The largest tokenizers have a tenth of it;
+/// a larger file has data.
 const MOST: u64 = 256 << 20;
+
+/// The most bytes of all files that go along.
+const MOST_TOGETHER: u64 = 1 << 30;
+
+/// The most files that go along.
+const MOST_FILES: usize = 1000;
+
+/// The most folders above a file.
+const MOST_FOLDERS: usize = 2;
 
 /// The files next to a checkpoint that belong to its model, such as `config.json`, tokenizers, chat
 /// templates and licences. Names are relative to its directory, with `/` between their parts.
 ///
-/// Only a checkpoint that was opened by its directory has such files. Other files of tensors next
-/// to it belong to other models, and signatures belong to the old files. So both are skipped, and
-/// so are hidden files, special files, links that lead out of the directory, and directories with
-/// tensors below, which are other checkpoints. [`left_out`](Self::left_out) lists all of these.
+/// Only a checkpoint that was opened by its directory has such files, and only if that is a model's:
+/// it has an index, or settings such as `config.json`. A file of tensors in a directory of downloads
+/// takes nothing along. A folder goes along if transformers saves it, or if `modules.json` or
+/// `model_index.json` names it. There are at most 1,000 files with 1 GiB, each with 256 MiB.
+///
+/// Other files of tensors belong to other models; signatures and manifests belong to the old files.
+/// So they are skipped, and so are hidden files, special files, links that lead out of the directory, and
+/// folders with tensors. [`left_out`](Self::left_out) lists all of these. Only the folders of
+/// `modules.json` keep their tensors: they are layers of the model.
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct OtherFiles {
@@ -73,6 +119,8 @@ pub struct OtherFiles {
     is_on_disk: bool,
     files: Vec<String>,
     left_out: Vec<PathBuf>,
+    missing: Vec<PathBuf>,
+    is_refused: bool,
 }
 
 impl OtherFiles {
@@ -88,6 +136,10 @@ impl OtherFiles {
         else {
             return Ok(Self::default());
         };
+        // An address has no canonical path.
+        if home == destination && home.to_str().is_some_and(|home| home.contains("://")) {
+            return Ok(Self::default());
+        }
         let destination = destination.canonicalize().ok();
         if destination.is_some() && home.canonicalize().ok() == destination {
             return Ok(Self::default());
@@ -99,6 +151,8 @@ impl OtherFiles {
             has_all: about.is_joined || checkpoint.files().iter().any(|it| it.path() == home),
             has_index: checkpoint.index_path().is_none() && checkpoint.files().len() > 1,
             destination,
+            folders: FOLDERS.map(|name| (name.to_owned(), false)).into(),
+            bytes: 0,
             found: Self {
                 store: Some(Arc::clone(store)),
                 home: home.to_owned(),
@@ -107,31 +161,14 @@ impl OtherFiles {
                 ..Self::default()
             },
         };
-        listing.directory("")?;
+        listing.home(checkpoint.index_path().is_some())?;
         listing.found.left_out.sort_unstable();
         Ok(listing.found)
     }
 
     /// Returns `true` for the name of a file that goes along with a model.
     pub fn belongs(name: &str) -> bool {
-        let lower = name.to_ascii_lowercase();
-        !name.starts_with('.')
-            && is_plain(name)
-            && !is_of_tensors(&lower)
-            && signed_name(&lower).is_none()
-            && !NEWEST.contains(&name)
-    }
-
-    /// Returns `true` for a regular file below a directory of the disk, and for a link to one that
-    /// [belongs](Self::belongs), too. A link must not lead out of the directory: its target may be
-    /// secret.
-    pub fn is_file_below(home: &Path, name: &Path) -> bool {
-        let Ok(Some(target)) = beside::find(home, name) else { return false };
-        let belongs = |part: &std::ffi::OsStr| part.to_str().is_some_and(Self::belongs);
-        let leads_to_other = |home: PathBuf| {
-            target.strip_prefix(home).is_ok_and(|target| !target.iter().all(belongs))
-        };
-        target.is_file() && !home.canonicalize().is_ok_and(leads_to_other)
+        may_belong(name) && !is_of_tensors(&name.to_ascii_lowercase())
     }
 
     /// Returns the names of the files.
@@ -142,6 +179,17 @@ impl OtherFiles {
     /// Returns the skipped files and directories.
     pub fn left_out(&self) -> &[PathBuf] {
         &self.left_out
+    }
+
+    /// Returns the skipped files without which the model cannot be loaded, because they belong to
+    /// its layers.
+    pub fn missing(&self) -> &[PathBuf] {
+        &self.missing
+    }
+
+    /// Returns `true` if the store denies a listing, so that some files may not be known.
+    pub fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Skips files by their names.
@@ -183,36 +231,14 @@ impl OtherFiles {
 
     fn is_equal(&self, name: &str, path: &Path) -> bool {
         let Ok(there) = FileSource::open_now(path) else { return false };
-        let mut equal = Equal { there: &there, position: 0 };
-        self.write_to(name, &mut equal).is_ok() && equal.position == there.byte_len()
+        let mut equal = Equal::new(&there);
+        self.write_to(name, &mut equal).is_ok() && equal.is_whole()
     }
 }
 
 impl std::fmt::Debug for OtherFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OtherFiles").field("home", &self.home).finish_non_exhaustive()
-    }
-}
-
-/// Compares written bytes with a file. Fails at the first difference.
-struct Equal<'f> {
-    there: &'f FileSource,
-    position: u64,
-}
-
-impl Write for Equal<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut there = vec![0; bytes.len()];
-        self.there.read_exact_at(&mut there, self.position)?;
-        if there != bytes {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        self.position += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -225,76 +251,171 @@ struct Listing {
     has_index: bool,
     /// The canonical path of the directory that is written to, if it is there.
     destination: Option<PathBuf>,
+    /// The folders of the model, and whether each keeps its tensors.
+    folders: BTreeMap<String, bool>,
+    /// The bytes of the files that are found.
+    bytes: u64,
     found: OtherFiles,
 }
 
 impl Listing {
-    /// Lists a directory. A directory below that has tensors is another checkpoint, and skipped.
-    fn directory(&mut self, path: &str) -> Result<()> {
-        let Some(store) = self.found.store.clone() else { return Ok(()) };
-        let from = self.found.home.join(path);
-        let mut entries = match store.list(&from) {
-            // Credentials may be good for some files only.
-            Err(_) if !self.found.is_on_disk => return Ok(()),
-            listed => listed.map_err(|error| error.in_path(&from))?,
+    /// Lists the directory of the checkpoint. Files come before folders, and so within the bounds.
+    fn home(&mut self, has_index: bool) -> Result<()> {
+        let mut entries = self.entries("")?;
+        entries.sort_by_key(|entry| entry.kind == FileKind::Directory);
+        let is_of_model = |entry: &StoreEntry| OF_MODEL.contains(&&*entry.name);
+        if !has_index && !entries.iter().any(is_of_model) {
+            entries.iter().for_each(|entry| self.leave(entry.name.clone()));
+            return Ok(());
+        }
+        for entry in &entries {
+            self.name_folders(&entry.name)?;
+        }
+        entries.into_iter().try_for_each(|entry| self.entry("", &entry, false))
+    }
+
+    /// Adds the folders that a file of settings names.
+    fn name_folders(&mut self, name: &str) -> Result<()> {
+        let Some(store) =
+            self.found.store.as_ref().filter(|_| [MODEL_INDEX, MODULES].contains(&name))
+        else {
+            return Ok(());
         };
-        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let path = self.found.home.join(name);
+        let Some(text) = store.read(&path, false, MOST_SETTINGS)? else { return Ok(()) };
+        match serde_json::from_slice(&text) {
+            Ok(Value::Array(modules)) => {
+                let paths = modules.iter().filter_map(|module| module["path"].as_str());
+                let folders = paths.filter_map(|path| path.split('/').next());
+                self.folders.extend(folders.map(|folder| (folder.to_owned(), true)));
+            }
+            Ok(Value::Object(parts)) => {
+                self.folders.extend(parts.into_iter().map(|(part, _)| (part, false)));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Lists a folder of the model. One that has tensors is another checkpoint, unless the model
+    /// keeps them, and skipped.
+    fn folder(&mut self, path: &str, keeps_tensors: bool) -> Result<()> {
+        let entries = self.entries(path)?;
         let has_tensors = |it: &StoreEntry| is_of_tensors(&it.name.to_ascii_lowercase());
-        let is_own = |it: &StoreEntry| self.own.contains(&below(path, &it.name));
-        if !path.is_empty() && !entries.iter().any(is_own) && entries.iter().any(has_tensors) {
+        if !keeps_tensors && !self.has_own_below(path) && entries.iter().any(has_tensors) {
             self.found.left_out.extend((!self.has_all).then(|| path.into()));
             return Ok(());
         }
+        entries.into_iter().try_for_each(|entry| self.entry(path, &entry, keeps_tensors))
+    }
+
+    /// Returns the sorted entries of a directory. Adds the ones that a store cannot name to the
+    /// skipped files.
+    fn entries(&mut self, path: &str) -> Result<Vec<StoreEntry>> {
+        let Some(store) = &self.found.store else { return Ok(Vec::new()) };
+        let from = self.found.home.join(path);
+        let mut entries = match store.list(&from) {
+            // Credentials may be good for some files only.
+            Err(error) if !self.found.is_on_disk && is_refused(&error) => {
+                self.found.is_refused = true;
+                return Ok(Vec::new());
+            }
+            // Nothing on the disk has the path of files that a function opened.
+            Err(error) if !self.found.is_on_disk && is_not_found(&error) => return Ok(Vec::new()),
+            listed => listed.map_err(|error| error.in_path(&from))?,
+        };
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         if self.found.is_on_disk {
-            // A listing has no names that are not UTF-8.
             let listed = fs::read_dir(&from).map_err(|error| Error::io(error, &from))?;
             let names = listed.flatten().map(|entry| entry.file_name());
             let others = names.filter(|name| name.to_str().is_none());
             self.found.left_out.extend(others.map(|name| Path::new(path).join(name)));
         }
-        entries.into_iter().try_for_each(|entry| self.entry(below(path, &entry.name), &entry))
+        Ok(entries)
     }
 
-    fn entry(&mut self, path: String, entry: &StoreEntry) -> Result<()> {
+    fn entry(&mut self, directory: &str, entry: &StoreEntry, keeps_tensors: bool) -> Result<()> {
+        let path = below(directory, &entry.name);
         if self.own.contains(&path) || is_temporary_name(entry.name.as_ref()) {
             return Ok(());
         }
         let from = self.found.home.join(&path);
         let is_link = fs::symlink_metadata(&from).is_ok_and(|found| found.is_symlink());
-        if !OtherFiles::belongs(&entry.name) {
+        let belongs = if keeps_tensors { may_belong } else { OtherFiles::belongs };
+        if !belongs(&entry.name) {
             self.leave(path);
         } else if entry.kind == FileKind::Directory && !is_link {
-            if self.destination.is_none() || from.canonicalize().ok() != self.destination {
-                return self.directory(&path);
+            let keeps_tensors = match directory {
+                "" => self.folders.get(&path).copied(),
+                _ => (path.split('/').count() <= MOST_FOLDERS).then_some(keeps_tensors),
+            };
+            match keeps_tensors {
+                _ if self.destination.is_some() && from.canonicalize().ok() == self.destination => {
+                }
+                Some(keeps_tensors) => return self.folder(&path, keeps_tensors),
+                None => self.leave(path),
             }
-        } else if !self.is_small_file(&path)? {
-            self.leave(path);
-        } else {
+        } else if self.found.files.len() < MOST_FILES
+            && let Some(bytes) = self.byte_len(&path, belongs)?
+            && bytes <= MOST.min(MOST_TOGETHER - self.bytes)
+        {
+            self.bytes += bytes;
             self.found.files.push(path);
+        } else {
+            self.found.missing.extend(keeps_tensors.then(|| PathBuf::from(&path)));
+            self.leave(path);
         }
         Ok(())
     }
 
-    /// Returns `true` for a regular file that is not too large. A file that cannot be opened is an
-    /// error now, and not after hours.
-    fn is_small_file(&self, path: &str) -> Result<bool> {
+    /// Returns the number of bytes of a regular file. A file that cannot be opened is an error now,
+    /// and not after hours.
+    fn byte_len(&self, path: &str, belongs: fn(&str) -> bool) -> Result<Option<u64>> {
         let home = &self.found.home;
         if let (Some(store), false) = (&self.found.store, self.found.is_on_disk) {
-            return Ok(store.byte_len(&home.join(path))? <= MOST);
+            return store.byte_len(&home.join(path)).map(Some);
         }
-        if !OtherFiles::is_file_below(home, Path::new(path)) {
-            return Ok(false);
+        if !is_file_below(home, Path::new(path), belongs) {
+            return Ok(None);
         }
-        Ok(beside::open(home, path)?.is_some_and(|file| file.byte_len() <= MOST))
+        Ok(beside::open(home, path)?.map(|file| file.byte_len()))
     }
 
-    /// Lists a file or directory as skipped, unless it is the checkpoint's own.
+    /// Lists a file or folder as skipped, unless it is the checkpoint's own.
     fn leave(&mut self, path: String) {
         let lower = path.to_ascii_lowercase();
-        let is_own = self.has_all && is_of_tensors(&lower)
-            || self.has_index && lower.ends_with(".index.json");
+        let is_own = self.own.contains(&path)
+            || self.has_all && is_of_tensors(&lower)
+            || self.has_index && lower.ends_with(".index.json")
+            || self.has_own_below(&path);
         self.found.left_out.extend((!is_own).then(|| path.into()));
     }
+
+    /// Returns `true` if files of the checkpoint are in a folder.
+    fn has_own_below(&self, folder: &str) -> bool {
+        let own = self.own.iter().filter_map(|own| own.strip_prefix(folder));
+        own.into_iter().any(|rest| rest.starts_with('/'))
+    }
+}
+
+/// Returns `true` for a name that a file of a model can have.
+fn may_belong(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    !name.starts_with('.')
+        && is_plain(name)
+        && signed_name(&lower).is_none()
+        && lower != MANIFEST
+        && !NEWEST.contains(&name)
+}
+
+/// Returns `true` for a regular file below a directory of the disk, and for a link to one that
+/// belongs to the model, too. A link must not lead out of the directory: its target may be secret.
+fn is_file_below(home: &Path, name: &Path, belongs: fn(&str) -> bool) -> bool {
+    let Ok(Some(target)) = beside::find(home, name) else { return false };
+    let belongs = |part: &OsStr| part.to_str().is_some_and(belongs);
+    let leads_to_other =
+        |home: PathBuf| target.strip_prefix(home).is_ok_and(|target| !target.iter().all(belongs));
+    target.is_file() && !home.canonicalize().is_ok_and(leads_to_other)
 }
 
 /// Returns whether a file with this name, in lower case, has tensors.

@@ -1,6 +1,7 @@
 //! Reading from and saving to remote stores: a web server on the loopback that may misbehave, files
 //! and memory. `dev/scripts/s3_interop.py` has the same for buckets of S3.
 
+#[allow(dead_code, reason = "the tests of the command use the rest")]
 mod bucket;
 mod buckets;
 mod clouds;
