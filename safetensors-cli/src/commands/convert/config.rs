@@ -4,16 +4,14 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::io::beside;
 use safetensors_core::python_json;
+use safetensors_core::quantized::settings_files;
 use serde_json::{Map, Value};
 
+use super::others::Others;
 use super::source::{CONFIG, MOST, Source, config_of};
 use crate::input::Rewrite;
 use crate::terminal::report::warn;
 use crate::terminal::text;
-
-/// Settings of quantised weights in addition to `config.json`.
-pub(super) const SETTINGS: [&str; 3] =
-    ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
 
 /// The new `config.json`.
 pub(super) enum Config {
@@ -29,6 +27,11 @@ pub(super) enum Config {
 pub(super) fn changes(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
     rewrite.tensors().any(|(_, tensor)| tensor.is_quantized())
         || sources.iter().any(|source| !source.numbers.is_empty())
+}
+
+/// Whether all files of settings describe weights that are stored in another way now.
+pub(super) fn outdates_settings(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
+    changes(sources, rewrite) && sources.iter().all(|it| it.kept.is_empty())
 }
 
 /// Decides about the `config.json` of the output: the inputs' one, updated for the quantised
@@ -128,7 +131,8 @@ fn quantised(text: &[u8]) -> Map<String, Value> {
 pub(super) fn stale_settings(
     directory: &Path,
     sources: &[Source],
-    is_replaced: bool,
+    rewrite: &Rewrite<'_>,
+    others: &Others,
 ) -> Vec<String> {
     // Plain weights need no settings, so unreadable ones are no error.
     let ignored = |error: anyhow::Error| warn(format!("{error:#}; its settings are not compared"));
@@ -140,7 +144,9 @@ pub(super) fn stale_settings(
     }
     let mut warnings = Vec::new();
     let there = || beside::read(directory, CONFIG, MOST).map_err(|error| ignored(error.into()));
-    if !is_replaced && let Some(text) = there().ok().flatten() {
+    if !others.has_config()
+        && let Some(text) = there().ok().flatten()
+    {
         let (there, path) = (quantised(&text), text::path(&directory.join(CONFIG)));
         match copied.iter().find(|(_, entries)| *entries != there) {
             Some((from, _)) => warnings.push(format!(
@@ -154,9 +160,28 @@ pub(super) fn stale_settings(
             None => {}
         }
     }
-    let others = SETTINGS.map(|name| directory.join(name));
-    for path in others.iter().filter(|path| copied.is_empty() && path.is_file()) {
-        warnings.push(format!("remove {}: it describes other weights", text::path(path)));
+    for name in settings_files().filter(|name| !others.names().any(|it| it == *name)) {
+        let path = directory.join(name);
+        let Ok(Some(there)) = beside::read(directory, name, MOST) else { continue };
+        // They describe the codes that are copied.
+        let mut describing = Vec::new();
+        if !outdates_settings(sources, rewrite) {
+            let read =
+                sources.iter().filter_map(|it| it.checkpoint()?.read_beside(name, MOST).ok());
+            describing.extend(read.flatten());
+        }
+        let path = text::path(&path);
+        match describing.first() {
+            _ if describing.iter().any(|(_, settings)| *settings == there) => {}
+            Some((from, _)) => warnings.push(format!(
+                "{path} does not describe the quantised weights: copy it from {}",
+                text::path(from)
+            )),
+            None if copied.is_empty() => {
+                warnings.push(format!("remove {path}: it describes other weights"));
+            }
+            None => {}
+        }
     }
     warnings
 }

@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::OtherFiles;
+use safetensors_core::quantized::settings_files;
 
 use super::Args;
-use super::config::{self, Config, SETTINGS};
+use super::config::{self, Config};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input::{self, Rewrite, address};
@@ -74,9 +75,8 @@ impl Others {
                 }
             }
         }
-        // They describe weights that are stored in another way now.
-        if config::changes(sources, rewrite) && sources.iter().all(|it| it.kept.is_empty()) {
-            others.files.leave(|name| SETTINGS.contains(&name));
+        if config::outdates_settings(sources, rewrite) {
+            others.files.leave(|name| settings_files().any(|it| it == name));
         }
         if address::of(out).is_none() {
             others.files.remove_equal(out);

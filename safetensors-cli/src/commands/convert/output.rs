@@ -252,14 +252,19 @@ impl Output {
 
     /// Returns warnings of settings next to the output that describe weights as they will not be
     /// stored there.
-    pub(super) fn stale_settings(&self, sources: &[Source], is_changed: bool) -> Vec<String> {
+    pub(super) fn stale_settings(
+        &self,
+        sources: &[Source],
+        rewrite: &Rewrite<'_>,
+        is_changed: bool,
+    ) -> Vec<String> {
         let directory = match self.form {
             Form::Directory => Some(&*self.path),
             // Other files may be there.
             _ => self.path.parent().filter(|_| is_changed),
         };
         match directory.filter(|_| address::of(&self.path).is_none()) {
-            Some(directory) => config::stale_settings(directory, sources, self.others.has_config()),
+            Some(directory) => config::stale_settings(directory, sources, rewrite, &self.others),
             None => Vec::new(),
         }
     }
