@@ -3,6 +3,7 @@
 use safetensors_testing::quantized::Quantized;
 
 use crate::convert::list;
+use crate::convert_gguf::{save_model, tensors};
 use crate::fixtures::*;
 
 /// The settings of GPTQ's fixture in the form that AutoGPTQ writes.
@@ -60,5 +61,46 @@ fn no_file_of_settings_outlives_its_codes() {
     let said = dir.convert("gptq gptq --dtype bf16 --force").err();
     for name in names {
         assert!(said.contains(&format!("{name}: it describes other weights")), "{said}");
+    }
+}
+
+/// A directory with a llama of F32 and the settings that say so.
+fn llama(dir: &Path) -> PathBuf {
+    save_model(dir, tensors());
+    write_config(dir, "model", "float32");
+    dir.at("model")
+}
+
+fn write_config(dir: &Path, name: &str, dtype: &str) {
+    dir.write(dir.at(name).join("config.json"), &config(dtype));
+}
+
+fn config(dtype: &str) -> String {
+    format!("{{\"hidden_size\": 32,\n  \"torch_dtype\": \"{dtype}\"}}\n")
+}
+
+/// Numbers of codes have no dtype before they are written.
+#[test]
+fn the_dtype_in_the_settings_is_the_written_one() {
+    let dir = temp_dir();
+    save_model(dir.path(), tensors());
+    fs::create_dir(dir.at("gguf")).unwrap();
+    dir.convert("model gguf/q8.gguf --quantize q8_0 --no-tokenizer").success();
+    gptq(dir.path(), "gptq");
+    for input in ["gguf", "gptq"] {
+        write_config(dir.path(), input, "bfloat16");
+        for (dtype, torch) in [("f32", "float32"), ("bf16", "bfloat16"), ("f16", "float16")] {
+            let out = format!("{input}-{dtype}");
+            dir.convert(&format!("{input} {out} --dtype {dtype}")).quiet();
+            let found = dir.text(dir.at(&out).join("config.json"));
+            assert!(found.contains(&format!("\"torch_dtype\": \"{torch}\"")), "{out}: {found}");
+        }
+    }
+    // No model is computed in these.
+    for input in ["model", "gguf", "gptq"] {
+        write_config(dir.path(), input, "bfloat16");
+        dir.convert(&format!("{input} {input}-fp8 --dtype fp8")).warns(
+            "the weights are stored as F8_E4M3, and config.json keeps the dtype bfloat16, in which",
+        );
     }
 }

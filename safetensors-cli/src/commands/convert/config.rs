@@ -26,7 +26,7 @@ pub(super) enum Config {
 /// Whether weights are quantised, or were.
 pub(super) fn changes(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
     rewrite.tensors().any(|(_, tensor)| tensor.is_quantized())
-        || sources.iter().any(|source| !source.numbers.is_empty())
+        || sources.iter().any(Source::makes_numbers)
 }
 
 /// Whether all files of settings describe weights that are stored in another way now.
@@ -72,6 +72,16 @@ pub(super) fn config(
             warn(format!("{} is not copied: some weights stay quantised", text::path(&path)));
             return Ok(Config::Left);
         }
+        let dtype = rewrite.float_dtype(changes);
+        if is_directory
+            && let Some(dtype) = dtype.filter(|it| it.bits() < 16)
+            && let Some(kept) = dtype_of(&config)
+        {
+            warn(format!(
+                "the weights are stored as {dtype}, and config.json keeps the dtype {kept}, in \
+                 which libraries compute"
+            ));
+        }
         match &found {
             Some((_, other, _)) if !is_of_same_model(config.as_bytes(), other.as_bytes()) => {
                 warn(format!(
@@ -111,6 +121,16 @@ fn object(text: &[u8]) -> Option<Map<String, Value>> {
     }
 }
 
+/// Returns the dtype of a model by its `config.json`.
+fn dtype_of(text: &str) -> Option<String> {
+    let entries = object(text.as_bytes())?;
+    let inner = entries.get("text_config").and_then(Value::as_object);
+    let mut found = [Some(&entries), inner].into_iter().flatten().flat_map(|entries| {
+        ["dtype", "torch_dtype"].into_iter().filter_map(|key| entries.get(key)?.as_str())
+    });
+    found.next().map(str::to_owned)
+}
+
 /// Returns `true` if two texts of a `config.json` differ in nothing but entries about quantised
 /// weights.
 pub(super) fn is_of_same_model(one: &[u8], other: &[u8]) -> bool {
@@ -137,7 +157,7 @@ pub(super) fn stale_settings(
     // Plain weights need no settings, so unreadable ones are no error.
     let ignored = |error: anyhow::Error| warn(format!("{error:#}; its settings are not compared"));
     let mut copied = Vec::new();
-    for source in sources.iter().filter(|it| it.numbers.is_empty() || !it.kept.is_empty()) {
+    for source in sources.iter().filter(|it| !it.makes_numbers() || !it.kept.is_empty()) {
         let found = config_of(source.checkpoint()).map_err(ignored).ok().flatten();
         let found = found.map(|(path, text)| (path, quantised(text.as_bytes())));
         copied.extend(found.filter(|(_, entries)| !entries.is_empty()));

@@ -272,7 +272,7 @@ fn save(
         writeln!(out, "\n{would}{named}{removed}{left}{hides}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let is_changed = sources.iter().any(|source| !source.numbers.is_empty());
+    let is_changed = sources.iter().any(Source::makes_numbers);
     let is_changed = is_changed || change.quantization().is_some();
     let stale = output.stale_settings(&sources, &rewrite, is_changed);
     let progress = Progress::bytes(plan.bytes);

@@ -157,6 +157,11 @@ impl Source {
         others.any(|other| other.format() == Format::Gguf)
     }
 
+    /// Returns `true` if codes of it are read as numbers, also by the format of its file.
+    pub(super) fn makes_numbers(&self) -> bool {
+        !self.numbers.is_empty() || self.stored().any(|(_, stored)| stored.is_quantised)
+    }
+
     /// The paths of its files.
     pub(super) fn files(&self) -> HashSet<PathBuf> {
         match self.checkpoint() {
