@@ -104,3 +104,56 @@ fn the_dtype_in_the_settings_is_the_written_one() {
         );
     }
 }
+
+/// The settings are the ones of the model that the directory opens as, however IN names it.
+#[test]
+fn settings_next_to_the_input_follow_a_directory() {
+    for (input, before) in [
+        ("model/model.safetensors", ""),
+        ("model/model.safetensors.index.json", "model model --max-shard-size 10KB"),
+    ] {
+        let dir = temp_dir();
+        llama(dir.path());
+        if !before.is_empty() {
+            dir.convert(before).quiet();
+        }
+        for (dtype, torch) in [("bf16", "bfloat16"), ("f64", "float64")] {
+            let line = format!("{input} model --max-shard-size 10KB --dtype {dtype} --force");
+            let input_stays = input.ends_with("json") || dtype == "bf16";
+            if input_stays {
+                dir.convert(&line).quiet();
+                assert_eq!(dir.text("model/config.json"), config(torch), "{line}");
+            }
+        }
+    }
+    let dir = temp_dir();
+    llama(dir.path());
+    dir.convert("model/model.safetensors model").quiet();
+    assert_eq!(dir.text("model/config.json"), config("float32"));
+    // Settings that did not describe the input are not changed, but named.
+    fs::create_dir(dir.at("out")).unwrap();
+    write_config(dir.path(), "out", "float16");
+    dir.convert("model/model.safetensors out --dtype bf16").warns("still has the dtype float16");
+    assert_eq!(dir.text("out/config.json"), config("float16"));
+}
+
+/// A file is written alone, so its settings are named.
+#[test]
+fn settings_that_a_file_contradicts_are_named() {
+    let dir = temp_dir();
+    llama(dir.path());
+    let said = format!(
+        "{} still has the dtype float32: set it to bfloat16, as the weights are stored now",
+        native("model/config.json")
+    );
+    let file = "model/model.safetensors";
+    dir.convert(&format!("{file} {file}")).quiet();
+    dir.convert(&format!("{file} model/small.safetensors --dtype bf16")).quiet();
+    fs::remove_file(dir.at("model/small.safetensors")).unwrap();
+    dir.convert(&format!("{file} {file} --dtype bf16 --force")).warns(&said);
+    assert_eq!(dir.text("model/config.json"), config("float32"));
+    // The same for a directory that is to keep its other files.
+    llama(dir.path());
+    dir.convert("model model --dtype bf16 --no-other-files --force").warns(&said);
+    dir.convert("model model --no-other-files").quiet();
+}

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::others::Others;
 use super::source::{CONFIG, MOST, Source, config_of};
 use crate::input::Rewrite;
+use crate::output::existing::identity;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
@@ -35,20 +36,25 @@ pub(super) fn outdates_settings(sources: &[Source], rewrite: &Rewrite<'_>) -> bo
 }
 
 /// Decides about the `config.json` of the output: the inputs' one, updated for the quantised
-/// weights and the dtype of the output. `goes_along` means that a directory's file is copied if it
-/// holds unchanged.
+/// weights and the dtype of the output. `out` is the directory that is written, if it is one.
+/// `goes_along` means that a directory's file is copied if it holds unchanged. A file that is in
+/// `out` already stays if it does.
 pub(super) fn config(
     sources: &[Source],
     rewrite: &Rewrite<'_>,
-    is_directory: bool,
+    out: Option<&Path>,
     goes_along: bool,
 ) -> anyhow::Result<Config> {
+    let is_directory = out.is_some();
+    let at_output = out.map(|out| identity(&out.join(CONFIG)));
     let changes = changes(sources, rewrite);
     // Other outputs have no place for a file that only a merge would copy, so it is not read.
     let merges = is_directory && sources.iter().any(|source| !source.merged.is_empty());
     let is_needed = changes || merges;
     let mut found: Option<(PathBuf, String, bool)> = None;
-    for source in sources.iter().filter(|it| is_needed || goes_along && it.is_of_directory()) {
+    for source in sources.iter().filter(|it| {
+        is_needed || goes_along && it.is_of_directory() || it.has_config(at_output.as_deref())
+    }) {
         let (path, text) = match config_of(source.checkpoint()) {
             Ok(Some(read)) => read,
             Ok(None) => continue,
@@ -92,7 +98,9 @@ pub(super) fn config(
             }
             Some(_) => {}
             None => {
-                let holds = goes_along && source.is_of_directory() && config == text;
+                let is_there = source.has_config(at_output.as_deref())
+                    || goes_along && source.is_of_directory();
+                let holds = is_there && config == text;
                 found = Some((path, config, holds));
             }
         }
@@ -165,9 +173,9 @@ pub(super) fn stale_settings(
     let mut warnings = Vec::new();
     let there = || beside::read(directory, CONFIG, MOST).map_err(|error| ignored(error.into()));
     if !others.has_config()
-        && let Some(text) = there().ok().flatten()
+        && let Some(config) = there().ok().flatten()
     {
-        let (there, path) = (quantised(&text), text::path(&directory.join(CONFIG)));
+        let (there, path) = (quantised(&config), text::path(&directory.join(CONFIG)));
         match copied.iter().find(|(_, entries)| *entries != there) {
             Some((from, _)) => warnings.push(format!(
                 "{path} does not describe the quantised weights: copy its settings from {}",
@@ -178,6 +186,22 @@ pub(super) fn stale_settings(
                  not stored like that now"
             )),
             None => {}
+        }
+        // A config that cannot be understood names no dtype.
+        let changed = std::str::from_utf8(&config).ok().and_then(|text| {
+            let dtype = dtype_of(text)?;
+            let is_of_numbers = sources.iter().any(Source::makes_numbers);
+            let written = match is_of_numbers {
+                true => rewrite.quantized_config(text),
+                false => rewrite.config(text),
+            };
+            Some((dtype, dtype_of(&written.ok()?)?))
+        });
+        if let Some((before, now)) = changed.filter(|(before, now)| before != now) {
+            warnings.push(format!(
+                "{path} still has the dtype {before}: set it to {now}, as the weights are stored \
+                 now"
+            ));
         }
     }
     for name in settings_files().filter(|name| !others.names().any(|it| it == *name)) {

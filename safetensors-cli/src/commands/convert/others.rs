@@ -59,7 +59,8 @@ impl Others {
                 several.len()
             )),
         }
-        match config::config(sources, rewrite, is_directory, directories.len() == 1)? {
+        let directory = is_directory.then_some(out.as_path());
+        match config::config(sources, rewrite, directory, directories.len() == 1)? {
             Config::AsIs => {}
             Config::Left => others.files.leave(|name| name == CONFIG),
             Config::Written(path, text) => {

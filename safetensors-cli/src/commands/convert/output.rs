@@ -22,7 +22,7 @@ use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
 use crate::input::kind::Kind;
-use crate::output::existing::Existing;
+use crate::output::existing::{Existing, identity};
 use crate::output::file::Argument;
 use crate::output::writing::Writing;
 use crate::output::{file, numpy};
@@ -260,6 +260,7 @@ impl Output {
     ) -> Vec<String> {
         let directory = match self.form {
             Form::Directory => Some(&*self.path),
+            Form::File if self.is_model(sources) => self.path.parent(),
             // Other files may be there.
             _ => self.path.parent().filter(|_| is_changed),
         };
@@ -267,6 +268,13 @@ impl Output {
             Some(directory) => config::stale_settings(directory, sources, rewrite, &self.others),
             None => Vec::new(),
         }
+    }
+
+    /// Whether the directory of this file opens as it, so that the settings there describe it.
+    fn is_model(&self, sources: &[Source]) -> bool {
+        let path = identity(&self.path);
+        self.path.ends_with(FilePattern::default().file_name(0, 1))
+            || sources.iter().any(|source| source.files().contains(&path))
     }
 
     /// The name to show in messages.

@@ -183,6 +183,15 @@ impl Source {
         self.checkpoint().is_some_and(Checkpoint::is_of_directory)
     }
 
+    /// Returns `true` if this is the `config.json` next to its files.
+    pub(super) fn has_config(&self, path: Option<&Path>) -> bool {
+        let Some(checkpoint) = self.checkpoint() else { return false };
+        let file = checkpoint.files().first().map(|file| file.path());
+        let file = checkpoint.index_path().or(file);
+        let own = file.map(|file| identity(&file.with_file_name(CONFIG)));
+        path.is_some() && own.as_deref() == path
+    }
+
     /// The names of all tensors, including aliases.
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {
