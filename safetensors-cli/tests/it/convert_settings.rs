@@ -157,3 +157,14 @@ fn settings_that_a_file_contradicts_are_named() {
     dir.convert("model model --dtype bf16 --no-other-files --force").warns(&said);
     dir.convert("model model --no-other-files").quiet();
 }
+
+#[test]
+fn codes_without_other_files_are_said_to_lack_settings() {
+    let dir = temp_dir();
+    llama(dir.path());
+    for out in ["model --force", "new"] {
+        dir.convert(&format!("model {out} --quantize fp8-channel --no-other-files"))
+            .warns("need a config.json that describes quantised weights; without --no-other-files");
+    }
+    assert_eq!(dir.text("model/config.json"), config("float32"));
+}

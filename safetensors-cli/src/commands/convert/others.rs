@@ -40,6 +40,7 @@ impl Others {
     ) -> anyhow::Result<Self> {
         let Some(out) = args.paths.last() else { return Ok(Self::default()) };
         if is_directory && args.no_other_files {
+            warn_of_codes(rewrite, out, "; without --no-other-files, OUT gets one");
             return Ok(Self::default());
         }
         let directories = sources.iter().filter_map(Source::checkpoint);
@@ -67,12 +68,8 @@ impl Others {
                 others.files.remove(CONFIG);
                 if is_directory {
                     others.config = Some((path, text));
-                } else if rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
-                    warn(format!(
-                        "{}: transformers and vLLM need a config.json that describes quantised \
-                         weights; a directory as OUT gets one",
-                        input::shown(out)
-                    ));
+                } else {
+                    warn_of_codes(rewrite, out, "; a directory as OUT gets one");
                 }
             }
         }
@@ -101,6 +98,16 @@ impl Others {
         preview.others = self.names().filter(|name| *name != CONFIG).count() as u64;
         let left = self.files.left_out().iter().map(|path| text::path(path));
         preview.left = left.filter(|name| !name.starts_with('.')).collect();
+    }
+}
+
+/// Warns that no `config.json` describes the weights that are quantised.
+fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
+    if rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
+        warn(format!(
+            "{}: transformers and vLLM need a config.json that describes quantised weights{remedy}",
+            input::shown(out)
+        ));
     }
 }
 
