@@ -11,6 +11,7 @@ use super::config::{self, Config};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input::{self, Rewrite, address};
+use crate::output::existing::identity;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
@@ -111,11 +112,15 @@ fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
     }
 }
 
-/// The name by which a library loads the one input, if that is not `model.safetensors`.
-pub(super) fn library_name(sources: &[Source]) -> Option<&'static str> {
+/// The name by which a library loads the one input, if that is not `model.safetensors`, and the
+/// variant, such as `.fp16`, if the input is a file of the directory OUT: it stays that variant.
+pub(super) fn library_name(sources: &[Source], out: &Path) -> Option<(&'static str, String)> {
     let [source] = sources else { return None };
     let checkpoint = source.checkpoint()?;
     let first = checkpoint.files().first().map(|file| file.path());
     let name = checkpoint.index_path().or(first).and_then(Path::file_name)?.to_str()?;
-    NAMES.into_iter().find(|known| name.split('.').next() == Some(known))
+    let known = NAMES.into_iter().find(|known| name.split('.').next() == Some(known))?;
+    let variant = name[known.len()..].strip_suffix(".safetensors").unwrap_or_default();
+    let is_in_place = source.files().contains(&identity(&out.join(name)));
+    Some((known, if is_in_place { variant.into() } else { String::new() }))
 }

@@ -226,8 +226,8 @@ impl Output {
 
     /// Names the files of a directory as expected by the library that loads the input's files.
     pub(super) fn name_files(&mut self, sources: &[Source]) {
-        let Some(name) = others::library_name(sources) else { return };
-        if let Ok(pattern) = format!("{name}{{suffix}}.safetensors").parse() {
+        let Some((name, variant)) = others::library_name(sources, &self.path) else { return };
+        if let Ok(pattern) = format!("{name}{{suffix}}{variant}.safetensors").parse() {
             self.pattern = pattern;
         }
         // PEFT and diffusers read an adapter from one file.
