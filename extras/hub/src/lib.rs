@@ -56,7 +56,7 @@ pub mod remote;
 
 pub use address::HubAddress;
 #[cfg(feature = "download")]
-pub use download::{DownloadOptions, DownloadProgress, Snapshot, download};
+pub use download::{DownloadOptions, DownloadProgress, PreviewedFile, Snapshot, download, preview};
 pub use error::{Error, ErrorKind, Result};
 pub use repo::{RepoId, Revision};
 

@@ -65,6 +65,11 @@ pub(crate) struct Args {
     /// How many files are downloaded at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     max_workers: u16,
+    /// List the files that would be downloaded, with their sizes, and write nothing
+    ///
+    /// The last column has the files that are in the cache already
+    #[arg(long)]
+    dry_run: bool,
     /// Show no progress
     ///
     /// It is shown on a terminal only
@@ -77,6 +82,7 @@ Examples:
   safetensors download openai-community/gpt2
   safetensors download openai-community/gpt2 --also config.json --also 'token*'
   safetensors download owner/name@v1.0 config.json
+  safetensors download owner/name --include '*.json' --dry-run
   safetensors download owner/name --repo-type dataset '*.parquet'
   safetensors download hf://owner/name/unet --cache-dir models
   safetensors inspect $(safetensors download owner/name)
@@ -106,6 +112,9 @@ impl Run for Args {
     #[cfg(feature = "remote")]
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         let what = what::What::of(self)?;
+        if self.dry_run {
+            return what.preview(self, out);
+        }
         let progress = if self.quiet {
             crate::terminal::progress::Progress::hidden()
         } else {
@@ -123,8 +132,10 @@ impl Run for Args {
 
 #[cfg(feature = "remote")]
 mod what {
+    use std::io::Write;
     use std::ops::ControlFlow;
     use std::path::PathBuf;
+    use std::process::ExitCode;
 
     use safetensors_hub::client::ClientOptions;
     use safetensors_hub::{DownloadOptions, HubAddress, RepoId, Revision, Snapshot};
@@ -132,6 +143,9 @@ mod what {
     use super::Args;
     use crate::terminal::progress::Progress;
     use crate::terminal::report::wrong_usage;
+    use crate::terminal::stdout::Out;
+    use crate::terminal::table::{self, Column};
+    use crate::terminal::{screen, text};
 
     /// The files that the arguments ask for.
     pub(super) struct What {
@@ -212,6 +226,32 @@ mod what {
                 follow(progress.bytes_done, progress.bytes_total);
                 ControlFlow::Continue(())
             })
+        }
+
+        /// Lists the files, and sums up for people.
+        pub(super) fn preview(&self, args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
+            let files =
+                safetensors_hub::preview(&self.repo, &self.options(args, &Progress::hidden()))?;
+            let columns = [
+                Column::name("file").rank(0).distinct(),
+                Column::number("size").rank(1),
+                Column::text("cache").rank(2),
+            ];
+            table::write(&columns, out, |rows| {
+                for file in &files {
+                    let cached = if file.is_cached { "cached" } else { "-" };
+                    let name = text::printable(&file.name).to_string();
+                    rows.row([name, text::size(file.byte_len), cached.into()]);
+                }
+            })?;
+            if !screen::is_for_programs() {
+                let missing: Vec<_> = files.iter().filter(|file| !file.is_cached).collect();
+                let bytes = missing.iter().map(|file| u128::from(file.byte_len)).sum::<u128>();
+                let all = text::counted(files.len() as u64, "file");
+                let (missing, bytes) = (text::count(missing.len() as u64), text::size(bytes));
+                writeln!(out, "\nwould download {missing} of {all}, {bytes}")?;
+            }
+            Ok(ExitCode::SUCCESS)
         }
 
         /// Returns the printed path: the one file that was asked for by its name, otherwise the

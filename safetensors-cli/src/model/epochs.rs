@@ -146,7 +146,7 @@ fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
         let Some(delta) = &described.delta else {
             let bytes = described.check(&path)?;
             let checkpoint = input::open_file(&path, Opening::default())?;
-            let totals = Totals::of(checkpoint.tensors());
+            let totals = Totals::of_checkpoint(&checkpoint, checkpoint.tensors());
             return Ok(EpochFile { name, bytes, base: None, totals });
         };
         let directory = path.with_extension("delta");

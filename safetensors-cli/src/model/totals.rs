@@ -11,8 +11,9 @@ use safetensors_core::quantized::QuantizedWeight;
 use safetensors_formats::Stored;
 
 use crate::input::other::{self, Kind};
+use crate::input::{Checkpoint, Source};
 
-/// Sums over tensors. A parameter is one element of any dtype, as the Hub counts them.
+/// Sums over tensors. A parameter is one element of a weight, in whatever way that is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Totals {
     pub(crate) tensors: u64,
@@ -21,7 +22,17 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// The sums over some tensors.
+    /// The sums over some tensors of a checkpoint.
+    pub(crate) fn of_checkpoint<'a>(
+        checkpoint: &Checkpoint,
+        tensors: impl IntoIterator<Item = LazyTensor<'a, Source>>,
+    ) -> Self {
+        // Weights that cannot be recognised count as the tensors that are stored.
+        let weights = checkpoint.quantized_weights().unwrap_or_default();
+        Parameters::new(&weights).by_kind(tensors).into_values().sum()
+    }
+
+    /// The sums over some tensors, such as a delta's. Each of their elements is a parameter.
     pub(crate) fn of<'a, S: 'static>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Self {
         tensors.into_iter().map(|tensor| Self::one(tensor.info(), other::stored(&tensor))).sum()
     }

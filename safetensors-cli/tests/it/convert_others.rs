@@ -227,6 +227,12 @@ fn a_directory_keeps_the_name_that_its_library_loads() {
         assert_eq!(all(&dir.at("out")), expected);
         dir.convert("out out --dtype bf16").fails(1, "; --force replaces it");
         dir.convert("in out --dtype bf16").fails(1, "out exists: it has 1 tensor");
+        // In place, the variant stays the variant.
+        if is_kept {
+            dir.convert("in in --dtype bf16 --force").quiet();
+            assert_eq!(all(&dir.at("in")), ["adapter_config.json", name]);
+            assert_eq!(dir.open("in").tensors().next().unwrap().dtype(), Dtype::BF16);
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod convert_npz;
 mod convert_others;
 mod convert_places;
 mod convert_ranks;
+mod convert_settings;
 mod convert_tied;
 mod dcp;
 mod delta;

@@ -1,5 +1,7 @@
 //! Commands that show values: numbers of quantised weights, or with `--stored` codes and scales.
 
+use safetensors_testing::quantized::Quantized;
+
 use crate::fixtures::*;
 
 /// The weight `l.weight`, which is 0.5, 0.5, 1, 1: the codes of 1, 1, 2, 2, and their scale; and the
@@ -108,5 +110,28 @@ fn finite_checks_numbers_and_every_float_that_is_no_code() {
         let mut found: Vec<_> = found.map(|fault| fault["tensor"].as_str().unwrap()).collect();
         found.sort_unstable();
         assert_eq!(found, faults, "{json:#}");
+    }
+}
+
+/// A model has one number of parameters, in whatever way its weights are stored.
+#[test]
+fn every_command_counts_the_parameters_of_codes_alike() {
+    let dir = temp_dir();
+    for name in ["gptq-v1-4bits", "bnb-nf4"] {
+        let model = Quantized::named(name).model();
+        let model = model.to_str().unwrap();
+        let counted = |command: &str| {
+            let said = dir.run(&[command.split(' ').collect(), vec![model, model]].concat()).out();
+            let last = said.trim_end().lines().last().unwrap().to_owned();
+            let count = last.split(" parameters").next().unwrap().rsplit(' ').next().unwrap();
+            count.to_owned()
+        };
+        let expected = counted("inspect");
+        for command in ["digest", "stats", "stats --stored"] {
+            assert_eq!(counted(command), expected, "{name}: {command}");
+        }
+        let one = expected.replace(',', "").parse::<u64>().unwrap() / 2;
+        let verified = dir.run(&["verify", model]).out().replace(',', "");
+        assert!(verified.contains(&format!(" {one} parameters")), "{verified}");
     }
 }

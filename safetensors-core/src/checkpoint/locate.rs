@@ -117,10 +117,20 @@ impl CheckpointPath {
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
     #[doc(hidden)]
     pub fn files_to_copy(&self) -> Result<Vec<PathBuf>> {
+        self.files_to_copy_in(&LocalStore)
+    }
+
+    /// Like [`files_to_copy`](Self::files_to_copy), for an index in another store.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    #[doc(hidden)]
+    pub fn files_to_copy_in<T: Store>(&self, store: &T) -> Result<Vec<PathBuf>> {
         match self {
             Self::File(file) => Ok(vec![file.clone()]),
             Self::Index(index) => {
-                Ok(Index::read_any(&LocalStore, index, &Limits::default())?.files_beside(index))
+                Ok(Index::read_any(store, index, &Limits::default())?.files_beside(index))
             }
         }
     }

@@ -11,6 +11,23 @@ use crate::format::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::format::patterns::Expressions;
 use crate::format::python_json;
 
+/// The files that describe quantised weights in addition to `config.json`, in the order in which
+/// they are read, each with the method of a file that names none: ModelOpt's, GPTQ's, Quanto's and
+/// msmodelslim's.
+const FILES: [(&str, &str); 4] = [
+    ("hf_quant_config.json", "modelopt"),
+    ("quantize_config.json", "gptq"),
+    ("quanto_qmap.json", "quanto"),
+    ("quant_model_description.json", "msmodelslim"),
+];
+
+/// Returns the names of the files that may describe quantised weights in addition to
+/// `config.json`.
+#[doc(hidden)]
+pub fn settings_files() -> impl Iterator<Item = &'static str> {
+    FILES.into_iter().map(|(file, _)| file)
+}
+
 /// The largest file that is read. Real ones have a few KiB, with lists of layers a few hundred.
 const MOST: u64 = 16 << 20;
 
@@ -28,17 +45,10 @@ pub(super) struct Config {
 
 impl Config {
     /// Reads the first file next to the checkpoint that describes quantised weights: `config.json`,
-    /// then ModelOpt's `hf_quant_config.json`, GPTQ's `quantize_config.json`, Quanto's
-    /// `quanto_qmap.json` and msmodelslim's `quant_model_description.json`.
+    /// then the [others](settings_files).
     pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
-        for (file, method) in [
-            ("config.json", ""),
-            ("hf_quant_config.json", "modelopt"),
-            ("quantize_config.json", "gptq"),
-            ("quanto_qmap.json", "quanto"),
-            ("quant_model_description.json", "msmodelslim"),
-        ] {
+        for (file, method) in [("config.json", "")].into_iter().chain(FILES) {
             let Some((path, bytes)) = tensors.read_beside(file, MOST)? else { continue };
             let mut json = python_json::read(&bytes)
                 .map_err(|error| bad_config(format!("not JSON: {error}")).in_path(&path))?;

@@ -122,7 +122,7 @@ fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()
 }
 
 /// Returns `true` if a blob, or the file that it links to, is there with its size.
-fn is_blob(blob: &Path, size: u64) -> bool {
+pub(super) fn is_blob(blob: &Path, size: u64) -> bool {
     blob.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }
 

@@ -2,6 +2,7 @@
 
 mod blob;
 mod options;
+mod preview;
 mod progress;
 mod select;
 
@@ -10,8 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use options::DownloadOptions;
+pub use preview::{PreviewedFile, preview};
 pub use progress::DownloadProgress;
 use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::store::LocalStore;
 
 use crate::cache::{Cache, CachedRepo, free_bytes, resumable_bytes};
 use crate::client::{Client, HubFile, RepoFiles};
@@ -70,6 +73,27 @@ pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
 }
 
 fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
+    ask(repo, options, Ok, |job, wanted, revision| {
+        let found = job.fetch_wanted(wanted, repo)?;
+        // The revision leads to the new snapshot only now: until then, an older one is found
+        // offline. A cache that cannot be written but has everything is good enough.
+        let commit = &job.listed.commit;
+        let is_set = job.cached.set_commit(revision, commit);
+        if job.has_fetched() {
+            is_set?;
+        }
+        Ok(Snapshot::new(job.cached, commit.clone(), found))
+    })
+}
+
+/// Calls `from_cache` with the snapshot if no request is needed, or otherwise `from_hub` with the
+/// files that the Hub lists.
+fn ask<T>(
+    repo: &RepoId,
+    options: &DownloadOptions,
+    from_cache: impl FnOnce(Snapshot) -> Result<T>,
+    from_hub: impl FnOnce(&Job<'_>, &WantedFiles<'_>, &Revision) -> Result<T>,
+) -> Result<T> {
     if repo.is_bucket() {
         return Err(ErrorKind::Bucket { bucket: repo.to_string() }.into());
     }
@@ -87,7 +111,7 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
     let is_offline = options.offline.unwrap_or_else(|| Environment::PROCESS.is_offline());
     if is_offline || revision.is_commit() {
         match find(&wanted, &cached, &revision, is_offline)? {
-            Ok(snapshot) => return Ok(snapshot),
+            Ok(snapshot) => return from_cache(snapshot),
             Err(Missing(what)) if is_offline => {
                 let reason = "no request may be made; unset HF_HUB_OFFLINE to download it";
                 let cache = cache.dir().into();
@@ -110,14 +134,7 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         meter: &meter,
         has_fetched: AtomicBool::new(false),
     };
-    let found = job.fetch_wanted(&wanted, repo)?;
-    // The revision leads to the new snapshot only now: until then, an older one is found offline.
-    // A cache that cannot be written but has everything is good enough.
-    let is_set = cached.set_commit(&revision, &listed.commit);
-    if job.has_fetched() {
-        is_set?;
-    }
-    Ok(Snapshot::new(&cached, listed.commit, found))
+    from_hub(&job, &wanted, &revision)
 }
 
 /// Finds the wanted files of a revision in the cache, or returns the missing one.
@@ -162,6 +179,25 @@ impl Job<'_> {
     /// Downloads the wanted files: the index of a checkpoint first, because it names the shards.
     fn fetch_wanted(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Cached> {
         let RepoFiles { commit, files: listed, .. } = self.listed;
+        let (checkpoint, names) = self.names(wanted, repo, |index| {
+            self.fetch(&[index.to_owned()])?;
+            let path = self.cached.pointer(commit, index);
+            select::shards(&LocalStore, &self.cached.snapshot_dir(commit), &path, listed)
+        })?;
+        self.fetch(&names)?;
+        let checkpoint = checkpoint.map(|name| self.cached.pointer(commit, &name));
+        Ok(Cached { checkpoint, files: names })
+    }
+
+    /// Returns the name of the checkpoint, if that is wanted, and the names of all wanted files.
+    /// `shards` reads the index of a checkpoint.
+    fn names(
+        &self,
+        wanted: &WantedFiles<'_>,
+        repo: &RepoId,
+        shards: impl FnOnce(&str) -> Result<Vec<String>>,
+    ) -> Result<(Option<String>, Vec<String>)> {
+        let listed = &self.listed.files;
         let found = wanted.find(repo, listed)?;
         let mut names = wanted.matched(listed)?;
         let checkpoint = match found {
@@ -171,18 +207,13 @@ impl Job<'_> {
                 Some(file)
             }
             Some(FoundCheckpoint::Index(index)) => {
-                self.fetch(std::slice::from_ref(&index))?;
-                let path = self.cached.pointer(commit, &index);
-                let shards = select::shards(&self.cached.snapshot_dir(commit), &path, listed)?;
-                names.splice(0..0, [vec![index.clone()], shards].concat());
+                names.splice(0..0, [vec![index.clone()], shards(&index)?].concat());
                 Some(index)
             }
         };
         let mut seen = HashSet::new();
         names.retain(|name| seen.insert(name.clone()));
-        self.fetch(&names)?;
-        let checkpoint = checkpoint.map(|name| self.cached.pointer(commit, &name));
-        Ok(Cached { checkpoint, files: names })
+        Ok((checkpoint, names))
     }
 
     /// Downloads these files, except files that the snapshot has.
@@ -193,14 +224,17 @@ impl Job<'_> {
             return Ok(());
         }
         self.has_fetched.store(true, Ordering::Relaxed);
-        let ask = |name: &String| {
-            self.client.file_until(&self.listed.repo, &self.listed.commit, name, self.meter.stop())
-        };
+        let ask = |name: &String| self.file(name);
         let files = each(missing, self.threads.max(1), self.meter.stop(), ask)?;
         self.check_space(&files)?;
         self.meter.expect(files.iter().map(HubFile::byte_len).fold(0, u64::saturating_add));
         let fetch = |file: &HubFile| blob::fetch(self.cached, file, self.meter);
         each(&files, self.threads.max(1), self.meter.stop(), fetch).map(drop)
+    }
+
+    /// Asks for a file of the commit.
+    fn file(&self, name: &str) -> Result<HubFile> {
+        self.client.file_until(&self.listed.repo, &self.listed.commit, name, self.meter.stop())
     }
 
     /// Fails if the disk has no room for the files. It is only a look ahead: other programs write

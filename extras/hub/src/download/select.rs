@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::checkpoint::store::MemoryStore;
+use safetensors_core::checkpoint::store::{MemoryStore, Store};
 use safetensors_core::glob::Pattern;
 
 use crate::cache::{CachedRepo, joined};
@@ -209,11 +209,17 @@ pub(super) struct Cached {
 #[derive(Debug)]
 pub(super) struct Missing(pub(super) String);
 
-/// Returns the names of the shards of an index in a snapshot. The index is treated as hostile.
-pub(super) fn shards(dir: &Path, index: &Path, listed: &[String]) -> Result<Vec<String>> {
+/// Returns the names of the shards of an index in the directory of a snapshot. The index is treated
+/// as hostile.
+pub(super) fn shards<T: Store>(
+    store: &T,
+    dir: &Path,
+    index: &Path,
+    listed: &[String],
+) -> Result<Vec<String>> {
     let known: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
     let mut names = Vec::new();
-    for path in CheckpointPath::Index(index.into()).files_to_copy()? {
+    for path in CheckpointPath::Index(index.into()).files_to_copy_in(store)? {
         let name = path.strip_prefix(dir).ok().and_then(slashed);
         let name = name.unwrap_or_else(|| path.display().to_string());
         check_file_name(&name)?;

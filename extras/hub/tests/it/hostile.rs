@@ -5,7 +5,7 @@ use std::fs;
 use crate::server::repo::Repo;
 use crate::server::{Kind, Origin, Server};
 use crate::support::*;
-use safetensors_hub::{Error, ErrorKind, download};
+use safetensors_hub::{Error, ErrorKind, download, preview};
 
 /// Downloads into a cache inside another directory, and checks that nothing is written outside it.
 fn attempt(server: &Server) -> Result<(), Error> {
@@ -78,6 +78,11 @@ fn an_index_is_hostile() {
         let error = attempt(&server).unwrap_err();
         assert!(error.to_string().contains(part), "{index}: {error}");
         assert_eq!(server.count(Origin::Cdn, "GET", ""), 0, "{index}");
+        // A preview reads the index in memory.
+        let cache = tempfile::tempdir().unwrap();
+        let error = preview(REPO, &options(&server, cache.path())).unwrap_err();
+        assert!(error.to_string().contains(part), "{index}: {error}");
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "{index}");
     }
 }
 

@@ -4,16 +4,15 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::io::beside;
 use safetensors_core::python_json;
+use safetensors_core::quantized::settings_files;
 use serde_json::{Map, Value};
 
+use super::others::Others;
 use super::source::{CONFIG, MOST, Source, config_of};
 use crate::input::Rewrite;
+use crate::output::existing::identity;
 use crate::terminal::report::warn;
 use crate::terminal::text;
-
-/// Settings of quantised weights in addition to `config.json`.
-pub(super) const SETTINGS: [&str; 3] =
-    ["hf_quant_config.json", "quantize_config.json", "quanto_qmap.json"];
 
 /// The new `config.json`.
 pub(super) enum Config {
@@ -28,24 +27,34 @@ pub(super) enum Config {
 /// Returns `true` if weights are quantised, or were.
 pub(super) fn changes(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
     rewrite.tensors().any(|(_, tensor)| tensor.is_quantized())
-        || sources.iter().any(|source| !source.numbers.is_empty())
+        || sources.iter().any(Source::makes_numbers)
+}
+
+/// Whether all files of settings describe weights that are stored in another way now.
+pub(super) fn outdates_settings(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
+    changes(sources, rewrite) && sources.iter().all(|it| it.kept.is_empty())
 }
 
 /// Decides about the `config.json` of the output: the inputs' one, updated for the quantised
-/// weights and the dtype of the output. `goes_along` means that a directory's file is copied if it
-/// holds unchanged.
+/// weights and the dtype of the output. `out` is the directory that is written, if it is one.
+/// `goes_along` means that a directory's file is copied if it holds unchanged. A file that is in
+/// `out` already stays if it does.
 pub(super) fn config(
     sources: &[Source],
     rewrite: &Rewrite<'_>,
-    is_directory: bool,
+    out: Option<&Path>,
     goes_along: bool,
 ) -> anyhow::Result<Config> {
+    let is_directory = out.is_some();
+    let at_output = out.map(|out| identity(&out.join(CONFIG)));
     let changes = changes(sources, rewrite);
     // Other outputs have no place for a file that only a merge would copy, so it is not read.
     let merges = is_directory && sources.iter().any(|source| !source.merged.is_empty());
     let is_needed = changes || merges;
     let mut found: Option<(PathBuf, String, bool)> = None;
-    for source in sources.iter().filter(|it| is_needed || goes_along && it.is_of_directory()) {
+    for source in sources.iter().filter(|it| {
+        is_needed || goes_along && it.is_of_directory() || it.has_config(at_output.as_deref())
+    }) {
         let (path, text) = match config_of(source.checkpoint()) {
             Ok(Some(read)) => read,
             Ok(None) => continue,
@@ -69,6 +78,16 @@ pub(super) fn config(
             warn(format!("{} is not copied: some weights stay quantised", text::path(&path)));
             return Ok(Config::Left);
         }
+        let dtype = rewrite.float_dtype(changes);
+        if is_directory
+            && let Some(dtype) = dtype.filter(|it| it.bits() < 16)
+            && let Some(kept) = dtype_of(&config)
+        {
+            warn(format!(
+                "the weights are stored as {dtype}, and config.json keeps the dtype {kept}, in \
+                 which libraries compute"
+            ));
+        }
         match &found {
             Some((_, other, _)) if !is_of_same_model(config.as_bytes(), other.as_bytes()) => {
                 warn(format!(
@@ -79,7 +98,9 @@ pub(super) fn config(
             }
             Some(_) => {}
             None => {
-                let holds = goes_along && source.is_of_directory() && config == text;
+                let is_there = source.has_config(at_output.as_deref())
+                    || goes_along && source.is_of_directory();
+                let holds = is_there && config == text;
                 found = Some((path, config, holds));
             }
         }
@@ -108,6 +129,16 @@ fn object(text: &[u8]) -> Option<Map<String, Value>> {
     }
 }
 
+/// Returns the dtype of a model by its `config.json`.
+fn dtype_of(text: &str) -> Option<String> {
+    let entries = object(text.as_bytes())?;
+    let inner = entries.get("text_config").and_then(Value::as_object);
+    let mut found = [Some(&entries), inner].into_iter().flatten().flat_map(|entries| {
+        ["dtype", "torch_dtype"].into_iter().filter_map(|key| entries.get(key)?.as_str())
+    });
+    found.next().map(str::to_owned)
+}
+
 /// Returns `true` if two texts of a `config.json` differ in nothing but entries about quantised
 /// weights.
 pub(super) fn is_of_same_model(one: &[u8], other: &[u8]) -> bool {
@@ -128,20 +159,23 @@ fn quantised(text: &[u8]) -> Map<String, Value> {
 pub(super) fn stale_settings(
     directory: &Path,
     sources: &[Source],
-    is_replaced: bool,
+    rewrite: &Rewrite<'_>,
+    others: &Others,
 ) -> Vec<String> {
     // Plain weights need no settings, so unreadable ones are no error.
     let ignored = |error: anyhow::Error| warn(format!("{error:#}; its settings are not compared"));
     let mut copied = Vec::new();
-    for source in sources.iter().filter(|it| it.numbers.is_empty() || !it.kept.is_empty()) {
+    for source in sources.iter().filter(|it| !it.makes_numbers() || !it.kept.is_empty()) {
         let found = config_of(source.checkpoint()).map_err(ignored).ok().flatten();
         let found = found.map(|(path, text)| (path, quantised(text.as_bytes())));
         copied.extend(found.filter(|(_, entries)| !entries.is_empty()));
     }
     let mut warnings = Vec::new();
     let there = || beside::read(directory, CONFIG, MOST).map_err(|error| ignored(error.into()));
-    if !is_replaced && let Some(text) = there().ok().flatten() {
-        let (there, path) = (quantised(&text), text::path(&directory.join(CONFIG)));
+    if !others.has_config()
+        && let Some(config) = there().ok().flatten()
+    {
+        let (there, path) = (quantised(&config), text::path(&directory.join(CONFIG)));
         match copied.iter().find(|(_, entries)| *entries != there) {
             Some((from, _)) => warnings.push(format!(
                 "{path} does not describe the quantised weights: copy its settings from {}",
@@ -153,10 +187,45 @@ pub(super) fn stale_settings(
             )),
             None => {}
         }
+        // A config that cannot be understood names no dtype.
+        let changed = std::str::from_utf8(&config).ok().and_then(|text| {
+            let dtype = dtype_of(text)?;
+            let is_of_numbers = sources.iter().any(Source::makes_numbers);
+            let written = match is_of_numbers {
+                true => rewrite.quantized_config(text),
+                false => rewrite.config(text),
+            };
+            Some((dtype, dtype_of(&written.ok()?)?))
+        });
+        if let Some((before, now)) = changed.filter(|(before, now)| before != now) {
+            warnings.push(format!(
+                "{path} still has the dtype {before}: set it to {now}, as the weights are stored \
+                 now"
+            ));
+        }
     }
-    let others = SETTINGS.map(|name| directory.join(name));
-    for path in others.iter().filter(|path| copied.is_empty() && path.is_file()) {
-        warnings.push(format!("remove {}: it describes other weights", text::path(path)));
+    for name in settings_files().filter(|name| !others.names().any(|it| it == *name)) {
+        let path = directory.join(name);
+        let Ok(Some(there)) = beside::read(directory, name, MOST) else { continue };
+        // They describe the codes that are copied.
+        let mut describing = Vec::new();
+        if !outdates_settings(sources, rewrite) {
+            let read =
+                sources.iter().filter_map(|it| it.checkpoint()?.read_beside(name, MOST).ok());
+            describing.extend(read.flatten());
+        }
+        let path = text::path(&path);
+        match describing.first() {
+            _ if describing.iter().any(|(_, settings)| *settings == there) => {}
+            Some((from, _)) => warnings.push(format!(
+                "{path} does not describe the quantised weights: copy it from {}",
+                text::path(from)
+            )),
+            None if copied.is_empty() => {
+                warnings.push(format!("remove {path}: it describes other weights"));
+            }
+            None => {}
+        }
     }
     warnings
 }

@@ -273,8 +273,9 @@ fn save(
         writeln!(out, "\n{would}{named}{removed}{others}{hides}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let is_changed = sources.iter().any(|source| !source.numbers.is_empty());
-    let stale = output.stale_settings(&sources, is_changed || change.quantization().is_some());
+    let is_changed = sources.iter().any(Source::makes_numbers);
+    let is_changed = is_changed || change.quantization().is_some();
+    let stale = output.stale_settings(&sources, &rewrite, is_changed);
     let progress = Progress::bytes(plan.bytes);
     output
         .write(&rewrite, &destination.options(), &progress)

@@ -4,12 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::OtherFiles;
+use safetensors_core::quantized::settings_files;
 
 use super::Args;
-use super::config::{self, Config, SETTINGS};
+use super::config::{self, Config};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input::{self, Rewrite, address};
+use crate::output::existing::identity;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
@@ -39,6 +41,7 @@ impl Others {
     ) -> anyhow::Result<Self> {
         let Some(out) = args.paths.last() else { return Ok(Self::default()) };
         if is_directory && args.no_other_files {
+            warn_of_codes(rewrite, out, "; without --no-other-files, OUT gets one");
             return Ok(Self::default());
         }
         let directories = sources.iter().filter_map(Source::checkpoint);
@@ -61,25 +64,21 @@ impl Others {
                 several.len()
             )),
         }
-        match config::config(sources, rewrite, is_directory, directories.len() == 1)? {
+        let directory = is_directory.then_some(out.as_path());
+        match config::config(sources, rewrite, directory, directories.len() == 1)? {
             Config::AsIs => {}
             Config::Left => others.files.leave(|name| name == CONFIG),
             Config::Written(path, text) => {
                 others.files.remove(CONFIG);
                 if is_directory {
                     others.config = Some((path, text));
-                } else if rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
-                    warn(format!(
-                        "{}: transformers and vLLM need a config.json that describes quantised \
-                         weights; a directory as OUT gets one",
-                        input::shown(out)
-                    ));
+                } else {
+                    warn_of_codes(rewrite, out, "; a directory as OUT gets one");
                 }
             }
         }
-        // They describe weights that are stored in another way now.
-        if config::changes(sources, rewrite) && sources.iter().all(|it| it.kept.is_empty()) {
-            others.files.leave(|name| SETTINGS.contains(&name));
+        if config::outdates_settings(sources, rewrite) {
+            others.files.leave(|name| settings_files().any(|it| it == name));
         }
         if address::of(out).is_none() {
             others.files.remove_equal(out);
@@ -128,11 +127,25 @@ impl Others {
     }
 }
 
-/// Returns the name by which a library loads the one input, if that is not `model.safetensors`.
-pub(super) fn library_name(sources: &[Source]) -> Option<&'static str> {
+/// Warns that no `config.json` describes the weights that are quantised.
+fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
+    if rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
+        warn(format!(
+            "{}: transformers and vLLM need a config.json that describes quantised weights{remedy}",
+            input::shown(out)
+        ));
+    }
+}
+
+/// Returns the name by which a library loads the one input, if that is not `model.safetensors`, and the
+/// variant, such as `.fp16`, if the input is a file of the directory OUT: it stays that variant.
+pub(super) fn library_name(sources: &[Source], out: &Path) -> Option<(&'static str, String)> {
     let [source] = sources else { return None };
     let checkpoint = source.checkpoint()?;
     let first = checkpoint.files().first().map(|file| file.path());
     let name = checkpoint.index_path().or(first).and_then(Path::file_name)?.to_str()?;
-    NAMES.into_iter().find(|known| name.split('.').next() == Some(known))
+    let known = NAMES.into_iter().find(|known| name.split('.').next() == Some(known))?;
+    let variant = name[known.len()..].strip_suffix(".safetensors").unwrap_or_default();
+    let is_in_place = source.files().contains(&identity(&out.join(name)));
+    Some((known, if is_in_place { variant.into() } else { String::new() }))
 }

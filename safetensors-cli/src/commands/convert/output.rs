@@ -22,7 +22,7 @@ use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
 use crate::input::kind::Kind;
-use crate::output::existing::Existing;
+use crate::output::existing::{Existing, identity};
 use crate::output::file::Argument;
 use crate::output::writing::Writing;
 use crate::output::{file, numpy};
@@ -237,8 +237,8 @@ impl Output {
 
     /// Names the files of a directory as expected by the library that loads the input's files.
     pub(super) fn name_files(&mut self, sources: &[Source]) {
-        let Some(name) = others::library_name(sources) else { return };
-        if let Ok(pattern) = format!("{name}{{suffix}}.safetensors").parse() {
+        let Some((name, variant)) = others::library_name(sources, &self.path) else { return };
+        if let Ok(pattern) = format!("{name}{{suffix}}{variant}.safetensors").parse() {
             self.pattern = pattern;
         }
         // PEFT and diffusers read an adapter from one file.
@@ -266,16 +266,29 @@ impl Output {
 
     /// Returns warnings of settings next to the output that describe weights as they will not be
     /// stored there.
-    pub(super) fn stale_settings(&self, sources: &[Source], is_changed: bool) -> Vec<String> {
+    pub(super) fn stale_settings(
+        &self,
+        sources: &[Source],
+        rewrite: &Rewrite<'_>,
+        is_changed: bool,
+    ) -> Vec<String> {
         let directory = match self.form {
             Form::Directory => Some(&*self.path),
+            Form::File if self.is_model(sources) => self.path.parent(),
             // Other files may be there.
             _ => self.path.parent().filter(|_| is_changed),
         };
         match directory.filter(|_| address::of(&self.path).is_none()) {
-            Some(directory) => config::stale_settings(directory, sources, self.others.has_config()),
+            Some(directory) => config::stale_settings(directory, sources, rewrite, &self.others),
             None => Vec::new(),
         }
+    }
+
+    /// Whether the directory of this file opens as it, so that the settings there describe it.
+    fn is_model(&self, sources: &[Source]) -> bool {
+        let path = identity(&self.path);
+        self.path.ends_with(FilePattern::default().file_name(0, 1))
+            || sources.iter().any(|source| source.files().contains(&path))
     }
 
     /// Returns the name to show in messages.

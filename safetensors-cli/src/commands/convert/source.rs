@@ -153,6 +153,12 @@ impl Source {
         others.any(|other| other.format() == Format::Gguf)
     }
 
+    /// Returns `true` if codes of it are read as numbers, also by the format of its file.
+    pub(super) fn makes_numbers(&self) -> bool {
+        !self.numbers.is_empty() || self.stored().any(|(_, stored)| stored.is_quantised)
+    }
+
+    /// Returns the paths of its files.
     pub(super) fn files(&self) -> HashSet<PathBuf> {
         match self.checkpoint() {
             Some(checkpoint) => files_of(checkpoint),
@@ -170,6 +176,15 @@ impl Source {
 
     pub(super) fn is_of_directory(&self) -> bool {
         self.checkpoint().is_some_and(Checkpoint::is_of_directory)
+    }
+
+    /// Returns `true` if this is the `config.json` next to its files.
+    pub(super) fn has_config(&self, path: Option<&Path>) -> bool {
+        let Some(checkpoint) = self.checkpoint() else { return false };
+        let file = checkpoint.files().first().map(|file| file.path());
+        let file = checkpoint.index_path().or(file);
+        let own = file.map(|file| identity(&file.with_file_name(CONFIG)));
+        path.is_some() && own.as_deref() == path
     }
 
     /// Returns the names of all tensors, including aliases.

@@ -208,7 +208,7 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
         out.flush()?;
         document.errors().for_each(report);
     }
-    let totals = Totals::of(tensors);
+    let totals = Totals::of_checkpoint(&checkpoint, tensors);
     Ok(ShownInput::new(totals).sound(document.errors().next().is_none()))
 }
 

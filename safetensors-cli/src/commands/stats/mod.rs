@@ -238,7 +238,8 @@ fn show(
         all.kept.errors().for_each(report);
     }
     let failed = all.kept.errors().next().is_some();
-    Ok(ShownInput::new(Totals::of(tensors.iter().copied())).sound(!failed))
+    let totals = Totals::of_checkpoint(&checkpoint, tensors.iter().copied());
+    Ok(ShownInput::new(totals).sound(!failed))
 }
 
 /// A number, or a dash where there are no values.

@@ -236,7 +236,7 @@ fn look(
         Err(error) if delta::is_delta(&error) => return check_delta(target, args, outcome),
         opened => opened?,
     };
-    outcome.totals = Totals::of(checkpoint.tensors());
+    outcome.totals = Totals::of_checkpoint(&checkpoint, checkpoint.tensors());
     outcome.files = checkpoint.files().len();
     if !check_other(&checkpoint, args, outcome)? {
         check_files(target, &checkpoint, args, threads, progress, outcome)?;

@@ -91,6 +91,37 @@ fn output_of(command: &mut Command) -> String {
 }
 
 #[test]
+fn a_dry_run_lists_what_would_come_and_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([("owner/name", repo()), ("owner/shards", sharded_repo())]);
+    let run =
+        |args: &[&str]| output(with_hub(&server, dir.path(), &[&["download"], args].concat()));
+    let names = |shown: &str| -> Vec<String> {
+        let words = shown.lines().filter_map(|line| line.split_whitespace().next());
+        words.filter(|word| word.contains('.')).map(str::to_owned).collect()
+    };
+    let before = run(&["owner/name", "--include", "*.json", "--dry-run"]);
+    assert_eq!(names(&before), ["config.json", "tokenizer.json"]);
+    assert!(!before.contains("model.safetensors") && !before.contains("cached"), "{before}");
+    let sharded = run(&["owner/shards", "--dry-run"]);
+    assert_eq!(sharded.matches("-of-").count(), shards().len() - 1, "{sharded}");
+    assert!(!dir.path().join("hf").exists());
+    // The same files come, and are then in the cache.
+    run(&["owner/name", "config.json"]);
+    let after = run(&["owner/name", "--include", "*.json", "--dry-run"]);
+    assert_eq!(names(&after), names(&before));
+    assert_eq!(after.matches("cached").count(), 1, "{after}");
+    run(&["owner/shards"]);
+    server.clear_log();
+    let cached = run(&["owner/shards", "--dry-run"]);
+    assert_eq!(cached.matches("cached").count(), shards().len(), "{cached}");
+    let mut offline = with_hub(&server, dir.path(), &["download", "owner/shards", "--dry-run"]);
+    assert_eq!(output_of(offline.env("HF_HUB_OFFLINE", "1")), cached);
+    let args = ["download", "owner/name", "absent.json", "--dry-run"];
+    error(with_hub(&server, dir.path(), &args), 1);
+}
+
+#[test]
 fn a_folder_of_the_repository_and_a_revision() {
     let dir = tempfile::tempdir().unwrap();
     let with_tag = repo().commit("v1", [("model.safetensors", file())]);

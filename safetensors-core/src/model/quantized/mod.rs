@@ -8,8 +8,8 @@
 #![doc = include_str!("../../weights/schemes.md")]
 //!
 //! The scheme is in the settings next to the files if there are any (`config.json`,
-//! `hf_quant_config.json`, `quantize_config.json`, `quanto_qmap.json`), and otherwise follows from
-//! names, dtypes and the metadata. Settings that contradict the tensors, a tensor that is missing,
+//! `hf_quant_config.json`, `quantize_config.json`, `quanto_qmap.json`,
+//! `quant_model_description.json`), and otherwise follows from names, dtypes and the metadata. Settings that contradict the tensors, a tensor that is missing,
 //! and a scheme that is known but cannot be read are errors ([`ErrorKind::Quantization`]), before
 //! anything is read.
 //!
@@ -34,6 +34,8 @@ use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 use crate::format::error::Result;
 use crate::weights::Weight;
+#[doc(hidden)]
+pub use crate::weights::settings_files;
 
 /// A quantised weight of a checkpoint, and the tensors that store it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -194,8 +194,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Returns the text of a [`config`](Rewrite::config), with the description of the weights that
     /// were [quantised](Rewrite::quantize), as transformers and vLLM expect it. It names the
     /// modules of matrices and of [stacked experts](Rewrite::stacked_experts) that were not
-    /// quantised, and the head. If none were quantised, the text is without such a description. Its
-    /// other entries stay as they are, sorted.
+    /// quantised, and the head. If none were quantised, the text is without such a description, and
+    /// has the dtype of most bytes of plain floats: they were codes. Its other entries stay as they
+    /// are, sorted.
     ///
     /// ```
     /// use safetensors_core::Rewrite;
@@ -233,22 +234,28 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
         let modules: Vec<_> = modules.iter().map(String::as_str).collect();
         let (config, is_changed) = with_settings(self.quantization, config, &modules)?;
-        self.with_dtype(&config, is_changed)
+        self.with_dtype(&config, is_changed || self.quantization.is_none())
     }
 
-    /// Returns the text with the dtype of most bytes of plain floats, if any were converted, or
-    /// were codes before.
     fn with_dtype(&self, config: &str, were_codes: bool) -> Result<String> {
+        let name = self.float_dtype(were_codes).map(name_of_torch);
+        with_dtype(config, name.filter(|name| !name.is_empty()))
+    }
+
+    /// Returns the dtype of most bytes of plain floats, if any were converted, or were codes
+    /// before.
+    #[doc(hidden)]
+    pub fn float_dtype(&self, were_codes: bool) -> Option<Dtype> {
         let mut is_changed = were_codes;
-        let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut bytes: BTreeMap<Dtype, u64> = BTreeMap::new();
         for (_, planned) in self.tensors() {
             if planned.is_plain_float() && !planned.is_alias() {
                 is_changed |= planned.dtype() != planned.source_dtype();
-                *bytes.entry(name_of_torch(planned.dtype())).or_default() += planned.byte_len();
+                *bytes.entry(planned.dtype()).or_default() += planned.byte_len();
             }
         }
-        let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(name, _)| name);
-        with_dtype(config, most.filter(|name| is_changed && !name.is_empty()))
+        let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(dtype, _)| dtype);
+        most.filter(|_| is_changed)
     }
 
     /// Returns the experts that are stored as one tensor of three dimensions, and are not

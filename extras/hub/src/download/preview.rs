@@ -1,0 +1,92 @@
+//! [`preview()`]: the files that a download would bring.
+
+use std::path::Path;
+
+use safetensors_core::checkpoint::store::MemoryStore;
+use safetensors_core::error::IndexProblem;
+use safetensors_core::{self as core, Limits, ReadAt};
+
+use super::blob::is_blob;
+use super::select::{self, WantedFiles};
+use super::{DownloadOptions, Job, ask};
+use crate::cache::joined;
+use crate::error::{Error, Result, io_at};
+use crate::parallel::each;
+use crate::repo::RepoId;
+
+/// A file that [`download`](super::download()) would bring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PreviewedFile {
+    /// The name in the repository.
+    pub name: String,
+    /// The size in bytes.
+    pub byte_len: u64,
+    /// Whether the file is in the cache, so that it is not downloaded again.
+    pub is_cached: bool,
+}
+
+/// Lists the files that [`download`](super::download()) would bring, with their sizes, first the
+/// checkpoint's. Nothing is written, and of the files only an index is read.
+///
+/// ```no_run
+/// use safetensors_hub::{DownloadOptions, preview};
+///
+/// let files = preview("openai-community/gpt2", &DownloadOptions::new())?;
+/// let missing = files.iter().filter(|file| !file.is_cached);
+/// println!("{} bytes to download", missing.map(|file| file.byte_len).sum::<u64>());
+/// # Ok::<(), safetensors_hub::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As for [`download`](super::download()), except errors of the disk.
+pub fn preview(repo: &str, options: &DownloadOptions) -> Result<Vec<PreviewedFile>> {
+    let repo = RepoId::parse(repo)?;
+    let cached = |snapshot: super::Snapshot| {
+        snapshot.files.iter().map(|name| cached_file(&snapshot.dir, name)).collect()
+    };
+    let listed = ask(&repo, options, cached, |job, wanted, _| job.preview(wanted, &repo));
+    listed.map_err(|error| error.in_file(&repo))
+}
+
+impl Job<'_> {
+    fn preview(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Vec<PreviewedFile>> {
+        let (_, names) = self.names(wanted, repo, |index| self.shards(index))?;
+        each(&names, self.threads.max(1), self.meter.stop(), |name| {
+            let dir = self.cached.snapshot_dir(&self.listed.commit);
+            if joined(&dir, name).is_file() {
+                return cached_file(&dir, name);
+            }
+            let file = self.file(name)?;
+            let byte_len = file.byte_len();
+            let is_cached = is_blob(&self.cached.blob(file.blob()), byte_len);
+            Ok(PreviewedFile { name: name.clone(), byte_len, is_cached })
+        })
+    }
+
+    /// Returns the names of the shards of an index, which is read into memory.
+    fn shards(&self, index: &str) -> Result<Vec<String>> {
+        let file = self.file(index)?;
+        let limit = Limits::default().index_bytes;
+        let found = file.byte_len();
+        if found > limit {
+            let problem = IndexProblem::TooLarge { limit, found };
+            let error = Error::from(core::ErrorKind::BadIndex { problem });
+            return Err(error.in_file(index));
+        }
+        let mut json = vec![0; usize::try_from(found).unwrap_or_default()];
+        file.read_exact_at(&mut json, 0).map_err(|error| io_at(error, Path::new(index)))?;
+        // A store has no root without a name.
+        let root = Path::new("snapshot");
+        let path = joined(root, index);
+        let store = MemoryStore::from_iter([(path.to_string_lossy().into_owned(), json)]);
+        select::shards(&store, root, &path, &self.listed.files)
+    }
+}
+
+fn cached_file(dir: &Path, name: &str) -> Result<PreviewedFile> {
+    let path = joined(dir, name);
+    let found = path.metadata().map_err(|error| io_at(error, &path))?;
+    Ok(PreviewedFile { name: name.into(), byte_len: found.len(), is_cached: true })
+}
