@@ -412,7 +412,6 @@ impl<S> Reader<S> {
         Self { checkpoint, options: LoadOptions::new().for_framework::<Ndarray>() }
     }
 
-    /// How arrays are read.
     pub(crate) fn options(&self) -> &LoadOptions {
         &self.options
     }
@@ -422,15 +421,13 @@ impl<S> Reader<S> {
         &self.checkpoint
     }
 
-    /// Returns the names, in the order of the file. [`Writer`](crate::Writer) keeps the order of
-    /// its calls, except that an array that would misalign others, such as seven `bool`s, comes
-    /// last.
+    /// Returns the names in the order of the file: the order of [`Writer`](crate::Writer)'s calls,
+    /// except that an array that would misalign others, such as seven `bool`s, comes last.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.arrays().map(|array| array.name())
     }
 
-    /// Returns the arrays in the order of their data in the file: their names, dtypes and shapes.
-    /// Their elements are read on demand, see [`ReadArrayExt`].
+    /// Returns the arrays in the order of the file. [`ReadArrayExt`] reads their elements.
     pub fn arrays(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.checkpoint.tensors()
     }
@@ -440,16 +437,13 @@ impl<S> Reader<S> {
         self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
     }
 
-    /// Returns the metadata of the file: entries by name, such as a title. Their values are texts;
-    /// a number is read by `parse`.
+    /// Returns the metadata of the file, such as a title. A number in it is read by `parse`.
     pub fn metadata(&self) -> &Metadata {
         self.checkpoint.metadata()
     }
 
-    /// Returns an attribute of an array, such as its units. The value is a text; a number is read
-    /// by `parse`. [`header::attributes`] lists all.
-    ///
-    /// [`header::attributes`]: safetensors_core::header::attributes
+    /// Returns an attribute of an array, such as its units;
+    /// [`attributes`](safetensors_core::header::attributes) lists all.
     pub fn attribute(&self, array: &str, name: &str) -> Option<&str> {
         let mut all = attributes(self.metadata(), array);
         all.find(|(found, _)| *found == name).map(|(_, value)| value)

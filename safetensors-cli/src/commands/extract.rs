@@ -75,11 +75,11 @@ impl Run for Args {
         if self.output == Path::new("-") {
             stdout::refuse_terminal()?;
         }
-        let mut checkpoint = self.input.open()?;
+        let checkpoint = match self.raw {
+            true => self.input.open()?,
+            false => self.values.of_tensor(&self.input, &self.name)?,
+        };
         let destination = self.writing.output(&self.output, &checkpoint)?;
-        if !self.raw {
-            checkpoint = self.values.of_tensor(checkpoint, &self.name)?;
-        }
         let tensor = find::tensor(&checkpoint, &self.name)?;
         if !self.raw && !self.values.are_stored() {
             refuse_unknown_codes(&tensor)?;

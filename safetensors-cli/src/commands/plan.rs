@@ -5,11 +5,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use safetensors_core::ranks::{RankPlan, RankTensor};
 use serde::Serialize;
 
 use super::Run;
 use crate::input::Input;
+use crate::input::select::Matcher;
 use crate::model::ranks::{Rules, advise, read_plan, warn_of_split_heads, world_size};
 use crate::output::writing::Writing;
 use crate::terminal::report::wrong_usage;
@@ -42,6 +44,9 @@ pub(crate) struct Args {
     world_size: Option<usize>,
     #[command(flatten)]
     rules: Rules,
+    /// Go on if the pattern of a rule matches no tensor; without this, that is an error
+    #[arg(long)]
+    ignore_unmatched: bool,
     /// Take the plan from this file instead, and compare it with PATH
     #[arg(
         long,
@@ -103,7 +108,9 @@ impl Run for Args {
                 plan
             }
             (None, Some(ranks)) => {
-                let rules = self.rules.rules(checkpoint.tensors().map(|tensor| tensor.name()))?;
+                let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+                let rules = self.rules.rules(&names, Matcher::everything(self.ignore_unmatched));
+                let rules = rules.with_context(|| self.input.name())?;
                 rules.plan(&checkpoint, ranks).map_err(advise)?
             }
             (None, None) => return Err(wrong_usage("--world-size is missing")),

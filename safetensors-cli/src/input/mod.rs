@@ -55,6 +55,11 @@ impl Input {
         open(&self.path)
     }
 
+    /// [`open`](Input::open) for files of other formats as `opening` says.
+    pub(crate) fn open_with(&self, opening: Opening) -> anyhow::Result<Checkpoint> {
+        open_with(&self.path, opening)
+    }
+
     /// Returns the name to show in messages.
     pub(crate) fn name(&self) -> String {
         name(&self.path)

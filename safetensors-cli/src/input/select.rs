@@ -56,6 +56,11 @@ pub(crate) struct Matcher<'p> {
 }
 
 impl Matcher<'_> {
+    /// Makes a matcher of every name, which checks the patterns of other options.
+    pub(crate) fn everything(ignore_unmatched: bool) -> Self {
+        Self { patterns: &[], ignore_unmatched }
+    }
+
     /// Returns `true` if the name matches a pattern.
     pub(crate) fn matches(self, name: &str) -> bool {
         self.is_everything() || self.patterns.iter().any(|pattern| pattern.matches(name))

@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use super::find;
 use super::select::{Matcher, Replaced};
-use super::{Checkpoint, opened_path, quantized_weights};
+use super::{Checkpoint, Input, Opening, opened_path, other, quantized_weights};
 
 /// The option of every command that shows values.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -18,6 +18,12 @@ impl Values {
     /// Returns `true` if codes and scales are asked for.
     pub(crate) fn are_stored(self) -> bool {
         self.stored
+    }
+
+    /// How a file of another format is opened: its quantised tensors are numbers, unless codes are
+    /// asked for.
+    pub(crate) fn opening(self) -> Opening {
+        Opening { dequantize: !self.stored, ..Opening::default() }
     }
 
     /// Makes the quantised weights numbers, unless codes and scales are asked for. Fails if a pattern
@@ -34,9 +40,14 @@ impl Values {
         Ok(numbers)
     }
 
-    /// Returns the checkpoint in which the tensor of this name has numbers. The name of a tensor
-    /// that stores a part of a weight, such as its scales, is that tensor.
-    pub(crate) fn of_tensor(self, stored: Checkpoint, name: &str) -> anyhow::Result<Checkpoint> {
+    /// Opens the checkpoint in which the tensor of this name has numbers. The name of a tensor that
+    /// stores a part of a weight, such as its scales, is that tensor.
+    pub(crate) fn of_tensor(self, input: &Input, name: &str) -> anyhow::Result<Checkpoint> {
+        let mut stored = input.open_with(self.opening())?;
+        if stored.get(name).is_none() && other::is_in(stored.files()) {
+            // A file of another format has no scales next to numbers.
+            stored = input.open()?;
+        }
         let weights = if self.stored { Vec::new() } else { quantized_weights(&stored) };
         let is_weight = weights.iter().any(|weight| weight.name == name);
         let is_stored = weights.is_empty() || stored.get(name).is_some() && !is_weight;

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
+use safetensors_core::glob::Pattern;
 use safetensors_core::ranks::{RankPlan, RankRules};
 use safetensors_core::{Error, Limits};
 
+use crate::input::select::{Matcher, Replaced};
 use crate::input::{self, Checkpoint};
 use crate::model::config::ModelConfig;
 use crate::terminal::report::warn;
@@ -21,7 +23,7 @@ pub(crate) struct Rules {
     /// RULE is replicate, split:DIM, uneven:DIM, shared:DIM:PARTS or offsets:DIM:0,...,LEN. May be
     /// given several times
     #[arg(long = "rule", value_name = "GLOB=RULE", value_parser = rule)]
-    rules: Vec<String>,
+    rules: Vec<Rule>,
     /// Rules for the other tensors, by the names of a kind of model
     ///
     /// Without this option, the names of the tensors tell the kind
@@ -39,9 +41,20 @@ enum Preset {
     None,
 }
 
-/// Checks a rule. All rules are read together later.
-fn rule(text: &str) -> Result<String, Error> {
-    RankRules::new().parse_rule(text).map(|_| text.to_owned())
+/// A rule of the user.
+#[derive(Clone, Debug)]
+struct Rule {
+    /// The names that it is for.
+    pattern: Pattern,
+    /// The rule alone.
+    rules: RankRules,
+}
+
+/// Reads a rule.
+fn rule(text: &str) -> anyhow::Result<Rule> {
+    let rules = RankRules::new().parse_rule(text)?;
+    let pattern = text.rsplit_once('=').map_or(text, |(pattern, _)| pattern);
+    Ok(Rule { pattern: pattern.parse()?, rules })
 }
 
 impl Rules {
@@ -50,18 +63,18 @@ impl Rules {
         self.rules.is_empty() && self.preset.is_none()
     }
 
-    /// Returns the rules for tensors of these names.
-    pub(crate) fn rules<'n>(
-        &self,
-        names: impl IntoIterator<Item = &'n str>,
-    ) -> anyhow::Result<RankRules> {
-        let given =
-            self.rules.iter().try_fold(RankRules::new(), |rules, rule| rules.parse_rule(rule))?;
+    /// Returns the rules for tensors of these names. Fails if the pattern of a rule matches none of them,
+    /// unless the matcher ignores that.
+    pub(crate) fn rules(&self, names: &[&str], matcher: Matcher<'_>) -> anyhow::Result<RankRules> {
+        let patterns = self.rules.iter().map(|rule| ("--rule", &rule.pattern));
+        matcher.check_others(patterns, names, &Replaced::default())?;
+        let given = self.rules.iter().map(|rule| rule.rules.clone());
+        let given = given.fold(RankRules::new(), RankRules::then);
         let preset = match self.preset {
             Some(Preset::Llama) => RankRules::llama(),
             Some(Preset::Bert) => RankRules::bert(),
             Some(Preset::None) => RankRules::new(),
-            None => RankRules::for_names(names).unwrap_or_default(),
+            None => RankRules::for_names(names.iter().copied()).unwrap_or_default(),
         };
         Ok(given.then(preset))
     }

@@ -105,6 +105,32 @@ fn what_cannot_be_divided_says_how_it_could() {
     dir.run(&uneven).shows("0…1      44   44 B");
 }
 
+#[test]
+fn a_rule_that_matches_no_tensor_is_an_error_unless_that_is_ignored() {
+    let dir = temp_dir();
+    llama(dir.path(), "a.safetensors");
+    let rule = ["--rule", "*.gaet_proj.weight=replicate"];
+    let says = "a.safetensors: no tensor matches --rule '*.gaet_proj.weight'; near it: \
+                model.layers.0.mlp.gate_proj.weight; --ignore-unmatched goes on";
+    let plan = ["plan", "a.safetensors", "-w", "2", "-o", "plan.json"];
+    dir.run(&[&plan[..], &rule].concat()).fails(1, says).stdout("");
+    assert!(!dir.at("plan.json").exists());
+    let convert = ["convert", "a.safetensors", "out", "--ranks", "2"];
+    let says = "no tensor matches --rule '*.gaet_proj.weight'; near it: ";
+    dir.run(&[&convert[..], &rule].concat()).fails(1, says).stdout("");
+    assert!(!dir.at("out").exists());
+    for args in [&plan[..], &convert] {
+        dir.run(&[args, &rule, &["--ignore-unmatched"]].concat()).quiet();
+    }
+    assert!(dir.at("out").is_dir() && dir.at("plan.json").is_file());
+
+    // The rules of a conversion are for the names that OUT has. A rule after one that matches the
+    // same tensors is not misspelt.
+    let names = ["--force", "--prefix", "x.", "--rule", "x.*.gate_proj.*=replicate"];
+    let both = ["--rule", "*.mlp.gate_proj.*=split:0"];
+    dir.run(&[&convert[..], &names, &both].concat()).quiet();
+}
+
 /// Names of a hostile file cannot control the terminal.
 #[test]
 fn hostile_names_are_escaped() {

@@ -39,7 +39,7 @@ use view::View;
 use super::Run;
 use crate::input::select::Select;
 use crate::input::values::Values;
-use crate::input::{self, Checkpoint, Input};
+use crate::input::{self, Checkpoint, Input, other};
 use crate::model::order::Sort;
 use crate::model::totals::Parameters;
 use crate::model::tree::Tree;
@@ -93,11 +93,13 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let checkpoint = Arc::new(args.input.open()?);
     let weights = input::quantized_weights(&checkpoint);
+    let may_have_codes = !weights.is_empty() || other::is_in(checkpoint.files());
     // A pipe cannot be opened twice.
-    let numbers = if weights.is_empty() || input::is_pipe(args.input.path()) {
+    let numbers = if !may_have_codes || input::is_pipe(args.input.path()) {
         Arc::clone(&checkpoint)
     } else {
-        Arc::new(args.values.of(args.input.open()?, Select::default().matcher())?)
+        let opened = args.input.open_with(args.values.opening())?;
+        Arc::new(args.values.of(opened, Select::default().matcher())?)
     };
     let mut tensors: Vec<_> = checkpoint.tensors().collect();
     let outline = Outline::new(

@@ -178,7 +178,7 @@ pub(super) struct Change<'a> {
     pub(super) changes: &'a Changes,
     /// The dtype of quantised tensors if no other option sets it.
     pub(super) dequantize: Option<Dtype>,
-    select: Matcher<'a>,
+    pub(super) select: Matcher<'a>,
     renames: Renames<'a>,
 }
 

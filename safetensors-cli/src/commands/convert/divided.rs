@@ -7,6 +7,7 @@ use safetensors_core::ranks::{RankPlan, RankRules};
 use safetensors_core::{SaveOptions, ShardOptions, TensorSource};
 
 use crate::input::Rewrite;
+use crate::input::select::Matcher;
 use crate::model::ranks::{Rules, advise, read_plan, world_size};
 use crate::terminal::report::wrong_usage;
 
@@ -72,13 +73,14 @@ impl Ranks {
     }
 
     /// How tensors of these names are divided; `None` if they are not.
-    pub(super) fn divided<'n>(
+    pub(super) fn divided(
         &self,
-        names: impl Iterator<Item = &'n str>,
+        names: &[&str],
+        matcher: Matcher<'_>,
     ) -> anyhow::Result<Option<Divided>> {
         let division = match (self.ranks, &self.plan) {
             (_, Some(plan)) => Division::Plan(read_plan(plan)?),
-            (Some(ranks), None) => Division::Rules(ranks, self.rules.rules(names)?),
+            (Some(ranks), None) => Division::Rules(ranks, self.rules.rules(names, matcher)?),
             (None, None) => return Ok(None),
         };
         Ok(Some(Divided { division, dcp: self.dcp }))

@@ -245,7 +245,8 @@ fn save(
     let adapters = args.loras.open()?;
     let sources = open(inputs, &change, &adapters)?;
     let mut rewrite = take(&sources, &change)?;
-    output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
+    let names: Vec<_> = rewrite.tensors().map(|(name, _)| name).collect();
+    output.divide(args.ranks.divided(&names, change.select)?);
     let metadata = output.take_metadata(&mut rewrite);
     output.name_files(&sources);
     let others = Others::new(args, &sources, &rewrite, output.is_directory())?;

@@ -163,7 +163,10 @@ impl Run for Args {
         }
         let open = |path| match self.headers {
             true => input::open(path),
-            false => self.values.of(input::open(path)?, Select::default().matcher()),
+            false => {
+                let opened = input::open_with(path, self.values.opening())?;
+                self.values.of(opened, Select::default().matcher())
+            }
         };
         let a = open(&self.a)?;
         let b = open(&self.b)?;

@@ -96,7 +96,7 @@ impl Run for Args {
     }
 
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        let checkpoint = self.values.of_tensor(self.input.open()?, &self.name)?;
+        let checkpoint = self.values.of_tensor(&self.input, &self.name)?;
         let tensor = find::tensor(&checkpoint, &self.name)?;
         let selection = match &self.slice {
             Some(slice) => slice.select(&tensor)?,

@@ -210,7 +210,8 @@ fn show(
     target: &Target,
     mut out: &mut dyn Write,
 ) -> anyhow::Result<ShownInput> {
-    let checkpoint = args.values.of(target.open()?, args.select.matcher())?;
+    let checkpoint =
+        args.values.of(target.open_with(args.values.opening())?, args.select.matcher())?;
     let tensors = args.select.matcher().tensors(&checkpoint)?;
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
     let mut kept = KeptSummaries::new(tensors.len(), percentiles, args.bins);
