@@ -149,8 +149,8 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Every broken rule of the format has its own [`ErrorKind`](crate::ErrorKind).
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the source fails.
+    /// Every broken rule of the format has its own [`ErrorKind`].
+    /// [`ErrorKind::Io`] if the source fails.
     pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
         Self::from_single(CheckpointFile::read(name.into(), source)?)
     }
