@@ -72,6 +72,18 @@ impl Kind {
     }
 }
 
+/// Returns the ending of a new name that ends like a file's, such as `model.st`, but not like one of
+/// a [kind](Kind::of) that is known. A name may have dots all the same, like `llama-3.1` and
+/// `model.fp8`.
+pub(crate) fn unknown_ending(path: &Path) -> Option<&str> {
+    let is_directory = address::of(path).is_some()
+        || path.is_dir()
+        || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
+    let ending = path.extension()?.to_str().filter(|_| !is_directory)?;
+    let is_like_a_file = !ending.is_empty() && ending.bytes().all(|it| it.is_ascii_alphabetic());
+    (is_like_a_file && Kind::of(path) == Kind::Checkpoint).then_some(ending)
+}
+
 /// Whether a name is one of a file of another format, read or not.
 pub(crate) fn is_other(name: &str) -> bool {
     matches!(Kind::of_name(name.as_ref()), Kind::Other(_) | Kind::Foreign(_))
