@@ -80,7 +80,9 @@ pub(crate) fn unknown_ending(path: &Path) -> Option<&str> {
         || path.is_dir()
         || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
     let ending = path.extension()?.to_str().filter(|_| !is_directory)?;
-    let is_like_a_file = !ending.is_empty() && ending.bytes().all(|it| it.is_ascii_alphabetic());
+    // A blank at the end is seldom meant: it comes from a script or a file of Windows.
+    let letters = ending.trim();
+    let is_like_a_file = !letters.is_empty() && letters.bytes().all(|it| it.is_ascii_alphabetic());
     (is_like_a_file && Kind::of(path) == Kind::Checkpoint).then_some(ending)
 }
 

@@ -77,7 +77,9 @@ fn a_dtype_without_a_numpy_type_is_refused_or_raw() {
 fn a_name_of_another_kind_of_file_is_refused() {
     let dir = temp_dir();
     small_file(dir.path(), "model.safetensors");
-    for name in ["q.safetensor", "q.txt", "q.npz", "q.pt", "q.json", "q.h5"] {
+    for name in
+        ["q.safetensor", "q.txt", "q.npz", "q.pt", "q.json", "q.h5", "q.safetensors ", "q.npy "]
+    {
         let args = ["extract", "model.safetensors", "mask", "-o", name];
         dir.run(&args).fails(2, "FILE ends in .npy or .safetensors; --raw writes the bytes");
         assert!(!dir.at(name).exists(), "{name}");
