@@ -72,6 +72,11 @@ impl Kind {
     }
 }
 
+/// Whether a name is one of a file of another format, read or not.
+pub(crate) fn is_other(name: &str) -> bool {
+    matches!(Kind::of_name(name.as_ref()), Kind::Other(_) | Kind::Foreign(_))
+}
+
 /// Returns the ending of a new name that ends like a file's, such as `model.st`, but not like one of
 /// a [kind](Kind::of) that is known. A name may have dots all the same, like `llama-3.1` and
 /// `model.fp8`.
@@ -84,11 +89,6 @@ pub(crate) fn unknown_ending(path: &Path) -> Option<&str> {
     let letters = ending.trim();
     let is_like_a_file = !letters.is_empty() && letters.bytes().all(|it| it.is_ascii_alphabetic());
     (is_like_a_file && Kind::of(path) == Kind::Checkpoint).then_some(ending)
-}
-
-/// Whether a name is one of a file of another format, read or not.
-pub(crate) fn is_other(name: &str) -> bool {
-    matches!(Kind::of_name(name.as_ref()), Kind::Other(_) | Kind::Foreign(_))
 }
 
 /// A format that a file is checked against: one of the readable ones, or safetensors.

@@ -73,24 +73,6 @@ fn a_dtype_without_a_numpy_type_is_refused_or_raw() {
     assert_eq!(bytes, [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]);
 }
 
-#[test]
-fn a_name_of_another_kind_of_file_is_refused() {
-    let dir = temp_dir();
-    small_file(dir.path(), "model.safetensors");
-    for name in
-        ["q.safetensor", "q.txt", "q.npz", "q.pt", "q.json", "q.h5", "q.safetensors ", "q.npy "]
-    {
-        let args = ["extract", "model.safetensors", "mask", "-o", name];
-        dir.run(&args).fails(2, "FILE ends in .npy or .safetensors; --raw writes the bytes");
-        assert!(!dir.at(name).exists(), "{name}");
-        dir.run(&[&args[..], &["--raw"]].concat()).quiet();
-    }
-    for name in ["q", "layer.0", "q.fp8", "r.NPY"] {
-        dir.run(&["extract", "model.safetensors", "mask", "-o", name]).quiet();
-        assert!(dir.read(name).starts_with(b"\x93NUMPY"), "{name}");
-    }
-}
-
 /// The name of the output says what a user expects to find there.
 #[test]
 fn a_name_of_a_safetensors_file_gets_one() {
@@ -223,6 +205,24 @@ fn no_file_of_the_checkpoint_is_replaced_by_the_output() {
                 .stderr(starts_with(expected));
             assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         }
+    }
+}
+
+#[test]
+fn a_name_of_another_kind_of_file_is_refused() {
+    let dir = temp_dir();
+    small_file(dir.path(), "model.safetensors");
+    for name in
+        ["q.safetensor", "q.txt", "q.npz", "q.pt", "q.json", "q.h5", "q.safetensors ", "q.npy "]
+    {
+        let args = ["extract", "model.safetensors", "mask", "-o", name];
+        dir.run(&args).fails(2, "FILE ends in .npy or .safetensors; --raw writes the bytes");
+        assert!(!dir.at(name).exists(), "{name}");
+        dir.run(&[&args[..], &["--raw"]].concat()).quiet();
+    }
+    for name in ["q", "layer.0", "q.fp8", "r.NPY"] {
+        dir.run(&["extract", "model.safetensors", "mask", "-o", name]).quiet();
+        assert!(dir.read(name).starts_with(b"\x93NUMPY"), "{name}");
     }
 }
 
