@@ -8,23 +8,25 @@ use anyhow::Context;
 use safetensors_core::error::QuantizationProblem;
 use safetensors_core::save::write_to;
 use safetensors_core::{ErrorKind, LazyTensor, ReadAt, SaveOptions, TensorSource};
+use safetensors_formats::Format;
 
 use super::Run;
 use crate::input::Input;
 use crate::input::find;
-use crate::input::kind::Kind;
+use crate::input::kind::{Kind, unknown_ending};
 use crate::input::slicing::{Selection, Slice};
 use crate::input::values::Values;
 use crate::output::numpy;
 use crate::output::writing::Writing;
 use crate::terminal::progress::Progress;
+use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::{stdout, text};
 
 /// Write one tensor, or a slice of it, to a file: for NumPy, as safetensors, or as plain bytes.
 ///
-/// FILE is a safetensors file if its name ends in .safetensors, and otherwise a .npy file, which
-/// NumPy reads. A slice is written as in NumPy, see `safetensors show`. Only its bytes are read.
+/// FILE is a safetensors file if its name ends in .safetensors, and a .npy file, which NumPy reads,
+/// if it ends in .npy or has no ending. A slice is written as in NumPy, see `safetensors show`. Only its bytes are read.
 ///
 /// A quantised weight is written as numbers, in F32; with --stored its codes are written.
 ///
@@ -42,7 +44,7 @@ pub(crate) struct Args {
     /// The part to write, such as '[0:3, -1]'; all of the tensor by default
     #[arg(value_name = "SLICE", value_parser = Slice::parse, allow_hyphen_values = true)]
     slice: Option<Slice>,
-    /// The file to write: .safetensors, or else .npy; - for a .npy file on standard output
+    /// The file to write: .npy or .safetensors; - for a .npy file on standard output
     ///
     /// It is a regular file or a new one. `-o - > FILE` writes to a FIFO or a device
     #[arg(short, long, value_name = "FILE", value_parser = crate::input::address::parser())]
@@ -75,6 +77,7 @@ impl Run for Args {
         if self.output == Path::new("-") {
             stdout::refuse_terminal()?;
         }
+        let is_safetensors = !self.raw && is_safetensors(&self.output)?;
         let checkpoint = match self.raw {
             true => self.input.open()?,
             false => self.values.of_tensor(&self.input, &self.name)?,
@@ -89,7 +92,6 @@ impl Run for Args {
             None => Selection::whole(tensor.shape()),
         };
         let part = tensor.slice(selection.indices())?;
-        let is_safetensors = !self.raw && Kind::of(&self.output) == Kind::Safetensors;
         let instead = "name a .safetensors file, use --raw, or make it F32 with `safetensors \
                        convert --dtype f32`";
         let header = if self.raw || is_safetensors {
@@ -122,6 +124,21 @@ impl Run for Args {
         let bytes = std::fs::metadata(&self.output).map_or(bytes, |file| file.len());
         destination.tell(out, format_args!("{dtype} {shape}, {}", text::size(bytes)))?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Whether the file is to be a safetensors file, by its name, and not one of NumPy. Refuses a name of
+/// anything else.
+fn is_safetensors(path: &Path) -> anyhow::Result<bool> {
+    match Kind::of(path) {
+        Kind::Safetensors => Ok(true),
+        Kind::Other(Format::Npy) => Ok(false),
+        Kind::Checkpoint if unknown_ending(path).is_none() => Ok(false),
+        _ => Err(wrong_usage(format!(
+            "{}: FILE ends in .npy or .safetensors; --raw writes the bytes alone to a file of any \
+             name",
+            text::path(path)
+        ))),
     }
 }
 

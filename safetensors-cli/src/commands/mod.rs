@@ -62,6 +62,7 @@ const VERSION: &str = concat!(
 const EXAMPLES: &str = "\
 More commands:
   manifest  Write where the tensors lie, as references of kerchunk, for readers of Zarr
+  manual    Write the manual pages of all commands into a directory
 
 Examples:
   safetensors inspect model.safetensors             Show what is in a file
@@ -107,8 +108,8 @@ pub(crate) trait Run {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode>;
 }
 
-/// Returns `true` if a command is explained. The help hides the others and those under "More
-/// commands".
+/// Returns `true` if a command has a section of the manual. The help hides the others, and names
+/// some of them under "More commands".
 pub(crate) fn is_explained(command: &clap::Command) -> bool {
     !matches!(command.get_name(), "help" | "manual")
 }

@@ -1,5 +1,7 @@
-//! The error about a directory that has no checkpoint, but has some one level down.
+//! The error about a directory that has no checkpoint, but has some one level down, or a file with
+//! a name that is not UTF-8.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -16,6 +18,12 @@ const LOOKED_INTO: usize = 1000;
 /// names some, otherwise such files in this one. `None` if there is none. Hidden ones are skipped.
 pub(crate) fn message(directory: &Path) -> Option<String> {
     let path = text::path(directory);
+    if let Some(name) = not_utf8(directory) {
+        let name = text::path(name.as_ref());
+        return Some(format!(
+            "{path}: the name of {name} is not UTF-8; rename it, or name the file"
+        ));
+    }
     let [files, directories] = entries(directory)?;
     let here = others(&files);
     let mut below = Vec::new();
@@ -39,6 +47,13 @@ pub(crate) fn message(directory: &Path) -> Option<String> {
         several => format!("found {}", text::count(several as u64)),
     };
     Some(format!("{path}: expected one checkpoint, {found} one level down: {}", NameList(&below)))
+}
+
+/// Returns the name of a file of tensors in a directory, or of an index, that is not UTF-8. Such a
+/// file opens only if it is named.
+fn not_utf8(directory: &Path) -> Option<OsString> {
+    let mut names = fs::read_dir(directory).ok()?.filter_map(Result::ok).map(|it| it.file_name());
+    names.find(|name| name.to_str().is_none() && CheckpointPath::from_name(name).is_some())
 }
 
 /// Returns the names of the files in a directory, and of the directories, each sorted. `None` if it
@@ -69,6 +84,22 @@ fn others(files: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Other systems refuse this name.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_with_a_name_that_is_not_utf_8_is_named() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(OsStr::from_bytes(b"\xff.txt")), "").unwrap();
+        assert_eq!(message(dir.path()), None);
+        fs::write(dir.path().join(OsStr::from_bytes(b"caf\xe9.safetensors")), "").unwrap();
+        let says =
+            ": the name of caf\u{fffd}.safetensors is not UTF-8; rename it, or name the file";
+        assert!(message(dir.path()).unwrap().ends_with(says));
+    }
 
     #[test]
     fn directories_that_open_as_a_checkpoint_are_counted_and_some_are_named() {

@@ -77,6 +77,22 @@ pub(crate) fn is_other(name: &str) -> bool {
     matches!(Kind::of_name(name.as_ref()), Kind::Other(_) | Kind::Foreign(_))
 }
 
+/// Returns the ending of a new name that ends like a file's, such as `model.st`, but not like one of
+/// a [kind](Kind::of) that is known. A name may have dots all the same, like `llama-3.1` and
+/// `model.fp8`.
+pub(crate) fn unknown_ending(path: &Path) -> Option<&str> {
+    // The name of a bucket may have dots.
+    let is_bucket = address::of(path).is_some_and(|it| address::shown(it).matches('/').count() < 3);
+    let is_directory = is_bucket
+        || path.is_dir()
+        || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
+    let ending = path.extension()?.to_str().filter(|_| !is_directory)?;
+    // A blank at the end is seldom meant: it comes from a script or a file of Windows.
+    let letters = ending.trim();
+    let is_like_a_file = !letters.is_empty() && letters.bytes().all(|it| it.is_ascii_alphabetic());
+    (is_like_a_file && Kind::of(path) == Kind::Checkpoint).then_some(ending)
+}
+
 /// A format that a file is checked against: one of the readable ones, or safetensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected(Option<Format>);

@@ -319,7 +319,13 @@ fn a_config_that_cannot_be_understood_is_copied_with_a_warning() {
 fn the_ending_of_a_new_output_is_a_known_one_or_none() {
     let dir = temp_dir();
     model(dir.path(), "model", &[]);
-    for (out, file) in [("x.safetensor", "x.safetensors"), ("a/model.st", "a/model.safetensors")] {
+    for (out, file) in [
+        ("x.safetensor", "x.safetensors"),
+        ("a/model.st", "a/model.safetensors"),
+        // A blank at the end is a slip.
+        ("x.safetensors ", "x.safetensors"),
+        ("x.npz ", "x.safetensors"),
+    ] {
         let (out, file) = (native(out), native(file));
         dir.convert(&["model", &out]).fails(2, format!("{file} is a file, and {out}/ a directory"));
     }

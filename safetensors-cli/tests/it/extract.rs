@@ -191,7 +191,7 @@ fn no_file_of_the_checkpoint_is_replaced_by_the_output() {
     let other = if cfg!(unix) { "link.html" } else { "./model.safetensors" };
     for output in ["model.safetensors", other] {
         for args in [
-            &["extract", "model.safetensors", "mask", "--force"][..],
+            &["extract", "model.safetensors", "mask", "--raw", "--force"][..],
             &["map", "model.safetensors"],
             &["plan", "model.safetensors", "--world-size", "1"],
         ] {
@@ -205,6 +205,24 @@ fn no_file_of_the_checkpoint_is_replaced_by_the_output() {
                 .stderr(starts_with(expected));
             assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         }
+    }
+}
+
+#[test]
+fn a_name_of_another_kind_of_file_is_refused() {
+    let dir = temp_dir();
+    small_file(dir.path(), "model.safetensors");
+    for name in
+        ["q.safetensor", "q.txt", "q.npz", "q.pt", "q.json", "q.h5", "q.safetensors ", "q.npy "]
+    {
+        let args = ["extract", "model.safetensors", "mask", "-o", name];
+        dir.run(&args).fails(2, "FILE ends in .npy or .safetensors; --raw writes the bytes");
+        assert!(!dir.at(name).exists(), "{name}");
+        dir.run(&[&args[..], &["--raw"]].concat()).quiet();
+    }
+    for name in ["q", "layer.0", "q.fp8", "r.NPY"] {
+        dir.run(&["extract", "model.safetensors", "mask", "-o", name]).quiet();
+        assert!(dir.read(name).starts_with(b"\x93NUMPY"), "{name}");
     }
 }
 

@@ -35,7 +35,7 @@ fn every_kind_is_what_the_reference_makes_of_it() {
         };
         merge(dir.path(), &fixture, &[])
             .quiet()
-            .stdout(ends_with(format!(" of {adapters} merged\n")));
+            .stdout(ends_with(format!(" changed by {adapters}\n")));
         let out = dir.open("out.safetensors");
         let merged = fixture.base().merged(fixture.adapters()).unwrap();
         assert_eq!(out.len(), merged.len());
@@ -163,11 +163,30 @@ fn a_kept_name_of_a_tied_weight_has_the_dtype_of_the_base() {
     let args = [&*model, "out.safetensors", "--lora", &*adapter, "--dtype", "f16"];
     dir.convert(&[&args[..], &["--cast", "head.*=keep"]].concat())
         .quiet()
-        .stdout(ends_with(", 1 module of 1 adapter merged\n"));
+        .stdout(ends_with(", 1 tensor changed by 1 adapter\n"));
     let out = dir.at("out.safetensors");
     let sums = vec![2.0, 3.0, 3.0, 5.0];
     assert_eq!(stored(&out, "w.weight"), (Dtype::F16, sums.clone()));
     assert_eq!(stored(&out, "head.weight"), (Dtype::BF16, sums));
+}
+
+#[test]
+fn the_summary_counts_the_changed_tensors_that_are_written() {
+    let dir = temp_dir();
+    let adapter = one_module(dir.path(), "w", [2, 2], 1.0);
+    let tensors = [("w.weight", [2, 2], Dtype::F32), ("other", [2, 2], Dtype::F32)];
+    let model = filled(dir.path(), "model.safetensors", &tensors, 1.0);
+    let args = [&*model, "out.safetensors", "--force", "--lora", &*adapter];
+    for (options, count) in [
+        (&[][..], "1 tensor"),
+        (&["-f", "w.*", "--rename", "^w", "x"], "1 tensor"),
+        (&["-f", "head.*"], "1 tensor"),
+        (&["--drop", "w.*"], "0 tensors"),
+        (&["-f", "other", "--dry-run"], "0 tensors"),
+    ] {
+        let told = dir.convert(&[&args[..], options].concat()).quiet().out();
+        assert!(told.ends_with(&format!(", {count} changed by 1 adapter\n")), "{told}");
+    }
 }
 
 #[test]
@@ -215,7 +234,7 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
         let done = dir.convert(&[args, &["--lora", &*adapter]].concat());
         if expected.is_empty() {
             done.success()
-                .stdout(contains("would write out.safetensors (").and(ends_with("merged)\n")));
+                .stdout(contains("would write out.safetensors (").and(ends_with("adapter)\n")));
         } else {
             done.failure().stderr(contains(expected));
         }

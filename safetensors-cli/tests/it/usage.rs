@@ -235,7 +235,7 @@ fn addresses_need_a_feature() {
 fn rare_commands_and_options_stand_below_the_others() {
     let dir = temp_dir();
     let short = |command: &str| dir.run(format!("{command} -h").trim_start()).quiet().out();
-    for (command, rare) in [("", &["manifest"][..]), ("delta", &["squash", "follow"])] {
+    for (command, rare) in [("", &["manifest", "manual"][..]), ("delta", &["squash", "follow"])] {
         let help = short(command);
         let more = help.find("\nMore commands:\n").unwrap();
         for name in rare {
@@ -243,7 +243,7 @@ fn rare_commands_and_options_stand_below_the_others() {
             assert!(places.len() == 1 && places[0].0 > more, "{name}: {help}");
         }
     }
-    for name in ["manifest", "delta squash", "delta follow"] {
+    for name in ["manifest", "manual", "delta squash", "delta follow"] {
         assert!(short(name).contains(&format!("Usage: safetensors {name} ")), "{name}");
     }
     assert!(!short("show").contains("--csv"));

@@ -40,7 +40,8 @@ pub(super) fn run(
     sources.iter().for_each(Source::warn_of_notes);
     let bytes = writer.total_size();
     let count = text::counted(writer.tensors().len() as u64, "tensor");
-    let summary = format!("{count}, {}{}", text::size(bytes), told(&notes)) + &adapters.summary();
+    let summary = format!("{count}, {}{}", text::size(bytes), told(&notes));
+    let summary = summary + &adapters.summary(&sources, &change);
     if args.writing.dry_run {
         show(&writer, out)?;
         writeln!(out, "\n{}", destination.would(summary))?;

@@ -8,6 +8,8 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use safetensors_core::Dtype;
 use safetensors_core::lora::Adapter;
 
+use super::changes::Change;
+use super::source::Source;
 use crate::input::{self, Checkpoint, address};
 use crate::terminal::text;
 
@@ -109,14 +111,23 @@ impl Adapters {
         Ok((merged.into_boxed(), dtypes))
     }
 
-    /// How much is merged, as the end of the summary.
-    pub(super) fn summary(&self) -> String {
+    /// How much is merged of the tensors that are written, as the end of the summary.
+    pub(super) fn summary(&self, sources: &[Source], change: &Change<'_>) -> String {
         if self.is_empty() {
             return String::new();
         }
-        let modules: HashSet<_> = self.0.iter().flat_map(Adapter::modules).collect();
-        let modules = text::counted(modules.len() as u64, "module");
-        format!(", {modules} of {} merged", text::counted(self.0.len() as u64, "adapter"))
+        let mut written = HashSet::new();
+        for source in sources {
+            let names = source.merged.keys().map(String::as_str);
+            written.extend(names.filter(|name| change.takes(name)));
+            // A tensor that is not taken by its own name may be taken by another one.
+            let aliases = source.checkpoint().into_iter().flat_map(Checkpoint::aliases);
+            let taken = aliases.filter(|(alias, _)| change.takes(alias)).map(|(_, it)| it.name());
+            let merged = taken.filter(|name| source.merged.contains_key(*name));
+            written.extend(merged.filter(|name| !change.drops(name)));
+        }
+        let tensors = text::counted(written.len() as u64, "tensor");
+        format!(", {tensors} changed by {}", text::counted(self.0.len() as u64, "adapter"))
     }
 }
 

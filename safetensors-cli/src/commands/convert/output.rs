@@ -21,7 +21,7 @@ use super::source::{CONFIG, Source};
 use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
-use crate::input::kind::Kind;
+use crate::input::kind::{Kind, unknown_ending};
 use crate::output::existing::{Existing, identity};
 use crate::output::file::Argument;
 use crate::output::writing::Writing;
@@ -121,7 +121,10 @@ impl Target {
 fn form(path: &Path) -> Result<Option<Form>, String> {
     let form = match Kind::of(path) {
         Kind::Safetensors => return Ok(Some(Form::File)),
-        Kind::Checkpoint => return refuse_unknown_ending(path).map(|()| Some(Form::Directory)),
+        Kind::Checkpoint => match unknown_ending(path) {
+            Some(ending) => return Err(unknown(path, ending)),
+            None => return Ok(Some(Form::Directory)),
+        },
         Kind::Other(Format::Npy) => Some(Form::Npy),
         Kind::Other(Format::Npz) => Some(Form::Npz),
         Kind::Other(Format::Burnpack) => Some(Form::Burnpack),
@@ -139,25 +142,15 @@ fn form(path: &Path) -> Result<Option<Form>, String> {
     }
 }
 
-/// Refuses the name of a new directory that ends like a file's, such as `model.st`. A name may have
-/// dots all the same, like `llama-3.1` and `model.fp8`.
-fn refuse_unknown_ending(path: &Path) -> Result<(), String> {
+/// Returns the problem of a name that ends like a file's, such as `model.st`.
+fn unknown(path: &Path, ending: &str) -> String {
     let address = address::of(path).map(address::shown);
-    // The name of a bucket may have dots.
-    let is_bucket = address.as_ref().is_some_and(|it| it.matches('/').count() < 3);
     let path = address.as_deref().map_or(path, Path::new);
-    let is_directory = is_bucket
-        || path.is_dir()
-        || path.as_os_str().to_string_lossy().ends_with(['/', std::path::MAIN_SEPARATOR]);
-    let ending = path.extension().and_then(|it| it.to_str()).unwrap_or_default();
-    if is_directory || ending.is_empty() || !ending.bytes().all(|it| it.is_ascii_alphabetic()) {
-        return Ok(());
-    }
     let (file, directory) = (text::path(&path.with_extension("safetensors")), text::path(path));
-    Err(format!(
-        "no file ends in .{ending} that can be written; {file} is a file, and {directory}/ a \
-         directory"
-    ))
+    format!(
+        "no file ends in '.{}' that can be written; {file} is a file, and {directory}/ a directory",
+        text::printable(ending)
+    )
 }
 
 /// Returns the problem of an output of a format that cannot be written.

@@ -240,7 +240,9 @@ fn whole_files(checkpoint: &Checkpoint, stored: &[Checkpoint]) -> anyhow::Result
 fn checkpoint_digest(checkpoint: &Checkpoint, progress: &Progress) -> anyhow::Result<String> {
     anyhow::ensure!(
         !other::is_in(checkpoint.files()),
-        "the digest of a checkpoint is the one of safetensors files; `safetensors convert` makes such"
+        "{}: the digest of a checkpoint is the one of safetensors files; `safetensors convert` makes \
+         such",
+        input::opened_path(checkpoint)
     );
     progress.add_total(checkpoint.tensors().map(|it| it.byte_len()).sum());
     let options = safetensors_delta::Options::new().progress(progress.adding());
