@@ -80,9 +80,11 @@ pub(crate) fn is_other(name: &str) -> bool {
 /// Returns the ending of a new name that ends like a file's, such as `model.st`, but not like one of
 /// a [kind](Kind::of) that is known. A name may have dots all the same, like `llama-3.1` and
 /// `model.fp8`.
-pub(crate) fn unknown_ending(path: &Path) -> Option<&str> {
+pub(crate) fn unknown_ending(path: &Path) -> Option<String> {
+    let address = address::of(path).map(address::shown);
     // The name of a bucket may have dots.
-    let is_bucket = address::of(path).is_some_and(|it| address::shown(it).matches('/').count() < 3);
+    let is_bucket = address.as_ref().is_some_and(|it| it.matches('/').count() < 3);
+    let path = address.as_deref().map_or(path, Path::new);
     let is_directory = is_bucket
         || path.is_dir()
         || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
@@ -90,7 +92,7 @@ pub(crate) fn unknown_ending(path: &Path) -> Option<&str> {
     // A blank at the end is seldom meant: it comes from a script or a file of Windows.
     let letters = ending.trim();
     let is_like_a_file = !letters.is_empty() && letters.bytes().all(|it| it.is_ascii_alphabetic());
-    (is_like_a_file && Kind::of(path) == Kind::Checkpoint).then_some(ending)
+    (is_like_a_file && Kind::of(path) == Kind::Checkpoint).then(|| ending.to_owned())
 }
 
 /// A format that a file is checked against: one of the readable ones, or safetensors.

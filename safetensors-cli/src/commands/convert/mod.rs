@@ -25,6 +25,7 @@ mod casts;
 mod changes;
 mod config;
 mod divided;
+mod form;
 mod gguf;
 mod lora;
 mod loss;

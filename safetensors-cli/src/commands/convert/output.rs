@@ -1,7 +1,6 @@
 //! [`Target`]: the kind of OUT. [`Output`]: the file or directory to write, unless it is GGUF.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -9,19 +8,19 @@ use safetensors_core::checkpoint::{Contention, FilePattern, MaxShardSize};
 use safetensors_core::rewrite::Plan;
 use safetensors_core::{Metadata, SaveOptions, ShardOptions, TensorSource};
 use safetensors_formats::gguf::Type;
-use safetensors_formats::{ErrorKind, Format, burn};
+use safetensors_formats::{ErrorKind, burn};
 
 use super::Args;
 use super::casts::Scheme;
 use super::config;
 use super::divided::Divided;
+use super::form::{Form, form};
 use super::others::{self, Others};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
-use crate::input::kind::{Kind, unknown_ending};
 use crate::output::existing::{Existing, identity};
 use crate::output::file::Argument;
 use crate::output::writing::Writing;
@@ -37,21 +36,6 @@ pub(super) enum Target {
     Gguf(Type),
     /// Any other.
     Tensors(Box<Output>),
-}
-
-/// The form of an output that is not of GGUF.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// One safetensors file.
-    File,
-    /// A directory with a checkpoint: one file, or several with an index.
-    Directory,
-    /// One array.
-    Npy,
-    /// An archive of arrays.
-    Npz,
-    /// A file of burn.
-    Burnpack,
 }
 
 /// A path, and the form of the output there.
@@ -114,51 +98,6 @@ impl Target {
             }
         }
     }
-}
-
-/// Returns the form of an output by its path; `None` for GGUF. A name of no known kind is a
-/// directory.
-fn form(path: &Path) -> Result<Option<Form>, String> {
-    let form = match Kind::of(path) {
-        Kind::Safetensors => return Ok(Some(Form::File)),
-        Kind::Checkpoint => match unknown_ending(path) {
-            Some(ending) => return Err(unknown(path, ending)),
-            None => return Ok(Some(Form::Directory)),
-        },
-        Kind::Other(Format::Npy) => Some(Form::Npy),
-        Kind::Other(Format::Npz) => Some(Form::Npz),
-        Kind::Other(Format::Burnpack) => Some(Form::Burnpack),
-        Kind::Other(Format::Gguf) => None,
-        Kind::Other(format) => return Err(unwritable(format)),
-        Kind::Foreign(format) => return Err(unwritable(format)),
-        Kind::Index => {
-            let instead = "name the directory for all of them";
-            return Err(format!("an index is written with its files; {instead}"));
-        }
-    };
-    match address::of(path) {
-        Some(_) => Err("burnpack, GGUF and NumPy's files are written to the disk only".into()),
-        None => Ok(form),
-    }
-}
-
-/// Returns the problem of a name that ends like a file's, such as `model.st`.
-fn unknown(path: &Path, ending: &str) -> String {
-    let address = address::of(path).map(address::shown);
-    let path = address.as_deref().map_or(path, Path::new);
-    let (file, directory) = (text::path(&path.with_extension("safetensors")), text::path(path));
-    format!(
-        "no file ends in '.{}' that can be written; {file} is a file, and {directory}/ a directory",
-        text::printable(ending)
-    )
-}
-
-/// Returns the problem of an output of a format that cannot be written.
-fn unwritable(format: impl Display) -> String {
-    format!(
-        "{format} files cannot be written; an output ends in .safetensors, .gguf, .bpk, .npz or \
-         .npy, or is a directory: write that, and convert it with a tool that knows {format}"
-    )
 }
 
 /// How a GGUF file stores weights. Refuses options that are for other outputs.

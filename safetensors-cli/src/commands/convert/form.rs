@@ -1,0 +1,70 @@
+//! [`Form`]: the kind of file or directory that OUT is, by its name.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use safetensors_formats::Format;
+
+use crate::input::address;
+use crate::input::kind::{Kind, unknown_ending};
+use crate::terminal::text;
+
+/// The form of an output that is not of GGUF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One safetensors file.
+    File,
+    /// A directory with a checkpoint: one file, or several with an index.
+    Directory,
+    /// One array.
+    Npy,
+    /// An archive of arrays.
+    Npz,
+    /// A file of burn.
+    Burnpack,
+}
+
+/// Returns the form of an output by its path; `None` for GGUF. A name of no known kind is a
+/// directory.
+pub(super) fn form(path: &Path) -> Result<Option<Form>, String> {
+    let form = match Kind::of(path) {
+        Kind::Safetensors => return Ok(Some(Form::File)),
+        Kind::Checkpoint => match unknown_ending(path) {
+            Some(ending) => return Err(unknown(path, &ending)),
+            None => return Ok(Some(Form::Directory)),
+        },
+        Kind::Other(Format::Npy) => Some(Form::Npy),
+        Kind::Other(Format::Npz) => Some(Form::Npz),
+        Kind::Other(Format::Burnpack) => Some(Form::Burnpack),
+        Kind::Other(Format::Gguf) => None,
+        Kind::Other(format) => return Err(unwritable(format)),
+        Kind::Foreign(format) => return Err(unwritable(format)),
+        Kind::Index => {
+            let instead = "name the directory for all of them";
+            return Err(format!("an index is written with its files; {instead}"));
+        }
+    };
+    match address::of(path) {
+        Some(_) => Err("burnpack, GGUF and NumPy's files are written to the disk only".into()),
+        None => Ok(form),
+    }
+}
+
+/// Returns the problem of a name that ends like a file's, such as `model.st`.
+fn unknown(path: &Path, ending: &str) -> String {
+    let address = address::of(path).map(address::shown);
+    let path = address.as_deref().map_or(path, Path::new);
+    let (file, directory) = (text::path(&path.with_extension("safetensors")), text::path(path));
+    format!(
+        "no file ends in '.{}' that can be written; {file} is a file, and {directory}/ a directory",
+        text::printable(ending)
+    )
+}
+
+/// Returns the problem of an output of a format that cannot be written.
+fn unwritable(format: impl Display) -> String {
+    format!(
+        "{format} files cannot be written; an output ends in .safetensors, .gguf, .bpk, .npz or \
+         .npy, or is a directory: write that, and convert it with a tool that knows {format}"
+    )
+}
