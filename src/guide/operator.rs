@@ -61,7 +61,7 @@
 //! $ mkdir llama; cp model.safetensors llama; touch llama/LICENSE llama/optimizer.pt
 //! $ echo '{"model_type": "llama", "torch_dtype": "float32"}' > llama/config.json
 //! $ safetensors convert llama llama-bf16 --dtype bf16
-//! llama-bf16: 2 tensors, 96 B, in 1 file, with config.json and 1 other file; not copied: optimizer.pt
+//! llama-bf16: 2 tensors, 96 B, in 1 file, with config.json and 1 other file; copied: LICENSE; not copied: optimizer.pt
 //! $ cat llama-bf16/config.json
 //! {"model_type": "llama", "torch_dtype": "bfloat16"}
 //! ```

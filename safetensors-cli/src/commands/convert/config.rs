@@ -7,7 +7,6 @@ use safetensors_core::python_json;
 use safetensors_core::quantized::settings_files;
 use serde_json::{Map, Value};
 
-use super::others::Others;
 use super::source::{CONFIG, MOST, Source, config_of};
 use crate::input::Rewrite;
 use crate::output::existing::identity;
@@ -160,7 +159,7 @@ pub(super) fn stale_settings(
     directory: &Path,
     sources: &[Source],
     rewrite: &Rewrite<'_>,
-    others: &Others,
+    copied_names: &[&str],
 ) -> Vec<String> {
     // Plain weights need no settings, so unreadable ones are no error.
     let ignored = |error: anyhow::Error| warn(format!("{error:#}; its settings are not compared"));
@@ -172,7 +171,7 @@ pub(super) fn stale_settings(
     }
     let mut warnings = Vec::new();
     let there = || beside::read(directory, CONFIG, MOST).map_err(|error| ignored(error.into()));
-    if !others.has_config()
+    if !copied_names.contains(&CONFIG)
         && let Some(config) = there().ok().flatten()
     {
         let (there, path) = (quantised(&config), text::path(&directory.join(CONFIG)));
@@ -204,7 +203,7 @@ pub(super) fn stale_settings(
             ));
         }
     }
-    for name in settings_files().filter(|name| !others.names().any(|it| it == *name)) {
+    for name in settings_files().filter(|name| !copied_names.contains(name)) {
         let path = directory.join(name);
         let Ok(Some(there)) = beside::read(directory, name, MOST) else { continue };
         // They describe the codes that are copied.

@@ -9,7 +9,7 @@ use safetensors_formats::{Error, ErrorKind, Format};
 
 use super::output::OUT;
 use super::source::Source;
-use super::{Args, open, take};
+use super::{Args, open, report, take};
 use crate::input::{self, address, other};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
@@ -41,7 +41,7 @@ pub(super) fn run(
     let bytes = writer.total_size();
     let count = text::counted(writer.tensors().len() as u64, "tensor");
     let summary = format!("{count}, {}{}", text::size(bytes), told(&notes));
-    let summary = summary + &adapters.summary(&sources, &change);
+    let summary = summary + &report::merged(&adapters, &sources, &change);
     if args.writing.dry_run {
         show(&writer, out)?;
         writeln!(out, "\n{}", destination.would(summary))?;

@@ -1,6 +1,6 @@
 //! [`Adapters`]: LoRA adapters that are merged into the input.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -8,10 +8,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use safetensors_core::Dtype;
 use safetensors_core::lora::Adapter;
 
-use super::changes::Change;
-use super::source::Source;
 use crate::input::{self, Checkpoint, address};
-use crate::terminal::text;
 
 /// The file of an adapter in a directory that PEFT saved.
 const PEFT_FILE: &str = "adapter_model.safetensors";
@@ -111,23 +108,9 @@ impl Adapters {
         Ok((merged.into_boxed(), dtypes))
     }
 
-    /// How much is merged of the tensors that are written, as the end of the summary.
-    pub(super) fn summary(&self, sources: &[Source], change: &Change<'_>) -> String {
-        if self.is_empty() {
-            return String::new();
-        }
-        let mut written = HashSet::new();
-        for source in sources {
-            let names = source.merged.keys().map(String::as_str);
-            written.extend(names.filter(|name| change.takes(name)));
-            // A tensor that is not taken by its own name may be taken by another one.
-            let aliases = source.checkpoint().into_iter().flat_map(Checkpoint::aliases);
-            let taken = aliases.filter(|(alias, _)| change.takes(alias)).map(|(_, it)| it.name());
-            let merged = taken.filter(|name| source.merged.contains_key(*name));
-            written.extend(merged.filter(|name| !change.drops(name)));
-        }
-        let tensors = text::counted(written.len() as u64, "tensor");
-        format!(", {tensors} changed by {}", text::counted(self.0.len() as u64, "adapter"))
+    /// Returns the number of adapters.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
     }
 }
 

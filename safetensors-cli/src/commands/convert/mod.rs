@@ -266,7 +266,8 @@ fn save(
     sources.iter().for_each(Source::warn_of_notes);
     output.warn_of_loss(&plan.lost(&metadata));
     warn_of_notes(output.path(), &plan.notes);
-    let summary = plan.summary() + &report::share(&rewrite) + &adapters.summary(&sources, &change);
+    let summary =
+        plan.summary() + &report::share(&rewrite) + &report::merged(&adapters, &sources, &change);
     if args.writing.dry_run {
         plan.show(&rewrite, out)?;
         let would = destination.would(summary);

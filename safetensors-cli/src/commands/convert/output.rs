@@ -211,7 +211,10 @@ impl Output {
             _ => self.path.parent().filter(|_| is_changed),
         };
         match directory.filter(|_| address::of(&self.path).is_none()) {
-            Some(directory) => config::stale_settings(directory, sources, rewrite, &self.others),
+            Some(directory) => {
+                let copied: Vec<_> = self.others.names().collect();
+                config::stale_settings(directory, sources, rewrite, &copied)
+            }
             None => Vec::new(),
         }
     }

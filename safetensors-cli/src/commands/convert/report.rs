@@ -1,10 +1,14 @@
 //! `--report`: the distance of quantised weights from the original ones.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 use safetensors_core::quantized::QuantizationError;
 
-use crate::input::Rewrite;
+use super::changes::Change;
+use super::lora::Adapters;
+use super::source::Source;
+use crate::input::{Checkpoint, Rewrite};
 use crate::terminal::table::{self, Column};
 use crate::terminal::text;
 
@@ -68,4 +72,23 @@ pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<
             ]);
         }
     })
+}
+
+/// Returns the number of written tensors that adapters change, as the end of the summary.
+pub(super) fn merged(adapters: &Adapters, sources: &[Source], change: &Change<'_>) -> String {
+    if adapters.is_empty() {
+        return String::new();
+    }
+    let mut written = HashSet::new();
+    for source in sources {
+        let names = source.merged.keys().map(String::as_str);
+        written.extend(names.filter(|name| change.takes(name)));
+        // A tensor that is not taken by its own name may be taken by another one.
+        let aliases = source.checkpoint().into_iter().flat_map(Checkpoint::aliases);
+        let taken = aliases.filter(|(alias, _)| change.takes(alias)).map(|(_, it)| it.name());
+        let merged = taken.filter(|name| source.merged.contains_key(*name));
+        written.extend(merged.filter(|name| !change.drops(name)));
+    }
+    let tensors = text::counted(written.len() as u64, "tensor");
+    format!(", {tensors} changed by {}", text::counted(adapters.count() as u64, "adapter"))
 }
