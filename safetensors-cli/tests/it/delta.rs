@@ -279,8 +279,8 @@ fn what_is_not_copied_is_named() {
     }
     dir.run("delta apply old delta out").success().stderr(
         "warning: model.sig, pytorch_model.bin are not copied to out: it has files of these names, \
-         or they hold or sign other tensors, are hidden or over 256 MiB, or lead out of their \
-         directory\n",
+         the base has no settings of a model, such as config.json, or they hold or sign other \
+         tensors, are hidden or over 256 MiB, or lead out of their directory\n",
     );
     assert!(dir.at("out/notes.txt").exists());
 }

@@ -395,9 +395,9 @@ fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
     if !left_out.is_empty() {
         let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
         warn(format!(
-            "{} are not copied to {}: it has files of these names, or they hold or sign other \
-             tensors, are hidden or over 256 MiB, lead out of their directory, or are in one without \
-             settings of a model, such as config.json",
+            "{} are not copied to {}: it has files of these names, the base has no settings of a \
+             model, such as config.json, or they hold or sign other tensors, are hidden or over \
+             256 MiB, or lead out of their directory",
             names.join(", "),
             text::path(to)
         ));
