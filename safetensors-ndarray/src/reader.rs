@@ -39,8 +39,7 @@ use crate::{ArrayElement, DynArray, FileBytes, InMemory, Ndarray, ReadArrayExt, 
 /// let u = r.read::<f64, Ix2>("u")?;
 /// assert_eq!(u.dim(), (2, 3));
 /// assert_eq!(r.attribute("u", "units"), Some("m/s"));
-///
-/// // A part of an array, of which only the bytes are read; an array as another element type.
+/// // A slice reads only its bytes; `read_as` converts to another element type.
 /// assert_eq!(r.slice::<f64, _>("u", s![.., ..;-2])?, array![[3.0, 1.0], [6.0, 4.0]]);
 /// assert_eq!(r.read_as::<f32, Ix2>("u")?.sum(), 21.0);
 ///
