@@ -217,7 +217,7 @@
 //! |---|---|
 //! | the model wants a tensor that is not there | `cannot find tensor fc.wieght in model.safetensors; did you mean "fc.weight"?` |
 //! | it has another shape | `shape mismatch for fc.weight in model.safetensors, expected: [3, 2], got: [2, 3]`, before it is read |
-//! | a shard was cut off by a full disk | `…-00002-of-00002.safetensors: tensor "fc.weight": the tensors have 24 bytes, but only 20 follow the header`, when it is opened |
+//! | a shard was cut off by a full disk | `…-00002-of-00002.safetensors: tensor "fc.weight": cut off: 4 of 24 bytes of the tensors are missing`, when it is opened |
 //! | a shard is missing | `…-00002-of-00002.safetensors: tensor "fc.weight": No such file or directory`, when it is opened |
 //! | bits flip on the disk | nothing, unless the file was saved with digests and is verified: `…-00002-of-00002.safetensors: tensor "fc.weight": the data has changed: …` |
 //! | a file is overwritten while it is read | an error that says that it has changed: no mixed values |
@@ -244,7 +244,7 @@
 //! let bytes = std::fs::read(&path)?;
 //! std::fs::write(&path, &bytes[..bytes.len() - 4])?;
 //! let error = Checkpoint::open(&path).unwrap_err().to_string();
-//! assert!(error.ends_with("the tensors have 24 bytes, but only 20 follow the header"), "{error}");
+//! assert!(error.ends_with("cut off: 4 of 24 bytes of the tensors are missing"), "{error}");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

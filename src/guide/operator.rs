@@ -122,7 +122,7 @@
 //! ```console
 //! $ cp -r half broken; truncate -s -4 broken/model-00001-of-00002.safetensors
 //! $ safetensors verify broken || echo "exit code $?"
-//! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": the tensors have 64 bytes, but only 60 follow the header
+//! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": cut off: 4 of 64 bytes of the tensors are missing
 //! exit code 1
 //! $ rm broken/model-00001-of-00002.safetensors
 //! $ safetensors verify broken || echo "exit code $?"

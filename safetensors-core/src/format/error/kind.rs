@@ -32,7 +32,7 @@ pub enum ErrorKind {
     #[error("the header has {found} bytes, over the limit of {limit}")]
     HeaderTooLarge { limit: u64, found: u64 },
     /// The header length points past the end of the file.
-    #[error("the header should have {expected} bytes, but only {found} follow its length")]
+    #[error("cut off: {} of {expected} bytes of the header are missing", .expected.saturating_sub(*.found))]
     HeaderPastEnd { expected: u64, found: u64 },
     /// An edit is replacing the header, or was interrupted. Then
     /// [`edit::restore_header`](crate::edit::restore_header) restores it.
@@ -139,7 +139,7 @@ pub enum ErrorKind {
     )]
     EmptyOffBoundary { expected: u64, found: u64 },
     /// The file ends before its last tensor.
-    #[error("the tensors have {expected} bytes, but only {found} follow the header")]
+    #[error("cut off: {} of {expected} bytes of the tensors are missing", .expected.saturating_sub(*.found))]
     MissingData { expected: u64, found: u64 },
     /// The file has bytes after its last tensor.
     #[error("the tensors have {expected} bytes, but {found} follow the header")]

@@ -114,7 +114,13 @@ fn a_very_long_number() {
 fn the_largest_number() {
     let header = entry("\"U8\"", "[18446744073709551615]", "[0,18446744073709551615]");
     let kind = ErrorKind::MissingData { expected: u64::MAX, found: 1 };
-    rejects(header, 1, Some("a"), kind, &["18446744073709551615", "only 1"]);
+    rejects(
+        header,
+        1,
+        Some("a"),
+        kind,
+        &["cut off: 18446744073709551614 of 18446744073709551615 bytes"],
+    );
 
     let header = entry("\"U8\"", "[0]", "[18446744073709551615,18446744073709551615]");
     let kind = ErrorKind::EmptyOffBoundary { expected: 0, found: u64::MAX };

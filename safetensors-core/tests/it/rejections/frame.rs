@@ -71,21 +71,21 @@ fn a_length_past_the_end() {
         &10_u64.to_le_bytes(),
         None,
         ErrorKind::HeaderPastEnd { expected: 10, found: 0 },
-        &["should have 10 bytes", "only 0 follow"],
+        &["cut off: 10 of 10 bytes of the header are missing"],
     );
     rejects_file(
         "N past the end, at the limit",
         &[&100_000_000_u64.to_le_bytes()[..], b"{}"].concat(),
         None,
         ErrorKind::HeaderPastEnd { expected: 100_000_000, found: 2 },
-        &["should have 100000000 bytes", "only 2 follow"],
+        &["cut off: 99999998 of 100000000 bytes of the header are missing"],
     );
     rejects_file(
         "N past the end by one",
         &[&3_u64.to_le_bytes()[..], b"{}"].concat(),
         None,
         ErrorKind::HeaderPastEnd { expected: 3, found: 2 },
-        &["should have 3 bytes", "only 2 follow"],
+        &["cut off: 1 of 3 bytes of the header are missing"],
     );
 }
 
@@ -139,7 +139,7 @@ fn missing_bytes() {
             data,
             Some("cut"),
             ErrorKind::MissingData { expected: 6, found: data as u64 },
-            &["have 6 bytes", &format!("only {data} follow")],
+            &[&format!("cut off: {} of 6 bytes of the tensors are missing", 6 - data)],
         );
     }
     rejects(
@@ -147,7 +147,7 @@ fn missing_bytes() {
         1,
         Some("whole"),
         ErrorKind::MissingData { expected: 6, found: 1 },
-        &["have 6 bytes", "only 1 follow"],
+        &["cut off: 5 of 6 bytes of the tensors are missing"],
     );
 }
 
