@@ -8,90 +8,63 @@
 //! This module does not know the purpose of a tensor, and of optimizers, adapters or ranks only the
 //! records in their files.
 //!
-//! Begin with `locate.rs` and `opening.rs` to open, with `save.rs` and `commit.rs` to save.
+//! Begin with `open/` to open, with `save/` to save.
 //!
 //! | files | are about |
 //! |---|---|
-//! | `locate.rs`, `names.rs`, `pattern.rs`, `index*.rs` | which files make a checkpoint |
-//! | `open.rs`, `mmap.rs` | the functions that open a checkpoint |
-//! | `opening.rs`, `siblings.rs`, `current.rs` | opening all shards, again if they change |
-//! | `faults.rs` | why shards do not open |
-//! | `split.rs`, `save.rs`, `staged.rs`, `commit*.rs`, `local_directory.rs` | saving |
-//! | `parts.rs`, `divided.rs`, `dcp.rs`, `assembled.rs`, `whole*.rs` | tensors in pieces, joined |
-//! | `computed*.rs` | tensors that are computed when they are read |
+//! | `names.rs`, `pattern.rs`, `index/` | the names of a checkpoint's files, and its index |
+//! | `open/` | finding and opening all files, again if they change |
+//! | `save/` | dividing tensors over files, and replacing an older checkpoint in steps |
+//! | `other_files/` | the files of a model next to its tensors |
+//! | `pieces/` | tensors in pieces, joined |
+//! | `computed/` | tensors that are computed when they are read |
+//! | `boxed.rs` | checkpoints of any source as one type |
 //! | `store/` | places of files |
 
-mod assembled;
-mod beside;
 mod boxed;
-mod commit;
-mod commit_parts;
 mod computed;
-mod computed_files;
-mod computed_tensor;
-mod current;
-mod dcp;
-mod destination;
-mod divided;
-mod faults;
-mod foreign;
 mod index;
-mod index_json;
-mod index_read;
-mod joined;
-mod local_directory;
-mod locate;
-mod mmap;
 mod names;
 mod open;
-mod open_async;
-mod opening;
-mod options;
 mod other_files;
-mod parts;
 mod pattern;
+mod pieces;
 mod save;
-mod siblings;
-mod size;
-mod split;
-mod staged;
 pub mod store;
 #[cfg(test)]
 mod tests;
-mod whole;
-mod whole_tensor;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use assembled::Assembled;
 pub(crate) use boxed::Leaves;
-pub(crate) use commit_parts::check_alone;
 pub use computed::Computed;
-pub(crate) use computed_files::Replacement;
-pub(crate) use computed_tensor::{ComputedTensor, failed, read_numbers};
-pub(crate) use dcp::record as record_dcp;
-pub(crate) use destination::{check as check_directory, files_of};
-pub(crate) use divided::{PartRecord, Record, record as record_parts};
-pub use faults::faults;
+pub(crate) use computed::files::Replacement;
+pub(crate) use computed::tensor::{ComputedTensor, failed, read_numbers};
 pub(crate) use index::Index;
-pub use local_directory::LocalDirectory;
-pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
-pub(crate) use opening::Opener;
-pub use options::{Contention, ShardOptions};
+pub use open::faults::faults;
+pub use open::locate::CheckpointPath;
+pub(crate) use open::opening::Opener;
 #[doc(hidden)]
 pub use other_files::OtherFiles;
 pub use pattern::FilePattern;
+pub use pieces::assembled::Assembled;
+pub(crate) use pieces::dcp::record as record_dcp;
+pub(crate) use pieces::divided::{PartRecord, Record, record as record_parts};
+pub use pieces::whole_tensor::{TensorPiece, WholeTensor};
+pub(crate) use save::commit_parts::check_alone;
+pub(crate) use save::destination::{check as check_directory, files_of};
+pub use save::local_directory::LocalDirectory;
+pub use save::options::{Contention, ShardOptions};
+pub use save::size::MaxShardSize;
+pub(crate) use save::split::{Split, split_into_shards};
+pub use save::staged::{SavedShards, StagedShards};
 pub(crate) use save::{plan as plan_shards, write_others};
 pub use save::{save_sharded, save_sharded_to, stage_sharded_to};
-pub use size::MaxShardSize;
-pub(crate) use split::{Split, split_into_shards};
-pub use staged::{SavedShards, StagedShards};
 #[cfg(test)]
 pub(crate) use tests::fill_of;
-pub use whole_tensor::{TensorPiece, WholeTensor};
 
 use crate::file::io::ReadAt;
 pub use crate::file::load::catalog::CheckpointFile;
@@ -147,7 +120,7 @@ struct About {
     /// The version of the index when it was opened; `None` if the store does not know it.
     index_version: Option<store::Version>,
     /// Finds files next to these. `None` for a file that was already open.
-    siblings: Option<Arc<dyn siblings::Siblings>>,
+    siblings: Option<Arc<dyn open::siblings::Siblings>>,
     /// The directory of the files.
     home: Option<PathBuf>,
     /// Whether the checkpoint was opened by the path of its directory.
@@ -180,7 +153,7 @@ impl<S: ReadAt> Checkpoint<S> {
             for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
                 metadata.entry(key.clone()).or_insert_with(|| value.clone());
             }
-            divided::forget(&mut metadata);
+            pieces::divided::forget(&mut metadata);
             metadata
         });
         let index_total_size = index.and_then(|index| index.total_size);

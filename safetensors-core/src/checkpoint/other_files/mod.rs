@@ -18,7 +18,7 @@ use equal::Equal;
 
 use super::Checkpoint;
 use super::names::is_plain;
-use super::siblings::{Siblings, copy, is_refused};
+use super::open::siblings::{Siblings, copy, is_refused};
 use super::store::{FileKind, StoreEntry, is_not_found};
 use crate::file::hash::{MANIFEST, signed_name};
 use crate::file::io::hidden::is_temporary_name;

@@ -1,5 +1,8 @@
 //! [`Computed`]: a file in which some tensors are computed when they are read.
 
+pub(super) mod files;
+pub(super) mod tensor;
+
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -7,29 +10,29 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use super::assembled::take_header;
-use super::computed_tensor::{Ahead, ComputedTensor, MOST, failed, round};
-use super::{Checkpoint, CheckpointFile};
+use crate::checkpoint::pieces::assembled::take_header;
+use crate::checkpoint::{Checkpoint, CheckpointFile};
 use crate::file::io::{ReadAt, ReadRange, Requests};
 use crate::format::convert::bytes_of;
 use crate::format::dtype::Dtype;
 use crate::format::slice::read_range::Files;
+use tensor::{Ahead, ComputedTensor, MOST, failed, round};
 
 /// A file of a checkpoint in which some tensors are [quantised weights as
 /// numbers](Checkpoint::dequantized), or [merged with adapters](Checkpoint::merged). It reads as a
 /// safetensors file. The elements of these tensors are computed when they are read, from the bytes
 /// of the part that is read.
 pub struct Computed<S> {
-    pub(super) shared: Arc<Shared<S>>,
+    pub(in crate::checkpoint) shared: Arc<Shared<S>>,
     /// The number of the stored file.
-    pub(super) file: usize,
+    pub(in crate::checkpoint) file: usize,
     /// The first bytes; none if the file is as it is stored.
-    pub(super) header: Vec<u8>,
+    pub(in crate::checkpoint) header: Vec<u8>,
     /// The bytes after these, in order and without gaps.
-    pub(super) segments: Vec<Segment>,
-    pub(super) byte_len: u64,
+    pub(in crate::checkpoint) segments: Vec<Segment>,
+    pub(in crate::checkpoint) byte_len: u64,
     /// The files that are read.
-    pub(super) used: BTreeSet<usize>,
+    pub(in crate::checkpoint) used: BTreeSet<usize>,
 }
 
 /// A clone reads the same file.
@@ -47,23 +50,23 @@ impl<S> Clone for Computed<S> {
 }
 
 /// The sources of all files of a checkpoint.
-pub(super) struct Shared<S> {
-    pub(super) files: Vec<CheckpointFile<S>>,
-    pub(super) tensors: Vec<Box<dyn ComputedTensor>>,
+pub(in crate::checkpoint) struct Shared<S> {
+    pub(in crate::checkpoint) files: Vec<CheckpointFile<S>>,
+    pub(in crate::checkpoint) tensors: Vec<Box<dyn ComputedTensor>>,
     /// Other checkpoints that the tensors are computed from.
-    pub(super) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
+    pub(in crate::checkpoint) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
 }
 
 /// Consecutive bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
-    pub(super) start: u64,
-    pub(super) len: u64,
-    pub(super) content: Content,
+pub(in crate::checkpoint) struct Segment {
+    pub(in crate::checkpoint) start: u64,
+    pub(in crate::checkpoint) len: u64,
+    pub(in crate::checkpoint) content: Content,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Content {
+pub(in crate::checkpoint) enum Content {
     /// The bytes of the file from this offset on.
     Copied(u64),
     /// The computed tensor of this number.
@@ -82,7 +85,7 @@ impl<S> Computed<S> {
     }
 
     /// Returns whether this is a file as it is stored.
-    pub(super) fn is_stored(&self) -> bool {
+    pub(in crate::checkpoint) fn is_stored(&self) -> bool {
         self.header.is_empty()
     }
 

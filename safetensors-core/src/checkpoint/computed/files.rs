@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::computed::{Computed, Content, Segment, Shared};
-use super::computed_tensor::ComputedTensor;
-use super::{CatalogPlace, Checkpoint, CheckpointFile};
+use super::tensor::ComputedTensor;
+use super::{Computed, Content, Segment, Shared};
+use crate::checkpoint::{CatalogPlace, Checkpoint, CheckpointFile};
 use crate::file::hash::remove_record;
 use crate::file::io::{ReadAt, SafeTensors};
 use crate::format::dtype::Dtype;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::whole_tensor::{TensorPiece, WholeTensor};
-use super::{Checkpoint, CheckpointFile};
+use crate::checkpoint::{Checkpoint, CheckpointFile};
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::header::{
     DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Limits, Metadata, PARTS_KEY, UniqueMap,
@@ -30,12 +30,12 @@ pub(crate) struct PartRecord {
 pub(crate) type Record = BTreeMap<String, PartRecord>;
 
 /// Returns whether a file has parts of tensors.
-pub(super) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
+pub(in crate::checkpoint) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
     file.safetensors().metadata().contains_key(PARTS_KEY)
 }
 
 /// Removes the entries that describe parts of a file, including PyTorch's.
-pub(super) fn forget(metadata: &mut Metadata) {
+pub(in crate::checkpoint) fn forget(metadata: &mut Metadata) {
     for key in [DCP_KEY, DCP_VERSION_KEY, FILES_KEY, PARTS_KEY] {
         metadata.remove(key);
     }
@@ -43,7 +43,9 @@ pub(super) fn forget(metadata: &mut Metadata) {
 
 /// Returns the joined tensors of a checkpoint, in the order of its files. The numbers of the files
 /// are the numbers of the sources. Whether the parts make up the tensors is not checked.
-pub(super) fn whole_tensors<S>(checkpoint: &Checkpoint<S>) -> Result<Vec<WholeTensor>> {
+pub(in crate::checkpoint) fn whole_tensors<S>(
+    checkpoint: &Checkpoint<S>,
+) -> Result<Vec<WholeTensor>> {
     let records = checkpoint.files().iter().map(read_record).collect::<Result<Vec<_>>>()?;
     let mut tensors: Vec<WholeTensor> = Vec::new();
     let mut positions: HashMap<&str, usize> = HashMap::new();

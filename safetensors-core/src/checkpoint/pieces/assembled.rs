@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use super::index::Index;
 use super::whole_tensor::{Placed, WholeTensor};
 #[cfg(doc)]
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::index::Index;
 use crate::file::io::{FileSource, ReadAt, ReadRange, Requests};
 use crate::file::load::streaming::PIECE;
 use crate::file::load::tiled::TiledBlock;
@@ -73,7 +73,10 @@ impl<S> Assembled<S> {
     }
 
     /// Returns the sources with their paths, and their index. A stored file has this path.
-    pub(super) fn into_sources(self, path: PathBuf) -> (Vec<(PathBuf, S)>, Option<Index>) {
+    pub(in crate::checkpoint) fn into_sources(
+        self,
+        path: PathBuf,
+    ) -> (Vec<(PathBuf, S)>, Option<Index>) {
         match self.content {
             Content::Stored(source) => (vec![(path, source)], None),
             Content::Whole(whole) => (whole.sources, whole.index),
@@ -81,12 +84,12 @@ impl<S> Assembled<S> {
     }
 
     /// Returns whether this is a file as it is.
-    pub(super) fn is_stored(&self) -> bool {
+    pub(in crate::checkpoint) fn is_stored(&self) -> bool {
         matches!(self.content, Content::Stored(_))
     }
 
     /// Returns the source of a file as it is.
-    pub(super) fn into_stored(self) -> Option<S> {
+    pub(in crate::checkpoint) fn into_stored(self) -> Option<S> {
         match self.content {
             Content::Stored(source) => Some(source),
             Content::Whole(_) => None,
@@ -94,7 +97,7 @@ impl<S> Assembled<S> {
     }
 
     /// Keeps the index of the sources.
-    pub(super) fn with_index(mut self, index: Option<Index>) -> Self {
+    pub(in crate::checkpoint) fn with_index(mut self, index: Option<Index>) -> Self {
         if let Content::Whole(whole) = &mut self.content {
             whole.index = index;
         }
@@ -165,7 +168,7 @@ impl<S: ReadAt> Assembled<S> {
         Ok(Self { content: Content::Whole(Box::new(whole)) })
     }
 
-    pub(super) fn stored(source: S) -> Self {
+    pub(in crate::checkpoint) fn stored(source: S) -> Self {
         Self { content: Content::Stored(source) }
     }
 }
@@ -319,7 +322,7 @@ impl<S: ReadAt> ReadAt for Assembled<S> {
 
 /// Copies the part of a range that is in a header in memory. Returns the offset of the rest, and
 /// its bytes.
-pub(super) fn take_header<'a>(
+pub(in crate::checkpoint) fn take_header<'a>(
     header: &[u8],
     byte_len: u64,
     ReadRange { offset, bytes }: &'a mut ReadRange<'_>,

@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::destination::{files_of, refuse_irreplaceable, refuse_long_names, refuse_to_hide};
-use super::store::{CopyFile, LocalStore, Store, Version, Versions, WritableDirectory};
-use super::{Contention, FilePattern, ShardOptions};
+use crate::checkpoint::store::{CopyFile, LocalStore, Store, Version, Versions, WritableDirectory};
+use crate::checkpoint::{Contention, FilePattern, ShardOptions};
 use crate::file::io::hidden::remove_header_backup;
 use crate::file::io::identity::Identity;
 use crate::file::io::lock::DirectoryLock;
@@ -21,7 +21,7 @@ use crate::file::save::temporary::TempDirectory;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
 
-/// A directory of the local disk, for [`save_sharded_to`](super::save_sharded_to). New files are
+/// A directory of the local disk, for [`save_sharded_to`](crate::checkpoint::save_sharded_to). New files are
 /// written into a hidden directory in it. The directory is locked while they take their places.
 ///
 /// ```
@@ -41,8 +41,8 @@ pub struct LocalDirectory {
     /// Ends with the lock, before new directories are removed if they are empty.
     steps: Option<Steps>,
     lock: Option<DirectoryLock>,
-    pub(super) directory: PathBuf,
-    pub(super) options: ShardOptions,
+    pub(in crate::checkpoint) directory: PathBuf,
+    pub(in crate::checkpoint) options: ShardOptions,
     /// The [`versions`](Self::versions) at the start, if they must not change until the save is
     /// done.
     before: Option<[Option<Version>; 2]>,
@@ -68,7 +68,7 @@ impl LocalDirectory {
     ///
     /// # Errors
     ///
-    /// As for [`save_sharded`](super::save_sharded), as far as existing files cause them, so that
+    /// As for [`save_sharded`](crate::checkpoint::save_sharded), as far as existing files cause them, so that
     /// they come before anything is written.
     #[doc(hidden)]
     pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {
@@ -160,7 +160,7 @@ impl LocalDirectory {
             .map(|name| LocalStore.version(&self.destination(&name)).unwrap_or(None))
     }
 
-    pub(super) fn save_options(&self) -> &SaveOptions {
+    pub(in crate::checkpoint) fn save_options(&self) -> &SaveOptions {
         &self.options.save_options
     }
 

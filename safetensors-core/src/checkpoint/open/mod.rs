@@ -1,11 +1,19 @@
 //! Opening a checkpoint: by path, from a store, or from a source that is already open.
 
+pub(super) mod faults;
+mod foreign;
+mod joined;
+pub(super) mod locate;
+mod mmap;
+mod open_async;
+pub(super) mod opening;
+pub(super) mod siblings;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::opening::Opener;
-use super::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
-use super::{Assembled, Checkpoint, CheckpointFile, CheckpointPath, locate};
+use crate::checkpoint::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
+use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, CheckpointPath};
 #[cfg(doc)]
 use crate::file::io::SafeTensors;
 use crate::file::io::{FileSource, ReadAt};
@@ -13,6 +21,7 @@ use crate::format::error::Result;
 #[cfg(doc)]
 use crate::format::error::{ErrorKind, RankProblem};
 use crate::format::header::Limits;
+use opening::Opener;
 
 impl Checkpoint {
     /// Opens a file, an index (`*.json`), or a directory. In a directory this finds

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::index::Index;
-use super::names::{
+use crate::checkpoint::index::Index;
+use crate::checkpoint::names::{
     FILE_SUFFIX, INDEX_SUFFIX, STANDARD_FILE, STANDARD_INDEX, UQFF_SUFFIX, is_shard_of_several,
 };
-use super::store::{FileKind, LocalStore, Store, StoreEntry};
+use crate::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
 use crate::file::hash::MANIFEST;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
@@ -26,7 +26,7 @@ pub enum CheckpointPath {
 }
 
 impl CheckpointPath {
-    /// Finds the file or index that [`Checkpoint::open`](super::Checkpoint::open) opens for this
+    /// Finds the file or index that [`Checkpoint::open`](crate::checkpoint::Checkpoint::open) opens for this
     /// path: a `*.json` file is an index, every other file contains tensors, and a directory is
     /// searched for either. No file is read, except a foreign index in a folder of the directory,
     /// if that may be an epoch of a training.
@@ -137,7 +137,7 @@ impl CheckpointPath {
 
     /// Classifies a path that is not a directory: a `*.json` file is an index, everything else is a
     /// file of tensors.
-    pub(super) fn by_extension(path: &Path) -> Self {
+    pub(in crate::checkpoint) fn by_extension(path: &Path) -> Self {
         if path.extension().is_some_and(|extension| extension == "json") {
             Self::Index(path.into())
         } else {
@@ -146,7 +146,7 @@ impl CheckpointPath {
     }
 
     /// Returns the path of the file or index.
-    pub(super) fn path(&self) -> &Path {
+    pub(in crate::checkpoint) fn path(&self) -> &Path {
         match self {
             Self::File(path) | Self::Index(path) => path,
         }
@@ -155,7 +155,7 @@ impl CheckpointPath {
 
 /// Finds the checkpoint at a path: an index if its name ends in `.json`, otherwise a file of
 /// tensors. For a directory, [`choose`] decides.
-pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
+pub(in crate::checkpoint) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
     match store.kind(path).map_err(|error| error.in_path(path))? {
         Some(FileKind::Directory) => choose(store, path),
         Some(FileKind::File) => Ok(CheckpointPath::by_extension(path)),
@@ -234,7 +234,10 @@ fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool>
 }
 
 /// Returns the names of the files of tensors in a directory, sorted.
-pub(super) fn files_of<T: Store>(store: &T, directory: &Path) -> Result<Vec<String>> {
+pub(in crate::checkpoint) fn files_of<T: Store>(
+    store: &T,
+    directory: &Path,
+) -> Result<Vec<String>> {
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
     let [_, files] = found(&entries);
     Ok(files.into_iter().map(str::to_owned).collect())

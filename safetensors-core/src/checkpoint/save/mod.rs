@@ -1,19 +1,30 @@
 //! [`save_sharded`]: a checkpoint of several files and their index.
 
+mod beside;
+mod commit;
+pub(super) mod commit_parts;
+mod current;
+pub(super) mod destination;
+pub(super) mod local_directory;
+pub(super) mod options;
+pub(super) mod size;
+pub(super) mod split;
+pub(super) mod staged;
+
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::index::Index;
-use super::local_directory::LocalDirectory;
-use super::staged::{SavedShards, StagedShards, unless_refused};
-use super::store::WritableDirectory;
-use super::{ShardOptions, Split, split_into_shards};
+use crate::checkpoint::index::Index;
+use crate::checkpoint::store::WritableDirectory;
+use crate::checkpoint::{ShardOptions, Split, split_into_shards};
 use crate::file::hash::{Change, forget};
 use crate::file::save::SaveOptions;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{FORMAT_KEY, Metadata};
 use crate::format::tensor::{TensorSource, shape};
 use crate::format::tied;
+use local_directory::LocalDirectory;
+use staged::{SavedShards, StagedShards, unless_refused};
 
 /// Saves tensors to a directory as a checkpoint in one file, or in several files with an index if
 /// they do not fit into one.
@@ -80,7 +91,7 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
 }
 
 /// Saves like [`save_sharded`], to a directory of any store. The directory decides its own
-/// [`Contention`](super::Contention), if it has one.
+/// [`Contention`](crate::checkpoint::Contention), if it has one.
 ///
 /// ```
 /// use safetensors_core::checkpoint::save_sharded_to;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::names::is_beside;
-use super::{FilePattern, MaxShardSize, OtherFiles};
+use crate::checkpoint::names::is_beside;
+use crate::checkpoint::{FilePattern, MaxShardSize, OtherFiles};
 use crate::file::save::SaveOptions;
 use crate::format::error::{ErrorKind, Result};
 
@@ -21,12 +21,12 @@ use crate::format::error::{ErrorKind, Result};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ShardOptions {
-    pub(super) max_shard_size: MaxShardSize,
-    pub(super) file_pattern: FilePattern,
+    pub(in crate::checkpoint) max_shard_size: MaxShardSize,
+    pub(in crate::checkpoint) file_pattern: FilePattern,
     pub(crate) save_options: SaveOptions,
-    pub(super) contention: Contention,
-    pub(super) beside: BTreeMap<String, Vec<u8>>,
-    pub(super) others: OtherFiles,
+    pub(in crate::checkpoint) contention: Contention,
+    pub(in crate::checkpoint) beside: BTreeMap<String, Vec<u8>>,
+    pub(in crate::checkpoint) others: OtherFiles,
     pub(crate) dcp: bool,
 }
 
@@ -171,7 +171,7 @@ impl ShardOptions {
 
     /// Fails if a file next to the tensors would be in another directory, or could be one of
     /// theirs.
-    pub(super) fn check_beside(&self) -> Result<()> {
+    pub(in crate::checkpoint) fn check_beside(&self) -> Result<()> {
         let Some(name) = self.beside.keys().find(|name| !is_beside(name)) else { return Ok(()) };
         let problem = format!(
             "expected the name of a file beside the tensors, without folders and without the \
@@ -181,7 +181,7 @@ impl ShardOptions {
     }
 
     /// Returns the names of these files, and of the files next to them.
-    pub(super) fn with_beside<'f>(&'f self, files: &[&'f str]) -> Vec<&'f str> {
+    pub(in crate::checkpoint) fn with_beside<'f>(&'f self, files: &[&'f str]) -> Vec<&'f str> {
         let beside = self.beside.keys().map(String::as_str).chain(self.others.names());
         files.iter().copied().chain(beside).collect()
     }

@@ -8,7 +8,7 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::slice::{BadTiles, Tile, Tiles};
 
-/// A tensor of an [`Assembled`](super::Assembled) file, and the pieces that make it up. Each of its
+/// A tensor of an [`Assembled`](crate::checkpoint::Assembled) file, and the pieces that make it up. Each of its
 /// elements is in one of them. Their order does not matter.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
@@ -54,15 +54,18 @@ impl TensorPiece {
 
 /// The places of a tensor's bytes.
 #[derive(Debug)]
-pub(super) struct Placed {
-    pub(super) tiles: Tiles,
+pub(in crate::checkpoint) struct Placed {
+    pub(in crate::checkpoint) tiles: Tiles,
     /// For each piece, the number of its source, and its first byte there.
-    pub(super) starts: Vec<(usize, u64)>,
+    pub(in crate::checkpoint) starts: Vec<(usize, u64)>,
 }
 
 impl Placed {
     /// Checks the pieces of a tensor.
-    pub(super) fn new<S: ReadAt>(tensor: &WholeTensor, sources: &[(PathBuf, S)]) -> Result<Self> {
+    pub(in crate::checkpoint) fn new<S: ReadAt>(
+        tensor: &WholeTensor,
+        sources: &[(PathBuf, S)],
+    ) -> Result<Self> {
         let WholeTensor { dtype, shape, pieces, .. } = tensor;
         let of_piece = |number: usize, error: Error| {
             let source = pieces.get(number).and_then(|piece| sources.get(piece.source));
@@ -106,7 +109,7 @@ impl Placed {
 
     /// Returns the bytes of the sources that a range of the tensor is read from, with the number of
     /// each source.
-    pub(super) fn sources_of(
+    pub(in crate::checkpoint) fn sources_of(
         &self,
         range: Range<u64>,
     ) -> impl Iterator<Item = (usize, Range<u64>)> {

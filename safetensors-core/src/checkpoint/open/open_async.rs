@@ -3,9 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Checkpoint;
 use super::opening::ATTEMPTS;
-use super::store::{AsyncFile, AsyncStore};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::store::{AsyncFile, AsyncStore};
 use crate::file::io::AsyncReadAt;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;

@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use super::CheckpointPath;
 use super::opening::Opener;
-use super::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::CheckpointPath;
+use crate::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use crate::file::io::FileSource;
 use crate::format::error::{Error, Result};
 use crate::format::header::Limits;

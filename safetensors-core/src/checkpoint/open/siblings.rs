@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::index::Index;
-use super::store::{FileKind, Store, StoreEntry, Version};
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::index::Index;
+use crate::checkpoint::store::{FileKind, Store, StoreEntry, Version};
 use crate::file::io::hidden::{BACKUP_MAGIC, header_backup};
 use crate::file::io::{ReadAt, beside};
 use crate::format::error::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use crate::format::header::Limits;
 
 /// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it. Only indexes are
 /// read from it.
-pub(super) trait Siblings: Send + Sync {
+pub(in crate::checkpoint) trait Siblings: Send + Sync {
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
     fn version(&self, path: &Path) -> Result<Option<Version>>;
@@ -91,7 +91,11 @@ impl<T: Store> Siblings for T {
 }
 
 /// Writes the bytes of an open file, which must not change. Errors of reading have its path.
-pub(super) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Result<()> {
+pub(in crate::checkpoint) fn copy(
+    file: &impl ReadAt,
+    path: &Path,
+    out: &mut dyn Write,
+) -> Result<()> {
     const PIECE: u64 = 1 << 20;
     let at = |error| Error::io(error, path);
     let mut piece = vec![0; file.byte_len().min(PIECE) as usize];
@@ -106,7 +110,7 @@ pub(super) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Resu
 }
 
 /// Returns `true` if a store denies access to a path.
-pub(super) fn is_refused(error: &Error) -> bool {
+pub(in crate::checkpoint) fn is_refused(error: &Error) -> bool {
     let kind = std::io::ErrorKind::PermissionDenied;
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == kind)
 }
@@ -212,7 +216,11 @@ impl<S> Checkpoint<S> {
         self.beside(Arc::new(store), is_directory)
     }
 
-    pub(super) fn beside(mut self, siblings: Arc<dyn Siblings>, is_directory: bool) -> Self {
+    pub(in crate::checkpoint) fn beside(
+        mut self,
+        siblings: Arc<dyn Siblings>,
+        is_directory: bool,
+    ) -> Self {
         let first = || self.files().first().map(|file| &*file.path);
         if let Some(path) = self.about.index.as_deref().or_else(first).map(Path::to_owned) {
             let siblings = Arc::clone(&siblings);
@@ -254,10 +262,10 @@ impl<S> Checkpoint<S> {
         ) else {
             return Ok(None);
         };
-        if shard.path.file_name() != Some(super::names::STANDARD_FILE.as_ref()) {
+        if shard.path.file_name() != Some(crate::checkpoint::names::STANDARD_FILE.as_ref()) {
             return Ok(None);
         }
-        let index = shard.path.with_file_name(super::names::STANDARD_INDEX);
+        let index = shard.path.with_file_name(crate::checkpoint::names::STANDARD_INDEX);
         Ok((siblings.kind(&index)? == Some(FileKind::File)).then_some(index))
     }
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 use super::commit::{Done, NewFiles, commit, finish};
 use super::commit_parts::commit_parts;
 use super::current::highest_limits;
-use super::index::Index;
-use super::store::{LocalStore, Versions, WritableDirectory};
-use super::{CheckpointPath, FilePattern, LocalDirectory, ShardOptions};
+use crate::checkpoint::index::Index;
+use crate::checkpoint::store::{LocalStore, Versions, WritableDirectory};
+use crate::checkpoint::{CheckpointPath, FilePattern, LocalDirectory, ShardOptions};
 use crate::file::io::{FileSource, SafeTensors};
 use crate::file::save::atomic::sync_path;
 use crate::file::save::leftovers::remove_leftovers_now;
@@ -246,7 +246,7 @@ fn remove_left<D: WritableDirectory>(
 }
 
 /// Fails if there are files that the options forbid to replace.
-pub(super) fn unless_refused<D: WritableDirectory>(
+pub(in crate::checkpoint) fn unless_refused<D: WritableDirectory>(
     directory: &D,
     found: &Versions<D::Version>,
     options: &ShardOptions,

@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::index::Index;
 use super::locate::locate;
 use super::opening::{Indexed, Opener, until_settled};
-use super::store::Store;
-use super::{Checkpoint, CheckpointPath};
+use crate::checkpoint::index::Index;
+use crate::checkpoint::store::Store;
+use crate::checkpoint::{Checkpoint, CheckpointPath};
 use crate::file::io::ReadAt;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Limits, Metadata};

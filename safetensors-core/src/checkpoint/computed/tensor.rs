@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::{Checkpoint, CheckpointFile};
+use crate::checkpoint::{Checkpoint, CheckpointFile};
 use crate::file::io::{ReadAt, ReadRange};
 use crate::format::convert::{ConvertOptions, bytes_of};
 use crate::format::dtype::Dtype;
@@ -13,7 +13,7 @@ use crate::format::slice::read_range::Files;
 use crate::format::tensor::{TensorBuf, TensorView};
 
 /// The most elements that are computed at once before they are rounded.
-pub(super) const MOST: usize = 1 << 16;
+pub(in crate::checkpoint) const MOST: usize = 1 << 16;
 
 /// A tensor that is computed when it is read.
 pub(crate) trait ComputedTensor: Send + Sync {
@@ -60,14 +60,14 @@ impl<S: ReadAt> Files for Checkpoint<S> {
 }
 
 /// Files, with some bytes of a file already in memory: its number, their start, and the bytes.
-pub(super) struct Ahead<'a, S> {
+pub(in crate::checkpoint) struct Ahead<'a, S> {
     files: &'a Vec<CheckpointFile<S>>,
     bytes: Option<(usize, u64, Vec<u8>)>,
 }
 
 impl<'a, S: ReadAt> Ahead<'a, S> {
     /// Reads bytes with one call, if their source has calls that wait.
-    pub(super) fn of(
+    pub(in crate::checkpoint) fn of(
         files: &'a Vec<CheckpointFile<S>>,
         bytes: Option<(usize, Range<u64>)>,
     ) -> io::Result<Self> {
@@ -109,7 +109,7 @@ impl<S: ReadAt> Files for Ahead<'_, S> {
 }
 
 /// Rounds numbers to a dtype, and copies their bytes in a file from the byte `skipped` on.
-pub(super) fn round(
+pub(in crate::checkpoint) fn round(
     numbers: Vec<f32>,
     dtype: Dtype,
     skipped: usize,

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::index::Index;
 use super::locate::locate;
-use super::store::Store;
-use super::{CheckpointPath, Opener};
+use crate::checkpoint::index::Index;
+use crate::checkpoint::store::Store;
+use crate::checkpoint::{CheckpointPath, Opener};
 use crate::format::error::Error;
 use crate::format::header::Limits;
 

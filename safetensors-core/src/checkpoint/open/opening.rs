@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::index::Index;
 use super::locate::files_of;
-use super::store::{FileKind, Store, Version, is_not_fetched};
-use super::{
-    Assembled, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX, dcp, divided, whole,
-};
+use crate::checkpoint::index::Index;
+use crate::checkpoint::pieces::{self, dcp, divided};
+use crate::checkpoint::store::{FileKind, Store, Version, is_not_fetched};
+use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX};
 use crate::file::io::reserve::reserve_open_files;
 use crate::file::io::stamp::says_changed;
 use crate::file::io::{ReadAt, SafeTensors};
@@ -25,13 +24,16 @@ const OPENED_AT_ONCE: usize = 8;
 /// The most attempts to open a checkpoint that changes at the same time. One save changes it a few
 /// times within milliseconds, so the last attempt is reached only if save follows save without a
 /// pause.
-pub(super) const ATTEMPTS: u32 = 50;
+pub(in crate::checkpoint) const ATTEMPTS: u32 = 50;
 
 /// The pauses between attempts grow from zero to just below this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Calls `open`, and tries again while that is `None`, because the files at the path change.
-pub(super) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>) -> Result<C> {
+pub(in crate::checkpoint) fn until_settled<C>(
+    path: &Path,
+    open: impl Fn() -> Result<Option<C>>,
+) -> Result<C> {
     for attempt in 0..ATTEMPTS {
         if let Some(opened) = open()? {
             return Ok(opened);
@@ -56,11 +58,11 @@ pub(crate) struct Opener<'a, T> {
 type Opened<T> = Result<Option<Checkpoint<Assembled<<T as Store>::File>>>>;
 
 /// An index and its shards, which belong together.
-pub(super) struct Indexed<S> {
-    pub(super) index: Index,
-    pub(super) shards: Vec<CheckpointFile<S>>,
+pub(in crate::checkpoint) struct Indexed<S> {
+    pub(in crate::checkpoint) index: Index,
+    pub(in crate::checkpoint) shards: Vec<CheckpointFile<S>>,
     /// The version of the index.
-    pub(super) version: Option<Version>,
+    pub(in crate::checkpoint) version: Option<Version>,
 }
 
 /// Opens the checkpoint at a path.
@@ -71,7 +73,7 @@ impl<T: Store> Opener<'_, T> {
     /// If the index is the same before and after its shards are opened, these shards belong to it.
     /// That relies on writers, such as [`save_sharded`](crate::save_sharded), which replace the
     /// index before they change any file that it names.
-    pub(super) fn open(
+    pub(in crate::checkpoint) fn open(
         &self,
         path: &Path,
         locate: impl Fn() -> Result<CheckpointPath>,
@@ -110,7 +112,7 @@ impl<T: Store> Opener<'_, T> {
         let stored = Checkpoint::from_shards(shards, &index, path, version)?;
         if stored.files().iter().any(divided::has_parts) {
             self.refuse_parts(path)?;
-            return whole::join(path, stored, Some(index), self.limits).map(Some);
+            return pieces::join(path, stored, Some(index), self.limits).map(Some);
         }
         Ok(Some(stored.into_assembled()))
     }
@@ -123,7 +125,7 @@ impl<T: Store> Opener<'_, T> {
         match directory {
             Some(_) if divided::has_parts(&file) => {
                 self.refuse_parts(path)?;
-                whole::join(path, Checkpoint::of_file(file), None, self.limits).map(Some)
+                pieces::join(path, Checkpoint::of_file(file), None, self.limits).map(Some)
             }
             Some(directory) if dcp::has_parts(&file) => {
                 self.refuse_parts(path)?;
@@ -149,7 +151,7 @@ impl<T: Store> Opener<'_, T> {
 
     /// Returns `true` if no checkpoint was found in a directory because its files have parts of
     /// tensors. The first file that opens decides; opening all of them finds errors of the others.
-    pub(super) fn is_of_parts(&self, directory: &Path, error: &Error) -> bool {
+    pub(in crate::checkpoint) fn is_of_parts(&self, directory: &Path, error: &Error) -> bool {
         let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return false };
         let is_file =
             |name| matches!(CheckpointPath::from_name(name), Some(CheckpointPath::File(_)));
@@ -158,7 +160,7 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Returns whether a file has parts of tensors.
-    pub(super) fn has_parts(&self, path: &Path) -> bool {
+    pub(in crate::checkpoint) fn has_parts(&self, path: &Path) -> bool {
         self.file(path).is_ok_and(|file| dcp::has_parts(&file) || divided::has_parts(&file))
     }
 
@@ -189,7 +191,7 @@ impl<T: Store> Opener<'_, T> {
             let none = ErrorKind::NoCheckpoint { found: names, below: Vec::new() };
             return Err(Error::from(none).in_path(directory));
         }
-        whole::join_dcp(directory, files, self.limits).map(Some)
+        pieces::join_dcp(directory, files, self.limits).map(Some)
     }
 }
 
@@ -203,14 +205,14 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Opens several files without common tensors as one checkpoint. The paths are sorted.
-    pub(super) fn each(&self, paths: &[PathBuf]) -> Result<Checkpoint<T::File>> {
+    pub(in crate::checkpoint) fn each(&self, paths: &[PathBuf]) -> Result<Checkpoint<T::File>> {
         let files = self.files(paths)?;
         files.iter().try_for_each(|file| self.refuse_foreign(file))?;
         Checkpoint::from_files(files)
     }
 
     /// Reads an index and opens its shards. `None` if the index changed at the same time.
-    pub(super) fn open_indexed(
+    pub(in crate::checkpoint) fn open_indexed(
         &self,
         path: &Path,
         read: fn(&T, &Path, &Limits) -> Result<Index>,
@@ -237,7 +239,7 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Returns the errors of all shards, and the first tensor that each lacks.
-    pub(super) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
+    pub(in crate::checkpoint) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
         let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
         let opened = open_at_once(files, |(file, (shard, names))| {
             let opened = self.shard(&file, names);
@@ -316,7 +318,7 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Returns the foreign index that names a file, if it is in the same directory.
-    pub(super) fn foreign_index(&self, file: &Path) -> Option<(PathBuf, Index)> {
+    pub(in crate::checkpoint) fn foreign_index(&self, file: &Path) -> Option<(PathBuf, Index)> {
         let path = file.with_file_name(STANDARD_INDEX);
         if !matches!(self.store.kind(&path), Ok(Some(FileKind::File))) {
             return None;

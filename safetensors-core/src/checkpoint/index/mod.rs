@@ -1,17 +1,20 @@
 //! [`Index`]: maps tensors to shards. An index file is treated as hostile.
 
+mod json;
+mod read;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::index_json::to_json;
-use super::index_read::IndexFile;
-use super::names::is_safe;
-use super::store::{Store, read_to_vec};
+use crate::checkpoint::names::is_safe;
+use crate::checkpoint::store::{Store, read_to_vec};
 use crate::file::io::ReadAt;
 use crate::format::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::format::header::{Limits, Metadata};
 use crate::format::other_format::FOREIGN_BASE_KEY;
+use json::to_json;
+use read::IndexFile;
 
 /// The content of an index file. A `weight_map` maps tensors to shards. Here it is inverted: each
 /// shard has the names of its tensors, and the shards are sorted by name.

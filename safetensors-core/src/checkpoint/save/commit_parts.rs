@@ -5,8 +5,8 @@ use std::path::Path;
 use super::beside::Beside;
 use super::commit::{NewFiles, finish};
 use super::destination::refuse_to_hide;
-use super::store::{FileKind, LocalStore, Store, WritableDirectory};
-use super::{CheckpointPath, ShardOptions};
+use crate::checkpoint::store::{FileKind, LocalStore, Store, WritableDirectory};
+use crate::checkpoint::{CheckpointPath, ShardOptions};
 use crate::file::io::{FileSource, SafeTensors};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::ATTEMPT_KEY;
@@ -19,7 +19,7 @@ use crate::format::header::ATTEMPT_KEY;
 /// so until their other parts follow, they have a gap, which PyTorch finds as well. After a failure
 /// the files are taken back, and the earlier ones next to them put back. An attempt that is killed
 /// here can be repeated.
-pub(super) fn commit_parts<D: WritableDirectory>(
+pub(in crate::checkpoint) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
     new: &NewFiles,

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use super::names::STANDARD_FILE;
-use super::opening::Opener;
-use super::store::{FileKind, LocalStore, Store};
-use super::{CheckpointPath, FilePattern};
+use crate::checkpoint::names::STANDARD_FILE;
+use crate::checkpoint::open::opening::Opener;
+use crate::checkpoint::store::{FileKind, LocalStore, Store};
+use crate::checkpoint::{CheckpointPath, FilePattern};
 use crate::file::hash::{Change, check_records};
 use crate::file::io::names::refuse_impossible;
 use crate::file::save::SaveOptions;
@@ -60,7 +60,7 @@ pub(crate) fn check(
 
 /// Fails if a directory opens as parts of tensors that ranks have saved. It would open as the new
 /// checkpoint next to them.
-pub(super) fn refuse_to_hide(directory: &Path) -> Result<()> {
+pub(in crate::checkpoint) fn refuse_to_hide(directory: &Path) -> Result<()> {
     let opener = Opener { store: &LocalStore, limits: &Limits::default(), joins: false };
     let hides_parts = match CheckpointPath::find(directory) {
         Ok(CheckpointPath::Index(_)) => false,
@@ -76,14 +76,17 @@ pub(super) fn refuse_to_hide(directory: &Path) -> Result<()> {
 }
 
 /// Fails if the file system does not take all names that a save by this pattern may need.
-pub(super) fn refuse_long_names(directory: &Path, pattern: &FilePattern) -> Result<()> {
+pub(in crate::checkpoint) fn refuse_long_names(
+    directory: &Path,
+    pattern: &FilePattern,
+) -> Result<()> {
     let longest = directory.join(pattern.longest_name());
     refuse_impossible(&longest).map_err(|error| Error::io(error, &longest))
 }
 
 /// Fails if a file that a save would replace or remove is a directory, a special file, or a file
 /// that must stay by the options: the new files, the index, and all files of the pattern.
-pub(super) fn refuse_irreplaceable(
+pub(in crate::checkpoint) fn refuse_irreplaceable(
     directory: &Path,
     pattern: &FilePattern,
     files: &[&str],

@@ -1,10 +1,16 @@
 //! Joins tensors that are in parts in several files.
 
+pub(super) mod assembled;
+pub(super) mod dcp;
+pub(super) mod divided;
+mod parts;
+pub(super) mod whole_tensor;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::index::Index;
-use super::{Assembled, Checkpoint, CheckpointFile, WholeTensor, dcp, divided};
+use crate::checkpoint::index::Index;
+use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, WholeTensor};
 use crate::file::hash::remove_record;
 use crate::file::io::{ReadAt, SafeTensors};
 use crate::format::error::{Error, RankProblem, Result};
@@ -78,13 +84,13 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Wraps the sources in a type that could also assemble tensors.
-    pub(super) fn into_assembled(self) -> Checkpoint<Assembled<S>> {
+    pub(in crate::checkpoint) fn into_assembled(self) -> Checkpoint<Assembled<S>> {
         self.map_sources(Assembled::stored)
     }
 }
 
 /// Joins the tensors of files of PyTorch (DCP). Every file must have parts.
-pub(super) fn join_dcp<S: ReadAt>(
+pub(in crate::checkpoint) fn join_dcp<S: ReadAt>(
     directory: &Path,
     files: Vec<CheckpointFile<S>>,
     limits: &Limits,
@@ -99,7 +105,7 @@ pub(super) fn join_dcp<S: ReadAt>(
 }
 
 /// Joins the tensors of a checkpoint of our own ranks that has parts of them, and its index.
-pub(super) fn join<S: ReadAt>(
+pub(in crate::checkpoint) fn join<S: ReadAt>(
     path: &Path,
     parts: Checkpoint<S>,
     index: Option<Index>,

@@ -1,6 +1,6 @@
 //! Reading parts of tensors by name.
 
-use super::Checkpoint;
+use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::{LoadOptions, read_slices};
 #[cfg(doc)]

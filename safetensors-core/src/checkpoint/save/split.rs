@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::MaxShardSize;
+use crate::checkpoint::MaxShardSize;
 
 /// Tensors divided into shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
