@@ -64,41 +64,43 @@ use crate::terminal::text;
 
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
-/// Each IN is a file of safetensors, PyTorch, GGUF or NumPy; an index; a directory that holds one of
-/// these, or a checkpoint of a trainer (DCP, DeepSpeed); an address, such as hf://owner/name; or -
-/// for a safetensors file on standard input. OUT is a .safetensors, .gguf, .npz or .npy file, or
+/// Each IN is a file of safetensors, PyTorch, GGUF or NumPy; an index; a directory that holds one
+/// of these, or a checkpoint of a trainer (DCP, DeepSpeed); an address, such as hf://owner/name; or
+/// - for a safetensors file on standard input. OUT is a .safetensors, .gguf, .npz or .npy file, or
 /// else a directory, which becomes a checkpoint of one or more files with an index; or either of a
 /// bucket, such as s3://bucket/model. NumPy's files hold no metadata and no second names of tied
-/// weights. The README has the table of all formats.
+/// weights. The README has a table of the formats.
 ///
-/// A .gguf file is for llama.cpp and programs like it. It is made of one model of
-/// transformers, in a directory with its config.json and tokenizer: Llama, Mistral, Qwen2,
-/// Qwen3, Gemma 1 to 3 for text, or BERT. --quantize says how weights are stored. What GGUF
-/// has no name for, or what is not known of a model, is an error.
+/// A .gguf file is for llama.cpp and programs like it. It is made of one model of transformers, in
+/// a directory with its config.json and tokenizer: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3 for
+/// text, or BERT. --quantize sets how weights are stored. A tensor without a name in GGUF, or an
+/// unknown setting of a model, is an error.
 ///
-/// A checkpoint that ranks have saved in parts is read as whole tensors. --ranks writes
-/// one: each rank's parts in files of its own, which `safetensors plan` shows before.
+/// A checkpoint that ranks have saved in parts is read as whole tensors. --ranks writes one, with
+/// separate files for each rank, which `safetensors plan` shows before.
 ///
-/// Patterns and casts apply to the names that tensors have in the input. Tensors are
-/// read, converted and written piece by piece: a few MiB of memory per thread are
-/// enough for a checkpoint of any size.
+/// Patterns and casts apply to the names that tensors have in the input. Metadata comes from the
+/// inputs, and the first one wins. A tied weight is saved once; the metadata has its other names.
+/// Recorded digests go, with a warning. A few MiB of memory per thread are enough for a checkpoint
+/// of any size.
 ///
-/// An OUT that exists is replaced only with --force, or after a question on a terminal. An
-/// input that is its own output is replaced without one if nothing is lost: no tensor, no
-/// precision, no metadata. One shard of a checkpoint is never replaced by other tensors.
+/// An OUT that exists is replaced only with --force, or after a question on a terminal. An input
+/// that is its own output is replaced without one if nothing is lost: no tensor, no precision, no
+/// metadata. One shard of a checkpoint is never replaced by other tensors. In a directory OUT, the
+/// index and all numbered shards of the same name are replaced, even if no index names them.
 ///
-/// Quantised weights become numbers where a dtype is asked for, and numbers quantised
-/// weights with --quantize.
+/// Quantised weights become numbers where a dtype is asked for, and numbers quantised weights with
+/// --quantize.
 ///
 /// A directory OUT gets the other files of a directory IN that has a config.json, an index or the
-/// like: tokenizers, chat templates, the licence. Of folders, it gets the ones that modules.json
-/// or model_index.json names. Other weights, signatures and hidden files stay behind, and the
-/// summary names them. config.json says which dtype the weights have now, and how they are
-/// quantised. An adapter stays adapter_model.safetensors.
+/// like: tokenizers, chat templates, the licence. Of folders, it gets the ones that modules.json or
+/// model_index.json names. Other weights, signatures and hidden files stay behind, and the summary
+/// names them. config.json gets the new dtype of the weights, and how they are quantised. An
+/// adapter stays adapter_model.safetensors.
 ///
-/// OUT is either complete or as it was before, even if the command is killed. The
-/// next command that writes OUT removes what a killed command left: a hidden file or
-/// directory that ends in .tmp. OUT may be one of the inputs.
+/// OUT is either complete or as it was before, even if the command is killed. The next command that
+/// writes OUT removes the hidden files of a killed one, which end in .tmp. OUT may be one of the
+/// inputs.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
@@ -141,6 +143,9 @@ pub(crate) struct Args {
     #[command(flatten, next_help_heading = "Ranks")]
     ranks: Ranks,
     /// Write only tensors: leave config.json, tokenizers and all other files of IN behind
+    ///
+    /// Without it, files over 256 MiB, beyond the first 1,000 or beyond 1 GiB together stay behind,
+    /// too, and so do special files and links out of IN
     #[arg(long)]
     no_other_files: bool,
     #[command(flatten, next_help_heading = None::<&str>)]

@@ -42,17 +42,18 @@ use crate::terminal::{json, table, text};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
 ///
-/// How a checkpoint is split into files makes no difference.
+/// How a checkpoint is split into files makes no difference. A row starts with - if only A has the
+/// tensor, with + if only B has it, and with ~ if it differs.
 ///
-/// Tensors of the same shape are compared value by value, even if their dtypes
-/// differ. Values of the same dtype are equal if their bits are equal. With a
-/// tolerance, which may be 0, they are compared as numbers: 0 equals -0, and NaN
-/// equals NaN. Values are read in pieces, so a tensor may be larger than memory. One of
-/// PyTorch that cannot be read counts as unequal, and the others are still compared. The
-/// exit code is then 2, unless something else is known to differ.
+/// Tensors of the same shape are compared value by value, in pieces. Values of the same dtype are
+/// equal if their bits are equal. With a tolerance, which may be 0, or if the dtypes differ, they
+/// are compared as numbers: 0 equals -0, and NaN equals NaN. Integers over 2^53 are then rounded to
+/// F64. NaN on one side is infinitely far away, and so is infinity from all else: no tolerance
+/// makes them equal. A tensor of PyTorch that cannot be read counts as unequal, and the others are
+/// still compared. The exit code is then 2, unless something else is known to differ.
 ///
-/// Experts that one side has as one tensor, such as mlp.experts.w, are compared with those
-/// that the other side has one by one: mlp.experts.0.w and so on.
+/// Experts that one side has as one tensor, such as mlp.experts.w, are compared with the ones of
+/// the other side: mlp.experts.0.w and so on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -68,9 +68,7 @@ pub(crate) struct Args {
     /// With --record: write new headers over the old ones where they fit, without copies of the
     /// files
     ///
-    /// This saves the time and the space of a copy, but there is a moment in which readers refuse
-    /// the file. If the command is killed in it, they do until the next change restores the file. A
-    /// file with several names (hard links) is copied
+    /// There is a moment in which readers refuse the file, see `safetensors metadata set --help`
     #[arg(long, requires = "record")]
     in_place: bool,
     /// With --record: print what would be changed, and change nothing
