@@ -93,10 +93,12 @@ use crate::terminal::text;
 /// --quantize.
 ///
 /// A directory OUT gets the other files of a directory IN that has a config.json, an index or the
-/// like: tokenizers, chat templates, the licence. Of folders, it gets the ones that modules.json or
-/// model_index.json names. Other weights, signatures and hidden files stay behind, and the summary
-/// names them. config.json gets the new dtype of the weights, and how they are quantised. An
-/// adapter stays adapter_model.safetensors.
+/// like: tokenizers, chat templates, the licence. Of folders, it gets tokenizer,
+/// additional_chat_templates, custom_generate, and the ones that model_index.json or modules.json
+/// names, with the weights of layers of the latter. Other weights, signatures and hidden files stay
+/// behind, and the summary names them. config.json gets the new dtype of the weights, and how they
+/// are quantised. adapter_model, diffusion_pytorch_model and pytorch_lora_weights keep these names;
+/// every other file becomes model.safetensors.
 ///
 /// OUT is either complete or as it was before, even if the command is killed. The next command that
 /// writes OUT removes the hidden files of a killed one, which end in .tmp. OUT may be one of the
