@@ -45,10 +45,9 @@ pub(super) struct Changes {
     /// Make numbers of quantised tensors: f32, or another dtype for them
     ///
     /// These are tensors of GGUF files, and the weights of every scheme that `safetensors inspect`
-    /// names, such as GPTQ. The numbers are computed as f32 and then rounded once. The tensors that
-    /// stored them are left out. --dtype makes numbers of them, too, in the dtype of all floats,
-    /// and --cast of some; both go before this dtype. A quantised tensor of a GGUF file needs one of
-    /// these options
+    /// names, such as GPTQ. They are computed as f32 and then rounded once. --dtype makes numbers
+    /// of them, too, in the dtype of all floats, and --cast of some; both precede this option. A
+    /// quantised tensor of a GGUF file needs one of them
     #[arg(
         long,
         value_name = "DTYPE",
@@ -56,16 +55,16 @@ pub(super) struct Changes {
         hide_possible_values = true
     )]
     dequantize: Option<Dtype>,
-    /// Copy the codes and scales of quantised weights as they are, whatever --dtype says
+    /// Copy the codes and scales of quantised weights as they are, despite --dtype
     ///
-    /// Where it cannot be told which floats are scales, all floats stay as they are, and a warning
-    /// says so. NumPy's files and burnpack need this option to hold codes
+    /// If scales cannot be distinguished, all floats stay as they are, with a warning. NumPy's
+    /// files and burnpack need this option to hold codes
     #[arg(long, conflicts_with_all = ["dequantize", "quantize"])]
     pub(super) keep_quantized: bool,
     /// Also take the optimizer's state from a checkpoint of DeepSpeed
     ///
-    /// These are tensors such as optimizer.state.NAME.exp_avg for the parameter NAME. Checkpoints of
-    /// other trainers have such tensors under names of their own, which are always taken
+    /// Its tensors are called optimizer.state.NAME.exp_avg for the parameter NAME. The state of
+    /// other trainers is always taken
     #[arg(long, help_heading = FILES)]
     pub(super) optimizer_state: bool,
     /// Quantise weights, without calibration

@@ -59,10 +59,7 @@ use crate::terminal::{json, table, text};
 pub(crate) struct Args {
     /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
-    /// one of PyTorch, GGUF or NumPy. These are read, too. An address is hf://owner/name, s3://bucket/model
-    /// (gs, az), https://host/model.safetensors
+    /// A directory opens as by `safetensors inspect`
     #[arg(value_name = "A", value_parser = crate::input::address::parser())]
     a: PathBuf,
     /// The same, to compare with A; only one of both can be standard input

@@ -44,15 +44,14 @@ use crate::terminal::{json, text};
 /// A file of PyTorch, GGUF or NumPy is an error, unless its name or --format says that it is one.
 /// Then its structure and the places of tensors are checked, and with --digests the checksums of an
 /// archive. A file of two formats is an error. Of a delta, the index and the files are checked, and
-/// with --digests every compressed difference; `safetensors delta verify --base` compares its
-/// checksums. Of the epochs of a training of burn, the manifests are compared with the files: one
-/// that is not complete is an error, because training does not resume from it.
+/// with --digests every compressed difference. An epoch of a training of burn that differs from its
+/// manifest is an error, because training does not resume from it.
 ///
-/// Warnings are about sound files: tensors or files that no index names, an index that a
-/// model.safetensors next to it hides, a wrong total_size, the backup of an interrupted edit, a
-/// safetensors file under the name of another format, such as model.bin, or objects of PyTorch that
-/// hold tensors and cannot be read. With --strict, warnings are failures, and so is every departure
-/// from the text of the format that readers tolerate.
+/// Warnings are about tensors or files that no index names, an index that a model.safetensors next
+/// to it hides, a wrong total_size, the backup of an interrupted edit, a safetensors file under the
+/// name of another format, such as model.bin, or objects of PyTorch that hold tensors and cannot be
+/// read. With --strict, warnings are failures, and so is every departure from the text of the
+/// format that readers tolerate.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -98,10 +97,9 @@ pub(crate) struct Args {
     quiet: bool,
     /// Print the outcome as one JSON document
     ///
-    /// Its keys are checked, sound, failed, warnings, other_files, total and results. A result has
-    /// faults, each with a kind such as missing or truncated, and warnings. With --strict, these
-    /// have the departures, too. With --signature, the keys are verified, error, signer, and lists
-    /// of the files that differ, among others
+    /// A result has faults, each with a kind such as missing or truncated, and warnings. With
+    /// --strict, these have the departures, too. With --signature, the document has the signer and
+    /// lists of the files that differ
     #[arg(long)]
     json: bool,
     #[command(flatten)]
