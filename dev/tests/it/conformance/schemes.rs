@@ -1,6 +1,6 @@
-//! The tables of the schemes of quantised weights, from the checkpoints that the suite has read.
-//! One is in the documentation of the core's module: which tensors store a weight. The other is in
-//! docs/reading.md: the reference of each scheme, and the ways by which all were read.
+//! The table of the schemes of quantised weights, from the checkpoints that the suite has read. It is
+//! in the documentation of the core's module: which tensors store a weight, and the reference that
+//! its numbers equal. docs/reading.md has the ways by which all were read.
 //!
 //! After a change of the fixtures, `UPDATE_SCHEMES=1 cargo test --features full conformance` writes
 //! both.
@@ -112,7 +112,7 @@ fn tensors(weight: &QuantizedWeight) -> Vec<String> {
     weight.tensors.iter().map(name_of).collect()
 }
 
-/// Checks that the documents have the tables, or writes them.
+/// Checks that the documents have the table and the list, or writes them.
 pub(super) fn check_documents(read: &[Read], ways: &[&'static str]) {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for (_, scheme) in SCHEMES {
@@ -128,27 +128,26 @@ pub(super) fn check_documents(read: &[Read], ways: &[&'static str]) {
         });
         rows.iter_mut().find(|row| row.scheme == *scheme).unwrap().add(read);
     }
-    let mut stored =
-        String::from("| scheme | stored tensors of module `X` or weight `W` |\n|---|---|\n");
-    let mut compared = String::from("| scheme | equal to | checkpoints |\n|---|---|---|");
+    let mut table = String::from(
+        "| scheme | stored tensors of module `X` or weight `W` | equal to |\n|---|---|---|\n",
+    );
     for row in &rows {
         assert!(!row.read.is_empty(), "{} has no fixture", row.scheme);
-        stored += &format!("| {} | {} |\n", row.scheme, row.stored());
-        let references = row.references.join(", ");
         for (fixture, _, passed) in &row.read {
             let missing: Vec<_> = ways.iter().filter(|way| !passed.contains(way)).collect();
             assert!(missing.is_empty(), "{} was not read by {missing:?}", fixture.name);
         }
-        compared += &format!("\n| {} | {references} | {} |", row.scheme, row.read.len());
+        let references = row.references.join(", ");
+        table += &format!("| {} | {} | {references} |\n", row.scheme, row.stored());
     }
-    compared += "\n\nAll of them are read by each of these ways:\n\n";
+    let mut list = String::new();
     for library in LIBRARIES {
         let of = ways.iter().filter(|way| library_of(way) == library);
         let of: Vec<_> = of.map(|way| way.trim_start_matches(library.0).trim()).collect();
-        compared += &format!("- {}: {}\n", library.1, of.join(", "));
+        list += &format!("- {}: {}\n", library.1, of.join(", "));
     }
-    check("safetensors-core/src/weights/schemes.md", "", &stored);
-    check("docs/reading.md", "<!-- schemes -->\n", &compared);
+    check("safetensors-core/src/weights/schemes.md", "", &table);
+    check("docs/reading.md", "<!-- ways -->\n", &list);
 }
 
 /// Checks that the page has the lists of the cases, or writes them.
