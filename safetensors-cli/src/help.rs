@@ -113,11 +113,11 @@ fn manual() -> String {
     for (name, command) in commands() {
         let mut command = command.term_width(100).mut_args(|arg| {
             let is_hidden = is_of_all_commands(&arg);
-            let is_new = arg
-                .get_long_help()
-                .is_none_or(|long| details.insert((arg.get_id().clone(), long.to_string())));
-            let arg = if is_new { arg } else { arg.long_help(None::<&'static str>) };
-            arg.hide(is_hidden)
+            let text = arg.get_long_help().or(arg.get_help()).map(ToString::to_string);
+            if details.insert((arg.get_id().clone(), text)) {
+                return arg.hide(is_hidden);
+            }
+            arg.long_help(None::<&'static str>).hide_possible_values(true).hide(is_hidden)
         });
         let help = command.render_long_help().to_string();
         let lines: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
