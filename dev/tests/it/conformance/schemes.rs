@@ -9,7 +9,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use safetensors_bridge::quantized::QuantizedWeight;
-use safetensors_testing::quantized::{Case, Quantized};
+use safetensors_testing::quantized::Quantized;
 
 /// A fixture, its weights, and the ways that have read these.
 pub(super) type Read = (Quantized, Vec<QuantizedWeight>, Vec<&'static str>);
@@ -148,18 +148,6 @@ pub(super) fn check_documents(read: &[Read], ways: &[&'static str]) {
     }
     check("safetensors-core/src/weights/schemes.md", "", &table);
     check("docs/reading.md", "<!-- ways -->\n", &list);
-}
-
-/// Checks that the page has the lists of the cases, or writes them.
-pub(super) fn check_cases(cases: &[Case]) {
-    let mut lists = String::new();
-    for (outcome, is_read) in [("Numbers come", true), ("\nAn error comes", false)] {
-        lists += &format!("{outcome} out of a file with\n\n");
-        for case in cases.iter().filter(|case| case.refused.is_empty() == is_read) {
-            lists += &format!("- {}\n", case.about);
-        }
-    }
-    check("docs/reading.md", "<!-- cases -->\n", &lists);
 }
 
 /// Returns the library of a way.
