@@ -70,20 +70,18 @@ pub(super) struct Changes {
     /// Quantise weights, without calibration
     ///
     /// OUT.gguf needs it: norms, biases and other vectors are F32 there, and weights with rows that
-    /// are not whole blocks of 32 are F16, as llama.cpp has it.
+    /// are not whole blocks of 32 are F16.
     ///
     /// For other outputs it quantises the weights of linear layers: matrices of floats named
     /// *.weight, but not embeddings, norms, routers, the head, transposed layers (GPT-2) and
     /// stacked experts. --cast takes out others with `keep` or a dtype, and takes in others with
-    /// `quantize`. --dtype converts the other floats. Weights that are quantised already are
-    /// quantised again. config.json gets the scheme. Codes and scales equal the ones of
-    /// compressed-tensors.
+    /// `quantize`. --dtype converts the other floats. Quantised weights are quantised again. Codes
+    /// and scales equal compressed-tensors'.
     ///
-    /// fp8-block128, or fp8, has a scale for each block of 128 by 128, as DeepSeek's. fp8-channel
-    /// and int8-channel, or int8, have one for each row, and fp8-tensor one. nvfp4 has one for 16
-    /// columns (4.5 bits), mxfp4 a power of two for 32 (4.25 bits); rows must be whole groups.
-    /// fp8-channel, fp8-tensor and int8-channel also ask the program that runs the model for
-    /// activations of 8 bits, as vLLM expects
+    /// fp8-block128, or fp8, has a scale for each block of 128 by 128, as DeepSeek's; fp8-channel
+    /// and int8-channel, or int8, for each row; fp8-tensor one; nvfp4 for 16 columns (4.5 bits);
+    /// mxfp4 a power of two for 32 (4.25 bits). Rows must be whole groups. fp8-channel, fp8-tensor
+    /// and int8-channel also ask the program that runs the model for activations of 8 bits
     #[arg(long, value_name = "SCHEME", value_parser = scheme_parser())]
     pub(super) quantize: Option<Scheme>,
     /// How to convert numbers that are too large for the new dtype

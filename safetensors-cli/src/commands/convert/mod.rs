@@ -71,27 +71,25 @@ use crate::terminal::text;
 /// or more files with an index; or either of a bucket, such as s3://bucket/model. The README has a
 /// table of the formats.
 ///
-/// A .gguf file is for llama.cpp and programs like it, and made of one model of transformers, in a
+/// A .gguf file is for llama.cpp and the like. It is made of one model of transformers, in a
 /// directory with its config.json and tokenizer: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3 for
-/// text, or BERT. A tensor without a name in GGUF, or an unknown setting of a model, is an error.
-/// NumPy's files hold no metadata and no second names of tied weights.
+/// text, or BERT. A tensor without a name in GGUF, or an unknown setting, is an error. NumPy's
+/// files hold no metadata and no second names of tied weights.
 ///
-/// Patterns and casts apply to the names that tensors have in the input. Metadata comes from the
-/// inputs, and the first one wins. A tied weight is saved once; the metadata has its other names.
-/// Recorded digests go, with a warning. A few MiB of memory per thread are enough for a checkpoint
-/// of any size.
+/// Patterns and casts apply to the names in the input. Metadata comes from the inputs, and the
+/// first one wins. A tied weight is saved once; the metadata has its other names. Recorded digests
+/// go, with a warning. A few MiB of memory per thread are enough for any size.
 ///
-/// OUT is either complete or as it was before, even if the command is killed; the next command
-/// removes the hidden files that end in .tmp. An OUT that exists is replaced only with --force, or
-/// after a question on a terminal. OUT may be one of the inputs, and needs neither if nothing is
-/// lost: no tensor, no precision, no metadata. One shard of a checkpoint is never replaced by other
-/// tensors. In a directory OUT, the index and all numbered shards of the same name are replaced,
-/// even if no index names them.
+/// OUT is either complete or as it was before, even if the command is killed. An OUT that exists is
+/// replaced only with --force, or after a question on a terminal. OUT may be one of the inputs, and
+/// needs neither if nothing is lost: no tensor, no precision, no metadata. One shard of a
+/// checkpoint is never replaced by other tensors. In a directory OUT, the index and all numbered
+/// shards of the same name are replaced, even if no index names them.
 ///
 /// A directory OUT gets the other files of a directory IN that has a config.json, an index or the
-/// like: tokenizers, chat templates, the licence. Of folders, it gets tokenizer,
-/// additional_chat_templates, custom_generate, and the ones that model_index.json or modules.json
-/// names, with the weights of layers of the latter. Other weights, signatures and hidden files stay
+/// like: tokenizers, chat templates, the licence; and the folders tokenizer,
+/// additional_chat_templates, custom_generate, and the ones that model_index.json names, or
+/// modules.json, with the weights of its layers. Other weights, signatures and hidden files stay
 /// behind, and the summary names them. config.json gets the new dtype of the weights, and how they
 /// are quantised. adapter_model, diffusion_pytorch_model and pytorch_lora_weights keep these names;
 /// every other file becomes model.safetensors.

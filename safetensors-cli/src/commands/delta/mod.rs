@@ -36,11 +36,11 @@ use crate::terminal::{json, text};
 
 /// Make deltas between versions of a checkpoint, look at them, and apply them.
 ///
-/// A delta is a directory with what changed from one version of a checkpoint, its base, to
-/// another: an index, and a compressed difference for each tensor that changed. It is in the
-/// format that slime, miles and ModelExpress share, unless tensors were added, removed or
-/// reshaped, or the metadata differs: these programs refuse such a delta. Every other command
-/// refuses a delta, but for `inspect` and `verify`, which say what it is.
+/// A delta is a directory with what changed from one version of a checkpoint, its base, to another:
+/// an index, and a compressed difference for each tensor that changed. It is in the format that
+/// slime, miles and ModelExpress share, unless tensors were added, removed or reshaped, or the
+/// metadata differs: these programs refuse such a delta. Of the other commands, only `inspect` and
+/// `verify` take one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

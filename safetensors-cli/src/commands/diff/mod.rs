@@ -47,10 +47,10 @@ use crate::terminal::{json, table, text};
 ///
 /// Tensors of the same shape are compared value by value, in pieces. Values of the same dtype are
 /// equal if their bits are equal. With a tolerance, which may be 0, or if the dtypes differ, they
-/// are compared as numbers: 0 equals -0, and NaN equals NaN. Integers over 2^53 are then rounded to
-/// F64. NaN on one side is infinitely far away, and so is infinity from all else: no tolerance
-/// makes them equal. A tensor of PyTorch that cannot be read counts as unequal, and the others are
-/// still compared. The exit code is then 2, unless something else is known to differ.
+/// are compared as numbers: 0 equals -0, NaN equals NaN, and integers over 2^53 are rounded to F64.
+/// NaN on one side is infinitely far away, and so is infinity from all else. A tensor of PyTorch
+/// that cannot be read counts as unequal, and the exit code is 2, unless something else is known to
+/// differ.
 ///
 /// Experts that one side has as one tensor, such as mlp.experts.w, are compared with the ones of
 /// the other side: mlp.experts.0.w and so on.

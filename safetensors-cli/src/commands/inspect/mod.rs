@@ -37,12 +37,11 @@ use crate::terminal::text;
 /// weights are shown with the bits of an element, and tensors of a type that safetensors lacks,
 /// such as Q4_K, with that type.
 ///
-/// Of a delta, which is no checkpoint, the versions and the changed tensors are shown. Of a
-/// directory with the epochs of a training of burn, the epochs are shown, with their sizes and the
-/// metrics that burn has logged. An epoch that differs from its manifest is named, and the exit
-/// code is 1.
+/// Of a delta, the versions and the changed tensors are shown; of a directory with the epochs of a
+/// training of burn, the epochs, with their sizes and the metrics that burn has logged. An epoch
+/// that differs from its manifest is named, and the exit code is 1.
 ///
-/// Unprintable characters in names are escaped. Very long names and values are shortened. Several
+/// Unprintable characters in names are escaped, and very long names and values shortened. Several
 /// PATHs, and --recursive, show one line for each, unless --flat, --depth, --sort, --top or --files
 /// asks for more.
 #[derive(Debug, clap::Args)]

@@ -39,13 +39,13 @@ use crate::terminal::{json, text};
 /// --digests and --finite, because the format allows any value.
 ///
 /// Each sound file or checkpoint gets one line on standard output. Each fault gets a line on
-/// standard error, also where several shards of a checkpoint have one.
+/// standard error.
 ///
 /// A file of PyTorch, GGUF or NumPy is an error, unless its name or --format says that it is one.
 /// Then its structure and the places of tensors are checked, and with --digests the checksums of an
 /// archive. A file of two formats is an error. Of a delta, the index and the files are checked, and
 /// with --digests every compressed difference. An epoch of a training of burn that differs from its
-/// manifest is an error, because training does not resume from it.
+/// manifest is an error.
 ///
 /// Warnings are about tensors or files that no index names, an index that a model.safetensors next
 /// to it hides, a wrong total_size, the backup of an interrupted edit, a safetensors file under the
