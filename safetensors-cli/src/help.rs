@@ -120,6 +120,11 @@ fn manual() -> String {
             arg.long_help(None::<&'static str>).hide_possible_values(true).hide(is_hidden)
         });
         let help = command.render_long_help().to_string();
+        let help = match help.split_once("\nUsage: ") {
+            // The sections of its subcommands follow.
+            Some((about, _)) if command.has_subcommands() => about,
+            _ => help.as_str(),
+        };
         let lines: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
         write!(manual, "\n## {name}\n\n```text\n{}\n```\n", lines.join("\n")).unwrap();
     }
