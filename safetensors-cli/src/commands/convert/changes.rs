@@ -79,9 +79,10 @@ pub(super) struct Changes {
     /// and scales equal compressed-tensors'.
     ///
     /// fp8-block128, or fp8, has a scale for each block of 128 by 128, as DeepSeek's; fp8-channel
-    /// and int8-channel, or int8, for each row; fp8-tensor one; nvfp4 for 16 columns (4.5 bits);
-    /// mxfp4 a power of two for 32 (4.25 bits). Rows must be whole groups. fp8-channel, fp8-tensor
-    /// and int8-channel also ask the program that runs the model for activations of 8 bits
+    /// and int8-channel, or int8, for each row; fp8-tensor one. nvfp4 has one for 16 columns (4.5
+    /// bits), mxfp4 a power of two for 32 (4.25 bits), and rows must be whole groups of these.
+    /// fp8-channel, fp8-tensor and int8-channel also ask the program that runs the model for
+    /// activations of 8 bits
     #[arg(long, value_name = "SCHEME", value_parser = scheme_parser())]
     pub(super) quantize: Option<Scheme>,
     /// How to convert numbers that are too large for the new dtype
