@@ -1,5 +1,6 @@
 //! Tests of `--help`, of `MANUAL.md`, which is made from it, and of the README.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -12,9 +13,10 @@ const README: &str = include_str!("../README.md");
 const MANUAL_START: &str = "\
 # Manual of `safetensors`
 
-This is what `safetensors help COMMAND` prints. A test keeps it so. [README.md](README.md) says what
-is common to all commands, and shows their output. Every command also has `--help`, and
-`--no-pager`, which prints output that is longer than the screen without a pager.
+This is the text of `safetensors help COMMAND`; a test keeps it so. The details of an argument that
+several commands have are in the first of them only. [README.md](README.md) has the rules that all
+commands share. Every command also has `--help`, and `--no-pager`, which prints output that is
+longer than the screen without a pager.
 ";
 
 /// Returns all commands with their full names, such as `safetensors metadata set`. A nested command
@@ -95,22 +97,34 @@ fn the_readme_has_every_command_in_the_same_order() {
         .filter_map(|line| line.strip_prefix("| [`")?.split_once('`'))
         .map(|(name, _)| name);
     assert_eq!(rows.collect::<Vec<_>>(), own);
-    let headings = README
-        .lines()
-        .filter_map(|line| line.strip_prefix("## "))
-        .filter(|name| name.starts_with("safetensors "));
-    assert_eq!(headings.collect::<Vec<_>>(), own);
+}
+
+/// A user reads it to its end. Everything that one command needs is in the help of the command.
+#[test]
+fn the_readme_is_short() {
+    let lines = README.lines().count();
+    assert!(lines <= 250, "README.md has {lines} lines, and should have at most 250");
 }
 
 /// `MANUAL.md` from the help of all commands. It is the same on every machine and terminal.
 fn manual() -> String {
     let mut manual = MANUAL_START.to_owned();
+    let mut details = HashSet::new();
     for (name, command) in commands() {
         let mut command = command.term_width(100).mut_args(|arg| {
-            let hidden = is_of_all_commands(&arg);
-            arg.hide(hidden)
+            let is_hidden = is_of_all_commands(&arg);
+            let text = arg.get_long_help().or(arg.get_help()).map(ToString::to_string);
+            if details.insert((arg.get_id().clone(), text)) {
+                return arg.hide(is_hidden);
+            }
+            arg.long_help(None::<&'static str>).hide_possible_values(true).hide(is_hidden)
         });
         let help = command.render_long_help().to_string();
+        let help = match help.split_once("\nUsage: ") {
+            // The sections of its subcommands follow.
+            Some((about, _)) if command.has_subcommands() => about,
+            _ => help.as_str(),
+        };
         let lines: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
         write!(manual, "\n## {name}\n\n```text\n{}\n```\n", lines.join("\n")).unwrap();
     }

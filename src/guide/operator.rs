@@ -75,7 +75,8 @@
 //!
 //! # Compare
 //!
-//! `diff` ignores how files are divided. Its exit code is 0 if all is equal, 1 if something
+//! `diff` ignores how files are divided. Its exit code is 0 if all is equal, 1 if something differs,
+//! and 2 if it cannot compare.
 //!
 //! ```console
 //! $ safetensors diff model.safetensors half || echo "exit code $?"
@@ -168,5 +169,6 @@
 //! | have Zarr and xarray read the file in place | `safetensors manifest model -o model.json` |
 //! | read from the Hub or a bucket, without a download | `hf://owner/name`, `s3://bucket/model` as the path; feature `remote` |
 //!
-//! The [guide of the command](https://docs.rs/crate/safetensors-bridge-cli/latest/source/README.md)
-//! has each command with its output, and its `MANUAL.md` every option.
+//! The [command's page](https://docs.rs/crate/safetensors-bridge-cli/latest/source/README.md) has the
+//! rules that all commands share: paths, addresses, outputs, exit codes. Its `MANUAL.md` has every
+//! option.

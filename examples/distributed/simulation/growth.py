@@ -6,7 +6,7 @@
 """Simulates how 1 to 1,024 ranks read a checkpoint of 1 TB from a shared store.
 
     pip install numpy matplotlib
-    growth.py                          the table in examples/distributed/README.md, some minutes
+    growth.py                          a table, some minutes; ../README.md has some of its rows
     growth.py --picture growth.png     the same, and the picture
     growth.py --check                  compares the simulation with what can be computed by hand
     growth.py --most 64 --servers 10   another store, and fewer ranks

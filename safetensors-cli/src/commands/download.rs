@@ -10,12 +10,12 @@ use crate::terminal::stdout::Out;
 
 /// Download a model from the Hugging Face Hub into the cache that Python shares.
 ///
-/// Without FILE the checkpoint comes: model.safetensors, or else an index with its shards,
-/// as every command finds it in a directory. With FILE, --include or --exclude only those
-/// files come. Files that are in the cache already are not downloaded again, and a download
-/// that was interrupted is continued. A file gets its name after its digest was checked.
+/// Without FILE the checkpoint comes: model.safetensors, or else an index with its shards. With
+/// FILE, --include or --exclude only those files come. A file that is in the cache is not
+/// downloaded again, and an interrupted download is continued. A file gets its name after its
+/// digest was checked.
 ///
-/// Prints the path of what was downloaded: the directory of the snapshot, or the one FILE.
+/// Prints the path of the download: the directory of the snapshot, or the one FILE.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]

@@ -26,13 +26,13 @@ use crate::terminal::{stdout, text};
 /// Write one tensor, or a slice of it, to a file: for NumPy, as safetensors, or as plain bytes.
 ///
 /// FILE is a safetensors file if its name ends in .safetensors, and a .npy file, which NumPy reads,
-/// if it ends in .npy or has no ending. A slice is written as in NumPy, see `safetensors show`. Only its bytes are read.
+/// if it ends in .npy or has no ending. A slice is written as in NumPy, see `safetensors show`.
+/// Only its bytes are read. A quantised weight is written as numbers, in F32; with --stored its
+/// codes are written.
 ///
-/// A quantised weight is written as numbers, in F32; with --stored its codes are written.
-///
-/// NumPy has no BF16 and no floats of 8 bits or fewer. Name a .safetensors file for them, convert
-/// them to F32 with `safetensors convert` first, or use --raw. It writes the bytes as they are in
-/// the file, little-endian and in C order, without a header.
+/// NumPy has no BF16 and no floats of 8 bits or fewer: name a .safetensors file for them, convert
+/// them to F32 with `safetensors convert` first, or use --raw, which writes the bytes of the file,
+/// little-endian and in C order.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -13,15 +13,16 @@ use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
 
-/// Write where the tensors lie, as references of kerchunk, for readers of Zarr.
+/// Write the places of tensors, as references of kerchunk, for readers of Zarr.
 ///
 /// Zarr, xarray and VirtualiZarr then read the tensors in place, also in part and from a bucket.
 /// Only headers are read, and no data is copied. The manifest has the absolute paths of files, or
-/// their addresses without a query, which may be a signature, and positions of bytes, so write it
-/// anew after a file has changed.
+/// their addresses without a query, which may be a signature: write it again after a file has
+/// changed. / in a name makes groups. A name that Zarr does not allow is an error, such as a/b next
+/// to a.
 ///
-/// BF16, floats of 8 bits and packed dtypes, which NumPy does not have, are unsigned integers or
-/// bytes, with the attribute safetensors_dtype.
+/// BF16, floats of 8 bits and packed dtypes, which NumPy lacks, are unsigned integers or bytes,
+/// with the attribute safetensors_dtype.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -20,7 +20,8 @@ use crate::terminal::{table, text};
 ///
 /// The first row is for weights as they are stored, quantised ones included. In the other rows all
 /// floats and quantised weights have the dtype, and integers stay. --length adds the cache of keys
-/// and values. Activations are not counted. Only headers are read.
+/// and values. Activations are not counted. Only headers are read. The free memory is the least of
+/// the machine's and the control group's, on Linux.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -28,7 +29,9 @@ pub(crate) struct Args {
     input: Input,
     /// Add the KV cache for a text of this many tokens, by the config.json next to PATH
     ///
-    /// It has 32 bits a number if all floats are F32, and 16 otherwise
+    /// It has 32 bits a number if all floats are F32, and 16 otherwise. Without layer_types in
+    /// config.json no layer is known to have a window, and the number is the most that the cache
+    /// can take
     #[arg(long, value_name = "TOKENS")]
     length: Option<u64>,
 }

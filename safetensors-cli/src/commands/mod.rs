@@ -45,7 +45,9 @@ pub(crate) struct Cli {
     command: Command,
     /// Print output that is longer than the screen without a pager
     ///
-    /// The pager is the command in SAFETENSORS_PAGER, or else in PAGER, or else less
+    /// The pager is the command in SAFETENSORS_PAGER, or else in PAGER, or else less. It gets
+    /// LESS=FRX and LV=-c unless they are set. There is none if the variable is empty or cat, or if
+    /// TERM is dumb
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) no_pager: bool,
 }
@@ -61,7 +63,7 @@ const VERSION: &str = concat!(
 
 const EXAMPLES: &str = "\
 More commands:
-  manifest  Write where the tensors lie, as references of kerchunk, for readers of Zarr
+  manifest  Write the places of tensors, as references of kerchunk, for readers of Zarr
   manual    Write the manual pages of all commands into a directory
 
 Examples:

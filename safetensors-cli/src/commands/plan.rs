@@ -22,12 +22,12 @@ use crate::terminal::{json, table, text};
 
 /// Show which part of each tensor each rank of a job holds, and how many bytes that is.
 ///
-/// Rules say how tensors are divided, by their names. There are rules for models like
-/// Llama and BERT; a tensor that no rule matches is an error. Only headers are read, and the
-/// config.json next to them: a warning names tensors of which a rank gets a part of an attention head.
+/// Rules divide tensors by their names. There are rules for models like Llama and BERT; a tensor
+/// that no rule matches is an error. Only headers are read, and the config.json next to them: a
+/// warning names tensors of which a rank gets a part of an attention head.
 ///
-/// A saved plan (-o) divides a model in the same way later: with --from, or in a program
-/// that uses safetensors-core.
+/// A saved plan (-o) divides a model in the same way later: with --from, or in a program that uses
+/// safetensors-core.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -42,9 +42,8 @@ pub(crate) struct Input {
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
     /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
-    /// one of PyTorch, GGUF or NumPy. These are read, too, and directories of PyTorch's trainers. An
-    /// address is
-    /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
+    /// one of PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An address
+    /// is hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
 }

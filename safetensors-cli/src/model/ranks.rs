@@ -20,8 +20,10 @@ use crate::terminal::text;
 pub(crate) struct Rules {
     /// Divide the tensors that match by RULE; the first that matches counts
     ///
-    /// RULE is replicate, split:DIM, uneven:DIM, shared:DIM:PARTS or offsets:DIM:0,...,LEN. May be
-    /// given several times
+    /// replicate: each rank has the whole tensor. split:DIM: one of N equal parts of dimension DIM.
+    /// uneven:DIM: the last parts may be shorter or empty. shared:DIM:PARTS: neighbouring ranks
+    /// share one of PARTS parts, such as heads of keys. offsets:DIM:0,...,LEN: rank 0 has the
+    /// positions from the first number to the second, and so on. May be given several times
     #[arg(long = "rule", value_name = "GLOB=RULE", value_parser = rule)]
     rules: Vec<Rule>,
     /// Rules for the other tensors, by the names of a kind of model

@@ -45,9 +45,9 @@ pub(crate) struct Way {
     pub(crate) dry_run: bool,
     /// Write the new header over the old one if it fits, without a copy of the file
     ///
-    /// This saves the time and the space of a copy, but there is a moment in which readers refuse
-    /// the file. If the command is killed in it, they do until the next change restores the file. A
-    /// file with several names (hard links) is copied
+    /// It takes no time, but there is a moment in which readers refuse the file. If the command is
+    /// killed in it, they do until the next change restores the file from the backup next to it,
+    /// .NAME.header-backup. A file with several names (hard links) is copied
     #[arg(long)]
     pub(crate) in_place: bool,
     /// Change the file even if it lies in a cache of the Hub, where other programs read it

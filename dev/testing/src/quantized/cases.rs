@@ -13,7 +13,7 @@ pub type Tensors = Vec<(&'static str, TensorBuf)>;
 /// A small checkpoint as a public tool may write it: it is read right, or refused by name.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The special point of it, for a table.
+    /// The special point of it, for messages.
     pub about: &'static str,
     /// The `quantization_config` of `config.json`; without the file if empty.
     pub config: &'static str,

@@ -80,9 +80,8 @@ struct Removal {
 
 /// List the repositories that were downloaded, with their revisions
 ///
-/// The size of a revision is that of its files. Revisions share files that are the same. A branch
-/// or a tag with a commit that has no snapshot is listed as such: nothing of it was downloaded, or
-/// its files were removed.
+/// Revisions share files that are the same. A branch or a tag with a commit that has no snapshot is
+/// listed as such: nothing of it was downloaded, or its files were removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -98,10 +97,9 @@ struct List {
 
 /// Read every file, and compare its digest with the one that the Hub gave it
 ///
-/// A file that is damaged gets a line on standard error. Remove it, and the next download replaces
-/// it. A file whose digest is not known is not verified, and gets a warning: a copy in a snapshot,
-/// as on Windows, or a blob of a server whose ETags are no digests. So does a branch or a tag that
-/// has no snapshot.
+/// A damaged file gets a line on standard error. Remove it, and the next download replaces it. A
+/// file without a known digest is not verified, and gets a warning: a copy in a snapshot, as on
+/// Windows, or a blob of a server with other ETags. So does a branch or a tag that has no snapshot.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -45,10 +45,9 @@ pub(super) struct Changes {
     /// Make numbers of quantised tensors: f32, or another dtype for them
     ///
     /// These are tensors of GGUF files, and the weights of every scheme that `safetensors inspect`
-    /// names, such as GPTQ. The numbers are computed as f32 and then rounded once. The tensors that
-    /// stored them are left out. --dtype makes numbers of them, too, in the dtype of all floats,
-    /// and --cast of some; both go before this dtype. A quantised tensor of a GGUF file needs one of
-    /// these options
+    /// names, such as GPTQ. They are computed as f32 and then rounded once. --dtype makes numbers
+    /// of them, too, in the dtype of all floats, and --cast of some; both precede this option. A
+    /// quantised tensor of a GGUF file needs one of them
     #[arg(
         long,
         value_name = "DTYPE",
@@ -56,31 +55,34 @@ pub(super) struct Changes {
         hide_possible_values = true
     )]
     dequantize: Option<Dtype>,
-    /// Copy the codes and scales of quantised weights as they are, whatever --dtype says
+    /// Copy the codes and scales of quantised weights as they are, despite --dtype
     ///
-    /// Where it cannot be told which floats are scales, all floats stay as they are, and a warning
-    /// says so. NumPy's files and burnpack need this option to hold codes
+    /// If scales cannot be distinguished, all floats stay as they are, with a warning. NumPy's
+    /// files and burnpack need this option to hold codes
     #[arg(long, conflicts_with_all = ["dequantize", "quantize"])]
     pub(super) keep_quantized: bool,
     /// Also take the optimizer's state from a checkpoint of DeepSpeed
     ///
-    /// These are tensors such as optimizer.state.NAME.exp_avg for the parameter NAME. Checkpoints of
-    /// other trainers have such tensors under names of their own, which are always taken
+    /// Its tensors are called optimizer.state.NAME.exp_avg for the parameter NAME. The state of
+    /// other trainers is always taken
     #[arg(long, help_heading = FILES)]
     pub(super) optimizer_state: bool,
     /// Quantise weights, without calibration
     ///
-    /// OUT.gguf needs it: norms, biases and other vectors are F32 there, and weights whose rows are
-    /// not whole blocks of 32 are F16, as llama.cpp has it.
+    /// OUT.gguf needs it: norms, biases and other vectors are F32 there, and weights with rows that
+    /// are not whole blocks of 32 are F16.
     ///
-    /// For other outputs it quantises weights whose codes and scales are tensors of their own.
-    /// These are the weights of linear layers, which other programs read so: matrices of floats
-    /// named *.weight, but not embeddings, norms, routers, the head, transposed layers (GPT-2) and
+    /// For other outputs it quantises the weights of linear layers: matrices of floats named
+    /// *.weight, but not embeddings, norms, routers, the head, transposed layers (GPT-2) and
     /// stacked experts. --cast takes out others with `keep` or a dtype, and takes in others with
-    /// `quantize`. nvfp4 needs rows of whole groups of 16 numbers, mxfp4 of 32. --dtype converts
-    /// what is left. The config.json of a directory OUT is that of IN, and says how weights are
-    /// stored. Weights that are quantised already are quantised again. fp8 is fp8-block128 and int8
-    /// is int8-channel
+    /// `quantize`. --dtype converts the other floats. Quantised weights are quantised again. Codes
+    /// and scales equal compressed-tensors'.
+    ///
+    /// fp8-block128, or fp8, has a scale for each block of 128 by 128, as DeepSeek's; fp8-channel
+    /// and int8-channel, or int8, for each row; fp8-tensor one. nvfp4 has one for 16 columns (4.5
+    /// bits), mxfp4 a power of two for 32 (4.25 bits), and rows must be whole groups of these.
+    /// fp8-channel, fp8-tensor and int8-channel also ask the program that runs the model for
+    /// activations of 8 bits
     #[arg(long, value_name = "SCHEME", value_parser = scheme_parser())]
     pub(super) quantize: Option<Scheme>,
     /// How to convert numbers that are too large for the new dtype
@@ -88,16 +90,18 @@ pub(super) struct Changes {
     overflow: OnOverflow,
     #[command(flatten, next_help_heading = NAMES)]
     select: Select,
-    /// Leave out the tensors whose whole names match
+    /// Skip the tensors with whole names that match
     ///
-    /// May be given several times
+    /// May be given several times. An object of PyTorch that holds tensors and cannot be read is an
+    /// error unless it is dropped
     #[arg(long, value_name = "GLOB")]
     drop: Vec<Pattern>,
-    /// Give the tensors of a GGUF file other names: those of transformers
+    /// Give the tensors of a GGUF file other names: the ones of transformers
     ///
     /// Such as model.layers.0.self_attn.q_proj.weight. Numbers are put back in the order that
-    /// transformers has, such as the rows of Llama's queries and keys. This is for the models that
-    /// OUT.gguf may be made of. All other options apply to these names
+    /// transformers has, such as the rows of Llama's queries and keys; rope_freqs.weight is
+    /// skipped. This is for the models that OUT.gguf may be made of. All other options apply to
+    /// these names
     #[arg(long, value_name = "WHOSE", value_enum)]
     pub(super) names: Option<NamesOf>,
     /// Replace what matches REGEX in names by NEW; $1 is the first group

@@ -20,8 +20,9 @@ pub(super) struct Loras {
     ///
     /// A directory that PEFT saved, a file of diffusers, ComfyUI or kohya, or an address of one of
     /// these. SCALE is 1 by default. The sum is computed as f32, and rounded once to the dtype that
-    /// the weight has or gets. IN must be one checkpoint. May be given several times: the
-    /// adapters are added in this order
+    /// the weight has or gets. Quantised weights need --dequantize or --dtype. A module that meets
+    /// no weight is an error. IN must be one checkpoint. May be given several times: the adapters
+    /// are added in this order
     #[arg(
         long = "lora",
         value_name = "ADAPTER[:SCALE]",

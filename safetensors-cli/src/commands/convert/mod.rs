@@ -64,41 +64,35 @@ use crate::terminal::text;
 
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
-/// Each IN is a file of safetensors, PyTorch, GGUF or NumPy; an index; a directory that holds one of
-/// these, or a checkpoint of a trainer (DCP, DeepSpeed); an address, such as hf://owner/name; or -
-/// for a safetensors file on standard input. OUT is a .safetensors, .gguf, .npz or .npy file, or
-/// else a directory, which becomes a checkpoint of one or more files with an index; or either of a
-/// bucket, such as s3://bucket/model. NumPy's files hold no metadata and no second names of tied
-/// weights. The README has the table of all formats.
+/// Each IN is a file of safetensors, PyTorch, GGUF or NumPy; an index; a directory that holds one
+/// of these, or a checkpoint of a trainer (DCP, DeepSpeed) or of ranks, as whole tensors; an
+/// address, such as hf://owner/name; or - for a safetensors file on standard input. OUT is a
+/// .safetensors, .gguf, .npz or .npy file, or else a directory, which becomes a checkpoint of one
+/// or more files with an index; or either of a bucket, such as s3://bucket/model. The README has a
+/// table of the formats.
 ///
-/// A .gguf file is for llama.cpp and programs like it. It is made of one model of
-/// transformers, in a directory with its config.json and tokenizer: Llama, Mistral, Qwen2,
-/// Qwen3, Gemma 1 to 3 for text, or BERT. --quantize says how weights are stored. What GGUF
-/// has no name for, or what is not known of a model, is an error.
+/// A .gguf file is for llama.cpp and the like. It is made of one model of transformers, in a
+/// directory with its config.json and tokenizer: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3 for
+/// text, or BERT. A tensor without a name in GGUF, or an unknown setting, is an error. NumPy's
+/// files hold no metadata and no second names of tied weights.
 ///
-/// A checkpoint that ranks have saved in parts is read as whole tensors. --ranks writes
-/// one: each rank's parts in files of its own, which `safetensors plan` shows before.
+/// Patterns and casts apply to the names in the input. Metadata comes from the inputs, and the
+/// first one wins. A tied weight is saved once; the metadata has its other names. Recorded digests
+/// go, with a warning. A few MiB of memory per thread are enough for any size.
 ///
-/// Patterns and casts apply to the names that tensors have in the input. Tensors are
-/// read, converted and written piece by piece: a few MiB of memory per thread are
-/// enough for a checkpoint of any size.
-///
-/// An OUT that exists is replaced only with --force, or after a question on a terminal. An
-/// input that is its own output is replaced without one if nothing is lost: no tensor, no
-/// precision, no metadata. One shard of a checkpoint is never replaced by other tensors.
-///
-/// Quantised weights become numbers where a dtype is asked for, and numbers quantised
-/// weights with --quantize.
+/// OUT is either complete or as it was before, even if the command is killed. An OUT that exists is
+/// replaced only with --force, or after a question on a terminal. OUT may be one of the inputs, and
+/// needs neither if nothing is lost: no tensor, no precision, no metadata. One shard of a
+/// checkpoint is never replaced by other tensors. In a directory OUT, the index and all numbered
+/// shards of the same name are replaced, even if no index names them.
 ///
 /// A directory OUT gets the other files of a directory IN that has a config.json, an index or the
-/// like: tokenizers, chat templates, the licence. Of folders, it gets the ones that modules.json
-/// or model_index.json names. Other weights, signatures and hidden files stay behind, and the
-/// summary names them. config.json says which dtype the weights have now, and how they are
-/// quantised. An adapter stays adapter_model.safetensors.
-///
-/// OUT is either complete or as it was before, even if the command is killed. The
-/// next command that writes OUT removes what a killed command left: a hidden file or
-/// directory that ends in .tmp. OUT may be one of the inputs.
+/// like: tokenizers, chat templates, the licence; and the folders tokenizer,
+/// additional_chat_templates, custom_generate, and the ones that model_index.json names, or
+/// modules.json, with the weights of its layers. Other weights, signatures and hidden files stay
+/// behind, and the summary names them. config.json gets the new dtype of the weights, and how they
+/// are quantised. adapter_model, diffusion_pytorch_model and pytorch_lora_weights keep these names;
+/// every other file becomes model.safetensors.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
@@ -118,19 +112,18 @@ pub(crate) struct Args {
     paths: Vec<PathBuf>,
     #[command(flatten, next_help_heading = WEIGHTS)]
     changes: Changes,
-    /// With --quantize: show how far each weight is from what it was
+    /// With --quantize: show how far each weight is from the original
     ///
-    /// Its share of the bytes of IN; the largest difference; the root of the mean of the squared
-    /// differences; and this root in relation to that of the numbers. The errors are found while the
-    /// weights are written
+    /// Its share of the bytes of IN; the largest error; the root of the mean squared error; and
+    /// this root in relation to the weight's. The errors are found while the weights are written
     #[arg(long, requires = "quantize", help_heading = WEIGHTS)]
     report: bool,
     #[command(flatten, next_help_heading = FILES)]
     loras: Loras,
     /// Write OUT.gguf without a tokenizer
     ///
-    /// A tokenizer is written if it is a tokenizer.json of type BPE that works on bytes, with a
-    /// pre-tokenizer that llama.cpp knows. Every other one is an error without this option
+    /// Without this option, a tokenizer that is no tokenizer.json of type BPE on bytes, with a
+    /// pre-tokenizer that llama.cpp knows, is an error
     #[arg(long)]
     no_tokenizer: bool,
     /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
@@ -141,6 +134,9 @@ pub(crate) struct Args {
     #[command(flatten, next_help_heading = "Ranks")]
     ranks: Ranks,
     /// Write only tensors: leave config.json, tokenizers and all other files of IN behind
+    ///
+    /// Without it, files over 256 MiB, beyond the first 1,000 or beyond 1 GiB together stay behind,
+    /// too, and so do special files and links out of IN
     #[arg(long)]
     no_other_files: bool,
     #[command(flatten, next_help_heading = None::<&str>)]

@@ -15,11 +15,11 @@ use crate::terminal::text;
 /// Write the checkpoint that deltas make of BASE
 ///
 /// OUT gets the files of BASE with the new values, under the same names, and copies of the other
-/// files in the directory BASE that `convert` copies, unless OUT has them already. A warning names
-/// those that are not copied. If tensors were added, removed or reshaped, or the metadata differs,
-/// the tensors are saved as `convert` saves them. The deltas may be given in any order. Nothing
-/// appears at OUT before everything is checked. OUT may be BASE, with --force. Other files in OUT
-/// stay. With -n, everything is checked too.
+/// files in the directory BASE that `convert` copies, unless OUT has them already; a warning names
+/// the others. If tensors were added, removed or reshaped, or the metadata differs, the tensors are
+/// saved as `convert` saves them. The deltas may be given in any order. Nothing appears at OUT
+/// before everything is checked, as -n does, too. OUT may be BASE, with --force. Other files in OUT
+/// stay.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\

@@ -24,10 +24,10 @@ pub(super) struct Making {
     checksums: Option<Checksums>,
     /// Write a delta that this program applies, or fail
     ///
-    /// slime, and miles, need decimal versions. They read all checksums; xxh3-128 is their default.
-    /// modelexpress needs xor and adler32. No program is told of tensors that are added, removed,
-    /// reshaped or of another dtype, so these are then an error. Other metadata is an error of
-    /// squash; make leaves it out and warns
+    /// slime, also for miles, needs decimal versions and reads all checksums; xxh3-128 is its
+    /// default. modelexpress needs xor and adler32. Tensors that are added, removed, reshaped or of
+    /// another dtype are then an error. Other metadata is an error of squash; make skips it with a
+    /// warning
     #[arg(long = "for", value_name = "PROGRAM", value_enum)]
     reader: Option<Reader>,
     #[command(flatten)]

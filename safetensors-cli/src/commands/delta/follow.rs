@@ -22,15 +22,14 @@ const TIMED_OUT: u8 = 124;
 ///
 /// ROOT is a directory or a bucket as slime and miles fill it: each version is a directory such as
 /// weight_v000003, which holds a delta or a full checkpoint. Other names are ignored, and a ROOT
-/// that is not there yet is waited for. A version counts once its index or its one model.safetensors
-/// is there. OUT gets the newest full version and the deltas after it; from then on it gets the
-/// deltas that it lacks. It opens as the old version or the new one at every moment, also if the
-/// command is killed. Files that are of no version stay, but a full version brings its other files,
-/// such as config.json, which replace files of these names. A hidden file in OUT says which version
-/// it has.
+/// that is not there yet is waited for. A version counts once its index or its one
+/// model.safetensors is there.
 ///
-/// If the trainer begins anew, OUT begins anew with a full version. Each version that OUT gets is
-/// one line on standard output.
+/// OUT gets the newest full version and the deltas after it, and then each delta that it lacks. It
+/// opens as the old version or the new one at every moment, also after a kill. Files of no version
+/// stay, but a full version brings its other files, such as config.json. A hidden file in OUT
+/// records the version. If the trainer starts over, OUT starts over with a full version. Each
+/// version that OUT gets is one line on standard output.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -36,11 +36,11 @@ use crate::terminal::{json, text};
 
 /// Make deltas between versions of a checkpoint, look at them, and apply them.
 ///
-/// A delta is a directory with what changed from one version of a checkpoint, its base, to
-/// another: an index, and a compressed difference for each tensor that changed. It is in the
-/// format that slime, miles and ModelExpress share, unless tensors were added, removed or
-/// reshaped, or the metadata differs: these programs refuse such a delta. Every other command
-/// refuses a delta, but for `inspect` and `verify`, which say what it is.
+/// A delta is a directory with what changed from one version of a checkpoint, its base, to another:
+/// an index, and a compressed difference for each tensor that changed. It is in the format that
+/// slime, miles and ModelExpress share, unless tensors were added, removed or reshaped, or the
+/// metadata differs: these programs refuse such a delta. Of the other commands, only `inspect` and
+/// `verify` take one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -79,11 +79,10 @@ enum Command {
 
 /// Write what changed from OLD to NEW as a delta
 ///
-/// Each may be divided into files in its own way. The delta names a digest of all of OLD and one of
-/// all of NEW. Where tensors are added, removed, reshaped or of another dtype, or the metadata
-/// differs, slime, miles and ModelExpress refuse it; with --for, other tensors are an error, and
-/// other metadata is left out with a warning. The files beside the tensors, such as config.json, are
-/// not in it: a warning says if they differ.
+/// Each may be divided into files in its own way. The delta has digests of all of OLD and all of
+/// NEW. Where tensors are added, removed, reshaped or of another dtype, or the metadata differs,
+/// slime, miles and ModelExpress refuse it, unless it is made with --for. Other files, such as
+/// config.json, are not in it: a warning says if they differ.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -118,8 +117,8 @@ struct Make {
 /// Check deltas: their structure and every compressed difference and, with --base, every checksum
 ///
 /// Several deltas have to lead from one to the next. Each one that is damaged is named. With
-/// --base, the deltas are applied one after the other, and nothing is written. That checks
-/// each tensor after each delta, and the digests of the whole where the deltas name them.
+/// --base, the deltas are applied one after the other, and nothing is written: each tensor is
+/// checked after each delta, and the digests of the whole, which deltas of other programs lack.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -42,26 +42,24 @@ use crate::terminal::{json, table, text};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
 ///
-/// How a checkpoint is split into files makes no difference.
+/// How a checkpoint is split into files makes no difference. A row starts with - if only A has the
+/// tensor, with + if only B has it, and with ~ if it differs.
 ///
-/// Tensors of the same shape are compared value by value, even if their dtypes
-/// differ. Values of the same dtype are equal if their bits are equal. With a
-/// tolerance, which may be 0, they are compared as numbers: 0 equals -0, and NaN
-/// equals NaN. Values are read in pieces, so a tensor may be larger than memory. One of
-/// PyTorch that cannot be read counts as unequal, and the others are still compared. The
-/// exit code is then 2, unless something else is known to differ.
+/// Tensors of the same shape are compared value by value, in pieces. Values of the same dtype are
+/// equal if their bits are equal. With a tolerance, which may be 0, or if the dtypes differ, they
+/// are compared as numbers: 0 equals -0, NaN equals NaN, and integers over 2^53 are rounded to F64.
+/// NaN on one side is infinitely far away, and so is infinity from all else. A tensor of PyTorch
+/// that cannot be read counts as unequal, and the exit code is 2, unless something else is known to
+/// differ.
 ///
-/// Experts that one side has as one tensor, such as mlp.experts.w, are compared with those
-/// that the other side has one by one: mlp.experts.0.w and so on.
+/// Experts that one side has as one tensor, such as mlp.experts.w, are compared with the ones of
+/// the other side: mlp.experts.0.w and so on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
-    /// one of PyTorch, GGUF or NumPy. These are read, too. An address is hf://owner/name, s3://bucket/model
-    /// (gs, az), https://host/model.safetensors
+    /// A directory opens as by `safetensors inspect`
     #[arg(value_name = "A", value_parser = crate::input::address::parser())]
     a: PathBuf,
     /// The same, to compare with A; only one of both can be standard input

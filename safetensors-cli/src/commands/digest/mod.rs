@@ -29,17 +29,15 @@ use crate::terminal::{json, text};
 
 /// Print the digest of each tensor and of each file, or of a checkpoint; or compare with such.
 ///
-/// A tensor has an XXH3 digest of 128 bits, which detects accidental changes but not
-/// deliberate ones. A file has the SHA-256 digest of all data after the header, as
-/// modelspec.hash_sha256 holds it. Metadata changes neither. With --filter, only
-/// tensors have digests. A tensor of PyTorch that cannot be read is an error; the
-/// others are still printed. `safetensors verify --digests` compares files with the
-/// digests that --record has written into them. To record, each file is copied with
-/// the new header, and the copy replaces the file when it is complete.
+/// A tensor has an XXH3 digest of 128 bits, which detects accidental changes but not deliberate
+/// ones. A file has the SHA-256 digest of all data after the header, as modelspec.hash_sha256 holds
+/// it; with --filter, only tensors have digests. Metadata changes neither. A single file is not
+/// named, so that equal data gives equal lines. A tensor of PyTorch that cannot be read is an
+/// error; the others are still printed.
 ///
-/// The digest of a checkpoint (--checkpoint) is the BLAKE3 of one line of JSON for each
-/// tensor, in the order of the names: its name, dtype, shape and the BLAKE3 of its bytes.
-/// The deltas of the checkpoint have it, too.
+/// The digest of a checkpoint (--checkpoint) is the BLAKE3 of one line of JSON for each tensor, in
+/// the order of the names, such as ["w","F32",[2,3],"BLAKE3 of its bytes"]. The deltas of the
+/// checkpoint have it, too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -62,15 +60,14 @@ pub(crate) struct Args {
     /// With --check: print only differences
     #[arg(short, long, requires = "check")]
     quiet: bool,
-    /// Write the digests of tensors into the metadata of each file
+    /// Write the digests of tensors into the metadata of each file, for `safetensors verify
+    /// --digests`
     #[arg(long, group = "what", conflicts_with_all = ["patterns", "json"])]
     record: bool,
     /// With --record: write new headers over the old ones where they fit, without copies of the
     /// files
     ///
-    /// This saves the time and the space of a copy, but there is a moment in which readers refuse
-    /// the file. If the command is killed in it, they do until the next change restores the file. A
-    /// file with several names (hard links) is copied
+    /// There is a moment in which readers refuse the file, see `safetensors metadata set --help`
     #[arg(long, requires = "record")]
     in_place: bool,
     /// With --record: print what would be changed, and change nothing

@@ -31,16 +31,19 @@ use crate::terminal::text;
 
 /// Show the modules, tensors, totals, metadata and files of a checkpoint.
 ///
-/// Only headers are read, and what describes quantised weights, of which the bits that an element
-/// takes are shown. Tensors are shown as a tree of modules. Layers that differ only in their
-/// number share rows: 0…31 stands for 32 layers, and the counts in its rows are those of all 32.
-/// --flat lists each tensor. Of a delta, which is no checkpoint, the versions and the changed tensors
-/// are shown. Of a directory with the epochs of a training of burn, the epochs are
-/// shown, with their sizes and the metrics that burn has logged. Unprintable characters in names
-/// are escaped. Very long names and values are shortened.
+/// Only headers are read. Tensors are shown as a tree of modules: names are split at dots, or at
+/// slashes if more names have them. Layers that differ only in their number share rows: 0…31 is 32
+/// layers, and the counts in its rows cover all of them. --flat lists each tensor. Quantised
+/// weights are shown with the bits of an element, and tensors of a type that safetensors lacks,
+/// such as Q4_K, with that type.
 ///
-/// Several PATHs, and --recursive, show one line for each, unless --flat, --depth, --sort, --top or
-/// --files asks for more.
+/// Of a delta, the versions and the changed tensors are shown; of a directory with the epochs of a
+/// training of burn, the epochs, with their sizes and the metrics that burn has logged. An epoch
+/// that differs from its manifest is named, and the exit code is 1.
+///
+/// Unprintable characters in names are escaped, and very long names and values shortened. Several
+/// PATHs, and --recursive, show one line for each, unless --flat, --depth, --sort, --top or --files
+/// asks for more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -72,6 +75,9 @@ pub(crate) struct Args {
     )]
     top: Option<u32>,
     /// Show each file, with its header, padding and alignment
+    ///
+    /// The alignment is the largest power of two, 4096 at most, that divides the position of the
+    /// data. A tensor that the index maps to another file counts only here
     #[arg(long, conflicts_with = "json")]
     files: bool,
     #[command(flatten)]

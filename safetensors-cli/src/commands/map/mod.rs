@@ -31,12 +31,13 @@ use crate::terminal::text;
 
 /// Draw where the parameters are, on a page for a browser.
 ///
-/// The page is a single file that needs no network. It has a map, the tensors as a tree, a search,
-/// the dtypes, the metadata and the files.
+/// The page is a single file that loads nothing. It has a map, the tensors as a tree, a search, the
+/// dtypes, and the first 1,000 metadata entries and files.
 ///
 /// On the map the area of a module or tensor is proportional to its bytes. Layers that differ only
-/// in their number share an area: 0…31 stands for 32 layers. Colours show dtypes, or modules if
-/// nearly all bytes have one dtype. Only headers are read.
+/// in their number share an area: 0…31 is 32 layers. Beyond 1,500 areas, the smallest neighbours
+/// share one. Colours show dtypes, or modules if nearly all bytes have one dtype. Only headers are
+/// read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -61,9 +61,15 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["json", "csv"])]
     all: bool,
     /// Print one JSON document: name, dtype, shape and nested arrays of values
+    ///
+    /// Numbers have all digits; the table has 8 after the point at most. NaN and infinity are the
+    /// texts "NaN", "Infinity" and "-Infinity". A complex number is an array of two numbers
     #[arg(long, conflicts_with = "csv")]
     json: bool,
     /// Print a line for each row, with commas between the values
+    ///
+    /// A row is the last dimension. NaN and infinity are NaN, inf and -inf, and a complex number is
+    /// 1.0+2.0j
     #[arg(long, hide_short_help = true, help_heading = "More options")]
     csv: bool,
 }

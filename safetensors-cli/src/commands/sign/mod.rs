@@ -42,13 +42,13 @@ pub(super) enum Shown {
 
 /// Sign all files of a directory, for `safetensors verify --signature`.
 ///
-/// The signature is a file that lists the digest of every file and signs the list, in the
-/// format of OpenSSF Model Signing, which the Python package model-signing reads and
-/// writes, too. Left out are the signature itself and .git, .github, .gitattributes and
-/// .gitignore at the top. No network is used, and no key is ever printed.
+/// The signature is a file that lists the digest of every file and signs the list, in the format of
+/// OpenSSF Model Signing, which the Python package model-signing reads and writes, too. The
+/// signature itself and .git, .github, .gitattributes and .gitignore at the top are not covered. No
+/// network is used, and no key is ever printed.
 ///
-/// Sign what is complete: a file that changes meanwhile, or a temporary file of a save, is an
-/// error, and nothing is written. Whoever changes the directory later must sign it again.
+/// Sign complete models: a file that changes at the same time, or a temporary file of a save, is an
+/// error, and nothing is written. After a later change, such as `digest --record`, sign again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[cfg_attr(not(feature = "sign"), allow(dead_code, reason = "the arguments are only explained"))]
@@ -76,7 +76,9 @@ pub(crate) struct Args {
         requires = "certificate"
     )]
     certificate_chain: Vec<PathBuf>,
-    /// The signature file; model.sig in the directory by default, or FILE.sig beside one file
+    /// The signature file; model.sig in the directory by default, or FILE.sig next to one file
+    ///
+    /// A snapshot in the cache of the Hub is shared by all programs: name a file elsewhere
     #[arg(long, value_name = "FILE")]
     signature: Option<PathBuf>,
     /// How files are hashed

@@ -38,8 +38,8 @@ pub(in crate::commands) struct Options {
     /// model-signing has made
     ///
     /// First the signature is verified, by --key or --certificate-chain. Then each signed file must
-    /// be there, unchanged, and no other file. Nothing else is checked. What is loaded afterwards
-    /// is read again, so nobody else may be able to write to it
+    /// be there, unchanged, and no other file. Nothing else is checked. Keyless signatures of
+    /// Sigstore are refused. Nobody else may be able to write to the files between this and a load
     #[arg(
         long,
         value_name = "FILE",

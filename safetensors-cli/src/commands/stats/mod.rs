@@ -46,15 +46,16 @@ use crate::terminal::{json, text};
 
 /// Show the range, percentiles, mean and deviation of each tensor's values, and their distribution.
 ///
-/// NaN and infinities are counted, and left out of the other numbers. Percentiles are those of
-/// NumPy: exact for dtypes of 16 bits or fewer and for tensors of up to 4096 elements, and within
-/// 0.05 % for others. The histogram has bins of equal width. Outliers do not widen it: `<` before
-/// it and `>` after it show that there are some, below and above.
+/// NaN and infinities are counted, and excluded from the other numbers. The deviation is the
+/// population's. Percentiles are NumPy's: exact for dtypes of 16 bits or fewer and for tensors of
+/// up to 4096 elements, and within 0.05 % for others. The histogram has bins of equal width. `<`
+/// before it and `>` after it mark outliers below and above, which are further from the middle half
+/// of the values than three times its width.
 ///
-/// Values are read once, in pieces, so a tensor may be larger than memory. Each part of
-/// a complex number counts as a value. A BOOL tensor with bytes other than 0 and 1
-/// is an error, and so is one of PyTorch that cannot be read; the others are still shown.
-/// Quantised weights are shown under the names and shapes that their model knows.
+/// Values are read once, in pieces, so a tensor may be larger than memory. Each part of a complex
+/// number counts as a value. A BOOL tensor with bytes other than 0 and 1 is an error, and so is one
+/// of PyTorch that cannot be read; the others are still shown. Quantised weights are shown as their
+/// model knows them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -33,24 +33,24 @@ use crate::terminal::{json, text};
 
 /// Check files and checkpoints against every rule of the format.
 ///
-/// The header of each file is checked: its length, its JSON, each tensor's dtype,
-/// shape and offsets, and whether the file has the length that they ask for. An index
-/// must map every tensor to a file that has it. Values are read only with --digests and
-/// --finite, because the format allows any value.
+/// The header of each file is checked: its length, its JSON, each tensor's dtype, shape and
+/// offsets, and whether the file has the length that they ask for. An index must map every tensor
+/// to a file that has it. Numbered shards without an index are an error. Values are read only with
+/// --digests and --finite, because the format allows any value.
 ///
 /// Each sound file or checkpoint gets one line on standard output. Each fault gets a line on
-/// standard error, also where several shards of a checkpoint have one. A file of PyTorch,
-/// GGUF or NumPy is an error, unless its name or --format says that it is one. Then its
-/// structure and the places of tensors are checked, and with --digests the checksums of an
-/// archive. A file of two formats is an error. Of a delta, the index and the files are
-/// checked, and with --digests every compressed difference; `safetensors delta verify
-/// --base` compares its checksums.
-/// Of the epochs of a training of burn, the manifests are compared with the files: one that
-/// is not complete is an error, because training does not resume from it.
-/// Warnings are about sound files: tensors or files that an index leaves out, a wrong
-/// total_size, a safetensors file under the name of another format, such as model.bin, or
-/// objects of PyTorch that hold tensors and cannot be read.
-/// With --strict, warnings are failures, and so is every departure from the text of the
+/// standard error.
+///
+/// A file of PyTorch, GGUF or NumPy is an error, unless its name or --format says that it is one.
+/// Then its structure and the places of tensors are checked, and with --digests the checksums of an
+/// archive. A file of two formats is an error. Of a delta, the index and the files are checked, and
+/// with --digests every compressed difference. An epoch of a training of burn that differs from its
+/// manifest is an error.
+///
+/// Warnings are about tensors or files that no index names, an index that a model.safetensors next
+/// to it hides, a wrong total_size, the backup of an interrupted edit, a safetensors file under the
+/// name of another format, such as model.bin, or objects of PyTorch that hold tensors and cannot be
+/// read. With --strict, warnings are failures, and so is every departure from the text of the
 /// format that readers tolerate.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -59,7 +59,9 @@ pub(crate) struct Args {
     /// standard input
     ///
     /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
-    /// checked once, even if it is named twice, or named and also a shard
+    /// checked once, even if it is named twice, or named and also a shard. In directories, links to
+    /// files are followed, links to directories are not, and files of other formats are only
+    /// counted
     #[arg(required = true, value_name = "PATH", value_parser = crate::input::address::parser())]
     paths: Vec<PathBuf>,
     /// Fail on warnings and on every departure from the text of the format
@@ -95,10 +97,9 @@ pub(crate) struct Args {
     quiet: bool,
     /// Print the outcome as one JSON document
     ///
-    /// Its keys are checked, sound, failed, warnings, other_files, total and results. A result has
-    /// faults, each with a kind such as missing or truncated, and warnings. With --strict, these
-    /// have the departures, too. With --signature, the keys are verified, error, signer, and lists
-    /// of the files that differ, among others
+    /// A result has faults, each with a kind such as missing or truncated, and warnings. With
+    /// --strict, these have the departures, too. With --signature, the document has the signer and
+    /// lists of the files that differ
     #[arg(long)]
     json: bool,
     #[command(flatten)]
