@@ -66,10 +66,10 @@ impl Sort {
     }
 }
 
-/// Sorts tensors by name, part by part. Returns the separator of the parts.
-pub(crate) fn by_name<S>(tensors: &mut [LazyTensor<'_, S>]) -> char {
-    let separator = separator(tensors.iter().map(LazyTensor::name));
-    tensors.sort_unstable_by(|a, b| compare_names(a.name(), b.name(), separator));
+/// Sorts items by name, part by part. Returns the separator of the parts.
+pub(crate) fn by_name<T>(items: &mut [T], name: impl Fn(&T) -> &str) -> char {
+    let separator = separator(items.iter().map(&name));
+    items.sort_unstable_by(|a, b| compare_names(name(a), name(b), separator));
     separator
 }
 

@@ -52,7 +52,8 @@ use crate::terminal::{json, table, text};
 /// exit code is then 2, unless something else is known to differ.
 ///
 /// Experts that one side has as one tensor, such as mlp.experts.w, are compared with those
-/// that the other side has one by one: mlp.experts.0.w and so on.
+/// that the other side has one by one: mlp.experts.0.w and so on. A fused gate_up_proj is compared
+/// with gate_proj and up_proj.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -302,30 +303,17 @@ impl Document<'_> {
             })?;
             writeln!(out)?;
         }
-        let mut only = [0_u64; 2];
-        let (mut differ, mut unread) = (0, 0);
-        for entry in &self.tensors {
-            match (&entry.a, &entry.b) {
-                (Some(_), None) => only[0] += 1,
-                (None, Some(_)) => only[1] += 1,
-                _ if entry.error.is_some() => unread += 1,
-                _ => differ += 1,
-            }
-        }
         let equal = if self.headers_only { "equal in dtype and shape" } else { "equal" };
         let mut parts = vec![format!("{} {equal}", text::counted(self.equal_tensors, "tensor"))];
+        let count = |is: fn(&Entry<'_>) -> bool| self.tensors.iter().filter(|it| is(it)).count();
         let counts = [
-            (differ, "different"),
-            (unread, "unread"),
-            (only[0], "only in A"),
-            (only[1], "only in B"),
+            (count(|it| it.a.is_some() && it.b.is_some() && it.error.is_none()), "different"),
+            (count(|it| it.error.is_some()), "unread"),
+            (count(|it| it.b.is_none()), "only in A"),
+            (count(|it| it.a.is_none()), "only in B"),
         ];
-        parts.extend(
-            counts
-                .iter()
-                .filter(|(count, _)| *count > 0)
-                .map(|(count, what)| format!("{} {what}", text::count(*count))),
-        );
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+        parts.extend(counts.map(|(count, what)| format!("{} {what}", text::count(count as u64))));
         if !self.metadata.is_empty() {
             parts.push("metadata differs".into());
         }
@@ -336,7 +324,7 @@ impl Document<'_> {
 impl<'a> Entry<'a> {
     fn new(pair: Pair<'a>, values: Option<Difference>, error: Option<String>) -> Self {
         let [a, b] =
-            [pair.a, pair.b].map(|part| Some(Side { dtype: part?.kind(), shape: part?.shape() }));
+            [pair.a, pair.b].map(|part| Some(Side { dtype: part?.kind(), shape: part?.shape }));
         Self { name: pair.name, a, b, values, error }
     }
 

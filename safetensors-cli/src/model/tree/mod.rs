@@ -69,7 +69,7 @@ impl<'a> Tree<'a> {
         sort: Sort,
         fold: Fold,
     ) -> Vec<Self> {
-        let separator = order::by_name(tensors);
+        let separator = order::by_name(tensors, |tensor| tensor.name());
         let mut trees = Grow { separator, fold, parameters }.children(tensors, 0, 0);
         sort_all(&mut trees, sort);
         trees
