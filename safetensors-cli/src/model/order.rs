@@ -1,8 +1,8 @@
 //! [`Sort`]: the order of tensors and modules, and how names are split for it.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 
-use safetensors_core::{Dtype, LazyTensor};
+use safetensors_core::LazyTensor;
 
 use crate::terminal::text::Natural;
 
@@ -22,35 +22,10 @@ pub(crate) enum Sort {
     Dtype,
 }
 
-/// The position of a tensor: the number of its file, and where its bytes begin and end there.
-pub(crate) type Position = (usize, u64, u64);
-
-/// An item that can be sorted.
-pub(crate) trait Sortable {
-    /// Returns the size in bytes.
-    fn bytes(&self) -> u128;
-
-    /// Returns the dtype of the item, or of the first tensor in it.
-    fn dtype(&self) -> Option<Dtype>;
-
-    /// Returns the position in the checkpoint of the item, or of the first tensor in it.
-    fn position(&self) -> Position;
-}
-
 impl Sort {
-    /// Sorts items that are in the order of names. Items that compare equal stay in that order.
-    pub(crate) fn apply<T: Sortable>(self, items: &mut [T]) {
-        match self {
-            Self::Name => {}
-            Self::Size => items.sort_by_cached_key(|item| Reverse(item.bytes())),
-            Self::Offset => items.sort_by_cached_key(T::position),
-            Self::Dtype => items.sort_by_cached_key(T::dtype),
-        }
-    }
-
     /// Sorts tensors that are in the checkpoint's order. They are sorted in place, because there
     /// may be a million.
-    pub(crate) fn apply_to_tensors<S>(self, tensors: &mut [LazyTensor<'_, S>]) {
+    pub(crate) fn apply<S>(self, tensors: &mut [LazyTensor<'_, S>]) {
         if self == Self::Offset {
             return;
         }

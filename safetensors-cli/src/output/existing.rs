@@ -114,9 +114,7 @@ impl Existing {
         };
         let others = listed_at(address, others);
         if files.is_empty() {
-            let names = others.iter().filter_map(|file| file.file_name()?.to_str());
-            let count = text::counted(others.len() as u64, "file");
-            held = format!("{count} ({})", text::some(names));
+            held = counted(&others);
         }
         files.extend(others);
         Self { path: path.into(), files, held, ..Self::default() }
@@ -172,12 +170,14 @@ fn held(path: &Path, files: &[PathBuf]) -> String {
     let bytes: u64 = files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
     match files {
         [file] if file == path => text::size(bytes),
-        files => {
-            let names = files.iter().filter_map(|it| it.file_name()?.to_str());
-            let count = text::counted(files.len() as u64, "file");
-            format!("{count} ({}), {}", text::some(names), text::size(bytes))
-        }
+        files => format!("{}, {}", counted(files), text::size(bytes)),
     }
+}
+
+/// Returns the number of files, and some of their names.
+fn counted(files: &[PathBuf]) -> String {
+    let names = files.iter().filter_map(|file| file.file_name()?.to_str());
+    format!("{} ({})", text::counted(files.len() as u64, "file"), text::some(names))
 }
 
 fn totals(checkpoint: &Checkpoint) -> String {

@@ -5,7 +5,7 @@ use std::iter;
 
 use safetensors_core::load::Piece;
 
-use crate::input::other::{self, Kind};
+use crate::input::other::{self, Kind, Shown};
 use crate::input::renames::Renames;
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::model::order;
@@ -37,33 +37,34 @@ type Parts<'a> = BTreeMap<String, Part<'a>>;
 
 impl<'a> Part<'a> {
     fn whole(tensor: Tensor<'a>) -> Self {
-        let shape = other::shape(tensor.info(), other::stored(&tensor));
-        Self { tensor, shape, part: 0, parts: 1 }
+        Self { tensor, shape: Shown::of(&tensor).shape(), part: 0, parts: 1 }
     }
 
     /// Returns one of `parts` equal parts of this.
     fn nth(self, part: usize, parts: usize, shape: &'a [usize]) -> Self {
-        let (part, parts) = (part as u64, parts as u64);
-        Self { shape, part: self.part * parts + part, parts: self.parts * parts, ..self }
+        let part = self.part * parts as u64 + part as u64;
+        Self { shape, part, parts: self.parts * parts as u64, ..self }
     }
 
     /// Returns `true` if the first dimension counts these experts, which have so many dimensions.
     fn stacks(&self, experts: &Experts) -> bool {
-        let Some((&last, &(_, ndim))) = experts.last_key_value() else { return false };
+        let Some((ndim, count)) = experts.get(&0).map(|(_, ndim)| (ndim, experts.len())) else {
+            return false;
+        };
         self.shape.len() == ndim + 1
-            && self.shape[0] == last + 1
-            && experts.len() == last + 1
-            && self.has_parts(last + 1)
+            && self.shape[0] == count
+            && experts.keys().copied().eq(0..count)
+            && self.has_parts(count)
     }
 
     /// Returns `true` if this has so many equal parts of whole bytes.
     fn has_parts(&self, parts: usize) -> bool {
         let is_divided = self.tensor.byte_len().is_multiple_of(self.parts * parts as u64);
-        is_divided && other::stored(&self.tensor).is_none()
+        is_divided && Shown::of(&self.tensor).stored.is_none()
     }
 
     pub(super) fn kind(&self) -> Kind<'a> {
-        other::kind(&self.tensor)
+        Shown::of(&self.tensor).kind()
     }
 
     pub(super) fn byte_len(&self) -> u64 {
@@ -76,7 +77,7 @@ impl<'a> Part<'a> {
     }
 
     fn is_read(&self) -> bool {
-        !other::stored(&self.tensor).is_some_and(other::is_unread)
+        !Shown::of(&self.tensor).is_unread()
     }
 }
 
