@@ -69,9 +69,7 @@ impl Existing {
 
     /// Returns the files of these names in a directory.
     pub(crate) fn in_directory(path: &Path, is_new: impl Fn(&str) -> bool) -> Self {
-        let mut files = files_in(path);
-        files.retain(|file| file.file_name().and_then(|it| it.to_str()).is_some_and(&is_new));
-        Self::of_files(path, files)
+        Self::of_files(path, named(path, is_new))
     }
 
     fn of_files(path: &Path, files: Vec<PathBuf>) -> Self {
@@ -81,12 +79,12 @@ impl Existing {
 
     /// The files of the checkpoint in a directory, and the files of these names, which may be below.
     pub(crate) fn of_checkpoint(path: &Path, pattern: &FilePattern, others: &[&str]) -> Self {
-        let mut found = Self::in_directory(path, |name| {
+        let mut files = named(path, |name| {
             pattern.matches(name) || name == pattern.index_name() || others.contains(&name)
         });
         let below = others.iter().filter(|name| name.contains('/')).map(|name| path.join(name));
-        found.files.extend(below.filter(|path| path.symlink_metadata().is_ok()));
-        Self::of_files(path, found.files)
+        files.extend(below.filter(|path| path.symlink_metadata().is_ok()));
+        Self::of_files(path, files)
     }
 
     /// Adds the checkpoint that a new one hides: the one that the directory opens as now. Fails if
@@ -248,6 +246,13 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).filter(|it| !it.is_dir()).collect();
     files.sort_unstable();
+    files
+}
+
+/// Returns the files and links in a directory with such names.
+fn named(directory: &Path, is_new: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut files = files_in(directory);
+    files.retain(|file| file.file_name().and_then(|it| it.to_str()).is_some_and(&is_new));
     files
 }
 

@@ -151,6 +151,18 @@ fn a_search_filters_and_leaves_what_was_found_selected() {
     assert!(screen.contains("key") && screen.contains("a.w"), "{screen}");
 }
 
+#[test]
+fn a_search_takes_every_letter_as_it_is_and_small_ones_for_capitals() {
+    let (_dir, checkpoint) = checkpoint(["a.w", "aqw", "Änderung", "(b"]);
+    let mut test = Test::new(&checkpoint, 90, 14);
+    for (text, found, selected) in [("a.w", 1, "a.w"), ("än", 1, "Änderung"), ("(", 1, "(b")] {
+        test.press(KeyCode::Char('/'));
+        test.write(text);
+        assert_eq!((test.app.found, test.selected().as_str()), (found, selected));
+        test.press(KeyCode::Esc);
+    }
+}
+
 /// Keys may come faster than frames are drawn.
 #[test]
 fn a_query_that_was_never_drawn_is_searched_for() {

@@ -248,9 +248,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     writeln!(out)?;
     tables::totals(&checkpoint, &dtypes, &mut out)?;
     if !weights.is_empty() {
-        writeln!(out)?;
-        let write = if args.flat { tables::weights } else { tables::schemes };
-        write(&weights, &mut out)?;
+        tables::quantized(&weights, args.flat, &mut out)?;
     }
     tables::labelled(&checkpoint, &tensors, &mut out)?;
     writeln!(out)?;

@@ -125,8 +125,18 @@ pub(super) fn totals(
     Ok(())
 }
 
+/// The quantised weights, one by one or the sums for each scheme, after an empty line.
+pub(super) fn quantized(
+    weights: &[QuantizedWeight],
+    one_by_one: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    writeln!(out)?;
+    if one_by_one { each_weight(weights, out) } else { schemes(weights, out) }
+}
+
 /// The quantised weights one by one, with the bits that an element takes together with its scales.
-pub(super) fn weights(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> {
+fn each_weight(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> {
     let columns: &Columns<'_, &QuantizedWeight> = &[
         (Column::name("quantised weight").rank(0).distinct(), &|it| text::name(&it.name)),
         (Column::word("stored as").rank(1), &|it| it.scheme.to_owned()),
@@ -140,7 +150,7 @@ pub(super) fn weights(weights: &[QuantizedWeight], out: &mut impl Write) -> io::
 }
 
 /// The sums over the quantised weights of each scheme.
-pub(super) fn schemes(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> {
+fn schemes(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> {
     let mut sums: BTreeMap<&str, [u64; 3]> = BTreeMap::new();
     for weight in weights {
         let sum = sums.entry(weight.scheme).or_default();

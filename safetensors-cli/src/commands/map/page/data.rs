@@ -85,16 +85,10 @@ pub(super) fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
                 (kind.name(), tensors, parameters as f64, bytes as f64)
             })
             .collect(),
-        groups: page
-            .groups
-            .iter()
-            .flat_map(|groups| {
-                groups
-                    .list
-                    .iter()
-                    .map(|group| (text::short(&group.name), group.totals.bytes as f64))
-            })
-            .collect(),
+        groups: page.groups.map_or_else(Vec::new, |groups| {
+            let groups = groups.list.iter();
+            groups.map(|it| (text::short(&it.name), it.totals.bytes as f64)).collect()
+        }),
         by_module: page.is_by_module && page.groups.is_some(),
         kinds: list,
         files: files
