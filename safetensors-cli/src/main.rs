@@ -6,7 +6,6 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `help` | the test of the text of `--help` |
 //! | `hints` | advice for commands that do not exist |
 //! | `commands` | one file or folder for each command |
 //! | `output` | writing |
@@ -101,4 +100,4 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
 }
 
 #[cfg(test)]
-mod help;
+mod tests;

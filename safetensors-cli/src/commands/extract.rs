@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use safetensors_core::error::QuantizationProblem;
 use safetensors_core::save::write_to;
-use safetensors_core::{ErrorKind, LazyTensor, ReadAt, SaveOptions, TensorSource};
+use safetensors_core::{ErrorKind, LazyTensor, ReadAt, SaveOptions};
 use safetensors_formats::Format;
 
 use super::Run;
@@ -68,6 +68,10 @@ Examples:
 
 Exit codes: 0 written, 1 reading or writing failed, 2 wrong usage.";
 
+/// The remedy for a dtype that NumPy does not have.
+const INSTEAD: &str =
+    "name a .safetensors file, use --raw, or make it F32 with `safetensors convert --dtype f32`";
+
 impl Run for Args {
     fn writes_files(&self) -> bool {
         true
@@ -87,28 +91,23 @@ impl Run for Args {
         if !self.raw && !self.values.are_stored() {
             refuse_unknown_codes(&tensor)?;
         }
-        let selection = match &self.slice {
-            Some(slice) => slice.select(&tensor)?,
-            None => Selection::whole(tensor.shape()),
-        };
+        let selection = Selection::of(self.slice.as_ref(), &tensor)?;
         let part = tensor.slice(selection.indices())?;
-        let instead = "name a .safetensors file, use --raw, or make it F32 with `safetensors \
-                       convert --dtype f32`";
         let header = if self.raw || is_safetensors {
             Vec::new()
         } else {
-            numpy::header_of(tensor.name(), &part, instead)
+            numpy::header_of(tensor.name(), &part, INSTEAD)
                 .with_context(|| text::path(&self.output))?
         };
         let bytes = part.byte_len() + header.len() as u64;
         let progress = Progress::bytes(part.byte_len());
-        let write = |out: &mut dyn Write| {
+        let write = |mut out: &mut dyn Write| {
             if is_safetensors {
                 let options = SaveOptions::new().progress(progress.counted());
-                Ok(write_to(out, [(tensor.name(), &part)], &options)?)
-            } else {
-                write(&header, tensor.name(), &part, out, &progress)
+                return Ok(write_to(out, [(tensor.name(), &part)], &options)?);
             }
+            out.write_all(&header)?;
+            numpy::write_data(&mut out, tensor.name(), &part, &progress)
         };
         let (dtype, shape) = (part.dtype(), text::shape(part.shape()));
         let Some(destination) = destination else {
@@ -151,15 +150,4 @@ fn refuse_unknown_codes<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> anyhow::Result
         anyhow::bail!("{error}; --raw writes the bytes as they are stored")
     };
     Ok(())
-}
-
-fn write(
-    header: &[u8],
-    name: &str,
-    tensor: &impl TensorSource,
-    mut out: &mut dyn Write,
-    progress: &Progress,
-) -> anyhow::Result<()> {
-    out.write_all(header)?;
-    numpy::write_data(&mut out, name, tensor, progress)
 }

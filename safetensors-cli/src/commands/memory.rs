@@ -8,7 +8,7 @@ use anyhow::Context;
 use safetensors_core::Dtype;
 
 use super::Run;
-use crate::input::other;
+use crate::input::other::Shown;
 use crate::input::{self, Checkpoint, Input};
 use crate::model::config::ModelConfig;
 use crate::model::totals::Parameters;
@@ -62,7 +62,7 @@ impl Run for Args {
         let parameters = Parameters::new(&weights);
         let mut floats = checkpoint.tensors().map(|it| it.dtype()).filter(|it| it.is_float());
         let is_single = floats.all(|dtype| matches!(dtype, Dtype::F32 | Dtype::F64));
-        let stored: u128 = checkpoint.tensors().map(|it| u128::from(other::byte_len(&it))).sum();
+        let stored = checkpoint.tensors().map(|it| u128::from(Shown::of(&it).byte_len())).sum();
         let mut rows = vec![("stored", stored, is_single)];
         rows.extend(LOADED.map(|(title, dtype)| {
             (title, loaded(&checkpoint, &parameters, dtype), dtype == Dtype::F32)
@@ -109,16 +109,13 @@ fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
 /// Returns the bytes of all tensors, with this dtype for floats and quantised weights.
 fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) -> u128 {
     let bytes = |tensor: input::Tensor<'_>| {
-        let stored = other::stored(&tensor);
+        let shown = Shown::of(&tensor);
         let is_number = tensor.dtype().is_float()
             || parameters.is_quantised(tensor.name())
-            || stored.is_some_and(|stored| stored.is_quantised);
+            || shown.stored.is_some_and(|stored| stored.is_quantised);
         match is_number {
-            true => {
-                let count = u128::from(parameters.count(tensor.info(), stored));
-                (count * u128::from(dtype.bits())).div_ceil(8)
-            }
-            false => other::byte_len(&tensor).into(),
+            true => (u128::from(parameters.count(shown)) * u128::from(dtype.bits())).div_ceil(8),
+            false => shown.byte_len().into(),
         }
     };
     checkpoint.tensors().map(bytes).sum()

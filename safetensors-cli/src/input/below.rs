@@ -30,8 +30,9 @@ pub(crate) fn message(directory: &Path) -> Option<String> {
     for name in directories.into_iter().take(LOOKED_INTO) {
         let inside = directory.join(&name);
         let Some([files, _]) = entries(&inside) else { continue };
-        let is_checkpoint = || Format::of_directory(files.iter().map(String::as_str)).is_some();
-        if CheckpointPath::find(&inside).is_ok() || is_checkpoint() {
+        if CheckpointPath::find(&inside).is_ok()
+            || Format::of_directory(files.iter().map(String::as_str)).is_some()
+        {
             below.push(name);
         } else {
             below.extend(others(&files).iter().map(|file| format!("{name}/{file}")));

@@ -39,11 +39,10 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Delta> {
 /// Returns `true` if a checkpoint did not open because it is a delta, and not one of the files of a
 /// delta.
 pub(crate) fn is_delta(error: &anyhow::Error) -> bool {
-    let is_file = |error: &Error| {
+    error.downcast_ref().is_some_and(|error: &Error| {
         let named = error.file().and_then(CheckpointPath::from_name);
-        matches!(named, Some(CheckpointPath::File(_)))
-    };
-    error.downcast_ref().is_some_and(|error| is_refused(error) && !is_file(error))
+        is_refused(error) && !matches!(named, Some(CheckpointPath::File(_)))
+    })
 }
 
 fn is_refused(error: &Error) -> bool {

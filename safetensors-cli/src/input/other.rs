@@ -184,49 +184,55 @@ pub(crate) fn is_in(files: &[CheckpointFile<Source>]) -> bool {
     files.iter().any(|file| of(file.safetensors().source()).is_some())
 }
 
-/// How a tensor is stored, if its dtype does not say it.
-pub(crate) fn stored<'a, S: 'static>(tensor: &LazyTensor<'a, S>) -> Option<&'a Stored> {
-    let source: &'a S = tensor.source();
-    of((source as &'a dyn Any).downcast_ref::<Source>()?)?.stored(tensor.name())
+/// A tensor as it is in its file: as its header describes it, or as another format stores it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown<'a> {
+    pub(crate) info: TensorInfo<'a>,
+    /// How it is stored, if its dtype does not say it.
+    pub(crate) stored: Option<&'a Stored>,
+}
+
+impl<'a> Shown<'a> {
+    pub(crate) fn of<S: 'static>(tensor: &LazyTensor<'a, S>) -> Self {
+        let source: &'a S = tensor.source();
+        let file = (source as &'a dyn Any).downcast_ref::<Source>().and_then(of);
+        let stored = file.and_then(|file| file.stored(tensor.name()));
+        Self { info: tensor.info(), stored }
+    }
+
+    /// Returns the dtype, or the name of the type in another format.
+    pub(crate) fn kind(self) -> Kind<'a> {
+        let stored = self.stored.map(|stored| stored.type_name.as_str());
+        Kind { dtype: self.info.dtype(), stored }
+    }
+
+    /// Returns the dimensions in the file.
+    pub(crate) fn shape(self) -> &'a [usize] {
+        self.stored.map_or(self.info.shape(), |stored| &stored.shape)
+    }
+
+    /// Returns the bytes in the file.
+    pub(crate) fn byte_len(self) -> u64 {
+        self.stored.map_or(self.info.byte_len(), |stored| stored.byte_len)
+    }
+
+    /// Returns `true` if nothing makes its values readable.
+    pub(crate) fn is_unread(self) -> bool {
+        self.stored.is_some_and(is_unread)
+    }
 }
 
 /// Why nothing can read a tensor: its class or type is not known. `None` for every other one.
 pub(crate) fn why_unread(tensor: &LazyTensor<'_, Source>) -> Option<String> {
-    stored(tensor).filter(|stored| is_unread(stored))?;
+    if !Shown::of(tensor).is_unread() {
+        return None;
+    }
     tensor.pieces().next()?.read().err().map(|error| error.to_string())
 }
 
 /// Returns `true` if nothing makes the values of a tensor readable that is stored so.
 pub(crate) fn is_unread(stored: &Stored) -> bool {
     !stored.is_readable && !stored.is_quantised
-}
-
-/// Returns the bytes of a tensor in its file.
-pub(crate) fn byte_len(tensor: &LazyTensor<'_, Source>) -> u64 {
-    stored(tensor).map_or(tensor.byte_len(), |stored| stored.byte_len)
-}
-
-/// Returns the dtype of a tensor, as it is shown.
-pub(crate) fn kind<'a>(tensor: &LazyTensor<'a, Source>) -> Kind<'a> {
-    Kind::of(tensor.info(), stored(tensor))
-}
-
-/// Returns the dimensions of a tensor in its file.
-pub(crate) fn shape<'a>(tensor: TensorInfo<'a>, stored: Option<&'a Stored>) -> &'a [usize] {
-    stored.map_or(tensor.shape(), |stored| &stored.shape)
-}
-
-/// Returns the dimensions as they are shown. An object that is not read has unknown dimensions.
-pub(crate) fn shape_text(kind: Kind<'_>, shape: &[usize]) -> String {
-    match (kind.stored, shape) {
-        (Some(_), [0]) => "unread".into(),
-        _ => text::shape(shape),
-    }
-}
-
-/// Returns the number of elements.
-pub(crate) fn element_count(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
-    elements(shape(tensor, stored))
 }
 
 /// Returns the number of elements of a shape.
@@ -244,11 +250,6 @@ pub(crate) struct Kind<'a> {
 }
 
 impl<'a> Kind<'a> {
-    /// The type of a tensor that is stored in another way than its dtype says, if it is.
-    pub(crate) fn of(tensor: TensorInfo<'_>, stored: Option<&'a Stored>) -> Self {
-        Self { dtype: tensor.dtype(), stored: stored.map(|stored| stored.type_name.as_str()) }
-    }
-
     /// Returns the dtype. `None` for a type of another format.
     pub(crate) fn dtype(self) -> Option<Dtype> {
         self.stored.is_none().then_some(self.dtype)
@@ -256,6 +257,14 @@ impl<'a> Kind<'a> {
 
     pub(crate) fn name(self) -> &'a str {
         self.stored.unwrap_or(self.dtype.name())
+    }
+
+    /// Returns the dimensions as they are shown. An object that is not read has unknown dimensions.
+    pub(crate) fn shape_text(self, shape: &[usize]) -> String {
+        match (self.stored, shape) {
+            (Some(_), [0]) => "unread".into(),
+            _ => text::shape(shape),
+        }
     }
 }
 

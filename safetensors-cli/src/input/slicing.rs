@@ -1,7 +1,5 @@
 //! [`Slice`]: which values of a tensor to take, written as in NumPy: `[0:3, -1, ::2]`.
 
-use std::fmt::Display;
-
 use safetensors_core::LazyTensor;
 use safetensors_core::framework::Quoted;
 use safetensors_core::slice::Index;
@@ -11,27 +9,20 @@ use crate::terminal::text;
 /// A slice as it was written, before its tensor is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
-    parts: Vec<(SlicePart, TextPlace)>,
-}
-
-/// The slice of a dimension, or of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SlicePart {
-    /// One position.
-    At(isize),
-    /// Every `step`-th position from `start` up to but not including `end`.
-    Range { start: Option<isize>, end: Option<isize>, step: usize },
-    /// `...`: the remaining dimensions, whole.
-    Rest,
+    /// `None` for `...`: the remaining dimensions, whole.
+    parts: Vec<(Option<Index>, TextPlace)>,
 }
 
 /// Where a part begins: a number of characters from the start of the text.
 type TextPlace = usize;
 
+/// The place of a problem, and its description.
+type Wrong = (TextPlace, String);
+
 impl Slice {
     /// Parses a slice. The error has the problem and shows its place.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        Parser { text: text.chars().collect(), at: 0 }.slice().map_err(|(at, problem)| {
+        Parser { text, rest: text }.slice().map_err(|(at, problem)| {
             // The mark must be below the same text, which a terminal shows unchanged.
             let mark = if text.chars().all(|c| c.is_ascii_graphic() || c == ' ') {
                 format!("\n\n    {text}\n    {:>1$}", '^', at + 1)
@@ -45,36 +36,35 @@ impl Slice {
     /// Returns the positions of a tensor that the slice takes. As in NumPy, a range that goes
     /// beyond a dimension ends there, and dimensions at the end may be missing.
     pub(crate) fn select<S>(&self, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Selection> {
-        let shape = tensor.shape();
-        let named = self.parts.iter().filter(|(part, _)| *part != SlicePart::Rest).count();
-        let rest = shape.len().saturating_sub(named);
-        let fail = |at: TextPlace, problem: &dyn Display| -> anyhow::Error {
+        self.select_of(tensor.shape()).map_err(|(at, problem)| {
             let name = Quoted(tensor.name());
             let problem = format!("tensor {name}: slice, character {}: {problem}", at + 1);
             match tensor.file() {
                 Some(file) => anyhow::anyhow!("{}: {problem}", text::path(file)),
                 None => anyhow::anyhow!("{problem}"),
             }
-        };
+        })
+    }
+
+    fn select_of(&self, shape: &[usize]) -> Result<Selection, Wrong> {
+        let named = self.parts.iter().filter(|(part, _)| part.is_some()).count();
+        let rest = shape.len().saturating_sub(named);
         let mut dims = Vec::with_capacity(shape.len());
         for &(part, place) in &self.parts {
-            if part == SlicePart::Rest {
+            let Some(index) = part else {
                 dims.extend(shape[dims.len()..][..rest].iter().map(|&len| Dim::whole(len)));
                 continue;
-            }
-            let Some(&len) = shape.get(dims.len()) else {
-                let found = text::counted(shape.len() as u64, "dimension");
-                return Err(fail(place, &format!("the tensor has only {found}")));
             };
-            dims.push(match part {
-                SlicePart::At(position) => Dim::at(position, len).ok_or_else(|| {
-                    let dim = dims.len();
-                    let problem = format!("position {position} is out of bounds: dimension {dim}");
-                    fail(place, &format!("{problem} has length {len}"))
-                })?,
-                SlicePart::Range { start, end, step } => Dim::range(start, end, step, len),
-                SlicePart::Rest => Dim::whole(len),
-            });
+            let dim = dims.len();
+            let Some(&len) = shape.get(dim) else {
+                let found = text::counted(shape.len() as u64, "dimension");
+                return Err((place, format!("the tensor has only {found}")));
+            };
+            let Some(taken) = Dim::new(index, len) else {
+                let problem = format!("position {index} is out of bounds: dimension {dim}");
+                return Err((place, format!("{problem} has length {len}")));
+            };
+            dims.push(taken);
         }
         dims.extend(shape[dims.len()..].iter().map(|&len| Dim::whole(len)));
         Ok(Selection { dims })
@@ -97,24 +87,24 @@ impl Dim {
         Self { len, start: 0, count: len, step: 1, is_kept: true }
     }
 
-    /// A single position; `None` if the dimension does not have it.
-    fn at(position: isize, len: usize) -> Option<Self> {
-        let start = match position {
-            0.. => position.unsigned_abs(),
-            _ => len.checked_sub(position.unsigned_abs())?,
+    /// A single position, or a range, which ends with the dimension at the latest. `None` for a
+    /// position that the dimension does not have.
+    fn new(index: Index, len: usize) -> Option<Self> {
+        let position = |position: isize| match position {
+            0.. => Some(position.unsigned_abs()),
+            _ => len.checked_sub(position.unsigned_abs()),
         };
-        (start < len).then_some(Self { len, start, count: 1, step: 1, is_kept: false })
-    }
-
-    /// A range, which ends with the dimension at the latest.
-    fn range(start: Option<isize>, end: Option<isize>, step: usize, len: usize) -> Self {
-        let clip = |position: isize| match position {
-            0.. => position.unsigned_abs().min(len),
-            _ => len.saturating_sub(position.unsigned_abs()),
+        let (start, end, step) = match index {
+            Index::At(at) => {
+                let start = position(at).filter(|&start| start < len)?;
+                return Some(Self { len, start, count: 1, step: 1, is_kept: false });
+            }
+            Index::Range { start, end, step } => (start, end, step),
         };
+        let clip = |at| position(at).unwrap_or(0).min(len);
         let (start, end) = (start.map_or(0, clip), end.map_or(len, clip));
         let count = end.saturating_sub(start).div_ceil(step);
-        Self { len, start, count, step, is_kept: true }
+        Some(Self { len, start, count, step, is_kept: true })
     }
 
     /// Returns it as an index of core.
@@ -137,8 +127,13 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// The values that a slice takes of a tensor; all values without a slice.
+    pub(crate) fn of<S>(slice: Option<&Slice>, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Self> {
+        slice.map_or_else(|| Ok(Self::whole(tensor.shape())), |slice| slice.select(tensor))
+    }
+
     /// All values of a tensor.
-    pub(crate) fn whole(shape: &[usize]) -> Self {
+    fn whole(shape: &[usize]) -> Self {
         Self { dims: shape.iter().map(|&len| Dim::whole(len)).collect() }
     }
 
@@ -196,28 +191,25 @@ impl Selection {
     }
 }
 
-/// The characters of a slice, and how many have been read.
-struct Parser {
-    text: Vec<char>,
-    at: TextPlace,
+/// A slice, and the part of it that is not read yet.
+struct Parser<'t> {
+    text: &'t str,
+    rest: &'t str,
 }
 
-/// The place of a problem, and its description.
-type Wrong = (TextPlace, String);
-
-impl Parser {
+impl Parser<'_> {
     fn slice(&mut self) -> Result<Slice, Wrong> {
         let is_bracketed = self.take("[");
-        let mut parts = Vec::<(SlicePart, TextPlace)>::new();
+        let mut parts = Vec::<(Option<Index>, TextPlace)>::new();
         loop {
             self.skip_spaces();
+            let place = self.at();
             // As in Python, a comma may be at the end.
-            if !parts.is_empty() && matches!(self.text.get(self.at), None | Some(']')) {
+            if !parts.is_empty() && (self.rest.is_empty() || self.rest.starts_with(']')) {
                 break;
             }
-            let place = self.at;
             let part = self.part()?;
-            if part == SlicePart::Rest && parts.iter().any(|(part, _)| *part == SlicePart::Rest) {
+            if part.is_none() && parts.iter().any(|(part, _)| part.is_none()) {
                 return Err((place, "there may be only one `...`, found another".into()));
             }
             parts.push((part, place));
@@ -229,71 +221,74 @@ impl Parser {
             return Err(self.expected("`,` or `]`"));
         }
         self.skip_spaces();
-        if self.at < self.text.len() {
+        if !self.rest.is_empty() {
             return Err(self.expected(if is_bracketed { "nothing after `]`" } else { "`,`" }));
         }
         Ok(Slice { parts })
     }
 
-    fn part(&mut self) -> Result<SlicePart, Wrong> {
+    fn part(&mut self) -> Result<Option<Index>, Wrong> {
         if self.take("...") {
-            return Ok(SlicePart::Rest);
+            return Ok(None);
         }
         let start = self.number()?;
         if !self.take(":") {
-            let expected = || self.expected("a position, a range such as `2:5`, or `...`");
-            return start.map(SlicePart::At).ok_or_else(expected);
+            return match start {
+                Some(position) => Ok(Some(Index::At(position))),
+                None => Err(self.expected("a position, a range such as `2:5`, or `...`")),
+            };
         }
         let end = self.number()?;
         let mut step = 1;
         if self.take(":") {
             self.skip_spaces();
-            let place = self.at;
+            let place = self.at();
             step = self.number()?.unwrap_or(1);
             if step < 1 {
                 return Err((place, format!("a step should be at least 1, found {step}")));
             }
         }
-        Ok(SlicePart::Range { start, end, step: step.unsigned_abs() })
+        Ok(Some(Index::Range { start, end, step: step.unsigned_abs() }))
     }
 
     /// A whole number, or `None` if there is none here.
     fn number(&mut self) -> Result<Option<isize>, Wrong> {
         self.skip_spaces();
-        let (place, is_signed) = (self.at, self.take("-") || self.take("+"));
-        let digits = self.at;
-        while self.text.get(self.at).is_some_and(char::is_ascii_digit) {
-            self.at += 1;
-        }
-        if digits == self.at {
+        let place = self.at();
+        let start = self.rest;
+        let is_signed = self.take("-") || self.take("+");
+        let digits = self.rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        if digits.len() == self.rest.len() {
             return if is_signed { Err(self.expected("a digit")) } else { Ok(None) };
         }
-        let number: String = self.text[place..self.at].iter().collect();
-        let number = number.parse();
+        self.rest = digits;
+        let number = start[..start.len() - digits.len()].parse();
         number.map(Some).map_err(|_| (place, "a number is too large".into()))
     }
 
     /// Reads this text after spaces, if it is there.
     fn take(&mut self, text: &str) -> bool {
         self.skip_spaces();
-        let len = text.chars().count();
-        let is_there = self.text[self.at..].iter().copied().take(len).eq(text.chars());
-        self.at += if is_there { len } else { 0 };
-        is_there
+        let rest = self.rest.strip_prefix(text);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
     }
 
     fn skip_spaces(&mut self) {
-        while self.text.get(self.at).is_some_and(|c| c.is_whitespace()) {
-            self.at += 1;
-        }
+        self.rest = self.rest.trim_start();
     }
 
+    fn at(&self) -> TextPlace {
+        self.text.chars().count() - self.rest.chars().count()
+    }
+
+    /// An error about the text here.
     fn expected(&self, what: &str) -> Wrong {
-        let found = match self.text.get(self.at) {
+        let found = match self.rest.chars().next() {
             Some(c) => format!("`{}`", text::printable(&c.to_string())),
             None => "the end".into(),
         };
-        (self.at, format!("expected {what}, found {found}"))
+        (self.at(), format!("expected {what}, found {found}"))
     }
 }
 

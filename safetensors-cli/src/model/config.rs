@@ -1,5 +1,7 @@
 //! [`ModelConfig`]: the numbers of a `config.json` that describe attention.
 
+use std::path::PathBuf;
+
 use anyhow::Context;
 use safetensors_core::python_json;
 use serde_json::{Map, Value};
@@ -7,8 +9,21 @@ use serde_json::{Map, Value};
 use crate::input::Checkpoint;
 use crate::terminal::text;
 
-/// The largest `config.json` that is read. Real ones have a few KiB.
-const MOST: u64 = 16 << 20;
+/// The name of the file with the settings of a model.
+pub(crate) const CONFIG: &str = "config.json";
+
+/// The largest that is read. Real ones have a few KiB, with lists of layers a few hundred.
+pub(crate) const MOST: u64 = 16 << 20;
+
+/// Returns the path and the text of `config.json` next to a checkpoint, if there is one.
+pub(crate) fn config_of(
+    checkpoint: Option<&Checkpoint>,
+) -> anyhow::Result<Option<(PathBuf, String)>> {
+    let found = checkpoint.map(|it| it.read_beside(CONFIG, MOST)).transpose()?;
+    let Some((path, bytes)) = found.flatten() else { return Ok(None) };
+    let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
+    Ok(Some((path, text)))
+}
 
 /// The settings of a model. The settings of the text part of a multimodal model replace the others.
 #[derive(Debug)]
@@ -17,10 +32,8 @@ pub(crate) struct ModelConfig(Map<String, Value>);
 impl ModelConfig {
     /// Reads the `config.json` next to a checkpoint. `None` if there is none.
     pub(crate) fn beside(checkpoint: &Checkpoint) -> anyhow::Result<Option<Self>> {
-        let Some((path, bytes)) = checkpoint.read_beside("config.json", MOST)? else {
-            return Ok(None);
-        };
-        let config = python_json::read(&bytes).with_context(|| text::path(&path))?;
+        let Some((path, text)) = config_of(Some(checkpoint))? else { return Ok(None) };
+        let config = python_json::read(text.as_bytes()).with_context(|| text::path(&path))?;
         Ok(Some(Self::new(config)))
     }
 

@@ -11,7 +11,7 @@ use safetensors_core::digest::Digest;
 use safetensors_core::io::{FileSource, beside};
 use safetensors_core::{ReadAt, shape};
 use safetensors_delta::{Change, open_linked};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::input::{self, Opening};
 use crate::model::totals::Totals;
@@ -27,23 +27,30 @@ const FORMAT: &str = "safetensors-bridge epoch";
 const MANIFEST: u64 = 1 << 20;
 
 /// An epoch of a training.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Epoch {
+    #[serde(rename = "epoch")]
     pub(crate) number: u64,
+    #[serde(serialize_with = "lossy")]
     pub(crate) path: PathBuf,
+    #[serde(skip)]
     has_manifest: bool,
     /// Why it is not complete.
     pub(crate) problem: Option<String>,
+    /// The lengths of all its files.
+    pub(crate) bytes: u64,
     pub(crate) files: Vec<EpochFile>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(crate) struct EpochFile {
     pub(crate) name: String,
     pub(crate) bytes: u64,
     /// The epoch that it is a delta of.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) base: Option<u64>,
-    pub(crate) totals: Totals,
+    pub(crate) tensors: u64,
+    pub(crate) parameters: u128,
 }
 
 /// The part of the manifest that is read here. safetensors-burn checks more of it when an epoch is
@@ -115,7 +122,8 @@ impl Epoch {
             Ok(files) => (files, None),
             Err(error) => (Vec::new(), Some(format!("{error:#}"))),
         };
-        Self { number, path, has_manifest, problem, files }
+        let bytes = files.iter().map(|file| file.bytes).sum();
+        Self { number, path, has_manifest, problem, bytes, files }
     }
 
     /// Returns `true` if it is a link, which is no epoch and harms none.
@@ -146,8 +154,9 @@ fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
         let Some(delta) = &described.delta else {
             let bytes = described.check(&path)?;
             let checkpoint = input::open_file(&path, Opening::default())?;
-            let totals = Totals::of_checkpoint(&checkpoint, checkpoint.tensors());
-            return Ok(EpochFile { name, bytes, base: None, totals });
+            let Totals { tensors, parameters, .. } =
+                Totals::of_checkpoint(&checkpoint, checkpoint.tensors());
+            return Ok(EpochFile { name, bytes, base: None, tensors, parameters });
         };
         let directory = path.with_extension("delta");
         let parts = delta.files.iter();
@@ -156,8 +165,8 @@ fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
         if let Some(base) = &delta.base {
             base.check(&directory.join(format!("epoch-{}/model.safetensors", delta.epoch)))?;
         }
-        let totals = totals_of_delta(&directory)?;
-        Ok(EpochFile { name, bytes, base: Some(delta.epoch), totals })
+        let Totals { tensors, parameters, .. } = totals_of_delta(&directory)?;
+        Ok(EpochFile { name, bytes, base: Some(delta.epoch), tensors, parameters })
     };
     manifest.files.into_iter().map(file).collect()
 }
@@ -211,6 +220,10 @@ fn totals_of_delta(directory: &Path) -> anyhow::Result<Totals> {
         Some(Totals { tensors: 1, parameters, bytes: 0 })
     });
     Ok([kept].into_iter().chain(whole).sum())
+}
+
+fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 fn shown(path: &Path) -> String {

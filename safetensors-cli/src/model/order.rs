@@ -1,8 +1,8 @@
 //! [`Sort`]: the order of tensors and modules, and how names are split for it.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 
-use safetensors_core::{Dtype, LazyTensor};
+use safetensors_core::LazyTensor;
 
 use crate::terminal::text::Natural;
 
@@ -22,35 +22,10 @@ pub(crate) enum Sort {
     Dtype,
 }
 
-/// The position of a tensor: the number of its file, and where its bytes begin and end there.
-pub(crate) type Position = (usize, u64, u64);
-
-/// An item that can be sorted.
-pub(crate) trait Sortable {
-    /// Returns the size in bytes.
-    fn bytes(&self) -> u128;
-
-    /// Returns the dtype of the item, or of the first tensor in it.
-    fn dtype(&self) -> Option<Dtype>;
-
-    /// Returns the position in the checkpoint of the item, or of the first tensor in it.
-    fn position(&self) -> Position;
-}
-
 impl Sort {
-    /// Sorts items that are in the order of names. Items that compare equal stay in that order.
-    pub(crate) fn apply<T: Sortable>(self, items: &mut [T]) {
-        match self {
-            Self::Name => {}
-            Self::Size => items.sort_by_cached_key(|item| Reverse(item.bytes())),
-            Self::Offset => items.sort_by_cached_key(T::position),
-            Self::Dtype => items.sort_by_cached_key(T::dtype),
-        }
-    }
-
     /// Sorts tensors that are in the checkpoint's order. They are sorted in place, because there
     /// may be a million.
-    pub(crate) fn apply_to_tensors<S>(self, tensors: &mut [LazyTensor<'_, S>]) {
+    pub(crate) fn apply<S>(self, tensors: &mut [LazyTensor<'_, S>]) {
         if self == Self::Offset {
             return;
         }
@@ -66,10 +41,10 @@ impl Sort {
     }
 }
 
-/// Sorts tensors by name, part by part. Returns the separator of the parts.
-pub(crate) fn by_name<S>(tensors: &mut [LazyTensor<'_, S>]) -> char {
-    let separator = separator(tensors.iter().map(LazyTensor::name));
-    tensors.sort_unstable_by(|a, b| compare_names(a.name(), b.name(), separator));
+/// Sorts items by name, part by part. Returns the separator of the parts.
+pub(crate) fn by_name<T>(items: &mut [T], name: impl Fn(&T) -> &str) -> char {
+    let separator = separator(items.iter().map(&name));
+    items.sort_unstable_by(|a, b| compare_names(name(a), name(b), separator));
     separator
 }
 

@@ -6,11 +6,9 @@ use std::iter::Sum;
 use std::ops::{AddAssign, Mul};
 
 use safetensors_core::LazyTensor;
-use safetensors_core::header::TensorInfo;
 use safetensors_core::quantized::QuantizedWeight;
-use safetensors_formats::Stored;
 
-use crate::input::other::{self, Kind};
+use crate::input::other::{self, Kind, Shown};
 use crate::input::{Checkpoint, Source};
 
 /// Sums over tensors. A parameter is one element of a weight, in whatever way that is stored.
@@ -34,16 +32,12 @@ impl Totals {
 
     /// The sums over some tensors, such as a delta's. Each of their elements is a parameter.
     pub(crate) fn of<'a, S: 'static>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Self {
-        tensors.into_iter().map(|tensor| Self::one(tensor.info(), other::stored(&tensor))).sum()
+        Parameters::default().by_kind(tensors).into_values().sum()
     }
 
-    /// Returns the totals of a tensor, which may be stored in another form than its dtype.
-    pub(crate) fn one(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> Self {
-        Self {
-            tensors: 1,
-            parameters: other::element_count(tensor, stored).into(),
-            bytes: stored.map_or(tensor.byte_len(), |stored| stored.byte_len).into(),
-        }
+    /// The totals of a tensor with so many parameters.
+    pub(crate) fn one(tensor: Shown<'_>, parameters: u64) -> Self {
+        Self { tensors: 1, parameters: parameters.into(), bytes: tensor.byte_len().into() }
     }
 }
 
@@ -71,16 +65,10 @@ impl<'w> Parameters<'w> {
         self.0.contains_key(name)
     }
 
-    /// Returns the totals of a tensor, which may be stored in another form than its dtype.
-    pub(crate) fn totals(&self, tensor: TensorInfo<'_>, stored: Option<&Stored>) -> Totals {
-        let parameters = self.count(tensor, stored).into();
-        Totals { parameters, ..Totals::one(tensor, stored) }
-    }
-
     /// Returns the parameters of a tensor.
-    pub(crate) fn count(&self, tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
-        let quantised = self.0.get(tensor.name()).copied();
-        quantised.unwrap_or_else(|| other::element_count(tensor, stored))
+    pub(crate) fn count(&self, tensor: Shown<'_>) -> u64 {
+        let quantised = self.0.get(tensor.info.name()).copied();
+        quantised.unwrap_or_else(|| other::elements(tensor.shape()))
     }
 
     /// Returns the sums for each dtype that occurs, and for each type of another format.
@@ -90,9 +78,9 @@ impl<'w> Parameters<'w> {
     ) -> BTreeMap<Kind<'a>, Totals> {
         let mut totals: BTreeMap<_, Totals> = BTreeMap::new();
         for tensor in tensors {
-            let stored = other::stored(&tensor);
-            let kind = Kind::of(tensor.info(), stored);
-            *totals.entry(kind).or_default() += self.totals(tensor.info(), stored);
+            let tensor = Shown::of(&tensor);
+            let one = Totals::one(tensor, self.count(tensor));
+            *totals.entry(tensor.kind()).or_default() += one;
         }
         totals
     }

@@ -1,9 +1,7 @@
 //! The values of a tensor as numbers.
 
 use safetensors_core::load::Piece;
-use safetensors_core::{
-    ConvertOptions, Dtype, Error, ErrorKind, ReadAt, Result, TensorBuf, TensorView,
-};
+use safetensors_core::{ConvertOptions, Dtype, ErrorKind, ReadAt, Result, TensorBuf, TensorView};
 
 use super::vectors;
 
@@ -64,6 +62,19 @@ impl Numbers {
         buf.as_slice()
     }
 
+    /// [`Numbers::of`] a part of a piece. An error has the tensor and its file; the one of a byte
+    /// that is not a boolean counts from the start of the tensor.
+    pub(crate) fn of_part<S: ReadAt>(
+        &mut self,
+        piece: &Piece<'_, S>,
+        bytes: &[u8],
+    ) -> Result<&[f64]> {
+        self.of(piece.tensor().dtype(), bytes).map_err(|error| match error.kind() {
+            ErrorKind::InvalidBool { .. } => piece.read().err().unwrap_or(error),
+            _ => piece.tensor().locate(error),
+        })
+    }
+
     fn widen<const N: usize>(&mut self, bytes: &[u8], single: impl Fn([u8; N]) -> f32) -> &[f64] {
         let elements = bytes.as_chunks::<N>().0;
         if self.widened.len() < elements.len() {
@@ -76,13 +87,5 @@ impl Numbers {
             }
         });
         widened
-    }
-}
-/// Adds the tensor and its file to an error of [`Numbers::of`] a part of a piece. Of a byte that is
-/// not a boolean, the error counts from the start of the tensor.
-pub(crate) fn explain<S: ReadAt>(piece: &Piece<'_, S>, error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::InvalidBool { .. } => piece.read().err().unwrap_or(error),
-        _ => piece.tensor().locate(error),
     }
 }

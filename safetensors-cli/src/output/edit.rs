@@ -100,23 +100,7 @@ pub(crate) fn change_all<'a>(
     let files = files_of(path)?;
     let mut keys = BTreeSet::new();
     if dry_run || files.len() > 1 {
-        for file in &files {
-            if !dry_run && way.advised(restore_header(file), file)? {
-                warn_of_restored(file);
-            }
-            let edit = way.advised(Edit::open_read_only(file), file)?;
-            keys.extend(edit.header().metadata().keys().cloned());
-        }
-        for file in &files {
-            let edit = way.advised(Edit::open_read_only(file), file)?;
-            let changing = Changing { file, keys: &keys, is_dry: true };
-            let (edit, told) = change(edit.in_place(in_place).change_cached(force), changing)?;
-            let would = way.would(&edit, file)?;
-            if dry_run {
-                warn_of_notes(file, &way.advised(edit.notes(), file)?);
-                writeln!(out, "{would}: {told}")?;
-            }
-        }
+        keys = check_all(&files, way, out, &change)?;
     }
     let mut printed = Ok(());
     for file in files.iter().filter(|_| !dry_run) {
@@ -143,6 +127,36 @@ pub(crate) fn change_all<'a>(
             .with_context(|| format!("{shown} is {done}, but cannot be read again"))?;
     }
     printed
+}
+
+/// Checks files before any is changed, and in a dry run prints how each would be written. Returns the
+/// keys in their metadata.
+fn check_all<'a>(
+    files: &[PathBuf],
+    way: Way,
+    out: &mut impl Write,
+    change: &impl Fn(Edit<'a>, Changing<'_>) -> anyhow::Result<(Edit<'a>, String)>,
+) -> anyhow::Result<BTreeSet<String>> {
+    let Way { dry_run, in_place, force } = way;
+    let mut keys = BTreeSet::new();
+    for file in files {
+        if !dry_run && way.advised(restore_header(file), file)? {
+            warn_of_restored(file);
+        }
+        let edit = way.advised(Edit::open_read_only(file), file)?;
+        keys.extend(edit.header().metadata().keys().cloned());
+    }
+    for file in files {
+        let edit = way.advised(Edit::open_read_only(file), file)?;
+        let changing = Changing { file, keys: &keys, is_dry: true };
+        let (edit, told) = change(edit.in_place(in_place).change_cached(force), changing)?;
+        let would = way.would(&edit, file)?;
+        if dry_run {
+            warn_of_notes(file, &way.advised(edit.notes(), file)?);
+            writeln!(out, "{would}: {told}")?;
+        }
+    }
+    Ok(keys)
 }
 
 impl Way {

@@ -69,9 +69,7 @@ impl Existing {
 
     /// Returns the files of these names in a directory.
     pub(crate) fn in_directory(path: &Path, is_new: impl Fn(&str) -> bool) -> Self {
-        let mut files = files_in(path);
-        files.retain(|file| file.file_name().and_then(|it| it.to_str()).is_some_and(&is_new));
-        Self::of_files(path, files)
+        Self::of_files(path, named(path, is_new))
     }
 
     fn of_files(path: &Path, files: Vec<PathBuf>) -> Self {
@@ -81,12 +79,12 @@ impl Existing {
 
     /// The files of the checkpoint in a directory, and the files of these names, which may be below.
     pub(crate) fn of_checkpoint(path: &Path, pattern: &FilePattern, others: &[&str]) -> Self {
-        let mut found = Self::in_directory(path, |name| {
+        let mut files = named(path, |name| {
             pattern.matches(name) || name == pattern.index_name() || others.contains(&name)
         });
         let below = others.iter().filter(|name| name.contains('/')).map(|name| path.join(name));
-        found.files.extend(below.filter(|path| path.symlink_metadata().is_ok()));
-        Self::of_files(path, found.files)
+        files.extend(below.filter(|path| path.symlink_metadata().is_ok()));
+        Self::of_files(path, files)
     }
 
     /// Adds the checkpoint that a new one hides: the one that the directory opens as now. Fails if
@@ -114,9 +112,7 @@ impl Existing {
         };
         let others = listed_at(address, others);
         if files.is_empty() {
-            let names = others.iter().filter_map(|file| file.file_name()?.to_str());
-            let count = text::counted(others.len() as u64, "file");
-            held = format!("{count} ({})", text::some(names));
+            held = counted(&others);
         }
         files.extend(others);
         Self { path: path.into(), files, held, ..Self::default() }
@@ -172,12 +168,14 @@ fn held(path: &Path, files: &[PathBuf]) -> String {
     let bytes: u64 = files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
     match files {
         [file] if file == path => text::size(bytes),
-        files => {
-            let names = files.iter().filter_map(|it| it.file_name()?.to_str());
-            let count = text::counted(files.len() as u64, "file");
-            format!("{count} ({}), {}", text::some(names), text::size(bytes))
-        }
+        files => format!("{}, {}", counted(files), text::size(bytes)),
     }
+}
+
+/// Returns the number of files, and some of their names.
+fn counted(files: &[PathBuf]) -> String {
+    let names = files.iter().filter_map(|file| file.file_name()?.to_str());
+    format!("{} ({})", text::counted(files.len() as u64, "file"), text::some(names))
 }
 
 fn totals(checkpoint: &Checkpoint) -> String {
@@ -248,6 +246,13 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).filter(|it| !it.is_dir()).collect();
     files.sort_unstable();
+    files
+}
+
+/// Returns the files and links in a directory with such names.
+fn named(directory: &Path, is_new: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut files = files_in(directory);
+    files.retain(|file| file.file_name().and_then(|it| it.to_str()).is_some_and(&is_new));
     files
 }
 

@@ -38,10 +38,9 @@ pub(crate) fn replace(
     let mut out = BufWriter::new(AtomicFile::create(path, options)?);
     let flushed =
         write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
-    let names_a_file = |error: &anyhow::Error| error.downcast_ref().and_then(Error::file).is_some();
     match flushed {
         Ok(mut file) => Ok(file.commit()?),
-        Err(error) if names_a_file(&error) => Err(error),
+        Err(error) if error.downcast_ref().and_then(Error::file).is_some() => Err(error),
         Err(error) => Err(error).with_context(|| text::path(path)),
     }
 }
@@ -77,8 +76,7 @@ pub(crate) fn advise(
     let Argument { name: other, stream } = argument;
     let known = error.downcast_ref::<Error>();
     // It may be about an input.
-    let is_of_path = |error: &Error| error.file().is_some_and(|it| Path::new(it).starts_with(path));
-    if known.is_some_and(|known| !is_of_path(known)) {
+    if known.is_some_and(|it| it.file().is_none_or(|file| !Path::new(file).starts_with(path))) {
         return error;
     }
     let system = match known.map(Error::kind) {

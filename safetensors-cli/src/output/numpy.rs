@@ -25,16 +25,6 @@ pub(crate) fn header_of(
     header.map_err(|error| unwritten(name, error, instead))
 }
 
-/// Writes one array, and advances the progress bar.
-pub(crate) fn write_npy(
-    out: &mut impl Write,
-    name: &str,
-    tensor: &impl TensorSource,
-    progress: &Progress,
-) -> anyhow::Result<()> {
-    npy::write(out, &Counted { tensor, progress }).map_err(|error| unwritten(name, error, CONVERT))
-}
-
 /// Writes only the bytes of a tensor, and advances the progress bar.
 pub(crate) fn write_data(
     out: &mut impl Write,

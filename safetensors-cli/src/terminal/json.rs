@@ -8,26 +8,32 @@ use crate::terminal::text;
 
 /// Writes a value as one JSON document and a line end.
 pub(crate) fn write(value: &impl Serialize, mut out: &mut impl Write) -> anyhow::Result<()> {
-    serde_json::to_writer_pretty(Printable(&mut out), value)?;
+    serde_json::to_writer_pretty(Escaping(&mut out, is_hidden), value)?;
     Ok(writeln!(out)?)
 }
 
 /// A value as JSON in one line.
 pub(crate) fn inline(value: &impl Serialize) -> anyhow::Result<String> {
     let mut json = Vec::new();
-    serde_json::to_writer(Printable(&mut json), value)?;
+    serde_json::to_writer(Escaping(&mut json, is_hidden), value)?;
     Ok(String::from_utf8(json)?)
 }
 
-/// Writes characters that could control a terminal as `\u` escapes, which JSON does not require.
-struct Printable<W>(W);
+/// Returns `true` for characters that could control a terminal, but for the ends of lines between
+/// strings.
+fn is_hidden(c: char) -> bool {
+    c != '\n' && !text::is_printable(c)
+}
 
-impl<W: Write> Write for Printable<W> {
+/// Writes the characters that the function chooses as `\u` escapes, which JSON does not require.
+pub(crate) struct Escaping<W>(pub(crate) W, pub(crate) fn(char) -> bool);
+
+impl<W: Write> Write for Escaping<W> {
     fn write(&mut self, json: &[u8]) -> io::Result<usize> {
         // A write has whole characters. A string has no line ends, which are escaped.
         let text = std::str::from_utf8(json).map_err(io::Error::other)?;
         let mut plain = 0;
-        for (at, c) in text.char_indices().filter(|&(_, c)| c != '\n' && !text::is_printable(c)) {
+        for (at, c) in text.char_indices().filter(|&(_, c)| self.1(c)) {
             self.0.write_all(&json[plain..at])?;
             plain = at + c.len_utf8();
             for unit in c.encode_utf16(&mut [0; 2]) {

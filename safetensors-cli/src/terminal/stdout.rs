@@ -1,7 +1,7 @@
 //! Standard output that ignores a closed pipe, and that a pager shows if it is longer than the
 //! screen.
 
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 
 use crate::terminal::pager::{self, Pager};
 use crate::terminal::report::{self, wrong_usage};
@@ -14,13 +14,13 @@ use crate::terminal::screen::Screen;
 /// terminal are printed after the output. [`finish`] must be called for errors to be seen.
 pub(crate) fn stdout(paged: bool) -> Out {
     let screen = if paged { Screen::of_stdout().zip(pager::command()) } else { None };
-    let sink = Quiet { inner: Sink::Stdout(io::stdout().lock()), closed: false };
     let waiting = screen.map(|(screen, pager)| {
         if io::stderr().is_terminal() {
             report::hold();
         }
         Waiting { screen, pager, text: Vec::new() }
     });
+    let sink = Quiet { inner: Box::new(io::stdout().lock()) as Box<dyn Write>, closed: false };
     BufWriter::new(Output { waiting, sink })
 }
 
@@ -50,7 +50,8 @@ pub(crate) type Out = BufWriter<Output>;
 pub(crate) struct Output {
     /// The text so far, while it is not known whether it fits the screen.
     waiting: Option<Waiting>,
-    sink: Quiet<Sink>,
+    /// Standard output, or the pager.
+    sink: Quiet<Box<dyn Write>>,
 }
 
 struct Waiting {
@@ -78,7 +79,7 @@ impl Write for Output {
         // Colours take no room.
         if !waiting.screen.holds(&anstream::adapter::strip_str(&text).to_string()) {
             if let Some(pager) = Pager::start(&waiting.pager) {
-                self.sink.inner = Sink::Pager(pager);
+                self.sink.inner = Box::new(pager);
             }
             self.release()?;
         }
@@ -95,30 +96,8 @@ impl Drop for Output {
     fn drop(&mut self) {
         // `finish` has reported errors. Without it, the command has failed anyway.
         let _ = self.release().and_then(|()| self.sink.flush());
-        self.sink.inner = Sink::Stdout(io::stdout().lock());
+        self.sink.inner = Box::new(io::stdout().lock());
         report::release();
-    }
-}
-
-/// Where the output goes.
-enum Sink {
-    Stdout(StdoutLock<'static>),
-    Pager(Pager),
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Stdout(stdout) => stdout.write(bytes),
-            Self::Pager(pager) => pager.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Stdout(stdout) => stdout.flush(),
-            Self::Pager(pager) => pager.flush(),
-        }
     }
 }
 

@@ -272,11 +272,59 @@ fn stacked_experts_are_compared_with_single_ones() {
     diff(&dir, "").stdout(contains("3 tensors equal, 1 different\n"));
     stack(&all, &[3, 4, 2]);
     differs(&dir, "", r"~  l.0.experts.0.w  shape    F32 \[2, 4\] → \[4, 2\]");
-    // Another number of experts, or of dimensions, is another tensor.
+    // Another number of experts, or of dimensions, is another tensor, and so is a number beyond all.
     for shape in [&[2, 3, 4][..], &[3, 8], &[6, 4]] {
         stack(&all, shape);
         diff(&dir, "").code(1).stdout(contains("1 tensor equal, 3 only in A, 1 only in B"));
     }
+    let last = format!("l.0.experts.{}.w", usize::MAX);
+    save(dir.at("a"), [(last, array(&[2, 4], &all[..8])), ("l.0.bias".into(), bias)], &quick())
+        .unwrap();
+    stack(&all, &[3, 2, 4]);
+    diff(&dir, "").code(1).stdout(contains("1 tensor equal, 1 only in A, 1 only in B"));
+}
+
+#[test]
+fn fused_projections_are_compared_with_separate_ones() {
+    let dir = temp_dir();
+    let all: Vec<f32> = (0..24_u8).map(f32::from).collect();
+    let separate = |name: &str, part: usize| {
+        (format!("mlp.{name}.weight"), array(&[2, 3], &all[part * 6..][..6]))
+    };
+    let fuse = |name: &str, shape: &[usize], values: &[f32]| {
+        save(dir.at("b"), [(format!("mlp.{name}"), array(shape, values))], &quick()).unwrap();
+    };
+    save(dir.at("a"), [separate("gate_proj", 0), separate("up_proj", 1)], &quick()).unwrap();
+    fuse("gate_up_proj.weight", &[4, 3], &all[..12]);
+    diff(&dir, "").success().stdout("2 tensors equal\n");
+    dir.run("diff b a").success().stdout("2 tensors equal\n");
+    fuse("gate_up_proj.weight", &[4, 3], &all[1..13]);
+    differs(&dir, "-f *up*", r"\n~  mlp.up_proj.weight  values   F32 \[2, 3\]  6 of 6 ");
+    // Halves of another shape, or of one side only, are other tensors.
+    fuse("gate_up_proj.weight", &[3, 4], &all[..12]);
+    diff(&dir, "").code(1).stdout(contains("0 tensors equal, 2 only in A, 1 only in B"));
+    save(dir.at("a"), [separate("gate_proj", 0)], &quick()).unwrap();
+    fuse("gate_up_proj.weight", &[4, 3], &all[..12]);
+    diff(&dir, "").code(1).stdout(contains("0 tensors equal, 1 only in A, 1 only in B"));
+    // Each expert of a stack has its own.
+    let names = ["experts.0.gate_proj", "experts.0.up_proj", "experts.1.gate_proj"];
+    let names = names.into_iter().chain(["experts.1.up_proj"]);
+    let experts = names.enumerate().map(|(i, name)| separate(name, i));
+    save(dir.at("a"), experts, &quick()).unwrap();
+    fuse("experts.gate_up_proj.weight", &[2, 4, 3], &all);
+    diff(&dir, "").success().stdout("4 tensors equal\n");
+}
+
+#[test]
+fn rows_are_in_the_natural_order_of_names() {
+    let dir = temp_dir();
+    let values = [1.0_f32, 2.0];
+    let names = ["h.10.w", "h.9.w", "h", "h.9.b", "a"];
+    save(dir.at("a"), names.map(|name| (name, array(&[2], &values))), &quick()).unwrap();
+    save(dir.at("b"), [("a", array(&[2], &values))], &quick()).unwrap();
+    let json = diff(&dir, "--json").json();
+    let rows = json["tensors"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap());
+    assert_eq!(rows.collect::<Vec<_>>(), ["h", "h.9.b", "h.9.w", "h.10.w"]);
 }
 
 /// Sixteen elements of four bits are eight bytes, and each of two experts has four of these.

@@ -281,32 +281,21 @@ impl<'a> App<'a> {
     fn scroll_details(&mut self, key: KeyCode) {
         self.is_at_statistics = false;
         let last = self.details_len.saturating_sub(self.details_page);
-        self.scroll = match key {
-            KeyCode::Down | KeyCode::Char('j') => self.scroll + 1,
-            KeyCode::Up | KeyCode::Char('k') => self.scroll.saturating_sub(1),
-            KeyCode::PageDown | KeyCode::Char(' ') => self.scroll + self.details_page,
-            KeyCode::PageUp => self.scroll.saturating_sub(self.details_page),
-            KeyCode::Home | KeyCode::Char('g') => 0,
-            KeyCode::End | KeyCode::Char('G') => last,
-            KeyCode::Left | KeyCode::Char('h') => {
-                self.focus = Focus::Tree;
-                self.scroll
-            }
-            _ => self.scroll,
+        let key = if key == KeyCode::Char(' ') { KeyCode::PageDown } else { key };
+        if matches!(key, KeyCode::Left | KeyCode::Char('h')) {
+            self.focus = Focus::Tree;
         }
-        .min(last);
+        let scroll = moved(key, self.scroll, self.details_page, last);
+        self.scroll = scroll.unwrap_or(self.scroll).min(last);
     }
 
     fn move_in_tree(&mut self, key: KeyCode) {
         let node = self.selected();
         let last = self.outline.len().saturating_sub(1);
+        if let Some(row) = moved(key, self.row, self.page, last) {
+            return self.move_to(row);
+        }
         match key {
-            KeyCode::Down | KeyCode::Char('j') => self.move_to(self.row + 1),
-            KeyCode::Up | KeyCode::Char('k') => self.move_to(self.row.saturating_sub(1)),
-            KeyCode::PageDown => self.move_to(self.row + self.page),
-            KeyCode::PageUp => self.move_to(self.row.saturating_sub(self.page)),
-            KeyCode::Home | KeyCode::Char('g') => self.move_to(0),
-            KeyCode::End | KeyCode::Char('G') => self.move_to(last),
             KeyCode::Right | KeyCode::Char('l') => {
                 if self.outline.is_open(node) {
                     self.move_to(self.row + 1)
@@ -340,4 +329,18 @@ impl<'a> App<'a> {
         self.outline.set_open(node, is_open);
         self.select(node);
     }
+}
+
+/// Returns the place that a key moves to from `at`, of places up to `last`. `None` for a key that
+/// does not move.
+fn moved(key: KeyCode, at: usize, page: usize, last: usize) -> Option<usize> {
+    Some(match key {
+        KeyCode::Down | KeyCode::Char('j') => at + 1,
+        KeyCode::Up | KeyCode::Char('k') => at.saturating_sub(1),
+        KeyCode::PageDown => at + page,
+        KeyCode::PageUp => at.saturating_sub(page),
+        KeyCode::Home | KeyCode::Char('g') => 0,
+        KeyCode::End | KeyCode::Char('G') => last,
+        _ => return None,
+    })
 }

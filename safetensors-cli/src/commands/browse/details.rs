@@ -2,16 +2,15 @@
 
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use safetensors_core::header::{TensorInfo, attributes};
+use safetensors_core::header::attributes;
 use unicode_width::UnicodeWidthChar;
 
 use super::app::App;
-use super::bars;
 use super::looks::Looks;
 use super::outline::Kind;
-use crate::commands::stats::Facts;
+use crate::commands::stats::{Facts, bars};
 use crate::input;
-use crate::input::other;
+use crate::input::other::{self, Shown};
 use crate::model::totals::Totals;
 use crate::terminal::text;
 
@@ -40,8 +39,8 @@ pub(super) fn details(app: &App<'_>, node: usize, looks: &Looks, width: usize) -
     let mut lines = Lines { lines: Vec::new(), looks, width };
     let mut statistics = 0;
     match app.outline.node(node).kind {
-        Kind::Tensor(info, kind, shape) => {
-            tensor(app, node, info, (kind, shape), &mut lines);
+        Kind::Tensor(shown) => {
+            tensor(app, node, shown, &mut lines);
             // After the blank line above the heading.
             statistics = lines.lines.len() + 1;
             values(app, node, &mut lines);
@@ -92,17 +91,12 @@ impl Lines<'_> {
     }
 }
 
-fn tensor(
-    app: &App<'_>,
-    node: usize,
-    info: TensorInfo<'_>,
-    (kind, shape): (other::Kind<'_>, &[usize]),
-    lines: &mut Lines<'_>,
-) {
+fn tensor(app: &App<'_>, node: usize, shown: Shown<'_>, lines: &mut Lines<'_>) {
     let totals = app.outline.node(node).totals;
+    let info = shown.info;
     lines.title(text::short(info.name()));
-    lines.fact("dtype", kind.name());
-    lines.fact("shape", text::shape(shape));
+    lines.fact("dtype", shown.kind().name());
+    lines.fact("shape", text::shape(shown.shape()));
     lines.fact("parameters", text::count(totals.parameters));
     sizes(totals.bytes, app, lines);
     if let Some(tensor) = app.checkpoint.get(info.name()) {
@@ -147,7 +141,7 @@ fn facts_lines(facts: &Facts, lines: &mut Lines<'_>) {
     for (name, value) in &facts.lines {
         lines.fact(name, value.clone());
     }
-    let rows = bars::rows(&facts.counts, lines.width, BARS);
+    let rows = bars(&facts.counts, lines.width, BARS);
     let Some(columns) = rows.first().map(|row| row.chars().count()) else { return };
     lines.blank();
     for row in rows {

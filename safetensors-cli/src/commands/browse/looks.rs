@@ -35,7 +35,6 @@ impl Looks {
 
     /// Returns the looks that the environment asks for.
     pub(super) fn from_environment() -> Self {
-        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        Self::new(!is_set("NO_COLOR"))
+        Self::new(std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
     }
 }

@@ -7,10 +7,9 @@
 //! | `app` | the state, and how keys change it |
 //! | `outline` | modules and tensors, and which of them are visible |
 //! | `values` | statistics, computed in another thread |
-//! | `view`, `details`, `bars`, `looks` | how it is drawn |
+//! | `view`, `details`, `looks` | how it is drawn |
 
 mod app;
-mod bars;
 mod details;
 mod events;
 mod looks;
@@ -82,42 +81,38 @@ enum End {
 }
 
 impl Run for Args {
+    /// Shows one checkpoint until the user quits.
     fn run(&self, _: &mut Out) -> anyhow::Result<ExitCode> {
-        run(self)
-    }
-}
-
-/// Shows one checkpoint until the user quits.
-fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if !Screen::is_there() {
-        return Err(wrong_usage(
-            "standard output is not a terminal; `safetensors inspect` shows a checkpoint there",
-        ));
-    }
-    let checkpoint = Arc::new(args.input.open()?);
-    let weights = input::quantized_weights(&checkpoint);
-    let may_have_codes = !weights.is_empty() || other::is_in(checkpoint.files());
-    // A pipe cannot be opened twice.
-    let numbers = if !may_have_codes || input::is_pipe(args.input.path()) {
-        Arc::clone(&checkpoint)
-    } else {
-        let opened = args.input.open_with(args.values.opening())?;
-        Arc::new(args.values.of(opened, Select::default().matcher())?)
-    };
-    let mut tensors: Vec<_> = checkpoint.tensors().collect();
-    let outline = Outline::new(
-        args.input.name(),
-        &Tree::of(&mut tensors, &Parameters::new(&weights), Sort::Name),
-    );
-    drop(tensors);
-    let app = App::new(&checkpoint, outline);
-    match screen::guarded(|| interface(&checkpoint, &numbers, app))? {
-        End::Quit => Ok(ExitCode::SUCCESS),
-        #[cfg(unix)]
-        End::Signal(signal) => {
-            signal_hook::low_level::emulate_default_handler(signal)?;
-            // The default of these signals is to end the process, so this is not reached.
-            Ok(ExitCode::FAILURE)
+        if !Screen::is_there() {
+            return Err(wrong_usage(
+                "standard output is not a terminal; `safetensors inspect` shows a checkpoint there",
+            ));
+        }
+        let checkpoint = Arc::new(self.input.open()?);
+        let weights = input::quantized_weights(&checkpoint);
+        let may_have_codes = !weights.is_empty() || other::is_in(checkpoint.files());
+        // A pipe cannot be opened twice.
+        let numbers = if !may_have_codes || input::is_pipe(self.input.path()) {
+            Arc::clone(&checkpoint)
+        } else {
+            let opened = self.input.open_with(self.values.opening())?;
+            Arc::new(self.values.of(opened, Select::default().matcher())?)
+        };
+        let mut tensors: Vec<_> = checkpoint.tensors().collect();
+        let outline = Outline::new(
+            self.input.name(),
+            &Tree::of(&mut tensors, &Parameters::new(&weights), Sort::Name, false),
+        );
+        drop(tensors);
+        let app = App::new(&checkpoint, outline);
+        match screen::guarded(|| interface(&checkpoint, &numbers, app))? {
+            End::Quit => Ok(ExitCode::SUCCESS),
+            #[cfg(unix)]
+            End::Signal(signal) => {
+                signal_hook::low_level::emulate_default_handler(signal)?;
+                // The default of these signals is to end the process, so this is not reached.
+                Ok(ExitCode::FAILURE)
+            }
         }
     }
 }
@@ -190,11 +185,12 @@ fn start(
     node: usize,
     events: &Sender<Event>,
 ) -> anyhow::Result<()> {
-    if let Kind::Tensor(info, ..) = app.outline.node(node).kind {
+    if let Kind::Tensor(tensor) = app.outline.node(node).kind {
         let [numbers, stored] = sources;
-        let from = if numbers.get(info.name()).is_some() { numbers } else { stored };
-        let job = Job::start(from, info.name(), node, events.clone());
-        app.job = Some(job.with_context(|| format!("tensor {}", Quoted(info.name())))?);
+        let name = tensor.info.name();
+        let from = if numbers.get(name).is_some() { numbers } else { stored };
+        let job = Job::start(from, name, node, events.clone());
+        app.job = Some(job.with_context(|| format!("tensor {}", Quoted(name)))?);
     }
     Ok(())
 }

@@ -4,10 +4,11 @@
 //! nodes once. Moving and drawing touch only the visible rows.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
-use safetensors_core::header::TensorInfo;
+use regex::{Regex, RegexBuilder};
 
-use crate::input::other;
+use crate::input::other::{self, Shown};
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
 
@@ -31,8 +32,7 @@ pub(super) struct Node<'a> {
 pub(super) enum Kind<'a> {
     Checkpoint,
     Module,
-    /// A tensor, and the type and the dimensions that it is stored as.
-    Tensor(TensorInfo<'a>, other::Kind<'a>, &'a [usize]),
+    Tensor(Shown<'a>),
 }
 
 /// All nodes, each module before its content, and the visible rows.
@@ -60,9 +60,8 @@ impl<'a> Outline<'a> {
             #[cfg(test)]
             looks: std::cell::Cell::default(),
         };
-        let root = outline.push(name.into(), 0, 0, Kind::Checkpoint, Totals::default());
-        trees.iter().for_each(|tree| outline.add(tree, 1, root));
-        outline.close_node(root);
+        let root = 0;
+        outline.add(name.into(), (Kind::Checkpoint, Totals::default()), trees, 0, root);
         outline.nodes[root].is_open = true;
         // A single module at the top carries no information.
         if let [only] = trees
@@ -74,42 +73,35 @@ impl<'a> Outline<'a> {
         outline
     }
 
-    fn push(
+    /// Adds a node and everything inside, which adds its sums to its parent's.
+    fn add(
         &mut self,
         label: Cow<'a, str>,
+        (kind, totals): (Kind<'a>, Totals),
+        inside: &[Tree<'a>],
         depth: u16,
         parent: usize,
-        kind: Kind<'a>,
-        totals: Totals,
-    ) -> usize {
-        let number = self.nodes.len();
+    ) {
+        let own = self.nodes.len();
         self.nodes.push(Node {
             label,
             depth,
             kind,
             totals,
             parent,
-            end: number + 1,
+            end: own + 1,
             is_open: false,
             is_shown: true,
         });
-        number
-    }
-
-    fn add(&mut self, tree: &Tree<'a>, depth: u16, parent: usize) {
-        let (kind, totals) = match tree.tensor().zip(tree.kind()).zip(tree.shape()) {
-            Some(((tensor, kind), shape)) => (Kind::Tensor(tensor, kind, shape), tree.totals()),
-            None => (Kind::Module, Totals::default()),
-        };
-        let own = self.push(tree.label.clone(), depth, parent, kind, totals);
-        tree.children().iter().for_each(|child| self.add(child, depth + 1, own));
-        self.close_node(own);
-    }
-
-    /// Ends a node with complete content, and adds its sums to its parent's.
-    fn close_node(&mut self, own: usize) {
+        for tree in inside {
+            let content = match tree.tensor() {
+                Some(tensor) => (Kind::Tensor(tensor), tree.totals()),
+                None => (Kind::Module, Totals::default()),
+            };
+            self.add(tree.label.clone(), content, tree.children(), depth + 1, own);
+        }
         self.nodes[own].end = self.nodes.len();
-        let Node { parent, totals, .. } = self.nodes[own];
+        let Node { totals, .. } = self.nodes[own];
         if parent != own {
             self.nodes[parent].totals += totals;
         }
@@ -137,7 +129,7 @@ impl<'a> Outline<'a> {
         number: usize,
     ) -> impl Iterator<Item = (other::Kind<'a>, Totals)> {
         self.nodes[number..self.nodes[number].end].iter().filter_map(|node| match node.kind {
-            Kind::Tensor(_, kind, _) => Some((kind, node.totals)),
+            Kind::Tensor(tensor) => Some((tensor.kind(), node.totals)),
             _ => None,
         })
     }
@@ -225,8 +217,7 @@ impl<'a> Outline<'a> {
         let search = Search::new(text);
         let mut found = 0;
         for node in &mut self.nodes {
-            node.is_shown =
-                matches!(&node.kind, Kind::Tensor(info, ..) if search.is_in(info.name()));
+            node.is_shown = matches!(&node.kind, Kind::Tensor(it) if search.is_in(it.info.name()));
             node.is_open = false;
             found += u64::from(node.is_shown);
         }
@@ -263,40 +254,25 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// A text to search for.
+/// A text to search for. Nothing has the empty one.
 #[derive(Debug)]
-pub(super) struct Search {
-    text: String,
-    /// Without capitals in the text, capitals do not matter.
-    ignores_case: bool,
-}
+pub(super) struct Search(Option<Regex>);
 
 impl Search {
+    /// Without capitals in the text, capitals do not matter.
     pub(super) fn new(text: &str) -> Self {
-        Self { text: text.to_owned(), ignores_case: !text.contains(char::is_uppercase) }
+        let mut regex = RegexBuilder::new(&regex::escape(text));
+        let regex = regex.case_insensitive(!text.contains(char::is_uppercase)).build();
+        // Only a text that is longer than any name is no expression.
+        Self(regex.ok().filter(|_| !text.is_empty()))
     }
 
     pub(super) fn is_in(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
-    /// Returns the byte range of the first place. `None` for the empty text.
-    pub(super) fn find(&self, name: &str) -> Option<std::ops::Range<usize>> {
-        if self.text.is_empty() {
-            return None;
-        }
-        let start = if !self.ignores_case {
-            name.find(&self.text)
-        } else if name.is_ascii() && self.text.is_ascii() {
-            let (name, text) = (name.as_bytes(), self.text.as_bytes());
-            name.windows(text.len()).position(|window| window.eq_ignore_ascii_case(text))
-        } else {
-            // Lower case may have another length. Then the place is not known, and the start is
-            // taken for it.
-            let found = name.to_lowercase().find(&self.text);
-            found.map(|at| if name.is_char_boundary(at) { at } else { 0 })
-        }?;
-        let end = (start + self.text.len()).min(name.len());
-        Some(start..if name.is_char_boundary(end) { end } else { name.len() })
+    /// Returns the byte range of the first place.
+    pub(super) fn find(&self, name: &str) -> Option<Range<usize>> {
+        Some(self.0.as_ref()?.find(name)?.range())
     }
 }

@@ -36,7 +36,7 @@ impl<'a> Test<'a> {
         let mut tensors: Vec<_> = checkpoint.tensors().collect();
         let outline = Outline::new(
             "m.safetensors".into(),
-            &Tree::of(&mut tensors, &Parameters::default(), Sort::Name),
+            &Tree::of(&mut tensors, &Parameters::default(), Sort::Name, false),
         );
         let terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         Self { app: App::new(checkpoint, outline), view: View::new(Looks::new(true)), terminal }
@@ -149,6 +149,18 @@ fn a_search_filters_and_leaves_what_was_found_selected() {
     assert_eq!(test.selected(), "b.x.Query");
     let screen = test.screen();
     assert!(screen.contains("key") && screen.contains("a.w"), "{screen}");
+}
+
+#[test]
+fn a_search_takes_every_letter_as_it_is_and_small_ones_for_capitals() {
+    let (_dir, checkpoint) = checkpoint(["a.w", "aqw", "Änderung", "(b"]);
+    let mut test = Test::new(&checkpoint, 90, 14);
+    for (text, found, selected) in [("a.w", 1, "a.w"), ("än", 1, "Änderung"), ("(", 1, "(b")] {
+        test.press(KeyCode::Char('/'));
+        test.write(text);
+        assert_eq!((test.app.found, test.selected().as_str()), (found, selected));
+        test.press(KeyCode::Esc);
+    }
 }
 
 /// Keys may come faster than frames are drawn.

@@ -1,7 +1,5 @@
 //! Draws the interface.
 
-use std::ops::Range;
-
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -122,9 +120,11 @@ impl View {
             (true, true) => "▾ ",
             (true, false) => "▸ ",
         };
-        let kind = match node.kind {
-            Kind::Tensor(_, kind, shape) => format!("{kind} {}", text::shape(shape)),
-            _ => text::counted(node.totals.tensors, "tensor"),
+        let (kind, base) = match node.kind {
+            Kind::Tensor(it) => {
+                (format!("{} {}", it.kind(), text::shape(it.shape())), Style::new())
+            }
+            _ => (text::counted(node.totals.tensors, "tensor"), self.looks.title),
         };
         let size = format!("{:>9}", text::size(node.totals.bytes));
         let width = usize::from(area.width);
@@ -147,17 +147,10 @@ impl View {
         let looks = &self.looks;
         let x = area.x + indent as u16;
         buffer.set_stringn(x, area.y, mark, 2, looks.faint);
-        let base = if matches!(node.kind, Kind::Tensor(..)) { Style::new() } else { looks.title };
         buffer.set_stringn(x + 2, area.y, &label, room, base);
-        if let Some(Range { start, end }) = search.find(&label) {
-            let before = label[..start].width() as u16;
-            buffer.set_stringn(
-                x + 2 + before,
-                area.y,
-                &label[start..end],
-                room,
-                base.patch(looks.found),
-            );
+        if let Some(found) = search.find(&label) {
+            let x = x + 2 + label[..found.start].width() as u16;
+            buffer.set_stringn(x, area.y, &label[found], room, base.patch(looks.found));
         }
         let end = area.right() - (size.len() as u16).min(area.width);
         buffer.set_string(end, area.y, &size, Style::new());
@@ -205,24 +198,7 @@ impl View {
             }
             return;
         }
-        let is_tensor = matches!(app.outline.node(app.selected()).kind, Kind::Tensor(..));
-        let mut keys = vec![];
-        match app.focus {
-            Focus::Details => keys.extend([("↑↓", "scroll"), ("Tab", "list")]),
-            _ => keys.extend([("↑↓", "move"), ("→←", "open, close"), ("/", "search")]),
-        }
-        if app.job.is_some() {
-            keys.push(("Esc", "stop"));
-        } else if is_tensor && !app.known.contains_key(&app.selected()) {
-            keys.push(("s", "statistics"));
-        }
-        if app.job.is_none() && !app.query.is_empty() {
-            keys.push(("Esc", "end search"));
-        }
-        if app.focus != Focus::Details {
-            keys.push(("Tab", "details"));
-        }
-        keys.extend([("?", "keys"), ("q", "quit")]);
+        let mut keys = useful_keys(app);
         // The last two are always there.
         while keys.len() > 2 && length(&keys) > width {
             keys.remove(keys.len() - 3);
@@ -264,6 +240,28 @@ impl View {
         let block = Block::bordered().title(" Keys ").border_style(self.looks.faint);
         Paragraph::new(Text::from(lines)).block(block).render(area, buffer);
     }
+}
+
+/// Returns the keys that are useful now, and what they do.
+fn useful_keys(app: &App<'_>) -> Vec<(&'static str, &'static str)> {
+    let is_tensor = matches!(app.outline.node(app.selected()).kind, Kind::Tensor(..));
+    let mut keys = match app.focus {
+        Focus::Details => vec![("↑↓", "scroll"), ("Tab", "list")],
+        _ => vec![("↑↓", "move"), ("→←", "open, close"), ("/", "search")],
+    };
+    if app.job.is_some() {
+        keys.push(("Esc", "stop"));
+    } else if is_tensor && !app.known.contains_key(&app.selected()) {
+        keys.push(("s", "statistics"));
+    }
+    if app.job.is_none() && !app.query.is_empty() {
+        keys.push(("Esc", "end search"));
+    }
+    if app.focus != Focus::Details {
+        keys.push(("Tab", "details"));
+    }
+    keys.extend([("?", "keys"), ("q", "quit")]);
+    keys
 }
 
 /// Returns the part of a length that the list gets next to the details.

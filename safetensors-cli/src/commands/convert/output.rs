@@ -1,6 +1,7 @@
 //! [`Target`]: the kind of OUT. [`Output`]: the file or directory to write, unless it is GGUF.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -365,7 +366,8 @@ impl Output {
                 let plan = rewrite.plan(&SaveOptions::new())?;
                 file::replace(&self.path, options, |out| {
                     for (name, tensor) in plan.tensors() {
-                        numpy::write_npy(out, name, tensor, progress)?;
+                        out.write_all(&numpy::header_of(name, tensor, numpy::CONVERT)?)?;
+                        numpy::write_data(out, name, tensor, progress)?;
                     }
                     Ok(rewrite.check_unchanged()?)
                 })?;

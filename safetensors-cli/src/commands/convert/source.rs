@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use safetensors_core::framework::Quoted;
 use safetensors_core::quantized::{LinearLayers, QuantizedWeight};
 use safetensors_core::{Dtype, Error};
@@ -16,16 +15,11 @@ use crate::input::find;
 use crate::input::kind::Kind;
 use crate::input::{Checkpoint, Opening, Rewrite};
 use crate::input::{address, other};
+pub(super) use crate::model::config::{CONFIG, MOST, config_of};
 use crate::output::existing::{files_of, identity};
 use crate::output::numpy;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
-
-/// The name of the file with the settings of a model.
-pub(super) const CONFIG: &str = "config.json";
-
-/// The largest that is read. Real ones have a few KiB, with lists of layers a few hundred.
-pub(super) const MOST: u64 = 16 << 20;
 
 /// Ends the warning that codes are copied with scales that cannot be recognised.
 pub(super) const FLOATS_STAY: &str = "all floats stay as they are: scales may be among them";
@@ -253,16 +247,6 @@ impl Source {
             Content::Checkpoint(_) | Content::Npy(_) => Ok(()),
         }
     }
-}
-
-/// Returns the path and the text of `config.json` next to a checkpoint, if there is one.
-pub(super) fn config_of(
-    checkpoint: Option<&Checkpoint>,
-) -> anyhow::Result<Option<(PathBuf, String)>> {
-    let found = checkpoint.map(|it| it.read_beside(CONFIG, MOST)).transpose()?;
-    let Some((path, bytes)) = found.flatten() else { return Ok(None) };
-    let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
-    Ok(Some((path, text)))
 }
 
 /// Adds the description of the model's layers in `config.json` next to a checkpoint, if weights are

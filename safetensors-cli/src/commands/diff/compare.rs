@@ -1,27 +1,11 @@
-//! [`Difference`]: how far the values of two tensors of the same shape are apart.
+//! Compares two tensors of the same shape, piece by piece.
 
 use safetensors_core::load::Piece;
 use safetensors_core::{Dtype, ReadAt, Result};
 
-use super::distance::Distances;
+use super::distance::Difference;
 use super::tolerance::Tolerance;
 use crate::model::values::{self, Numbers, block_bytes};
-
-/// The differences between the values of two tensors. Each part of a complex number is a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
-pub(crate) struct Difference {
-    /// The number of values that are further apart than the tolerance.
-    pub(crate) values: u64,
-    /// The number of values that are equal as numbers but differ in their bits: 0 and -0, and the
-    /// many kinds of NaN. It is 0 if there is a tolerance or if the dtypes differ.
-    pub(crate) other_bits: u64,
-    /// The number of values that were compared.
-    pub(crate) of: u64,
-    /// The largest distance. NaN on one side only is infinitely far away.
-    pub(crate) max_absolute: f64,
-    /// The largest distance as a part of the larger of the two values.
-    pub(crate) max_relative: f64,
-}
 
 /// Memory of a thread, for the bytes and the numbers of two pieces.
 #[derive(Debug, Default)]
@@ -33,11 +17,6 @@ pub(crate) struct Buffers {
 }
 
 impl Difference {
-    /// Returns `true` if all values are equal.
-    pub(crate) fn is_none(&self) -> bool {
-        self.values == 0 && self.other_bits == 0
-    }
-
     /// Compares the same piece of two tensors of the same shape. Pieces of the same dtype and the
     /// same bytes are equal without a look at their values.
     pub(crate) fn of<S: ReadAt>(
@@ -60,13 +39,11 @@ impl Difference {
         for (left_block, right_block) in blocks {
             let found = if left == right {
                 Self::of_bytes(left, left_block, right_block, tolerance, numbers)
-                    .map_err(|error| values::explain(a, error))?
+                    .map_err(|error| a.tensor().locate(error))?
             } else {
                 let [left_numbers, right_numbers] = &mut *numbers;
-                let left_numbers = left_numbers.of(left, left_block);
-                let right_numbers = right_numbers.of(right, right_block);
-                let mut left_numbers = left_numbers.map_err(|error| values::explain(a, error))?;
-                let mut right_numbers = right_numbers.map_err(|error| values::explain(b, error))?;
+                let mut left_numbers = left_numbers.of_part(a, left_block)?;
+                let mut right_numbers = right_numbers.of_part(b, right_block)?;
                 match (left, right) {
                     (Dtype::C64, _) => right_numbers = as_complex(right_numbers, complex),
                     (_, Dtype::C64) => left_numbers = as_complex(left_numbers, complex),
@@ -93,18 +70,12 @@ impl Difference {
         }
         match dtype {
             Dtype::I64 => {
-                let pairs =
-                    pairs(a, b).map(|(a, b)| (i64::from_le_bytes(a), i64::from_le_bytes(b)));
-                let distances =
-                    Distances::of_integers(pairs, i64::abs_diff, i64::unsigned_abs, tolerance);
-                return Ok(Self::new(of, distances));
+                let pairs = pairs(a, b, i64::from_le_bytes);
+                return Ok(Self::of_integers(pairs, i64::abs_diff, i64::unsigned_abs, tolerance));
             }
             Dtype::U64 => {
-                let pairs =
-                    pairs(a, b).map(|(a, b)| (u64::from_le_bytes(a), u64::from_le_bytes(b)));
-                let distances =
-                    Distances::of_integers(pairs, u64::abs_diff, |value| value, tolerance);
-                return Ok(Self::new(of, distances));
+                let pairs = pairs(a, b, u64::from_le_bytes);
+                return Ok(Self::of_integers(pairs, u64::abs_diff, |value| value, tolerance));
             }
             _ => {}
         }
@@ -129,24 +100,6 @@ impl Difference {
         }
         Ok(difference)
     }
-
-    fn of_numbers(a: &[f64], b: &[f64], tolerance: Tolerance) -> Self {
-        Self::new(a.len() as u64, Distances::of(a, b, tolerance))
-    }
-
-    fn new(of: u64, distances: Distances) -> Self {
-        let Distances { differ: values, max_absolute, max_relative } = distances;
-        Self { values, other_bits: 0, of, max_absolute, max_relative }
-    }
-
-    /// Adds the differences of another piece of the same tensors.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        self.values += other.values;
-        self.other_bits += other.other_bits;
-        self.of += other.of;
-        self.max_absolute = self.max_absolute.max(other.max_absolute);
-        self.max_relative = self.max_relative.max(other.max_relative);
-    }
 }
 
 /// Returns the number of values in this many bytes.
@@ -163,14 +116,18 @@ fn as_complex<'b>(real: &[f64], buffer: &'b mut Vec<f64>) -> &'b [f64] {
 }
 
 /// Elements of `N` bytes in pairs.
-fn pairs<const N: usize>(a: &[u8], b: &[u8]) -> impl Iterator<Item = ([u8; N], [u8; N])> {
-    let (a, b) = (a.as_chunks::<N>().0, b.as_chunks::<N>().0);
-    a.iter().zip(b).map(|(&a, &b)| (a, b))
+fn pairs<const N: usize, T>(
+    a: &[u8],
+    b: &[u8],
+    element: impl Fn([u8; N]) -> T,
+) -> impl Iterator<Item = (T, T)> {
+    let pairs = a.as_chunks().0.iter().zip(b.as_chunks().0);
+    pairs.map(move |(&a, &b)| (element(a), element(b)))
 }
 
 /// Returns the number of elements of `N` bytes that differ.
 fn count_different<const N: usize>(a: &[u8], b: &[u8]) -> u64 {
-    pairs::<N>(a, b).filter(|(a, b)| a != b).count() as u64
+    pairs::<N, _>(a, b, |element| element).filter(|(a, b)| a != b).count() as u64
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use compare::{Buffers, Difference};
+use compare::Buffers;
+use distance::Difference;
 use pairs::Pair;
 use safetensors_core::framework::in_order;
 use safetensors_core::load::Piece;
@@ -28,7 +29,7 @@ use tolerance::Tolerance;
 use super::Run;
 use crate::input;
 use crate::input::find;
-use crate::input::other::{self, Kind};
+use crate::input::other::Kind;
 use crate::input::renames::Renames;
 use crate::input::select::{Replaced, Select};
 use crate::input::values::Values;
@@ -36,8 +37,7 @@ use crate::input::{Checkpoint, Source};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{report, wrong_usage};
 use crate::terminal::stdout::Out;
-use crate::terminal::table::Align::Left;
-use crate::terminal::table::Column;
+use crate::terminal::table::{Column, Columns};
 use crate::terminal::{json, table, text};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
@@ -53,7 +53,8 @@ use crate::terminal::{json, table, text};
 /// differ.
 ///
 /// Experts that one side has as one tensor, such as mlp.experts.w, are compared with the ones of
-/// the other side: mlp.experts.0.w and so on.
+/// the other side: mlp.experts.0.w and so on. A fused gate_up_proj is compared with gate_proj and
+/// up_proj.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -275,55 +276,45 @@ impl Document<'_> {
 
     fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
         if !self.tensors.is_empty() {
-            let number = |title, rank| Column::number(title).rank(rank);
-            let name = Column::name("name").rank(0).distinct();
-            let mut columns = vec![Column::word("").rank(0), name, Column::word("differs").rank(0)];
-            columns.push(Column::word("A → B").rank(1));
-            if !self.headers_only {
-                columns.extend([number("values", 2), number("max abs", 3), number("max rel", 4)]);
-            }
-            table::write(&columns, out, |rows| {
-                self.tensors
-                    .iter()
-                    .for_each(|it| rows.row(it.cells().into_iter().take(columns.len())));
-            })?;
+            let columns: &Columns<'_, &Entry<'_>> = &[
+                (Column::word("").rank(0), &|it| sign(it.a.is_some(), it.b.is_some())),
+                (Column::name("name").rank(0).distinct(), &|it| text::name(&it.name)),
+                (Column::word("differs").rank(0), &|it| it.reasons().join(", ")),
+                (Column::word("A → B").rank(1), &|it| it.change()),
+                (Column::number("values").rank(2), &|it| it.of_values(Difference::counts)),
+                (Column::number("max abs").rank(3), &|it| {
+                    it.of_values(|values| text::number(values.max_absolute))
+                }),
+                (Column::number("max rel").rank(4), &|it| {
+                    it.of_values(|values| text::number(values.max_relative))
+                }),
+            ];
+            let columns = if self.headers_only { &columns[..4] } else { columns };
+            table::list(self.tensors.iter(), columns, out)?;
             writeln!(out)?;
         }
         if !self.metadata.is_empty() {
-            let columns = [("", Left), ("metadata", Left), ("A", Left), ("B", Left)];
-            table::write(&columns, out, |rows| {
-                for entry in &self.metadata {
-                    let value = |value: Option<&str>| value.map(text::value).unwrap_or_default();
-                    let sign = sign(entry.a.is_some(), entry.b.is_some());
-                    rows.row([sign.into(), text::name(entry.key), value(entry.a), value(entry.b)]);
-                }
-            })?;
+            let value = |value: Option<&str>| value.map(text::value).unwrap_or_default();
+            let columns: &Columns<'_, &MetadataEntry<'_>> = &[
+                (Column::name(""), &|it| sign(it.a.is_some(), it.b.is_some())),
+                (Column::name("metadata"), &|it| text::name(it.key)),
+                (Column::name("A"), &|it| value(it.a)),
+                (Column::name("B"), &|it| value(it.b)),
+            ];
+            table::list(self.metadata.iter(), columns, out)?;
             writeln!(out)?;
-        }
-        let mut only = [0_u64; 2];
-        let (mut differ, mut unread) = (0, 0);
-        for entry in &self.tensors {
-            match (&entry.a, &entry.b) {
-                (Some(_), None) => only[0] += 1,
-                (None, Some(_)) => only[1] += 1,
-                _ if entry.error.is_some() => unread += 1,
-                _ => differ += 1,
-            }
         }
         let equal = if self.headers_only { "equal in dtype and shape" } else { "equal" };
         let mut parts = vec![format!("{} {equal}", text::counted(self.equal_tensors, "tensor"))];
+        let count = |is: fn(&Entry<'_>) -> bool| self.tensors.iter().filter(|it| is(it)).count();
         let counts = [
-            (differ, "different"),
-            (unread, "unread"),
-            (only[0], "only in A"),
-            (only[1], "only in B"),
+            (count(|it| it.a.is_some() && it.b.is_some() && it.error.is_none()), "different"),
+            (count(|it| it.error.is_some()), "unread"),
+            (count(|it| it.b.is_none()), "only in A"),
+            (count(|it| it.a.is_none()), "only in B"),
         ];
-        parts.extend(
-            counts
-                .iter()
-                .filter(|(count, _)| *count > 0)
-                .map(|(count, what)| format!("{} {what}", text::count(*count))),
-        );
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+        parts.extend(counts.map(|(count, what)| format!("{} {what}", text::count(count as u64))));
         if !self.metadata.is_empty() {
             parts.push("metadata differs".into());
         }
@@ -334,29 +325,13 @@ impl Document<'_> {
 impl<'a> Entry<'a> {
     fn new(pair: Pair<'a>, values: Option<Difference>, error: Option<String>) -> Self {
         let [a, b] =
-            [pair.a, pair.b].map(|part| Some(Side { dtype: part?.kind(), shape: part?.shape() }));
+            [pair.a, pair.b].map(|part| Some(Side { dtype: part?.kind(), shape: part?.shape }));
         Self { name: pair.name, a, b, values, error }
     }
 
-    fn cells(&self) -> [String; 7] {
-        let [values, absolute, relative] = match self.values {
-            Some(Difference { values, other_bits, of, max_absolute, max_relative }) => {
-                let (count, in_bits) = match (values, other_bits) {
-                    (0, 1..) => (other_bits, " in bits".to_owned()),
-                    (_, 0) => (values, String::new()),
-                    _ => (values, format!(", {} in bits", text::count(other_bits))),
-                };
-                [
-                    format!("{} of {}{in_bits}", text::count(count), text::count(of)),
-                    text::number(max_absolute),
-                    text::number(max_relative),
-                ]
-            }
-            None => <[String; 3]>::default(),
-        };
-        let sign = sign(self.a.is_some(), self.b.is_some());
-        let (name, reasons) = (text::name(&self.name), self.reasons().join(", "));
-        [sign.into(), name, reasons, self.change(), values, absolute, relative]
+    /// Returns a text about the values, if they were compared.
+    fn of_values(&self, text: impl Fn(&Difference) -> String) -> String {
+        self.values.as_ref().map(text).unwrap_or_default()
     }
 
     /// Returns the reasons, where both sides have the tensor.
@@ -376,13 +351,12 @@ impl<'a> Entry<'a> {
 
     /// Returns the dtype and the shape, each only once where both sides have the same.
     fn change(&self) -> String {
-        let shape = |side: &Side<'_>| other::shape_text(side.dtype, side.shape);
         let (a, b) = match (&self.a, &self.b) {
             (Some(a), Some(b)) => (a, b),
             (Some(side), None) | (None, Some(side)) => (side, side),
             (None, None) => return String::new(),
         };
-        let [from, to] = [a, b].map(shape);
+        let [from, to] = [a, b].map(|side| side.dtype.shape_text(side.shape));
         match (a.dtype == b.dtype, from == to) {
             (true, true) => format!("{} {from}", a.dtype),
             (true, false) => format!("{} {from} → {to}", a.dtype),
@@ -392,11 +366,24 @@ impl<'a> Entry<'a> {
     }
 }
 
+impl Difference {
+    /// Returns how many of the values differ.
+    fn counts(&self) -> String {
+        let [values, other_bits] = [self.values, self.other_bits].map(text::count);
+        let of = text::count(self.of);
+        match (self.values, self.other_bits) {
+            (0, 1..) => format!("{other_bits} of {of} in bits"),
+            (_, 0) => format!("{values} of {of}"),
+            _ => format!("{values} of {of}, {other_bits} in bits"),
+        }
+    }
+}
+
 /// Returns the sign before a row: only in A, only in B, or changed.
-fn sign(a: bool, b: bool) -> &'static str {
+fn sign(a: bool, b: bool) -> String {
     match (a, b) {
-        (true, false) => "-",
-        (false, true) => "+",
-        _ => "~",
+        (true, false) => "-".into(),
+        (false, true) => "+".into(),
+        _ => "~".into(),
     }
 }

@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors_core::Metadata;
-use safetensors_core::audit::FileLayout;
-use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::header::dimensions;
 use safetensors_core::quantized::QuantizedWeight;
 use serde::{Serialize, Serializer};
 
-use super::Tensors;
-use crate::input::other;
-use crate::input::{Checkpoint, Source, Tensor};
+use super::{File, Tensors};
+use crate::input::other::{self, Shown};
+use crate::input::{Checkpoint, Tensor};
 use crate::model::totals::{Parameters, Totals};
 
 /// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
@@ -56,6 +54,40 @@ struct FileEntry {
     notes: Vec<String>,
 }
 
+impl FileEntry {
+    fn new((file, layout): &File<'_>) -> Self {
+        let source = file.safetensors().source();
+        let entry = Self {
+            path: lossy(file.path()),
+            tensors: file.safetensors().header().len(),
+            bytes: other::file_len(source),
+            ..Self::default()
+        };
+        match other::of(source) {
+            // The place and alignment of data are questions about safetensors files.
+            Some(file) => Self {
+                format: Some(file.format().to_string()),
+                notes: file.notes().to_vec(),
+                ..entry
+            },
+            None => Self {
+                header_bytes: layout.header_len,
+                leading_bytes: layout.leading_space,
+                padding_bytes: layout.padding,
+                foreign_padding: layout.is_padding_foreign,
+                data_start: layout.data_start,
+                data_alignment: layout.data_alignment,
+                misaligned_tensors: layout.misaligned_tensors,
+                ..entry
+            },
+        }
+    }
+}
+
+fn lossy(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
 /// The tensors. Each becomes an entry only when it is written, because there may be a million.
 struct TensorList<'a>(&'a Tensors<'a>, &'a Metadata, &'a Parameters<'a>);
 
@@ -83,14 +115,14 @@ struct TensorEntry<'a> {
 
 impl<'a> TensorEntry<'a> {
     fn of(tensor: &Tensor<'a>, metadata: &Metadata, parameters: &Parameters<'_>) -> Self {
-        let kind = other::kind(tensor);
+        let shown = Shown::of(tensor);
         let ndim = tensor.shape().len();
         Self {
             name: tensor.name(),
-            dtype: kind.name(),
-            shape: other::shape(tensor.info(), other::stored(tensor)),
-            parameters: parameters.count(tensor.info(), other::stored(tensor)),
-            bytes: other::byte_len(tensor),
+            dtype: shown.kind().name(),
+            shape: shown.shape(),
+            parameters: parameters.count(shown),
+            bytes: shown.byte_len(),
             file: tensor.file_index(),
             // The bytes of a tensor of another format may be in many places, or in none.
             offset: other::of(tensor.source()).is_none().then(|| tensor.file_offset()),
@@ -105,7 +137,7 @@ pub(super) fn document<'a>(
     tensors: &'a Tensors<'a>,
     weights: &'a [QuantizedWeight],
     parameters: &'a Parameters<'a>,
-    files: &[(&CheckpointFile<Source>, FileLayout)],
+    files: &[File<'_>],
 ) -> Document<'a> {
     let entry = |weight: &'a QuantizedWeight| WeightEntry {
         name: &weight.name,
@@ -115,41 +147,13 @@ pub(super) fn document<'a>(
         bytes: weight.byte_len,
         tensors: &weight.tensors,
     };
-    let path = |path: &Path| path.to_string_lossy().into_owned();
-    let files = files.iter().map(|(shard, layout)| {
-        let source = shard.safetensors().source();
-        let entry = FileEntry {
-            path: path(shard.path()),
-            tensors: shard.safetensors().header().len(),
-            bytes: other::file_len(source),
-            ..FileEntry::default()
-        };
-        match other::of(source) {
-            // The place and alignment of data are questions about safetensors files.
-            Some(file) => FileEntry {
-                format: Some(file.format().to_string()),
-                notes: file.notes().to_vec(),
-                ..entry
-            },
-            None => FileEntry {
-                header_bytes: layout.header_len,
-                leading_bytes: layout.leading_space,
-                padding_bytes: layout.padding,
-                foreign_padding: layout.is_padding_foreign,
-                data_start: layout.data_start,
-                data_alignment: layout.data_alignment,
-                misaligned_tensors: layout.misaligned_tensors,
-                ..entry
-            },
-        }
-    });
     let dtypes = parameters.by_kind(tensors.iter().copied());
     Document {
-        index: checkpoint.index_path().map(path),
+        index: checkpoint.index_path().map(lossy),
         metadata: checkpoint.metadata(),
         total: dtypes.values().copied().sum(),
         dtypes: dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),
-        files: files.collect(),
+        files: files.iter().map(FileEntry::new).collect(),
         tensors: TensorList(tensors, checkpoint.metadata(), parameters),
         quantized_weights: weights.iter().map(entry).collect(),
     }

@@ -15,6 +15,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use safetensors_core::Error;
+use safetensors_core::audit::FileLayout;
+use safetensors_core::checkpoint::CheckpointFile;
 
 use super::Run;
 use crate::commands;
@@ -22,7 +24,7 @@ use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input::other::Kind;
 use crate::input::select::Select;
 use crate::input::targets::Target;
-use crate::input::{self, Checkpoint, Tensor, delta};
+use crate::input::{self, Checkpoint, Source, Tensor, delta};
 use crate::model::order::Sort;
 use crate::model::totals::{Parameters, Totals};
 use crate::model::tree::Tree;
@@ -107,6 +109,8 @@ Examples:
 Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
 
 type Tensors<'a> = [Tensor<'a>];
+
+type File<'a> = (&'a CheckpointFile<Source>, FileLayout);
 
 /// The sums for each dtype, and for each type of another format.
 type Dtypes<'a> = BTreeMap<Kind<'a>, Totals>;
@@ -224,7 +228,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     let dtypes = parameters.by_kind(tensors.iter().copied());
     let shown = ShownInput::new(dtypes.values().copied().sum());
     if args.json || args.flat || args.top.is_some() {
-        args.sort().apply_to_tensors(&mut tensors);
+        args.sort().apply(&mut tensors);
     }
     if args.json {
         let document = json::document(&checkpoint, &tensors, &weights, &parameters, &files);
@@ -234,10 +238,9 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     if let Some(most) = args.top {
         tensors.truncate(most.try_into()?);
         tables::flat(&checkpoint, &tensors, &mut out)?;
-        let bytes = parameters.by_kind(tensors.iter().copied()).into_values().sum::<Totals>().bytes;
+        let Totals { tensors, bytes, .. } = parameters.by_kind(tensors).into_values().sum();
         let all = text::counted(checkpoint.len() as u64, "tensor");
-        let count = text::count(tensors.len() as u64);
-        writeln!(out, "\n{count} of {all} shown, {}", text::size(bytes))?;
+        writeln!(out, "\n{} of {all} shown, {}", text::count(tensors), text::size(bytes))?;
         return Ok(shown);
     }
     if tensors.is_empty() {
@@ -245,13 +248,12 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     } else if args.flat {
         tables::flat(&checkpoint, &tensors, &mut out)?;
     } else {
-        let trees = Tree::folded(&mut tensors, &parameters, args.sort());
+        let trees = Tree::of(&mut tensors, &parameters, args.sort(), true);
         tables::tree(&trees, args.depth.unwrap_or(u64::MAX), &mut out)?;
     }
     writeln!(out)?;
     tables::totals(&checkpoint, &dtypes, &mut out)?;
     if !weights.is_empty() {
-        writeln!(out)?;
         tables::quantized(&weights, args.flat, &mut out)?;
     }
     tables::labelled(&checkpoint, &tensors, &mut out)?;

@@ -4,19 +4,17 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use safetensors_core::ReadAt;
-use safetensors_core::audit::FileLayout;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::header::{attributes, dimensions};
 use safetensors_core::quantized::QuantizedWeight;
 
-use super::{Dtypes, Tensors};
+use super::{Dtypes, File, Tensors};
 use crate::input;
-use crate::input::other;
+use crate::input::other::{self, Shown, TensorFile};
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
-use crate::terminal::table::Align::{Left, Right};
-use crate::terminal::table::{self, Column, Rows};
+use crate::terminal::table::{self, Column, Columns, Rows};
 use crate::terminal::text;
 
 /// Modules and tensors as a tree of this depth at most.
@@ -53,10 +51,7 @@ struct Branch {
 fn tree_rows(tree: &Tree<'_>, branch: &Branch, rows: &mut Rows<'_>) {
     let Branch { before, indent, copies, depth } = branch;
     let totals = tree.all() * *copies;
-    let (dtype, shape) = match tree.kind().zip(tree.shape()) {
-        Some((kind, shape)) => (kind.to_string(), other::shape_text(kind, shape)),
-        None => (String::new(), String::new()),
-    };
+    let (dtype, shape) = tree.tensor().map(dtype_and_shape).unwrap_or_default();
     rows.row([
         format!("{before}{}", text::name(&tree.label)),
         dtype,
@@ -77,6 +72,10 @@ fn tree_rows(tree: &Tree<'_>, branch: &Branch, rows: &mut Rows<'_>) {
     }
 }
 
+fn dtype_and_shape(tensor: Shown<'_>) -> (String, String) {
+    (tensor.kind().to_string(), tensor.kind().shape_text(tensor.shape()))
+}
+
 /// One row per tensor, with its file if there are several.
 pub(super) fn flat(
     checkpoint: &Checkpoint,
@@ -93,13 +92,9 @@ pub(super) fn flat(
     ];
     let columns = if several { &columns[..] } else { &columns[..4] };
     let row = |tensor: &Tensor<'_>, rows: &mut Rows<'_>| {
-        let shape = other::shape(tensor.info(), other::stored(tensor));
-        let cells = [
-            text::name(tensor.name()),
-            other::kind(tensor).to_string(),
-            other::shape_text(other::kind(tensor), shape),
-            text::size(other::byte_len(tensor)),
-        ];
+        let shown = Shown::of(tensor);
+        let (dtype, shape) = dtype_and_shape(shown);
+        let cells = [text::name(tensor.name()), dtype, shape, text::size(shown.byte_len())];
         let file =
             tensor.file().filter(|_| several).map(|file| input::shard_name(checkpoint, file));
         rows.row(cells.into_iter().chain(file));
@@ -113,20 +108,15 @@ pub(super) fn totals(
     dtypes: &Dtypes<'_>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let columns = [("dtype", Left), ("tensors", Right), ("parameters", Right), ("size", Right)];
     let total: Totals = dtypes.values().copied().sum();
-    let dtypes = dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals));
-    let sums: Vec<_> = dtypes.chain([("total", total)]).collect();
-    table::write(&columns, out, |rows| {
-        for (title, totals) in &sums {
-            rows.row([
-                title,
-                &*text::count(totals.tensors),
-                &text::count(totals.parameters),
-                &text::size(totals.bytes),
-            ]);
-        }
-    })?;
+    let sums = dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals));
+    let columns: &Columns<'_, (&str, Totals)> = &[
+        (Column::name("dtype"), &|(title, _)| (*title).to_owned()),
+        (Column::number("tensors"), &|(_, totals)| text::count(totals.tensors)),
+        (Column::number("parameters"), &|(_, totals)| text::count(totals.parameters)),
+        (Column::number("size"), &|(_, totals)| text::size(totals.bytes)),
+    ];
+    table::list(sums.chain([("total", total)]), columns, out)?;
     let all = checkpoint.len() as u64;
     if total.tensors < all {
         let (shown, all) = (text::count(total.tensors), text::counted(all, "tensor"));
@@ -135,40 +125,32 @@ pub(super) fn totals(
     Ok(())
 }
 
-/// The quantised weights, one by one or the sums for each scheme, with the bits that an element
-/// takes together with its scales.
+/// The quantised weights, one by one or the sums for each scheme, after an empty line.
 pub(super) fn quantized(
     weights: &[QuantizedWeight],
     one_by_one: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    if one_by_one {
-        let columns = [
-            Column::name("quantised weight").rank(0).distinct(),
-            Column::word("stored as").rank(1),
-            Column::name("shape").rank(3),
-            Column::number("size").rank(4),
-            Column::number("bits each").rank(2),
-        ];
-        return table::write(&columns, out, |rows| {
-            for weight in weights {
-                rows.row([
-                    text::name(&weight.name),
-                    weight.scheme.to_owned(),
-                    text::shape(&weight.shape),
-                    text::size(weight.byte_len),
-                    text::bits_each(weight.byte_len, other::elements(&weight.shape)),
-                ]);
-            }
-        });
-    }
-    let columns = [
-        ("quantised as", Left),
-        ("weights", Right),
-        ("parameters", Right),
-        ("size", Right),
-        ("bits each", Right),
+    writeln!(out)?;
+    if one_by_one { each_weight(weights, out) } else { schemes(weights, out) }
+}
+
+/// The quantised weights one by one, with the bits that an element takes together with its scales.
+fn each_weight(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> {
+    let columns: &Columns<'_, &QuantizedWeight> = &[
+        (Column::name("quantised weight").rank(0).distinct(), &|it| text::name(&it.name)),
+        (Column::word("stored as").rank(1), &|it| it.scheme.to_owned()),
+        (Column::name("shape").rank(3), &|it| text::shape(&it.shape)),
+        (Column::number("size").rank(4), &|it| text::size(it.byte_len)),
+        (Column::number("bits each").rank(2), &|it| {
+            text::bits_each(it.byte_len, other::elements(&it.shape))
+        }),
     ];
+    table::list(weights.iter(), columns, out)
+}
+
+/// The sums over the quantised weights of each scheme.
+fn schemes(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> {
     let mut sums: BTreeMap<&str, [u64; 3]> = BTreeMap::new();
     for weight in weights {
         let sum = sums.entry(weight.scheme).or_default();
@@ -177,17 +159,16 @@ pub(super) fn quantized(
             *sum = sum.saturating_add(more);
         }
     }
-    table::write(&columns, out, |rows| {
-        for (&scheme, &[count, parameters, bytes]) in &sums {
-            rows.row([
-                scheme,
-                &*text::count(count),
-                &text::count(parameters),
-                &text::size(bytes),
-                &text::bits_each(bytes, parameters),
-            ]);
-        }
-    })
+    let columns: &Columns<'_, (&&str, &[u64; 3])> = &[
+        (Column::name("quantised as"), &|(scheme, _)| scheme.to_string()),
+        (Column::number("weights"), &|(_, [count, ..])| text::count(*count)),
+        (Column::number("parameters"), &|(_, [_, parameters, _])| text::count(*parameters)),
+        (Column::number("size"), &|(_, [.., bytes])| text::size(*bytes)),
+        (Column::number("bits each"), &|(_, [_, parameters, bytes])| {
+            text::bits_each(*bytes, *parameters)
+        }),
+    ];
+    table::list(sums.iter(), columns, out)
 }
 
 /// Shows the tensors with named dimensions and their units, if there are any.
@@ -231,19 +212,18 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     if checkpoint.metadata().is_empty() {
         return writeln!(out, "no metadata");
     }
-    let columns = [Column::name("metadata").rank(0), Column::text("value").rank(0)];
-    table::write(&columns, out, |rows| {
-        for (key, value) in checkpoint.metadata() {
-            rows.row([text::name(key), text::value(value)]);
-        }
-    })
+    let columns: &Columns<'_, (&String, &String)> = &[
+        (Column::name("metadata").rank(0), &|(key, _)| text::name(key)),
+        (Column::text("value").rank(0), &|(_, value)| text::value(value)),
+    ];
+    table::list(checkpoint.metadata().iter(), columns, out)
 }
 
 /// A line about the files, or each of them with its size and alignment, and the notes about files of
 /// other formats. The size of a file includes its header.
 pub(super) fn files(
     checkpoint: &Checkpoint,
-    files: &[(&CheckpointFile<Source>, FileLayout)],
+    files: &[File<'_>],
     is_listed: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -263,17 +243,13 @@ pub(super) fn files(
     } else if others.is_empty() {
         safetensors_files(checkpoint, files, misaligned > 0, out)?;
     } else {
-        let columns = [("file", Left), ("format", Left), ("tensors", Right), ("size", Right)];
-        table::write(&columns, out, |rows| {
-            for ((file, _), other) in files.iter().zip(&others) {
-                rows.row([
-                    text::path(file.path()),
-                    other.format().to_string(),
-                    text::count(file.safetensors().header().len() as u64),
-                    text::size(other.file_len()),
-                ]);
-            }
-        })?;
+        let columns: &Columns<'_, (&File<'_>, &&TensorFile)> = &[
+            (Column::name("file"), &|((file, _), _)| text::path(file.path())),
+            (Column::name("format"), &|(_, other)| other.format().to_string()),
+            (Column::number("tensors"), &|((file, _), _)| tensor_count(file)),
+            (Column::number("size"), &|(_, other)| text::size(other.file_len())),
+        ];
+        table::list(files.iter().zip(&others), columns, out)?;
     }
     for ((file, _), other) in files.iter().zip(&others) {
         for note in other.notes() {
@@ -283,40 +259,34 @@ pub(super) fn files(
     Ok(())
 }
 
+fn tensor_count(file: &CheckpointFile<Source>) -> String {
+    text::count(file.safetensors().header().len() as u64)
+}
+
 /// The safetensors files, and the index.
 fn safetensors_files(
     checkpoint: &Checkpoint,
-    files: &[(&CheckpointFile<Source>, FileLayout)],
+    files: &[File<'_>],
     any_misaligned: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let columns = [
-        Column::name("file").rank(0).distinct(),
-        Column::number("tensors").rank(3),
-        Column::number("size").rank(1),
-        Column::number("header").rank(4),
-        Column::number("padding").rank(7),
-        Column::number("data at").rank(6),
-        Column::number("aligned to").rank(5),
-        Column::number("misaligned").rank(2),
+    let columns: &Columns<'_, &File<'_>> = &[
+        (Column::name("file").rank(0).distinct(), &|(file, _)| {
+            input::shard_name(checkpoint, file.path())
+        }),
+        (Column::number("tensors").rank(3), &|(file, _)| tensor_count(file)),
+        (Column::number("size").rank(1), &|(file, _)| {
+            text::size(file.safetensors().source().byte_len())
+        }),
+        (Column::number("header").rank(4), &|(_, layout)| text::size(layout.header_len)),
+        (Column::number("padding").rank(7), &|(_, layout)| text::size(layout.padding)),
+        (Column::number("data at").rank(6), &|(_, layout)| text::count(layout.data_start)),
+        (Column::number("aligned to").rank(5), &|(_, layout)| text::size(layout.data_alignment)),
+        (Column::number("misaligned").rank(2), &|(_, layout)| {
+            text::counted(layout.misaligned_tensors, "tensor")
+        }),
     ];
-    let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
-    table::write(columns, out, |rows| {
-        for (shard, layout) in files {
-            let archive = shard.safetensors();
-            let cells = [
-                input::shard_name(checkpoint, shard.path()),
-                text::count(archive.header().len() as u64),
-                text::size(archive.source().byte_len()),
-                text::size(layout.header_len),
-                text::size(layout.padding),
-                text::count(layout.data_start),
-                text::size(layout.data_alignment),
-                text::counted(layout.misaligned_tensors, "tensor"),
-            ];
-            rows.row(cells.into_iter().take(columns.len()));
-        }
-    })?;
+    table::list(files.iter(), if any_misaligned { columns } else { &columns[..7] }, out)?;
     match checkpoint.index_path() {
         Some(index) => writeln!(out, "\nindex: {}", text::path(index)),
         None => Ok(()),

@@ -15,7 +15,7 @@ use safetensors_core::io::beside;
 use serde::Serialize;
 
 use crate::commands::inputs::ShownInput;
-use crate::model::epochs::{self, names};
+use crate::model::epochs::{self, EpochFile, names};
 use crate::model::totals::Totals;
 use crate::terminal::table::{self, Column};
 use crate::terminal::text;
@@ -32,26 +32,10 @@ pub(super) struct Training {
 
 #[derive(Debug, Serialize)]
 struct Epoch {
-    epoch: u64,
-    path: String,
-    /// Why it is not complete.
-    problem: Option<String>,
-    /// The lengths of all its files.
-    bytes: u64,
-    files: Vec<EpochFile>,
+    #[serde(flatten)]
+    saved: epochs::Epoch,
     /// The mean of each metric, by the part of the data (`train`, `valid`) and its name.
     metrics: BTreeMap<&'static str, BTreeMap<String, f64>>,
-}
-
-#[derive(Debug, Serialize)]
-struct EpochFile {
-    name: String,
-    bytes: u64,
-    /// The epoch that it is a delta of.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    base: Option<u64>,
-    tensors: u64,
-    parameters: u128,
 }
 
 /// Returns the trainings in a directory, if it is the directory of epochs, or has such directories.
@@ -67,7 +51,8 @@ impl Training {
     /// Returns the epochs that are in a directory. `None` if there are none.
     fn of(directory: &Path) -> Option<Self> {
         let found = epochs::in_directory(directory).into_iter();
-        let mut epochs: Vec<_> = found.map(Epoch::new).collect();
+        let mut epochs: Vec<_> =
+            found.map(|saved| Epoch { saved, metrics: BTreeMap::new() }).collect();
         if epochs.is_empty() {
             return None;
         }
@@ -80,13 +65,13 @@ impl Training {
 
     /// Returns the sums over all epochs.
     pub(super) fn shown(&self) -> ShownInput {
-        let files = self.epochs.iter().flat_map(|epoch| &epoch.files);
+        let files = self.epochs.iter().flat_map(|epoch| &epoch.saved.files);
         let totals = files.map(|file| Totals {
             tensors: file.tensors,
             parameters: file.parameters,
             bytes: file.bytes.into(),
         });
-        let is_sound = self.epochs.iter().all(|epoch| epoch.problem.is_none());
+        let is_sound = self.epochs.iter().all(|epoch| epoch.saved.problem.is_none());
         ShownInput::new(totals.sum()).sound(is_sound)
     }
 
@@ -107,15 +92,15 @@ impl Training {
         }
         table::write(&columns, &mut out, |rows| {
             for epoch in &self.epochs {
-                let model = epoch.files.iter().find(|file| file.name == "model.safetensors");
+                let model = epoch.saved.files.iter().find(|file| file.name == "model.safetensors");
                 let of_model = |cell: fn(&EpochFile) -> String| model.map(cell).unwrap_or_default();
                 let metrics: BTreeMap<_, _> = epoch.metrics_by_title().collect();
                 let base = epoch.base().map(|base| base.to_string()).unwrap_or_default();
                 let mut cells = vec![
-                    epoch.epoch.to_string(),
+                    epoch.saved.number.to_string(),
                     of_model(|file| text::count(file.parameters)),
                     of_model(|file| text::size(file.bytes)),
-                    text::size(epoch.bytes),
+                    text::size(epoch.saved.bytes),
                 ];
                 if has_deltas {
                     cells.insert(1, base);
@@ -124,14 +109,14 @@ impl Training {
                 rows.row(cells.into_iter().chain(metrics.map(Option::unwrap_or_default)));
             }
         })?;
-        let bytes: u64 = self.epochs.iter().map(|epoch| epoch.bytes).sum();
+        let bytes: u64 = self.epochs.iter().map(|epoch| epoch.saved.bytes).sum();
         let count = text::counted(self.epochs.len() as u64, "epoch");
         let directory = text::printable(&self.directory);
         writeln!(out, "\n{count} in {directory}: {}", text::size(bytes))?;
         for epoch in &self.epochs {
-            if let Some(problem) = &epoch.problem {
+            if let Some(problem) = &epoch.saved.problem {
                 let problem = text::printable(problem);
-                writeln!(out, "epoch {} is not complete: {problem}", epoch.epoch)?;
+                writeln!(out, "epoch {} is not complete: {problem}", epoch.saved.number)?;
             }
         }
         Ok(())
@@ -139,26 +124,15 @@ impl Training {
 }
 
 impl Epoch {
-    fn new(epoch: epochs::Epoch) -> Self {
-        let file = |file: epochs::EpochFile| {
-            let Totals { tensors, parameters, .. } = file.totals;
-            EpochFile { name: file.name, bytes: file.bytes, base: file.base, tensors, parameters }
-        };
-        let files: Vec<_> = epoch.files.into_iter().map(file).collect();
-        let bytes = files.iter().map(|file| file.bytes).sum();
-        let (path, metrics) = (shown(&epoch.path), BTreeMap::new());
-        Self { epoch: epoch.number, path, problem: epoch.problem, bytes, files, metrics }
-    }
-
     /// Returns the newest epoch that a file is a delta of.
     fn base(&self) -> Option<u64> {
-        self.files.iter().filter_map(|file| file.base).max()
+        self.saved.files.iter().filter_map(|file| file.base).max()
     }
 
     /// Adds the metrics that the directory of a training has of this epoch.
     fn add_metrics(&mut self, logs: &Path) {
         for part in ["train", "valid"] {
-            let directory = logs.join(part).join(format!("epoch-{}", self.epoch));
+            let directory = logs.join(part).join(format!("epoch-{}", self.saved.number));
             let logged = names(&directory).into_iter().filter_map(|name| {
                 let metric = name.strip_suffix(".log")?.replace('_', " ");
                 Some((metric, mean(&directory, &name)?))

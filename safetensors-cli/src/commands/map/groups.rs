@@ -159,7 +159,8 @@ mod tests {
         let file = serialize(views, &SaveOptions::new()).unwrap();
         let archive = SafeTensors::parse(file).unwrap();
         let mut tensors: Vec<_> = archive.tensors().collect();
-        let groups = Groups::of(&Tree::of(&mut tensors, &Parameters::default(), Sort::Name))?;
+        let groups =
+            Groups::of(&Tree::of(&mut tensors, &Parameters::default(), Sort::Name, false))?;
         for (i, group) in groups.list.iter().enumerate() {
             assert!(
                 groups.positions.iter().any(|(path, &at)| at == i && path.ends_with(&group.name))

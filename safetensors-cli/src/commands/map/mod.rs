@@ -94,7 +94,7 @@ impl Run for Args {
             );
         }
         let destination = self.writing.output(&self.output, &checkpoint)?;
-        let trees = Tree::of(&mut tensors, &parameters, Sort::Name);
+        let trees = Tree::of(&mut tensors, &parameters, Sort::Name, false);
         let groups = Groups::of(&trees);
         let page = page::Page {
             title: &self.title.clone().unwrap_or_else(|| name(self.input.path())),

@@ -26,11 +26,11 @@ pub(super) const GROUPS: [Colour; 8] = [
 /// Returns the colour of a dtype, or of a type of another format. Such types share a colour if the
 /// first digit of their names is the same: `Q4_0`, `Q4_K` and `IQ4_XS` have 4 bits.
 pub(super) fn kind(kind: Kind<'_>) -> Colour {
-    let digit = || kind.name().bytes().find(u8::is_ascii_digit).unwrap_or_default();
-    match kind.dtype() {
-        Some(of) => dtype(of),
-        None => GROUPS[usize::from(digit()) % GROUPS.len()],
+    if let Some(of) = kind.dtype() {
+        return dtype(of);
     }
+    let digit = kind.name().bytes().find(u8::is_ascii_digit).unwrap_or_default();
+    GROUPS[usize::from(digit) % GROUPS.len()]
 }
 
 /// Returns the colour of a dtype, from Paul Tol's palette, which colour-blind readers can

@@ -104,10 +104,7 @@ impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         let checkpoint = self.values.of_tensor(&self.input, &self.name)?;
         let tensor = find::tensor(&checkpoint, &self.name)?;
-        let selection = match &self.slice {
-            Some(slice) => slice.select(&tensor)?,
-            None => Selection::whole(tensor.shape()),
-        };
+        let selection = Selection::of(self.slice.as_ref(), &tensor)?;
         if self.json {
             show_json(&tensor, &selection, out)?;
         } else if self.csv {

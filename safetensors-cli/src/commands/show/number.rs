@@ -1,5 +1,7 @@
 //! [`Format`]: values as text, all of the same width, as NumPy prints arrays.
 
+use std::fmt::{Display, LowerExp};
+
 use super::read::Value;
 
 /// The most digits after the point.
@@ -38,11 +40,11 @@ impl Format {
     /// Makes room for a value.
     pub(super) fn measure(&mut self, value: Value) {
         match value {
-            Value::Single(number) => self.float.measure(&Number::single(number)),
-            Value::Double(number) => self.float.measure(&Number::double(number)),
+            Value::Single(number) => self.float.measure(&Number::new(number)),
+            Value::Double(number) => self.float.measure(&Number::new(number)),
             Value::Complex(real, imaginary) => {
-                self.float.measure(&Number::single(real));
-                self.imaginary.measure(&Number::single(imaginary).with_plus());
+                self.float.measure(&Number::new(real));
+                self.imaginary.measure(&Number::new(imaginary).with_plus());
             }
             // NumPy leaves room for `False` wherever there is a dimension.
             Value::Bool(_) => self.width = 5,
@@ -55,11 +57,11 @@ impl Format {
     pub(super) fn text(&self, value: Value) -> String {
         let width = self.width;
         match value {
-            Value::Single(number) => self.float.text(&Number::single(number)),
-            Value::Double(number) => self.float.text(&Number::double(number)),
+            Value::Single(number) => self.float.text(&Number::new(number)),
+            Value::Double(number) => self.float.text(&Number::new(number)),
             Value::Complex(real, imaginary) => {
-                let real = self.float.text(&Number::single(real));
-                let imaginary = self.imaginary.text(&Number::single(imaginary).with_plus());
+                let real = self.float.text(&Number::new(real));
+                let imaginary = self.imaginary.text(&Number::new(imaginary).with_plus());
                 let digits = imaginary.trim_end();
                 format!("{real}{digits}j{}", &imaginary[digits.len()..])
             }
@@ -91,53 +93,16 @@ struct Digits {
 }
 
 impl Number {
-    fn single(number: f32) -> Self {
-        let rounded = [format!("{number:.PRECISION$}"), format!("{number:.PRECISION$e}")];
-        let shortest = [format!("{number}"), format!("{number:e}")];
-        Self { is_single: true, ..Self::new(f64::from(number), shortest, rounded) }
-    }
-
-    fn double(number: f64) -> Self {
-        let rounded = [format!("{number:.PRECISION$}"), format!("{number:.PRECISION$e}")];
-        Self::new(number, [format!("{number}"), format!("{number:e}")], rounded)
-    }
-
-    /// Makes a number from its shortest texts, as a decimal and in scientific notation, and from
-    /// the texts with [`PRECISION`] digits.
-    fn new(number: f64, [decimal, scientific]: [String; 2], rounded: [String; 2]) -> Self {
-        let special = match number {
-            number if number.is_nan() => "nan",
-            number if number < 0.0 => "-inf",
+    fn new<F: Copy + Display + LowerExp + Into<f64>>(number: F) -> Self {
+        let value: f64 = number.into();
+        let special = match value {
+            value if value.is_nan() => "nan",
+            value if value < 0.0 => "-inf",
             _ => "inf",
         };
-        let (special, magnitude) = (special.to_owned(), number.abs());
-        let number = Self { finite: None, magnitude, is_single: false, special };
-        if !number.magnitude.is_finite() {
-            return number;
-        }
-        let split = |text: &str| {
-            let (before, after) = text.split_once('.').unwrap_or((text, ""));
-            (before.to_owned(), after.to_owned())
-        };
-        let [rounded, rounded_scientific] = rounded;
-        let (mut before, mut after) = split(&decimal);
-        if after.len() > PRECISION {
-            (before, after) = split(rounded.trim_end_matches('0'));
-        }
-        let exponent_of = |text: &str| {
-            let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
-            (mantissa.to_owned(), exponent.parse::<i32>().unwrap_or_default())
-        };
-        let (mut mantissa, mut exponent) = exponent_of(&scientific);
-        if split(&mantissa).1.len() > PRECISION {
-            (mantissa, exponent) = exponent_of(&rounded_scientific);
-            mantissa.truncate(mantissa.trim_end_matches('0').len());
-        }
-        let (mantissa_before, mantissa_after) = split(&mantissa);
-        let sign = if exponent < 0 { '-' } else { '+' };
-        let exponent = format!("{:02}", exponent.unsigned_abs());
-        let digits = Digits { before, after, mantissa_before, mantissa_after, sign, exponent };
-        Self { finite: Some(digits), ..number }
+        let finite = value.is_finite().then(|| Digits::new(number));
+        let is_single = size_of::<F>() == size_of::<f32>();
+        Self { finite, magnitude: value.abs(), is_single, special: special.to_owned() }
     }
 
     /// The number with a plus before it unless it is negative, as the imaginary part has it.
@@ -154,6 +119,30 @@ impl Number {
         }
         self
     }
+}
+
+impl Digits {
+    fn new<F: Copy + Display + LowerExp>(number: F) -> Self {
+        let (mut before, mut after) = split(&number.to_string(), '.');
+        if after.len() > PRECISION {
+            (before, after) = split(format!("{number:.PRECISION$}").trim_end_matches('0'), '.');
+        }
+        let (mut mantissa, mut exponent) = split(&format!("{number:e}"), 'e');
+        if split(&mantissa, '.').1.len() > PRECISION {
+            (mantissa, exponent) = split(&format!("{number:.PRECISION$e}"), 'e');
+            mantissa.truncate(mantissa.trim_end_matches('0').len());
+        }
+        let (mantissa_before, mantissa_after) = split(&mantissa, '.');
+        let sign = if exponent.starts_with('-') { '-' } else { '+' };
+        let exponent = format!("{:0>2}", exponent.trim_start_matches('-'));
+        Self { before, after, mantissa_before, mantissa_after, sign, exponent }
+    }
+}
+
+/// Returns the parts of a text before and after a character, which it need not have.
+fn split(text: &str, at: char) -> (String, String) {
+    let (before, after) = text.split_once(at).unwrap_or((text, ""));
+    (before.to_owned(), after.to_owned())
 }
 
 impl Float {

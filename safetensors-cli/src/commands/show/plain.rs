@@ -1,5 +1,6 @@
 //! Values for other programs: JSON and CSV.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use super::advance;
@@ -47,19 +48,36 @@ impl<'a, W: Write> Json<'a, W> {
 
     fn number(&mut self, value: Value) -> io::Result<()> {
         match value {
-            Value::Bool(value) => write!(self.out, "{value}"),
-            Value::Signed(number) => write!(self.out, "{number}"),
-            Value::Unsigned(number) => write!(self.out, "{number}"),
-            Value::Single(number) if number.is_finite() => write!(self.out, "{number:?}"),
-            Value::Double(number) if number.is_finite() => write!(self.out, "{number:?}"),
-            Value::Single(number) => write!(self.out, "{}", special(number.into())),
-            Value::Double(number) => write!(self.out, "{}", special(number)),
+            Value::Single(number) if !number.is_finite() => {
+                write!(self.out, "{}", special(number.into()))
+            }
+            Value::Double(number) if !number.is_finite() => {
+                write!(self.out, "{}", special(number))
+            }
             Value::Complex(real, imaginary) => {
                 write!(self.out, "[")?;
                 self.number(Value::Single(real))?;
                 write!(self.out, ", ")?;
                 self.number(Value::Single(imaginary))?;
                 write!(self.out, "]")
+            }
+            value => write!(self.out, "{value}"),
+        }
+    }
+}
+
+/// Displays as few digits as distinguish a number from all others.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => write!(f, "{value}"),
+            Self::Signed(number) => write!(f, "{number}"),
+            Self::Unsigned(number) => write!(f, "{number}"),
+            Self::Single(number) => write!(f, "{number:?}"),
+            Self::Double(number) => write!(f, "{number:?}"),
+            Self::Complex(real, imaginary) => {
+                let has_sign = imaginary.is_sign_negative() && !imaginary.is_nan();
+                write!(f, "{real:?}{}{imaginary:?}j", if has_sign { "" } else { "+" })
             }
         }
     }
@@ -89,17 +107,7 @@ impl<'a, W: Write> Csv<'a, W> {
     }
 
     pub(super) fn value(&mut self, value: Value) -> io::Result<()> {
-        match value {
-            Value::Bool(value) => write!(self.out, "{value}"),
-            Value::Signed(number) => write!(self.out, "{number}"),
-            Value::Unsigned(number) => write!(self.out, "{number}"),
-            Value::Single(number) => write!(self.out, "{number:?}"),
-            Value::Double(number) => write!(self.out, "{number:?}"),
-            Value::Complex(real, imaginary) => {
-                let has_sign = imaginary.is_sign_negative() && !imaginary.is_nan();
-                write!(self.out, "{real:?}{}{imaginary:?}j", if has_sign { "" } else { "+" })
-            }
-        }?;
+        write!(self.out, "{value}")?;
         self.at += 1;
         if self.at < self.columns {
             return write!(self.out, ",");

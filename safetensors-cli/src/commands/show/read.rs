@@ -142,7 +142,6 @@ fn read_packed<S: ReadAt>(
     selection: &Selection,
     take: &mut dyn FnMut(Value) -> Result<()>,
 ) -> Result<()> {
-    let bits = u64::from(tensor.dtype().bits());
     // The elements that were read last, and the number of the first.
     let (mut first, mut values) = (0, Vec::new());
     for index in 0..u64::try_from(selection.len()).unwrap_or(u64::MAX) {
@@ -152,12 +151,12 @@ fn read_packed<S: ReadAt>(
             first = element / 8 * 8;
             let end = selection.run(index).min(first + PACKED).next_multiple_of(8);
             let end = end.min(tensor.element_count());
-            let mut bytes = vec![0; ((end - first) * bits / 8) as usize];
-            let offset = tensor.file_offset() + first / 8 * bits;
-            let read = tensor.source().read_exact_at(&mut bytes, offset);
-            read.and_then(|()| tensor.source().check_unchanged())
-                .map_err(|error| tensor.locate(ErrorKind::Io(error).into()))?;
-            values = singles(tensor.dtype(), &bytes)?;
+            values.clear();
+            for piece in tensor.pieces_of(first..end) {
+                let mut bytes = vec![0; piece.byte_len() as usize];
+                piece.read_bytes_into(&mut bytes)?;
+                values.extend(singles(tensor.dtype(), &bytes)?);
+            }
         }
         take(Value::Single(values[(element - first) as usize]))?;
     }

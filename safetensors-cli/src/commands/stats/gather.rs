@@ -168,12 +168,10 @@ impl ThreadBuffers {
 
     /// Returns the statistics of a small tensor.
     fn sort(&mut self, piece: &Piece<'_, Source>, progress: &Progress) -> Result<TensorValues> {
-        let tensor = piece.tensor();
         progress.check()?;
         let bytes = values::read(piece, &mut self.bytes)?;
         progress.add(piece.byte_len());
-        let numbers = self.numbers.of(tensor.dtype(), bytes);
-        let numbers = numbers.map_err(|error| values::explain(piece, error))?;
+        let numbers = self.numbers.of_part(piece, bytes)?;
         let mut moments = Moments::default();
         moments.add(numbers);
         self.sorted.clear();
@@ -196,8 +194,7 @@ impl ThreadBuffers {
                 continue;
             }
             for block in bytes.chunks(block_bytes(dtype)) {
-                let numbers = self.numbers.of(dtype, block);
-                let numbers = numbers.map_err(|error| values::explain(piece, error))?;
+                let numbers = self.numbers.of_part(piece, block)?;
                 for block in numbers.chunks(moments::BLOCK) {
                     let magnitudes = moments.add_block(block);
                     codes::count_ranges(block, magnitudes, &mut self.counts);

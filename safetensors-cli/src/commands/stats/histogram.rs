@@ -62,26 +62,38 @@ impl Histogram {
         place.max(0.0).min(self.counts.len() as f64)
     }
 
-    /// Returns the counts as bars, one character each. A bin with few values still shows a bar. An
-    /// empty bin is blank. `<` and `>` next to them show outliers. With `aligned`, a blank shows
-    /// that there are none below.
+    /// Returns the counts as [`bars()`] of one row. `<` and `>` next to them show outliers. With
+    /// `aligned`, a blank shows that there are none below.
     pub(super) fn bars(&self, aligned: bool) -> String {
-        const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-        let most = self.counts.iter().copied().max().unwrap_or_default();
-        let bar = |&count: &u64| match count {
-            0 => ' ',
-            _ => {
-                BARS[((u128::from(count) * 8).div_ceil(u128::from(most)) as usize).clamp(1, 8) - 1]
-            }
-        };
+        let bars = bars(&self.counts, self.counts.len(), 1).concat();
         let below = match self.below {
             0 if aligned => " ",
             0 => "",
             _ => "<",
         };
         let above = if self.above > 0 { ">" } else { "" };
-        format!("{below}{}{above}", self.counts.iter().map(bar).collect::<String>())
+        format!("{below}{bars}{above}")
     }
+}
+
+/// Returns the counts as bars of `height` rows, in at most `width` columns. A bin with few values
+/// still shows a bar. There are no rows if there are no values.
+pub(crate) fn bars(counts: &[u64], width: usize, height: usize) -> Vec<String> {
+    const STEPS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    // Neighbours share a column where there is no room for all.
+    let share = counts.len().div_ceil(width.max(1)).max(1);
+    let sum = |bins: &[u64]| bins.iter().map(|&count| u128::from(count)).sum::<u128>();
+    let columns: Vec<u128> = counts.chunks(share).map(sum).collect();
+    let most = columns.iter().copied().max().unwrap_or_default();
+    if most == 0 {
+        return Vec::new();
+    }
+    let steps = (height * 8) as u128;
+    let heights: Vec<usize> =
+        columns.iter().map(|&count| (count * steps).div_ceil(most) as usize).collect();
+    let row =
+        |row: usize| heights.iter().map(|&all| STEPS[all.saturating_sub(row * 8).min(8)]).collect();
+    (0..height).rev().map(row).collect()
 }
 
 /// Returns the range from the smallest to the largest value that is no outlier.
@@ -115,7 +127,15 @@ mod tests {
     }
 
     #[test]
-    fn bars() {
+    fn bars_fill_their_rows() {
+        assert_eq!(bars(&[16, 8, 0, 1], 4, 2), ["█   ", "██ ▁"]);
+        assert_eq!(bars(&[1, 1, 1, 0], 2, 1), ["█▄"]);
+        assert_eq!(bars(&[u64::MAX, u64::MAX], 1, 1), ["█"]);
+        assert!(bars(&[0, 0], 4, 2).is_empty() && bars(&[], 0, 2).is_empty());
+    }
+
+    #[test]
+    fn outliers_are_shown_next_to_bars() {
         let values = [0.0, 0.5, 0.9, 0.1, 0.2, 0.3, 0.4, 0.6, 1.0, 3.0, 3.5, 4.0, 3.9];
         assert_eq!(histogram(&values, 4).bars(false), "█▁ ▄");
         assert_eq!(histogram(&[7.0, 7.0], 3).bars(true), " █  ");

@@ -19,11 +19,13 @@ mod kept;
 mod moments;
 mod one;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
 use gather::{TensorValues, gather};
 use histogram::Histogram;
+pub(crate) use histogram::bars;
 use kept::KeptSummaries;
 use moments::Moments;
 pub(crate) use one::{Facts, of_tensor};
@@ -33,7 +35,7 @@ use serde::{Serialize, Serializer};
 use super::Run;
 use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input::Tensor;
-use crate::input::other::{self, Kind};
+use crate::input::other::{Kind, Shown};
 use crate::input::select::Select;
 use crate::input::targets::Target;
 use crate::input::values::Values;
@@ -135,11 +137,6 @@ struct Percentiles<'a> {
     found: Box<[f64]>,
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    tensors: &'a All<'a>,
-}
-
 /// The statistics of all tensors. Each is made when it is shown: a million of them would take many
 /// times the memory of the header.
 struct All<'a> {
@@ -167,12 +164,15 @@ impl<'a> Summary<'a> {
 
 impl All<'_> {
     fn iter(&self) -> impl Iterator<Item = Stats<'_>> {
-        self.tensors.iter().enumerate().map(|(i, tensor)| Stats {
-            name: tensor.name(),
-            dtype: other::kind(tensor),
-            shape: other::shape(tensor.info(), other::stored(tensor)),
-            summary: self.kept.summary(i),
-            error: self.kept.error(i),
+        self.tensors.iter().enumerate().map(|(i, tensor)| {
+            let shown = Shown::of(tensor);
+            Stats {
+                name: tensor.name(),
+                dtype: shown.kind(),
+                shape: shown.shape(),
+                summary: self.kept.summary(i),
+                error: self.kept.error(i),
+            }
         })
     }
 }
@@ -222,7 +222,7 @@ fn show(
             Ok(summary) => kept.keep(i, &summary),
             Err(error)
                 if matches!(error.kind(), ErrorKind::InvalidBool { .. })
-                    || other::stored(&tensors[i]).is_some_and(other::is_unread) =>
+                    || Shown::of(&tensors[i]).is_unread() =>
             {
                 kept.fail(i, error.to_string());
             }
@@ -233,7 +233,7 @@ fn show(
     drop(progress);
     let all = All { tensors: &tensors, kept };
     if args.json {
-        json::write(&Document { tensors: &all }, &mut out)?;
+        json::write(&BTreeMap::from([("tensors", &all)]), &mut out)?;
     } else {
         write_table(&all, percentiles, &mut out)?;
         out.flush()?;
@@ -282,7 +282,7 @@ fn write_table(all: &All<'_>, asked: &[f64], out: &mut impl Write) -> anyhow::Re
         let mut cells = vec![
             text::name(stats.name),
             stats.dtype.to_string(),
-            other::shape_text(stats.dtype, stats.shape),
+            stats.dtype.shape_text(stats.shape),
             shown(moments.min),
         ];
         cells.extend((0..asked.len()).map(|i| shown(percentiles.found.get(i).copied())));

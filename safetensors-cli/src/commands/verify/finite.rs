@@ -8,7 +8,7 @@ use safetensors_core::load::Piece;
 use safetensors_core::{Dtype, Result};
 
 use super::fault::Fault;
-use crate::input::other::{self, is_unread};
+use crate::input::other::Shown;
 use crate::input::{Checkpoint, Source, Tensor, quantized_weights};
 use crate::model::values::{self, Numbers, block_bytes};
 use crate::terminal::progress::Progress;
@@ -80,8 +80,7 @@ fn not_finite<'a>(
 }
 
 fn has_floats(tensor: &Tensor<'_>) -> bool {
-    (tensor.dtype().is_float() || tensor.dtype() == Dtype::C64)
-        && !other::stored(tensor).is_some_and(is_unread)
+    (tensor.dtype().is_float() || tensor.dtype() == Dtype::C64) && !Shown::of(tensor).is_unread()
 }
 
 impl NotFinite {
@@ -91,7 +90,7 @@ impl NotFinite {
         let mut found = Self::default();
         let mut position = piece.start();
         for block in values::read(piece, bytes)?.chunks(block_bytes(dtype)) {
-            let numbers = numbers.of(dtype, block).map_err(|it| values::explain(piece, it))?;
+            let numbers = numbers.of_part(piece, block)?;
             for (i, &number) in numbers.iter().enumerate().filter(|(_, it)| !it.is_finite()) {
                 found.count += 1;
                 found.first.get_or_insert((position + i as u64 / parts, number));

@@ -46,8 +46,6 @@ fn is_day_and_time(day: &str, time: &str) -> bool {
     // jiff does not read 24:00, which ISO 8601 allows for midnight at the end of a day.
     let is_24 = clock.starts_with("24");
     let clock = if is_24 { clock.replacen("24", "00", 1) } else { clock.into() };
-    let is_midnight = |time| time == Time::midnight() && fraction.bytes().all(|c| c == b'0');
-
     let text = format!("{day}T{clock}{zone}");
     let Ok(pieces) = Pieces::parse(&text) else { return false };
     // jiff also reads zones with seconds, and zones of up to 25 hours, which ISO 8601 does not
@@ -56,7 +54,9 @@ fn is_day_and_time(day: &str, time: &str) -> bool {
         && pieces
             .to_numeric_offset()
             .is_none_or(|offset| offset.seconds().abs() < SECONDS_OF_A_DAY);
-    pieces.time().is_some_and(|time| !is_24 || is_midnight(time)) && zone_is_short
+    let is_midnight =
+        pieces.time() == Some(Time::midnight()) && fraction.bytes().all(|c| c == b'0');
+    pieces.time().is_some() && (!is_24 || is_midnight) && zone_is_short
 }
 
 #[cfg(test)]

@@ -11,15 +11,13 @@ pub(super) const VERSION_KEY: &str = "sai_model_spec";
 /// The prefix of the keys for hashes. The name of the algorithm follows it.
 pub(super) const HASH_PREFIX: &str = "hash_";
 
-/// How strongly the standard asks for a key.
+/// How bad it is that the metadata does not follow the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Requirement {
-    /// A file without the key does not follow the standard.
-    Must,
-    /// The standard recommends the key.
-    Should,
-    /// The key is optional.
-    Can,
+pub(crate) enum Level {
+    /// The metadata does not follow a recommendation of the standard.
+    Warning,
+    /// The metadata does not follow the standard.
+    Error,
 }
 
 /// The models that a key is for.
@@ -38,8 +36,8 @@ pub(super) enum Category {
 pub(super) struct Key {
     /// The name, without [`PREFIX`].
     pub(super) name: &'static str,
-    /// How strongly the standard asks for it.
-    pub(super) requirement: Requirement,
+    /// How bad it is that the key is missing. `None` for an optional one.
+    pub(super) lack: Option<Level>,
     /// The models that the key is for.
     pub(super) category: Category,
     /// The form of its value.
@@ -49,40 +47,42 @@ pub(super) struct Key {
 /// The keys of version 1.0.1, in the standard's order.
 pub(super) const KEYS: &[Key] = {
     use Category::{Any, Image, Text};
-    use Requirement::{Can, Must, Should};
+    const CAN: Option<Level> = None;
+    const SHOULD: Option<Level> = Some(Level::Warning);
+    const MUST: Option<Level> = Some(Level::Error);
     &[
-        key(VERSION_KEY, Must, Any, Form::Version),
-        key("architecture", Must, Any, Form::NonEmpty),
-        key("implementation", Must, Any, Form::NonEmpty),
-        key("title", Must, Any, Form::NonEmpty),
-        key("description", Should, Any, Form::Text),
-        key("author", Should, Any, Form::Text),
-        key("date", Should, Any, Form::Date),
-        key("hash_sha256", Should, Any, Form::Sha256),
-        key("implementation_version", Can, Any, Form::Text),
-        key("license", Can, Any, Form::Text),
-        key("usage_hint", Can, Any, Form::Text),
-        key("thumbnail", Can, Any, Form::DataImage),
-        key("tags", Can, Any, Form::List),
-        key("merged_from", Can, Any, Form::List),
-        key("resolution", Must, Image, Form::Resolution),
-        key("trigger_phrase", Can, Image, Form::Text),
-        key("prediction_type", Can, Image, Form::Text),
-        key("timestep_range", Can, Image, Form::Range),
-        key("encoder_layer", Can, Image, Form::Integer),
-        key("preprocessor", Can, Image, Form::Text),
-        key("is_negative_embedding", Can, Image, Form::Boolean),
-        key("unet_dtype", Can, Image, Form::List),
-        key("vae_dtype", Can, Image, Form::List),
-        key("data_format", Must, Text, Form::NonEmpty),
-        key("format_type", Should, Text, Form::Text),
-        key("language", Can, Text, Form::List),
-        key("format_template", Can, Text, Form::Text),
+        key(VERSION_KEY, MUST, Any, Form::Version),
+        key("architecture", MUST, Any, Form::NonEmpty),
+        key("implementation", MUST, Any, Form::NonEmpty),
+        key("title", MUST, Any, Form::NonEmpty),
+        key("description", SHOULD, Any, Form::Text),
+        key("author", SHOULD, Any, Form::Text),
+        key("date", SHOULD, Any, Form::Date),
+        key("hash_sha256", SHOULD, Any, Form::Sha256),
+        key("implementation_version", CAN, Any, Form::Text),
+        key("license", CAN, Any, Form::Text),
+        key("usage_hint", CAN, Any, Form::Text),
+        key("thumbnail", CAN, Any, Form::DataImage),
+        key("tags", CAN, Any, Form::List),
+        key("merged_from", CAN, Any, Form::List),
+        key("resolution", MUST, Image, Form::Resolution),
+        key("trigger_phrase", CAN, Image, Form::Text),
+        key("prediction_type", CAN, Image, Form::Text),
+        key("timestep_range", CAN, Image, Form::Range),
+        key("encoder_layer", CAN, Image, Form::Integer),
+        key("preprocessor", CAN, Image, Form::Text),
+        key("is_negative_embedding", CAN, Image, Form::Boolean),
+        key("unet_dtype", CAN, Image, Form::List),
+        key("vae_dtype", CAN, Image, Form::List),
+        key("data_format", MUST, Text, Form::NonEmpty),
+        key("format_type", SHOULD, Text, Form::Text),
+        key("language", CAN, Text, Form::List),
+        key("format_template", CAN, Text, Form::Text),
     ]
 };
 
-const fn key(name: &'static str, requirement: Requirement, category: Category, form: Form) -> Key {
-    Key { name, requirement, category, form }
+const fn key(name: &'static str, lack: Option<Level>, category: Category, form: Form) -> Key {
+    Key { name, lack, category, form }
 }
 
 /// Returns the name of a key with its prefix, as metadata has it.
@@ -105,14 +105,14 @@ pub(super) fn form_of(name: &str) -> Option<Form> {
 mod tests {
     use super::*;
 
-    fn names(requirement: Requirement) -> Vec<&'static str> {
-        KEYS.iter().filter(|key| key.requirement == requirement).map(|key| key.name).collect()
+    fn names(lack: Option<Level>) -> Vec<&'static str> {
+        KEYS.iter().filter(|key| key.lack == lack).map(|key| key.name).collect()
     }
 
     #[test]
     fn the_table_agrees_with_the_standard() {
         assert_eq!(
-            names(Requirement::Must),
+            names(Some(Level::Error)),
             [
                 "sai_model_spec",
                 "architecture",
@@ -123,10 +123,10 @@ mod tests {
             ]
         );
         assert_eq!(
-            names(Requirement::Should),
+            names(Some(Level::Warning)),
             ["description", "author", "date", "hash_sha256", "format_type"]
         );
-        assert_eq!((names(Requirement::Can).len(), KEYS.len()), (16, 27));
+        assert_eq!((names(None).len(), KEYS.len()), (16, 27));
         let form_of_key = |name| KEYS.iter().find(|key| key.name == name).map(|key| key.form);
         assert_eq!(form_of_key("timestep_range"), Some(Form::Range));
         assert_eq!(form_of_key("resolution"), Some(Form::Resolution));

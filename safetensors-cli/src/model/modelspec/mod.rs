@@ -12,9 +12,10 @@ mod tests;
 mod validate;
 
 use form::Form;
+pub(crate) use keys::Level;
 use keys::{form_of, full_name};
 use safetensors_core::Metadata;
-pub(crate) use validate::{Level, Problem, validate};
+pub(crate) use validate::{Problem, validate};
 
 /// The version of the standard that [`entries`] declares.
 const VERSION: &str = "1.0.1";

@@ -6,16 +6,7 @@ use safetensors_core::Metadata;
 use safetensors_core::framework::Quoted;
 
 use super::form::{Form, major};
-use super::keys::{Category, KEYS, Key, PREFIX, Requirement, VERSION_KEY, form_of, full_name};
-
-/// How bad a problem is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
-    /// The metadata does not follow a recommendation of the standard.
-    Warning,
-    /// The metadata does not follow the standard.
-    Error,
-}
+use super::keys::{Category, KEYS, Key, Level, PREFIX, VERSION_KEY, form_of, full_name};
 
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -110,11 +101,7 @@ fn problem_of(key: &Key, metadata: &Metadata) -> Option<Problem> {
 
 /// Returns the level of the problem that this key is missing; `None` if that is not a problem.
 fn level_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
-    let by_requirement = match key.requirement {
-        Requirement::Must => Level::Error,
-        Requirement::Should => Level::Warning,
-        Requirement::Can => return None,
-    };
+    let level = key.lack?;
     let architecture = metadata.get(&full_name("architecture")).map_or("", String::as_str);
     let has_key_of = |category| {
         KEYS.iter().any(|other| {
@@ -122,12 +109,12 @@ fn level_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
         })
     };
     match key.category {
-        Category::Any => Some(by_requirement),
+        Category::Any => Some(level),
         Category::Image if architecture.contains('/') => None,
-        Category::Image if architecture.starts_with("stable-diffusion") => Some(by_requirement),
+        Category::Image if architecture.starts_with("stable-diffusion") => Some(level),
         Category::Image => has_key_of(Category::Image).then_some(Level::Warning),
         Category::Text => {
-            (architecture == "gpt-neo-x" || has_key_of(Category::Text)).then_some(by_requirement)
+            (architecture == "gpt-neo-x" || has_key_of(Category::Text)).then_some(level)
         }
     }
 }

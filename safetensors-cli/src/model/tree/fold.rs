@@ -1,12 +1,9 @@
 //! Folds layers of the same structure into one.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-
-use hashbrown::HashTable;
+use std::hash::{Hash, Hasher};
 
 use super::Tree;
-use crate::input::other::Kind;
 use crate::model::order::number;
 
 /// Folds siblings that differ only in the number at the start of their labels. The folded tree
@@ -38,22 +35,15 @@ pub(super) fn fold_alike(mut trees: Vec<Tree<'_>>) -> Vec<Tree<'_>> {
 }
 
 /// For each sibling, the position of the first one of the same structure, which may be its own.
-/// Nothing else is kept of each sibling, because there may be a million.
+/// Little else is kept of each sibling, because there may be a million.
 fn firsts(trees: &[Tree<'_>]) -> Vec<u32> {
-    let hasher = RandomState::new();
-    let unlabelled = |i: u32| {
-        let tree = &trees[i as usize];
-        leading_number(tree).map(|(_, rest)| Unlabelled { rest, tree })
-    };
-    let mut table: HashTable<u32> = HashTable::new();
-    let first = |i: u32| {
-        let Some(own) = unlabelled(i) else { return i };
-        let is_alike = |&other: &u32| unlabelled(other).as_ref() == Some(&own);
-        let hash_of = |&other: &u32| hasher.hash_one(unlabelled(other));
-        *table.entry(hasher.hash_one(Some(&own)), is_alike, hash_of).or_insert(i).get()
-    };
+    let mut found = HashMap::new();
     // No checkpoint that fits in memory has 2³² tensors.
-    (0..u32::try_from(trees.len()).unwrap_or(u32::MAX)).map(first).collect()
+    let first = |(i, tree)| match leading_number(tree) {
+        Some((_, label)) => *found.entry(Labelled { label, tree }).or_insert(i),
+        None => i,
+    };
+    (0..).zip(trees).map(first).collect()
 }
 
 /// Splits a label into the number that it starts with and the rest. There is a rest where a module
@@ -81,44 +71,36 @@ fn ranges(numbers: &[u64]) -> String {
     ranges.join(", ")
 }
 
-/// A tree to compare without the number at the start of its label.
-struct Unlabelled<'t, 'a> {
-    rest: &'t str,
+/// A tree to compare by another label than its own.
+struct Labelled<'t, 'a> {
+    label: &'t str,
     tree: &'t Tree<'a>,
 }
 
-/// Returns the part of a tensor's description that is compared.
-fn kind<'a>(tree: &Tree<'a>) -> Option<(Kind<'a>, &'a [usize])> {
-    Some((tree.kind()?, tree.shape()?))
-}
+impl Labelled<'_, '_> {
+    /// Returns everything that is compared but the content.
+    fn own(&self) -> impl Hash + PartialEq {
+        let tensor = self.tree.tensor().map(|tensor| (tensor.kind(), tensor.shape()));
+        (self.label, self.tree.copies, tensor, self.tree.children().len())
+    }
 
-impl PartialEq for Unlabelled<'_, '_> {
-    fn eq(&self, other: &Self) -> bool {
-        let (inside, others) = (self.tree.children(), other.tree.children());
-        let same = |(a, b): (&Tree<'_>, &Tree<'_>)| {
-            a.label == b.label
-                && Unlabelled { rest: "", tree: a } == Unlabelled { rest: "", tree: b }
-        };
-        self.rest == other.rest
-            && self.tree.copies == other.tree.copies
-            && kind(self.tree) == kind(other.tree)
-            && inside.len() == others.len()
-            && inside.iter().zip(others).all(same)
+    fn children(&self) -> impl Iterator<Item = Self> {
+        self.tree.children().iter().map(|tree| Self { label: &tree.label, tree })
     }
 }
 
-impl Eq for Unlabelled<'_, '_> {}
+impl PartialEq for Labelled<'_, '_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.own() == other.own() && self.children().eq(other.children())
+    }
+}
 
-impl Hash for Unlabelled<'_, '_> {
+impl Eq for Labelled<'_, '_> {}
+
+impl Hash for Labelled<'_, '_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.rest.hash(state);
-        self.tree.copies.hash(state);
-        kind(self.tree).hash(state);
-        self.tree.children().len().hash(state);
-        for child in self.tree.children() {
-            child.label.hash(state);
-            Unlabelled { rest: "", tree: child }.hash(state);
-        }
+        self.own().hash(state);
+        self.children().for_each(|child| child.hash(state));
     }
 }
 

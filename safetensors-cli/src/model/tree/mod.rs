@@ -5,14 +5,13 @@ mod fold;
 mod tests;
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::ops::Range;
 
-use safetensors_core::header::TensorInfo;
 use safetensors_core::{Dtype, LazyTensor};
-use safetensors_formats::Stored;
 
-use crate::input::other::{self, Kind};
-use crate::model::order::{self, MAX_PARTS, Position, Sort, Sortable};
+use crate::input::other::Shown;
+use crate::model::order::{self, MAX_PARTS, Sort};
 use crate::model::totals::{Parameters, Totals};
 
 /// A module, a tensor, or several of either that differ only in a number in their names.
@@ -33,76 +32,39 @@ pub(crate) struct Tree<'a> {
 
 #[derive(Clone, Debug)]
 enum Content<'a> {
-    /// A tensor, the number of its file, how it is stored if its dtype does not say that, and its
-    /// parameters.
-    Tensor(TensorInfo<'a>, usize, Option<&'a Stored>, u64),
+    /// A tensor, the number of its file, and its parameters.
+    Tensor(Shown<'a>, usize, u64),
     /// The modules and tensors in a module.
     Module(Box<[Tree<'a>]>),
 }
 
-/// A function that may fold siblings together.
-type Fold = for<'a> fn(Vec<Tree<'a>>) -> Vec<Tree<'a>>;
-
 impl<'a> Tree<'a> {
     /// Returns the top-level modules and tensors of these tensors, which are sorted by name on the
-    /// way.
+    /// way. With `folds`, layers of equal structure are folded together.
     pub(crate) fn of<S: 'static>(
         tensors: &mut [LazyTensor<'a, S>],
         parameters: &Parameters<'_>,
         sort: Sort,
+        folds: bool,
     ) -> Vec<Self> {
-        Self::grow(tensors, parameters, sort, |trees| trees)
-    }
-
-    /// Makes the tree with layers of equal structure folded together.
-    pub(crate) fn folded<S: 'static>(
-        tensors: &mut [LazyTensor<'a, S>],
-        parameters: &Parameters<'_>,
-        sort: Sort,
-    ) -> Vec<Self> {
-        Self::grow(tensors, parameters, sort, fold::fold_alike)
-    }
-
-    fn grow<S: 'static>(
-        tensors: &mut [LazyTensor<'a, S>],
-        parameters: &Parameters<'_>,
-        sort: Sort,
-        fold: Fold,
-    ) -> Vec<Self> {
-        let separator = order::by_name(tensors);
-        let mut trees = Grow { separator, fold, parameters }.children(tensors, 0, 0);
+        let separator = order::by_name(tensors, |tensor| tensor.name());
+        let mut trees = Grow { separator, folds, parameters }.children(tensors, 0, 0);
         sort_all(&mut trees, sort);
         trees
     }
 
-    /// Returns the description of the tensor. `None` for a module.
-    pub(crate) fn tensor(&self) -> Option<TensorInfo<'a>> {
-        match &self.content {
-            Content::Tensor(info, ..) => Some(*info),
-            Content::Module(_) => None,
-        }
-    }
-
-    /// Returns the dtype of the tensor, as it is shown. `None` for a module.
-    pub(crate) fn kind(&self) -> Option<Kind<'a>> {
-        match &self.content {
-            Content::Tensor(info, _, stored, _) => Some(Kind::of(*info, *stored)),
-            Content::Module(_) => None,
-        }
-    }
-
-    /// Returns the dimensions of the tensor in its file. `None` for a module.
-    pub(crate) fn shape(&self) -> Option<&'a [usize]> {
-        match &self.content {
-            Content::Tensor(info, _, stored, _) => Some(other::shape(*info, *stored)),
+    /// Returns the tensor. `None` for a module.
+    pub(crate) fn tensor(&self) -> Option<Shown<'a>> {
+        match self.content {
+            Content::Tensor(tensor, ..) => Some(tensor),
             Content::Module(_) => None,
         }
     }
 
     /// Returns the number of the tensor's file. `None` for a module.
     pub(crate) fn file_index(&self) -> Option<usize> {
-        match &self.content {
-            Content::Tensor(_, file, ..) => Some(*file),
+        match self.content {
+            Content::Tensor(_, file, _) => Some(file),
             Content::Module(_) => None,
         }
     }
@@ -118,10 +80,7 @@ impl<'a> Tree<'a> {
     /// Returns the totals of a single copy.
     pub(crate) fn totals(&self) -> Totals {
         match &self.content {
-            Content::Tensor(info, _, stored, parameters) => {
-                let one = Totals::one(*info, *stored);
-                Totals { parameters: (*parameters).into(), ..one }
-            }
+            Content::Tensor(tensor, _, parameters) => Totals::one(*tensor, *parameters),
             Content::Module(children) => children.iter().map(Self::all).sum(),
         }
     }
@@ -130,24 +89,21 @@ impl<'a> Tree<'a> {
     pub(crate) fn all(&self) -> Totals {
         self.totals() * self.copies.into()
     }
-}
 
-impl Sortable for Tree<'_> {
-    fn bytes(&self) -> u128 {
-        self.all().bytes
-    }
-
+    /// Returns the dtype of the tensor, or of the first one in the module.
     fn dtype(&self) -> Option<Dtype> {
         match &self.content {
-            Content::Tensor(info, ..) => Some(info.dtype()),
+            Content::Tensor(tensor, ..) => Some(tensor.info.dtype()),
             Content::Module(children) => children.first().and_then(Self::dtype),
         }
     }
 
-    fn position(&self) -> Position {
+    /// Returns the number of the file of the tensor, or of the first one in the module, and where
+    /// its bytes begin and end there.
+    fn position(&self) -> (usize, u64, u64) {
         match &self.content {
-            Content::Tensor(info, file, ..) => {
-                let place = info.data_offsets();
+            Content::Tensor(tensor, file, _) => {
+                let place = tensor.info.data_offsets();
                 (*file, place.start, place.end)
             }
             Content::Module(children) => {
@@ -157,20 +113,26 @@ impl Sortable for Tree<'_> {
     }
 }
 
-/// Sorts from the inside out, because a module has the dtype of its first tensor.
+/// Sorts from the inside out, because a module has the dtype of its first tensor. Trees that
+/// compare equal stay in the order of names.
 fn sort_all(trees: &mut [Tree<'_>], sort: Sort) {
     for tree in trees.iter_mut() {
         if let Content::Module(children) = &mut tree.content {
             sort_all(children, sort);
         }
     }
-    sort.apply(trees);
+    match sort {
+        Sort::Name => {}
+        Sort::Size => trees.sort_by_cached_key(|tree| Reverse(tree.all().bytes)),
+        Sort::Offset => trees.sort_by_cached_key(Tree::position),
+        Sort::Dtype => trees.sort_by_cached_key(Tree::dtype),
+    }
 }
 
 /// Builds trees from names.
 struct Grow<'p> {
     separator: char,
-    fold: Fold,
+    folds: bool,
     parameters: &'p Parameters<'p>,
 }
 
@@ -207,10 +169,9 @@ impl Grow<'_> {
             let (end, ends) = split(group);
             let (tensors, inside) = group.split_at(ends);
             trees.extend(tensors.iter().map(|tensor| {
-                let stored = other::stored(tensor);
-                let parameters = self.parameters.count(tensor.info(), stored);
-                let content =
-                    Content::Tensor(tensor.info(), tensor.file_index(), stored, parameters);
+                let shown = Shown::of(tensor);
+                let parameters = self.parameters.count(shown);
+                let content = Content::Tensor(shown, tensor.file_index(), parameters);
                 Tree { label: label.into(), copies: 1, content, separator: self.separator }
             }));
             if let Some(first) = inside.first() {
@@ -218,7 +179,7 @@ impl Grow<'_> {
                 trees.push(self.module(first.name(), start..end, children));
             }
         }
-        (self.fold)(trees)
+        if self.folds { fold::fold_alike(trees) } else { trees }
     }
 
     /// Returns the module of this part of a name. A module with a single child is joined with it

@@ -23,49 +23,48 @@ pub(super) fn fit(
     width: usize,
     most: usize,
 ) -> Vec<Option<usize>> {
-    let mut kept = vec![true; columns.len()];
+    let mut hidden = vec![false; columns.len()];
     loop {
-        let count = kept.iter().filter(|&&kept| kept).count();
+        let mut widths = least(columns, natural, &hidden, width);
+        let count = widths.iter().flatten().count();
         let mark = if count < columns.len() { MARK } else { 0 };
         let room = width.saturating_sub(GAP * count.saturating_sub(1) + mark);
-        let mut widths = least(columns, natural, &kept, width);
-        let needed = widths.iter().sum::<usize>();
-        if let Some(spare) = room.checked_sub(needed).filter(|_| count <= most) {
-            grow(&mut widths, natural, &kept, spare);
-            return result(widths, &kept);
-        }
+        let needed = widths.iter().flatten().sum::<usize>();
         let rank = |&i: &usize| columns[i].rank.map_or(i, usize::from);
-        let highest = (0..columns.len()).filter(|&i| kept[i]).max_by_key(rank);
-        match highest.filter(|i| rank(i) > 0) {
-            Some(highest) => kept[highest] = false,
-            None => {
-                grow(&mut widths, natural, &kept, room.saturating_sub(needed));
-                squeeze(columns, &mut widths, needed.saturating_sub(room));
-                return result(widths, &kept);
-            }
+        let highest = (0..columns.len()).filter(|i| !hidden[*i] && rank(i) > 0).max_by_key(rank);
+        if let Some(highest) = highest.filter(|_| needed > room || count > most) {
+            hidden[highest] = true;
+            continue;
         }
+        grow(&mut widths, natural, room.saturating_sub(needed));
+        squeeze(columns, &mut widths, needed.saturating_sub(room));
+        return widths;
     }
 }
 
 /// Returns the widths under which columns are hidden instead.
-fn least(columns: &[Column<'_>], natural: &[usize], kept: &[bool], width: usize) -> Vec<usize> {
+fn least(
+    columns: &[Column<'_>],
+    natural: &[usize],
+    hidden: &[bool],
+    width: usize,
+) -> Vec<Option<usize>> {
     let mut part = width / 3;
-    let least = |((column, &natural), &kept): ((&Column<'_>, &usize), &bool)| match column.cut {
-        _ if !kept => 0,
-        Cut::Nothing => natural,
-        Cut::Middle | Cut::End => {
-            let least = natural.min(part.max(LEAST_NAME));
-            part = width / 4;
-            least
+    let least = |((column, &natural), &is_hidden): ((&Column<'_>, &usize), &bool)| {
+        if is_hidden || column.cut == Cut::Nothing {
+            return (!is_hidden).then_some(natural);
         }
+        let least = natural.min(part.max(LEAST_NAME));
+        part = width / 4;
+        Some(least)
     };
-    columns.iter().zip(natural).zip(kept).map(least).collect()
+    columns.iter().zip(natural).zip(hidden).map(least).collect()
 }
 
 /// Gives the spare width to the columns that can use it, from the first.
-fn grow(widths: &mut [usize], natural: &[usize], kept: &[bool], mut spare: usize) {
-    for ((width, natural), _) in widths.iter_mut().zip(natural).zip(kept).filter(|(_, kept)| **kept)
-    {
+fn grow(widths: &mut [Option<usize>], natural: &[usize], mut spare: usize) {
+    for (width, natural) in widths.iter_mut().zip(natural) {
+        let Some(width) = width else { continue };
         let more = spare.min(natural - *width);
         *width += more;
         spare -= more;
@@ -73,18 +72,13 @@ fn grow(widths: &mut [usize], natural: &[usize], kept: &[bool], mut spare: usize
 }
 
 /// Takes the missing width from the columns that can be shortened, from the last.
-fn squeeze(columns: &[Column<'_>], widths: &mut [usize], mut missing: usize) {
-    let shortened =
-        columns.iter().zip(widths).rev().filter(|(column, _)| column.cut != Cut::Nothing);
-    for (_, width) in shortened {
+fn squeeze(columns: &[Column<'_>], widths: &mut [Option<usize>], mut missing: usize) {
+    for (column, width) in columns.iter().zip(widths).rev() {
+        let Some(width) = width.as_mut().filter(|_| column.cut != Cut::Nothing) else { continue };
         let less = missing.min(width.saturating_sub(LEAST));
         *width -= less;
         missing -= less;
     }
-}
-
-fn result(widths: Vec<usize>, kept: &[bool]) -> Vec<Option<usize>> {
-    widths.into_iter().zip(kept).map(|(width, &kept)| kept.then_some(width)).collect()
 }
 
 #[cfg(test)]

@@ -115,6 +115,23 @@ pub(crate) fn write<'t, C: Copy + Into<Column<'t>>>(
     write_within(screen::table_width(), columns, out, rows)
 }
 
+/// The columns of a table of items, each with the function that makes its cells.
+pub(crate) type Columns<'c, T> = [(Column<'c>, &'c dyn Fn(&T) -> String)];
+
+/// [`write()`] with a row for each item.
+pub(crate) fn list<T>(
+    items: impl Iterator<Item = T> + Clone,
+    columns: &Columns<'_, T>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let titles: Vec<_> = columns.iter().map(|(column, _)| *column).collect();
+    write(&titles, out, |rows| {
+        for item in items.clone() {
+            rows.row(columns.iter().map(|(_, cell)| cell(&item)));
+        }
+    })
+}
+
 /// [`write()`] for lines of this width; `None` is for programs.
 fn write_within<'t, C: Copy + Into<Column<'t>>>(
     width: Option<usize>,
@@ -154,17 +171,18 @@ fn fit_distinct(
 ) -> Vec<Option<usize>> {
     let first = fit::fit(columns, natural, width, columns.len());
     let Some(names) = columns.iter().position(|column| column.is_distinct) else { return first };
-    let are_distinct = |widths: &[Option<usize>]| {
-        let Some(width) = widths[names].filter(|&width| width < natural[names]) else {
-            return true;
+    let mut widths = first.clone();
+    loop {
+        let Some(shown) = widths[names].filter(|&shown| shown < natural[names]) else {
+            return widths;
         };
-        let seen = Seen { column: names, width, full: HashSet::new(), shortened: HashSet::new() };
+        let seen =
+            Seen { column: names, width: shown, full: HashSet::new(), shortened: HashSet::new() };
         let mut all = Rows { columns, widths: Vec::new(), to: To::Compare(seen), outcome: Ok(()) };
         rows(&mut all);
-        matches!(all.to, To::Compare(seen) if seen.full.len() == seen.shortened.len())
-    };
-    let mut widths = first.clone();
-    while !are_distinct(&widths) {
+        if matches!(all.to, To::Compare(seen) if seen.full.len() == seen.shortened.len()) {
+            return widths;
+        }
         let kept = widths.iter().flatten().count();
         widths = fit::fit(columns, natural, width, kept - 1);
         // Not even all of the row is enough.
@@ -172,7 +190,6 @@ fn fit_distinct(
             return first;
         }
     }
-    widths
 }
 
 /// Takes the rows of a table.

@@ -132,34 +132,25 @@ fn escape(c: char) -> String {
 /// Turns each character of `text` into a piece. If the pieces have more than `max` characters,
 /// keeps only the start and the end.
 fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
-    // Escaped text is never shorter, so whole pieces that fit come from at most `max` characters of
-    // `text`.
-    let mut start: Vec<_> = text.chars().take(max + 1).map(&piece).collect();
-    if start.len() <= max && length(&start) <= max {
+    let start = fitting(text.chars().map(&piece), max);
+    if text.chars().nth(start.len()).is_none() {
         return start.concat();
     }
     // The end gets more room: its layer and kind of parameter distinguish names.
-    let keep_start = max / 3;
-    let mut end: Vec<_> = text.chars().rev().take(max).map(&piece).collect();
-    keep(&mut end, max - keep_start - 1);
+    let start = fitting(start.into_iter(), max / 3);
+    let mut end = fitting(text.chars().rev().map(piece), max - max / 3 - 1);
     end.reverse();
-    keep(&mut start, keep_start);
     format!("{}…{}", start.concat(), end.concat())
 }
 
-/// Drops pieces from the end until the others have at most `max` characters.
-fn keep(pieces: &mut Vec<String>, max: usize) {
+/// Returns the first pieces, as many as have at most `max` characters together.
+fn fitting(pieces: impl Iterator<Item = String>, max: usize) -> Vec<String> {
     let mut total = 0;
-    let fits = pieces.iter().take_while(|piece| {
+    let fits = |piece: &String| {
         total += piece.chars().count();
         total <= max
-    });
-    let fits = fits.count();
-    pieces.truncate(fits);
-}
-
-fn length(pieces: &[String]) -> usize {
-    pieces.iter().map(|piece| piece.chars().count()).sum()
+    };
+    pieces.take_while(fits).collect()
 }
 
 #[cfg(test)]

@@ -136,6 +136,24 @@ fn a_web_server() {
     assert!(error.contains("b.safetensors") && !error.contains("secret"), "{error}");
 }
 
+#[test]
+fn headers_of_an_address_are_compared_without_its_data() {
+    let dir = tempfile::tempdir().unwrap();
+    local(dir.path(), &[("model.safetensors".into(), file())]);
+    let server = Web::new().with("a/model.safetensors", file());
+    let address = server.address("a/model.safetensors");
+    let diff = |options: &[&str]| {
+        output(safetensors(dir.path(), &[&["diff", "local", &address], options].concat()))
+    };
+    let all = file().len();
+    assert_eq!(diff(&[]), "4 tensors equal\n");
+    let sent = server.take_sent();
+    assert!(sent >= all, "{sent} of {all}");
+    assert_eq!(diff(&["--headers"]), "4 tensors equal in dtype and shape\n");
+    let sent = server.take_sent();
+    assert!(sent < all / 2, "{sent} of {all}");
+}
+
 /// Makes a command with the bucket of a server in its environment.
 pub(super) fn of_bucket(mut command: Command, server: &Web) -> Command {
     command

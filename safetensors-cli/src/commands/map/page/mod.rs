@@ -84,10 +84,8 @@ impl Page<'_> {
 
     /// Returns the colours of modules and dtypes, as classes.
     fn colours(&self) -> String {
-        let class = |kind: &str, i: usize, colour| {
-            format!(".{kind}{i} {{ --fill: {} }}\n", palette::hex(colour))
-        };
-        let groups = palette::GROUPS.into_iter().enumerate().map(|(i, it)| class("g", i, it));
+        let groups = palette::GROUPS.into_iter().enumerate();
+        let groups = groups.map(|(i, it)| format!(".g{i} {{ --fill: {} }}\n", palette::hex(it)));
         let dtypes = self.dtypes.keys().enumerate().map(|(i, it)| {
             let fill = palette::kind(*it);
             let ink = palette::hex(palette::ink_on(fill));
