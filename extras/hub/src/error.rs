@@ -171,13 +171,15 @@ pub enum ErrorKind {
     #[error("{error}; {} were written and are kept, {} are free", Bytes(*.written), Bytes(*.free))]
     DiskFull { written: u64, free: u64, error: io::Error },
 
-    // The cache.
-    /// The cache does not have the wanted file, and no request may be made.
+    // The cache, and directories of the user.
+    /// Files in the directory are not as an earlier download left them.
     #[error(
-        "{} is not in the cache {}, and {reason}",
-        Quoted(.what),
-        Plain(&.cache.to_string_lossy())
+        "files that are not as a download left them would be lost: {}; --force replaces them",
+        NameList(.files)
     )]
+    LocalChanges { files: Vec<String> },
+    /// The cache, or the directory, does not have the wanted file, and no request may be made.
+    #[error("{} is not in {}, and {reason}", Quoted(.what), Plain(&.cache.to_string_lossy()))]
     NotInCache { what: String, cache: PathBuf, reason: &'static str },
     /// A bucket is read in place, or copied.
     #[error(

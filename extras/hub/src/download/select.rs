@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::{MemoryStore, Store};
-use safetensors_core::glob::Pattern;
+use safetensors_core::glob::{BadPattern, Pattern};
 
 use crate::cache::{CachedRepo, joined};
 use crate::error::{Error, ErrorKind, Result};
@@ -37,16 +37,13 @@ impl<'a> WantedFiles<'a> {
         excluded: &[String],
     ) -> Result<Self> {
         checkpoint.filter(|path| !path.is_empty()).map_or(Ok(()), check_file_name)?;
-        patterns.iter().try_for_each(|pattern| check_file_name(pattern))?;
-        let parse = |pattern: &String| {
-            Pattern::wildcards(pattern).map_err(|problem| {
-                let pattern = pattern.clone();
-                let problem = problem.to_string();
-                ErrorKind::BadPattern { pattern, problem }.into()
-            })
-        };
-        let all = |patterns: &[String]| patterns.iter().map(parse).collect::<Result<_>>();
-        Ok(Self { checkpoint, patterns: all(patterns)?, excluded: all(excluded)? })
+        let patterns: Vec<_> = patterns.iter().map(parse).collect::<Result<_>>()?;
+        patterns.iter().try_for_each(|pattern| check_file_name(pattern.as_str()))?;
+        Ok(Self {
+            checkpoint,
+            patterns,
+            excluded: excluded.iter().map(parse).collect::<Result<_>>()?,
+        })
     }
 
     /// Finds the checkpoint among the files that the Hub lists, as core finds it in a directory.
@@ -75,20 +72,20 @@ impl<'a> WantedFiles<'a> {
 
     /// Returns `true` if a file that a pattern matches is skipped.
     fn leaves_out(&self, name: &str) -> bool {
-        self.excluded.iter().any(|pattern| pattern.matches(name))
+        self.excluded.iter().any(|pattern| is_match(pattern, name))
     }
 
     /// Returns the files that the patterns match, in the Hub's order, without duplicates.
     pub(super) fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
         for pattern in &self.patterns {
-            if !listed.iter().any(|name| pattern.matches(name)) {
+            if !listed.iter().any(|name| is_match(pattern, name)) {
                 let pattern = pattern.as_str().to_owned();
                 let found = listed.to_vec();
                 return Err(ErrorKind::NoMatch { pattern, found }.into());
             }
         }
         let is_wanted = |name: &String| {
-            self.patterns.iter().any(|pattern| pattern.matches(name)) && !self.leaves_out(name)
+            self.patterns.iter().any(|pattern| is_match(pattern, name)) && !self.leaves_out(name)
         };
         let names: Vec<_> = listed.iter().filter(|name| is_wanted(name)).cloned().collect();
         names.iter().try_for_each(|name| check_file_name(name))?;
@@ -132,12 +129,12 @@ impl<'a> WantedFiles<'a> {
         if !dir.is_dir() {
             return Ok(Err(Missing("the snapshot".into())));
         }
-        let mut cached = match self.cached_checkpoint(&dir, is_offline)? {
+        let mut cached = match self.cached_checkpoint(repo, commit, is_offline)? {
             Ok(cached) => cached,
             Err(missing) => return Ok(Err(missing)),
         };
         let mut patterns = self.patterns.iter().map(Pattern::as_str);
-        let listed = if patterns.all(|pattern| !pattern.contains(['*', '?'])) {
+        let listed = if patterns.all(|pattern| !pattern.contains(['*', '?', '[', '{'])) {
             self.patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
         } else if is_offline {
             repo.files(commit)?
@@ -145,12 +142,12 @@ impl<'a> WantedFiles<'a> {
             return Ok(Err(Missing("the list of files".into())));
         };
         for pattern in &self.patterns {
-            let mut names = listed.iter().filter(|name| pattern.matches(name)).peekable();
+            let mut names = listed.iter().filter(|name| is_match(pattern, name)).peekable();
             if names.peek().is_none() {
                 return Ok(Err(Missing(pattern.as_str().to_owned())));
             }
             for name in names.filter(|name| !self.leaves_out(name)) {
-                if repo.pointer(commit, name).is_file() {
+                if repo.has(commit, name) {
                     cached.files.push(name.clone())
                 } else {
                     return Ok(Err(Missing(name.clone())));
@@ -165,8 +162,14 @@ impl<'a> WantedFiles<'a> {
 
     /// Finds the checkpoint in a snapshot, if it is wanted, as [`find_cached`](Self::find_cached)
     /// does.
-    fn cached_checkpoint(&self, dir: &Path, is_offline: bool) -> Result<Result<Cached, Missing>> {
+    fn cached_checkpoint(
+        &self,
+        repo: &CachedRepo,
+        commit: &Revision,
+        is_offline: bool,
+    ) -> Result<Result<Cached, Missing>> {
         let Some(path) = self.checkpoint else { return Ok(Ok(Cached::default())) };
+        let dir = &*repo.snapshot_dir(commit);
         let Ok(found) = CheckpointPath::find(joined(dir, path)) else {
             return Ok(Err(Missing("the checkpoint".into())));
         };
@@ -189,13 +192,26 @@ impl<'a> WantedFiles<'a> {
         for path in paths {
             let name = path.strip_prefix(dir).ok().and_then(slashed);
             let name = name.unwrap_or_else(|| path.display().to_string());
-            if !path.is_file() {
+            if !repo.has(commit, &name) {
                 return Ok(Err(Missing(name)));
             }
             files.push(name);
         }
         Ok(Ok(Cached { checkpoint: Some(main), files }))
     }
+}
+
+/// Parses a pattern of file names. A folder with a slash at its end means all files below it.
+fn parse(text: &String) -> Result<Pattern> {
+    let end = if text.ends_with('/') { "*" } else { "" };
+    format!("{text}{end}").parse().map_err(|problem: BadPattern| {
+        ErrorKind::BadPattern { pattern: text.clone(), problem: problem.to_string() }.into()
+    })
+}
+
+/// Returns whether a pattern matches a file. It also matches the file that it names as it is.
+fn is_match(pattern: &Pattern, name: &str) -> bool {
+    pattern.as_str() == name || pattern.matches(name)
 }
 
 /// The wanted files, in the cache.
@@ -280,10 +296,24 @@ mod tests {
 
     #[test]
     fn patterns_must_match_and_never_match_unsafe_names() {
-        let listed = ["a.json", "b/c.json", "../x.json"].map(str::to_owned);
+        let listed = ["a.json", "b/c.json", "b/d[v2].json", "../x.json"].map(str::to_owned);
         let matched =
             |pattern: &str| WantedFiles::new(None, &[pattern.to_owned()], &[])?.matched(&listed);
-        assert_eq!(matched("b*").unwrap(), ["b/c.json"]);
+        // The same as Python's `fnmatch` would match, with its folders in `huggingface_hub`.
+        let both = ["b/c.json", "b/d[v2].json"];
+        for (pattern, expected) in [
+            ("b*", &both[..]),
+            ("b/", &both),
+            ("[a-b]/?.json", &both[..1]),
+            ("[!.]*/[!c]*", &both[1..]),
+            // A file is also found by its name.
+            ("b/d[v2].json", &both[1..]),
+        ] {
+            assert_eq!(matched(pattern).unwrap(), expected, "{pattern}");
+        }
+        for bad in ["[a", "{a", "a//", "/", "../"] {
+            assert!(matched(bad).unwrap_err().to_string().contains(bad), "{bad}");
+        }
         assert!(matches!(matched("z*").unwrap_err().other(), Some(ErrorKind::NoMatch { .. })));
         assert!(matches!(
             matched("*.json").unwrap_err().other(),
