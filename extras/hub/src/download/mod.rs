@@ -7,10 +7,8 @@ mod preview;
 mod progress;
 mod select;
 
-use std::collections::{BTreeSet, HashSet};
-use std::mem;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use blob::{is_blob, is_wrong};
@@ -19,7 +17,6 @@ pub use preview::{PreviewedFile, preview};
 pub use progress::DownloadProgress;
 use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::LocalStore;
-use safetensors_core::lock;
 
 use crate::cache::{Cache, CachedRepo, free_bytes, resumable_bytes};
 use crate::client::{Client, HubFile, RepoFiles};
@@ -28,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parallel::each;
 use crate::repo::{RepoId, Revision};
 use progress::Meter;
-use select::{Cached, FoundCheckpoint, Missing, WantedFiles};
+use select::{Cached, Missing, WantedFiles};
 
 /// Room that a download leaves on the disk, for the directories and links.
 const SPARE_BYTES: u64 = 1 << 20;
@@ -169,6 +166,15 @@ fn hint_at_cache(error: Error) -> Error {
     ErrorKind::Network { host: host.clone(), problem: format!("{problem}; {hint}") }.into()
 }
 
+/// A file that a snapshot lacks.
+struct AskedFile {
+    file: HubFile,
+    /// Whether its content is there, so that it is not downloaded.
+    is_there: bool,
+    /// Whether something else is in its place that no download left there.
+    is_changed: bool,
+}
+
 /// Shared by the threads of a download.
 struct Job<'a> {
     client: &'a Client,
@@ -190,7 +196,7 @@ impl Job<'_> {
     /// Downloads the wanted files: the index of a checkpoint first, because it names the shards.
     fn fetch_wanted(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Cached> {
         let RepoFiles { commit, files: listed, .. } = self.listed;
-        let (checkpoint, names) = self.names(wanted, repo, |index| {
+        let (checkpoint, names) = wanted.names(repo, listed, |index| {
             self.fetch(&[index.to_owned()])?;
             let path = self.cached.pointer(commit, index);
             select::shards(&LocalStore, &self.cached.snapshot_dir(commit), &path, listed)
@@ -198,33 +204,6 @@ impl Job<'_> {
         self.fetch(&names)?;
         let checkpoint = checkpoint.map(|name| self.cached.pointer(commit, &name));
         Ok(Cached { checkpoint, files: names })
-    }
-
-    /// Returns the name of the checkpoint, if that is wanted, and the names of all wanted files.
-    /// `shards` reads the index of a checkpoint.
-    fn names(
-        &self,
-        wanted: &WantedFiles<'_>,
-        repo: &RepoId,
-        shards: impl FnOnce(&str) -> Result<Vec<String>>,
-    ) -> Result<(Option<String>, Vec<String>)> {
-        let listed = &self.listed.files;
-        let found = wanted.find(repo, listed)?;
-        let mut names = wanted.matched(listed)?;
-        let checkpoint = match found {
-            None => None,
-            Some(FoundCheckpoint::File(file)) => {
-                names.insert(0, file.clone());
-                Some(file)
-            }
-            Some(FoundCheckpoint::Index(index)) => {
-                names.splice(0..0, [vec![index.clone()], shards(&index)?].concat());
-                Some(index)
-            }
-        };
-        let mut seen = HashSet::new();
-        names.retain(|name| seen.insert(name.clone()));
-        Ok((checkpoint, names))
     }
 
     /// Downloads these files, except files that the snapshot has.
@@ -235,36 +214,36 @@ impl Job<'_> {
         }
         self.has_fetched.store(true, Ordering::Relaxed);
         self.check_space(&files)?;
-        let sizes = files.iter().map(|(file, _)| file.byte_len());
+        let sizes = files.iter().map(|it| it.file.byte_len());
         self.meter.expect(sizes.fold(0, u64::saturating_add));
-        let fetch = |(file, is_there): &(HubFile, bool)| match self.cached.local_lock(file.path()) {
+        let fetch = |AskedFile { file, is_there, .. }: &AskedFile| match self
+            .cached
+            .local_lock(file.path())
+        {
             Some(lock) => blob::fetch_local(self.cached, file, &lock, *is_there, self.meter),
             None => blob::fetch(self.cached, file, self.meter),
         };
         each(&files, self.threads.max(1), self.meter.stop(), fetch).map(drop)
     }
 
-    /// Asks for the files that the snapshot lacks. Returns with each whether its content is there,
-    /// so that it is not downloaded.
+    /// Asks for the files that the snapshot lacks.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::LocalChanges`], before anything is downloaded.
-    fn missing(&self, names: &[String]) -> Result<Vec<(HubFile, bool)>> {
+    fn missing(&self, names: &[String]) -> Result<Vec<AskedFile>> {
         let names = names.iter().filter(|name| !self.cached.has(&self.listed.commit, name));
         let names: Vec<&String> = names.collect();
         let stop = self.meter.stop();
-        let changed = Mutex::new(BTreeSet::new());
         let files = each(names, self.threads.max(1), stop, |name| {
             let file = self.file(name)?;
             let is_there = self.cached.has_content(&file, stop)?;
-            if !is_there && self.cached.is_changed(name, stop)? {
-                lock(&changed).insert(name.clone());
-            }
-            Ok((file, is_there))
+            let is_changed = !is_there && self.cached.is_changed(name, stop)?;
+            Ok(AskedFile { file, is_there, is_changed })
         })?;
-        let changed: Vec<_> = mem::take(&mut *lock(&changed)).into_iter().collect();
-        if changed.is_empty() || self.overwrite {
+        let changed = files.iter().filter(|it| it.is_changed && !self.overwrite);
+        let changed: Vec<_> = changed.map(|it| it.file.path().to_owned()).collect();
+        if changed.is_empty() {
             return Ok(files);
         }
         Err(ErrorKind::LocalChanges { files: changed }.into())
@@ -277,11 +256,11 @@ impl Job<'_> {
 
     /// Fails if the disk has no room for the files. It is only a look ahead: other programs write
     /// too.
-    fn check_space(&self, files: &[(HubFile, bool)]) -> Result<()> {
+    fn check_space(&self, files: &[AskedFile]) -> Result<()> {
         let Some(free) = free_bytes(self.cached.dir()) else { return Ok(()) };
         // Files with the same content have one blob.
         let mut seen = HashSet::new();
-        let missing = files.iter().filter(|(_, is_there)| !is_there).map(|(file, _)| file);
+        let missing = files.iter().filter(|it| !it.is_there).map(|it| &it.file);
         let blobs = missing.filter(|file| seen.insert(file.blob().as_str()));
         let rest = |file: &HubFile| {
             let size = file.byte_len();

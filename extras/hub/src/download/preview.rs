@@ -8,7 +8,7 @@ use safetensors_core::error::IndexProblem;
 use safetensors_core::{self as core, Limits, ReadAt};
 
 use super::select::{self, WantedFiles};
-use super::{DownloadOptions, Job, ask};
+use super::{AskedFile, DownloadOptions, Job, ask};
 use crate::cache::joined;
 use crate::error::{Error, Result, io_at};
 use crate::repo::RepoId;
@@ -51,11 +51,11 @@ pub fn preview(repo: &str, options: &DownloadOptions) -> Result<Vec<PreviewedFil
 
 impl Job<'_> {
     fn preview(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Vec<PreviewedFile>> {
-        let (_, names) = self.names(wanted, repo, |index| self.shards(index))?;
+        let (_, names) = wanted.names(repo, &self.listed.files, |index| self.shards(index))?;
         let missing = self.missing(&names)?;
-        let missing: HashMap<_, _> = missing.iter().map(|it| (it.0.path(), it)).collect();
+        let missing: HashMap<_, _> = missing.iter().map(|it| (it.file.path(), it)).collect();
         let previewed = names.iter().map(|name| match missing.get(name.as_str()) {
-            Some((file, is_there)) => {
+            Some(AskedFile { file, is_there, .. }) => {
                 let byte_len = file.byte_len();
                 let is_cached =
                     *is_there || self.cached.shared_blob(file.blob(), byte_len).is_some();
