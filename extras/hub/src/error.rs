@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use safetensors_core as core;
-use safetensors_core::framework::{NameList, Quoted};
+use safetensors_core::framework::{Escaped, NameList, Quoted};
 pub use safetensors_core::{Error, Result};
 
-use crate::text::{Bytes, Plain};
+use crate::text::Bytes;
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
@@ -147,13 +147,13 @@ pub enum ErrorKind {
     #[error("{host} answers with status {status}{}", Detail(.detail))]
     Status { host: String, status: u16, detail: String },
     /// The server cannot be reached, or the connection breaks, again and again.
-    #[error("{host}: {}", Plain(.problem))]
+    #[error("{host}: {}", Escaped(.problem))]
     Network { host: String, problem: String },
     /// The server's answer breaks a rule of HTTP or of the Hub.
-    #[error("{host}: {}", Plain(.problem))]
+    #[error("{host}: {}", Escaped(.problem))]
     BadAnswer { host: String, problem: String },
     /// A file changed on the Hub while it was read.
-    #[error("it changed on the Hub: its {what} was {}, and is {}", Plain(.before), Plain(.now))]
+    #[error("it changed on the Hub: its {what} was {}, and is {}", Escaped(.before), Escaped(.now))]
     Changed { what: &'static str, before: String, now: String },
 
     // About the data that arrived.
@@ -171,13 +171,15 @@ pub enum ErrorKind {
     #[error("{error}; {} were written and are kept, {} are free", Bytes(*.written), Bytes(*.free))]
     DiskFull { written: u64, free: u64, error: io::Error },
 
-    // The cache.
-    /// The cache does not have the wanted file, and no request may be made.
+    // The cache, and directories of the user.
+    /// Files in the directory are not as an earlier download left them.
     #[error(
-        "{} is not in the cache {}, and {reason}",
-        Quoted(.what),
-        Plain(&.cache.to_string_lossy())
+        "files that are not as a download left them would be lost: {}; --force replaces them",
+        NameList(.files)
     )]
+    LocalChanges { files: Vec<String> },
+    /// The cache, or the directory, does not have the wanted file, and no request may be made.
+    #[error("{} is not in {}, and {reason}", Quoted(.what), Escaped(&.cache.to_string_lossy()))]
     NotInCache { what: String, cache: PathBuf, reason: &'static str },
     /// A bucket is read in place, or copied.
     #[error(
@@ -218,7 +220,7 @@ impl std::fmt::Display for Detail<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0.trim() {
             "" => Ok(()),
-            text => write!(f, ": {}", Plain(text)),
+            text => write!(f, ": {}", Escaped(text)),
         }
     }
 }

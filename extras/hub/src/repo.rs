@@ -147,6 +147,18 @@ impl Revision {
     }
 }
 
+#[cfg(feature = "download")]
+impl Revision {
+    /// Fails if this is a commit, and another was found.
+    pub(crate) fn check_commit(&self, found: &Self) -> Result<()> {
+        if !self.is_commit() || self == found {
+            return Ok(());
+        }
+        let [before, now] = [self, found].map(ToString::to_string);
+        Err(ErrorKind::Changed { what: "commit", before, now }.into())
+    }
+}
+
 impl Default for Revision {
     /// Returns the branch `main`.
     fn default() -> Self {

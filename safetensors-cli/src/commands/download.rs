@@ -1,4 +1,4 @@
-//! `safetensors download`: files of the Hub come into the cache that Python shares.
+//! `safetensors download`: files of the Hub come into the cache that Python shares, or a directory.
 
 #[cfg(feature = "remote")]
 use std::io::Write;
@@ -8,14 +8,19 @@ use std::process::ExitCode;
 use super::Run;
 use crate::terminal::stdout::Out;
 
-/// Download a model from the Hugging Face Hub into the cache that Python shares.
+/// Download a model from the Hugging Face Hub, into a directory or the cache that Python shares.
 ///
 /// Without FILE the checkpoint comes: model.safetensors, or else an index with its shards. With
 /// FILE, --include or --exclude only those files come. A file that is in the cache is not
 /// downloaded again, and an interrupted download is continued. A file gets its name after its
 /// digest was checked.
 ///
-/// Prints the path of the download: the directory of the snapshot, or the one FILE.
+/// With --local-dir, the directory has the files themselves, and nothing is put into the cache.
+/// A file there with the digest of the Hub is kept. One that an earlier download left there, and
+/// nobody has changed since, is replaced by a newer one. Any other that would be replaced is an
+/// error before anything is downloaded.
+///
+/// Prints the path of the download: the directory of the files, or the one FILE.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
@@ -26,6 +31,9 @@ pub(crate) struct Args {
     #[arg(value_name = "REPO")]
     repo: String,
     /// Files of the repository, or patterns of their whole names: * any text, ? one character
+    ///
+    /// [0-9] is one of several characters, [!0-9] any other, {a,b} either, and folder/ everything
+    /// in it. A file is also found by its plain name
     #[arg(value_name = "FILE")]
     files: Vec<String>,
     /// The type of REPO, as `hf` has it: datasets/ or spaces/ before REPO says the same
@@ -49,6 +57,15 @@ pub(crate) struct Args {
     /// May be given several times
     #[arg(long, value_name = "GLOB", conflicts_with_all = ["files", "include", "exclude"])]
     also: Vec<String>,
+    /// Download into a directory, as `hf download --local-dir` does, and not into the cache
+    ///
+    /// Files that the cache has are copied. Records are in DIR/.cache/huggingface, where `hf` finds
+    /// them
+    #[arg(long, value_name = "DIR")]
+    local_dir: Option<PathBuf>,
+    /// Replace files of DIR that were changed since their download, or are from elsewhere
+    #[arg(long, requires = "local_dir")]
+    force: bool,
     /// The directory of the cache; HF_HUB_CACHE by default, or ~/.cache/huggingface/hub
     ///
     /// Between the two, HF_HOME names the directory that holds hub
@@ -67,7 +84,7 @@ pub(crate) struct Args {
     max_workers: u16,
     /// List the files that would be downloaded, with their sizes, and write nothing
     ///
-    /// The last column has the files that are in the cache already
+    /// The last column has the files that are in the cache already, or in DIR
     #[arg(long)]
     dry_run: bool,
     /// Show no progress
@@ -84,6 +101,7 @@ Examples:
   safetensors download owner/name@v1.0 config.json
   safetensors download owner/name --include '*.json' --dry-run
   safetensors download owner/name --repo-type dataset '*.parquet'
+  safetensors download owner/name --include onnx/ --local-dir model
   safetensors download hf://owner/name/unet --cache-dir models
   safetensors inspect $(safetensors download owner/name)
 
@@ -207,6 +225,9 @@ mod what {
             if let Some(dir) = &args.cache_dir {
                 options = options.cache(dir);
             }
+            if let Some(dir) = &args.local_dir {
+                options = options.local_dir(dir).overwrite(args.force);
+            }
             if let Some(path) = &self.path {
                 options = options.checkpoint(path);
             }
@@ -235,13 +256,14 @@ mod what {
             let columns = [
                 Column::name("file").rank(0).distinct(),
                 Column::number("size").rank(1),
-                Column::text("cache").rank(2),
+                Column::text("state").rank(2),
             ];
+            let present = if args.local_dir.is_some() { "present" } else { "cached" };
             table::write(&columns, out, |rows| {
                 for file in &files {
-                    let cached = if file.is_cached { "cached" } else { "-" };
+                    let state = if file.is_cached { present } else { "-" };
                     let name = text::printable(&file.name).to_string();
-                    rows.row([name, text::size(file.byte_len), cached.into()]);
+                    rows.row([name, text::size(file.byte_len), state.into()]);
                 }
             })?;
             if !screen::is_for_programs() {
@@ -257,9 +279,8 @@ mod what {
         /// Returns the printed path: the one file that was asked for by its name, otherwise the
         /// file that opens as the checkpoint, otherwise the directory of the snapshot.
         pub(super) fn path(&self, args: &Args, snapshot: &Snapshot) -> PathBuf {
-            let has_no_options = args.include.is_empty() && args.exclude.is_empty();
             match args.files.as_slice() {
-                [file] if has_no_options && !file.contains(['*', '?']) => {
+                [file] if snapshot.files() == [file.as_str()] => {
                     let mut path = snapshot.dir().to_owned();
                     path.extend(file.split('/'));
                     path

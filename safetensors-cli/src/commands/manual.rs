@@ -86,7 +86,10 @@ fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
 
 /// Returns the name and the content of a page. It is equal on every machine: it has neither a date
 /// nor the features of this program.
-fn page(command: clap::Command, version: &str) -> anyhow::Result<(String, Vec<u8>)> {
+fn page(mut command: clap::Command, version: &str) -> anyhow::Result<(String, Vec<u8>)> {
+    // Of options, `clap_mangen` would name all, but no values.
+    let usage = command.render_usage().to_string();
+    let command = command.override_usage(usage.trim_start_matches("Usage: ").to_owned());
     let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let has_arguments = command.get_arguments().any(|arg| !arg.is_hide_set());
     let has_commands = command.get_subcommands().any(|nested| !nested.is_hide_set());

@@ -30,6 +30,8 @@ pub(crate) type TensorFile = safetensors_formats::TensorFile<Source>;
 pub(crate) struct Opening {
     /// Whether quantised tensors become numbers.
     pub(crate) dequantize: bool,
+    /// Whether quantised tensors are read as the bytes that store them.
+    pub(crate) blocks: bool,
     /// Whether the state of an optimizer is read, too, where it has no names.
     pub(crate) optimizer_state: bool,
     /// Whether a GGUF file has the names of transformers.
@@ -78,7 +80,7 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     opening: Opening,
     error: Error,
 ) -> anyhow::Result<Checkpoint> {
-    let options = Options::new().dequantize(opening.dequantize);
+    let options = Options::new().dequantize(opening.dequantize).blocks(opening.blocks);
     let options = options.optimizer_state(opening.optimizer_state);
     let store = Arc::new(Boxed(store));
     let is_directory = match error.kind() {

@@ -166,6 +166,24 @@ fn the_digest_of_a_checkpoint_does_not_depend_on_shards_order_or_metadata() {
 }
 
 #[test]
+fn a_quantised_tensor_of_gguf_has_the_digest_of_its_bytes() {
+    let dir = temp_dir();
+    // One block of Q8_0: a scale, and 32 codes.
+    let block: Vec<u8> = [0, 60].into_iter().chain(0..32).collect();
+    let mut gguf = [&b"GGUF"[..], &3_u32.to_le_bytes(), &1_u64.to_le_bytes()].concat();
+    gguf.extend(0_u64.to_le_bytes());
+    gguf.extend([&1_u64.to_le_bytes()[..], b"w", &1_u32.to_le_bytes()].concat());
+    gguf.extend([&32_u64.to_le_bytes()[..], &8_u32.to_le_bytes(), &[0; 8]].concat());
+    gguf.resize(gguf.len().next_multiple_of(32), 0);
+    gguf.extend(&block);
+    dir.write("a.gguf", &gguf);
+    let bytes = array(&[34], &block);
+    save(dir.at("b.safetensors"), [("w", bytes)], &quick()).unwrap();
+    let of_bytes = dir.run("digest -f w b.safetensors").success().out();
+    assert_eq!(dir.run("digest a.gguf").success().quiet().out(), of_bytes);
+}
+
+#[test]
 fn the_digest_of_a_file_is_the_one_of_sha256sum() {
     let dir = temp_dir();
     fs::create_dir(dir.at("m")).unwrap();
@@ -228,22 +246,49 @@ fn a_list_of_digests_is_checked_as_sha256sum_does() {
     dir.run("digest --check gone").code(1).stdout("");
 }
 
-/// Of a name with a backslash or a line end, the line begins with a backslash.
-#[cfg(unix)]
+/// Of a name with a backslash or a line end, the line begins with a backslash. All other bytes of a
+/// name are in it as they are.
+#[cfg(target_os = "linux")]
 #[test]
-fn names_with_escapes_are_listed_and_checked() {
+fn names_of_any_bytes_are_listed_and_checked() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
     let dir = temp_dir();
-    for name in ["a\\b.safetensors", "line\nend.safetensors"] {
-        small_file(dir.path(), name);
+    let content = fs::read(small_file(dir.path(), "in.safetensors")).unwrap();
+    let (mut names, mut expected) = (Vec::new(), Vec::new());
+    let hash = dir.run("digest --files in.safetensors").out();
+    let hash = hash.split(' ').next().unwrap().to_owned();
+    for (name, mark, listed) in [
+        (&b"a\\b.safetensors"[..], "\\", &br"a\\b.safetensors"[..]),
+        (b"line\nend.safetensors", "\\", br"line\nend.safetensors"),
+        (b"return\r.safetensors", "\\", br"return\r.safetensors"),
+        (b"\x1b[31mred.safetensors", "", b"\x1b[31mred.safetensors"),
+        (b"caf\xe9\xc3\xa9.safetensors", "", b"caf\xe9\xc3\xa9.safetensors"),
+    ] {
+        let name = OsStr::from_bytes(name).to_owned();
+        fs::write(dir.path().join(&name), &content).unwrap();
+        names.push(name);
+        expected.extend([mark.as_bytes(), hash.as_bytes(), b"  ", listed, b"\n"].concat());
     }
-    let list = dir.run(&["digest", "--files", "a\\b.safetensors", "line\nend.safetensors"]).out();
-    let lines: Vec<_> = list.lines().collect();
-    assert!(
-        lines.len() == 2 && lines[0].starts_with('\\') && lines[0].ends_with(r"  a\\b.safetensors")
+    let mut command = safetensors();
+    command.current_dir(&dir).args(["digest", "--files"]).args(&names);
+    let list = command.assert().success().get_output().stdout.clone();
+    assert_eq!(list, expected);
+    fs::write(dir.at("SUMS"), &list).unwrap();
+    let checked = dir.run("digest --check SUMS").success().out();
+    assert!(is_plain(&checked.replace('\n', "")), "{checked}");
+    fs::remove_file(dir.path().join(&names[4])).unwrap();
+    dir.run("digest --check SUMS").code(1);
+    fs::write(dir.path().join(&names[4]), &content).unwrap();
+    // A terminal gets nothing that controls it.
+    let mut session = crate::pty::Session::start(
+        dir.path(),
+        &["digest", "--files", names[3].to_str().unwrap()],
+        (24, 200),
     );
-    assert!(lines[1].ends_with(r"  line\nend.safetensors"), "{list}");
-    dir.write("SUMS", &list);
-    dir.run("digest --check SUMS").success();
+    session.wait_for("\\u{1b}[31mred.safetensors");
+    session.end();
+    assert!(!session.written().contains("\x1b[31m"));
     // The program that the form is from agrees.
     let checked =
         std::process::Command::new("sha256sum").current_dir(&dir).args(["-c", "SUMS"]).output();

@@ -44,6 +44,10 @@ fn every_command_has_a_page() {
     }
     assert!(first["safetensors.1"].contains(".SH ENVIRONMENT\n.nf\nSAFETENSORS_THREADS "));
     assert!(first["safetensors-verify.1"].contains("\\-\\-strict"));
+    // The synopsis is the usage, with the values of options.
+    let sign = &first["safetensors-sign.1"];
+    let synopsis = "safetensors sign\\fR [OPTIONS] \\-\\-key <FILE> <PATH>";
+    assert!(sign.contains(synopsis), "{sign}");
 
     // The pages replace equal old ones.
     dir.write("share/man1/safetensors.1", "old");

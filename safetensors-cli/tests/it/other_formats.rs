@@ -158,7 +158,11 @@ fn verify_says_what_it_checked() {
         "tied.pt: ok, 5 tensors, 44 parameters, 176 B; PyTorch: its structure and the places of \
          all tensors, not their values\n",
     );
-    dir.run("verify --digests tied.pt").shows("the places of all tensors, and 8 checksums\n");
+    dir.run("verify --digests tied.pt").shows("the places of all tensors, 8 checksums\n");
+    let values = "its structure and the places of all tensors, their values\n";
+    dir.run("verify --finite plain.gguf").success().stdout(ends_with(values));
+    let both = "the places of all tensors, their values, 8 checksums\n";
+    dir.run("verify --finite --digests tied.pt").success().stdout(ends_with(both));
     let path = dir.at("stored.npz");
     let mut bytes = fs::read(&path).unwrap();
     let at = bytes.windows(6).position(|part| part == b"\x93NUMPY").unwrap() + 128;

@@ -49,36 +49,6 @@ impl fmt::Display for BadPattern {
 impl core::error::Error for BadPattern {}
 
 impl Pattern {
-    /// Parses a pattern in which only `*` and `?` have a meaning, as in the file names of the Hub.
-    ///
-    /// ```
-    /// use safetensors_core::glob::Pattern;
-    ///
-    /// let pattern = Pattern::wildcards("*[v2].json")?;
-    /// assert!(pattern.matches("a/b[v2].json"));
-    /// # Ok::<(), safetensors_core::glob::BadPattern>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`BadPattern`] for a pattern that is too long.
-    #[doc(hidden)]
-    pub fn wildcards(pattern: &str) -> Result<Self, BadPattern> {
-        let parts = pattern.chars().map(|c| match c {
-            '*' => ".*".into(),
-            '?' => ".".into(),
-            c => literal(c),
-        });
-        Self::of_regex(pattern, &format!("(?s)^{}$", parts.collect::<String>()))
-    }
-
-    fn of_regex(pattern: &str, regex: &str) -> Result<Self, BadPattern> {
-        // The text is a regular expression by construction, so only the limits of `Regex` can fail.
-        let too_large =
-            |_| BadPattern("the pattern is too long, or its braces are nested too deep".into());
-        Ok(Self { regex: Regex::new(regex).map_err(too_large)?, text: pattern.into() })
-    }
-
     /// Returns whether the name matches.
     pub fn matches(&self, name: &str) -> bool {
         self.regex.is_match(name)
@@ -98,7 +68,11 @@ impl FromStr for Pattern {
     /// [`BadPattern`] for a bracket or brace without its counterpart, an empty range, a backslash
     /// at the end, and a pattern that is too long.
     fn from_str(pattern: &str) -> Result<Self, BadPattern> {
-        Self::of_regex(pattern, &regex_of(pattern).map_err(BadPattern)?)
+        let regex = regex_of(pattern).map_err(BadPattern)?;
+        // The text is a regular expression by construction, so only the limits of `Regex` can fail.
+        let too_large =
+            |_| BadPattern("the pattern is too long, or its braces are nested too deep".into());
+        Ok(Self { regex: Regex::new(&regex).map_err(too_large)?, text: pattern.into() })
     }
 }
 
@@ -257,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_match_whole_names() {
+    fn a_pattern_matches_whole_names() {
         for (pattern, name, is_match) in [
             ("config.json", "config.json", true),
             ("config.json", "a/config.json", false),
@@ -271,13 +245,12 @@ mod tests {
             ("?", "é", true),
             ("a?", "a", false),
             ("**", "x", true),
-            ("[a]", "a", false),
         ] {
-            let found = Pattern::wildcards(pattern).unwrap().matches(name);
+            let found = Pattern::from_str(pattern).unwrap().matches(name);
             assert_eq!(found, is_match, "{pattern} {name}");
         }
         // A hostile pattern takes no exponential time.
-        let hostile = Pattern::wildcards(&("a*".repeat(500) + "b")).unwrap();
+        let hostile = Pattern::from_str(&("a*".repeat(500) + "b")).unwrap();
         assert!(!hostile.matches(&"a".repeat(5000)));
     }
 

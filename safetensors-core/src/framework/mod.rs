@@ -57,7 +57,7 @@ use crate::format::convert::{DtypeTable, Widening, widen};
 use crate::format::dtype::Dtype;
 #[cfg(feature = "std")]
 pub use crate::format::error::similar_names;
-pub use crate::format::error::text::{NameList, Quoted};
+pub use crate::format::error::text::{Escaped, NameList, Quoted};
 use crate::format::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 pub use crate::format::header::{PARAM_IDS_KEY, SCALARS_KEY};

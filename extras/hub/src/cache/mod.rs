@@ -32,6 +32,8 @@ mod incomplete;
 #[cfg(feature = "download")]
 mod link;
 #[cfg(feature = "download")]
+mod local;
+#[cfg(feature = "download")]
 mod lock;
 #[cfg(feature = "download")]
 mod remove;
@@ -99,6 +101,8 @@ impl Cache {
             dir: self.dir.join(&folder),
             locks: self.dir.join(".locks").join(folder),
             id: id.clone(),
+            local: None,
+            shared: None,
         }
     }
 
@@ -121,6 +125,10 @@ pub struct CachedRepo {
     id: RepoId,
     dir: PathBuf,
     locks: PathBuf,
+    /// A directory of the user that has the files, instead of snapshots with links to blobs.
+    local: Option<PathBuf>,
+    /// Blobs of a cache, which are copied to a directory of the user instead of downloaded.
+    shared: Option<PathBuf>,
 }
 
 /// The most bytes of a reference, which has the name of a commit.
@@ -157,7 +165,8 @@ impl CachedRepo {
 
     /// Returns the directory of a commit's files. It need not exist.
     pub(crate) fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
-        self.dir.join("snapshots").join(commit.as_str())
+        let snapshot = || self.dir.join("snapshots").join(commit.as_str());
+        self.local.clone().unwrap_or_else(snapshot)
     }
 
     fn blobs(&self) -> PathBuf {
@@ -189,17 +198,22 @@ impl CachedRepo {
         if revision.is_commit() || self.commit(revision)?.as_ref() == Some(commit) {
             return Ok(());
         }
-        let path = self.reference(revision);
+        self.write(&self.reference(revision), commit.as_str())
+    }
+
+    /// Writes a small file in one step.
+    fn write(&self, path: &Path, text: &str) -> Result<()> {
         // It is written elsewhere first: every file below `refs` is read as a reference.
         let temporary = self.dir.join(unique::name("tmp_", ""));
         let write = || {
-            create_parent(&path)?;
-            fs::write(&temporary, commit.as_str())?;
-            fs::rename(&temporary, &path)
+            create_parent(&temporary)?;
+            create_parent(path)?;
+            fs::write(&temporary, text)?;
+            fs::rename(&temporary, path)
         };
         write().map_err(|error| {
             let _ = fs::remove_file(&temporary);
-            io_at(error, &path)
+            io_at(error, path)
         })
     }
 }

@@ -45,7 +45,9 @@ impl CachedRepo {
     /// Returns the names of the files of a commit, sorted, as far as they are there.
     #[cfg(feature = "download")]
     pub(crate) fn files(&self, commit: &Revision) -> Result<Vec<String>> {
-        files_below(&self.snapshot_dir(commit))
+        let mut files = files_below(&self.snapshot_dir(commit))?;
+        files.retain(|name| self.has(commit, name));
+        Ok(files)
     }
 
     /// Returns the branches and tags with a commit that has no snapshot, sorted, each with the

@@ -42,13 +42,7 @@ impl RequestSubject<'_> {
 
     /// Fails if the question was about a commit, and the answer is about another one.
     pub(super) fn check_commit(&self, found: &Revision) -> Result<()> {
-        if self.revision.is_commit() && self.revision != found {
-            let before = self.revision.to_string();
-            let now = found.to_string();
-            Err(ErrorKind::Changed { what: "commit", before, now }.into())
-        } else {
-            Ok(())
-        }
+        self.revision.check_commit(found)
     }
 
     /// Adds the repository and the file.

@@ -1,5 +1,6 @@
 //! [`fetch`]: one file comes into the cache.
 
+use std::fs;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,6 +14,35 @@ use crate::error::{Error, ErrorKind, Result, io_at};
 
 /// How often the file is touched while its digest is computed.
 const TOUCH: Duration = Duration::from_secs(5);
+
+/// Downloads a file into its place in a directory of the user, and records it there. `was_there`
+/// says that its content was found equal.
+pub(super) fn fetch_local(
+    repo: &CachedRepo,
+    file: &HubFile,
+    lock: &Path,
+    was_there: bool,
+    meter: &Meter,
+) -> Result<()> {
+    let path = repo.pointer(file.commit(), file.path());
+    let progress = || {
+        let _ = meter.report(file.path());
+        Some(progress_of(repo, file.blob()))
+    };
+    // Held until the record is written: the last one is of the last file with this name.
+    let lock = Lock::wait(lock, meter.stop(), progress)?;
+    // Another process may have replaced it since, or downloaded the same file.
+    let is_there = was_there && !repo.has_other_record(file);
+    if is_there || repo.has_content(file, meter.stop())? {
+        meter.add(file.byte_len(), file.path())?;
+    } else {
+        path.parent().map_or(Ok(()), fs::create_dir_all).map_err(|error| io_at(error, &path))?;
+        complete(repo, file, &path, lock.is_some(), meter)?;
+    }
+    repo.set_record(file)?;
+    drop(lock);
+    meter.report(file.path())
+}
 
 /// Downloads a file into the cache, unless its blob is there, and links the snapshot to it.
 ///
@@ -122,11 +152,12 @@ fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()
 }
 
 /// Returns `true` if a blob, or the file that it links to, is there with its size.
-pub(super) fn is_blob(blob: &Path, size: u64) -> bool {
+pub(crate) fn is_blob(blob: &Path, size: u64) -> bool {
     blob.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }
 
-fn is_wrong(error: &Error) -> bool {
+/// Returns whether an error says that a file is not the expected one.
+pub(crate) fn is_wrong(error: &Error) -> bool {
     matches!(error.other(), Some(ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. }))
 }
 

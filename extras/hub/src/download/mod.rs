@@ -1,4 +1,5 @@
-//! [`download()`]: downloads files of a repository into the cache that Python shares.
+//! [`download()`]: downloads files of a repository into the cache that Python shares, or into a
+//! directory.
 
 mod blob;
 mod options;
@@ -10,6 +11,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub(crate) use blob::{is_blob, is_wrong};
 pub use options::DownloadOptions;
 pub use preview::{PreviewedFile, preview};
 pub use progress::DownloadProgress;
@@ -23,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parallel::each;
 use crate::repo::{RepoId, Revision};
 use progress::Meter;
-use select::{Cached, FoundCheckpoint, Missing, WantedFiles};
+use select::{Cached, Missing, WantedFiles};
 
 /// Room that a download leaves on the disk, for the directories and links.
 const SPARE_BYTES: u64 = 1 << 20;
@@ -37,6 +39,8 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// A file gets its place in the cache only after its size and its digest have been checked.
 ///
 /// The call blocks, also in a thread of an asynchronous runtime.
+///
+/// [`DownloadOptions::local_dir`] takes a directory of the user instead of the cache.
 ///
 /// With `HF_HUB_OFFLINE`, and for a commit that is in the cache, no request is made.
 ///
@@ -62,8 +66,8 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// - network: [`Network`](ErrorKind::Network), [`RateLimited`](ErrorKind::RateLimited), and
 ///   [`NotInCache`](ErrorKind::NotInCache) if no request may be made;
 /// - wrong data: [`WrongSize`](ErrorKind::WrongSize), [`WrongDigest`](ErrorKind::WrongDigest);
-/// - disk: [`NoSpace`](ErrorKind::NoSpace) before anything is downloaded, and
-///   [`DiskFull`](ErrorKind::DiskFull).
+/// - disk: [`NoSpace`](ErrorKind::NoSpace) and [`LocalChanges`](ErrorKind::LocalChanges) before
+///   anything is downloaded, and [`DiskFull`](ErrorKind::DiskFull).
 ///
 /// Kinds of the core are `Cancelled`, `Io`, and failures to open the directory: a repository
 /// without a checkpoint, with several, or with a hostile index.
@@ -104,18 +108,20 @@ fn ask<T>(
     let checkpoint = options.checkpoint.as_deref();
     let wanted = WantedFiles::new(checkpoint, &options.patterns, &options.excluded)?;
     let cache = match &options.cache {
-        Some(dir) => Cache::at(dir),
-        None => Cache::from_environment()?,
+        Some(dir) => Ok(Cache::at(dir)),
+        None => Cache::from_environment(),
     };
-    let cached = cache.repo(repo);
+    let (cached, place) = match &options.local_dir {
+        Some(dir) => (CachedRepo::in_directory(dir, repo, cache.ok().as_ref()), dir.clone()),
+        None => cache.map(|cache| (cache.repo(repo), cache.dir().into()))?,
+    };
     let is_offline = options.offline.unwrap_or_else(|| Environment::PROCESS.is_offline());
     if is_offline || revision.is_commit() {
         match find(&wanted, &cached, &revision, is_offline)? {
             Ok(snapshot) => return from_cache(snapshot),
             Err(Missing(what)) if is_offline => {
                 let reason = "no request may be made; unset HF_HUB_OFFLINE to download it";
-                let cache = cache.dir().into();
-                return Err(ErrorKind::NotInCache { what, cache, reason }.into());
+                return Err(ErrorKind::NotInCache { what, cache: place, reason }.into());
             }
             Err(_) => {}
         }
@@ -131,6 +137,7 @@ fn ask<T>(
         listed: &listed,
         cached: &cached,
         threads: options.threads,
+        overwrite: options.overwrite,
         meter: &meter,
         has_fetched: AtomicBool::new(false),
     };
@@ -151,12 +158,21 @@ fn find(
     Ok(found.map(|found| Snapshot::new(cached, commit, found)))
 }
 
-/// Adds to the error of an unreachable Hub that the cache has the files. They are not taken
+/// Adds to the error of an unreachable Hub that the files are there. They are not taken
 /// unasked: the branch may have other files by now.
 fn hint_at_cache(error: Error) -> Error {
     let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
-    let hint = "the files of an earlier download are in the cache; HF_HUB_OFFLINE=1 uses them";
+    let hint = "the files of an earlier download are there; HF_HUB_OFFLINE=1 uses them";
     ErrorKind::Network { host: host.clone(), problem: format!("{problem}; {hint}") }.into()
+}
+
+/// A file that a snapshot lacks.
+struct AskedFile {
+    file: HubFile,
+    /// Whether its content is there, so that it is not downloaded.
+    is_there: bool,
+    /// Whether something else is in its place that no download left there.
+    is_changed: bool,
 }
 
 /// Shared by the threads of a download.
@@ -166,6 +182,7 @@ struct Job<'a> {
     listed: &'a RepoFiles,
     cached: &'a CachedRepo,
     threads: usize,
+    overwrite: bool,
     meter: &'a Meter,
     has_fetched: AtomicBool,
 }
@@ -179,7 +196,7 @@ impl Job<'_> {
     /// Downloads the wanted files: the index of a checkpoint first, because it names the shards.
     fn fetch_wanted(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Cached> {
         let RepoFiles { commit, files: listed, .. } = self.listed;
-        let (checkpoint, names) = self.names(wanted, repo, |index| {
+        let (checkpoint, names) = wanted.names(repo, listed, |index| {
             self.fetch(&[index.to_owned()])?;
             let path = self.cached.pointer(commit, index);
             select::shards(&LocalStore, &self.cached.snapshot_dir(commit), &path, listed)
@@ -189,47 +206,47 @@ impl Job<'_> {
         Ok(Cached { checkpoint, files: names })
     }
 
-    /// Returns the name of the checkpoint, if that is wanted, and the names of all wanted files.
-    /// `shards` reads the index of a checkpoint.
-    fn names(
-        &self,
-        wanted: &WantedFiles<'_>,
-        repo: &RepoId,
-        shards: impl FnOnce(&str) -> Result<Vec<String>>,
-    ) -> Result<(Option<String>, Vec<String>)> {
-        let listed = &self.listed.files;
-        let found = wanted.find(repo, listed)?;
-        let mut names = wanted.matched(listed)?;
-        let checkpoint = match found {
-            None => None,
-            Some(FoundCheckpoint::File(file)) => {
-                names.insert(0, file.clone());
-                Some(file)
-            }
-            Some(FoundCheckpoint::Index(index)) => {
-                names.splice(0..0, [vec![index.clone()], shards(&index)?].concat());
-                Some(index)
-            }
-        };
-        let mut seen = HashSet::new();
-        names.retain(|name| seen.insert(name.clone()));
-        Ok((checkpoint, names))
-    }
-
     /// Downloads these files, except files that the snapshot has.
     fn fetch(&self, names: &[String]) -> Result<()> {
-        let is_missing = |name: &&String| !self.cached.pointer(&self.listed.commit, name).is_file();
-        let missing: Vec<&String> = names.iter().filter(is_missing).collect();
-        if missing.is_empty() {
+        let files = self.missing(names)?;
+        if files.is_empty() {
             return Ok(());
         }
         self.has_fetched.store(true, Ordering::Relaxed);
-        let ask = |name: &String| self.file(name);
-        let files = each(missing, self.threads.max(1), self.meter.stop(), ask)?;
         self.check_space(&files)?;
-        self.meter.expect(files.iter().map(HubFile::byte_len).fold(0, u64::saturating_add));
-        let fetch = |file: &HubFile| blob::fetch(self.cached, file, self.meter);
+        let sizes = files.iter().map(|it| it.file.byte_len());
+        self.meter.expect(sizes.fold(0, u64::saturating_add));
+        let fetch = |AskedFile { file, is_there, .. }: &AskedFile| match self
+            .cached
+            .local_lock(file.path())
+        {
+            Some(lock) => blob::fetch_local(self.cached, file, &lock, *is_there, self.meter),
+            None => blob::fetch(self.cached, file, self.meter),
+        };
         each(&files, self.threads.max(1), self.meter.stop(), fetch).map(drop)
+    }
+
+    /// Asks for the files that the snapshot lacks.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LocalChanges`], before anything is downloaded.
+    fn missing(&self, names: &[String]) -> Result<Vec<AskedFile>> {
+        let names = names.iter().filter(|name| !self.cached.has(&self.listed.commit, name));
+        let names: Vec<&String> = names.collect();
+        let stop = self.meter.stop();
+        let files = each(names, self.threads.max(1), stop, |name| {
+            let file = self.file(name)?;
+            let is_there = self.cached.has_content(&file, stop)?;
+            let is_changed = !is_there && self.cached.is_changed(name, stop)?;
+            Ok(AskedFile { file, is_there, is_changed })
+        })?;
+        let changed = files.iter().filter(|it| it.is_changed && !self.overwrite);
+        let changed: Vec<_> = changed.map(|it| it.file.path().to_owned()).collect();
+        if changed.is_empty() {
+            return Ok(files);
+        }
+        Err(ErrorKind::LocalChanges { files: changed }.into())
     }
 
     /// Asks for a file of the commit.
@@ -239,22 +256,17 @@ impl Job<'_> {
 
     /// Fails if the disk has no room for the files. It is only a look ahead: other programs write
     /// too.
-    fn check_space(&self, files: &[HubFile]) -> Result<()> {
+    fn check_space(&self, files: &[AskedFile]) -> Result<()> {
         let Some(free) = free_bytes(self.cached.dir()) else { return Ok(()) };
-        let missing = |file: &HubFile| {
-            let etag = file.blob();
-            let size = file.byte_len();
-            let blob = self.cached.blob(etag);
-            if blob.metadata().is_ok_and(|metadata| metadata.len() == size) {
-                0
-            } else {
-                size - resumable_bytes(self.cached, etag, size)
-            }
-        };
         // Files with the same content have one blob.
         let mut seen = HashSet::new();
-        let blobs = files.iter().filter(|file| seen.insert(file.blob().as_str()));
-        let needed = blobs.map(missing).fold(0, u64::saturating_add);
+        let missing = files.iter().filter(|it| !it.is_there).map(|it| &it.file);
+        let blobs = missing.filter(|file| seen.insert(file.blob().as_str()));
+        let rest = |file: &HubFile| {
+            let size = file.byte_len();
+            size - resumable_bytes(self.cached, file.blob(), size)
+        };
+        let needed = blobs.map(rest).fold(0, u64::saturating_add);
         if needed == 0 || needed.saturating_add(SPARE_BYTES) <= free {
             Ok(())
         } else {

@@ -34,6 +34,8 @@ pub struct DownloadOptions {
     pub(super) excluded: Vec<String>,
     pub(super) client: ClientOptions,
     pub(super) cache: Option<PathBuf>,
+    pub(super) local_dir: Option<PathBuf>,
+    pub(super) overwrite: bool,
     pub(super) offline: Option<bool>,
     pub(super) threads: usize,
     pub(super) progress: Option<Callback>,
@@ -50,6 +52,8 @@ impl DownloadOptions {
             excluded: Vec::new(),
             client: ClientOptions::new(),
             cache: None,
+            local_dir: None,
+            overwrite: false,
             offline: None,
             threads: 8,
             progress: None,
@@ -77,8 +81,9 @@ impl DownloadOptions {
         Self { checkpoint: None, ..self }
     }
 
-    /// Adds files with a full name in the repository that matches a pattern, such as `config.json`
-    /// or `tokenizer*`. `*` matches any characters, also `/`, and `?` one.
+    /// Adds files with a full name in the repository that matches a pattern, such as `config.json`,
+    /// `tokenizer*` or `onnx/`, which is everything in a folder. It is a
+    /// [`Pattern`](safetensors_core::glob::Pattern); a file is also found by its plain name.
     #[must_use]
     pub fn include(mut self, pattern: impl Into<String>) -> Self {
         self.patterns.push(pattern.into());
@@ -104,6 +109,27 @@ impl DownloadOptions {
     #[must_use]
     pub fn cache(self, dir: impl Into<PathBuf>) -> Self {
         Self { cache: Some(dir.into()), ..self }
+    }
+
+    /// Downloads into a directory instead of the cache: the files themselves, under their names in
+    /// the repository, as `hf download --local-dir` does. Its records in `.cache/huggingface` are
+    /// shared with `huggingface_hub`.
+    ///
+    /// A file with the Hub's digest is not downloaded. A file that an earlier download left there is
+    /// replaced by a newer one. Any other is [`ErrorKind::LocalChanges`], before anything is
+    /// downloaded. No link in the directory leads a file out of it.
+    ///
+    /// [`ErrorKind::LocalChanges`]: crate::ErrorKind::LocalChanges
+    #[must_use]
+    pub fn local_dir(self, dir: impl Into<PathBuf>) -> Self {
+        Self { local_dir: Some(dir.into()), ..self }
+    }
+
+    /// Sets whether files of [`local_dir`](Self::local_dir) are replaced that are not as an earlier
+    /// download left them.
+    #[must_use]
+    pub fn overwrite(self, overwrite: bool) -> Self {
+        Self { overwrite, ..self }
     }
 
     /// Sets whether only the cache is used, without any request. By default `HF_HUB_OFFLINE`
@@ -146,6 +172,8 @@ impl fmt::Debug for DownloadOptions {
             .field("excluded", &self.excluded)
             .field("client", &self.client)
             .field("cache", &self.cache)
+            .field("local_dir", &self.local_dir)
+            .field("overwrite", &self.overwrite)
             .field("offline", &self.offline)
             .field("threads", &self.threads)
             .finish_non_exhaustive()

@@ -1,17 +1,16 @@
 //! [`preview()`]: the files that a download would bring.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::error::IndexProblem;
 use safetensors_core::{self as core, Limits, ReadAt};
 
-use super::blob::is_blob;
 use super::select::{self, WantedFiles};
-use super::{DownloadOptions, Job, ask};
+use super::{AskedFile, DownloadOptions, Job, ask};
 use crate::cache::joined;
 use crate::error::{Error, Result, io_at};
-use crate::parallel::each;
 use crate::repo::RepoId;
 
 /// A file that [`download`](super::download()) would bring.
@@ -22,7 +21,7 @@ pub struct PreviewedFile {
     pub name: String,
     /// The size in bytes.
     pub byte_len: u64,
-    /// Whether the file is in the cache, so that it is not downloaded again.
+    /// Whether the file is in the cache, or in the directory, so that it is not downloaded again.
     pub is_cached: bool,
 }
 
@@ -52,17 +51,19 @@ pub fn preview(repo: &str, options: &DownloadOptions) -> Result<Vec<PreviewedFil
 
 impl Job<'_> {
     fn preview(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Vec<PreviewedFile>> {
-        let (_, names) = self.names(wanted, repo, |index| self.shards(index))?;
-        each(&names, self.threads.max(1), self.meter.stop(), |name| {
-            let dir = self.cached.snapshot_dir(&self.listed.commit);
-            if joined(&dir, name).is_file() {
-                return cached_file(&dir, name);
+        let (_, names) = wanted.names(repo, &self.listed.files, |index| self.shards(index))?;
+        let missing = self.missing(&names)?;
+        let missing: HashMap<_, _> = missing.iter().map(|it| (it.file.path(), it)).collect();
+        let previewed = names.iter().map(|name| match missing.get(name.as_str()) {
+            Some(AskedFile { file, is_there, .. }) => {
+                let byte_len = file.byte_len();
+                let is_cached =
+                    *is_there || self.cached.shared_blob(file.blob(), byte_len).is_some();
+                Ok(PreviewedFile { name: name.clone(), byte_len, is_cached })
             }
-            let file = self.file(name)?;
-            let byte_len = file.byte_len();
-            let is_cached = is_blob(&self.cached.blob(file.blob()), byte_len);
-            Ok(PreviewedFile { name: name.clone(), byte_len, is_cached })
-        })
+            None => cached_file(&self.cached.snapshot_dir(&self.listed.commit), name),
+        });
+        previewed.collect()
     }
 
     /// Returns the names of the shards of an index, which is read into memory.

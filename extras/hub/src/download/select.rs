@@ -1,11 +1,11 @@
 //! Which files of a repository are downloaded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::checkpoint::store::{MemoryStore, Store};
-use safetensors_core::glob::Pattern;
+use safetensors_core::checkpoint::store::{LocalStore, MemoryStore, Store};
+use safetensors_core::glob::{BadPattern, Pattern};
 
 use crate::cache::{CachedRepo, joined};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use crate::repo::{RepoId, Revision, check_file_name};
 /// The caller's wishes for a repository.
 pub(super) struct WantedFiles<'a> {
     /// The folder or file of the checkpoint, if it is wanted; empty for the root.
-    pub(super) checkpoint: Option<&'a str>,
+    checkpoint: Option<&'a str>,
     patterns: Vec<Pattern>,
     /// Patterns of files to skip, of the files that `patterns` match.
     excluded: Vec<Pattern>,
@@ -22,7 +22,7 @@ pub(super) struct WantedFiles<'a> {
 
 /// The checkpoint in a list of files.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum FoundCheckpoint {
+enum FoundCheckpoint {
     /// The name of a single file of tensors.
     File(String),
     /// The name of the index of several.
@@ -37,20 +37,17 @@ impl<'a> WantedFiles<'a> {
         excluded: &[String],
     ) -> Result<Self> {
         checkpoint.filter(|path| !path.is_empty()).map_or(Ok(()), check_file_name)?;
-        patterns.iter().try_for_each(|pattern| check_file_name(pattern))?;
-        let parse = |pattern: &String| {
-            Pattern::wildcards(pattern).map_err(|problem| {
-                let pattern = pattern.clone();
-                let problem = problem.to_string();
-                ErrorKind::BadPattern { pattern, problem }.into()
-            })
-        };
-        let all = |patterns: &[String]| patterns.iter().map(parse).collect::<Result<_>>();
-        Ok(Self { checkpoint, patterns: all(patterns)?, excluded: all(excluded)? })
+        let patterns: Vec<_> = patterns.iter().map(parse).collect::<Result<_>>()?;
+        patterns.iter().try_for_each(|pattern| check_file_name(pattern.as_str()))?;
+        Ok(Self {
+            checkpoint,
+            patterns,
+            excluded: excluded.iter().map(parse).collect::<Result<_>>()?,
+        })
     }
 
     /// Finds the checkpoint among the files that the Hub lists, as core finds it in a directory.
-    pub(super) fn find(&self, repo: &RepoId, listed: &[String]) -> Result<Option<FoundCheckpoint>> {
+    fn find(&self, repo: &RepoId, listed: &[String]) -> Result<Option<FoundCheckpoint>> {
         let Some(path) = self.checkpoint else { return Ok(None) };
         // The root is named after the repository, so that an error names it.
         let root = Path::new(repo.as_ref());
@@ -73,51 +70,60 @@ impl<'a> WantedFiles<'a> {
         }
     }
 
-    /// Returns `true` if a file that a pattern matches is skipped.
-    fn leaves_out(&self, name: &str) -> bool {
-        self.excluded.iter().any(|pattern| pattern.matches(name))
+    /// Returns a pattern that matches no file.
+    fn unmatched(&self, listed: &[String]) -> Option<&Pattern> {
+        self.patterns.iter().find(|pattern| !listed.iter().any(|name| is_match(pattern, name)))
     }
 
     /// Returns the files that the patterns match, in the Hub's order, without duplicates.
-    pub(super) fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
-        for pattern in &self.patterns {
-            if !listed.iter().any(|name| pattern.matches(name)) {
-                let pattern = pattern.as_str().to_owned();
-                let found = listed.to_vec();
-                return Err(ErrorKind::NoMatch { pattern, found }.into());
-            }
+    fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
+        let no_match = |pattern| Err(ErrorKind::NoMatch { pattern, found: listed.to_vec() }.into());
+        if let Some(pattern) = self.unmatched(listed) {
+            return no_match(pattern.as_str().to_owned());
         }
-        let is_wanted = |name: &String| {
-            self.patterns.iter().any(|pattern| pattern.matches(name)) && !self.leaves_out(name)
-        };
-        let names: Vec<_> = listed.iter().filter(|name| is_wanted(name)).cloned().collect();
+        let names = listed.iter().filter(|name| {
+            let is_wanted = self.patterns.iter().any(|pattern| is_match(pattern, name));
+            is_wanted && !self.excluded.iter().any(|pattern| is_match(pattern, name))
+        });
+        let names: Vec<_> = names.cloned().collect();
         names.iter().try_for_each(|name| check_file_name(name))?;
-        if self.wants_only_files() && names.is_empty() {
-            return Err(self.all_left_out(listed.to_vec()));
+        if names.is_empty() && self.checkpoint.is_none() && !self.patterns.is_empty() {
+            let [patterns, excluded] = [&self.patterns, &self.excluded]
+                .map(|all| all.iter().map(Pattern::as_str).collect::<Vec<_>>().join(" "));
+            return no_match(format!("{patterns} without {excluded}"));
         }
         Ok(names)
     }
 
-    /// Returns whether there must be a file that a pattern matches, because no checkpoint is
-    /// wanted.
-    fn wants_only_files(&self) -> bool {
-        self.checkpoint.is_none() && !self.patterns.is_empty()
-    }
-
-    /// Returns the error if all files that the patterns match are skipped.
-    fn all_left_out(&self, found: Vec<String>) -> Error {
-        let text = |patterns: &[Pattern]| {
-            patterns.iter().map(Pattern::as_str).collect::<Vec<_>>().join(" ")
+    /// Returns the name of the checkpoint's file or index, if the checkpoint is wanted, and the
+    /// names of all wanted files. `shards` reads the index of a checkpoint.
+    pub(super) fn names(
+        &self,
+        repo: &RepoId,
+        listed: &[String],
+        shards: impl FnOnce(&str) -> Result<Vec<String>>,
+    ) -> Result<(Option<String>, Vec<String>)> {
+        let found = self.find(repo, listed)?;
+        let mut names = self.matched(listed)?;
+        let checkpoint = match found {
+            None => None,
+            Some(FoundCheckpoint::File(file)) => {
+                names.insert(0, file.clone());
+                Some(file)
+            }
+            Some(FoundCheckpoint::Index(index)) => {
+                names.splice(0..0, [vec![index.clone()], shards(&index)?].concat());
+                Some(index)
+            }
         };
-        let pattern = text(&self.patterns);
-        let excluded = text(&self.excluded);
-        ErrorKind::NoMatch { pattern: format!("{pattern} without {excluded}"), found }.into()
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        Ok((checkpoint, names))
     }
 
-    /// Finds the files in a snapshot of the cache. The result has the name of the checkpoint's file
-    /// or index, if the checkpoint is wanted, and the names of all files. `None` if a file is
-    /// missing, or if only the Hub can know: with `is_offline` the Hub is not asked, so the present
-    /// files must do.
+    /// Finds the files in a snapshot of the cache. Returns what is missing if a file is not there,
+    /// or if only the Hub can know: with `is_offline` the Hub is not asked, so the present files
+    /// must do.
     ///
     /// # Errors
     ///
@@ -128,78 +134,56 @@ impl<'a> WantedFiles<'a> {
         commit: &Revision,
         is_offline: bool,
     ) -> Result<Result<Cached, Missing>> {
+        let missing = |what: &str| Ok(Err(Missing(what.into())));
         let dir = repo.snapshot_dir(commit);
         if !dir.is_dir() {
-            return Ok(Err(Missing("the snapshot".into())));
+            return missing("the snapshot");
         }
-        let mut cached = match self.cached_checkpoint(&dir, is_offline)? {
-            Ok(cached) => cached,
-            Err(missing) => return Ok(Err(missing)),
+        let listed = repo.files(commit)?;
+        let Ok(found) = self.find(repo.id(), &listed) else { return missing("the checkpoint") };
+        let is_sure = match &found {
+            // The Hub may have a file that comes before this one.
+            Some(FoundCheckpoint::File(name)) => {
+                Path::new(name).ends_with("model.safetensors") || self.checkpoint == Some(name)
+            }
+            _ => true,
         };
         let mut patterns = self.patterns.iter().map(Pattern::as_str);
-        let listed = if patterns.all(|pattern| !pattern.contains(['*', '?'])) {
-            self.patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
-        } else if is_offline {
-            repo.files(commit)?
-        } else {
-            return Ok(Err(Missing("the list of files".into())));
-        };
-        for pattern in &self.patterns {
-            let mut names = listed.iter().filter(|name| pattern.matches(name)).peekable();
-            if names.peek().is_none() {
-                return Ok(Err(Missing(pattern.as_str().to_owned())));
-            }
-            for name in names.filter(|name| !self.leaves_out(name)) {
-                if repo.pointer(commit, name).is_file() {
-                    cached.files.push(name.clone())
-                } else {
-                    return Ok(Err(Missing(name.clone())));
-                }
-            }
+        let has_wildcard = patterns.any(|pattern| pattern.contains(['*', '?', '[', '{']));
+        if !is_offline && (has_wildcard || !is_sure) {
+            return missing("the list of files");
         }
-        if self.wants_only_files() && cached.files.is_empty() {
-            return Err(self.all_left_out(repo.files(commit)?));
+        if let Some(pattern) = self.unmatched(&listed) {
+            return missing(pattern.as_str());
         }
-        Ok(Ok(cached))
-    }
-
-    /// Finds the checkpoint in a snapshot, if it is wanted, as [`find_cached`](Self::find_cached)
-    /// does.
-    fn cached_checkpoint(&self, dir: &Path, is_offline: bool) -> Result<Result<Cached, Missing>> {
-        let Some(path) = self.checkpoint else { return Ok(Ok(Cached::default())) };
-        let Ok(found) = CheckpointPath::find(joined(dir, path)) else {
-            return Ok(Err(Missing("the checkpoint".into())));
-        };
-        let mut paths = found.files_to_copy()?;
-        let (main, is_standard) = match found {
-            CheckpointPath::File(path) => {
-                let is_standard = path.ends_with("model.safetensors");
-                (path, is_standard)
+        let shards = |index: &str| shards(&LocalStore, &dir, &joined(&dir, index), &listed);
+        match self.names(repo.id(), &listed, shards) {
+            Ok((checkpoint, files)) => {
+                Ok(Ok(Cached { checkpoint: checkpoint.map(|name| joined(&dir, &name)), files }))
             }
-            CheckpointPath::Index(path) => {
-                paths.insert(0, path.clone());
-                (path, true)
-            }
-        };
-        // The Hub may have a file that comes before this one.
-        if !is_offline && !is_standard && main != joined(dir, path) {
-            return Ok(Err(Missing("the list of files".into())));
+            Err(error) => match error.other() {
+                Some(ErrorKind::ShardNotFound { shard }) => missing(shard),
+                _ => Err(error),
+            },
         }
-        let mut files = Vec::new();
-        for path in paths {
-            let name = path.strip_prefix(dir).ok().and_then(slashed);
-            let name = name.unwrap_or_else(|| path.display().to_string());
-            if !path.is_file() {
-                return Ok(Err(Missing(name)));
-            }
-            files.push(name);
-        }
-        Ok(Ok(Cached { checkpoint: Some(main), files }))
     }
 }
 
+/// Parses a pattern of file names. A folder with a slash at its end means all files below it.
+fn parse(text: &String) -> Result<Pattern> {
+    let end = if text.ends_with('/') { "*" } else { "" };
+    format!("{text}{end}").parse().map_err(|problem: BadPattern| {
+        ErrorKind::BadPattern { pattern: text.clone(), problem: problem.to_string() }.into()
+    })
+}
+
+/// Returns whether a pattern matches a file. It also matches the file that it names as it is.
+fn is_match(pattern: &Pattern, name: &str) -> bool {
+    pattern.as_str() == name || pattern.matches(name)
+}
+
 /// The wanted files, in the cache.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Cached {
     pub(super) checkpoint: Option<PathBuf>,
     pub(super) files: Vec<String>,
@@ -280,10 +264,24 @@ mod tests {
 
     #[test]
     fn patterns_must_match_and_never_match_unsafe_names() {
-        let listed = ["a.json", "b/c.json", "../x.json"].map(str::to_owned);
+        let listed = ["a.json", "b/c.json", "b/d[v2].json", "../x.json"].map(str::to_owned);
         let matched =
             |pattern: &str| WantedFiles::new(None, &[pattern.to_owned()], &[])?.matched(&listed);
-        assert_eq!(matched("b*").unwrap(), ["b/c.json"]);
+        // The same as Python's `fnmatch` would match, with its folders in `huggingface_hub`.
+        let both = ["b/c.json", "b/d[v2].json"];
+        for (pattern, expected) in [
+            ("b*", &both[..]),
+            ("b/", &both),
+            ("[a-b]/?.json", &both[..1]),
+            ("[!.]*/[!c]*", &both[1..]),
+            // A file is also found by its name.
+            ("b/d[v2].json", &both[1..]),
+        ] {
+            assert_eq!(matched(pattern).unwrap(), expected, "{pattern}");
+        }
+        for bad in ["[a", "{a", "a//", "/", "../"] {
+            assert!(matched(bad).unwrap_err().to_string().contains(bad), "{bad}");
+        }
         assert!(matches!(matched("z*").unwrap_err().other(), Some(ErrorKind::NoMatch { .. })));
         assert!(matches!(
             matched("*.json").unwrap_err().other(),

@@ -91,11 +91,7 @@ impl HubFiles {
     /// Keeps the commit that the Hub named. If another thread got another one, that one stays.
     fn pin(&self, repo: &RepoId, commit: &Revision) -> Result<()> {
         let mut state = lock(&self.state);
-        if state.revision.is_commit() && state.revision != *commit {
-            let before = state.revision.to_string();
-            let now = commit.to_string();
-            return Err(ErrorKind::Changed { what: "commit", before, now }.into());
-        }
+        state.revision.check_commit(commit)?;
         (state.repo, state.revision) = (repo.clone(), commit.clone());
         Ok(())
     }

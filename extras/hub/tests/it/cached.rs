@@ -112,10 +112,7 @@ fn every_address_is_read_from_the_cache_or_from_the_hub() {
         }
 
         let error = read(&server, &empty, true, address).unwrap_err();
-        assert!(
-            error.contains("is not in the cache") && error.contains("HF_HUB_OFFLINE"),
-            "{error}"
-        );
+        assert!(error.contains("is not in ") && error.contains("HF_HUB_OFFLINE"), "{error}");
         assert!(error.starts_with("hf://"), "{error}");
         match read(&server, &full, true, address) {
             Ok(found) => assert_eq!((found, is_bucket), (len, false), "{address}"),
@@ -142,7 +139,7 @@ fn the_cache_is_asked_file_by_file_at_the_commit_of_today() {
     assert!(error.contains("model-00001-of-00003.safetensors"), "{error}");
     let file = "hf://owner/name/model-00001-of-00003.safetensors";
     let error = read(&server, &cache, true, file).unwrap_err();
-    assert!(error.contains("is not in the cache"), "{error}");
+    assert!(error.contains("is not in "), "{error}");
 
     // The branch has another commit now, with nothing in the cache.
     download(REPO, &options(&server, &cache)).unwrap();

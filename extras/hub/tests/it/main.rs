@@ -10,6 +10,7 @@ mod commits;
 mod download;
 mod faults;
 mod hostile;
+mod local_dir;
 mod proxies;
 #[cfg(feature = "remote")]
 mod remote;

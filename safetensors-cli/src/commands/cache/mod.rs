@@ -1,6 +1,8 @@
 //! `safetensors cache`: the content of the Hub's cache, its size, its integrity, and how to make it
 //! smaller.
 
+#![cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
+
 #[cfg(feature = "remote")]
 mod content;
 
@@ -13,7 +15,6 @@ use crate::terminal::stdout::Out;
 /// Show what the cache of the Hugging Face Hub has, check it, and remove from it
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -30,18 +31,78 @@ Examples:
 Exit codes: 0 done, 1 a file is damaged, or the cache cannot be read or changed, 2 wrong usage.";
 
 #[derive(Debug, clap::Subcommand)]
-#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
 enum Command {
-    List(List),
-    Verify(Verify),
-    Size(Size),
-    Rm(Rm),
-    Prune(Prune),
+    /// List the repositories that were downloaded, with their revisions
+    ///
+    /// Revisions share files that are the same. A branch or a tag with a commit that has no snapshot
+    /// is listed as such: nothing of it was downloaded, or its files were removed.
+    #[command(after_help = "\
+Examples:
+  safetensors cache list
+  safetensors cache list openai-community/gpt2
+  safetensors cache list --json | jq -r '.repos[].snapshots[].path'
+
+Exit codes: 0 shown, 1 REPO is not in the cache, or the cache cannot be read, 2 wrong usage.")]
+    List(Which),
+    /// Read every file, and compare its digest with the one that the Hub gave it
+    ///
+    /// A damaged file gets a line on standard error. Remove it, and the next download replaces it.
+    /// A file without a known digest is not verified, and gets a warning: a copy in a snapshot, as
+    /// on Windows, or a blob of a server with other ETags. So does a branch or a tag that has no
+    /// snapshot.
+    #[command(after_help = "\
+Examples:
+  safetensors cache verify
+  safetensors cache verify openai-community/gpt2
+  safetensors cache verify --json | jq -r '.repos[].damaged[].path'
+
+Exit codes: 0 no file is damaged, 1 a file is damaged, or cannot be read, or, with --strict, is not
+verified, 2 wrong usage.")]
+    Verify {
+        #[command(flatten)]
+        which: Which,
+        /// Fail if a file is not verified
+        #[arg(long)]
+        strict: bool,
+    },
+    /// Show the bytes on the disk of each repository, the largest first
+    ///
+    /// Unfinished downloads count too.
+    #[command(after_help = "\
+Examples:
+  safetensors cache size
+  safetensors cache size --cache-dir /mnt/models --json
+
+Exit codes: 0 shown, 1 REPO is not in the cache, or the cache cannot be read, 2 wrong usage.")]
+    Size(Which),
+    /// Remove repositories from the cache
+    ///
+    /// The next download gets them again. On a terminal a question comes first; elsewhere --force
+    /// is needed.
+    #[command(after_help = "\
+Examples:
+  safetensors cache rm openai-community/gpt2 --dry-run
+  safetensors cache rm openai-community/gpt2 datasets/owner/name --force
+
+Exit codes: 0 removed, 1 REPO is not in the cache, or the cache cannot be changed, 2 wrong usage.")]
+    Rm(Removal),
+    /// Remove the snapshots that no branch and no tag leads to
+    ///
+    /// These are older commits of branches, and commits that were downloaded by their digits. Files
+    /// that another snapshot has stay, and so do unfinished downloads. On a terminal a question
+    /// comes first; elsewhere --force is needed.
+    #[command(after_help = "\
+Examples:
+  safetensors cache prune --dry-run
+  safetensors cache prune --force
+
+Exit codes: 0 removed, or there was nothing to remove, 1 REPO is not in the cache, or the cache
+cannot be changed, 2 wrong usage.")]
+    Prune(Removal),
 }
 
 /// The arguments of all.
 #[derive(Debug, clap::Args)]
-#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
 struct Place {
     /// Only these repositories; all by default
     #[arg(value_name = "REPO")]
@@ -55,7 +116,6 @@ struct Place {
 
 /// The arguments of the commands that only show something.
 #[derive(Debug, clap::Args)]
-#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
 struct Which {
     #[command(flatten)]
     place: Place,
@@ -66,7 +126,6 @@ struct Which {
 
 /// The arguments of the commands that remove something.
 #[derive(Debug, clap::Args)]
-#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
 struct Removal {
     #[command(flatten)]
     place: Place,
@@ -78,94 +137,6 @@ struct Removal {
     force: bool,
 }
 
-/// List the repositories that were downloaded, with their revisions
-///
-/// Revisions share files that are the same. A branch or a tag with a commit that has no snapshot is
-/// listed as such: nothing of it was downloaded, or its files were removed.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  safetensors cache list
-  safetensors cache list openai-community/gpt2
-  safetensors cache list --json | jq -r '.repos[].snapshots[].path'
-
-Exit codes: 0 shown, 1 REPO is not in the cache, or the cache cannot be read, 2 wrong usage.")]
-struct List {
-    #[command(flatten)]
-    which: Which,
-}
-
-/// Read every file, and compare its digest with the one that the Hub gave it
-///
-/// A damaged file gets a line on standard error. Remove it, and the next download replaces it. A
-/// file without a known digest is not verified, and gets a warning: a copy in a snapshot, as on
-/// Windows, or a blob of a server with other ETags. So does a branch or a tag that has no snapshot.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  safetensors cache verify
-  safetensors cache verify openai-community/gpt2
-  safetensors cache verify --json | jq -r '.repos[].damaged[].path'
-
-Exit codes: 0 no file is damaged, 1 a file is damaged, or cannot be read, or, with --strict, is not
-verified, 2 wrong usage.")]
-struct Verify {
-    #[command(flatten)]
-    which: Which,
-    /// Fail if a file is not verified
-    #[arg(long)]
-    strict: bool,
-}
-
-/// Show the bytes on the disk of each repository, the largest first
-///
-/// Unfinished downloads count too.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  safetensors cache size
-  safetensors cache size --cache-dir /mnt/models --json
-
-Exit codes: 0 shown, 1 REPO is not in the cache, or the cache cannot be read, 2 wrong usage.")]
-struct Size {
-    #[command(flatten)]
-    which: Which,
-}
-
-/// Remove repositories from the cache
-///
-/// The next download gets them again. On a terminal a question comes first; elsewhere --force is
-/// needed.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  safetensors cache rm openai-community/gpt2 --dry-run
-  safetensors cache rm openai-community/gpt2 datasets/owner/name --force
-
-Exit codes: 0 removed, 1 REPO is not in the cache, or the cache cannot be changed, 2 wrong usage.")]
-struct Rm {
-    #[command(flatten)]
-    removal: Removal,
-}
-
-/// Remove the snapshots that no branch and no tag leads to
-///
-/// These are older commits of branches, and commits that were downloaded by their digits. Files that
-/// another snapshot has stay, and so do unfinished downloads. On a terminal a question comes first;
-/// elsewhere --force is needed.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  safetensors cache prune --dry-run
-  safetensors cache prune --force
-
-Exit codes: 0 removed, or there was nothing to remove, 1 REPO is not in the cache, or the cache
-cannot be changed, 2 wrong usage.")]
-struct Prune {
-    #[command(flatten)]
-    removal: Removal,
-}
-
 impl Run for Args {
     #[cfg(not(feature = "remote"))]
     fn run(&self, _: &mut Out) -> anyhow::Result<ExitCode> {
@@ -175,11 +146,11 @@ impl Run for Args {
     #[cfg(feature = "remote")]
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         match &self.command {
-            Command::List(List { which }) => content::list(which, out),
-            Command::Verify(Verify { which, strict }) => content::verify(which, *strict, out),
-            Command::Size(Size { which }) => content::size(which, out),
-            Command::Rm(Rm { removal }) => content::rm(removal, out),
-            Command::Prune(Prune { removal }) => content::prune(removal, out),
+            Command::List(which) => content::list(which, out),
+            Command::Verify { which, strict } => content::verify(which, *strict, out),
+            Command::Size(which) => content::size(which, out),
+            Command::Rm(removal) => content::rm(removal, out),
+            Command::Prune(removal) => content::prune(removal, out),
         }
     }
 }

@@ -310,9 +310,6 @@ fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path
     let [base, deltas @ .., to] = paths else {
         return Err(wrong_usage("expected BASE, at least one DELTA, and OUT"));
     };
-    if deltas.is_empty() {
-        return Err(wrong_usage("expected BASE, at least one DELTA, and OUT"));
-    }
     refuse_address(to, "OUT")?;
     let checkpoint = input::open(base)?;
     if other::is_in(checkpoint.files()) || input::is_in_parts(&checkpoint) {

@@ -1,9 +1,12 @@
 //! Compares files and checkpoints with digests that are listed in a text, as `sha256sum --check`
 //! does.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, IsTerminal, Write};
+#[cfg(unix)]
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::slice;
 
 use safetensors_core::framework::in_order;
 use safetensors_core::io::FileSource;
@@ -34,8 +37,8 @@ pub(super) fn run(lists: &[PathBuf], quiet: bool, out: &mut Out) -> anyhow::Resu
     let mut lines = Vec::new();
     let mut malformed = 0;
     for list in lists {
-        let text = input::read_named(list, MOST)?;
-        let text = String::from_utf8_lossy(&text);
+        // A character for each byte: a name need not be UTF-8.
+        let text: String = input::read_named(list, MOST)?.into_iter().map(char::from).collect();
         let of_list: Vec<_> =
             text.lines().filter(|line| !line.starts_with('#')).map(Line::parse).collect();
         malformed += of_list.iter().filter(|line| line.is_none()).count();
@@ -99,7 +102,8 @@ impl Line {
         let digest = blake3.unwrap_or(digest).to_ascii_lowercase();
         let is_digest = digest.len() == 64 && digest.bytes().all(|it| it.is_ascii_hexdigit());
         let path = if unmarked.is_some() { unescaped(name) } else { name.to_owned() };
-        let line = Self { digest, path: path.into(), is_of_checkpoint: blake3.is_some() };
+        let bytes = path.chars().map(|byte| byte as u8).collect();
+        let line = Self { digest, path: path_of(bytes), is_of_checkpoint: blake3.is_some() };
         (is_digest && !name.is_empty()).then_some(line)
     }
 
@@ -126,9 +130,31 @@ fn unescaped(name: &str) -> String {
     parts.collect::<Vec<_>>().join("\\")
 }
 
-/// A line that [`Line::parse`] and `sha256sum` read.
-pub(super) fn line(digest: &str, name: &str) -> String {
-    let escaped = name.replace('\\', r"\\").replace('\n', r"\n").replace('\r', r"\r");
+#[cfg(unix)]
+fn path_of(bytes: Vec<u8>) -> PathBuf {
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+#[cfg(not(unix))]
+fn path_of(bytes: Vec<u8>) -> PathBuf {
+    String::from_utf8_lossy(&bytes).into_owned().into()
+}
+
+/// Returns a line that [`Line::parse`] and `sha256sum` read. On a terminal, which a name could
+/// control, it is only shown.
+pub(super) fn line(digest: &str, path: &Path) -> Vec<u8> {
+    let name = path.as_os_str().as_encoded_bytes();
+    let escaped = name.iter().flat_map(|byte| match byte {
+        b'\\' => br"\\",
+        b'\n' => br"\n",
+        b'\r' => br"\r",
+        byte => slice::from_ref(byte),
+    });
+    let escaped: Vec<u8> = escaped.copied().collect();
     let mark = if escaped == name { "" } else { "\\" };
-    format!("{mark}{digest}  {}", text::printable(&escaped))
+    let line = [mark.as_bytes(), digest.as_bytes(), b"  ", &escaped].concat();
+    if !io::stdout().is_terminal() {
+        return [&line[..], b"\n"].concat();
+    }
+    format!("{}\n", text::printable(&String::from_utf8_lossy(&line))).into_bytes()
 }

@@ -5,7 +5,7 @@
 mod check;
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use safetensors_core::checkpoint::CheckpointFile;
@@ -19,7 +19,7 @@ use super::Run;
 use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input::select::Select;
 use crate::input::targets::Target;
-use crate::input::{self, Checkpoint, Source, Tensor, other};
+use crate::input::{self, Checkpoint, Opening, Source, Tensor, other};
 use crate::model::totals::Totals;
 use crate::output::edit::{Changing, Way, change_all, check_on_disk};
 use crate::terminal::progress::Progress;
@@ -32,8 +32,9 @@ use crate::terminal::{json, text};
 /// A tensor has an XXH3 digest of 128 bits, which detects accidental changes but not deliberate
 /// ones. A file has the SHA-256 digest of all data after the header, as modelspec.hash_sha256 holds
 /// it; with --filter, only tensors have digests. Metadata changes neither. A single file is not
-/// named, so that equal data gives equal lines. A tensor of PyTorch that cannot be read is an
-/// error; the others are still printed.
+/// named, so that equal data gives equal lines. A quantised tensor of GGUF has the digest of its
+/// bytes in the file. A tensor of PyTorch that cannot be read is an error; the others are still
+/// printed.
 ///
 /// The digest of a checkpoint (--checkpoint) is the BLAKE3 of one line of JSON for each tensor, in
 /// the order of the names, such as ["w","F32",[2,3],"BLAKE3 of its bytes"]. The deltas of the
@@ -49,6 +50,8 @@ pub(crate) struct Args {
     #[arg(long, group = "what", conflicts_with = "patterns")]
     checkpoint: bool,
     /// Print the SHA-256 of each whole file, as `sha256sum` does and the Hub has it
+    ///
+    /// A terminal shows unprintable characters of a name escaped, which --check does not read
     #[arg(long, group = "what", conflicts_with = "patterns")]
     files: bool,
     /// Compare the files that PATHs list with their digests, as `sha256sum --check` does
@@ -118,6 +121,8 @@ struct Entry<'a> {
 #[derive(Serialize)]
 struct FileEntry {
     path: String,
+    #[serde(skip)]
+    place: PathBuf,
     /// The printable path, relative to the index.
     #[serde(skip)]
     name: String,
@@ -181,7 +186,7 @@ fn each(
 
 /// Prints the digests of a checkpoint.
 fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
-    let checkpoint = target.open()?;
+    let checkpoint = target.open_with(Opening { blocks: true, ..Opening::default() })?;
     let tensors = args.select.matcher().tensors(&checkpoint)?;
     let parts = target.parts(&checkpoint)?;
     let stored = Target::stored(&checkpoint, &parts);
@@ -257,7 +262,7 @@ impl FileEntry {
     fn new(checkpoint: &Checkpoint, file: &CheckpointFile<Source>) -> Self {
         let path = file.path().to_string_lossy().into_owned();
         let name = input::shard_name(checkpoint, file.path());
-        Self { path, name, data_sha256: None, sha256: None }
+        Self { path, place: file.path().into(), name, data_sha256: None, sha256: None }
     }
 }
 
@@ -299,10 +304,10 @@ impl<'a> Document<'a> {
     fn list(&self, target: &Target, out: &mut impl Write) -> anyhow::Result<()> {
         for file in &self.files {
             let sha256 = file.sha256.as_deref().unwrap_or_default();
-            writeln!(out, "{}", check::line(sha256, &file.path))?;
+            out.write_all(&check::line(sha256, &file.place))?;
         }
         if let Some(digest) = &self.checkpoint {
-            writeln!(out, "{}", check::line(&format!("blake3:{digest}"), &target.name()))?;
+            out.write_all(&check::line(&format!("blake3:{digest}"), target.name().as_ref()))?;
         }
         Ok(())
     }

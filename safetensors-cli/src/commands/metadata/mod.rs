@@ -38,10 +38,64 @@ Exit codes: 0 done, 1 there is no such key, or the file cannot be read or writte
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Get(Get),
-    Set(Set),
-    Remove(Remove),
-    Clear(Clear),
-    Modelspec(modelspec::Args),
+    /// Add entries, or replace the values of existing ones
+    ///
+    /// Of a sharded checkpoint, each file gets them. A copy of the file with the new header replaces
+    /// it when it is complete: there is the old file or the new one, also after a kill. The copy has
+    /// the mode and, where allowed, the owner of the file. It takes hardly any time or space on
+    /// btrfs and XFS. Hard links keep the old file; a symbolic link is followed. A file of an epoch
+    /// of burn is not changed, because its manifest has a digest of the header.
+    #[command(after_help = "\
+Examples:
+  safetensors metadata set model.safetensors format=pt license=mit
+  safetensors metadata set model/ 'title=My model' license=@LICENSE --dry-run
+  safetensors metadata set model.safetensors format=np --in-place
+
+Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
+    Set {
+        #[command(flatten)]
+        edit: EditArgs,
+        /// The entries to set; the key ends at the first =
+        ///
+        /// The value @FILE is the text of a file, @- the one of standard input. @@ begins a value
+        /// with @
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = entry)]
+        entries: Vec<(String, String)>,
+    },
+    /// Remove entries
+    ///
+    /// If one of the keys does not exist, nothing is removed. Of a sharded checkpoint, it has to be
+    /// in one of the files.
+    #[command(after_help = "\
+Examples:
+  safetensors metadata remove model.safetensors ss_training_comment
+  safetensors metadata remove model.safetensors author license --dry-run
+
+Exit codes: 0 done, 1 no such key, or the file cannot be read or written, 2 wrong usage.")]
+    Remove {
+        #[command(flatten)]
+        edit: EditArgs,
+        /// The entries to remove
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<String>,
+    },
+    /// Remove all entries
+    #[command(after_help = "\
+Examples:
+  safetensors metadata clear model.safetensors
+  safetensors metadata clear model.safetensors --dry-run
+
+Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
+    Clear(EditArgs),
+    /// Check or write metadata that follows the ModelSpec standard.
+    ///
+    /// ModelSpec 1.0.1 defines the metadata keys that describe a model, such as
+    /// modelspec.title.
+    #[command(after_help = modelspec::EXAMPLES)]
+    Modelspec {
+        #[command(subcommand)]
+        command: modelspec::Command,
+    },
 }
 
 /// Print entries as KEY=VALUE; of a single KEY print only the value
@@ -71,63 +125,6 @@ struct Get {
     json: bool,
 }
 
-/// Add entries, or replace the values of existing ones
-///
-/// Of a sharded checkpoint, each file gets them. A copy of the file with the new header replaces it
-/// when it is complete: there is the old file or the new one, also after a kill. The copy has the
-/// mode and, where allowed, the owner of the file. It takes hardly any time or space on btrfs and
-/// XFS. Hard links keep the old file; a symbolic link is followed. A file of an epoch of burn is
-/// not changed, because its manifest has a digest of the header.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  safetensors metadata set model.safetensors format=pt license=mit
-  safetensors metadata set model/ 'title=My model' license=@LICENSE --dry-run
-  safetensors metadata set model.safetensors format=np --in-place
-
-Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
-struct Set {
-    #[command(flatten)]
-    edit: EditArgs,
-    /// The entries to set; the key ends at the first =
-    ///
-    /// The value @FILE is the text of a file, @- the one of standard input. @@ begins a value with @
-    #[arg(value_name = "KEY=VALUE", required = true, value_parser = entry)]
-    entries: Vec<(String, String)>,
-}
-
-/// Remove entries
-///
-/// If one of the keys does not exist, nothing is removed. Of a sharded checkpoint, it has to be in
-/// one of the files.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  safetensors metadata remove model.safetensors ss_training_comment
-  safetensors metadata remove model.safetensors author license --dry-run
-
-Exit codes: 0 done, 1 no such key, or the file cannot be read or written, 2 wrong usage.")]
-struct Remove {
-    #[command(flatten)]
-    edit: EditArgs,
-    /// The entries to remove
-    #[arg(value_name = "KEY", required = true)]
-    keys: Vec<String>,
-}
-
-/// Remove all entries
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  safetensors metadata clear model.safetensors
-  safetensors metadata clear model.safetensors --dry-run
-
-Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
-struct Clear {
-    #[command(flatten)]
-    edit: EditArgs,
-}
-
 impl Run for Args {
     fn writes_files(&self) -> bool {
         true
@@ -136,7 +133,7 @@ impl Run for Args {
     fn is_paged(&self) -> bool {
         match &self.command {
             Command::Get(_) => true,
-            Command::Modelspec(modelspec) => modelspec.is_paged(),
+            Command::Modelspec { command } => matches!(command, modelspec::Command::Validate(_)),
             _ => false,
         }
     }
@@ -144,7 +141,7 @@ impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         match &self.command {
             Command::Get(get) => get.run(out)?,
-            Command::Set(Set { edit, entries }) => {
+            Command::Set { edit, entries } => {
                 let entries = with_files(entries)?;
                 let keys = text::some(entries.iter().map(|(key, _)| key));
                 edit.apply(out, |edit, it| {
@@ -154,14 +151,14 @@ impl Run for Args {
                     ))
                 })?;
             }
-            Command::Remove(remove) => remove.run(out)?,
-            Command::Clear(Clear { edit }) => {
+            Command::Remove { edit, keys } => remove(edit, keys, out)?,
+            Command::Clear(edit) => {
                 edit.apply(out, |edit, it| {
                     let keys = text::some(edit.header().metadata().keys());
                     Ok((edit.clear_metadata(), it.would(&format!("remove {keys}"))))
                 })?;
             }
-            Command::Modelspec(modelspec) => return modelspec.run(out),
+            Command::Modelspec { command } => return command.run(out),
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -196,17 +193,15 @@ impl Get {
     }
 }
 
-impl Remove {
-    fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        self.edit.apply(out, |edit, it: Changing<'_>| {
-            if let Some(missing) = self.keys.iter().find(|key| !it.keys.contains(*key)) {
-                let error = no_such_key(&input::name(it.file), missing);
-                return Err(error.context("nothing was removed"));
-            }
-            let told = it.would(&format!("remove {}", text::some(&self.keys)));
-            Ok((edit.remove_metadata(&self.keys), told))
-        })
-    }
+fn remove(edit: &EditArgs, keys: &[String], out: &mut impl Write) -> anyhow::Result<()> {
+    edit.apply(out, |edit, it: Changing<'_>| {
+        if let Some(missing) = keys.iter().find(|key| !it.keys.contains(*key)) {
+            let error = no_such_key(&input::name(it.file), missing);
+            return Err(error.context("nothing was removed"));
+        }
+        let told = it.would(&format!("remove {}", text::some(keys)));
+        Ok((edit.remove_metadata(keys), told))
+    })
 }
 
 /// Returns the error for a missing key.

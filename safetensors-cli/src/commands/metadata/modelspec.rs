@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use safetensors_core::Metadata;
 use safetensors_core::digest::DigestOptions;
 
-use crate::commands::Run;
 use crate::input::Input;
 use crate::model::modelspec::{self, Level, validate};
 use crate::output::edit::{Changing, EditArgs, entry, with_files};
@@ -15,18 +14,7 @@ use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
 
-/// Check or write metadata that follows the ModelSpec standard.
-///
-/// ModelSpec 1.0.1 defines the metadata keys that describe a model, such as
-/// modelspec.title.
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   safetensors metadata modelspec validate model.safetensors
   safetensors metadata modelspec init lora.safetensors --title 'My cat' --hash \\
@@ -36,21 +24,15 @@ Examples:
 Exit codes: 0 done, 1 PATH breaks the standard, or cannot be read or written, 2 wrong usage.";
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    Validate(Validate),
-    Init(Box<Init>),
-}
-
-/// List where the metadata departs from the standard
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+pub(super) enum Command {
+    /// List where the metadata departs from the standard
+    #[command(after_help = "\
 Examples:
   safetensors metadata modelspec validate model.safetensors
 
 Exit codes: 0 PATH follows the standard, 1 it does not, or cannot be read, 2 wrong usage.")]
-struct Validate {
-    #[command(flatten)]
-    input: Input,
+    Validate(Input),
+    Init(Box<Init>),
 }
 
 /// Write the keys that the standard requires, and more
@@ -69,7 +51,7 @@ Exit codes: 0 written, 1 PATH would break the standard or cannot be written, 2 w
     override_usage = "safetensors metadata modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\
                                            --title <TEXT> <PATH>"
 )]
-struct Init {
+pub(super) struct Init {
     /// The class of the architecture, such as stable-diffusion-xl-v1-base/lora
     #[arg(long, value_name = "TEXT")]
     architecture: String,
@@ -91,41 +73,31 @@ struct Init {
     edit: EditArgs,
 }
 
-impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
-    fn is_paged(&self) -> bool {
-        matches!(self.command, Command::Validate(_))
-    }
-
-    fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        match &self.command {
-            Command::Validate(validate) => validate.run(out),
-            Command::Init(init) => init.run(out),
+impl Command {
+    pub(super) fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Validate(input) => validate_input(input, out),
+            Self::Init(init) => init.run(out),
         }
     }
 }
 
-impl Validate {
-    fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        let checkpoint = self.input.open()?;
-        let (name, metadata) = (self.input.name(), checkpoint.metadata());
-        if !modelspec::is_in(metadata) {
-            anyhow::bail!(
-                "{name}: has no ModelSpec metadata; `safetensors metadata modelspec init` writes some"
-            );
-        }
-        let findings = validate(metadata);
-        for finding in &findings {
-            writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.level)))?;
-        }
-        let errors = findings.iter().filter(|finding| finding.level == Level::Error).count() as u64;
-        let warnings = text::counted(findings.len() as u64 - errors, "warning");
-        writeln!(out, "{name}: {}, {warnings}", text::counted(errors, "error"))?;
-        Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+fn validate_input(input: &Input, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let checkpoint = input.open()?;
+    let (name, metadata) = (input.name(), checkpoint.metadata());
+    if !modelspec::is_in(metadata) {
+        anyhow::bail!(
+            "{name}: has no ModelSpec metadata; `safetensors metadata modelspec init` writes some"
+        );
     }
+    let findings = validate(metadata);
+    for finding in &findings {
+        writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.level)))?;
+    }
+    let errors = findings.iter().filter(|finding| finding.level == Level::Error).count() as u64;
+    let warnings = text::counted(findings.len() as u64 - errors, "warning");
+    writeln!(out, "{name}: {}, {warnings}", text::counted(errors, "error"))?;
+    Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Init {

@@ -82,8 +82,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     signature: Option<PathBuf>,
     /// How files are hashed
-    #[arg(long, value_enum, default_value_t = Hash::Sha256)]
-    hash: Hash,
+    #[arg(long, value_parser = ["sha256", "blake3"], default_value = "sha256")]
+    hash: String,
     /// Leave out a file, or a directory with all below it, relative to PATH
     ///
     /// May be given several times. The signature names it, and whoever verifies ignores it
@@ -96,14 +96,6 @@ pub(crate) struct Args {
     allow_symlinks: bool,
     #[command(flatten)]
     writing: Writing,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Hash {
-    /// SHA-256, which every verifier supports
-    Sha256,
-    /// BLAKE3
-    Blake3,
 }
 
 const EXAMPLES: &str = "\

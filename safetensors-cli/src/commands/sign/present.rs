@@ -11,7 +11,7 @@ use safetensors_core::framework::{NameList, Quoted};
 use safetensors_sign::{ErrorKind, HashAlgorithm, Report, Signer, Verifier};
 use serde::Serialize;
 
-use super::{Args, Hash, Options, Shown};
+use super::{Args, Options, Shown};
 use crate::input;
 use crate::output::edit::check_on_disk;
 use crate::output::file::{self, Argument};
@@ -47,9 +47,9 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
     let follow = progress.following();
     signer = args.ignore.iter().fold(signer, Signer::ignore);
     let signer = signer
-        .hash(match args.hash {
-            Hash::Sha256 => HashAlgorithm::Sha256,
-            Hash::Blake3 => HashAlgorithm::Blake3,
+        .hash(match &*args.hash {
+            "blake3" => HashAlgorithm::Blake3,
+            _ => HashAlgorithm::Sha256,
         })
         .allow_symlinks(args.allow_symlinks)
         .overwrite(destination.overwrites())

@@ -90,7 +90,7 @@ impl Outcome {
         let is_opened = self.files > 0 || self.summary.is_some();
         if self.sound && is_opened && !args.quiet {
             let ok = paint("ok", Colour::Green, &std::io::stdout());
-            writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
+            writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary(args.finite))?;
         }
         // Standard error is not buffered. Its lines must not overtake lines of earlier paths.
         out.flush()?;
@@ -101,7 +101,8 @@ impl Outcome {
         Ok(())
     }
 
-    fn summary(&self) -> String {
+    /// Describes a sound file. `is_finite` says that its values have been looked at.
+    fn summary(&self, is_finite: bool) -> String {
         if let Some(summary) = &self.summary {
             return summary.clone();
         }
@@ -116,16 +117,18 @@ impl Outcome {
             0 => String::new(),
             some => format!(", {} right", text::counted(some as u64, "digest")),
         };
-        let other = match (&self.format, self.checksums) {
-            (None, _) => String::new(),
-            (Some(format), 0) => {
-                format!("; {format}: its structure and the places of all tensors, not their values")
-            }
-            (Some(format), some) => format!(
-                "; {format}: its structure, the places of all tensors, and {}",
-                text::counted(some, "checksum")
-            ),
+        let values = match (is_finite, self.checksums) {
+            (true, _) => ", their values",
+            (false, 0) => ", not their values",
+            (false, _) => "",
         };
+        let checksums = match self.checksums {
+            0 => String::new(),
+            some => format!(", {}", text::counted(some, "checksum")),
+        };
+        let other = self.format.as_ref().map_or(String::new(), |format| {
+            format!("; {format}: its structure and the places of all tensors{values}{checksums}")
+        });
         format!("{shards}{tensors}, {parameters}, {}{digests}{other}", text::size(bytes))
     }
 }

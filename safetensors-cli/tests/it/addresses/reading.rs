@@ -306,7 +306,7 @@ fn what_is_no_address_is_an_error_that_says_so() {
     offline.env("HF_HUB_OFFLINE", "1");
     let error = error(offline, 1);
     assert!(
-        error.starts_with("error: hf://owner/name: \"revision main\" is not in the"),
+        error.starts_with("error: hf://owner/name: \"revision main\" is not in "),
         "{error}"
     );
     assert!(error.contains("unset HF_HUB_OFFLINE"), "{error}");

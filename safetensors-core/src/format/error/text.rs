@@ -25,7 +25,9 @@ const EXCERPT: usize = 120;
 
 /// Displays a text without quotes. Characters that are not printable are escaped. The middle of a
 /// long text is skipped.
-pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
