@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Add the KV cache for a text of this many tokens, by the config.json next to PATH
     ///
     /// It has 32 bits a number if all floats are F32, and 16 otherwise
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = input::whole::<u64>(0..=u64::MAX))]
     length: Option<u64>,
 }
 
