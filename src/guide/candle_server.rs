@@ -218,7 +218,7 @@
 //! | the model wants a tensor that is not there | `cannot find tensor fc.wieght in model.safetensors; did you mean "fc.weight"?` |
 //! | it has another shape | `shape mismatch for fc.weight in model.safetensors, expected: [3, 2], got: [2, 3]`, before it is read |
 //! | a shard was cut off by a full disk | `…-00002-of-00002.safetensors: tensor "fc.weight": cut off: 4 of 24 bytes of the tensors are missing`, when it is opened |
-//! | a shard is missing | `…-00002-of-00002.safetensors: tensor "fc.weight": No such file or directory`, when it is opened |
+//! | a shard is missing | `…-00002-of-00002.safetensors: tensor "fc.weight": the shard is missing; the index needs it for 1 tensor`, when it is opened |
 //! | bits flip on the disk | nothing, unless the file was saved with digests and is verified: `…-00002-of-00002.safetensors: tensor "fc.weight": the data has changed: …` |
 //! | a file is overwritten while it is read | an error that says that it has changed: no mixed values |
 //! | the weights are quantised | `tensor "w": it holds codes of the weight "w", stored as fp8; read its numbers from …`: see [below](#other-checkpoints) |

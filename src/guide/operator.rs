@@ -127,7 +127,7 @@
 //! exit code 1
 //! $ rm broken/model-00001-of-00002.safetensors
 //! $ safetensors verify broken || echo "exit code $?"
-//! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": No such file or directory (os error 2)
+//! error: broken/model-00001-of-00002.safetensors: tensor "embed.weight": the shard is missing; the index needs it for 1 tensor
 //! exit code 1
 //! ```
 //!
@@ -146,7 +146,7 @@
 //!
 //! ```console
 //! $ safetensors verify . > report.txt || echo "exit code $?"
-//! error: ./broken/model-00001-of-00002.safetensors: tensor "embed.weight": No such file or directory (os error 2)
+//! error: ./broken/model-00001-of-00002.safetensors: tensor "embed.weight": the shard is missing; the index needs it for 1 tensor
 //! exit code 1
 //! $ safetensors inspect --json model.safetensors | grep '"parameters"'
 //!     "parameters": 48,

@@ -80,7 +80,12 @@ pub(crate) struct Args {
     #[arg(long)]
     follow_renames: bool,
     /// How many files are downloaded at once
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = crate::input::whole::<u16>(1..=u16::MAX.into())
+    )]
     max_workers: u16,
     /// List the files that would be downloaded, with their sizes, and write nothing
     ///

@@ -140,8 +140,7 @@ impl Inputs {
     ///
     /// Whether there are headings follows from the arguments alone, not from the inputs that are
     /// found, so that a program knows the form beforehand. An input that fails gets an error line,
-    /// or with `json` its `error`. `show` should do everything that may fail before it writes: in
-    /// JSON an error after that ends the command, because the document cannot be completed.
+    /// or with `json` its `error`.
     ///
     /// The exit code is 1 if an input fails or is not sound.
     pub(crate) fn show(
@@ -204,46 +203,54 @@ impl<'o, W: Write> Several<'o, W> {
         Self { out, json, shown: 0, failed: 0, is_sound: true, totals: Totals::default() }
     }
 
-    /// Adds the part of an input.
+    /// Adds the part of an input. One that fails before it shows anything has no heading.
     fn add(
         &mut self,
         target: &Target,
         show: impl FnOnce(&mut dyn Write) -> anyhow::Result<ShownInput>,
     ) -> anyhow::Result<()> {
-        let opening = self.opening(&target.name(), None)?;
-        let (indent, end) = if self.json { ("      ", "\n    }") } else { ("", "\n") };
-        let mut section = Section::new(self.out, opening, indent);
-        match show(&mut section) {
+        let mut part = Vec::new();
+        let error = match show(&mut part) {
             Ok(shown) => {
-                section.end(end)?;
+                self.put(target, &part)?;
                 self.shown += 1;
                 self.totals += shown.totals;
                 self.is_sound &= shown.is_sound;
+                return Ok(());
             }
-            Err(error) if section.is_broken || error.is::<clap::Error>() => return Err(error),
-            Err(error) if section.has_begun && self.json => return Err(error),
-            Err(_) if target.is_gone() => {}
-            Err(error) => {
-                if section.has_begun {
-                    section.end(end)?;
-                }
-                self.fail(target, &error)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reports an input that cannot be shown.
-    fn fail(&mut self, target: &Target, error: &anyhow::Error) -> anyhow::Result<()> {
+            Err(error) if error.is::<clap::Error>() => return Err(error),
+            Err(_) if part.is_empty() && target.is_gone() => return Ok(()),
+            Err(error) => error,
+        };
         if self.json {
             let opening = self.opening(&target.name(), Some(&format!("{error:#}")))?;
             write!(self.out, "{opening}null\n    }}")?;
         } else {
+            if !part.is_empty() {
+                self.put(target, &part)?;
+            }
             // Standard error is not buffered. Its lines must not overtake lines of earlier inputs.
             self.out.flush()?;
             report(format!("{error:#}"));
         }
         self.failed += 1;
+        Ok(())
+    }
+
+    /// Writes the text or the document of an input.
+    fn put(&mut self, target: &Target, part: &[u8]) -> anyhow::Result<()> {
+        let opening = self.opening(&target.name(), None)?;
+        self.out.write_all(opening.as_bytes())?;
+        let part = part.strip_suffix(b"\n").unwrap_or(part);
+        for (number, line) in part.split(|&byte| byte == b'\n').enumerate() {
+            let indent = if self.json && number > 0 { "      " } else { "" };
+            self.out.write_all(indent.as_bytes())?;
+            self.out.write_all(line)?;
+            self.out.write_all(b"\n")?;
+        }
+        if self.json {
+            self.out.write_all(b"    }")?;
+        }
         Ok(())
     }
 
@@ -304,108 +311,48 @@ impl<'o, W: Write> Several<'o, W> {
     }
 }
 
-/// The output of an input. It begins at the first byte, so that an input that fails before leaves
-/// no heading.
-struct Section<'o> {
-    out: &'o mut dyn Write,
-    /// The text before the first byte.
-    opening: String,
-    /// The text before each line except the first.
-    indent: &'static str,
-    has_begun: bool,
-    /// Whether the last line has ended, and its end is not written yet.
-    is_line_over: bool,
-    /// Whether the output below has failed.
-    is_broken: bool,
-}
-
-impl<'o> Section<'o> {
-    fn new(out: &'o mut dyn Write, opening: String, indent: &'static str) -> Self {
-        Self { out, opening, indent, has_begun: false, is_line_over: false, is_broken: false }
-    }
-
-    fn begin(&mut self) -> io::Result<()> {
-        if !self.has_begun {
-            self.has_begun = true;
-            self.out.write_all(self.opening.as_bytes())?;
-        }
-        Ok(())
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.begin()?;
-        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-            if self.is_line_over {
-                self.out.write_all(b"\n")?;
-                if line != b"\n" {
-                    self.out.write_all(self.indent.as_bytes())?;
-                }
-            }
-            let text = line.strip_suffix(b"\n");
-            self.is_line_over = text.is_some();
-            self.out.write_all(text.unwrap_or(line))?;
-        }
-        Ok(())
-    }
-
-    /// Ends the part with `end` instead of its last line end.
-    fn end(mut self, end: &str) -> io::Result<()> {
-        self.begin()?;
-        self.out.write_all(end.as_bytes())
-    }
-}
-
-impl Write for Section<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.put(bytes);
-        self.is_broken |= written.is_err();
-        written.map(|()| bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let flushed = self.out.flush();
-        self.is_broken |= flushed.is_err();
-        flushed
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_section_begins_with_its_first_byte_and_indents_the_other_lines() {
-        let mut out = Vec::new();
-        let _ = Section::new(&mut out, "a: ".into(), "  ");
-        assert!(out.is_empty());
-        let mut section = Section::new(&mut out, "a: ".into(), "  ");
-        for part in ["{", "\n", "\n1,", "", "\n2\n", "}\n"] {
-            section.write_all(part.as_bytes()).unwrap();
-        }
-        section.end(";").unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "a: {\n\n  1,\n  2\n  };");
-    }
-
-    #[test]
-    fn an_input_that_fails_late_ends_its_line_and_in_json_the_command() {
+    fn an_input_that_fails_late_has_shown_a_part_and_in_json_has_only_an_error() {
         let half = |out: &mut dyn Write| {
             writeln!(out, "half")?;
             anyhow::bail!("broken")
         };
-        let target = Target::named("a".as_ref());
-        let mut out = Vec::new();
-        let mut several = Several::new(false, &mut out);
-        several.add(&target, half).unwrap();
-        assert_eq!((several.shown, several.failed), (0, 1));
-        assert_eq!(out, b"a:\nhalf\n");
-        let mut out = Vec::new();
-        assert!(Several::new(true, &mut out).add(&target, half).is_err());
+        let all = |out: &mut dyn Write| {
+            write!(out, "{{\n  1\n}}")?;
+            Ok(ShownInput::new(Totals::default()))
+        };
+        let [broken, sound] = ["a", "b"].map(|path| Target::named(path.as_ref()));
+        for (json, expected) in [
+            (false, "a:\nhalf\nb:\n{\n  1\n}\n\n2 inputs: 1 shown, 1 not; "),
+            (
+                true,
+                "{\n  \"results\": [\n    {\n      \"path\": \"a\",\n      \"error\": \"broken\",\n      \
+                 \"checkpoint\": null\n    },\n    {\n      \"path\": \"b\",\n      \"error\": null,\n      \
+                 \"checkpoint\": {\n        1\n      }\n    }\n  ],\n  \"shown\": 1,\n",
+            ),
+        ] {
+            let mut out = Vec::new();
+            let mut several = Several::new(json, &mut out);
+            several.add(&broken, half).unwrap();
+            several.add(&sound, all).unwrap();
+            several.finish().unwrap();
+            let out = String::from_utf8(out).unwrap();
+            assert!(out.starts_with(expected), "{out}");
+        }
     }
 
     #[test]
     fn a_full_disk_is_not_taken_for_an_input_that_fails() {
         let mut full = &mut [0_u8; 4][..];
-        let mut section = Section::new(&mut full, "heading:\n".into(), "");
-        assert!(section.write_all(b"x").is_err() && section.is_broken);
+        let shown = |out: &mut dyn Write| {
+            writeln!(out, "shown")?;
+            Ok(ShownInput::new(Totals::default()))
+        };
+        let mut several = Several::new(false, &mut full);
+        assert!(several.add(&Target::named("a".as_ref()), shown).is_err());
     }
 }

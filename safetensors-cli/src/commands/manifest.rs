@@ -35,7 +35,12 @@ pub(crate) struct Args {
     ///
     /// Tensors are cut along their first dimension, into parts of one length. So chunks can be
     /// smaller, and larger where that dimension cannot be divided
-    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 16 << 20,
+        value_parser = input::whole::<u64>(0..=u64::MAX)
+    )]
     chunk: u64,
     #[command(flatten)]
     writing: Writing,

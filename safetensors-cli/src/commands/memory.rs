@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// It has 32 bits a number if all floats are F32, and 16 otherwise. Without layer_types in
     /// config.json no layer is known to have a window, and the number is the most that the cache
     /// can take
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = input::whole::<u64>(0..=u64::MAX))]
     length: Option<u64>,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         required_unless_present = "from",
-        value_parser = world_size
+        value_parser = world_size()
     )]
     world_size: Option<usize>,
     #[command(flatten)]
@@ -115,18 +115,21 @@ impl Run for Args {
             }
             (None, None) => return Err(wrong_usage("--world-size is missing")),
         };
-        warn_of_split_heads(&plan, &checkpoint)?;
+        warn_of_split_heads(&plan, [&checkpoint])?;
+        let tensors = text::counted(checkpoint.len() as u64, "tensor");
+        let content = format!("{tensors}, for {}", text::counted(plan.world_size() as u64, "rank"));
+        let mut written = None;
         if let Some(destination) = destination {
             let json = plan.to_json();
             let Some(destination) = destination else {
                 out.write_all(json.as_bytes())?;
                 return Ok(ExitCode::SUCCESS);
             };
-            let content = text::counted(checkpoint.len() as u64, "tensor");
-            if destination.is_dry_run(out, content)? {
+            if destination.is_dry_run(out, &content)? {
                 return Ok(ExitCode::SUCCESS);
             }
             destination.write(0, |out| Ok(out.write_all(json.as_bytes())?))?;
+            written = Some(destination);
         }
         if self.json {
             json::write(&Document::of(&plan)?, out)?;
@@ -134,6 +137,9 @@ impl Run for Args {
             flat(&plan, out)?;
         } else {
             sums(&plan, out)?;
+        }
+        if let Some(written) = written.filter(|_| !self.json) {
+            written.tell(out, content)?;
         }
         Ok(ExitCode::SUCCESS)
     }

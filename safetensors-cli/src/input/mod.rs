@@ -17,6 +17,7 @@ pub(crate) mod targets;
 pub(crate) mod threads;
 pub(crate) mod unmatched;
 pub(crate) mod values;
+mod whole;
 
 use std::fs::File;
 use std::io::Read;
@@ -31,6 +32,7 @@ use safetensors_core::checkpoint::{self, CheckpointFile};
 use safetensors_core::io::{FileSource, beside};
 use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
+pub(crate) use whole::whole;
 
 use crate::terminal::report::warn;
 use crate::terminal::text;

@@ -82,13 +82,9 @@ impl Rules {
     }
 }
 
-/// Reads a number of ranks.
-pub(crate) fn world_size(text: &str) -> Result<usize, String> {
-    const MOST: usize = 1 << 20;
-    match text.parse() {
-        Ok(ranks @ 1..=MOST) => Ok(ranks),
-        _ => Err(format!("expected a number from 1 to {MOST}")),
-    }
+/// Returns the parser of a number of ranks.
+pub(crate) fn world_size() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    input::whole(1..=1 << 20)
 }
 
 /// Reads a plan from a file.
@@ -102,9 +98,13 @@ pub(crate) fn read_plan(path: &Path) -> anyhow::Result<RankPlan> {
 const MOST_RANKS: usize = 1024;
 
 /// Warns of projections that give a rank a part of an attention head. Only `config.json` has the
-/// number of heads, so without one there is no warning.
-pub(crate) fn warn_of_split_heads(plan: &RankPlan, checkpoint: &Checkpoint) -> anyhow::Result<()> {
-    let Ok(Some(config)) = ModelConfig::beside(checkpoint) else { return Ok(()) };
+/// number of heads, the first one next to these checkpoints, so without one there is no warning.
+pub(crate) fn warn_of_split_heads<'c>(
+    plan: &RankPlan,
+    checkpoints: impl IntoIterator<Item = &'c Checkpoint>,
+) -> anyhow::Result<()> {
+    let mut configs = checkpoints.into_iter().filter_map(|it| ModelConfig::beside(it).ok()?);
+    let Some(config) = configs.next() else { return Ok(()) };
     let mut split: BTreeMap<(usize, u64), Vec<&str>> = BTreeMap::new();
     for tensor in plan.tensors() {
         let module = tensor.name().rsplit('.').nth(1).unwrap_or_default();

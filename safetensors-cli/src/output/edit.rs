@@ -201,7 +201,7 @@ impl Way {
             }
             ErrorKind::Io(system) if file::is_full(system.kind()) => {
                 let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-                let needed = file::needed(bytes);
+                let needed = file::needed(system.kind(), bytes);
                 let without = if self.in_place {
                     ""
                 } else {

@@ -95,7 +95,9 @@ pub(crate) fn advise(
         (Some(ErrorKind::ReadOnlyFile), _) => "--force replaces it".to_owned(),
         (Some(ErrorKind::InHubCache), _) => format!("choose another {other}; --force replaces it"),
         (_, Some(NotFound)) => format!("make the directory first, or choose another {other}"),
-        (_, Some(kind)) if is_full(kind) => format!("{}, or choose another {other}", needed(bytes)),
+        (_, Some(kind)) if is_full(kind) => {
+            format!("{}, or choose another {other}", needed(kind, bytes))
+        }
         (_, Some(PermissionDenied | ReadOnlyFilesystem | NotADirectory)) => {
             format!("choose another {other}")
         }
@@ -112,6 +114,10 @@ pub(crate) fn is_full(kind: io::ErrorKind) -> bool {
 }
 
 /// Returns the first remedy where there is no space for a file of this many bytes.
-pub(crate) fn needed(bytes: u64) -> String {
-    format!("{} are needed there: free as much", text::size(bytes))
+pub(crate) fn needed(kind: io::ErrorKind, bytes: u64) -> String {
+    let remedy = match kind {
+        io::ErrorKind::FileTooLarge => "raise the limit of file sizes (`ulimit -f`)",
+        _ => "free as much",
+    };
+    format!("{} are needed there: {remedy}", text::size(bytes))
 }

@@ -136,9 +136,56 @@ fn a_layer_that_is_too_large_is_warned_of() {
     let weights = model.join("2_Dense/model.safetensors");
     fs::File::create(weights).unwrap().set_len((256 << 20) + 1).unwrap();
     let name = native("2_Dense/model.safetensors");
-    let warning = format!("out: sentence-transformers cannot load it without {name}, which");
+    let warning = format!("out: nothing can load it without {name}, which modules.json or ");
     dir.convert("model out").warns(&warning).stdout(contains(format!("not copied: {name}, ")));
     assert!(!dir.at("out/2_Dense/model.safetensors").exists());
+}
+
+/// They are often left in a directory, and a converted one is often published.
+#[test]
+fn files_with_credentials_stay_behind() {
+    let dir = temp_dir();
+    let secret = ["credentials.json", "hf_token.txt", "key.pem", "token", ".env"];
+    let others =
+        [&["tokenizer_config.json", "special_tokens_map.json", "tokenizer.json"], &secret[..]];
+    model(dir.path(), "in", &others.concat());
+    let left = "; not copied: credentials.json, hf_token.txt, key.pem and 1 more\n";
+    dir.convert("in out --dtype bf16").quiet().stdout(ends_with(left));
+    let kept = ["special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"];
+    assert_eq!(all(&dir.at("out")), [&["model.safetensors"], &kept[..]].concat());
+}
+
+/// A pipeline of diffusers next to all of its weights in one file.
+#[test]
+fn parts_of_a_pipeline_that_do_not_go_along_are_warned_of() {
+    let dir = temp_dir();
+    let model = model(dir.path(), "in", &["scheduler/scheduler_config.json"]);
+    let index = r#"{"_class_name": "Any", "unet": ["a", "b"], "scheduler": ["a", "c"]}"#;
+    fs::write(model.join("model_index.json"), index).unwrap();
+    fs::create_dir(model.join("unet")).unwrap();
+    small_file(&model, "unet/diffusion_pytorch_model.safetensors");
+    let warning = "out: nothing can load it without unet, which modules.json or model_index.json";
+    dir.convert("in out --dtype bf16").warns(warning).stdout(ends_with("; not copied: unet\n"));
+    assert!(dir.at("out/scheduler/scheduler_config.json").exists());
+}
+
+/// diffusers finds the shards of a variant by an index of another name than ours.
+#[test]
+fn shards_of_a_variant_are_not_replaced_in_place() {
+    let dir = temp_dir();
+    fs::create_dir(dir.at("in")).unwrap();
+    let name = "diffusion_pytorch_model.fp16-00001-of-00001.safetensors";
+    small_file(&dir.at("in"), name);
+    let index = "in/diffusion_pytorch_model.safetensors.index.fp16.json";
+    let names = dir.open(format!("in/{name}"));
+    let names: Vec<_> = names.tensors().map(|it| format!("{:?}: {name:?}", it.name())).collect();
+    dir.write(index, format!("{{\"weight_map\": {{{}}}}}", names.join(", ")));
+    let before = all(&dir.at("in"));
+    let refused = "in: the shards of a variant are not replaced, because";
+    dir.convert(&[index, "in", "--force"]).fails(1, refused);
+    assert_eq!(all(&dir.at("in")), before);
+    dir.convert(&[index, "out"]).quiet();
+    assert_eq!(all(&dir.at("out")), ["diffusion_pytorch_model.safetensors"]);
 }
 
 #[test]

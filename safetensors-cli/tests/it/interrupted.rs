@@ -142,7 +142,8 @@ fn no_space_leaves_the_output_as_it_was_and_no_litter() {
             let said = text(&result.stderr);
             assert!(said.starts_with(&format!("error: {output}")), "{result:?}");
             assert!(said.contains(": File too large (os error 27); 400."), "{result:?}");
-            let remedy = " kB are needed there: free as much, or choose another OUT\n";
+            let remedy = " kB are needed there: raise the limit of file sizes (`ulimit -f`), or \
+                          choose another OUT\n";
             assert!(said.ends_with(remedy), "{result:?}");
             assert_eq!(list(dir.path()), before);
             assert_eq!(dir.at(output).exists(), !is_new);

@@ -64,6 +64,24 @@ fn a_scale_and_parts_of_ranks() {
     }
 }
 
+/// PEFT ignores the setting for linear layers, of which one is square here.
+#[test]
+fn a_wrong_fan_in_fan_out_does_not_transpose_a_linear_layer() {
+    let (dir, fixture) = (temp_dir(), Merge::named("linear"));
+    fs::create_dir(dir.at("adapter")).unwrap();
+    let adapter = |name: &str| fixture.directory.join("adapter-1").join(name);
+    let weights = "adapter_model.safetensors";
+    fs::copy(adapter(weights), dir.at("adapter").join(weights)).unwrap();
+    let config = fs::read_to_string(adapter("adapter_config.json")).unwrap();
+    let wrong = config.replace("\"fan_in_fan_out\": false", "\"fan_in_fan_out\": true");
+    assert_ne!(wrong, config);
+    fs::write(dir.at("adapter/adapter_config.json"), wrong).unwrap();
+    dir.convert(&[&*text(&fixture.model()), "out.safetensors", "--lora", "adapter"]).quiet();
+    for tensor in dir.open("out.safetensors").tensors() {
+        fixture.compare(tensor.name(), tensor.read().unwrap().as_slice().unwrap());
+    }
+}
+
 /// A merged model is meant to be used, which needs the settings of the base.
 #[test]
 fn a_directory_gets_the_config_of_the_base() {

@@ -222,7 +222,7 @@ fn where_there_is_no_room_for_a_copy_a_change_in_place_is_made() {
         (output.status.code(), text(&output.stderr).to_owned())
     };
     let problem = "error: m.safetensors: File too large (os error 27); 404.1 kB are needed there: \
-                   free as much";
+                   raise the limit of file sizes (`ulimit -f`)";
     let hint = ", or give --in-place, which needs hardly any if the new header fits into the space \
                 of the old one";
     let long = format!("metadata set --in-place m.safetensors a={}", "x".repeat(5000));

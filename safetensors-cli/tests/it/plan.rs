@@ -11,7 +11,7 @@ fn a_number_of_ranks_that_cannot_be_is_wrong_usage() {
         let plan = ["plan", "model.safetensors", &format!("--world-size={ranks}")];
         let convert = ["convert", "model.safetensors", "out", &format!("--ranks={ranks}")];
         for args in [&plan[..], &convert] {
-            dir.run(args).fails(2, "expected a number from 1 to 1048576").stdout("");
+            dir.run(args).fails(2, "expected a whole number from 1 to 1048576").stdout("");
         }
     }
     assert!(!dir.at("out").exists());
@@ -172,8 +172,13 @@ fn a_rank_that_gets_a_part_of_a_head_is_a_warning_with_a_rule_that_helps() {
     dir.run("plan . -w 4 --rule *.{k,v}_proj.weight=shared:0:2").quiet();
     dir.run("plan . -w 4 --rule *.{k,v}_proj.weight=replicate").quiet();
     // Also of a saved plan, and of rows and columns that are no whole heads.
-    dir.run("plan . -w 4 -o plan.json").success();
-    dir.run("plan . --from plan.json").success().stderr(shared);
+    let written = "\nplan.json: 4 tensors, for 4 ranks\n";
+    dir.run("plan . -w 4 -o plan.json").success().stdout(ends_with(written));
+    let json = dir.run("plan . -w 4 -o plan.json --json --force").success().out();
+    assert!(json.starts_with('{') && json.ends_with("}\n"), "{json}");
+    dir.run("plan . --from plan.json").success().stderr(shared.clone());
+    dir.convert("model.safetensors out --ranks 4 -n").success().stderr(shared.clone());
+    dir.convert("model.safetensors out --plan plan.json").success().stderr(shared);
     let all = dir.run("plan . -w 8 --rule *.{k,v}_proj.weight=replicate").success();
     let (all, heads) = (all.err(), "4 heads among 8 ranks");
     assert!(

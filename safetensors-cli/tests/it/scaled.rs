@@ -153,6 +153,48 @@ fn schemes_are_converted_or_kept() {
     }
 }
 
+/// A scheme's codes need all of the tensors that store the weight, under names that belong together.
+#[test]
+fn tensors_that_codes_need_are_not_dropped_or_renamed_in_silence() {
+    let dir = temp_dir();
+    for fixture in some() {
+        let model = fixture.model();
+        let model = model.to_str().unwrap();
+        let stored = fixture.open();
+        let weights = stored.quantized_weights().unwrap();
+        let weight = weights.iter().find(|weight| weight.tensors.len() > 1).unwrap();
+        let (codes, companion) = (&*weight.tensors[0], &**weight.tensors.last().unwrap());
+        let convert =
+            |options: &[&str]| dir.convert(&[&[model, "out.safetensors", "-n"], options].concat());
+        let renamed = format!("^{}$", regex_escaped(companion));
+        let needed = "dropped or renamed, and needed to read quantised weights: ";
+        for options in [
+            &["--drop", companion][..],
+            &["-f", codes],
+            &["--rename", &renamed, "other"],
+            &["--drop", companion, "--prefix", "model."],
+        ] {
+            let warned = convert(options).success().err();
+            assert!(warned.contains(needed), "{}: {options:?}: {warned}", fixture.name);
+            let is_named = warned.contains(companion) || options[0] == "-f";
+            assert!(is_named, "{}: {options:?}: {warned}", fixture.name);
+        }
+        for options in [&["--prefix", "model."][..], &["--rename", "^", "model."]] {
+            convert(options).quiet();
+        }
+        if weights.len() > 1 {
+            let all = weight.tensors.iter().flat_map(|name| ["--drop", name]);
+            let warned = convert(&all.collect::<Vec<_>>()).success().err();
+            assert!(!warned.contains(codes), "{}: {warned}", fixture.name);
+        }
+    }
+}
+
+/// A regular expression that matches only this name.
+fn regex_escaped(name: &str) -> String {
+    name.replace('.', "\\.")
+}
+
 #[test]
 fn settings_that_still_describe_quantised_weights_are_named() {
     let dir = temp_dir();

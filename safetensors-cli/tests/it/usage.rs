@@ -35,6 +35,26 @@ fn wrong_usage_exits_2_with_usage() {
 }
 
 #[test]
+fn an_option_for_a_whole_number_says_which_ones_it_takes() {
+    for (args, range) in [
+        (&["inspect", "a", "--depth", "8k"][..], "from 1 on"),
+        (&["inspect", "a", "--depth", "0"], "from 1 on"),
+        (&["inspect", "a", "--top", "1.5"], "from 1 to 4294967295"),
+        (&["stats", "a", "--bins", "257"], "from 0 to 256"),
+        (&["memory", "a", "--length", "8k"], "from 0 on"),
+        (&["memory", "a", "--length", "99999999999999999999"], "from 0 on"),
+        (&["manifest", "a", "--chunk", "1MB"], "from 0 on"),
+        (&["delta", "follow", "a", "b", "--until", "-"], "from 0 on"),
+        (&["download", "a/b", "--max-workers", "0"], "from 1 to 65535"),
+        (&["plan", "a", "--world-size", "2k"], "from 1 to 1048576"),
+        (&["convert", "a", "b", "--ranks", "2k"], "from 1 to 1048576"),
+    ] {
+        let problem = format!(": expected a whole number {range}\n");
+        safetensors().args(args).assert().code(2).stdout("").stderr(contains(problem));
+    }
+}
+
+#[test]
 fn commands_that_people_expect_get_a_hint() {
     for (typed, hints) in [
         ("merge", &["`safetensors convert IN... OUT` puts files and shards together"][..]),

@@ -140,7 +140,7 @@ error: json.safetensors: the header is not JSON at byte 1: found ',', expected a
 error: trailing.safetensors: the tensors have 0 bytes, but 1 follow the header
 error: folder: no *.safetensors file or index in this directory or below it
 error: missing.safetensors: {not_found}
-error: gone.safetensors: tensor \"a\": {not_found}
+error: gone.safetensors: tensor \"a\": the shard is missing; the index needs it for 1 tensor
 error: escape.safetensors.index.json: the index is malformed: \"../x.safetensors\" is not a file name below the index's folder that ends in .safetensors
 "
     );

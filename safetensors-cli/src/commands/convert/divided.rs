@@ -17,7 +17,7 @@ pub(super) struct Ranks {
     /// Divide OUT among N ranks, each with files of its own; by the rules or the preset
     ///
     /// Rules apply to the names in OUT
-    #[arg(long, value_name = "N", value_parser = world_size)]
+    #[arg(long, value_name = "N", value_parser = world_size())]
     ranks: Option<usize>,
     /// Divide OUT among ranks by a plan that `safetensors plan` has saved
     ///

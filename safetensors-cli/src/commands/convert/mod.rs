@@ -245,11 +245,12 @@ fn save(
     let names: Vec<_> = rewrite.tensors().map(|(name, _)| name).collect();
     output.divide(args.ranks.divided(&names, change.select)?);
     let metadata = output.take_metadata(&mut rewrite);
-    output.name_files(&sources);
+    output.name_files(&sources)?;
     let others = Others::new(args, &sources, &rewrite, output.is_directory())?;
     let read = others.config.as_ref().map(|(path, _)| identity(path));
     output.put_others(others);
-    let plan = output.plan(&rewrite).map_err(|error| name_twice(error, &sources, &change))?;
+    let plan =
+        output.plan(&rewrite, &sources).map_err(|error| name_twice(error, &sources, &change))?;
     sources.iter().try_for_each(Source::check)?;
     let existing = output.existing()?;
     let names = rewrite.tensors().map(|(name, _)| name.to_owned()).collect();
@@ -264,12 +265,16 @@ fn save(
     warn_of_notes(output.path(), &plan.notes);
     let summary =
         plan.summary() + &report::share(&rewrite) + &report::merged(&adapters, &sources, &change);
+    let unmade = match args.changes.names {
+        Some(_) => "; not made, and needed by transformers: config.json and the tokenizer",
+        None => "",
+    };
     if args.writing.dry_run {
         plan.show(&rewrite, out)?;
         let would = destination.would(summary);
         let [named, removed, hides] = [plan.named(), plan.removed(false), destination.hides()];
         let others = plan.others();
-        writeln!(out, "\n{would}{named}{removed}{others}{hides}")?;
+        writeln!(out, "\n{would}{named}{removed}{others}{unmade}{hides}")?;
         return Ok(ExitCode::SUCCESS);
     }
     let is_changed = sources.iter().any(Source::makes_numbers);
@@ -286,7 +291,7 @@ fn save(
         file::printed(told, &input::shown(output.path()), "written")?;
     }
     let [removed, others, hides] = [plan.removed(true), plan.others(), destination.hides()];
-    destination.tell(out, format_args!("{summary}{removed}{others}{hides}"))?;
+    destination.tell(out, format_args!("{summary}{removed}{others}{unmade}{hides}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -336,6 +341,7 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         }
         applied => applied?,
     };
+    sources.iter().for_each(|source| source.warn_of_lone_codes(&rewrite));
     if rewrite.tensors().len() == 0 && !names.is_empty() {
         anyhow::bail!(
             "no tensor is left to be written; `safetensors inspect --flat` shows the names"

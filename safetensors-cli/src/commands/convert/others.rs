@@ -99,8 +99,8 @@ impl Others {
         }
         if !missing.is_empty() {
             warn(format!(
-                "{}: sentence-transformers cannot load it without {}, which modules.json names, \
-                 and which is no regular file or too large to go along; copy that yourself",
+                "{}: nothing can load it without {}, which modules.json or model_index.json names \
+                 and which does not go along; convert or copy that yourself",
                 input::shown(out),
                 text::some(&missing)
             ));
@@ -137,15 +137,21 @@ fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
     }
 }
 
-/// Returns the name by which a library loads the one input, if that is not `model.safetensors`, and the
-/// variant, such as `.fp16`, if the input is a file of the directory OUT: it stays that variant.
-pub(super) fn library_name(sources: &[Source], out: &Path) -> Option<(&'static str, String)> {
+/// Returns the name by which a library loads the one input, if that is not `model.safetensors`, and
+/// the start of the names of its files. An input that is in the directory OUT stays its variant, such
+/// as `.fp16`. `None` for an index that is not named like that.
+pub(super) fn library_name(
+    sources: &[Source],
+    out: &Path,
+) -> Option<(&'static str, Option<String>)> {
     let [source] = sources else { return None };
     let checkpoint = source.checkpoint()?;
     let first = checkpoint.files().first().map(|file| file.path());
     let name = checkpoint.index_path().or(first).and_then(Path::file_name)?.to_str()?;
     let known = NAMES.into_iter().find(|known| name.split('.').next() == Some(known))?;
-    let variant = name[known.len()..].strip_suffix(".safetensors").unwrap_or_default();
-    let is_in_place = source.files().contains(&identity(&out.join(name)));
-    Some((known, if is_in_place { variant.into() } else { String::new() }))
+    if !source.files().contains(&identity(&out.join(name))) {
+        return Some((known, Some(known.to_owned())));
+    }
+    let start = name.strip_suffix(".index.json").unwrap_or(name).strip_suffix(".safetensors");
+    Some((known, start.map(str::to_owned)))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -22,6 +23,7 @@ use super::source::{CONFIG, Source};
 use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
+use crate::model::ranks::warn_of_split_heads;
 use crate::output::existing::{Existing, identity};
 use crate::output::file::Argument;
 use crate::output::writing::Writing;
@@ -59,7 +61,7 @@ pub(super) struct Output {
 
 /// The argument that names the output.
 pub(super) const OUT: Argument =
-    Argument { name: "OUT", stream: "write a regular file, and send that: `cat FILE > PIPE`" };
+    Argument { name: "OUT", stream: "name a file, and send that: `cat FILE > PIPE`" };
 
 /// The error of weights that stay quantised in an output of these formats.
 const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are quantised";
@@ -79,6 +81,9 @@ impl Target {
         let form = form(path).map_err(wrong)?;
         if let Some(address) = address::of(path) {
             address::check_writable(address)?;
+        } else if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+            let (path, remedy) = (input::name(path), OUT.stream);
+            anyhow::bail!("{path}: convert cannot write to a pipe or a device; {remedy}");
         }
         match (form, args.changes.quantize) {
             (None, scheme) => for_gguf(args, scheme).map(Self::Gguf).map_err(wrong),
@@ -169,15 +174,21 @@ impl Output {
     }
 
     /// Names the files of a directory as expected by the library that loads the input's files.
-    pub(super) fn name_files(&mut self, sources: &[Source]) {
-        let Some((name, variant)) = others::library_name(sources, &self.path) else { return };
-        if let Ok(pattern) = format!("{name}{{suffix}}{variant}.safetensors").parse() {
-            self.pattern = pattern;
-        }
+    pub(super) fn name_files(&mut self, sources: &[Source]) -> anyhow::Result<()> {
+        let Some((name, start)) = others::library_name(sources, &self.path) else { return Ok(()) };
+        let start = start.with_context(|| {
+            format!(
+                "{}: the shards of a variant are not replaced, because libraries find them by an \
+                 index of another name; choose another OUT",
+                self.name()
+            )
+        })?;
+        self.pattern = format!("{start}{{suffix}}.safetensors").parse()?;
         // PEFT and diffusers read an adapter from one file.
         if name != others::DIFFUSERS {
             self.size.get_or_insert(MaxShardSize(u64::MAX));
         }
+        Ok(())
     }
 
     /// Adds other files next to the tensors.
@@ -265,7 +276,11 @@ impl Output {
     }
 
     /// Plans the output. Refuses tensors that this output cannot hold, before any data is read.
-    pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Preview> {
+    pub(super) fn plan(
+        &self,
+        rewrite: &Rewrite<'_>,
+        sources: &[Source],
+    ) -> anyhow::Result<Preview> {
         let options = self.writing.options();
         let plan = match self.form {
             Form::Directory => rewrite.plan_sharded(&self.shards(options)),
@@ -282,6 +297,7 @@ impl Output {
         plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
         if let Some(divided) = &self.ranks {
             let ranks = divided.plan(rewrite, &self.writing.options())?;
+            warn_of_split_heads(&ranks, sources.iter().filter_map(Source::checkpoint))?;
             preview.ranks = Some(ranks.world_size());
             return Ok(preview);
         }

@@ -190,6 +190,38 @@ impl Source {
         }
     }
 
+    /// Warns of quantised weights that lose some of their tensors, but not the codes: the options
+    /// drop others, or rename them in another way.
+    pub(super) fn warn_of_lone_codes(&self, rewrite: &Rewrite<'_>) {
+        let written = rewrite.tensors().map(|(name, tensor)| (tensor.source_name(), name));
+        let written: HashMap<_, _> = written.collect();
+        if written.iter().all(|(old, new)| old == new)
+            && self.names().iter().all(|name| written.contains_key(name))
+        {
+            return;
+        }
+        let weights = self.checkpoint().map(|it| it.quantized_weights_but(&mut |_| true));
+        let mut lost = Vec::new();
+        for weight in weights.into_iter().flatten().flatten() {
+            let old: Vec<_> = weight.tensors.iter().map(String::as_str).collect();
+            let new: Vec<_> = old.iter().filter_map(|name| written.get(name).copied()).collect();
+            if new.len() < old.len() && written.contains_key(old[0]) {
+                let missing = old.into_iter().filter(|name| !written.contains_key(name));
+                lost.extend(missing.map(str::to_owned));
+            } else if new.len() == old.len() && ends(&old) != ends(&new) {
+                lost.extend(old[1..].iter().copied().map(str::to_owned));
+            }
+        }
+        if !lost.is_empty() {
+            warn(format!(
+                "{}: dropped or renamed, and needed to read quantised weights: {}; \
+                 --dequantize f32 makes numbers of the weights",
+                self.name(),
+                text::some(&lost)
+            ));
+        }
+    }
+
     /// Adds the tensors to the rewrite. Skips arrays that are not taken: an array that cannot be
     /// read would be an error.
     pub(super) fn add_to<'a>(
@@ -247,6 +279,14 @@ impl Source {
             Content::Checkpoint(_) | Content::Npy(_) => Ok(()),
         }
     }
+}
+
+/// Returns the ends of names, after their longest common start.
+fn ends<'n>(names: &[&'n str]) -> Vec<&'n [u8]> {
+    let first = names.first().map_or(&[][..], |name| name.as_bytes());
+    let is_common = |&at: &usize| names.iter().all(|name| name.as_bytes().get(at) == first.get(at));
+    let common = (0..first.len()).take_while(is_common).count();
+    names.iter().map(|name| &name.as_bytes()[common..]).collect()
 }
 
 /// Adds the description of the model's layers in `config.json` next to a checkpoint, if weights are

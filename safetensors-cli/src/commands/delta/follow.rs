@@ -55,7 +55,7 @@ pub(super) struct Follow {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "once")]
     timeout: Option<Duration>,
     /// End once OUT has this version; later ones are ignored, so a newer OUT goes back to it
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = input::whole::<u64>(0..=u64::MAX))]
     until: Option<u64>,
     /// Apply what is there now, and end
     #[arg(long)]

@@ -62,7 +62,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         conflicts_with_all = ["flat", "json"],
-        value_parser = clap::value_parser!(u64).range(1..)
+        value_parser = input::whole::<u64>(1..=u64::MAX)
     )]
     depth: Option<u64>,
     /// Show one line: tensors, parameters, size, and how they are stored
@@ -73,7 +73,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         conflicts_with_all = ["depth", "json"],
-        value_parser = clap::value_parser!(u32).range(1..)
+        value_parser = input::whole::<u32>(1..=u32::MAX.into())
     )]
     top: Option<u32>,
     /// Show each file, with its header, padding and alignment

@@ -81,7 +81,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         default_value_t = 24,
-        value_parser = clap::value_parser!(u16).range(..=256)
+        value_parser = crate::input::whole::<u16>(0..=256)
     )]
     bins: u16,
     /// Print everything as one JSON document

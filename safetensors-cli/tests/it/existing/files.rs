@@ -38,6 +38,9 @@ fn a_file_is_replaced_as_the_rule_says() {
             inputs(dir.path());
             make(&dir.at(name));
             let must = match must {
+                Must::Refuse(code, _) if writer.is("convert") => {
+                    Must::Refuse(*code, "convert cannot write to a pipe or a device; name a file")
+                }
                 // Nothing but a signature is replaced by one.
                 Must::Force if writer.is("sign") => Must::Refuse(1, "exists"),
                 must => *must,

@@ -1,14 +1,22 @@
 //! Opening the files of a checkpoint while others may replace it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use super::locate::files_of;
+<<<<<<< HEAD:safetensors-core/src/checkpoint/open/opening.rs
 use crate::checkpoint::index::Index;
 use crate::checkpoint::pieces::{self, dcp, divided};
 use crate::checkpoint::store::{FileKind, Store, Version, is_not_fetched};
 use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX};
+=======
+use super::store::{FileKind, Store, Version, is_not_fetched, is_not_found};
+use super::{
+    Assembled, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX, dcp, divided, whole,
+};
+>>>>>>> j-convert:safetensors-core/src/checkpoint/opening.rs
 use crate::file::io::reserve::reserve_open_files;
 use crate::file::io::stamp::says_changed;
 use crate::file::io::{ReadAt, SafeTensors};
@@ -251,7 +259,7 @@ impl<T: Store> Opener<'_, T> {
 
     /// Opens a shard, which should have the tensors of these names.
     fn shard(&self, file: &Path, names: &[String]) -> Result<CheckpointFile<T::File>> {
-        self.file(file).map_err(|error| name_lost(error, names))
+        self.file(file).map_err(|error| name_lost(error, file, names))
     }
 
     /// Opens files at these paths, some at once.
@@ -349,7 +357,7 @@ fn open_at_once<I, T: Send>(
 /// maps to the shard.
 ///
 /// Other errors are about the content of the shard, and stay unchanged.
-fn name_lost(error: Error, names: &[String]) -> Error {
+fn name_lost(error: Error, file: &Path, names: &[String]) -> Error {
     let is_lost = matches!(
         error.kind(),
         ErrorKind::Io(_)
@@ -358,6 +366,12 @@ fn name_lost(error: Error, names: &[String]) -> Error {
             | ErrorKind::HeaderPastEnd { .. }
     );
     match names.first() {
+        Some(name) if is_not_found(&error) => {
+            let (count, end) = (names.len(), if names.len() == 1 { "" } else { "s" });
+            let missing =
+                format!("the shard is missing; the index needs it for {count} tensor{end}");
+            Error::io(io::Error::new(io::ErrorKind::NotFound, missing), file).in_tensor(name)
+        }
         Some(name) if is_lost => error.in_tensor(name),
         _ => error,
     }

@@ -4,6 +4,7 @@
 //! deltas.
 
 mod equal;
+mod secret;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use equal::Equal;
+use secret::is_secret;
 
 use super::Checkpoint;
 use super::names::is_plain;
@@ -108,8 +110,8 @@ const MOST_FOLDERS: usize = 2;
 /// `model_index.json` names it. There are at most 1,000 files with 1 GiB, each with 256 MiB.
 ///
 /// Other files of tensors belong to other models; signatures and manifests belong to the old files.
-/// So they are skipped, and so are hidden files, special files, links that lead out of the directory, and
-/// folders with tensors. [`left_out`](Self::left_out) lists all of these. Only the folders of
+/// So they are skipped, and so are hidden files, files with credentials (`token`, `*.pem`), special
+/// files, links that lead out of the directory, and folders with tensors. [`left_out`](Self::left_out) lists all of these. Only the folders of
 /// `modules.json` keep their tensors: they are layers of the model.
 #[derive(Clone, Default)]
 #[doc(hidden)]
@@ -181,8 +183,8 @@ impl OtherFiles {
         &self.left_out
     }
 
-    /// Returns the skipped files without which the model cannot be loaded, because they belong to
-    /// its layers.
+    /// Returns the skipped files and folders without which the model cannot be loaded: its settings
+    /// name them.
     pub fn missing(&self) -> &[PathBuf] {
         &self.missing
     }
@@ -303,6 +305,8 @@ impl Listing {
         let entries = self.entries(path)?;
         let has_tensors = |it: &StoreEntry| is_of_tensors(&it.name.to_ascii_lowercase());
         if !keeps_tensors && !self.has_own_below(path) && entries.iter().any(has_tensors) {
+            let is_named = !self.has_all && !FOLDERS.contains(&path);
+            self.found.missing.extend(is_named.then(|| path.into()));
             self.found.left_out.extend((!self.has_all).then(|| path.into()));
             return Ok(());
         }
@@ -406,6 +410,7 @@ fn may_belong(name: &str) -> bool {
         && signed_name(&lower).is_none()
         && lower != MANIFEST
         && !NEWEST.contains(&name)
+        && !is_secret(&lower)
 }
 
 /// Returns `true` for a regular file below a directory of the disk, and for a link to one that

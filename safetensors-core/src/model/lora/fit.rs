@@ -8,6 +8,8 @@ use crate::format::error::{AdapterProblem, Error};
 /// A name that an adapter has for a tensor of the checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
+    /// The position of the adapter's tensor.
+    pub(super) position: usize,
     pub(super) name: String,
     /// Whether `_` replaces `.`.
     pub(super) is_flattened: bool,
@@ -188,6 +190,7 @@ mod tests {
         let wanted: Vec<_> = wanted
             .iter()
             .map(|(name, is_flattened)| Wanted {
+                position: 0,
                 name: (*name).to_owned(),
                 is_flattened: *is_flattened,
                 may_be_new: name.starts_with("new"),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use super::parts::Source;
 use super::product::Factors;
 use crate::checkpoint::{ComputedTensor, failed, read_numbers};
-use crate::file::load::LoadOptions;
+use crate::file::load::{LazyTensor, LoadOptions};
 use crate::format::dtype::Dtype;
 use crate::format::parallel::lock;
 use crate::format::slice::read_range::Files;
@@ -114,6 +114,18 @@ impl ComputedTensor for Merged {
 }
 
 impl Merged {
+    /// A tensor like this one, which is not changed yet.
+    pub(super) fn new<S>(name: &str, like: &LazyTensor<'_, S>, base: Option<Stored>) -> Self {
+        Self {
+            name: name.to_owned(),
+            dtype: like.dtype(),
+            shape: like.shape().to_vec(),
+            base,
+            replaced: None,
+            deltas: Vec::new(),
+        }
+    }
+
     fn columns(&self) -> usize {
         self.shape.iter().skip(1).product()
     }
@@ -125,6 +137,12 @@ impl Merged {
             (None, Some(base)) => base.read(files, first, out),
             (None, None) => Ok(()),
         }
+    }
+}
+
+impl<S> From<&LazyTensor<'_, S>> for Stored {
+    fn from(tensor: &LazyTensor<'_, S>) -> Self {
+        Self { file: tensor.file_index(), offset: tensor.file_offset(), dtype: tensor.dtype() }
     }
 }
 
@@ -141,9 +159,7 @@ impl Stored {
 /// Reads elements of a tensor of an adapter.
 fn read_part(adapter: &Source, position: usize, first: u64, out: &mut [f32]) -> io::Result<()> {
     let tensor = adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
-    let file = tensor.file_index();
-    let dtype = tensor.dtype();
-    Stored { file, offset: tensor.file_offset(), dtype }.read(adapter, first, out)
+    Stored::from(&tensor).read(adapter, first, out)
 }
 
 /// Reads all elements of a tensor of an adapter.

@@ -52,9 +52,14 @@
 //!
 //! With A (`lora_A`, `lora_down`), B (`lora_B`, `lora_up`) and the factor s, a linear weight W
 //! becomes W + s·B·A, and a convolution likewise. An embedding, and a weight that is stored
-//! transposed (`fan_in_fan_out`), becomes W + s·(B·A)ᵀ. DoRA multiplies each output of that sum by
+//! transposed (GPT-2's `Conv1D`), becomes W + s·(B·A)ᵀ. DoRA multiplies each output of that sum by
 //! m / ‖·‖, the magnitude divided by the norm of W + s·B·A. Several adapters are added in their
 //! order.
+//!
+//! Shapes show whether a weight is stored transposed. PEFT knows it from the class of the layer and
+//! ignores `fan_in_fan_out`, which may be wrong. A square weight without a bias is not transposed,
+//! because each `Conv1D` has a bias. With a bias, it is like the layers with biases next to it. If
+//! they do not show it, the adapter is refused.
 //!
 //! The operations have the order of PEFT on a CPU, with all tensors as F32: the product is rounded
 //! to F32, then s times it, then the sum, and at the end the sum once to the dtype of the result.
@@ -72,6 +77,7 @@ mod numbers;
 mod parts;
 mod plan;
 mod product;
+mod transposed;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -79,8 +85,8 @@ use std::sync::Arc;
 
 use config::Config;
 use merged::is_possible;
-use parts::{Parts, Source};
-use plan::{POSSIBLE, Plan, mismatch};
+use parts::{Parts, Source, mismatch};
+use plan::{POSSIBLE, Plan};
 
 use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
 use crate::file::io::ReadAt;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::value::RawValue;
 
 use super::config::{Config, Fields, wrong};
+use super::fit::Wanted;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::{LazyTensor, LoadOptions};
@@ -21,16 +22,7 @@ pub(super) type Source = Checkpoint<Box<dyn ReadAt>>;
 pub(super) struct Parts {
     pub(super) modules: Vec<Module>,
     /// Tensors that replace the checkpoint's.
-    pub(super) whole: Vec<Whole>,
-}
-
-/// A tensor that takes the place of another.
-#[derive(Debug)]
-pub(super) struct Whole {
-    pub(super) position: usize,
-    pub(super) name: String,
-    /// Whether the checkpoint may lack it.
-    pub(super) may_be_new: bool,
+    pub(super) whole: Vec<Wanted>,
 }
 
 /// A module that changes its weight by a product of two small matrices. Tensors are positions in
@@ -49,8 +41,25 @@ pub(super) struct Module {
     pub(super) magnitude: Option<usize>,
     /// The factor of the product.
     pub(super) scaling: f64,
-    /// Whether the weight is stored transposed; `None` if it never is.
+    /// The setting `fan_in_fan_out`; `None` if no weight is stored transposed.
     pub(super) is_transposed: Option<bool>,
+}
+
+impl Module {
+    /// Returns the tensors that it changes: the weight, and the bias if there is one for it.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
+        let dot = if self.is_flattened { '_' } else { '.' };
+        let up = [("weight", Some(self.up)), ("bias", self.up_bias)].into_iter();
+        up.filter_map(move |(end, position)| {
+            Some(Wanted {
+                position: position?,
+                name: format!("{}{dot}{end}", self.name),
+                is_flattened: self.is_flattened,
+                may_be_new: false,
+                group: self.group.clone(),
+            })
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,9 +124,12 @@ impl Parts {
                     let found = format!("tensor {name:?}");
                     return Err(located(&tensor, AdapterProblem::Unsupported { found }));
                 };
-                parts.whole.extend(whole(source, name).map(|name| {
-                    let may_be_new = config.is_whole(&name);
-                    Whole { position, name, may_be_new }
+                parts.whole.extend(whole(source, name).map(|name| Wanted {
+                    position,
+                    may_be_new: config.is_whole(&name),
+                    name,
+                    is_flattened: false,
+                    group: String::new(),
                 }));
                 continue;
             };
@@ -199,9 +211,8 @@ fn module(
     };
     let config = config.or_else(|| configs.get(group));
     if let Some(expected) = config.map(|config| config.rank(rest)).filter(|r| *r != rank as f64) {
-        let expected = format!("a rank of {expected}");
-        let found = format!("a rank of {rank}");
-        return Err(located(&down_tensor, AdapterProblem::Mismatch { expected, found }));
+        let problem = mismatch(format!("a rank of {expected}"), format!("a rank of {rank}"));
+        return Err(located(&down_tensor, problem));
     }
     let magnitude = match (config, found.tensors.get(&Role::Magnitude)) {
         (_, Some(&magnitude)) => Some(magnitude),
@@ -253,14 +264,13 @@ fn missing(source: &Source, name: &str, found: &Found, role: Role) -> Error {
 fn check_shapes<S>(down: &LazyTensor<'_, S>, up: &LazyTensor<'_, S>) -> Result<usize> {
     for tensor in [down, up] {
         if !tensor.dtype().is_float() {
-            let expected = "floating-point numbers".into();
-            let found = tensor.dtype().to_string();
-            return Err(located(tensor, AdapterProblem::Mismatch { expected, found }));
+            let problem = mismatch("floating-point numbers", tensor.dtype().to_string());
+            return Err(located(tensor, problem));
         }
         if tensor.shape().len() < 2 || tensor.shape().contains(&0) {
-            let expected = "at least 2 dimensions, none of them 0".into();
             let found = format!("shape {}", Shape(tensor.shape()));
-            return Err(located(tensor, AdapterProblem::Mismatch { expected, found }));
+            let problem = mismatch("at least 2 dimensions, none of them 0", found);
+            return Err(located(tensor, problem));
         }
     }
     let rank = down.shape()[0];
@@ -270,20 +280,22 @@ fn check_shapes<S>(down: &LazyTensor<'_, S>, up: &LazyTensor<'_, S>) -> Result<u
         return Ok(rank);
     }
     let expected = format!("shape {}, without groups of channels", Shape(&expected));
-    let found = format!("shape {}", Shape(up.shape()));
-    Err(located(up, AdapterProblem::Mismatch { expected, found }))
+    Err(located(up, mismatch(expected, format!("shape {}", Shape(up.shape())))))
 }
 
 /// Reads the number in a tensor with one element.
 fn number(source: &Source, position: usize) -> Result<f64> {
     let Some(tensor) = source.tensor_at(position) else { return Ok(1.0) };
     if tensor.element_count() != 1 {
-        let expected = "one number".into();
         let found = format!("shape {}", Shape(tensor.shape()));
-        return Err(located(&tensor, AdapterProblem::Mismatch { expected, found }));
+        return Err(located(&tensor, mismatch("one number", found)));
     }
     let number = tensor.read_with(&LoadOptions::new().all_as(Dtype::F64))?.into_vec::<f64>()?;
     Ok(number.first().copied().unwrap_or(1.0))
+}
+
+pub(super) fn mismatch(expected: impl Into<String>, found: impl Into<String>) -> AdapterProblem {
+    AdapterProblem::Mismatch { expected: expected.into(), found: found.into() }
 }
 
 /// Returns an error about a tensor of an adapter.

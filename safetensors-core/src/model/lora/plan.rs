@@ -1,13 +1,15 @@
 //! [`Plan`]: finds the tensors of a checkpoint that adapters change, and refuses adapters.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Adapter;
 use super::config::wrong;
-use super::fit::{Names, Wanted};
+use super::fit::Names;
 use super::merged::{Delta, Merged, Product, Recent, Stored, is_possible};
-use super::parts::{Module, Source, Whole, located};
+use super::parts::{Module, Source, located, mismatch};
+use super::transposed::Layers;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LazyTensor;
@@ -16,10 +18,6 @@ use crate::model::quantized::QuantizedWeight;
 
 /// The dtypes of weights that can be merged.
 pub(super) const POSSIBLE: &str = "dtype F32, BF16, F16 or a float of 8 bits";
-
-pub(super) fn mismatch(expected: impl Into<String>, found: impl Into<String>) -> AdapterProblem {
-    AdapterProblem::Mismatch { expected: expected.into(), found: found.into() }
-}
 
 /// The changes of a checkpoint by the adapters so far.
 pub(super) struct Plan<'a, S> {
@@ -30,6 +28,7 @@ pub(super) struct Plan<'a, S> {
     /// The numbers of the merged tensors by their names in the checkpoint.
     by_name: HashMap<&'a str, usize>,
     recent: Arc<Recent>,
+    layers: OnceCell<Layers<'a>>,
 }
 
 impl<'a, S: ReadAt> Plan<'a, S> {
@@ -41,6 +40,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             tensors: Vec::new(),
             by_name: HashMap::new(),
             recent: Arc::default(),
+            layers: OnceCell::new(),
         }
     }
 
@@ -55,43 +55,25 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         if !scale.is_finite() {
             return Err(wrong(format_args!("scale {scale} is not finite")));
         }
-        let mut wanted = Vec::new();
-        let mut tensors = Vec::new();
-        for Whole { name, position, may_be_new } in &parts.whole {
-            let name = name.clone();
-            let may_be_new = *may_be_new;
-            let group = String::new();
-            wanted.push(Wanted { name, is_flattened: false, may_be_new, group });
-            tensors.push(source.tensor_at(*position));
-        }
-        let mut want = |name: String, position, module: &Module| {
-            let is_flattened = module.is_flattened;
-            let group = module.group.clone();
-            wanted.push(Wanted { name, is_flattened, may_be_new: false, group });
-            tensors.push(source.tensor_at(position));
-        };
-        for module in &parts.modules {
-            let dot = if module.is_flattened { '_' } else { '.' };
-            want(format!("{}{dot}weight", module.name), module.up, module);
-            if let Some(bias) = module.up_bias {
-                want(format!("{}{dot}bias", module.name), bias, module);
+        let of_modules = parts.modules.iter().flat_map(Module::wanted);
+        let wanted: Vec<_> = parts.whole.iter().cloned().chain(of_modules).collect();
+        let found = self.names.find(&wanted).map_err(|(number, error)| {
+            match source.tensor_at(wanted[number].position) {
+                Some(tensor) => tensor.locate(error),
+                None => error,
             }
-        }
-        let found = self.names.find(&wanted).map_err(|(number, error)| match tensors[number] {
-            Some(tensor) => tensor.locate(error),
-            None => error,
         })?;
-        let mut found = found.into_iter().zip(tensors.into_iter().flatten());
-        for Whole { position, name, .. } in &parts.whole {
-            let Some((found, tensor)) = found.next() else { break };
+        let tensors = wanted.iter().filter_map(|wanted| source.tensor_at(wanted.position));
+        let mut found = found.into_iter().zip(tensors);
+        for (wanted, (found, tensor)) in parts.whole.iter().zip(found.by_ref()) {
             let number = match found {
                 Some(name) => {
                     self.untie(name, &tensor)?;
                     self.target(name, &tensor)?
                 }
-                None => self.added(name, &tensor),
+                None => self.added(&wanted.name, &tensor),
             };
-            self.replace(source, *position, number, &tensor)?;
+            self.replace(source, wanted.position, number, &tensor)?;
         }
         let mut found = found.filter_map(|(name, tensor)| Some((name?, tensor)));
         for module in &parts.modules {
@@ -99,9 +81,13 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             let Some((name, up)) = found.next() else { break };
             let number = self.target(name, &up)?;
             let product = self.product(source, module, number, &up)?;
-            let recent = &self.recent;
-            let delta = Delta::new(source, product, scaling, module.magnitude, recent);
-            self.tensors[number].deltas.push(delta);
+            self.tensors[number].deltas.push(Delta::new(
+                source,
+                product,
+                scaling,
+                module.magnitude,
+                &self.recent,
+            ));
             let Some(bias) = module.up_bias else { continue };
             let Some((name, tensor)) = found.next() else { break };
             let number = self.target(name, &tensor)?;
@@ -141,18 +127,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     /// Adds a tensor of the checkpoint, under one of its names.
     fn changed(&mut self, name: &'a str, tensor: &LazyTensor<'a, S>) -> usize {
         self.by_name.insert(name, self.tensors.len());
-        self.tensors.push(Merged {
-            name: name.to_owned(),
-            dtype: tensor.dtype(),
-            shape: tensor.shape().to_vec(),
-            base: Some(Stored {
-                file: tensor.file_index(),
-                offset: tensor.file_offset(),
-                dtype: tensor.dtype(),
-            }),
-            replaced: None,
-            deltas: Vec::new(),
-        });
+        self.tensors.push(Merged::new(name, tensor, Some(Stored::from(tensor))));
         self.tensors.len() - 1
     }
 
@@ -177,14 +152,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     fn added<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> usize {
         let is_it = |merged: &Merged| merged.base.is_none() && merged.name == name;
         self.tensors.iter().position(is_it).unwrap_or_else(|| {
-            self.tensors.push(Merged {
-                name: name.to_owned(),
-                dtype: from.dtype(),
-                shape: from.shape().to_vec(),
-                base: None,
-                replaced: None,
-                deltas: Vec::new(),
-            });
+            self.tensors.push(Merged::new(name, from, None));
             self.tensors.len() - 1
         })
     }
@@ -230,8 +198,17 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         let is_crossed = inputs == [*first] && rest == [outputs];
         let is_transposed = match module.is_transposed {
             _ if module.is_embedding => is_crossed,
-            // A square weight does not show it.
-            Some(is_transposed) if is_plain => is_transposed && is_crossed,
+            Some(setting) if is_plain && is_crossed => {
+                self.is_transposed(&merged.name, setting).ok_or_else(|| {
+                    let class = if setting { "a linear layer" } else { "a Conv1D" };
+                    let found = format!(
+                        "{:?} of the checkpoint, a square; if it is {class}, set fan_in_fan_out to \
+                         {} in adapter_config.json",
+                        merged.name, !setting
+                    );
+                    located(up, mismatch("a layer that shows whether it is transposed", found))
+                })?
+            }
             Some(_) => is_crossed,
             None => false,
         };
@@ -249,6 +226,16 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             }
         }
         Ok(Product::Matrices { up: module.up, down: module.down, is_transposed })
+    }
+
+    /// Returns `true` if a square weight is stored transposed. `None` if it is not known.
+    fn is_transposed(&self, name: &str, setting: bool) -> Option<bool> {
+        let layer = name.strip_suffix(".weight").unwrap_or(name);
+        if self.base.get(&format!("{layer}.bias")).is_none() {
+            // Every `Conv1D` has a bias.
+            return Some(false);
+        }
+        self.layers.get_or_init(|| Layers::new(self.base)).is_transposed(layer, setting)
     }
 }
 

@@ -72,6 +72,8 @@ fn a_missing_shard_names_the_shard_and_a_tensor() {
     let error = Checkpoint::open(directory.path()).unwrap_err();
     assert_eq!(io_kind(&error), io::ErrorKind::NotFound, "{error}");
     assert_eq!((error.file(), error.tensor()), (shard.to_str(), Some("b")));
+    let problem = "tensor \"b\": the shard is missing; the index needs it for 1 tensor";
+    assert!(error.to_string().ends_with(problem), "{error}");
 }
 
 /// An error in a shard's own header names the shard, and the tensor only if the header does.

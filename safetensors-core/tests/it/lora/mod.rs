@@ -5,6 +5,7 @@ mod errors;
 mod memory;
 mod references;
 mod requests;
+mod transposed;
 
 use safetensors_core::lora::Adapter;
 

@@ -1,0 +1,27 @@
+//! [`is_secret`]: names of files with credentials, which do not go along with a model.
+
+/// Parts of the names of files with credentials, in lower case.
+const SECRET: [&str; 9] = [
+    "apikey",
+    "api_key",
+    "credential",
+    "id_ed25519",
+    "id_rsa",
+    "kaggle.json",
+    "passw",
+    "secret",
+    "service_account",
+];
+
+/// The ends of such names.
+const SECRET_ENDS: [&str; 7] = [".env", ".kdbx", ".key", ".p12", ".pem", ".pfx", ".ppk"];
+
+/// Returns `true` for a name, in lower case, of a file with credentials: who copies a model to
+/// publish it does not mean them.
+pub(super) fn is_secret(name: &str) -> bool {
+    let stem = name.split('.').next().unwrap_or(name);
+    SECRET.iter().any(|part| name.contains(part))
+        || SECRET_ENDS.iter().any(|end| name.ends_with(end))
+        || stem == "token"
+        || ["_token", "-token"].iter().any(|end| stem.ends_with(end))
+}

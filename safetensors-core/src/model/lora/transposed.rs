@@ -1,0 +1,63 @@
+//! [`Layers`]: whether the layer of a square weight stores it transposed.
+
+use std::cmp::Ordering;
+
+use crate::checkpoint::Checkpoint;
+
+/// The layers of a checkpoint that have a bias and a weight that is not square: the shapes show
+/// whether the rows of the weight are outputs, as in linear layers, or inputs, as in transformers'
+/// `Conv1D`.
+#[derive(Debug, Default)]
+pub(super) struct Layers<'a> {
+    /// Sorted, as the others.
+    linear: Vec<&'a str>,
+    transposed: Vec<&'a str>,
+}
+
+impl<'a> Layers<'a> {
+    pub(super) fn new<S>(checkpoint: &'a Checkpoint<S>) -> Self {
+        let mut found = Self::default();
+        for tensor in checkpoint.tensors() {
+            let Some(layer) = tensor.name().strip_suffix(".weight") else { continue };
+            let Some(bias) = checkpoint.get(&format!("{layer}.bias")) else { continue };
+            match (tensor.shape(), bias.shape()) {
+                ([rows, columns], _) if rows == columns => {}
+                ([rows, _], [outputs]) if rows == outputs => found.linear.push(layer),
+                ([_, columns], [outputs]) if columns == outputs => found.transposed.push(layer),
+                _ => {}
+            }
+        }
+        found.linear.sort_unstable();
+        found.transposed.sort_unstable();
+        found
+    }
+
+    /// Returns `true` if the layer of a square weight with a bias stores it transposed: the layers
+    /// with the longest common path decide. `None` if it is not known.
+    ///
+    /// `setting` is the adapter's `fan_in_fan_out`. PEFT knows the class of a layer and ignores the
+    /// setting, which it saves for the last of the adapter's layers.
+    pub(super) fn is_transposed(&self, layer: &str, setting: bool) -> Option<bool> {
+        let linear = nearest(&self.linear, layer);
+        let transposed = nearest(&self.transposed, layer);
+        let is_sibling = |(common, other): (usize, &str)| {
+            !layer[common..].contains('.') && !other[common..].contains('.')
+        };
+        match linear.map(|(common, _)| common).cmp(&transposed.map(|(common, _)| common)) {
+            Ordering::Greater => Some(false),
+            Ordering::Less => (setting || transposed.is_some_and(is_sibling)).then_some(true),
+            Ordering::Equal => (!setting).then_some(false),
+        }
+    }
+}
+
+/// Returns the layer with the longest common path, and the length of that.
+fn nearest<'a>(sorted: &[&'a str], layer: &str) -> Option<(usize, &'a str)> {
+    let (before, after) = sorted.split_at(sorted.partition_point(|other| *other < layer));
+    let neighbours = before.last().into_iter().chain(after.first()).map(|&other| {
+        let common = layer.bytes().zip(other.bytes()).take_while(|(one, other)| one == other);
+        let common = &layer.as_bytes()[..common.count()];
+        (common.iter().rposition(|&byte| byte == b'.').map_or(0, |dot| dot + 1), other)
+    });
+    neighbours.max_by_key(|(common, _)| *common)
+}
