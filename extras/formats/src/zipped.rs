@@ -17,6 +17,7 @@ use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::polyglot;
+use crate::tensor_file::Place;
 
 /// A deflated byte becomes at most this many: a match of 258 bytes takes two bits.
 const MOST_INFLATED: u64 = 1032;
@@ -26,15 +27,6 @@ const MOST_INFLATED: u64 = 1032;
 pub(crate) struct Zipped<S> {
     zip: ZipArchive<Cursor<S>>,
     pub(crate) input: Arc<Input<S>>,
-}
-
-/// Where the bytes of a member are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// As they are, from this offset in the archive on.
-    Stored(u64),
-    /// Compressed.
-    Compressed,
 }
 
 impl<S: ReadAt> Zipped<S> {
@@ -108,12 +100,12 @@ impl<S: ReadAt> Zipped<S> {
         read(&mut member)
     }
 
-    /// Returns where the bytes of a member are.
+    /// Returns where the bytes of a member begin.
     pub(crate) fn place(&self, index: usize) -> Result<Place> {
         self.member(index, |member| {
             Ok(match (member.compression(), member.data_start()) {
-                (CompressionMethod::Stored, Some(start)) => Place::Stored(start),
-                _ => Place::Compressed,
+                (CompressionMethod::Stored, Some(start)) => Place::At(start),
+                _ => Place::Unpacked { member: index, skipped: 0 },
             })
         })
     }

@@ -21,9 +21,7 @@
 
 mod array;
 mod descr;
-mod elements;
 mod file;
-mod fortran;
 mod header;
 mod literal;
 mod write;

@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, Result};
 use crate::format::is_exported;
 use crate::input::stem;
 use crate::tensor_file::{Container, Place, Scratch, TensorFile};
-use crate::zipped::{self, Zipped};
+use crate::zipped::Zipped;
 use crate::{Format, Options};
 
 /// The longest text that says in which order the bytes of numbers are.
@@ -113,11 +113,7 @@ impl<S: ReadAt> Archive<S> {
         let index = index.ok_or_else(|| ErrorKind::NoStorage { storage: key.to_string() })?;
         self.zipped.check_size(index)?;
         let len = self.zipped.member(index, |member| Ok(member.size()))?;
-        let place = match self.zipped.place(index)? {
-            zipped::Place::Stored(start) => Place::At(start),
-            zipped::Place::Compressed => Place::Unpacked { member: index, skipped: 0 },
-        };
-        Ok((place, len))
+        Ok((self.zipped.place(index)?, len))
     }
 }
 

@@ -1,7 +1,6 @@
 //! [`Data`]: the source of a tensor's bytes.
 
 use std::io;
-#[cfg(any(feature = "burn", feature = "pytorch"))]
 use std::sync::Arc;
 
 use safetensors_core::ReadAt;
@@ -26,8 +25,7 @@ pub(crate) enum Place {
         /// The bytes before.
         skipped: u64,
     },
-    /// In memory: they are written in the file in another way.
-    #[cfg(any(feature = "burn", feature = "pytorch"))]
+    /// In memory: they are written in the file in another way, or are few.
     Held(Arc<[u8]>),
 }
 
@@ -158,7 +156,7 @@ impl Data {
     }
 
     /// Reads bytes of the tensor.
-    pub(super) fn read<S: ReadAt>(
+    pub(crate) fn read<S: ReadAt>(
         &self,
         container: &Container<S>,
         buf: &mut [u8],
@@ -180,7 +178,7 @@ impl Data {
                         }
                     }
                     if let Some(width) = *swapped {
-                        part.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+                        swap(part, width);
                     }
                     Ok(())
                 })
@@ -234,17 +232,30 @@ impl Scales {
 }
 
 impl Place {
-    fn after(self, bytes: u64) -> Self {
+    /// Returns the place after this many bytes.
+    pub(crate) fn after(self, bytes: u64) -> Self {
         match self {
             Self::At(start) => Self::At(start + bytes),
             Self::Unpacked { member, skipped } => {
                 Self::Unpacked { member, skipped: skipped + bytes }
             }
             // A tensor in memory begins with its first byte.
-            #[cfg(any(feature = "burn", feature = "pytorch"))]
             Self::Held(_) => self,
         }
     }
+}
+
+/// Turns the bytes of each number around. A number has 2, 4 or 8 bytes.
+pub(crate) fn swap(numbers: &mut [u8], width: usize) {
+    match width {
+        2 => swap_all::<2>(numbers),
+        4 => swap_all::<4>(numbers),
+        _ => swap_all::<8>(numbers),
+    }
+}
+
+fn swap_all<const WIDTH: usize>(numbers: &mut [u8]) {
+    numbers.as_chunks_mut::<WIDTH>().0.iter_mut().for_each(|number| number.reverse());
 }
 
 /// The bytes from a place on.
@@ -253,7 +264,6 @@ enum OpenedData<'a, S> {
     File(&'a S, u64),
     /// Of unpacked members.
     Unpacked(&'a Scratch, u64),
-    #[cfg(any(feature = "burn", feature = "pytorch"))]
     Held(&'a [u8]),
 }
 
@@ -272,7 +282,6 @@ impl<S: ReadAt> Container<S> {
             (Place::Unpacked { .. }, Self::File(_)) => {
                 return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
             }
-            #[cfg(any(feature = "burn", feature = "pytorch"))]
             (Place::Held(bytes), _) => OpenedData::Held(bytes),
         })
     }
@@ -283,7 +292,6 @@ impl<S: ReadAt> OpenedData<'_, S> {
         match self {
             Self::File(source, start) => source.read_exact_at(buf, start + offset),
             Self::Unpacked(scratch, start) => scratch.read(buf, start + offset),
-            #[cfg(any(feature = "burn", feature = "pytorch"))]
             Self::Held(bytes) => bytes.read_exact_at(buf, offset),
         }
     }

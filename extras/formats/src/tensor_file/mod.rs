@@ -6,13 +6,14 @@
 //! | `build` | the header of the safetensors file that the tensors make |
 //! | `single` | the tensors of a file |
 //! | `data` | the source of a tensor's bytes |
-//! | `strided` | elements that are not in C order |
+//! | `strided`, `boxes` | elements that are not in C order |
 //! | `undo` | numbers of GGUF that the model has in another form |
 //! | `scratch` | members of archives, unpacked to a temporary file |
 //! | `whole` | tensors joined from pieces in the files of a directory |
 
 #[cfg(feature = "gguf")]
 mod blocks;
+mod boxes;
 mod build;
 mod data;
 mod scratch;
@@ -35,7 +36,7 @@ pub(crate) use build::{Builder, Tensor};
 pub(crate) use data::Reason;
 #[cfg(feature = "gguf")]
 pub(crate) use data::Scales;
-pub(crate) use data::{Data, Place};
+pub(crate) use data::{Data, Place, swap};
 use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
 #[cfg(feature = "pytorch")]
