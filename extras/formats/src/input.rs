@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use safetensors_core::ReadAt;
 use safetensors_core::io::FileSource;
 
-use crate::error::{self, Error, Result};
+use crate::error::{Error, Result};
 
 /// Bytes that can be read at any position, with a name for errors.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Input<FileSource> {
 
 impl<S> Input<S> {
     pub(crate) fn new(source: S, path: &Path) -> Self {
-        Self { source, file: error::label(path), allowance: AtomicU64::new(u64::MAX) }
+        Self { source, file: path.display().to_string(), allowance: AtomicU64::new(u64::MAX) }
     }
 
     /// Allows cursors to read this many bytes from now on.

@@ -3,24 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-#[cfg(feature = "pytorch")]
 use safetensors_core::checkpoint::CheckpointPath;
-#[cfg(feature = "pytorch")]
 use safetensors_core::checkpoint::store::FileKind;
 use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::framework::OtherFormat;
 use safetensors_core::io::FileSource;
-#[cfg(feature = "pytorch")]
 use safetensors_core::{self as core, Limits};
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::budget::Budget;
-use crate::error::{self, Error, ErrorKind, Result};
-#[cfg(feature = "pytorch")]
-use crate::format::STANDARD;
-use crate::format::{Format, is_exported};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{Format, STANDARD, is_exported};
 use crate::input::Input;
-use crate::tensor_file::TensorFile;
+use crate::tensor_file::{Split, TensorFile};
 use crate::window::Window;
 use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
@@ -127,7 +122,6 @@ fn open_path<T: Store<File: 'static> + 'static>(
     Ok(vec![(path.to_owned(), file)])
 }
 
-#[cfg(feature = "pytorch")]
 fn kind<T: Store>(store: &T, path: &Path) -> Result<Option<FileKind>> {
     store.kind(path).map_err(|error| error.in_path(path))
 }
@@ -238,8 +232,7 @@ impl<S: ReadAt> TensorFile<S> {
         let budget = Budget::new(&options.limits);
         budget.grow(source.byte_len());
         let file = open_source(source, path, options, &budget)?;
-        #[cfg(feature = "gguf")]
-        if let Some(crate::tensor_file::Split { number, count, .. }) = file.split() {
+        if let Some(Split { number, count, .. }) = file.split() {
             return Err(Error::from(ErrorKind::SplitGguf { number, count }).in_path(path));
         }
         Ok(file)
@@ -320,7 +313,7 @@ fn open_source<S: ReadAt>(
         }
         Ok(file)
     };
-    open().map_err(|error: Error| error.in_file(error::label(path)))
+    open().map_err(|error: Error| error.in_path(path))
 }
 
 /// Errors need not name the file yet.

@@ -25,8 +25,7 @@ pub(crate) fn open_file<S: ReadAt>(
     check_length(&header, cursor.left())?;
     let tensor = tensor(stem(path), &header, Place::At(cursor.at))?;
     let builder = Builder { tensors: vec![tensor], ..Builder::default() };
-    let built = builder.build(input.source.byte_len(), budget)?;
-    TensorFile::new(Format::Npy, built, Container::File(input))
+    builder.build(Format::Npy, Container::File(input), budget)
 }
 
 /// Returns the array behind a header. The elements begin at a place.

@@ -35,7 +35,5 @@ pub(crate) fn open_file<S: ReadAt>(
         let array = array().map_err(|error: crate::Error| error.in_tensor(&name))?;
         builder.tensors.push(array);
     }
-    let built = builder.build(zipped.input.source.byte_len(), budget)?;
-    let container = Container::Zip(Arc::clone(&zipped), Scratch::default());
-    TensorFile::new(Format::Npz, built, container)
+    builder.build(Format::Npz, Container::Zip(zipped, Scratch::default()), budget)
 }

@@ -31,9 +31,8 @@ pub(crate) fn open<S: ReadAt>(
     let place = |storage| archive.place(storage);
     let found = names::collect(&archive.values, archive.object, &stem(path), "")?;
     let builder = build(&archive.values, found, options, place)?;
-    let built = builder.build(archive.zipped.input.source.byte_len(), budget)?;
     let container = Container::Zip(archive.zipped, Scratch::default());
-    TensorFile::new(Format::Pytorch, built, container)
+    builder.build(Format::Pytorch, container, budget)
 }
 
 /// An archive with its pickle read.

@@ -14,7 +14,7 @@ use serde_json::Number;
 use serde_json::value::RawValue;
 
 use crate::budget::Budget;
-use crate::error::{self, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
@@ -41,7 +41,7 @@ pub(crate) fn open_index<T: Store>(
     options: &Options,
     open_shard: impl Fn(T::File, &Path, &Options, &Budget) -> Result<TensorFile<T::File>>,
 ) -> Result<Vec<(PathBuf, TensorFile<T::File>)>> {
-    let located = |error: Error| error.in_file(error::label(path));
+    let located = |error: Error| error.in_path(path);
     let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
     let index = open(path)?;
     let budget = Budget::new(&options.limits);
@@ -61,7 +61,7 @@ pub(crate) fn open_index<T: Store>(
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });
-            return Err(error.in_file(error::label(&file)));
+            return Err(error.in_path(&file));
         }
         let missing = options.placed.iter().flatten().filter(|name| !tensors.has(name)).min();
         if let Some(missing) = missing {

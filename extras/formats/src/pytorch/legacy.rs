@@ -62,8 +62,7 @@ pub(crate) fn open<S: ReadAt>(
     };
     let found = names::collect(&values, root, &stem(path), "")?;
     let builder = build(&values, found, options, place)?;
-    let built = builder.build(input.source.byte_len(), budget)?;
-    TensorFile::new(Format::Pytorch, built, Container::File(input))
+    builder.build(Format::Pytorch, Container::File(input), budget)
 }
 
 /// The place of a storage in the file.

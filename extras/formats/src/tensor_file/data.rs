@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 
-#[cfg(feature = "gguf")]
 use super::blocks::Blocks;
 use super::strided::Strided;
-#[cfg(feature = "gguf")]
 use super::undo::Undo;
 use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
@@ -38,18 +36,14 @@ pub(crate) enum Data {
     /// big-endian.
     Moved { place: Place, elements: Elements, swapped: Option<usize> },
     /// They are quantised.
-    #[cfg(feature = "gguf")]
     Blocks { place: Place, blocks: Blocks, scales: Option<Scales> },
     /// The file has them in another way.
-    #[cfg(feature = "gguf")]
     Undone { data: Box<Self>, undo: Undo },
     /// They cannot be read, for this reason.
-    #[cfg(any(feature = "pytorch", feature = "gguf"))]
     Refused(Reason),
 }
 
 /// The scales that numbers are multiplied by. All are F32.
-#[cfg(feature = "gguf")]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scales {
     pub(crate) place: Place,
@@ -61,47 +55,33 @@ pub(crate) struct Scales {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The type of its elements, of this name, has no dtype.
-    #[cfg(feature = "pytorch")]
     NoDtype(&'static str),
     /// It is an object of this class, which is not known.
-    #[cfg(feature = "pytorch")]
     UnknownObject(Box<str>),
     /// Pieces of the flattened tensor were saved under another shape.
-    #[cfg(feature = "pytorch")]
     Reshaped,
     /// It is quantised, and dequantisation was not asked for.
-    #[cfg(feature = "gguf")]
     Quantised(&'static str),
     /// It is quantised in a way that is not known.
-    #[cfg(feature = "gguf")]
     NoDequantizer(Box<str>),
     /// The effect of other tensors in its module is not known, for this reason.
-    #[cfg(feature = "gguf")]
     Companion(Box<str>),
     /// It has no name in models of this architecture.
-    #[cfg(feature = "gguf")]
     NoName(&'static str),
 }
 
 impl From<Reason> for ErrorKind {
     fn from(reason: Reason) -> Self {
         match reason {
-            #[cfg(feature = "pytorch")]
             Reason::NoDtype(name) => Self::NoDtype { name: name.into() },
-            #[cfg(feature = "pytorch")]
             Reason::UnknownObject(class) => Self::UnknownObject { class: class.into() },
-            #[cfg(feature = "pytorch")]
             Reason::Reshaped => {
                 let problem = "ranges of the flattened tensor were saved under another shape";
                 Self::NotRead { problem: problem.into() }
             }
-            #[cfg(feature = "gguf")]
             Reason::Quantised(kind) => Self::Quantised { kind },
-            #[cfg(feature = "gguf")]
             Reason::NoDequantizer(kind) => Self::NoDequantizer { kind: kind.into() },
-            #[cfg(feature = "gguf")]
             Reason::Companion(problem) => Self::BadCompanion { problem: problem.into() },
-            #[cfg(feature = "gguf")]
             Reason::NoName(architecture) => Self::NoGgufName { architecture },
         }
     }
@@ -139,7 +119,6 @@ impl Data {
 
     /// Moves the data into a larger file, in which its file begins at byte `start`. `None` for
     /// compressed data.
-    #[cfg(feature = "pytorch")]
     pub(crate) fn inside(self, start: u64) -> Option<Self> {
         let at = |place| match place {
             Place::At(offset) => offset.checked_add(start).map(Place::At),
@@ -183,7 +162,6 @@ impl Data {
                     Ok(())
                 })
             }
-            #[cfg(feature = "gguf")]
             Self::Blocks { place, blocks, scales } => {
                 let storage = container.opened(place)?;
                 in_units(buf, offset, blocks.unit(), |first, part| {
@@ -192,19 +170,16 @@ impl Data {
                     scales.multiply(container, part, first * blocks.len as u64)
                 })
             }
-            #[cfg(feature = "gguf")]
             Self::Undone { data, undo } => in_units(buf, offset, undo.unit(), |first, part| {
                 data.read(container, part, first * undo.unit() as u64)?;
                 undo.apply(part);
                 Ok(())
             }),
-            #[cfg(any(feature = "pytorch", feature = "gguf"))]
             Self::Refused(reason) => Err(ErrorKind::from(reason.clone()).into()),
         }
     }
 }
 
-#[cfg(feature = "gguf")]
 impl Scales {
     /// Multiplies numbers; the first has the index `first` in its tensor.
     fn multiply<S: ReadAt>(

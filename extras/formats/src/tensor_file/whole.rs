@@ -188,9 +188,7 @@ impl<S: ReadAt + 'static> TensorFile<S> {
         let whole = Whole { assembled, files: inputs, archives, limits: budget.limits().clone() };
         let content = Content::Directory(Box::new(whole));
         let findings = strays.into_iter().map(|file| Finding::StrayFile { file }).collect();
-        let file = Self { stored, findings, notes, ..Self::with(format, content, names) };
-        file.inputs().try_for_each(Input::check_unchanged)?;
-        Ok(file)
+        Self { stored, findings, notes, ..Self::with(format, content, names) }.unchanged()
     }
 }
 
