@@ -221,9 +221,6 @@ pub enum ErrorKind {
     /// An index breaks a rule.
     #[error("the index: {}", Short(.problem))]
     BadIndex { problem: String },
-    /// The index assigns a tensor to a shard which lacks it.
-    #[error("the index maps it to {}, which does not have it", Quoted(.shard))]
-    NotInShard { shard: String },
 
     // burn.
     /// A record of burn breaks a rule; `offset` is the byte after the problem.

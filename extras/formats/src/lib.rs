@@ -89,6 +89,8 @@ pub mod npz;
 mod opcodes;
 mod open;
 mod options;
+#[cfg(any(feature = "burn", feature = "pytorch"))]
+mod pairs;
 mod pickled;
 mod places;
 mod polyglot;

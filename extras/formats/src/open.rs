@@ -78,7 +78,7 @@ pub fn join<S: ReadAt>(
 ///
 /// [`ErrorKind::UnknownFormat`] for a directory that holds none of these; as for
 /// [`TensorFile::open`]; any error of the store; [`ErrorKind::BadIndex`] and
-/// [`ErrorKind::NotInShard`]; [`ErrorKind::BadSplit`] for a part that is missing, or that belongs
+/// [`NotInShard`](safetensors_core::ErrorKind::NotInShard); [`ErrorKind::BadSplit`] for a part that is missing, or that belongs
 /// to another file; for the checkpoint of a trainer, [`ErrorKind::MissingFile`],
 /// [`ErrorKind::BadDirectory`], [`ErrorKind::NotRead`], and errors of core for parts that do not
 /// make up their tensors.
