@@ -17,7 +17,6 @@ use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::polyglot;
-use crate::tensor_file::Place;
 
 /// A deflated byte becomes at most this many: a match of 258 bytes takes two bits.
 const MOST_INFLATED: u64 = 1032;
@@ -27,6 +26,36 @@ const MOST_INFLATED: u64 = 1032;
 pub(crate) struct Zipped<S> {
     zip: ZipArchive<Cursor<S>>,
     pub(crate) input: Arc<Input<S>>,
+}
+
+/// The start of the bytes of a tensor, or of its storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At an offset of the file.
+    At(u64),
+    /// This many bytes into a compressed member of the archive.
+    Unpacked {
+        /// The position of the member in the archive.
+        member: usize,
+        /// The bytes before.
+        skipped: u64,
+    },
+    /// In memory: they are written in the file in another way, or are few.
+    Held(Arc<[u8]>),
+}
+
+impl Place {
+    /// Returns the place after this many bytes.
+    pub(crate) fn after(self, bytes: u64) -> Self {
+        match self {
+            Self::At(start) => Self::At(start + bytes),
+            Self::Unpacked { member, skipped } => {
+                Self::Unpacked { member, skipped: skipped + bytes }
+            }
+            // A tensor in memory begins with its first byte.
+            Self::Held(_) => self,
+        }
+    }
 }
 
 impl<S: ReadAt> Zipped<S> {

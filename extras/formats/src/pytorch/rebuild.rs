@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::call::{Wrong, count, numbers, shape};
+use super::call::{Wrong, numbers, shape};
 use super::values::{Encoding, Kind, Node, Storage, StorageRef, TensorRef, Value, Values};
 use super::{kinds, numpy};
 use crate::error::Result;
@@ -50,11 +50,11 @@ fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Wrong> {
     // One long key can name many storages.
     values.budget.work_on(&key)?;
     let key = format!("{}{key}", values.folder);
-    let elements = count(elements).ok_or("the size of a storage is not a number")?;
+    let elements = elements.count().ok_or("the size of a storage is not a number")?;
     let offset = match view.first().map(|&view| (view, values.items(view))) {
         None | Some((Value::None, _)) => 0,
         Some((_, Some(&[_, offset, _]))) => {
-            count(offset).ok_or("the view of a storage begins at no number")?
+            offset.count().ok_or("the view of a storage begins at no number")?
         }
         _ => return Err("the view of a storage is not a tuple of three".into()),
     };
@@ -325,7 +325,7 @@ fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value,
         (false, Some(kind)) => kind,
         (false, None) => return Err("a tensor of a storage of bytes has no type".into()),
     };
-    let offset = count(offset).and_then(|offset| offset.checked_add(first));
+    let offset = offset.count().and_then(|offset| offset.checked_add(first));
     let offset = offset.ok_or("the offset of a tensor is not a number")?;
     let shape = self::shape(values, shape)?;
     let strides = numbers(values, strides)?;

@@ -1,7 +1,6 @@
 //! [`Data`]: the source of a tensor's bytes.
 
 use std::io;
-use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 
@@ -10,22 +9,7 @@ use super::strided::Strided;
 use super::undo::Undo;
 use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
-
-/// The start of the bytes of a tensor, or of its storage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// At an offset of the file.
-    At(u64),
-    /// This many bytes into a compressed member of the archive.
-    Unpacked {
-        /// The position of the member in the archive.
-        member: usize,
-        /// The bytes before.
-        skipped: u64,
-    },
-    /// In memory: they are written in the file in another way, or are few.
-    Held(Arc<[u8]>),
-}
+use crate::zipped::Place;
 
 /// The source of a tensor's bytes, as a safetensors file has them.
 #[derive(Debug, PartialEq, Eq)]
@@ -203,20 +187,6 @@ impl Scales {
             (rest, first) = (others, first + len);
         }
         Ok(())
-    }
-}
-
-impl Place {
-    /// Returns the place after this many bytes.
-    pub(crate) fn after(self, bytes: u64) -> Self {
-        match self {
-            Self::At(start) => Self::At(start + bytes),
-            Self::Unpacked { member, skipped } => {
-                Self::Unpacked { member, skipped: skipped + bytes }
-            }
-            // A tensor in memory begins with its first byte.
-            Self::Held(_) => self,
-        }
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) use blocks::Blocks;
 pub(crate) use build::{Builder, Tensor};
 pub(crate) use data::Reason;
 pub(crate) use data::Scales;
-pub(crate) use data::{Data, Place, swap};
+pub(crate) use data::{Data, swap};
 use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::{Assembled, Checkpoint};
@@ -46,6 +46,7 @@ pub(crate) use whole::{Archived, Directory, Region, Whole, WholeTensor};
 use crate::Format;
 use crate::error::Result;
 use crate::input::Input;
+pub(crate) use crate::zipped::Place;
 use crate::zipped::Zipped;
 
 /// An open file of another format that reads like a safetensors file with the same tensors.

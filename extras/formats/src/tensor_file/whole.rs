@@ -53,6 +53,15 @@ impl<S> Directory<S> {
     }
 }
 
+impl<S: ReadAt> Directory<S> {
+    /// Makes a directory of files that are archives.
+    pub(crate) fn of_archives(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
+        let lens = files.iter().map(|(_, input)| input.source.byte_len()).enumerate();
+        let archives = lens.map(|(file, len)| Archived { file, start: 0, len }).collect();
+        Self { archives, ..Self::new(files) }
+    }
+}
+
 /// A tensor and its pieces.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WholeTensor {
