@@ -149,11 +149,7 @@ impl Error {
     /// Adds which of `names` are similar to a name that is not there.
     #[cfg(feature = "std")]
     #[doc(hidden)]
-    pub fn with_similar<'a>(
-        self,
-        name: &str,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
+    pub fn with_similar<'a>(self, name: &str, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.with_names(similar_names(name, names))
     }
 
