@@ -13,7 +13,7 @@ use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{Format, STANDARD, is_exported};
+use crate::format::{Format, STANDARD, is_exported, root_of};
 use crate::input::Input;
 use crate::tensor_file::{Split, TensorFile};
 use crate::window::Window;
@@ -144,13 +144,12 @@ fn open_directory<T: Store<File: 'static> + 'static>(
             standard = Some(name);
         }
     }
-    // Of whole tensors in an index, no header is read in vain.
-    let is_whole = || {
-        let found = CheckpointPath::find_in(&**store, path);
-        matches!(found, Ok(CheckpointPath::Index(_)))
-    };
     let mut found_none = Error::from(ErrorKind::UnknownFormat { found: None }).in_path(path);
-    if folder.has_safetensors() && (standard.is_none() || !is_whole()) {
+    // Of whole tensors in an index, no header is read in vain.
+    if folder.has_safetensors()
+        && (standard.is_none()
+            || !matches!(CheckpointPath::find_in(&**store, path), Ok(CheckpointPath::Index(_))))
+    {
         match Checkpoint::open_in(Arc::clone(store), path, &Limits::default()) {
             Ok(whole) => {
                 if let Some(file) = TensorFile::of_parts(whole) {
@@ -285,10 +284,7 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Opti
     else {
         return Some(if first == OtherFormat::Npz { Format::Npz } else { Format::Pytorch });
     };
-    let is_pickle = |name: &String| {
-        name.strip_suffix("data.pkl").is_some_and(|root| root.is_empty() || root.ends_with('/'))
-    };
-    if names.iter().any(|name| is_pickle(name) || is_exported(name)) {
+    if names.iter().any(|name| root_of(name).is_some() || is_exported(name)) {
         return Some(Format::Pytorch);
     }
     (names.is_empty() || names.iter().any(|name| name.ends_with(".npy"))).then_some(Format::Npz)
@@ -301,23 +297,31 @@ fn open_source<S: ReadAt>(
     options: &Options,
     budget: &Budget,
 ) -> Result<TensorFile<S>> {
-    let open = || {
-        if !source.may_change_unseen() {
-            return open_input(Input::new(source, path), path, options, budget);
-        }
+    let before = if source.may_change_unseen() {
         let before = Input::new(Window::whole(&source), path);
-        let before = open_input(before, path, options, &budget.again())?.into_layout();
-        let file = open_input(Input::new(source, path), path, options, budget)?;
-        if !file.has_layout(&before) {
-            return Err(std::io::Error::other("the file changed while it was opened").into());
-        }
-        Ok(file)
+        Some(open_input(before, path, options, &budget.again())?.into_layout())
+    } else {
+        None
     };
-    open().map_err(|error: Error| error.in_path(path))
+    let file = open_input(Input::new(source, path), path, options, budget)?;
+    if before.is_some_and(|before| !file.has_layout(&before)) {
+        let error = Error::from(std::io::Error::other("the file changed while it was opened"));
+        return Err(error.in_path(path));
+    }
+    Ok(file)
+}
+
+fn open_input<S: ReadAt>(
+    input: Input<S>,
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+) -> Result<TensorFile<S>> {
+    open_any(input, path, options, budget).map_err(|error| error.in_path(path))
 }
 
 /// Errors need not name the file yet.
-fn open_input<S: ReadAt>(
+fn open_any<S: ReadAt>(
     input: Input<S>,
     path: &Path,
     options: &Options,

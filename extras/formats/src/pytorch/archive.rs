@@ -8,10 +8,10 @@ use safetensors_core::ReadAt;
 
 use super::bytes;
 use super::values::{Node, Value, Values};
-use super::{Members, build, names, pickle, root_of, script};
+use super::{Members, build, names, pickle, script};
 use crate::budget::Budget;
 use crate::error::{ErrorKind, Result};
-use crate::format::is_exported;
+use crate::format::{is_exported, root_of};
 use crate::input::stem;
 use crate::tensor_file::{Container, Place, Scratch, TensorFile};
 use crate::zipped::Zipped;

@@ -140,12 +140,6 @@ use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Builder, Data, Place, Placement, Reason, Stored, Tensor};
 
-/// Returns the text before the name of PyTorch's pickle in the name of an archive's member, which
-/// every other member has too; `None` for another name.
-pub(crate) fn root_of(member: &str) -> Option<&str> {
-    member.strip_suffix("data.pkl").filter(|root| root.is_empty() || root.ends_with('/'))
-}
-
 /// The note about a file with constants.
 const CONSTANTS: &str = "CONSTANTS.c0 and so on are constants of its code; a frozen module has no \
                          names for its weights";

@@ -242,13 +242,12 @@ impl fmt::Debug for Model {
 
 /// Returns the architecture of the classes that `config.json` names.
 fn find(classes: &Json) -> Result<&'static Architecture> {
-    let names = || ARCHITECTURES.iter().flat_map(|it| it.classes);
     let is_it = |it: &&&Architecture| {
         let class = classes.as_array().filter(|all| all.len() == 1).and_then(|all| all[0].as_str());
         class.is_some_and(|class| it.classes.contains(&class))
     };
     ARCHITECTURES.iter().find(is_it).copied().ok_or_else(|| {
-        let known: Vec<_> = names().copied().collect();
+        let known: Vec<_> = ARCHITECTURES.iter().flat_map(|it| it.classes).copied().collect();
         let found = classes.to_string();
         bad(format!(
             "architectures should be one of {}, found {}",

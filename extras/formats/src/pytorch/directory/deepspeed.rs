@@ -363,9 +363,9 @@ impl Plan<'_> {
         add(directory, module, 0);
         let aliased: HashSet<_> = directory.aliases.iter().map(|(alias, _)| &**alias).collect();
         let names: HashSet<_> = directory.tensors.iter().map(|tensor| &*tensor.name).collect();
-        let is_new = |alias: &str| !names.contains(alias) && !aliased.contains(alias);
-        let shared =
-            shared.iter().filter(|(alias, kept)| names.contains(&***kept) && is_new(alias));
+        let shared = shared.iter().filter(|(alias, kept)| {
+            names.contains(&***kept) && !names.contains(&***alias) && !aliased.contains(&***alias)
+        });
         let mut aliases: Vec<_> = shared.map(|(a, b)| (a.to_string(), Arc::clone(b))).collect();
         aliases.sort_unstable();
         directory.aliases.extend(aliases);

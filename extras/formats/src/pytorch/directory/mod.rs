@@ -153,12 +153,11 @@ impl<'a, T: Store> Folder<'a, T> {
     /// Returns the only file of a format that is read, by its name, or the first part of the only
     /// split GGUF file.
     pub(crate) fn only_file(&self) -> Option<PathBuf> {
-        let is_first = |name: &str| match name.rsplit_once("-of-") {
+        let known = self.files.iter().filter(|name| Format::from_name(name).is_some());
+        let mut named = known.filter(|name| match name.rsplit_once("-of-") {
+            _ if name.starts_with('.') => false,
             Some((start, end)) if end.ends_with(".gguf") => start.ends_with("-00001"),
             _ => true,
-        };
-        let mut named = self.files.iter().filter(|name| {
-            !name.starts_with('.') && is_first(name) && Format::from_name(name).is_some()
         });
         let only = named.next()?;
         named.next().is_none().then(|| self.path.join(only))
