@@ -7,7 +7,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// Bytes that are read up to a limit.
 pub(crate) struct Counted<R> {
     pub(crate) inner: R,
-    at: u64,
+    pub(crate) at: u64,
+    /// The number of bytes that may still be counted.
+    pub(crate) allowed: u64,
     limit: u64,
     pub(crate) wording: Wording,
 }
@@ -23,7 +25,7 @@ pub(crate) struct Wording {
 
 impl<R: Read> Counted<R> {
     pub(crate) fn of(inner: R, limit: u64, wording: Wording) -> Self {
-        Self { inner, at: 0, limit, wording }
+        Self { inner, at: 0, allowed: limit, limit, wording }
     }
 
     /// Returns the number of bytes that are read.
@@ -33,8 +35,9 @@ impl<R: Read> Counted<R> {
 
     pub(crate) fn count(&mut self, bytes: u64) -> Result<()> {
         self.at = self.at.saturating_add(bytes);
-        let limit = self.limit;
-        if self.at <= limit { Ok(()) } else { Err(ErrorKind::DirectoryTooLong { limit }.into()) }
+        let left = self.allowed.checked_sub(bytes);
+        self.allowed = left.ok_or(ErrorKind::DirectoryTooLong { limit: self.limit })?;
+        Ok(())
     }
 
     pub(crate) fn byte(&mut self) -> Result<u8> {
@@ -49,6 +52,18 @@ impl<R: Read> Counted<R> {
             _ => error.into(),
         })?;
         Ok(bytes)
+    }
+
+    /// Reads a text of this many bytes. Memory grows with the bytes that are there, not with that
+    /// length.
+    pub(crate) fn text(&mut self, len: u64) -> Result<String> {
+        self.count(len)?;
+        let mut bytes = Vec::new();
+        self.inner.by_ref().take(len).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 != len {
+            return Err(self.problem(self.wording.ended));
+        }
+        String::from_utf8(bytes).map_err(|_| self.problem("a text is not UTF-8"))
     }
 
     pub(crate) fn problem(&self, problem: impl Into<String>) -> Error {

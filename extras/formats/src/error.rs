@@ -1,8 +1,9 @@
 //! [`ErrorKind`]: failures of this crate alone, inside the library's errors.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{fmt, io};
 
+pub(crate) use safetensors_core::framework::Quoted;
 use safetensors_core::framework::{NameList, OtherFormat};
 use safetensors_core::{Dtype, ErrorKind as CoreKind};
 pub use safetensors_core::{Error, Result};
@@ -97,9 +98,9 @@ pub enum ErrorKind {
     /// Two members are arrays with the same name, such as `a` and `a.npy`.
     #[error("two members of the archive have this name, with and without .npy")]
     DuplicateArray,
-    /// No array has the name. `similar` are the names that may have been meant, at most three.
-    #[error("the archive has no such array{}", DidYouMean(.similar))]
-    NoSuchArray { similar: Vec<String> },
+    /// No array has the name. [`Error::similar`] has the names that may have been meant.
+    #[error("the archive has no such array")]
+    NoSuchArray,
     /// Members share bytes of the archive, or reach past its end. Such an archive can unpack to
     /// any multiple of its size.
     #[error("members of the archive overlap, or reach past its end")]
@@ -220,9 +221,6 @@ pub enum ErrorKind {
     /// An index breaks a rule.
     #[error("the index: {}", Short(.problem))]
     BadIndex { problem: String },
-    /// The index assigns a tensor to a shard which lacks it.
-    #[error("the index maps it to {}, which does not have it", Quoted(.shard))]
-    NotInShard { shard: String },
 
     // burn.
     /// A record of burn breaks a rule; `offset` is the byte after the problem.
@@ -271,16 +269,13 @@ pub enum ErrorKind {
     TensorsOverlap { other: String },
     /// The tensor is quantised, and [`Options::dequantize`](crate::Options::dequantize) was not
     /// asked for.
-    #[cfg(feature = "gguf")]
     #[error("the tensor is quantised as {kind}; its values are read only if it is dequantised")]
     Quantised { kind: &'static str },
     /// The tensor is quantised in a way that cannot be undone here, or its type is not known.
-    #[cfg(feature = "gguf")]
     #[error("the tensor is quantised as {kind}, which cannot be dequantised here")]
     NoDequantizer { kind: String },
     /// Another tensor of the same module, such as the scale of the quantised tensor, is wrong, or
     /// its meaning is not known.
-    #[cfg(feature = "gguf")]
     #[error("{}, so the numbers of this tensor are not known", Short(.problem))]
     BadCompanion { problem: String },
 
@@ -339,34 +334,4 @@ impl fmt::Display for Short<'_> {
             None => f.write_str(self.0),
         }
     }
-}
-
-/// Text from outside in quotes, escaped, and shortened where it is too long for a message.
-pub(crate) struct Quoted<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 200;
-        match self.0.char_indices().nth(SHOWN) {
-            Some((end, _)) => write!(f, "{:?}... ({} bytes)", &self.0[..end], self.0.len()),
-            None => write!(f, "{:?}", self.0),
-        }
-    }
-}
-
-/// A question after a name that does not exist, if there are similar ones.
-struct DidYouMean<'a>(&'a [String]);
-
-impl fmt::Display for DidYouMean<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            [] => Ok(()),
-            names => write!(f, "; did you mean {}?", NameList(names)),
-        }
-    }
-}
-
-/// Returns a path as errors name it.
-pub(crate) fn label(path: &Path) -> String {
-    path.display().to_string()
 }

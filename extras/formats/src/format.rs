@@ -158,6 +158,12 @@ impl Format {
     }
 }
 
+/// Returns the text before the name of PyTorch's pickle in the name of an archive's member, which
+/// every other member has too; `None` for another name.
+pub(crate) fn root_of(member: &str) -> Option<&str> {
+    member.strip_suffix("data.pkl").filter(|root| root.is_empty() || root.ends_with('/'))
+}
+
 /// Returns `true` if only `torch.export` writes an archive's member with this name.
 pub(crate) fn is_exported(member: &str) -> bool {
     ["archive_format", "models/model.json", "serialized_exported_program.json"]

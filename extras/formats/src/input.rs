@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use safetensors_core::ReadAt;
 use safetensors_core::io::FileSource;
 
-use crate::error::{self, Error, Result};
+use crate::error::{Error, Result};
 
 /// Bytes that can be read at any position, with a name for errors.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Input<FileSource> {
 
 impl<S> Input<S> {
     pub(crate) fn new(source: S, path: &Path) -> Self {
-        Self { source, file: error::label(path), allowance: AtomicU64::new(u64::MAX) }
+        Self { source, file: path.display().to_string(), allowance: AtomicU64::new(u64::MAX) }
     }
 
     /// Allows cursors to read this many bytes from now on.
@@ -88,14 +88,19 @@ impl<S: ReadAt> Read for Cursor<S> {
 
 impl<S: ReadAt> Seek for Cursor<S> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let at = match to {
-            SeekFrom::Start(at) => Some(at),
-            SeekFrom::End(by) => self.input.source.byte_len().checked_add_signed(by),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by),
-        };
-        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        self.at = sought(to, self.at, self.input.source.byte_len())?;
         Ok(self.at)
     }
+}
+
+/// Returns the position that a seek leads to, from this one in a file with this end.
+pub(crate) fn sought(to: SeekFrom, at: u64, end: u64) -> io::Result<u64> {
+    let sought = match to {
+        SeekFrom::Start(at) => Some(at),
+        SeekFrom::End(by) => end.checked_add_signed(by),
+        SeekFrom::Current(by) => at.checked_add_signed(by),
+    };
+    Ok(sought.ok_or(io::ErrorKind::InvalidInput)?)
 }
 
 /// Returns the name of the file without its extension.

@@ -64,14 +64,17 @@
 //! It reads PyTorch's pickles, with the feature `pytorch`, and no arrays of objects.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
+// The features share modules, and none of them needs all of each.
+#![cfg_attr(
+    not(all(feature = "burn", feature = "gguf", feature = "pytorch")),
+    allow(dead_code, unused_imports, reason = "what the features read uses it")
+)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
 
-#[cfg_attr(not(feature = "pytorch"), allow(dead_code, reason = "what the features read uses it"))]
 mod budget;
 #[cfg(feature = "burn")]
 #[cfg_attr(docsrs, doc(cfg(feature = "burn")))]
 pub mod burn;
-#[cfg(any(feature = "gguf", feature = "pytorch"))]
 mod counted;
 mod error;
 mod format;
@@ -86,8 +89,9 @@ pub mod npz;
 mod opcodes;
 mod open;
 mod options;
+#[cfg(any(feature = "burn", feature = "pytorch"))]
+mod pairs;
 mod pickled;
-#[cfg(any(feature = "burn", feature = "gguf"))]
 mod places;
 mod polyglot;
 #[cfg(feature = "pytorch")]

@@ -62,7 +62,6 @@ pub(crate) const SHORT_BINBYTES: u8 = b'C';
 pub(crate) const SHORT_BINSTRING: u8 = b'U';
 pub(crate) const SHORT_BINUNICODE: u8 = 0x8c;
 pub(crate) const STACK_GLOBAL: u8 = 0x93;
-#[cfg(feature = "pytorch")]
 pub(crate) const STOP: u8 = b'.';
 pub(crate) const STRING: u8 = b'S';
 pub(crate) const TUPLE: u8 = b't';

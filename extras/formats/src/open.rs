@@ -3,24 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-#[cfg(feature = "pytorch")]
 use safetensors_core::checkpoint::CheckpointPath;
-#[cfg(feature = "pytorch")]
 use safetensors_core::checkpoint::store::FileKind;
 use safetensors_core::checkpoint::store::{LocalStore, Store};
 use safetensors_core::framework::OtherFormat;
 use safetensors_core::io::FileSource;
-#[cfg(feature = "pytorch")]
 use safetensors_core::{self as core, Limits};
 use safetensors_core::{Checkpoint, ReadAt};
 
 use crate::budget::Budget;
-use crate::error::{self, Error, ErrorKind, Result};
-#[cfg(feature = "pytorch")]
-use crate::format::STANDARD;
-use crate::format::{Format, is_exported};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{Format, STANDARD, is_exported, root_of};
 use crate::input::Input;
-use crate::tensor_file::TensorFile;
+use crate::tensor_file::{Split, TensorFile};
 use crate::window::Window;
 use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
@@ -83,7 +78,7 @@ pub fn join<S: ReadAt>(
 ///
 /// [`ErrorKind::UnknownFormat`] for a directory that holds none of these; as for
 /// [`TensorFile::open`]; any error of the store; [`ErrorKind::BadIndex`] and
-/// [`ErrorKind::NotInShard`]; [`ErrorKind::BadSplit`] for a part that is missing, or that belongs
+/// [`NotInShard`](safetensors_core::ErrorKind::NotInShard); [`ErrorKind::BadSplit`] for a part that is missing, or that belongs
 /// to another file; for the checkpoint of a trainer, [`ErrorKind::MissingFile`],
 /// [`ErrorKind::BadDirectory`], [`ErrorKind::NotRead`], and errors of core for parts that do not
 /// make up their tensors.
@@ -127,7 +122,6 @@ fn open_path<T: Store<File: 'static> + 'static>(
     Ok(vec![(path.to_owned(), file)])
 }
 
-#[cfg(feature = "pytorch")]
 fn kind<T: Store>(store: &T, path: &Path) -> Result<Option<FileKind>> {
     store.kind(path).map_err(|error| error.in_path(path))
 }
@@ -150,13 +144,12 @@ fn open_directory<T: Store<File: 'static> + 'static>(
             standard = Some(name);
         }
     }
-    // Of whole tensors in an index, no header is read in vain.
-    let is_whole = || {
-        let found = CheckpointPath::find_in(&**store, path);
-        matches!(found, Ok(CheckpointPath::Index(_)))
-    };
     let mut found_none = Error::from(ErrorKind::UnknownFormat { found: None }).in_path(path);
-    if folder.has_safetensors() && (standard.is_none() || !is_whole()) {
+    // Of whole tensors in an index, no header is read in vain.
+    if folder.has_safetensors()
+        && (standard.is_none()
+            || !matches!(CheckpointPath::find_in(&**store, path), Ok(CheckpointPath::Index(_))))
+    {
         match Checkpoint::open_in(Arc::clone(store), path, &Limits::default()) {
             Ok(whole) => {
                 if let Some(file) = TensorFile::of_parts(whole) {
@@ -238,8 +231,7 @@ impl<S: ReadAt> TensorFile<S> {
         let budget = Budget::new(&options.limits);
         budget.grow(source.byte_len());
         let file = open_source(source, path, options, &budget)?;
-        #[cfg(feature = "gguf")]
-        if let Some(crate::tensor_file::Split { number, count, .. }) = file.split() {
+        if let Some(Split { number, count, .. }) = file.split() {
             return Err(Error::from(ErrorKind::SplitGguf { number, count }).in_path(path));
         }
         Ok(file)
@@ -292,10 +284,7 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Opti
     else {
         return Some(if first == OtherFormat::Npz { Format::Npz } else { Format::Pytorch });
     };
-    let is_pickle = |name: &String| {
-        name.strip_suffix("data.pkl").is_some_and(|root| root.is_empty() || root.ends_with('/'))
-    };
-    if names.iter().any(|name| is_pickle(name) || is_exported(name)) {
+    if names.iter().any(|name| root_of(name).is_some() || is_exported(name)) {
         return Some(Format::Pytorch);
     }
     (names.is_empty() || names.iter().any(|name| name.ends_with(".npy"))).then_some(Format::Npz)
@@ -308,23 +297,31 @@ fn open_source<S: ReadAt>(
     options: &Options,
     budget: &Budget,
 ) -> Result<TensorFile<S>> {
-    let open = || {
-        if !source.may_change_unseen() {
-            return open_input(Input::new(source, path), path, options, budget);
-        }
+    let before = if source.may_change_unseen() {
         let before = Input::new(Window::whole(&source), path);
-        let before = open_input(before, path, options, &budget.again())?.into_layout();
-        let file = open_input(Input::new(source, path), path, options, budget)?;
-        if !file.has_layout(&before) {
-            return Err(std::io::Error::other("the file changed while it was opened").into());
-        }
-        Ok(file)
+        Some(open_input(before, path, options, &budget.again())?.into_layout())
+    } else {
+        None
     };
-    open().map_err(|error: Error| error.in_file(error::label(path)))
+    let file = open_input(Input::new(source, path), path, options, budget)?;
+    if before.is_some_and(|before| !file.has_layout(&before)) {
+        let error = Error::from(std::io::Error::other("the file changed while it was opened"));
+        return Err(error.in_path(path));
+    }
+    Ok(file)
+}
+
+fn open_input<S: ReadAt>(
+    input: Input<S>,
+    path: &Path,
+    options: &Options,
+    budget: &Budget,
+) -> Result<TensorFile<S>> {
+    open_any(input, path, options, budget).map_err(|error| error.in_path(path))
 }
 
 /// Errors need not name the file yet.
-fn open_input<S: ReadAt>(
+fn open_any<S: ReadAt>(
     input: Input<S>,
     path: &Path,
     options: &Options,

@@ -1,6 +1,5 @@
 //! [`Options`]: how files of other formats are opened.
 
-#[cfg(feature = "pytorch")]
 use std::collections::HashSet;
 
 use crate::Limits;
@@ -22,15 +21,12 @@ pub struct Options {
     pub(crate) blocks: bool,
     pub(crate) optimizer_state: bool,
     /// Transformers' names for the tensors of a GGUF file.
-    #[cfg(feature = "gguf")]
     pub(crate) names: Option<Names>,
     /// For a shard, the tensors that its index places in it. `None` for a file without an index.
-    #[cfg(feature = "pytorch")]
     pub(crate) placed: Option<HashSet<String>>,
 }
 
 /// The metadata of a GGUF file that decides transformers' names and numbers.
-#[cfg(feature = "gguf")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
     pub(crate) architecture: &'static str,

@@ -3,13 +3,11 @@
 use std::io;
 
 use safetensors_core::ReadAt;
-#[cfg(feature = "pytorch")]
 use safetensors_core::io::ReadRange;
 use safetensors_core::io::Requests;
 
 /// The bytes at the start and at the end of a range that are read at once. The archive of a single
 /// tensor has everything except the elements there.
-#[cfg(feature = "pytorch")]
 const AHEAD: u64 = 4 << 10;
 
 /// A range of a file, such as one of several archives in a row.
@@ -24,7 +22,6 @@ pub(crate) struct Window<'a, S> {
 
 impl<'a, S: ReadAt> Window<'a, S> {
     /// Selects the bytes from `start` on. `None` if the file ends before.
-    #[cfg(feature = "pytorch")]
     pub(crate) fn new(source: &'a S, start: u64, len: u64) -> Option<Self> {
         let end = start.checked_add(len)?;
         (end <= source.byte_len()).then_some(Self { source, start, len, ahead: Vec::new() })
@@ -36,7 +33,6 @@ impl<'a, S: ReadAt> Window<'a, S> {
     }
 
     /// Reads the first and last bytes of several windows of a file at once.
-    #[cfg(feature = "pytorch")]
     pub(crate) fn read_ahead(windows: &mut [Self]) -> io::Result<()> {
         let Some(first) = windows.first() else { return Ok(()) };
         let source = first.source;
@@ -85,7 +81,7 @@ impl<S: ReadAt> ReadAt for Window<'_, S> {
     }
 }
 
-#[cfg(all(test, feature = "pytorch"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -28,13 +28,34 @@ pub(crate) struct Zipped<S> {
     pub(crate) input: Arc<Input<S>>,
 }
 
-/// Where the bytes of a member are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The start of the bytes of a tensor, or of its storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// As they are, from this offset in the archive on.
-    Stored(u64),
-    /// Compressed.
-    Compressed,
+    /// At an offset of the file.
+    At(u64),
+    /// This many bytes into a compressed member of the archive.
+    Unpacked {
+        /// The position of the member in the archive.
+        member: usize,
+        /// The bytes before.
+        skipped: u64,
+    },
+    /// In memory: they are written in the file in another way, or are few.
+    Held(Arc<[u8]>),
+}
+
+impl Place {
+    /// Returns the place after this many bytes.
+    pub(crate) fn after(self, bytes: u64) -> Self {
+        match self {
+            Self::At(start) => Self::At(start + bytes),
+            Self::Unpacked { member, skipped } => {
+                Self::Unpacked { member, skipped: skipped + bytes }
+            }
+            // A tensor in memory begins with its first byte.
+            Self::Held(_) => self,
+        }
+    }
 }
 
 impl<S: ReadAt> Zipped<S> {
@@ -108,12 +129,12 @@ impl<S: ReadAt> Zipped<S> {
         read(&mut member)
     }
 
-    /// Returns where the bytes of a member are.
+    /// Returns where the bytes of a member begin.
     pub(crate) fn place(&self, index: usize) -> Result<Place> {
         self.member(index, |member| {
             Ok(match (member.compression(), member.data_start()) {
-                (CompressionMethod::Stored, Some(start)) => Place::Stored(start),
-                _ => Place::Compressed,
+                (CompressionMethod::Stored, Some(start)) => Place::At(start),
+                _ => Place::Unpacked { member: index, skipped: 0 },
             })
         })
     }

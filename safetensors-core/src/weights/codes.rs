@@ -287,13 +287,12 @@ impl Codes {
         shift: usize,
         out: &mut [f32],
     ) {
-        let code = |unit: &[u8; N]| {
+        let pairs = out.iter_mut().zip(units);
+        by_rule!(self, number => pairs.for_each(|(value, unit)| {
             let mut word = [0; 4];
             word[..N].copy_from_slice(unit);
-            u32::from_le_bytes(word) >> shift
-        };
-        let pairs = out.iter_mut().zip(units);
-        by_rule!(self, number => pairs.for_each(|(value, unit)| *value = number(code(unit))));
+            *value = number(u32::from_le_bytes(word) >> shift);
+        }));
     }
 
     /// Returns the number of a code; only its lowest bits count.

@@ -46,7 +46,7 @@ pub(super) struct Model<'a> {
     /// The rows and columns that share a scale, if not set elsewhere.
     pub(super) block: [usize; 2],
     known: &'a Known,
-    tensors: &'a dyn Tensors,
+    pub(super) tensors: &'a dyn Tensors,
     /// The first failure to read a tensor that describes others.
     failed: OnceCell<Error>,
 }
@@ -116,27 +116,9 @@ impl<'a> Model<'a> {
         self.known.beside.get_or_init(make)
     }
 
-    /// Returns whether the files are some of a larger checkpoint's.
-    pub(super) fn is_part(&self) -> bool {
-        self.tensors.is_part()
-    }
-
-    /// Returns the other names of a tensor.
-    pub(super) fn aliases(&self, name: &str) -> Vec<String> {
-        self.tensors.aliases(name)
-    }
-
     /// Returns all tensors, one after another.
     pub(super) fn tensors(&self) -> impl Iterator<Item = Stored> {
         (0..self.tensors.count()).filter_map(|position| self.tensors.at(position))
-    }
-
-    /// Returns the tensor of this name, which a weight of this scheme needs.
-    pub(super) fn need(&self, scheme: &'static str, of: &Stored, name: &str) -> Result<&Stored> {
-        self.get(name).ok_or_else(|| {
-            let problem = QuantizationProblem::Missing { scheme, expected: name.into() };
-            error(problem).in_tensor(&of.name)
-        })
     }
 
     /// Returns the first of these tensors that exists.
@@ -180,25 +162,6 @@ impl<'a> Model<'a> {
     }
 }
 
-/// Returns a weight of this scheme, from its parts. `tensors` are all that store it; the codes come
-/// first.
-pub(super) fn weight(
-    scheme: &'static str,
-    name: impl Into<String>,
-    shape: &[usize],
-    tensors: &[&Stored],
-    numbers: Grouped,
-) -> Weight {
-    Weight {
-        name: name.into(),
-        scheme,
-        shape: shape.to_vec(),
-        tensors: tensors.iter().map(|&tensor| tensor.clone()).collect(),
-        numbers,
-        panels: Panels::default(),
-    }
-}
-
 fn error(problem: QuantizationProblem) -> Error {
     ErrorKind::Quantization { problem }.into()
 }
@@ -213,96 +176,135 @@ pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
     error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
 }
 
-/// Makes the error of a tensor that differs from its scheme's expectation.
-pub(super) fn mismatch(
-    scheme: &'static str,
-    tensor: &Stored,
-    expected: impl Display,
-    found: impl Display,
-) -> Error {
-    let expected = expected.to_string();
-    let found = found.to_string();
-    let problem = QuantizationProblem::Mismatch { scheme, expected, found };
-    error(problem).in_tensor(&tensor.name)
-}
-
 /// Makes the error of a tensor that two schemes fit.
 pub(super) fn ambiguous(tensor: &Stored, one: &'static str, other: &'static str) -> Error {
     error(QuantizationProblem::Ambiguous { one, other }).in_tensor(&tensor.name)
 }
 
-pub(super) fn check_dtype(scheme: &'static str, tensor: &Stored, dtypes: &[Dtype]) -> Result<()> {
-    if dtypes.contains(&tensor.dtype) {
-        return Ok(());
-    }
-    let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
-    Err(mismatch(scheme, tensor, format_args!("dtype {}", names.join(" or ")), tensor.dtype))
+/// A tensor that may have the codes of a weight of this scheme.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate<'a> {
+    pub(super) scheme: &'static str,
+    pub(super) model: &'a Model<'a>,
+    pub(super) tensor: &'a Stored,
 }
 
-pub(super) fn check_shape(scheme: &'static str, tensor: &Stored, shape: &[usize]) -> Result<()> {
-    if tensor.shape == shape {
-        return Ok(());
+impl<'a> Candidate<'a> {
+    /// Returns the tensor of this name, which the weight needs.
+    pub(super) fn need(&self, name: &str) -> Result<&'a Stored> {
+        self.model.get(name).ok_or_else(|| {
+            let problem =
+                QuantizationProblem::Missing { scheme: self.scheme, expected: name.into() };
+            error(problem).in_tensor(&self.tensor.name)
+        })
     }
-    Err(mismatch(
-        scheme,
-        tensor,
-        format_args!("shape {}", Shape(shape)),
-        format_args!("shape {}", Shape(&tensor.shape)),
-    ))
-}
 
-/// Returns the number of elements of a shape that describes a tensor.
-pub(super) fn count(tensor: &Stored, shape: &[usize]) -> Result<usize> {
-    memory_count(shape).map_err(|kind| Error::from(kind).in_tensor(&tensor.name))
-}
-
-/// Checks that a tensor has the number of elements of a matrix of this shape.
-pub(super) fn check_len(scheme: &'static str, tensor: &Stored, shape: [usize; 2]) -> Result<()> {
-    // The product of the file's numbers may exceed 64 bits.
-    let [len, expected] =
-        [[tensor.len(), 1], shape].map(|[rows, columns]| rows as u128 * columns as u128);
-    if len == expected {
-        return Ok(());
+    /// Returns a weight from its parts. `tensors` are all that store it; the codes come first.
+    pub(super) fn weight(
+        &self,
+        name: impl Into<String>,
+        shape: &[usize],
+        tensors: &[&Stored],
+        numbers: Grouped,
+    ) -> Weight {
+        Weight {
+            name: name.into(),
+            scheme: self.scheme,
+            shape: shape.to_vec(),
+            tensors: tensors.iter().map(|&tensor| tensor.clone()).collect(),
+            numbers,
+            panels: Panels::default(),
+        }
     }
-    let found = format!("shape {}", Shape(&tensor.shape));
-    Err(mismatch(scheme, tensor, format_args!("{expected} elements"), found))
-}
 
-/// Checks a tensor with the group of each column. The number of groups is at most the number of
-/// columns.
-pub(super) fn check_groups(
-    scheme: &'static str,
-    indices: &Stored,
-    columns: usize,
-    groups: usize,
-) -> Result<()> {
-    check_dtype(scheme, indices, &[Dtype::I32])?;
-    check_len(scheme, indices, [columns, 1])?;
-    if groups <= columns {
-        return Ok(());
+    /// Makes the error of a tensor that differs from the scheme's expectation.
+    pub(super) fn mismatch(
+        &self,
+        tensor: &Stored,
+        expected: impl Display,
+        found: impl Display,
+    ) -> Error {
+        let scheme = self.scheme;
+        let expected = expected.to_string();
+        let found = found.to_string();
+        let problem = QuantizationProblem::Mismatch { scheme, expected, found };
+        error(problem).in_tensor(&tensor.name)
     }
-    let expected = format_args!("at most {columns} groups");
-    Err(mismatch(scheme, indices, expected, format_args!("{groups} scales")))
-}
 
-/// Checks that a tensor has the bytes of `rows` of `columns` words of `word` bytes.
-pub(super) fn check_bytes(
-    scheme: &'static str,
-    tensor: &Stored,
-    [rows, columns, word]: [usize; 3],
-) -> Result<()> {
-    let expected = rows as u128 * columns as u128 * word as u128;
-    if u128::from(tensor.byte_len) == expected {
-        return Ok(());
+    /// Makes the error of codes in a form that this crate does not know.
+    pub(super) fn unsupported(&self, reason: impl Into<String>) -> Error {
+        unsupported(self.scheme, reason).in_tensor(&self.tensor.name)
     }
-    let found = format!("{} bytes", tensor.byte_len);
-    Err(mismatch(scheme, tensor, format_args!("{expected} bytes"), found))
-}
 
-/// Checks that the elements of a tensor are real numbers.
-pub(super) fn check_numbers(scheme: &'static str, tensor: &Stored) -> Result<()> {
-    if tensor.dtype.bits() >= 8 && can_convert(tensor.dtype, Dtype::F32) {
-        return Ok(());
+    /// Makes the error of a tensor of another shape.
+    pub(super) fn wrong_shape(&self, tensor: &Stored, expected: impl Display) -> Error {
+        self.mismatch(tensor, expected, format_args!("shape {}", Shape(&tensor.shape)))
     }
-    Err(mismatch(scheme, tensor, "numbers of at least 8 bits", tensor.dtype))
+
+    pub(super) fn check_dtype(&self, tensor: &Stored, dtypes: &[Dtype]) -> Result<()> {
+        if dtypes.contains(&tensor.dtype) {
+            return Ok(());
+        }
+        let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
+        Err(self.mismatch(tensor, format_args!("dtype {}", names.join(" or ")), tensor.dtype))
+    }
+
+    pub(super) fn check_shape(&self, tensor: &Stored, shape: &[usize]) -> Result<()> {
+        if tensor.shape == shape {
+            return Ok(());
+        }
+        Err(self.wrong_shape(tensor, format_args!("shape {}", Shape(shape))))
+    }
+
+    /// Returns the number of elements of a shape that describes the codes.
+    pub(super) fn count(&self, shape: &[usize]) -> Result<usize> {
+        memory_count(shape).map_err(|kind| Error::from(kind).in_tensor(&self.tensor.name))
+    }
+
+    /// Checks that a tensor has the number of elements of a matrix of this shape.
+    pub(super) fn check_len(&self, tensor: &Stored, shape: [usize; 2]) -> Result<()> {
+        // The product of the file's numbers may exceed 64 bits.
+        let [len, expected] =
+            [[tensor.len(), 1], shape].map(|[rows, columns]| rows as u128 * columns as u128);
+        if len == expected {
+            return Ok(());
+        }
+        Err(self.wrong_shape(tensor, format_args!("{expected} elements")))
+    }
+
+    /// Checks a tensor with the group of each column. The number of groups is at most the number of
+    /// columns.
+    pub(super) fn check_groups(
+        &self,
+        indices: &Stored,
+        columns: usize,
+        groups: usize,
+    ) -> Result<()> {
+        self.check_dtype(indices, &[Dtype::I32])?;
+        self.check_len(indices, [columns, 1])?;
+        if groups <= columns {
+            return Ok(());
+        }
+        let expected = format_args!("at most {columns} groups");
+        Err(self.mismatch(indices, expected, format_args!("{groups} scales")))
+    }
+
+    /// Checks that the codes have the bytes of `rows` of `columns` words of `word` bytes.
+    pub(super) fn check_bytes(&self, [rows, columns, word]: [usize; 3]) -> Result<()> {
+        let expected = rows as u128 * columns as u128 * word as u128;
+        let found = self.tensor.byte_len;
+        if u128::from(found) == expected {
+            return Ok(());
+        }
+        let expected = format_args!("{expected} bytes");
+        Err(self.mismatch(self.tensor, expected, format_args!("{found} bytes")))
+    }
+
+    /// Checks that the elements of a tensor are real numbers.
+    pub(super) fn check_numbers(&self, tensor: &Stored) -> Result<()> {
+        if tensor.dtype.bits() >= 8 && can_convert(tensor.dtype, Dtype::F32) {
+            return Ok(());
+        }
+        Err(self.mismatch(tensor, "numbers of at least 8 bits", tensor.dtype))
+    }
 }

@@ -66,6 +66,5 @@ pub(crate) fn open<S: ReadAt>(
     };
     let input = Arc::new(input);
     let builder = read(Cursor { input: Arc::clone(&input), at: 0 }, budget)?;
-    let built = builder.build(input.source.byte_len(), budget)?;
-    TensorFile::new(format, built, Container::File(input))
+    builder.build(format, Container::File(input), budget)
 }

@@ -1,11 +1,12 @@
 //! [`Reader`]: the values of a MessagePack file, one after another, counted and limited.
 
-use std::io::{self, BufReader, Read};
+use std::io::BufReader;
 
 use rmp::Marker;
 use safetensors_core::ReadAt;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::counted::{Counted, Wording};
+use crate::error::{ErrorKind, Result};
 use crate::input::Cursor;
 
 /// The beginning of a value in the file.
@@ -27,37 +28,24 @@ pub(super) enum Value {
     Map(u64),
 }
 
-/// Reads a file front to back.
-pub(super) struct Reader<S: ReadAt> {
-    inner: BufReader<Cursor<S>>,
-    at: u64,
-    len: u64,
-    /// The number of bytes that may still be read, without the bytes of tensors.
-    allowed: u64,
-    limit: u64,
+/// Reads a file front to back. The bytes of tensors are not counted.
+pub(super) type Reader<S> = Counted<BufReader<Cursor<S>>>;
+
+/// Begins a file.
+pub(super) fn open<S: ReadAt>(cursor: Cursor<S>, limit: u64) -> Reader<S> {
+    let kind = |offset, problem| ErrorKind::BadRecord { offset, problem };
+    Counted::of(BufReader::new(cursor), limit, Wording { kind, ended: "the file ends here" })
 }
 
 impl<S: ReadAt> Reader<S> {
-    pub(super) fn new(cursor: Cursor<S>, limit: u64) -> Self {
-        let len = cursor.left();
-        Self { inner: BufReader::new(cursor), at: 0, len, allowed: limit, limit }
-    }
-
-    /// Returns the position in the file.
-    pub(super) fn position(&self) -> u64 {
-        self.at
-    }
-
-    /// Returns the number of bytes after it.
+    /// Returns the number of bytes after the position in the file.
     pub(super) fn left(&self) -> u64 {
-        self.len.saturating_sub(self.at)
+        self.inner.get_ref().input.source.byte_len().saturating_sub(self.position())
     }
 
     /// Reads the next value, but not its following content.
     pub(super) fn value(&mut self) -> Result<Value> {
-        self.count(1)?;
-        let [marker] = self.array()?;
-        let value = match Marker::from_u8(marker) {
+        let value = match Marker::from_u8(self.byte()?) {
             Marker::FixPos(value) => Value::Number(value.into()),
             Marker::Null => Value::Nothing,
             Marker::FixNeg(_) | Marker::False | Marker::True => Value::Other,
@@ -87,15 +75,6 @@ impl<S: ReadAt> Reader<S> {
         Ok(value)
     }
 
-    /// Returns the text of a value.
-    pub(super) fn text(&mut self, len: u64) -> Result<String> {
-        self.count(len)?;
-        self.check_left(len)?;
-        let mut bytes = vec![0; len as usize];
-        self.fill(&mut bytes)?;
-        String::from_utf8(bytes).map_err(|_| self.problem("a text is not UTF-8"))
-    }
-
     /// Returns the next value, which must be a text.
     pub(super) fn expect_text(&mut self, what: &str) -> Result<String> {
         match self.value()? {
@@ -106,7 +85,11 @@ impl<S: ReadAt> Reader<S> {
 
     /// Passes over bytes of a tensor. They are not read.
     pub(super) fn pass(&mut self, len: u64) -> Result<()> {
-        self.check_left(len)?;
+        let left = self.left();
+        if len > left {
+            let problem = format!("a value of {len} bytes, but only {left} are left of the file");
+            return Err(self.problem(problem));
+        }
         let by = i64::try_from(len).map_err(|_| self.problem("a length is too large"))?;
         self.inner.seek_relative(by)?;
         self.at += len;
@@ -129,44 +112,8 @@ impl<S: ReadAt> Reader<S> {
 
     /// Reads a big-endian number of this many bytes.
     fn number<const N: usize>(&mut self) -> Result<u64> {
-        self.count(N as u64)?;
         let bytes = self.array::<N>()?;
         Ok(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let mut bytes = [0; N];
-        self.fill(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
-        self.check_left(bytes.len() as u64)?;
-        self.inner.read_exact(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.problem("the file ends here"),
-            _ => error.into(),
-        })?;
-        self.at += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn check_left(&self, len: u64) -> Result<()> {
-        let left = self.left();
-        if len > left {
-            let problem = format!("a value of {len} bytes, but only {left} are left of the file");
-            return Err(self.problem(problem));
-        }
-        Ok(())
-    }
-
-    fn count(&mut self, bytes: u64) -> Result<()> {
-        let left = self.allowed.checked_sub(bytes);
-        self.allowed = left.ok_or(ErrorKind::DirectoryTooLong { limit: self.limit })?;
-        Ok(())
-    }
-
-    pub(super) fn problem(&self, problem: impl Into<String>) -> Error {
-        ErrorKind::BadRecord { offset: self.at, problem: problem.into() }.into()
     }
 }
 

@@ -7,7 +7,7 @@ use data_encoding::BASE32_DNSSEC;
 use safetensors_core::framework::PARAM_IDS_KEY;
 use safetensors_core::{ReadAt, shape};
 
-use super::reader::{Reader, Value};
+use super::reader::{self, Reader, Value};
 use super::{MOST_DIMS, dtype_of};
 use crate::budget::{Budget, Depth, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,7 +17,7 @@ use crate::tensor_file::{Builder, Data, Place, Tensor};
 /// Reads a record, but not the bytes of its tensors.
 pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
     let mut record = Record {
-        reader: Reader::new(cursor, budget.limits().directory_bytes),
+        reader: reader::open(cursor, budget.limits().directory_bytes),
         builder: Builder::default(),
         ids: BTreeMap::new(),
         path: Vec::new(),

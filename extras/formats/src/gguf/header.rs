@@ -53,8 +53,7 @@ pub(crate) fn open<S: ReadAt>(
     if let Some(names) = &options.names {
         model::rename(&mut builder.tensors, names)?;
     }
-    let built = builder.build(file_len, budget)?;
-    TensorFile::new(Format::Gguf, built, Container::File(Arc::clone(&input)))
+    builder.build(Format::Gguf, Container::File(input), budget)
 }
 
 /// Fails if the file does not begin as one of a known version does.

@@ -32,7 +32,7 @@ pub(super) struct Listed {
 impl Listed {
     /// Reads the next tensor. The length of its data is not there.
     pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>) -> Result<Self> {
-        let name = reader.text()?;
+        let name = reader.name()?;
         let read = |reader: &mut Reader<S>| -> Result<_> {
             let dims = reader.u32()?;
             if dims as usize > MOST_DIMS {

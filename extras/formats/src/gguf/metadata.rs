@@ -31,7 +31,7 @@ pub(super) struct Keys {
 pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys> {
     let mut keys = Keys { metadata: BTreeMap::new(), alignment: ALIGNMENT };
     for _ in 0..count {
-        let key = reader.text()?;
+        let key = reader.name()?;
         let kind = reader.u32()?;
         let value = value(reader, kind, Depth::default(), &mut { MOST })?;
         if key == "general.alignment" {
@@ -75,7 +75,7 @@ fn value<S: ReadAt>(
             1 => true.into(),
             other => return Err(reader.problem(format!("a boolean is {other}, not 0 or 1"))),
         },
-        8 => reader.text()?.into(),
+        8 => reader.name()?.into(),
         9 => {
             let kind = reader.u32()?;
             let count = reader.u64()?;

@@ -1,6 +1,6 @@
 //! [`Reader`]: the numbers and texts of a header.
 
-use std::io::{BufReader, Read};
+use std::io::BufReader;
 
 use safetensors_core::ReadAt;
 
@@ -36,16 +36,9 @@ impl<S: ReadAt> Reader<S> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Reads a text after its length. Memory grows with the bytes that are there, not with that
-    /// length.
-    pub(super) fn text(&mut self) -> Result<String> {
+    /// Reads a text after its length.
+    pub(super) fn name(&mut self) -> Result<String> {
         let len = self.u64()?;
-        self.count(len)?;
-        let mut bytes = Vec::new();
-        self.inner.by_ref().take(len).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 != len {
-            return Err(self.problem(WORDING.ended));
-        }
-        String::from_utf8(bytes).map_err(|_| self.problem("a text is not UTF-8"))
+        self.text(len)
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use safetensors_core::{ErrorKind as CoreKind, ReadAt};
 
 use super::companions;
-use crate::error::{self, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Split, TensorFile};
 
 /// The keys of a part.
@@ -94,7 +94,7 @@ pub(crate) fn open_parts<S: ReadAt + 'static>(
 }
 
 fn bad(problem: String, path: &Path) -> Error {
-    Error::from(ErrorKind::BadSplit { problem }).in_file(error::label(path))
+    Error::from(ErrorKind::BadSplit { problem }).in_path(path)
 }
 
 /// How the name of a part ends.

@@ -1,32 +1,35 @@
 //! [`Array`]: an array in a file, which is read when it is written elsewhere.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use safetensors_core::framework::check_bools;
 use safetensors_core::io::FileSource;
 use safetensors_core::save::Sink;
 use safetensors_core::{self as core, Dtype, ReadAt, TensorBuf, TensorSource};
 
-use super::elements::Elements;
-use super::fortran;
+use super::file::tensor;
 use super::header::{Header, Order, check_length, header_of_member};
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::{Cursor, Input, stem};
 use crate::polyglot::check_polyglot;
-use crate::zipped::{Place, Zipped, expect_end};
+use crate::tensor_file::{Container, Place, Scratch, swap};
+use crate::zipped::{Zipped, expect_end};
 
 /// The most bytes that are given away at once.
 const PIECE: usize = 1 << 20;
+
+/// The most bytes that are made at once of an array in Fortran order.
+const BLOCK: u64 = 32 << 20;
 
 /// An array of a `.npy` file, or of a member of a `.npz` archive: its header is read, its elements
 /// are not.
 ///
 /// It is a [`TensorSource`], so it can be saved piece by piece. Its elements are given in the order
 /// of safetensors, C order and little-endian, even if the file has another. That takes two buffers
-/// of at most 32 MiB for an array in Fortran order, and 1 MiB for any other. An array in Fortran
+/// of at most 32 MiB and one of 4 MiB for an array in Fortran order, and 1 MiB for any other. An array in Fortran
 /// order that is compressed and larger than 32 MiB is unpacked to a temporary file first.
 ///
 /// ```
@@ -203,15 +206,15 @@ impl<S: ReadAt> Array<S> {
     fn write_in_order(&self, sink: &mut Sink<'_>) -> Result<()> {
         let all = self.data_len()?;
         self.with_data(&mut |reader| {
-            let mut elements = Elements::of(&self.header);
-            let mut left = all;
-            let mut buffer = vec![0; left.min(PIECE as u64) as usize];
-            while left > 0 {
-                let piece = &mut buffer[..left.min(PIECE as u64) as usize];
+            let mut buffer = vec![0; all.min(PIECE as u64) as usize];
+            for start in (0..all).step_by(PIECE) {
+                let piece = &mut buffer[..(all - start).min(PIECE as u64) as usize];
                 read_exact(reader, piece)?;
-                elements.finish(piece)?;
+                self.check_bools(piece, start)?;
+                if let Some(width) = self.header.swapped() {
+                    swap(piece, width);
+                }
                 sink(piece)?;
-                left -= piece.len() as u64;
             }
             expect_end(&mut &mut *reader)
         })
@@ -219,78 +222,66 @@ impl<S: ReadAt> Array<S> {
 
     /// Gives the elements in C order. The file has another order.
     fn write_transposed(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let mut elements = Elements::of(&self.header);
-        let mut give = |part: &mut [u8]| {
-            part.chunks_mut(PIECE).try_for_each(|piece| {
-                elements.finish(piece)?;
-                sink(piece)
-            })
-        };
-        let width = self.dtype().bits() as usize / 8;
-        let mut data = self.anywhere()?;
-        fortran::transpose(&mut *data, self.shape(), width, fortran::BLOCK, &mut give)?;
+        let (container, place) = self.anywhere()?;
+        let data = tensor(String::new(), &self.header, place)?.data;
+        let all = self.data_len()?;
+        let mut block = vec![0; all.min(self.block_len()?) as usize];
+        for start in (0..all).step_by(block.len()) {
+            let len = block.len().min((all - start) as usize);
+            data.read(&container, &mut block[..len], start)?;
+            for (piece, first) in block[..len].chunks(PIECE).zip((start..).step_by(PIECE)) {
+                self.check_bools(piece, first)?;
+                sink(piece)?;
+            }
+        }
         Ok(())
     }
 
-    /// The bytes of the elements, to be read at any position.
-    fn anywhere(&self) -> Result<Box<fortran::ReadData<'_>>> {
-        let len = self.data_len()?;
-        let start = match &self.bytes {
-            Bytes::Whole(_) => self.header_len,
-            // Small enough to be held in memory.
-            Bytes::Member(..) if len <= fortran::BLOCK as u64 => {
-                let mut all = vec![0; len as usize];
-                self.with_data(&mut |reader| {
-                    read_exact(reader, &mut all)?;
-                    expect_end(&mut &mut *reader)
-                })?;
-                return Ok(Box::new(move |offset, buf: &mut [u8]| {
-                    all.read_exact_at(buf, offset).map_err(io)
-                }));
+    /// Returns the bytes of a block, which is a part of the array that has all positions along its
+    /// last dimensions.
+    fn block_len(&self) -> Result<u64> {
+        let mut len = self.data_len()?;
+        for &dim in self.shape() {
+            if len <= BLOCK {
+                break;
             }
-            Bytes::Member(archive, index) => match archive.place(*index)? {
-                Place::Stored(start) => {
-                    // Reads at scattered places have no checksum, so all is read once for it.
-                    self.with_data(&mut |reader| {
-                        io::copy(reader, &mut io::sink())?;
-                        Ok(())
-                    })?;
-                    start + self.header_len
-                }
-                Place::Compressed => {
-                    let mut file = self.unpack()?;
-                    return Ok(Box::new(move |offset, buf: &mut [u8]| {
-                        file.seek(SeekFrom::Start(offset)).map_err(io)?;
-                        file.read_exact(buf).map_err(io)
-                    }));
-                }
-            },
-        };
-        let source = &self.input().source;
-        Ok(Box::new(move |offset, buf: &mut [u8]| {
-            source.read_exact_at(buf, start + offset).map_err(io)
-        }))
+            let position = len / dim as u64;
+            len = (BLOCK / position).max(1) * position;
+        }
+        Ok(len)
     }
 
-    /// Copies the elements to a temporary file without a name: it is gone when it is closed, even
-    /// if the process is killed.
-    fn unpack(&self) -> Result<File> {
-        let temporary = |source| ErrorKind::Temporary { directory: std::env::temp_dir(), source };
-        let mut file = tempfile::tempfile().map_err(temporary)?;
-        let mut buffer = vec![0; PIECE];
-        self.with_data(&mut |reader| {
-            loop {
-                match reader.read(&mut buffer) {
-                    Ok(0) => return Ok(()),
-                    Ok(read) => {
-                        io::Write::write_all(&mut file, &buffer[..read]).map_err(temporary)?;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error.into()),
-                }
+    /// Refuses a boolean that is neither 0 nor 1: for NumPy any byte is one, the format knows these
+    /// two. `first` is the number of the first one.
+    fn check_bools(&self, piece: &[u8], first: u64) -> Result<()> {
+        if self.dtype() == Dtype::BOOL {
+            check_bools(piece, first)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes of the elements readable at any position.
+    fn anywhere(&self) -> Result<(Container<S>, Place)> {
+        let (archive, index) = match &self.bytes {
+            Bytes::Whole(input) => {
+                return Ok((Container::File(Arc::clone(input)), Place::At(self.header_len)));
             }
-        })?;
-        Ok(file)
+            Bytes::Member(archive, index) => (archive, *index),
+        };
+        let len = self.data_len()?;
+        let mut place = archive.place(index)?.after(self.header_len);
+        if len <= BLOCK {
+            let mut all = vec![0; len as usize];
+            self.with_data(&mut |reader| {
+                read_exact(reader, &mut all)?;
+                expect_end(&mut &mut *reader)
+            })?;
+            place = Place::Held(all.into());
+        } else if let Place::At(_) = place {
+            // Reads at scattered places have no checksum, so all is read once for it.
+            self.with_data(&mut |reader| Ok(io::copy(reader, &mut io::sink()).map(drop)?))?;
+        }
+        Ok((Container::Zip(Arc::clone(archive), Scratch::default()), place))
     }
 }
 
@@ -320,7 +311,7 @@ impl<S: ReadAt> TensorSource for Array<S> {
             })
         };
         let written = self.check_size().and_then(|()| match self.header.order {
-            Order::Fortran if fortran::differs(self.shape()) => self.write_transposed(&mut sink),
+            Order::Fortran if differs(self.shape()) => self.write_transposed(&mut sink),
             _ => self.write_in_order(&mut sink),
         });
         if let Some(error) = refused {
@@ -341,6 +332,104 @@ fn read_exact(reader: &mut dyn Read, buf: &mut [u8]) -> Result<()> {
     })
 }
 
-fn io(error: io::Error) -> core::Error {
-    core::ErrorKind::Io(error).into()
+/// Returns `true` if Fortran order and C order differ for the shape.
+fn differs(shape: &[usize]) -> bool {
+    shape.iter().filter(|&&dim| dim > 1).count() > 1 && !shape.contains(&0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::descr::ByteOrder;
+    use super::*;
+
+    fn array(header: Header, data: &[u8]) -> Array<Vec<u8>> {
+        let file = [&header.encode().unwrap(), data].concat();
+        Array::from_source(file, "a.npy", &Limits::default()).unwrap()
+    }
+
+    fn fortran(dtype: Dtype, shape: &[usize]) -> Header {
+        Header { order: Order::Fortran, ..Header::new(dtype, shape) }
+    }
+
+    #[test]
+    fn numbers_are_swapped_each_by_itself() {
+        for (dtype, expected) in [
+            (Dtype::I8, [1, 2, 3, 4, 5, 6, 7, 8]),
+            (Dtype::F16, [2, 1, 4, 3, 6, 5, 8, 7]),
+            (Dtype::U32, [4, 3, 2, 1, 8, 7, 6, 5]),
+            (Dtype::C64, [4, 3, 2, 1, 8, 7, 6, 5]),
+            (Dtype::F64, [8, 7, 6, 5, 4, 3, 2, 1]),
+        ] {
+            let width = dtype.bits() as usize / 8;
+            for header in [
+                Header::new(dtype, &[8 / width]),
+                // Each element twice, so that the order of elements does not matter.
+                fortran(dtype, &[8 / width, 2]),
+            ] {
+                let header = Header { byte_order: ByteOrder::Big, ..header };
+                let data = [1, 2, 3, 4, 5, 6, 7, 8].repeat(header.shape.len());
+                let read = array(header, &data).read().unwrap();
+                let elements = read.bytes().chunks(width).step_by(read.shape().len());
+                assert_eq!(elements.collect::<Vec<_>>().concat(), expected, "{dtype}");
+            }
+        }
+    }
+
+    #[test]
+    fn booleans_are_checked_and_counted_over_all_pieces() {
+        let mut data = vec![1; PIECE + 4];
+        data[PIECE + 3] = 2;
+        for header in [
+            Header::new(Dtype::BOOL, &[data.len()]),
+            // The last element is the last in both orders.
+            fortran(Dtype::BOOL, &[2, data.len() / 2]),
+        ] {
+            let error = array(header, &data).read().unwrap_err();
+            let index = PIECE as u64 + 3;
+            let expected = core::ErrorKind::InvalidBool { index, found: 2 };
+            assert_eq!(error.kind().to_string(), expected.to_string());
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_sink_ends_it() {
+        let data = vec![0; 4 * PIECE];
+        for header in [Header::new(Dtype::U8, &[4, PIECE]), fortran(Dtype::U8, &[4, PIECE])] {
+            let mut given = 0;
+            let error = array(header, &data).write_to(&mut |_| {
+                given += 1;
+                Err(core::ErrorKind::AlreadyFinished.into())
+            });
+            assert!(matches!(error.unwrap_err().kind(), core::ErrorKind::AlreadyFinished));
+            assert_eq!(given, 1);
+        }
+    }
+
+    #[test]
+    fn shapes_whose_orders_are_the_same() {
+        for same in [&[][..], &[7], &[1, 7, 1], &[0, 3], &[2, 3, 0]] {
+            assert!(!differs(same), "{same:?}");
+        }
+        assert!(differs(&[2, 3]) && differs(&[1, 2, 1, 3]));
+    }
+
+    #[test]
+    fn a_block_has_all_positions_along_the_last_dimensions() {
+        let most = BLOCK as usize;
+        for (shape, expected) in [
+            (vec![2, 3], 6),
+            (vec![2, most / 2], most),
+            (vec![3, most / 2], most),
+            (vec![3, most / 3], most / 3 * 3),
+            (vec![2, 5, most / 3], most / 3 * 3),
+            (vec![2, 2, most + 1], most),
+        ] {
+            let header = fortran(Dtype::U8, &shape);
+            let header_len = 0;
+            let input = Arc::new(Input::new(Vec::new(), Path::new("")));
+            let bytes = Bytes::Whole(input);
+            let array = Array { name: String::new(), header, header_len, bytes };
+            assert_eq!(array.block_len().unwrap(), expected as u64, "{shape:?}");
+        }
+    }
 }

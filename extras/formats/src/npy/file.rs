@@ -25,8 +25,7 @@ pub(crate) fn open_file<S: ReadAt>(
     check_length(&header, cursor.left())?;
     let tensor = tensor(stem(path), &header, Place::At(cursor.at))?;
     let builder = Builder { tensors: vec![tensor], ..Builder::default() };
-    let built = builder.build(input.source.byte_len(), budget)?;
-    TensorFile::new(Format::Npy, built, Container::File(input))
+    builder.build(Format::Npy, Container::File(input), budget)
 }
 
 /// Returns the array behind a header. The elements begin at a place.
@@ -39,13 +38,17 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
     let placement = Placement::new(&shape, &strides, 0, width, elements);
     let found = header.data_len()?;
     let placement = placement.ok_or(ErrorKind::DataLength { expected: found, found })?;
-    // A complex element is two numbers, each as large as the alignment.
-    let swapped = match (header.byte_order, dtype.alignment()) {
-        (ByteOrder::Little, _) | (_, 1) => None,
-        (ByteOrder::Big, number) => Some(number),
-    };
-    let data = Data::placed(place, placement, width, swapped);
+    let data = Data::placed(place, placement, width, header.swapped());
     Ok(Tensor { name, dtype, shape, data, stored: None })
+}
+
+impl Header {
+    /// Returns the bytes of the numbers that are big-endian. A complex element is two numbers, each
+    /// as large as the alignment.
+    pub(super) fn swapped(&self) -> Option<usize> {
+        let width = self.dtype.alignment();
+        (self.byte_order == ByteOrder::Big && width > 1).then_some(width)
+    }
 }
 
 impl Order {

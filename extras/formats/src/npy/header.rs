@@ -87,34 +87,23 @@ impl Header {
     /// [`Io`](safetensors_core::ErrorKind::Io), and the kinds of [`ErrorKind`] that are about the
     /// header of a `.npy` file.
     pub fn read(reader: &mut impl Read, limits: &Limits) -> Result<Self> {
-        let mut start = [0; 8];
-        let found = fill(reader, &mut start)?;
-        let [magic @ .., major, minor] = start;
-        if found < start.len() || &magic != MAGIC {
-            return Err(ErrorKind::NotNpy { found: start[..found].to_vec() }.into());
-        }
-        let mut len = [0; 4];
+        let start = up_to(reader, 8)?;
+        let [major, minor] = match *start {
+            [ref magic @ .., major, minor] if magic == MAGIC => [major, minor],
+            _ => return Err(ErrorKind::NotNpy { found: start }.into()),
+        };
         let len_bytes = match (major, minor) {
             (1, 0) => 2,
             (2 | 3, 0) => 4,
             _ => return Err(ErrorKind::UnknownVersion { major, minor }.into()),
         };
-        let found = fill(reader, &mut len[..len_bytes])?;
-        if found < len_bytes {
-            let expected = len_bytes as u64;
-            let found = found as u64;
-            return Err(ErrorKind::HeaderCut { expected, found }.into());
-        }
-        let expected = u32::from_le_bytes(len).into();
+        let len = exactly(reader, len_bytes)?;
+        let found = len.iter().rev().fold(0, |len, &byte| len << 8 | u64::from(byte));
         let limit = limits.header_bytes;
-        if expected > limit {
-            return Err(ErrorKind::HeaderTooLong { limit, found: expected }.into());
+        if found > limit {
+            return Err(ErrorKind::HeaderTooLong { limit, found }.into());
         }
-        let mut text = Vec::new();
-        let found = reader.by_ref().take(expected).read_to_end(&mut text)? as u64;
-        if found < expected {
-            return Err(ErrorKind::HeaderCut { expected, found }.into());
-        }
+        let text = exactly(reader, found)?;
         Ok(Self::parse(text, major)?)
     }
 
@@ -240,18 +229,18 @@ fn wrong(key: &'static str, expected: &'static str, found: &str) -> ErrorKind {
     ErrorKind::WrongType { key, expected, found: found.into() }
 }
 
-/// Reads until `buf` is full or the reader ends, and returns the number of bytes.
-fn fill(reader: &mut impl Read, buf: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buf.len() {
-        match reader.read(&mut buf[filled..]) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
+/// Reads this many bytes, or fewer if the reader ends.
+fn up_to(reader: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.by_ref().take(len).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads this many bytes of the header.
+fn exactly(reader: &mut impl Read, expected: u64) -> Result<Vec<u8>> {
+    let bytes = up_to(reader, expected)?;
+    let found = bytes.len() as u64;
+    if found == expected { Ok(bytes) } else { Err(ErrorKind::HeaderCut { expected, found }.into()) }
 }
 
 /// Reads the header of an array that is a member of an archive. Returns the number of its bytes,

@@ -21,9 +21,7 @@
 
 mod array;
 mod descr;
-mod elements;
 mod file;
-mod fortran;
 mod header;
 mod literal;
 mod write;
@@ -31,7 +29,6 @@ mod write;
 pub use array::Array;
 pub use descr::ByteOrder;
 pub(crate) use descr::encode;
-#[cfg(feature = "pytorch")]
 pub(crate) use descr::parse as parse_descr;
 pub(crate) use file::{open_file, tensor};
 pub(crate) use header::header_of_member;

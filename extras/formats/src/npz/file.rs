@@ -9,8 +9,8 @@ use crate::Format;
 use crate::budget::Budget;
 use crate::error::Result;
 use crate::npy::{header_of_member, tensor};
-use crate::tensor_file::{Builder, Container, Place, Scratch, TensorFile};
-use crate::zipped::{self, Zipped};
+use crate::tensor_file::{Builder, Container, Scratch, TensorFile};
+use crate::zipped::Zipped;
 
 /// Opens an archive with members that are listed: reads the header of each.
 pub(crate) fn open_file<S: ReadAt>(
@@ -30,16 +30,10 @@ pub(crate) fn open_file<S: ReadAt>(
             // A deflated header may be a thousand times as long as its member.
             budget.work(usize::try_from(header_len).unwrap_or(usize::MAX))?;
             budget.keep_all::<[u64; 4]>(header.shape.len())?;
-            let place = match zipped.place(index)? {
-                zipped::Place::Stored(start) => Place::At(start + header_len),
-                zipped::Place::Compressed => Place::Unpacked { member: index, skipped: header_len },
-            };
-            tensor(name.clone(), &header, place)
+            tensor(name.clone(), &header, zipped.place(index)?.after(header_len))
         };
         let array = array().map_err(|error: crate::Error| error.in_tensor(&name))?;
         builder.tensors.push(array);
     }
-    let built = builder.build(zipped.input.source.byte_len(), budget)?;
-    let container = Container::Zip(Arc::clone(&zipped), Scratch::default());
-    TensorFile::new(Format::Npz, built, container)
+    builder.build(Format::Npz, Container::Zip(zipped, Scratch::default()), budget)
 }

@@ -4,11 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::ReadAt;
-use safetensors_core::framework::similar_names;
 use safetensors_core::io::FileSource;
 
 use crate::Limits;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::input::Input;
 use crate::npy::Array;
 use crate::zipped::Zipped;
@@ -104,12 +103,12 @@ impl<S: ReadAt> Archive<S> {
         let name_at = |position: usize| self.arrays[position].0.as_str();
         let start = self.by_name.partition_point(|&position| name_at(position) < name);
         let mut found = self.by_name[start..].iter().take_while(|&&at| name_at(at) == name);
-        let kind = match (found.next(), found.next()) {
+        let error = match (found.next(), found.next()) {
             (Some(&position), None) => return self.array_at(position),
-            (None, _) => ErrorKind::NoSuchArray { similar: similar_names(name, self.names()) },
-            (Some(_), Some(_)) => ErrorKind::DuplicateArray,
+            (None, _) => Error::from(ErrorKind::NoSuchArray).with_similar(name, self.names()),
+            (Some(_), Some(_)) => ErrorKind::DuplicateArray.into(),
         };
-        Err(crate::Error::from(kind).in_file(&self.zipped.input.file).in_tensor(name))
+        Err(error.in_file(&self.zipped.input.file).in_tensor(name))
     }
 
     /// Opens the array at a position among the [names](Archive::names).
@@ -117,7 +116,7 @@ impl<S: ReadAt> Archive<S> {
         match self.arrays.get(position) {
             Some((name, index)) => Array::of_member(&self.zipped, *index, name, &self.limits),
             None => {
-                let error = crate::Error::from(ErrorKind::NoSuchArray { similar: vec![] });
+                let error = Error::from(ErrorKind::NoSuchArray);
                 Err(error.in_file(&self.zipped.input.file))
             }
         }

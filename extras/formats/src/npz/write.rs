@@ -10,6 +10,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::input::sought;
 use crate::{npy, zipped};
 
 /// How the members of an archive are written.
@@ -179,14 +180,8 @@ impl<W: Write> Write for Gate<W> {
 
 impl<W: Seek> Seek for Gate<W> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let reached = self.with(|out| out.seek(to)).unwrap_or_else(|| {
-            let at = match to {
-                SeekFrom::Start(at) => Some(at),
-                SeekFrom::End(by) => self.end.checked_add_signed(by),
-                SeekFrom::Current(by) => self.at.checked_add_signed(by),
-            };
-            at.ok_or_else(|| io::ErrorKind::InvalidInput.into())
-        });
-        reached.map(|at| self.move_to(at))
+        let reached = self.with(|out| out.seek(to));
+        let reached = reached.unwrap_or_else(|| sought(to, self.at, self.end))?;
+        Ok(self.move_to(reached))
     }
 }

@@ -8,13 +8,13 @@ use safetensors_core::ReadAt;
 
 use super::bytes;
 use super::values::{Node, Value, Values};
-use super::{Members, build, names, pickle, root_of, script};
+use super::{Members, build, names, pickle, script};
 use crate::budget::Budget;
 use crate::error::{ErrorKind, Result};
-use crate::format::is_exported;
+use crate::format::{is_exported, root_of};
 use crate::input::stem;
 use crate::tensor_file::{Container, Place, Scratch, TensorFile};
-use crate::zipped::{self, Zipped};
+use crate::zipped::Zipped;
 use crate::{Format, Options};
 
 /// The longest text that says in which order the bytes of numbers are.
@@ -31,9 +31,8 @@ pub(crate) fn open<S: ReadAt>(
     let place = |storage| archive.place(storage);
     let found = names::collect(&archive.values, archive.object, &stem(path), "")?;
     let builder = build(&archive.values, found, options, place)?;
-    let built = builder.build(archive.zipped.input.source.byte_len(), budget)?;
     let container = Container::Zip(archive.zipped, Scratch::default());
-    TensorFile::new(Format::Pytorch, built, container)
+    builder.build(Format::Pytorch, container, budget)
 }
 
 /// An archive with its pickle read.
@@ -113,11 +112,7 @@ impl<S: ReadAt> Archive<S> {
         let index = index.ok_or_else(|| ErrorKind::NoStorage { storage: key.to_string() })?;
         self.zipped.check_size(index)?;
         let len = self.zipped.member(index, |member| Ok(member.size()))?;
-        let place = match self.zipped.place(index)? {
-            zipped::Place::Stored(start) => Place::At(start),
-            zipped::Place::Compressed => Place::Unpacked { member: index, skipped: 0 },
-        };
-        Ok((place, len))
+        Ok((self.zipped.place(index)?, len))
     }
 }
 

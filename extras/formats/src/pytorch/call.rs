@@ -1,10 +1,7 @@
 //! Shared by calls of functions: [`Wrong`], and reading their numbers.
 
-use super::values::{Value, Values};
+use super::values::{MOST_DIMENSIONS, Value, Values};
 use crate::error::Error;
-
-/// The most dimensions that a tensor of PyTorch has.
-const MOST_DIMENSIONS: usize = 64;
 
 /// The problem with a call.
 pub(super) enum Wrong {
@@ -33,10 +30,8 @@ impl From<&str> for Wrong {
 }
 
 pub(super) fn shape(values: &Values, value: Value) -> Result<Vec<usize>, String> {
-    let dims = numbers(values, value)?.unwrap_or_default().into_iter();
-    let shape = dims.map(|dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>();
-    let shape = shape.filter(|shape| Some(shape.len()) == values.items(value).map(<[_]>::len));
-    Ok(shape.ok_or("the shape of a tensor is not a tuple of numbers")?)
+    numbers(values, value)?;
+    Ok(values.sizes(value).ok_or("the shape of a tensor is not a tuple of numbers")?)
 }
 
 /// Returns one number for each dimension of a tensor; `None` for anything else.
@@ -48,12 +43,5 @@ pub(super) fn numbers(values: &Values, value: Value) -> Result<Option<Vec<u64>>,
         let problem = format!("a tensor has {found} dimensions, but PyTorch has at most ");
         return Err(format!("{problem}{MOST_DIMENSIONS}"));
     }
-    Ok(items.iter().map(|&item| count(item)).collect())
-}
-
-pub(super) fn count(value: Value) -> Option<u64> {
-    match value {
-        Value::Int(number) => u64::try_from(number).ok(),
-        _ => None,
-    }
+    Ok(items.iter().map(|&item| item.count()).collect())
 }

@@ -1,20 +1,19 @@
 //! [`open_index`]: several files of PyTorch as one checkpoint.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::Store;
+use safetensors_core::{ErrorKind as CoreKind, ReadAt};
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Number;
 use serde_json::value::RawValue;
 
 use crate::budget::Budget;
-use crate::error::{self, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pairs::Pairs;
 use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
@@ -31,7 +30,7 @@ use crate::{Format, Options};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
+/// [`ErrorKind::BadIndex`]; [`NotInShard`](CoreKind::NotInShard) for a tensor that its shard lacks;
 /// [`Io`](safetensors_core::ErrorKind::Io) if the index changes at the same time; an error of the
 /// core if it is no regular file; otherwise as for [`TensorFile::open`], also for a shard of
 /// another format.
@@ -41,7 +40,7 @@ pub(crate) fn open_index<T: Store>(
     options: &Options,
     open_shard: impl Fn(T::File, &Path, &Options, &Budget) -> Result<TensorFile<T::File>>,
 ) -> Result<Vec<(PathBuf, TensorFile<T::File>)>> {
-    let located = |error: Error| error.in_file(error::label(path));
+    let located = |error: Error| error.in_path(path);
     let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
     let index = open(path)?;
     let budget = Budget::new(&options.limits);
@@ -61,11 +60,11 @@ pub(crate) fn open_index<T: Store>(
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });
-            return Err(error.in_file(error::label(&file)));
+            return Err(error.in_path(&file));
         }
         let missing = options.placed.iter().flatten().filter(|name| !tensors.has(name)).min();
         if let Some(missing) = missing {
-            let error = Error::from(ErrorKind::NotInShard { shard });
+            let error = Error::from(CoreKind::NotInShard { shard });
             return Err(located(error.in_tensor(missing)));
         }
         opened.push((file, tensors));
@@ -135,40 +134,12 @@ fn is_safe(name: &str) -> bool {
 struct Index<'a> {
     #[serde(borrow, default)]
     metadata: Option<&'a RawValue>,
-    weight_map: Shards,
+    /// The shard of each tensor. The length of the text limits them.
+    weight_map: Pairs<String, { usize::MAX }>,
 }
 
 #[derive(Deserialize)]
 struct Metadata {
     /// Some programs write a float.
     total_size: Number,
-}
-
-/// The shard of each tensor.
-struct Shards(HashMap<String, String>);
-
-impl<'de> Deserialize<'de> for Shards {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfMap;
-
-        impl<'de> Visitor<'de> for OfMap {
-            type Value = Shards;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a weight_map of tensors and shards")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shards, A::Error> {
-                let mut shards = HashMap::new();
-                while let Some((tensor, shard)) = map.next_entry::<String, String>()? {
-                    if let Some(_before) = shards.insert(tensor, shard) {
-                        return Err(serde::de::Error::custom("duplicate tensor name"));
-                    }
-                }
-                Ok(Shards(shards))
-            }
-        }
-
-        deserializer.deserialize_map(OfMap)
-    }
 }

@@ -62,8 +62,7 @@ pub(crate) fn open<S: ReadAt>(
     };
     let found = names::collect(&values, root, &stem(path), "")?;
     let builder = build(&values, found, options, place)?;
-    let built = builder.build(input.source.byte_len(), budget)?;
-    TensorFile::new(Format::Pytorch, built, Container::File(input))
+    builder.build(Format::Pytorch, Container::File(input), budget)
 }
 
 /// The place of a storage in the file.
@@ -82,8 +81,8 @@ fn starts<S: ReadAt>(
     keys: Value,
 ) -> Result<Vec<Option<Storage>>> {
     let file_len = input.source.byte_len();
-    let bad = |problem: String| ErrorKind::BadPickle { offset: at, problem };
-    let keys = values.items(keys).ok_or_else(|| bad("the keys of storages are no list".into()))?;
+    let problem = "the keys of storages are no list".into();
+    let keys = values.items(keys).ok_or(ErrorKind::BadPickle { offset: at, problem })?;
     let mut starts = vec![None; values.storages.len()];
     for &key in keys {
         let key = values.key(key).unwrap_or_default();

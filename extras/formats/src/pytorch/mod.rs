@@ -140,12 +140,6 @@ use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Builder, Data, Place, Placement, Reason, Stored, Tensor};
 
-/// Returns the text before the name of PyTorch's pickle in the name of an archive's member, which
-/// every other member has too; `None` for another name.
-pub(crate) fn root_of(member: &str) -> Option<&str> {
-    member.strip_suffix("data.pkl").filter(|root| root.is_empty() || root.ends_with('/'))
-}
-
 /// The note about a file with constants.
 const CONSTANTS: &str = "CONSTANTS.c0 and so on are constants of its code; a frozen module has no \
                          names for its weights";
@@ -301,13 +295,8 @@ fn shape_of(kind: Kind, shape: &[usize]) -> Vec<usize> {
 /// Reading them is an error.
 fn without_dtype(name: String, kind: Kind, shape: Vec<usize>) -> Tensor {
     let elements = shape.iter().fold(1_u64, |all, &dim| all.saturating_mul(dim as u64));
-    let stored = Stored {
-        type_name: kind.name.into(),
-        shape: shape.clone(),
-        byte_len: elements.saturating_mul(kind.width.into()),
-        is_readable: false,
-        is_quantised: false,
-    };
+    let byte_len = elements.saturating_mul(kind.width.into());
+    let stored = Stored::unreadable(kind.name.into(), shape.clone(), byte_len);
     // An empty tensor is listed as one element: without any bytes, reading would not fail.
     let mut listed = if elements == 0 { Vec::new() } else { shape };
     listed.push(usize::from(kind.width).max(1));
@@ -324,13 +313,7 @@ fn of_bytes(name: String, bytes: Arc<[u8]>) -> Tensor {
 /// Makes an object of an unknown class that holds tensors with unknown elements. It is listed as
 /// one byte, so that reading it is an error.
 fn unread(name: String, class: String) -> Tensor {
-    let stored = Stored {
-        type_name: class.clone(),
-        shape: vec![0],
-        byte_len: 0,
-        is_readable: false,
-        is_quantised: false,
-    };
+    let stored = Stored::unreadable(class.clone(), vec![0], 0);
     let data = Data::Refused(Reason::UnknownObject(class.into()));
     Tensor { name, dtype: Dtype::U8, shape: vec![1], data, stored: Some(stored) }
 }

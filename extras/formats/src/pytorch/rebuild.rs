@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::call::{Wrong, count, numbers, shape};
+use super::call::{Wrong, numbers, shape};
 use super::values::{Encoding, Kind, Node, Storage, StorageRef, TensorRef, Value, Values};
 use super::{kinds, numpy};
 use crate::error::Result;
@@ -50,11 +50,11 @@ fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Wrong> {
     // One long key can name many storages.
     values.budget.work_on(&key)?;
     let key = format!("{}{key}", values.folder);
-    let elements = count(elements).ok_or("the size of a storage is not a number")?;
+    let elements = elements.count().ok_or("the size of a storage is not a number")?;
     let offset = match view.first().map(|&view| (view, values.items(view))) {
         None | Some((Value::None, _)) => 0,
         Some((_, Some(&[_, offset, _]))) => {
-            count(offset).ok_or("the view of a storage begins at no number")?
+            offset.count().ok_or("the view of a storage begins at no number")?
         }
         _ => return Err("the view of a storage is not a tuple of three".into()),
     };
@@ -114,50 +114,71 @@ pub(super) fn call(
     }
     // The arguments of a class that is not known remain where they are.
     let given = known.and_then(|_| values.items(arguments)).map(<[_]>::to_vec);
-    let object = |values: &mut Values, parts| Ok(values.add(Node::Object { class, parts })?);
+    values.budget.keep_all::<Value>(1)?;
     let made = match (known, given) {
-        (Some(KnownCallable::Dict { has_factory }), Some(given)) => {
-            dict(values, &given, has_factory)?
-        }
-        (Some(KnownCallable::List), Some(given)) => list(values, &given)?,
-        (Some(KnownCallable::Bytes), Some(given)) => bytes(values, &given)?,
-        (Some(KnownCallable::OfArray), Some(given)) => of_array(values, &given),
-        (Some(KnownCallable::Numpy(callable)), Some(given)) => {
-            numpy::call(values, callable, &given)?
-        }
-        (Some(KnownCallable::Tensor { has_kind }), Some(given)) if is_function => {
-            let last = given.get(6 + usize::from(has_kind));
-            if last.is_some_and(|&last| marks(values, last)) {
-                return object(values, given);
-            }
-            Some(tensor(values, &given, has_kind)?)
-        }
-        (Some(KnownCallable::Parameter), Some(given)) if is_function => {
-            let (&data, rest) = given.split_first().ok_or("a parameter has no data")?;
-            if hold_tensors(values, rest)? {
-                return object(values, given);
-            }
-            Some(data)
-        }
-        (Some(KnownCallable::Subclass), Some(given)) if is_function => {
-            let &[function, _, inner, ref rest @ ..] = given.as_slice() else {
-                return Err("a tensor of a subclass has too few fields".into());
+        (Some(known), Some(given)) if is_function && known.is_of_tensors() => {
+            return match tensor_of(values, known, &given)? {
+                Some(tensor) => Ok(tensor),
+                None => Ok(values.add(Node::Object { class, parts: given })?),
             };
+        }
+        (Some(known), Some(given)) => container(values, known, &given)?,
+        _ => None,
+    };
+    match made {
+        Some(made) => Ok(made),
+        None => Ok(values.add(Node::Object { class, parts: vec![arguments] })?),
+    }
+}
+
+/// Returns the container or array that a callable makes of these arguments; `None` if the result is
+/// not known.
+fn container(
+    values: &mut Values,
+    known: KnownCallable,
+    given: &[Value],
+) -> Result<Option<Value>, Wrong> {
+    match known {
+        KnownCallable::Dict { has_factory } => dict(values, given, has_factory),
+        KnownCallable::List => list(values, given),
+        KnownCallable::Bytes => bytes(values, given),
+        KnownCallable::OfArray => Ok(of_array(values, given)),
+        KnownCallable::Numpy(callable) => numpy::call(values, callable, given),
+        KnownCallable::Tensor { .. } | KnownCallable::Parameter | KnownCallable::Subclass => {
+            Ok(None)
+        }
+    }
+}
+
+/// Returns the tensor that a function of PyTorch makes of these arguments; `None` if its values are
+/// others than those of its storage, or other tensors belong to it.
+fn tensor_of(
+    values: &mut Values,
+    known: KnownCallable,
+    given: &[Value],
+) -> Result<Option<Value>, Wrong> {
+    match (known, given) {
+        (KnownCallable::Tensor { has_kind }, _) => {
+            let last = given.get(6 + usize::from(has_kind));
+            let is_marked = last.is_some_and(|&last| marks(values, last));
+            if is_marked { Ok(None) } else { tensor(values, given, has_kind).map(Some) }
+        }
+        (KnownCallable::Subclass, &[function, _, inner, ref rest @ ..]) => {
             if hold_tensors(values, rest)? {
-                return object(values, given);
+                return Ok(None);
             }
             // Only tensors are made so, and a function of this kind does not call itself.
-            return match known_callable(values, function) {
+            match known_callable(values, function) {
                 Some(KnownCallable::Subclass) => {
                     Err("a tensor of a subclass contains itself".into())
                 }
-                _ => call(values, function, inner, true),
-            };
+                _ => call(values, function, inner, true).map(Some),
+            }
         }
-        _ => None,
-    };
-    values.budget.keep_all::<Value>(1)?;
-    made.map_or_else(|| object(values, vec![arguments]), Ok)
+        (KnownCallable::Subclass, _) => Err("a tensor of a subclass has too few fields".into()),
+        (_, &[data, ref rest @ ..]) => Ok((!hold_tensors(values, rest)?).then_some(data)),
+        (_, []) => Err("a parameter has no data".into()),
+    }
 }
 
 fn known_callable(values: &Values, class: Value) -> Option<KnownCallable> {
@@ -269,6 +290,11 @@ enum KnownCallable {
 }
 
 impl KnownCallable {
+    /// Returns `true` for a function of PyTorch that makes tensors.
+    fn is_of_tensors(self) -> bool {
+        matches!(self, Self::Tensor { .. } | Self::Parameter | Self::Subclass)
+    }
+
     fn of(module: &str, name: &str) -> Option<Self> {
         Some(match (module, name) {
             ("collections", "OrderedDict") | ("builtins" | "__builtin__", "dict") => {
@@ -325,7 +351,7 @@ fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value,
         (false, Some(kind)) => kind,
         (false, None) => return Err("a tensor of a storage of bytes has no type".into()),
     };
-    let offset = count(offset).and_then(|offset| offset.checked_add(first));
+    let offset = offset.count().and_then(|offset| offset.checked_add(first));
     let offset = offset.ok_or("the offset of a tensor is not a number")?;
     let shape = self::shape(values, shape)?;
     let strides = numbers(values, strides)?;

@@ -12,6 +12,9 @@ use std::sync::Arc;
 use crate::budget::{Budget, ENTRY};
 use crate::error::{ErrorKind, Result};
 
+/// The most dimensions that a tensor of PyTorch has.
+pub(super) const MOST_DIMENSIONS: usize = 64;
+
 /// A value: small, or the position of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Value {
@@ -21,6 +24,16 @@ pub(super) enum Value {
     Int(i64),
     Float(f64),
     Node(u32),
+}
+
+impl Value {
+    /// Returns a whole number from 0 on.
+    pub(super) fn count(self) -> Option<u64> {
+        match self {
+            Self::Int(number) => u64::try_from(number).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// How the characters of a text encode bytes.
@@ -234,6 +247,12 @@ impl Values {
             Node::Tuple(items) | Node::List(items) => Some(items),
             _ => None,
         }
+    }
+
+    /// Returns the sizes in a list or tuple, one for each dimension of a tensor.
+    pub(super) fn sizes(&self, value: Value) -> Option<Vec<usize>> {
+        let items = self.items(value).filter(|items| items.len() <= MOST_DIMENSIONS)?;
+        items.iter().map(|&item| usize::try_from(item.count()?).ok()).collect()
     }
 
     /// Returns the items of a dictionary.

@@ -5,12 +5,13 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
+use safetensors_core::audit::Finding;
 use safetensors_core::framework::most_expanded;
-use safetensors_core::{self as core, Dtype, shape};
+use safetensors_core::{self as core, Dtype, ReadAt, shape};
 
-#[cfg(feature = "gguf")]
-use super::Split;
-use super::{Data, Span, Stored};
+use super::single::Single;
+use super::{Container, Content, Data, Span, Split, Stored, TensorFile};
+use crate::Format;
 use crate::budget::{Budget, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -36,28 +37,19 @@ pub(crate) struct Builder {
     pub(crate) unindexed: Vec<String>,
     pub(crate) notes: Vec<String>,
     /// Which part of a split file it is.
-    #[cfg(feature = "gguf")]
     pub(crate) split: Option<Split>,
 }
 
-/// The parts of a [`TensorFile`](super::TensorFile).
-pub(crate) struct Built {
-    pub(super) header: Vec<u8>,
-    pub(super) spans: Vec<Span>,
-    pub(super) byte_len: u64,
-    pub(super) names: HashSet<String>,
-    pub(super) stored: BTreeMap<String, Stored>,
-    pub(super) unindexed: Vec<String>,
-    pub(super) notes: Vec<String>,
-    #[cfg(feature = "gguf")]
-    pub(super) split: Option<Split>,
-}
-
 impl Builder {
-    /// Writes the header. Tensors follow in their order and without gaps.
-    ///
-    /// `file_len` is the length of their file, which bounds their expanded size.
-    pub(crate) fn build(mut self, file_len: u64, budget: &Budget) -> Result<Built> {
+    /// Makes a file of the tensors, which follow in their order and without gaps. The length of the
+    /// file that holds them bounds their expanded size.
+    pub(crate) fn build<S: ReadAt>(
+        mut self,
+        format: Format,
+        container: Container<S>,
+        budget: &Budget,
+    ) -> Result<TensorFile<S>> {
+        let file_len = container.input().source.byte_len();
         let mut names = HashSet::with_capacity(self.tensors.len());
         let mut metadata: BTreeMap<&str, &str> = BTreeMap::new();
         metadata.extend(self.metadata.iter().map(|(key, text)| (&**key, &**text)));
@@ -94,17 +86,19 @@ impl Builder {
         }
         let header = header.finish();
         let byte_len = header.len() as u64 + start;
-        Ok(Built {
-            header,
-            spans,
-            byte_len,
-            names,
-            stored,
-            unindexed: self.unindexed,
-            notes: self.notes,
-            #[cfg(feature = "gguf")]
-            split: self.split,
-        })
+        let findings = self.findings(&container);
+        let content = Content::File(Single { header, spans, byte_len, container });
+        let Self { notes, split, .. } = self;
+        let with = TensorFile::with(format, content, names);
+        TensorFile { stored, findings, notes, split, ..with }.unchanged()
+    }
+
+    /// Returns the finding of tensors that the index does not place in the file.
+    fn findings<S>(&self, container: &Container<S>) -> Vec<Finding> {
+        let Some((tensor, others)) = self.unindexed.split_first() else { return Vec::new() };
+        let file = container.input().file.clone().into();
+        let others = others.len() as u64;
+        vec![Finding::UnindexedTensors { file, tensor: tensor.clone(), others }]
     }
 }
 

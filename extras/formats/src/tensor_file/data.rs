@@ -1,35 +1,15 @@
 //! [`Data`]: the source of a tensor's bytes.
 
 use std::io;
-#[cfg(any(feature = "burn", feature = "pytorch"))]
-use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 
-#[cfg(feature = "gguf")]
 use super::blocks::Blocks;
 use super::strided::Strided;
-#[cfg(feature = "gguf")]
 use super::undo::Undo;
 use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
-
-/// The start of the bytes of a tensor, or of its storage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// At an offset of the file.
-    At(u64),
-    /// This many bytes into a compressed member of the archive.
-    Unpacked {
-        /// The position of the member in the archive.
-        member: usize,
-        /// The bytes before.
-        skipped: u64,
-    },
-    /// In memory: they are written in the file in another way.
-    #[cfg(any(feature = "burn", feature = "pytorch"))]
-    Held(Arc<[u8]>),
-}
+use crate::zipped::Place;
 
 /// The source of a tensor's bytes, as a safetensors file has them.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,18 +20,14 @@ pub(crate) enum Data {
     /// big-endian.
     Moved { place: Place, elements: Elements, swapped: Option<usize> },
     /// They are quantised.
-    #[cfg(feature = "gguf")]
     Blocks { place: Place, blocks: Blocks, scales: Option<Scales> },
     /// The file has them in another way.
-    #[cfg(feature = "gguf")]
     Undone { data: Box<Self>, undo: Undo },
     /// They cannot be read, for this reason.
-    #[cfg(any(feature = "pytorch", feature = "gguf"))]
     Refused(Reason),
 }
 
 /// The scales that numbers are multiplied by. All are F32.
-#[cfg(feature = "gguf")]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scales {
     pub(crate) place: Place,
@@ -63,47 +39,33 @@ pub(crate) struct Scales {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The type of its elements, of this name, has no dtype.
-    #[cfg(feature = "pytorch")]
     NoDtype(&'static str),
     /// It is an object of this class, which is not known.
-    #[cfg(feature = "pytorch")]
     UnknownObject(Box<str>),
     /// Pieces of the flattened tensor were saved under another shape.
-    #[cfg(feature = "pytorch")]
     Reshaped,
     /// It is quantised, and dequantisation was not asked for.
-    #[cfg(feature = "gguf")]
     Quantised(&'static str),
     /// It is quantised in a way that is not known.
-    #[cfg(feature = "gguf")]
     NoDequantizer(Box<str>),
     /// The effect of other tensors in its module is not known, for this reason.
-    #[cfg(feature = "gguf")]
     Companion(Box<str>),
     /// It has no name in models of this architecture.
-    #[cfg(feature = "gguf")]
     NoName(&'static str),
 }
 
 impl From<Reason> for ErrorKind {
     fn from(reason: Reason) -> Self {
         match reason {
-            #[cfg(feature = "pytorch")]
             Reason::NoDtype(name) => Self::NoDtype { name: name.into() },
-            #[cfg(feature = "pytorch")]
             Reason::UnknownObject(class) => Self::UnknownObject { class: class.into() },
-            #[cfg(feature = "pytorch")]
             Reason::Reshaped => {
                 let problem = "ranges of the flattened tensor were saved under another shape";
                 Self::NotRead { problem: problem.into() }
             }
-            #[cfg(feature = "gguf")]
             Reason::Quantised(kind) => Self::Quantised { kind },
-            #[cfg(feature = "gguf")]
             Reason::NoDequantizer(kind) => Self::NoDequantizer { kind: kind.into() },
-            #[cfg(feature = "gguf")]
             Reason::Companion(problem) => Self::BadCompanion { problem: problem.into() },
-            #[cfg(feature = "gguf")]
             Reason::NoName(architecture) => Self::NoGgufName { architecture },
         }
     }
@@ -141,7 +103,6 @@ impl Data {
 
     /// Moves the data into a larger file, in which its file begins at byte `start`. `None` for
     /// compressed data.
-    #[cfg(feature = "pytorch")]
     pub(crate) fn inside(self, start: u64) -> Option<Self> {
         let at = |place| match place {
             Place::At(offset) => offset.checked_add(start).map(Place::At),
@@ -158,7 +119,7 @@ impl Data {
     }
 
     /// Reads bytes of the tensor.
-    pub(super) fn read<S: ReadAt>(
+    pub(crate) fn read<S: ReadAt>(
         &self,
         container: &Container<S>,
         buf: &mut [u8],
@@ -180,12 +141,11 @@ impl Data {
                         }
                     }
                     if let Some(width) = *swapped {
-                        part.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+                        swap(part, width);
                     }
                     Ok(())
                 })
             }
-            #[cfg(feature = "gguf")]
             Self::Blocks { place, blocks, scales } => {
                 let storage = container.opened(place)?;
                 in_units(buf, offset, blocks.unit(), |first, part| {
@@ -194,19 +154,16 @@ impl Data {
                     scales.multiply(container, part, first * blocks.len as u64)
                 })
             }
-            #[cfg(feature = "gguf")]
             Self::Undone { data, undo } => in_units(buf, offset, undo.unit(), |first, part| {
                 data.read(container, part, first * undo.unit() as u64)?;
                 undo.apply(part);
                 Ok(())
             }),
-            #[cfg(any(feature = "pytorch", feature = "gguf"))]
             Self::Refused(reason) => Err(ErrorKind::from(reason.clone()).into()),
         }
     }
 }
 
-#[cfg(feature = "gguf")]
 impl Scales {
     /// Multiplies numbers; the first has the index `first` in its tensor.
     fn multiply<S: ReadAt>(
@@ -233,18 +190,17 @@ impl Scales {
     }
 }
 
-impl Place {
-    fn after(self, bytes: u64) -> Self {
-        match self {
-            Self::At(start) => Self::At(start + bytes),
-            Self::Unpacked { member, skipped } => {
-                Self::Unpacked { member, skipped: skipped + bytes }
-            }
-            // A tensor in memory begins with its first byte.
-            #[cfg(any(feature = "burn", feature = "pytorch"))]
-            Self::Held(_) => self,
-        }
+/// Turns the bytes of each number around. A number has 2, 4 or 8 bytes.
+pub(crate) fn swap(numbers: &mut [u8], width: usize) {
+    match width {
+        2 => swap_all::<2>(numbers),
+        4 => swap_all::<4>(numbers),
+        _ => swap_all::<8>(numbers),
     }
+}
+
+fn swap_all<const WIDTH: usize>(numbers: &mut [u8]) {
+    numbers.as_chunks_mut::<WIDTH>().0.iter_mut().for_each(|number| number.reverse());
 }
 
 /// The bytes from a place on.
@@ -253,7 +209,6 @@ enum OpenedData<'a, S> {
     File(&'a S, u64),
     /// Of unpacked members.
     Unpacked(&'a Scratch, u64),
-    #[cfg(any(feature = "burn", feature = "pytorch"))]
     Held(&'a [u8]),
 }
 
@@ -272,7 +227,6 @@ impl<S: ReadAt> Container<S> {
             (Place::Unpacked { .. }, Self::File(_)) => {
                 return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
             }
-            #[cfg(any(feature = "burn", feature = "pytorch"))]
             (Place::Held(bytes), _) => OpenedData::Held(bytes),
         })
     }
@@ -283,7 +237,6 @@ impl<S: ReadAt> OpenedData<'_, S> {
         match self {
             Self::File(source, start) => source.read_exact_at(buf, start + offset),
             Self::Unpacked(scratch, start) => scratch.read(buf, start + offset),
-            #[cfg(any(feature = "burn", feature = "pytorch"))]
             Self::Held(bytes) => bytes.read_exact_at(buf, offset),
         }
     }

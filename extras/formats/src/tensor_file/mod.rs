@@ -6,21 +6,19 @@
 //! | `build` | the header of the safetensors file that the tensors make |
 //! | `single` | the tensors of a file |
 //! | `data` | the source of a tensor's bytes |
-//! | `strided` | elements that are not in C order |
+//! | `strided`, `boxes` | elements that are not in C order |
 //! | `undo` | numbers of GGUF that the model has in another form |
 //! | `scratch` | members of archives, unpacked to a temporary file |
 //! | `whole` | tensors joined from pieces in the files of a directory |
 
-#[cfg(feature = "gguf")]
 mod blocks;
+mod boxes;
 mod build;
 mod data;
 mod scratch;
 mod single;
 mod strided;
-#[cfg(feature = "gguf")]
 mod undo;
-#[cfg(feature = "pytorch")]
 mod whole;
 
 use std::any::Any;
@@ -28,33 +26,27 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-#[cfg(feature = "gguf")]
 pub(crate) use blocks::Blocks;
 pub(crate) use build::{Builder, Tensor};
-#[cfg(any(feature = "pytorch", feature = "gguf"))]
 pub(crate) use data::Reason;
-#[cfg(feature = "gguf")]
 pub(crate) use data::Scales;
-pub(crate) use data::{Data, Place};
+pub(crate) use data::{Data, swap};
 use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
-#[cfg(feature = "pytorch")]
 use safetensors_core::checkpoint::{Assembled, Checkpoint};
 use safetensors_core::io::FileSource;
 pub(crate) use scratch::Scratch;
 use single::Single;
 pub(crate) use single::Span;
 pub(crate) use strided::Placement;
-#[cfg(feature = "gguf")]
 pub(crate) use undo::Undo;
-#[cfg(feature = "pytorch")]
 use whole::assembled;
-#[cfg(feature = "pytorch")]
 pub(crate) use whole::{Archived, Directory, Region, Whole, WholeTensor};
 
 use crate::Format;
 use crate::error::Result;
 use crate::input::Input;
+pub(crate) use crate::zipped::Place;
 use crate::zipped::Zipped;
 
 /// An open file of another format that reads like a safetensors file with the same tensors.
@@ -93,7 +85,6 @@ pub struct TensorFile<S = FileSource> {
     stored: BTreeMap<String, Stored>,
     pub(crate) findings: Vec<Finding>,
     notes: Vec<String>,
-    #[cfg(feature = "gguf")]
     split: Option<Split>,
 }
 
@@ -101,10 +92,8 @@ pub struct TensorFile<S = FileSource> {
 #[derive(Debug)]
 enum Content<S> {
     File(Single<S>),
-    #[cfg(feature = "pytorch")]
     Directory(Box<Whole<S>>),
     /// The safetensors files of a directory, which core has assembled.
-    #[cfg(feature = "pytorch")]
     Parts(Box<Checkpoint<Assembled<S>>>),
 }
 
@@ -117,7 +106,6 @@ pub(crate) enum Container<S> {
 }
 
 /// Which part of a split file a file is.
-#[cfg(feature = "gguf")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
     /// The number of the part, from 0 on.
@@ -149,33 +137,18 @@ pub struct Stored {
     pub is_quantised: bool,
 }
 
+impl Stored {
+    /// Describes a tensor that cannot be read.
+    pub(crate) fn unreadable(type_name: String, shape: Vec<usize>, byte_len: u64) -> Self {
+        Self { type_name, shape, byte_len, is_readable: false, is_quantised: false }
+    }
+}
+
 impl<S: ReadAt> TensorFile<S> {
-    pub(crate) fn new(
-        format: Format,
-        built: build::Built,
-        container: Container<S>,
-    ) -> Result<Self> {
-        let findings = built.unindexed.split_first().map(|(tensor, others)| {
-            let file = container.input().file.clone().into();
-            let others = others.len() as u64;
-            Finding::UnindexedTensors { file, tensor: tensor.clone(), others }
-        });
-        let content = Content::File(Single {
-            header: built.header,
-            spans: built.spans,
-            byte_len: built.byte_len,
-            container,
-        });
-        let file = Self {
-            stored: built.stored,
-            findings: findings.into_iter().collect(),
-            notes: built.notes,
-            #[cfg(feature = "gguf")]
-            split: built.split,
-            ..Self::with(format, content, built.names)
-        };
-        file.inputs().try_for_each(Input::check_unchanged)?;
-        Ok(file)
+    /// Fails if a source has changed since it was opened.
+    fn unchanged(self) -> Result<Self> {
+        self.inputs().try_for_each(Input::check_unchanged)?;
+        Ok(self)
     }
 
     /// Makes a file with tensors of these names, without findings or notes.
@@ -187,7 +160,6 @@ impl<S: ReadAt> TensorFile<S> {
             stored: BTreeMap::new(),
             findings: Vec::new(),
             notes: Vec::new(),
-            #[cfg(feature = "gguf")]
             split: None,
         }
     }
@@ -202,9 +174,7 @@ impl<S: ReadAt> TensorFile<S> {
     pub fn source(&self) -> &S {
         match &self.content {
             Content::File(file) => &file.container.input().source,
-            #[cfg(feature = "pytorch")]
             Content::Directory(whole) => &whole.files()[0].source,
-            #[cfg(feature = "pytorch")]
             Content::Parts(parts) => assembled(parts).sources().next().expect("parts lie in files"),
         }
     }
@@ -214,7 +184,6 @@ impl<S: ReadAt> TensorFile<S> {
     pub fn file_len(&self) -> u64 {
         let len = |all: u64, source: &S| all.saturating_add(source.byte_len());
         match &self.content {
-            #[cfg(feature = "pytorch")]
             Content::Parts(parts) => assembled(parts).sources().fold(0, len),
             _ => self.inputs().map(|input| &input.source).fold(0, len),
         }
@@ -246,7 +215,6 @@ impl<S: ReadAt> TensorFile<S> {
 
     /// Returns the bytes of all tensors of a file. `None` if some cannot be read: they are listed
     /// as others.
-    #[cfg(feature = "pytorch")]
     pub(crate) fn data_len(&self) -> Option<u64> {
         let Content::File(file) = &self.content else { return None };
         let is_known = self.stored.values().all(|stored| stored.is_readable);
@@ -261,13 +229,11 @@ impl<S: ReadAt> TensorFile<S> {
     }
 
     /// Returns which part of a split file it is.
-    #[cfg(feature = "gguf")]
     pub(crate) fn split(&self) -> Option<Split> {
         self.split
     }
 
     /// Returns the names of all tensors, in no order.
-    #[cfg(feature = "gguf")]
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -276,7 +242,6 @@ impl<S: ReadAt> TensorFile<S> {
     pub(crate) fn into_layout(self) -> (Vec<u8>, Vec<Span>) {
         match self.content {
             Content::File(file) => (file.header, file.spans),
-            #[cfg(feature = "pytorch")]
             Content::Directory(_) | Content::Parts(_) => Default::default(),
         }
     }
@@ -285,7 +250,6 @@ impl<S: ReadAt> TensorFile<S> {
     pub(crate) fn has_layout(&self, (header, spans): &(Vec<u8>, Vec<Span>)) -> bool {
         match &self.content {
             Content::File(file) => file.header == *header && file.spans == *spans,
-            #[cfg(feature = "pytorch")]
             Content::Directory(_) | Content::Parts(_) => false,
         }
     }
@@ -304,9 +268,7 @@ impl<S: ReadAt> TensorFile<S> {
                 Container::File(_) => Ok(0),
                 Container::Zip(zipped, _) => zipped.verify_checksums(),
             },
-            #[cfg(feature = "pytorch")]
             Content::Directory(whole) => whole.verify_checksums(),
-            #[cfg(feature = "pytorch")]
             Content::Parts(_) => Ok(0),
         }
     }
@@ -315,9 +277,7 @@ impl<S: ReadAt> TensorFile<S> {
     fn inputs(&self) -> impl Iterator<Item = &Input<S>> {
         let (single, several) = match &self.content {
             Content::File(file) => (Some(file.container.input()), &[][..]),
-            #[cfg(feature = "pytorch")]
             Content::Directory(whole) => (None, whole.files()),
-            #[cfg(feature = "pytorch")]
             Content::Parts(_) => (None, &[][..]),
         };
         single.into_iter().chain(several.iter().map(|input: &Arc<Input<S>>| &**input))
@@ -338,9 +298,7 @@ impl<S: ReadAt + 'static> TensorFile<S> {
     fn content(&self) -> &dyn ReadAt {
         match &self.content {
             Content::File(file) => file,
-            #[cfg(feature = "pytorch")]
             Content::Directory(whole) => whole.assembled(),
-            #[cfg(feature = "pytorch")]
             Content::Parts(parts) => assembled(parts),
         }
     }

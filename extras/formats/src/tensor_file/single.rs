@@ -28,8 +28,12 @@ pub(crate) struct Span {
     pub(super) data: Data,
 }
 
-impl<S: ReadAt> Single<S> {
-    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+impl<S: ReadAt + 'static> ReadAt for Single<S> {
+    fn byte_len(&self) -> u64 {
+        self.byte_len
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(buf.len() as u64).filter(|&end| end <= self.byte_len);
         if end.is_none() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -57,16 +61,6 @@ impl<S: ReadAt> Single<S> {
             (rest, at, start) = (more, at + len as u64, span.end);
         }
         Ok(())
-    }
-}
-
-impl<S: ReadAt + 'static> ReadAt for Single<S> {
-    fn byte_len(&self) -> u64 {
-        self.byte_len
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read(buf, offset)
     }
 
     fn requests(&self) -> Option<Requests> {

@@ -7,6 +7,8 @@
 use std::io;
 use std::ops::Range;
 
+use super::boxes::{BoxAxis, Odometer, pick};
+
 /// Bytes that are skipped cost less to read than another request does, up to this many.
 const NEAR: u64 = 4096;
 
@@ -29,14 +31,6 @@ pub(crate) struct Strided {
 struct Axis {
     count: u64,
     stride: u64,
-}
-
-/// A dimension of a box, with the distance of neighbours in the output.
-#[derive(Clone, Copy, Debug)]
-struct BoxAxis {
-    count: u64,
-    stride: u64,
-    out: u64,
 }
 
 /// The placement of a tensor in its storage.
@@ -167,99 +161,41 @@ impl Strided {
             near += 1;
         }
         let (inside, outside) = axes.split_at(near);
-        let mut window = vec![0; span as usize];
+        // Of the other dimensions, the nearest in the output is gathered, too: then complete lines
+        // of the cache are written.
+        let mut outside = outside.to_vec();
+        let nearest = (0..outside.len()).min_by_key(|&axis| outside[axis].out);
+        let gathered = nearest.map(|axis| outside.remove(axis));
+        let gathered = gathered.unwrap_or(BoxAxis { count: 1, stride: 0, out: 0 });
+        let at_once = (WINDOW / span).clamp(1, gathered.count);
+        let mut window = vec![0; (at_once * span) as usize];
         let whole = inside.last().map_or(1, |axis| axis.count);
         let step = cut.unwrap_or(whole).max(1);
-        let mut at = Odometer::over(outside);
+        let mut at = Odometer::over(&outside);
         loop {
-            let mut start = 0;
-            while start < whole {
-                let count = step.min(whole - start);
-                let mut part = inside.to_vec();
-                let mut from = base + at.from;
-                let mut to = at.to;
-                if let Some(axis) = part.last_mut() {
-                    from += start * axis.stride;
-                    to += start * axis.out;
-                    axis.count = count;
+            for first in (0..gathered.count).step_by(at_once as usize) {
+                let lines = at_once.min(gathered.count - first);
+                for start in (0..whole).step_by(step as usize) {
+                    let mut part = inside.to_vec();
+                    let mut from = base + at.from + first * gathered.stride;
+                    let mut to = at.to + first * gathered.out;
+                    if let Some(axis) = part.last_mut() {
+                        from += start * axis.stride;
+                        to += start * axis.out;
+                        axis.count = step.min(whole - start);
+                    }
+                    let reach: u64 = part.iter().map(|axis| (axis.count - 1) * axis.stride).sum();
+                    let len = ((reach + 1) * width) as usize;
+                    for (line, bytes) in (0..lines).zip(window.chunks_exact_mut(span as usize)) {
+                        read(&mut bytes[..len], (from + line * gathered.stride) * width)?;
+                    }
+                    part.push(BoxAxis { count: lines, stride: span / width, ..gathered });
+                    pick(self.width, &window, &part, &mut out[(to * width) as usize..]);
                 }
-                let reach: u64 = part.iter().map(|axis| (axis.count - 1) * axis.stride).sum();
-                let bytes = &mut window[..((reach + 1) * width) as usize];
-                read(bytes, from * width)?;
-                pick(self.width, bytes, &part, &mut out[(to * width) as usize..]);
-                start += count;
             }
             if !at.advance() {
                 return Ok(());
             }
-        }
-    }
-}
-
-/// Counts through the positions of several dimensions, and tracks their places.
-struct Odometer<'a> {
-    axes: &'a [BoxAxis],
-    positions: Vec<u64>,
-    /// In the storage, from where the box begins, in elements.
-    from: u64,
-    /// In the output, in elements.
-    to: u64,
-}
-
-impl<'a> Odometer<'a> {
-    fn over(axes: &'a [BoxAxis]) -> Self {
-        Self { axes, positions: vec![0; axes.len()], from: 0, to: 0 }
-    }
-
-    /// Goes to the next position. `false` after the last.
-    fn advance(&mut self) -> bool {
-        for (axis, position) in self.axes.iter().zip(&mut self.positions) {
-            if *position + 1 < axis.count {
-                *position += 1;
-                self.from += axis.stride;
-                self.to += axis.out;
-                return true;
-            }
-            // Back to the first. The step past the last is never made: it may overflow.
-            self.from -= *position * axis.stride;
-            self.to -= *position * axis.out;
-            *position = 0;
-        }
-        false
-    }
-}
-
-/// Copies the elements of a box from a window to their places.
-fn pick(width: usize, window: &[u8], axes: &[BoxAxis], out: &mut [u8]) {
-    match width {
-        1 => pick_all::<1>(window, axes, out),
-        2 => pick_all::<2>(window, axes, out),
-        4 => pick_all::<4>(window, axes, out),
-        8 => pick_all::<8>(window, axes, out),
-        _ => pick_all::<16>(window, axes, out),
-    }
-}
-
-fn pick_all<const WIDTH: usize>(window: &[u8], axes: &[BoxAxis], out: &mut [u8]) {
-    let Some((inner, outer)) = axes.split_first() else {
-        out[..WIDTH].copy_from_slice(&window[..WIDTH]);
-        return;
-    };
-    // The step past the last may overflow on 32 bits, and is not used.
-    let step = |elements: u64| (elements as usize).wrapping_mul(WIDTH);
-    let source_step = step(inner.stride);
-    let target_step = step(inner.out);
-    let mut at = Odometer::over(outer);
-    loop {
-        let mut source = at.from as usize * WIDTH;
-        let mut target = at.to as usize * WIDTH;
-        for _ in 0..inner.count {
-            out[target..target + WIDTH].copy_from_slice(&window[source..source + WIDTH]);
-            source = source.wrapping_add(source_step);
-            target = target.wrapping_add(target_step);
-        }
-        if !at.advance() {
-            return;
         }
     }
 }
@@ -325,6 +261,89 @@ mod tests {
             }
             prop_assert!(Placement::new(&shape, &strides, offset, width, last).is_none());
         }
+    }
+
+    /// The strides of an array in Fortran order.
+    fn fortran(shape: &[usize]) -> Vec<u64> {
+        shape
+            .iter()
+            .scan(1, |stride, &dim| Some(std::mem::replace(stride, *stride * dim as u64)))
+            .collect()
+    }
+
+    /// Reads an array in Fortran order in blocks of this many elements. Returns its bytes, and how
+    /// many were read. Each element is its own number.
+    fn in_blocks(shape: &[usize], width: usize, block: usize) -> (Vec<u8>, u64) {
+        let count: usize = shape.iter().product();
+        let element = |number: usize| (number as u128 + 1).to_le_bytes();
+        let read_bytes = std::cell::Cell::new(0);
+        let read = |buf: &mut [u8], at: u64| {
+            read_bytes.set(read_bytes.get() + buf.len() as u64);
+            for (element_of, number) in buf.chunks_mut(width).zip(at as usize / width..) {
+                element_of.copy_from_slice(&element(number)[..width]);
+            }
+            Ok(())
+        };
+        let strides = fortran(shape);
+        let mut out = vec![0; count * width];
+        match Placement::new(shape, &strides, 0, width, count as u64).unwrap() {
+            Placement::Contiguous(_) => read(&mut out, 0).unwrap(),
+            Placement::Strided(strided) => {
+                for (number, part) in out.chunks_mut(block * width).enumerate() {
+                    strided.read(&read, (number * block) as u64, part).unwrap();
+                }
+            }
+        }
+        (out, read_bytes.get())
+    }
+
+    #[test]
+    fn every_shape_comes_out_in_c_order_with_blocks_of_any_size() {
+        let shapes: [&[usize]; 11] = [
+            &[2, 3],
+            &[3, 2],
+            &[40, 70],
+            &[1, 5, 1, 4],
+            &[2, 3, 4],
+            &[5, 1, 7, 3],
+            &[65, 2, 33],
+            &[3, 3, 20, 10],
+            &[2, 2, 2, 2, 2, 2, 2],
+            &[1000, 3],
+            &[3, 1000],
+        ];
+        for shape in shapes {
+            let count: usize = shape.iter().product();
+            for width in [1, 2, 4, 8, 16] {
+                let all: Vec<u8> = (0..count)
+                    .flat_map(|i| (i as u128 + 1).to_le_bytes()[..width].to_vec())
+                    .collect();
+                let range = 0..count as u64;
+                let expected = naive(&all, shape, &fortran(shape), 0, width, range);
+                for block in [1, 9, 500, 4096, 1 << 20] {
+                    let (found, _) = in_blocks(shape, width, block);
+                    assert!(found == expected, "{shape:?}, width {width}, blocks of {block}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn runs_that_are_far_apart_are_read_one_by_one_and_close_ones_together() {
+        // Blocks of 100 rows: runs of 400 bytes, 80,000 bytes apart. Nothing is read twice.
+        assert_eq!(in_blocks(&[20_000, 30], 4, 100 * 30).1, 20_000 * 30 * 4);
+        // One index along the first dimension is larger than a block: every third element.
+        let all = 3 * 4000 * 50 * 4;
+        let (_, read) = in_blocks(&[3, 4000, 50], 4, 1000 * 50);
+        assert!((2 * all..=3 * all).contains(&read), "{read}");
+    }
+
+    #[test]
+    fn an_error_of_a_read_ends_it() {
+        let placement = Placement::new(&[4, 4], &[1, 4], 0, 4, 16);
+        let Some(Placement::Strided(strided)) = placement else { panic!("not strided") };
+        let read = |_: &mut [u8], _: u64| Err(io::ErrorKind::Other.into());
+        assert!(strided.read(&read, 0, &mut [0; 64]).is_err());
     }
 
     #[test]

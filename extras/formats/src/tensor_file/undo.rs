@@ -12,7 +12,7 @@ pub(crate) enum Undo {
 
 impl Undo {
     /// Returns the number of bytes that are put back at a time.
-    pub(super) fn unit(self) -> usize {
+    pub(crate) fn unit(self) -> usize {
         match self {
             Self::Interleaved { row, rows } => row * rows,
             Self::PlusOne => size_of::<f32>(),
@@ -21,19 +21,29 @@ impl Undo {
 
     /// Puts whole units back.
     pub(super) fn apply(self, bytes: &mut [u8]) {
+        self.change(bytes, |interleaved, apart| (interleaved, apart), -1.0);
+    }
+
+    /// Changes whole units of the model, as the file has them.
+    pub(crate) fn revert(self, bytes: &mut [u8]) {
+        self.change(bytes, |interleaved, apart| (apart, interleaved), 1.0);
+    }
+
+    /// Moves each row from one of its two places to the other, or adds a number.
+    fn change(self, bytes: &mut [u8], places: fn(usize, usize) -> (usize, usize), more: f32) {
         match self {
             Self::Interleaved { row, rows } => {
                 for head in bytes.chunks_exact_mut(row * rows) {
-                    let stored = head.to_vec();
-                    for (i, stored) in stored.chunks_exact(row).enumerate() {
-                        let to = i % 2 * (rows / 2) + i / 2;
-                        head[to * row..][..row].copy_from_slice(stored);
+                    let before = head.to_vec();
+                    for i in 0..rows {
+                        let (from, to) = places(i, i % 2 * (rows / 2) + i / 2);
+                        head[to * row..][..row].copy_from_slice(&before[from * row..][..row]);
                     }
                 }
             }
             Self::PlusOne => {
                 for number in bytes.as_chunks_mut().0 {
-                    *number = (f32::from_le_bytes(*number) - 1.0).to_le_bytes();
+                    *number = (f32::from_le_bytes(*number) + more).to_le_bytes();
                 }
             }
         }

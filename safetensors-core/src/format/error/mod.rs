@@ -148,11 +148,8 @@ impl Error {
 
     /// Adds which of `names` are similar to a name that is not there.
     #[cfg(feature = "std")]
-    pub(crate) fn with_similar<'a>(
-        self,
-        name: &str,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
+    #[doc(hidden)]
+    pub fn with_similar<'a>(self, name: &str, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.with_names(similar_names(name, names))
     }
 

@@ -298,9 +298,6 @@ pub(super) fn explained(
 pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) -> Result<()> {
     let name = &*tensor.name;
     let (module, last) = split(name);
-    let is_weight = last.ends_with("weight")
-        || ["_packed", "blocks"].iter().any(|end| last.ends_with(end))
-        || ["w13", "w2"].iter().any(|start| last.starts_with(start));
     if last == "comfy_quant" {
         let marked = model.get(&format!("{}weight", &name[..name.len() - last.len()]));
         return match marked {
@@ -313,48 +310,54 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
     if tensor.shape.len() < 2 || is_mask || belongs_to_a_weight(model, module, name) {
         return Ok(());
     }
+    let is_weight = last.ends_with("weight")
+        || ["_packed", "blocks"].iter().any(|end| last.ends_with(end))
+        || ["w13", "w2"].iter().any(|start| last.starts_with(start));
     let method = model.config.method.as_deref();
-    let refused = |reason: String| {
-        let scheme = method.unwrap_or(UNKNOWN);
-        let reason = if is_known { reason } else { "the quant_method is not known".into() };
-        Err(unsupported(scheme, reason).in_tensor(name))
-    };
-    // Scales of activations show that the weight had some, too. Plain data has its own offsets,
-    // which are integers.
-    let may_be_scales = |dtype| !is_integer(dtype) || method.is_some() && dtype != Dtype::I64;
-    let is_scale = |companion: &&str| {
-        !OF_CACHES.contains(&split(companion).1)
-            && model.get(companion).is_some_and(|found| may_be_scales(found.dtype))
-            && !is_of_another(model, companion, name)
-    };
-    // A method that is not known may call its codes anything.
-    let weight = match is_known || module.is_empty() {
-        true => name_of_weight(name),
-        false => format!("{module}.weight"),
-    };
-    let companions = companions(model, &weight, name);
-    if let Some(companion) = companions.into_iter().find(is_scale) {
-        let dtype = tensor.dtype;
-        let shape = Shape(&tensor.shape);
-        return refused(format!(
-            "this tensor of codes, {dtype} of shape {shape} with tensor {}, fits none of its forms",
+    let reason = if let Some(companion) = scale_of(model, tensor, is_known) {
+        format!(
+            "this tensor of codes, {} of shape {} with tensor {}, fits none of its forms",
+            tensor.dtype,
+            Shape(&tensor.shape),
             Quoted(companion)
-        ));
-    }
-    if method.is_some() && (is_weight || !is_integer(tensor.dtype))
+        )
+    } else if method.is_some() && (is_weight || !is_integer(tensor.dtype))
         || ONLY_CODES.iter().any(|end| name.ends_with(end))
     {
-        return refused(format!(
+        format!(
             "this tensor of {} has no tensor with its scales beside it that is known",
             tensor.dtype
-        ));
-    }
-    if is_weight && model.is_part() {
+        )
+    } else if is_weight && model.tensors.is_part() {
         let reason = "this file is one of several, and another may have its scales; open the \
                       directory, or the index";
         return Err(unsupported(UNKNOWN, reason).in_tensor(name));
-    }
-    Ok(())
+    } else {
+        return Ok(());
+    };
+    let reason = if is_known { reason } else { "the quant_method is not known".into() };
+    Err(unsupported(method.unwrap_or(UNKNOWN), reason).in_tensor(name))
+}
+
+/// Returns the name of a companion that may be the scales of a tensor.
+fn scale_of<'m>(model: &'m Model<'_>, tensor: &Stored, is_known: bool) -> Option<&'m str> {
+    let (module, _) = split(&tensor.name);
+    // A method that is not known may call its codes anything.
+    let weight = match is_known || module.is_empty() {
+        true => name_of_weight(&tensor.name),
+        false => format!("{module}.weight"),
+    };
+    let companions = companions(model, &weight, &tensor.name).into_iter();
+    let mut scales = companions.filter(|companion| !OF_CACHES.contains(&split(companion).1));
+    scales.find(|companion| {
+        // Scales of activations show that the weight had some, too. Plain data has its own offsets,
+        // which are integers.
+        let has_method = model.config.method.is_some();
+        let may_be_scales =
+            |found: &Stored| !is_integer(found.dtype) || has_method && found.dtype != Dtype::I64;
+        model.get(companion).is_some_and(may_be_scales)
+            && !is_of_another(model, companion, &tensor.name)
+    })
 }
 
 fn is_integer(dtype: Dtype) -> bool {
@@ -392,7 +395,7 @@ pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
         }
     }
     // A shard of several has the names of all of them.
-    if weights.is_empty() || model.is_part() {
+    if weights.is_empty() || model.tensors.is_part() {
         return Ok(());
     }
     let listed = model.metadata.get(TENSOR_NAMES);

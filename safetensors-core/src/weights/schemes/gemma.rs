@@ -5,16 +5,15 @@
 
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
-use super::super::matrix::{Matrix, Stored};
-use super::super::model::{Model, Weight, check_dtype, mismatch, unsupported, weight};
+use super::super::matrix::Matrix;
+use super::super::model::{Candidate, Model, Weight, unsupported};
 use super::super::weight::Grouped;
-use super::scales::grid;
+use super::scales::FLOATS;
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
-const NAME: &str = "Gemma's packed integers";
-
-pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
+    let Candidate { model, tensor, .. } = *candidate;
     let is_packed = matches!(tensor.dtype, Dtype::U8 | Dtype::I8);
     if model.config.method.as_deref() != Some("gemma") || !is_packed {
         return Ok(None);
@@ -23,11 +22,11 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     let found =
         names.into_iter().find_map(|(end, scale)| Some((tensor.name.strip_suffix(end)?, scale)));
     let Some((module, scale)) = found else { return Ok(None) };
-    let scales = model.need(NAME, tensor, &format!("{module}.{scale}"))?;
-    check_dtype(NAME, scales, &[Dtype::F32, Dtype::BF16, Dtype::F16])?;
+    let scales = candidate.need(&format!("{module}.{scale}"))?;
+    candidate.check_dtype(scales, &FLOATS)?;
     let [rows, packed] = tensor.shape[..] else {
         let found = format!("{} dimensions", tensor.shape.len());
-        return Err(mismatch(NAME, tensor, "two dimensions", found));
+        return Err(candidate.mismatch(tensor, "two dimensions", found));
     };
     let bits = bits(model, module).map_err(|error| error.in_tensor(&tensor.name))?;
     let codes = match (bits, tensor.dtype) {
@@ -35,15 +34,15 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
         (2 | 4, Dtype::U8) => Codes::unsigned(bits, Order::LowFirst, 1 << (bits - 1)),
         (2 | 4 | 8, dtype) => {
             let expected = format!("codes of {bits} bits, as the settings say");
-            return Err(mismatch(NAME, tensor, expected, dtype));
+            return Err(candidate.mismatch(tensor, expected, dtype));
         }
         _ => return Err(unsupported("Gemma", format!("{bits} bits")).in_tensor(&tensor.name)),
     };
     let columns = packed * 8 / bits;
-    let factors = grid(NAME, model, &[rows, columns], scales, scales.dtype)?;
+    let factors = candidate.grid(&[rows, columns], scales, scales.dtype)?;
     let codes = Grouped::new(Matrix::rows(tensor, codes, columns), columns).scaled(factors);
     let tensors = [tensor, scales];
-    Ok(Some(weight(NAME, format!("{module}.weight"), &[rows, columns], &tensors, codes)))
+    Ok(Some(candidate.weight(format!("{module}.weight"), &[rows, columns], &tensors, codes)))
 }
 
 /// Returns the number of bits of a module, by the expression that is found first in its name, or

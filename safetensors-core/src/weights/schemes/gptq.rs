@@ -6,88 +6,87 @@
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{
-    Model, Weight, check_dtype, check_groups, check_numbers, check_shape, mismatch, unsupported,
-    weight,
-};
+use super::super::model::{Candidate, Model, Weight, unsupported};
 use super::super::weight::{Grid, Grouped};
-use super::scales::check_group_size;
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
-const NAME: &str = "GPTQ";
-
-pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
+    let Candidate { model, tensor, .. } = *candidate;
     let Some(module) = tensor.name.strip_suffix(".qweight") else { return Ok(None) };
     if tensor.dtype != Dtype::I32 || tensor.shape.len() != 2 {
         return Ok(None);
     }
-    let scales = model.need(NAME, tensor, &format!("{module}.scales"))?;
+    let scales = candidate.need(&format!("{module}.scales"))?;
     let ([words, outputs], [groups, _]) = (tensor.matrix(), scales.matrix());
     if scales.matrix()[1] == outputs * 8 {
         // AWQ packs the outputs.
         return Ok(None);
     }
-    check_shape(NAME, scales, &[groups, outputs])?;
-    let zeros = model.need(NAME, tensor, &format!("{module}.qzeros"))?;
-    check_dtype(NAME, zeros, &[Dtype::I32])?;
-    check_numbers(NAME, scales)?;
-    let bits = bits(model, tensor, zeros, outputs)?;
+    candidate.check_shape(scales, &[groups, outputs])?;
+    let zeros = candidate.need(&format!("{module}.qzeros"))?;
+    candidate.check_dtype(zeros, &[Dtype::I32])?;
+    candidate.check_numbers(scales)?;
+    let bits = bits(candidate, zeros, outputs)?;
     if words * 32 % bits != 0 {
         let found = format!("{words} rows of words");
-        return Err(mismatch(NAME, tensor, format_args!("whole codes of {bits} bits"), found));
+        return Err(candidate.mismatch(tensor, format_args!("whole codes of {bits} bits"), found));
     }
     let inputs = words * 32 / bits;
-    check_shape(NAME, zeros, &[groups, outputs * bits / 32])?;
+    candidate.check_shape(zeros, &[groups, outputs * bits / 32])?;
     let mask = (1 << bits) - 1;
     let first = is_first_version(model).map_err(|error| error.in_tensor(&tensor.name))?;
-    let first = i32::from(first);
-    let values = (0..=mask).map(|code: i32| ((code + first) & mask) as f32).collect();
+    let values = (0..=mask).map(|code: i32| ((code + i32::from(first)) & mask) as f32).collect();
     let mut tensors = vec![tensor, zeros, scales];
-    let lies = Lies::Down { word: 32 };
     let codes = Codes::unsigned(bits, Order::LowFirst, 0);
-    let codes = Matrix::new(tensor, codes, lies, outputs).transposed(inputs);
+    let codes = Matrix::new(tensor, codes, Lies::Down { word: 32 }, outputs).transposed(inputs);
     let zeros = Matrix::rows(zeros, Codes::new(bits, Order::LowFirst, values), outputs);
     let factors = Matrix::rows(scales, scales.dtype, outputs);
     let grids = [factors, zeros].map(|m| m.transposed(groups));
-    let indices = format!("{module}.g_idx");
-    let indices = match model.config.is_set("desc_act") && groups > 1 {
-        true => Some(model.need(NAME, tensor, &indices)?),
-        false => model.get(&indices),
-    };
     let by_settings = model.config.number("group_size").filter(|_| !model.config.has_exceptions());
-    check_group_size(NAME, scales, by_settings, [inputs, groups])?;
+    candidate.check_group_size(scales, by_settings, [inputs, groups])?;
     let size = group_size(model, inputs, groups);
-    let grids = grids.map(|matrix| Grid::new(matrix, outputs, outputs, [1, size]));
-    let [factors, zeros] = match indices {
-        None => grids,
-        Some(indices) => {
-            check_groups(NAME, indices, inputs, groups)?;
-            tensors.push(indices);
-            grids.map(|grid| grid.indexed(indices, groups, false))
-        }
-    };
-    if indices.is_none() && inputs.div_ceil(size) != groups {
+    let mut grids = grids.map(|matrix| Grid::new(matrix, outputs, outputs, [1, size]));
+    if let Some(indices) = indices(candidate, module, groups)? {
+        candidate.check_groups(indices, inputs, groups)?;
+        tensors.push(indices);
+        grids = grids.map(|grid| grid.indexed(indices, groups, false));
+    } else if inputs.div_ceil(size) != groups {
         let expected = format!("{} groups of {size} inputs", inputs.div_ceil(size));
-        return Err(mismatch(NAME, scales, expected, format_args!("{groups} groups")));
+        return Err(candidate.mismatch(scales, expected, format_args!("{groups} groups")));
     }
+    let [factors, zeros] = grids;
     let numbers = Grouped::new(codes, inputs).scaled(factors).zeroed(Some(zeros));
-    Ok(Some(weight(NAME, format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
+    Ok(Some(candidate.weight(format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
+}
+
+/// Returns the tensor with the group of each input, which weights in another order need.
+fn indices<'a>(
+    candidate: &Candidate<'a>,
+    module: &str,
+    groups: usize,
+) -> Result<Option<&'a Stored>> {
+    let name = format!("{module}.g_idx");
+    match candidate.model.config.is_set("desc_act") && groups > 1 {
+        true => candidate.need(&name).map(Some),
+        false => Ok(candidate.model.get(&name)),
+    }
 }
 
 /// Returns the number of bits of a code, as the zero points show. The settings must agree.
-fn bits(model: &Model<'_>, tensor: &Stored, zeros: &Stored, outputs: usize) -> Result<usize> {
+fn bits(candidate: &Candidate<'_>, zeros: &Stored, outputs: usize) -> Result<usize> {
+    let Candidate { model, tensor, .. } = *candidate;
     let words = zeros.matrix()[1];
     let found = [2, 3, 4, 8].into_iter().find(|bits| outputs * bits == words * 32);
     let found = found.filter(|_| outputs > 0).ok_or_else(|| {
         let expected = format!("{outputs} codes of 2, 3, 4 or 8 bits in a row");
-        mismatch(NAME, zeros, expected, format_args!("{words} words"))
+        candidate.mismatch(zeros, expected, format_args!("{words} words"))
     })?;
     match model.config.number("bits") {
         // Some modules of a model may have other bits.
         Some(bits) if bits != found && !model.config.has_exceptions() => {
             let expected = format!("codes of {bits} bits, as the settings say");
-            Err(mismatch(NAME, tensor, expected, format_args!("{found} bits")))
+            Err(candidate.mismatch(tensor, expected, format_args!("{found} bits")))
         }
         _ => Ok(found),
     }

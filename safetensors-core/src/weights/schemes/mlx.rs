@@ -9,15 +9,10 @@ use serde_json::Value;
 use super::super::codes::{Codes, Order};
 use super::super::config::{bad_config, whole};
 use super::super::matrix::{Matrix, Numbers, Stored};
-use super::super::model::{
-    Model, Weight, check_dtype, check_numbers, check_shape, mismatch, unsupported, weight,
-};
+use super::super::model::{Candidate, Weight};
 use super::super::weight::{Formula, Grouped};
-use super::scales::{check_group_size, grid};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
-
-const NAME: &str = "MLX";
 
 /// The bits and the size of a group of integers, where a module's own settings name none.
 const DEFAULTS: [usize; 2] = [4, 64];
@@ -29,7 +24,8 @@ const FLOATS: &[(&str, Dtype, Dtype, usize)] = &[
     ("nvfp4", Dtype::F4, Dtype::F8_E4M3, 16),
 ];
 
-pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
+    let Candidate { model, tensor, .. } = *candidate;
     let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
     if tensor.dtype != Dtype::U32 {
         return Ok(None);
@@ -52,85 +48,84 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
                 if let Some(found) = settings[at].filter(|found| *found != of_mode[at]) {
                     let expected = format!("{key} {} of its mode", of_mode[at]);
                     let found = format!("{found} in the settings");
-                    return Err(mismatch(NAME, tensor, expected, found));
+                    return Err(candidate.mismatch(tensor, expected, found));
                 }
             }
-            floats(model, tensor, scales, (codes, exponents, size)).map(Some)
+            floats(candidate, scales, (codes, exponents, size)).map(Some)
         }
         None => match mode {
             None | Some("affine") => {
                 let defaults = own.map_or([None; 2], |_| DEFAULTS.map(Some));
                 let settings = [0, 1].map(|at| settings[at].or(defaults[at]));
-                affine(model, tensor, scales, settings).map(Some)
+                affine(candidate, scales, settings).map(Some)
             }
-            Some(mode) => {
-                Err(unsupported("MLX", format!("the mode {mode}")).in_tensor(&tensor.name))
-            }
+            Some(mode) => Err(candidate.unsupported(format!("the mode {mode}"))),
         },
     }
 }
 
 /// Finds `X.weight`, `X.scales` and `X.biases`.
 fn affine(
-    model: &Model<'_>,
-    tensor: &Stored,
+    candidate: &Candidate<'_>,
     scales: &Stored,
     [bits, size]: [Option<usize>; 2],
 ) -> Result<Weight> {
+    let Candidate { model, tensor, .. } = *candidate;
     let module = tensor.name.strip_suffix(".weight").unwrap_or_default();
     let names = ["biases", "qbiases"].map(|end| format!("{module}.{end}"));
     let biases = match model.first(&names) {
         Some(biases) => biases,
-        None => model.need(NAME, tensor, &names[0])?,
+        None => candidate.need(&names[0])?,
     };
     let bits = bits.filter(|bits| (1..=8).contains(bits));
     let bits = bits.ok_or_else(|| {
         let problem = "MLX needs \"bits\" from 1 to 8 in \"quantization\" of config.json";
         bad_config(problem.into()).in_tensor(&tensor.name)
     })?;
-    let shape = shape(tensor, bits)?;
+    let shape = shape(candidate, bits)?;
     let columns = shape[shape.len() - 1];
-    check_shape(NAME, biases, &scales.shape)?;
-    check_group_size(NAME, scales, size, [columns, scales.matrix()[1]])?;
-    check_numbers(NAME, scales)?;
-    check_numbers(NAME, biases)?;
-    let of = |tensor: &Stored| grid(NAME, model, &shape, tensor, tensor.dtype);
+    candidate.check_shape(biases, &scales.shape)?;
+    candidate.check_group_size(scales, size, [columns, scales.matrix()[1]])?;
+    candidate.check_numbers(scales)?;
+    candidate.check_numbers(biases)?;
+    let of = |tensor: &Stored| candidate.grid(&shape, tensor, tensor.dtype);
     let codes = Matrix::rows(tensor, Codes::unsigned(bits, Order::LowFirst, 0), columns);
     let mut numbers = Grouped::new(codes, columns).scaled(of(scales)?);
     numbers.zeros = Some(of(biases)?);
     numbers.formula = Formula::Add;
-    Ok(weight(NAME, &tensor.name, &shape, &[tensor, scales, biases], numbers))
+    Ok(candidate.weight(&tensor.name, &shape, &[tensor, scales, biases], numbers))
 }
 
 /// Makes a weight of `X.weight` and `X.scales`, with bytes that are floats.
 fn floats(
-    model: &Model<'_>,
-    tensor: &Stored,
+    candidate: &Candidate<'_>,
     scales: &Stored,
     (codes, of_scales, size): (Dtype, Dtype, usize),
 ) -> Result<Weight> {
-    let shape = shape(tensor, codes.bits() as usize)?;
+    let tensor = candidate.tensor;
+    let shape = shape(candidate, codes.bits() as usize)?;
     let columns = shape[shape.len() - 1];
-    check_dtype(NAME, scales, &[Dtype::U8])?;
+    candidate.check_dtype(scales, &[Dtype::U8])?;
     let groups = [&shape[..shape.len() - 1], &[columns.div_ceil(size)]].concat();
-    check_shape(NAME, scales, &groups)?;
+    candidate.check_shape(scales, &groups)?;
     let mut numbers = Numbers::from(of_scales);
     if of_scales == Dtype::F8_E8M0 {
         // The library has no NaN among the powers of two.
         numbers = numbers.with(255, f32::INFINITY);
     }
-    let factors = grid(NAME, model, &shape, scales, numbers)?;
+    let factors = candidate.grid(&shape, scales, numbers)?;
     let codes = Matrix::rows(tensor, codes, columns);
     let numbers = Grouped::new(codes, columns).scaled(factors);
-    Ok(weight(NAME, &tensor.name, &shape, &[tensor, scales], numbers))
+    Ok(candidate.weight(&tensor.name, &shape, &[tensor, scales], numbers))
 }
 
 /// Returns the shape of a weight with words of such codes as rows.
-fn shape(tensor: &Stored, bits: usize) -> Result<Vec<usize>> {
+fn shape(candidate: &Candidate<'_>, bits: usize) -> Result<Vec<usize>> {
+    let tensor = candidate.tensor;
     let [_, words] = tensor.matrix();
     if words * 32 % bits != 0 || tensor.shape.len() < 2 {
         let expected = format!("rows of whole codes of {bits} bits");
-        return Err(mismatch(NAME, tensor, expected, format_args!("{words} words")));
+        return Err(candidate.mismatch(tensor, expected, format_args!("{words} words")));
     }
     Ok([&tensor.shape[..tensor.shape.len() - 1], &[words * 32 / bits]].concat())
 }

@@ -19,36 +19,40 @@ mod torchao;
 pub(crate) use companions::{LAYERS, TENSOR_NAMES, bare};
 
 use super::matrix::Stored;
-use super::model::{Model, Weight, ambiguous, not_explained, unsupported};
+use super::model::{Candidate, Model, Weight, ambiguous, not_explained, unsupported};
 use super::tensors::may_be_codes;
 use crate::format::error::Result;
 
-/// A scheme: its values of `quant_method`, and a function that finds the weight with its codes in a
-/// tensor; `None` if the tensor does not belong to the scheme. A scheme without any value marks its
-/// weights in the files, and is looked for with any settings.
-type Scheme = (&'static [&'static str], fn(&Model<'_>, &Stored) -> Result<Option<Weight>>);
+/// A scheme: its name, its values of `quant_method`, and a function that finds the weight with its
+/// codes in a tensor; `None` if the tensor does not belong to the scheme. A scheme without any value
+/// marks its weights in the files, and is looked for with any settings.
+type Scheme = (&'static str, &'static [&'static str], Find);
+
+type Find = fn(&Candidate<'_>) -> Result<Option<Weight>>;
 
 /// Every scheme. Refused schemes come first, because some have the names of others.
 const SCHEMES: &[Scheme] = &[
-    (&[], refused::find),
+    ("", &[], refused::find),
     (
+        "fp8",
         &["fp8", "mxfp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "quark", "auto-round"],
         scaled::find,
     ),
     (
+        "FP4 with scales",
         &["compressed-tensors", "modelopt", "quark", "mxfp4", "mxfp8", "fp8", "auto-round"],
         fp4::find,
     ),
-    (&["compressed-tensors", "modelopt", "auto-round"], packed::find),
-    (&["gptq", "auto-round"], gptq::find),
-    (&["awq", "auto-round"], awq::find),
-    (&["bitsandbytes"], bitsandbytes::find),
-    (&[], comfy::find),
-    (&["torchao"], torchao::find),
-    (&["hqq"], hqq::find),
-    (&["quanto"], quanto::find),
-    (&["mlx", "metal"], mlx::find),
-    (&["gemma"], gemma::find),
+    ("packed integers", &["compressed-tensors", "modelopt", "auto-round"], packed::find),
+    ("GPTQ", &["gptq", "auto-round"], gptq::find),
+    ("AWQ", &["awq", "auto-round"], awq::find),
+    ("bitsandbytes", &["bitsandbytes"], bitsandbytes::find),
+    ("ComfyUI", &[], comfy::find),
+    ("torchao", &["torchao"], torchao::find),
+    ("HQQ", &["hqq"], hqq::find),
+    ("Quanto", &["quanto"], quanto::find),
+    ("MLX", &["mlx", "metal"], mlx::find),
+    ("Gemma's packed integers", &["gemma"], gemma::find),
 ];
 
 /// Returns the quantised weights of a model, in the order of the tensors that have their codes.
@@ -67,9 +71,10 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
         return Ok(None);
     }
     let method = model.config.method.as_deref();
-    let is_known = method.is_none_or(|m| SCHEMES.iter().any(|(methods, _)| methods.contains(&m)));
+    let is_known =
+        method.is_none_or(|m| SCHEMES.iter().any(|(_, methods, _)| methods.contains(&m)));
     // Its companions may belong to another of its names.
-    let aliases = model.aliases(&tensor.name).into_iter();
+    let aliases = model.tensors.aliases(&tensor.name).into_iter();
     let aliases = aliases.map(|name| Stored { name, ..tensor.clone() });
     let names: Vec<_> = [tensor.clone()].into_iter().chain(aliases).collect();
     let mut found = None::<(&Stored, Weight)>;
@@ -109,12 +114,12 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
 /// Returns the weight by the only scheme that a tensor of this name belongs to.
 fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let method = model.config.method.as_deref();
-    let may_be = |(methods, _): &&Scheme| {
+    let may_be = |(_, methods, _): &&Scheme| {
         methods.is_empty() || method.is_none_or(|method| methods.contains(&method))
     };
     let mut found: Option<Weight> = None;
-    for (_, find) in SCHEMES.iter().filter(may_be) {
-        let Some(weight) = find(model, tensor)? else { continue };
+    for &(scheme, _, find) in SCHEMES.iter().filter(may_be) {
+        let Some(weight) = find(&Candidate { scheme, model, tensor })? else { continue };
         if let Some(other) = &found {
             return Err(ambiguous(tensor, other.scheme, weight.scheme));
         }

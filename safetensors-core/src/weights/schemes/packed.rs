@@ -6,27 +6,23 @@
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{
-    Model, Weight, check_groups, check_len, check_numbers, mismatch, unsupported, weight,
-};
+use super::super::model::{Candidate, Model, Weight, unsupported};
 use super::super::weight::{Grid, Grouped};
 use super::companions::comfy_mark;
-use super::scales::{check_group_size, grid, scales_of, times_columns, zero_points};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
-
-const NAME: &str = "packed integers";
 
 /// The first version of compressed-tensors that packs codes as one stream.
 const STREAMS: (u32, u32) = (0, 18);
 
-pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
+    let Candidate { model, tensor, .. } = *candidate;
     if let Some(name) = tensor.name.strip_suffix("_packed") {
         if tensor.dtype != Dtype::I32 || tensor.shape.len() < 2 {
             return Ok(None);
         }
-        let scales = scales_of_packed(NAME, model, tensor, name)?;
-        return scales.map(|scales| compressed(model, tensor, scales, name)).transpose();
+        let scales = scales_of_packed(candidate, name)?;
+        return scales.map(|scales| compressed(candidate, scales, name)).transpose();
     }
     let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
     let scales = model.get(&format!("{module}.weight_scale"));
@@ -37,7 +33,7 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
                 && comfy_mark(model, module).is_none()
                 && model.get(&format!("{module}.weight_scale_2")).is_none() =>
         {
-            modelopt(model, tensor, module, scales).map(Some)
+            modelopt(candidate, module, scales).map(Some)
         }
         _ => Ok(None),
     }
@@ -45,50 +41,51 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
 
 /// Finds `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and
 /// `W_g_idx`, where W may be `X.weight`.
-fn compressed(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -> Result<Weight> {
-    let of_shape = of_shape(model, tensor, name)?;
-    let shape = shape(model, tensor, of_shape)?;
-    let [_, words] = tensor.matrix();
+fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<Weight> {
+    let Candidate { model, tensor, .. } = *candidate;
+    let of_shape = of_shape(candidate, name)?;
+    let shape = shape(candidate, of_shape)?;
     let columns = shape[shape.len() - 1];
-    let (bits, order) = bits(model, tensor, columns, words)?;
+    let (bits, order) = bits(candidate, columns)?;
     let codes = Codes::unsigned(bits, order, 1 << (bits - 1));
     let mut tensors = vec![tensor, scales];
     tensors.extend(of_shape);
-    check_numbers(NAME, scales)?;
+    candidate.check_numbers(scales)?;
     let sizes = model.config.sizes_of_groups(columns);
-    check_group_size(NAME, scales, sizes, [columns, scales.matrix()[1]])?;
-    let mut factors = grid(NAME, model, &shape, scales, scales.dtype)?;
-    let mut zeros = match zero_points(NAME, model, tensor, name)? {
+    candidate.check_group_size(scales, sizes, [columns, scales.matrix()[1]])?;
+    let mut factors = candidate.grid(&shape, scales, scales.dtype)?;
+    let mut zeros = match candidate.zero_points(name)? {
         None => None,
         Some(zeros) => {
             tensors.push(zeros);
-            Some(zeros_of(model, &shape, scales, zeros, bits)?)
+            Some(zeros_of(candidate, &shape, (scales, zeros), bits)?)
         }
     };
     if let Some(groups) = model.get(&format!("{name}_g_idx")) {
         let count = scales.matrix()[1];
-        check_groups(NAME, groups, columns, count)?;
+        candidate.check_groups(groups, columns, count)?;
         factors = factors.indexed(groups, count, true);
         zeros = zeros.map(|zeros| zeros.indexed(groups, count, true));
         tensors.push(groups);
     }
     let matrix = Matrix::rows(tensor, codes, columns);
     let numbers = Grouped::new(matrix, columns).scaled(factors).zeroed(zeros);
-    Ok(weight(NAME, name, &shape, &tensors, numbers))
+    Ok(candidate.weight(name, &shape, &tensors, numbers))
 }
 
 /// Returns the tensor with the shape of a weight. Only stacked ones have none.
-fn of_shape<'m>(model: &'m Model<'_>, tensor: &Stored, name: &str) -> Result<Option<&'m Stored>> {
+fn of_shape<'a>(candidate: &Candidate<'a>, name: &str) -> Result<Option<&'a Stored>> {
     let shape = format!("{name}_shape");
-    match tensor.shape.len() {
-        2 => model.need(NAME, tensor, &shape).map(Some),
-        _ => Ok(model.get(&shape)),
+    match candidate.tensor.shape.len() {
+        2 => candidate.need(&shape).map(Some),
+        _ => Ok(candidate.model.get(&shape)),
     }
 }
 
 /// Returns the shape of a weight. Of stacked matrices, there may be the shape of each, or none:
 /// then the words of a row are full.
-fn shape(model: &Model<'_>, tensor: &Stored, of_shape: Option<&Stored>) -> Result<Vec<usize>> {
+fn shape(candidate: &Candidate<'_>, of_shape: Option<&Stored>) -> Result<Vec<usize>> {
+    let Candidate { model, tensor, .. } = *candidate;
     let (lead, last) = tensor.shape.split_at(tensor.shape.len() - 1);
     let Some(of_shape) = of_shape else {
         let bits = bits_by_settings(model);
@@ -110,27 +107,27 @@ fn shape(model: &Model<'_>, tensor: &Stored, of_shape: Option<&Stored>) -> Resul
     }
     let found = format!("the shape {}", Shape(&shape));
     let expected = format!("the shape {} with other columns", Shape(&tensor.shape));
-    Err(mismatch(NAME, of_shape, expected, found))
+    Err(candidate.mismatch(of_shape, expected, found))
 }
 
 /// Returns the zero points, one for each scale: I8, or packed down the rows like the weight.
 fn zeros_of(
-    model: &Model<'_>,
+    candidate: &Candidate<'_>,
     shape: &[usize],
-    scales: &Stored,
-    zeros: &Stored,
+    (scales, zeros): (&Stored, &Stored),
     bits: usize,
 ) -> Result<Grid> {
     if zeros.dtype != Dtype::I32 || zeros.shape == scales.shape {
-        check_numbers(NAME, zeros)?;
-        return grid(NAME, model, shape, zeros, zeros.dtype);
+        candidate.check_numbers(zeros)?;
+        return candidate.grid(shape, zeros, zeros.dtype);
     }
-    let ([rows, groups], columns) = (scales.matrix(), shape[shape.len() - 1]);
-    if shape.len() > 2 || 32 % bits != 0 && !is_stream(model) {
+    let [rows, groups] = scales.matrix();
+    let columns = shape[shape.len() - 1];
+    if shape.len() > 2 || 32 % bits != 0 && !is_stream(candidate.model) {
         let reason = format!("packed zero points of shape {} and {bits} bits", Shape(shape));
         return Err(unsupported("compressed-tensors", reason).in_tensor(&zeros.name));
     }
-    check_len(NAME, zeros, [(rows * bits).div_ceil(32), groups])?;
+    candidate.check_len(zeros, [(rows * bits).div_ceil(32), groups])?;
     let codes = Codes::unsigned(bits, Order::LowFirst, 1 << (bits - 1));
     let matrix = Matrix::new(zeros, codes, Lies::Down { word: 32 }, groups);
     let size = if groups == 0 { columns } else { columns.div_ceil(groups) };
@@ -144,12 +141,9 @@ fn is_stream(model: &Model<'_>) -> bool {
 
 /// Returns the number of bits of a code, and the layout of codes in words, by the number of words
 /// in a row.
-fn bits(
-    model: &Model<'_>,
-    tensor: &Stored,
-    columns: usize,
-    words: usize,
-) -> Result<(usize, Order)> {
+fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
+    let Candidate { model, tensor, .. } = *candidate;
+    let [_, words] = tensor.matrix();
     let allowed = bits_by_settings(model);
     let mut fitting = Vec::new();
     for bits in 1..=8 {
@@ -177,44 +171,41 @@ fn bits(
             let expected = format!(
                 "as many words in a row as {columns} codes of one number of bits ({bits}) need"
             );
-            Err(mismatch(NAME, tensor, expected, format_args!("{words} words")))
+            Err(candidate.mismatch(tensor, expected, format_args!("{words} words")))
         }
     }
 }
 
 /// Finds `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
-fn modelopt(model: &Model<'_>, tensor: &Stored, module: &str, scales: &Stored) -> Result<Weight> {
+fn modelopt(candidate: &Candidate<'_>, module: &str, scales: &Stored) -> Result<Weight> {
+    let tensor = candidate.tensor;
     let [rows, columns] = tensor.matrix();
     let shape = [rows * 2, columns];
     if tensor.shape.len() != 2 {
-        let found = format!("shape {}", Shape(&tensor.shape));
-        return Err(mismatch(NAME, tensor, "two dimensions", found));
+        return Err(candidate.wrong_shape(tensor, "two dimensions"));
     }
     // Codes of other schemes have one scale, such as BitNet's.
     if scales.shape.len() != 2 || scales.shape[0] != shape[0] {
-        let expected = format!("shape [{}, groups]", shape[0]);
-        let found = format!("shape {}", Shape(&scales.shape));
-        return Err(mismatch(NAME, scales, expected, found));
+        return Err(candidate.wrong_shape(scales, format_args!("shape [{}, groups]", shape[0])));
     }
     let codes = Codes::signed(4, Order::LowFirst);
     let matrix = Matrix::new(tensor, codes, Lies::Down { word: 8 }, columns);
-    let numbers = grid(NAME, model, &shape, scales, scales.dtype)?;
+    let numbers = candidate.grid(&shape, scales, scales.dtype)?;
     let numbers = Grouped::new(matrix, columns).scaled(numbers);
-    let found = weight(NAME, &tensor.name, &shape, &[tensor, scales], numbers);
-    times_columns(found, model.get(&format!("{module}.pre_quant_scale")))
+    let found = candidate.weight(&tensor.name, &shape, &[tensor, scales], numbers);
+    let factors = candidate.model.get(&format!("{module}.pre_quant_scale"));
+    candidate.times_columns(found, factors)
 }
 
 /// Returns the scales of `W_packed`, which `X.weight_packed` cannot do without.
-pub(super) fn scales_of_packed<'m>(
-    scheme: &'static str,
-    model: &'m Model<'_>,
-    tensor: &Stored,
+pub(super) fn scales_of_packed<'a>(
+    candidate: &Candidate<'a>,
     name: &str,
-) -> Result<Option<&'m Stored>> {
+) -> Result<Option<&'a Stored>> {
     let scales = format!("{name}_scale");
     match name.ends_with(".weight") {
-        true => model.need(scheme, tensor, &scales).map(Some),
-        false => scales_of(scheme, model, tensor, &scales),
+        true => candidate.need(&scales).map(Some),
+        false => candidate.scales(&scales),
     }
 }
 

@@ -9,49 +9,46 @@
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
 use super::super::matrix::{Lies, Matrix, Stored};
-use super::super::model::{
-    Model, Weight, check_dtype, check_len, check_numbers, count, mismatch, weight,
-};
+use super::super::model::{Candidate, Weight};
 use super::super::weight::{Formula, Grid, Grouped};
-use super::scales::{plain, scales_of};
+use super::scales::FLOATS;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
-
-const NAME: &str = "Quanto";
 
 /// The sizes of groups, which rows of more than 128 columns have.
 const GROUPS: [usize; 4] = [32, 64, 96, 128];
 
-pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
+    let tensor = candidate.tensor;
     let Some(name) = tensor.name.strip_suffix("._data") else { return Ok(None) };
     if let Some(name) = name.strip_suffix("._data") {
-        let scales = scales_of(NAME, model, tensor, &format!("{name}._scale"))?;
-        return scales.map(|scales| of_few_bits(model, tensor, scales, name)).transpose();
+        let scales = candidate.scales(&format!("{name}._scale"))?;
+        return scales.map(|scales| of_few_bits(candidate, scales, name)).transpose();
     }
-    let scales = scales_of(NAME, model, tensor, &format!("{name}._scale"))?;
+    let scales = candidate.scales(&format!("{name}._scale"))?;
     let Some(scales) = scales else { return Ok(None) };
-    check_numbers(NAME, scales)?;
-    check_dtype(NAME, tensor, &[Dtype::I8, Dtype::F8_E4M3, Dtype::F8_E5M2])?;
-    plain(NAME, model, name, tensor, (scales, scales.dtype), None, None).map(Some)
+    candidate.check_numbers(scales)?;
+    candidate.check_dtype(tensor, &[Dtype::I8, Dtype::F8_E4M3, Dtype::F8_E5M2])?;
+    candidate.plain(name, (scales, scales.dtype), None, None).map(Some)
 }
 
 /// Finds `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
-fn of_few_bits(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) -> Result<Weight> {
-    let shifts = model.need(NAME, tensor, &format!("{name}._shift"))?;
-    check_dtype(NAME, tensor, &[Dtype::U8])?;
-    check_dtype(NAME, scales, &[Dtype::F32, Dtype::F16, Dtype::BF16])?;
-    let floats = [Dtype::F32, Dtype::F16, Dtype::BF16];
-    check_dtype(NAME, shifts, &[&floats[..], &[Dtype::I8, Dtype::U8]].concat())?;
+fn of_few_bits(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<Weight> {
+    let tensor = candidate.tensor;
+    let shifts = candidate.need(&format!("{name}._shift"))?;
+    candidate.check_dtype(tensor, &[Dtype::U8])?;
+    candidate.check_dtype(scales, &FLOATS)?;
+    candidate.check_dtype(shifts, &[&FLOATS[..], &[Dtype::I8, Dtype::U8]].concat())?;
     let groups = scales.len();
-    check_len(NAME, shifts, [groups, 1])?;
+    candidate.check_len(shifts, [groups, 1])?;
     let [packed, rest @ ..] = &tensor.shape[..] else {
-        return Err(mismatch(NAME, tensor, "a matrix", Shape(&tensor.shape)));
+        return Err(candidate.mismatch(tensor, "a matrix", Shape(&tensor.shape)));
     };
-    let bits = bits(model, tensor, name, groups)?;
-    let columns = count(tensor, rest)?;
+    let bits = bits(candidate, name, groups)?;
+    let columns = candidate.count(rest)?;
     let shape = match rest {
         // Codes with this number of columns may be groups of a row.
-        [columns] if GROUPS.contains(columns) => shape(model, tensor, name, [groups, *columns])?,
+        [columns] if GROUPS.contains(columns) => shape(candidate, name, [groups, *columns])?,
         _ => [&[groups], rest].concat(),
     };
     let codes = Codes::unsigned(bits, Order::LowFirst, 0);
@@ -62,14 +59,15 @@ fn of_few_bits(model: &Model<'_>, tensor: &Stored, scales: &Stored, name: &str) 
     });
     let codes = Matrix::new(tensor, codes, lies, columns);
     let mut numbers = Grouped::new(codes, columns).scaled(factors).zeroed(Some(zeros));
-    if floats.contains(&shifts.dtype) {
+    if FLOATS.contains(&shifts.dtype) {
         numbers.formula = Formula::Shift;
     }
-    Ok(weight(NAME, name, &shape, &[tensor, scales, shifts], numbers))
+    Ok(candidate.weight(name, &shape, &[tensor, scales, shifts], numbers))
 }
 
 /// Returns the number of bits, as the number of packed rows shows. The settings must agree.
-fn bits(model: &Model<'_>, tensor: &Stored, name: &str, groups: usize) -> Result<usize> {
+fn bits(candidate: &Candidate<'_>, name: &str, groups: usize) -> Result<usize> {
+    let Candidate { model, tensor, .. } = *candidate;
     let module = name.strip_suffix(".weight").unwrap_or(name);
     let kind = model.config.text_for(module, "weights");
     let rows = tensor.shape.first().copied().unwrap_or(0);
@@ -81,18 +79,14 @@ fn bits(model: &Model<'_>, tensor: &Stored, name: &str, groups: usize) -> Result
         _ => {
             let kind = kind.unwrap_or("codes of 2 or 4 bits");
             let expected = format!("the rows that {groups} groups of {kind} need");
-            Err(mismatch(NAME, tensor, expected, format_args!("{rows} rows")))
+            Err(candidate.mismatch(tensor, expected, format_args!("{rows} rows")))
         }
     }
 }
 
 /// Returns the shape of a weight of these groups of columns.
-fn shape(
-    model: &Model<'_>,
-    tensor: &Stored,
-    name: &str,
-    [groups, size]: [usize; 2],
-) -> Result<Vec<usize>> {
+fn shape(candidate: &Candidate<'_>, name: &str, [groups, size]: [usize; 2]) -> Result<Vec<usize>> {
+    let Candidate { model, tensor, .. } = *candidate;
     let module = name.strip_suffix(".weight").unwrap_or(name);
     let bias = model.get(&format!("{module}.bias")).map(Stored::len).filter(|len| *len > 0);
     let inputs = model.config.inputs_of(module);
@@ -119,7 +113,7 @@ fn shape(
                 number(inputs),
                 number(bias)
             );
-            Err(mismatch(NAME, tensor, expected, format_args!("{groups} groups of {size}")))
+            Err(candidate.mismatch(tensor, expected, format_args!("{groups} groups of {size}")))
         }
     }
 }

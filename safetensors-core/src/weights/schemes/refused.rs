@@ -1,7 +1,6 @@
 //! Schemes that are recognised and refused, because their codes alone are not numbers.
 
-use super::super::matrix::Stored;
-use super::super::model::{Model, Weight, unsupported};
+use super::super::model::{Candidate, Weight, unsupported};
 use crate::format::dtype::Dtype;
 use crate::format::dtype::Dtype::{F8_E4M3, I8, I16, I32, U8, U16, U32};
 use crate::format::error::Result;
@@ -33,7 +32,8 @@ const ROWS: &[Row] = &[
     ("msmodelslim", ".weight", &[I8], &[".weight_scale_second", ".weight_offset", ".deq_scale"]),
 ];
 
-pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
+    let Candidate { model, tensor, .. } = *candidate;
     for (scheme, end, dtypes, others) in ROWS {
         let Some(module) = tensor.name.strip_suffix(end) else { continue };
         let mut others = others.iter().map(|other| format!("{module}{other}"));

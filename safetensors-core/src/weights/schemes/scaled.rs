@@ -5,11 +5,9 @@
 //! W = (weight − zero point) · scale, in F32, as DeepSeek's `weight_dequant` and
 //! `FP8BlockDequantizer` of compressed-tensors compute it.
 
-use super::super::matrix::Stored;
-use super::super::model::{Model, Weight};
+use super::super::model::{Candidate, Weight};
 use super::companions::comfy_mark;
 use super::fp4::{check_no_tiles, is_exponents, second_scale};
-use super::scales::{numbers_of, plain, zero_points};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
@@ -34,13 +32,14 @@ fn name_of(dtype: Dtype) -> &'static str {
     }
 }
 
-pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
+    let Candidate { model, tensor, .. } = *candidate;
     let is_float = FLOATS.contains(&tensor.dtype);
     if !is_float && tensor.dtype != Dtype::I8 {
         return Ok(None);
     }
     let name = &tensor.name;
-    let scheme = name_of(tensor.dtype);
+    let candidate = Candidate { scheme: name_of(tensor.dtype), ..*candidate };
     let module = name.strip_suffix(".weight");
     // F4 with two scales is NVFP4.
     let is_of_two = tensor.dtype == Dtype::F4 && second_scale(model, name).is_some();
@@ -58,15 +57,15 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
         // If all weights of a model have scales, none lacks them.
         let is_expected = is_float && module.is_some() && model.config.method.is_some();
         return match is_expected {
-            true => model.need(scheme, tensor, &names[1]).map(|_| None),
+            true => candidate.need(&names[1]).map(|_| None),
             false => Ok(None),
         };
     };
     if is_exponents(scales) && module.is_some() && scales.name == names[1] {
-        check_no_tiles(scheme, model, tensor, scales)?;
+        check_no_tiles(&candidate, scales)?;
     }
-    let numbers = numbers_of(scheme, scales)?;
-    let zeros = zero_points(scheme, model, tensor, name)?;
+    let numbers = candidate.numbers(scales)?;
+    let zeros = candidate.zero_points(name)?;
     let factors = module.and_then(|module| model.get(&format!("{module}.pre_quant_scale")));
-    plain(scheme, model, name, tensor, (scales, numbers), zeros, factors).map(Some)
+    candidate.plain(name, (scales, numbers), zeros, factors).map(Some)
 }

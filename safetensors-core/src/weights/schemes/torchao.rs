@@ -4,18 +4,15 @@
 
 use serde_json::Value;
 
-use super::super::matrix::Stored;
-use super::super::model::{Model, Weight, check_dtype, check_numbers, unsupported};
-use super::scales::{plain, scales_of};
+use super::super::model::{Candidate, Weight, unsupported};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
-
-const NAME: &str = "torchao";
 
 /// The types with elements in C order.
 const PLAIN: &[&str] = &["Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor"];
 
-pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
+pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
+    let Candidate { model, tensor, .. } = *candidate;
     let Some(base) = tensor.name.strip_suffix("_qdata") else { return Ok(None) };
     let Some((module, name)) = base.rsplit_once("._") else { return Ok(None) };
     let name = format!("{module}.{}", name.trim_end_matches('_'));
@@ -26,19 +23,19 @@ pub(super) fn find(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>>
     if let Some(kind) = kind.filter(|kind| !PLAIN.contains(kind)) {
         return Err(unsupported("torchao", format!("the type {kind}")).in_tensor(&name));
     }
-    check_dtype(NAME, tensor, &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8])?;
+    candidate.check_dtype(tensor, &[Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::I8])?;
     let scales = match kind.is_some() || base.ends_with("._weight") {
-        true => Some(model.need(NAME, tensor, &format!("{base}_scale"))?),
-        false => scales_of(NAME, model, tensor, &format!("{base}_scale"))?,
+        true => Some(candidate.need(&format!("{base}_scale"))?),
+        false => candidate.scales(&format!("{base}_scale"))?,
     };
     let Some(scales) = scales else { return Ok(None) };
     let parts = json.get("_tensor_data_names").and_then(Value::as_array);
     for part in parts.into_iter().flatten().filter_map(Value::as_str) {
-        model.need(NAME, tensor, &format!("{base}_{part}"))?;
+        candidate.need(&format!("{base}_{part}"))?;
     }
-    check_numbers(NAME, scales)?;
+    candidate.check_numbers(scales)?;
     let zeros = model.get(&format!("{base}_zero_point"));
     // SmoothQuant and AWQ multiply the input of the module by it.
     let factors = model.get(&format!("{base}_act_pre_scale"));
-    plain(NAME, model, name, tensor, (scales, scales.dtype), zeros, factors).map(Some)
+    candidate.plain(name, (scales, scales.dtype), zeros, factors).map(Some)
 }

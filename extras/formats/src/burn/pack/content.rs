@@ -1,31 +1,39 @@
 //! [`Content`]: the CBOR before the bytes of tensors in a burnpack file.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 
+use safetensors_core::framework::RecordScalar;
 use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::MOST_ENTRIES;
 use crate::burn::MOST_DIMS;
+use crate::pairs::Pairs;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Content {
-    pub(super) tensors: Pairs<Described>,
+    pub(super) tensors: Pairs<Described, MOST_ENTRIES>,
     #[serde(default, skip_serializing_if = "Pairs::is_empty")]
-    pub(super) metadata: Pairs<String>,
+    pub(super) metadata: Pairs<String, MOST_ENTRIES>,
     /// Numbers that are not tensors, such as the steps of an optimizer.
     #[serde(default, skip_serializing_if = "Pairs::is_empty")]
-    pub(super) scalars: Pairs<Scalar>,
+    pub(super) scalars: Pairs<Scalar, MOST_ENTRIES>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(super) enum Scalar {
-    Int(i64),
-    UInt(u64),
-    Float(f64),
+pub(super) struct Scalar(#[serde(with = "Form")] pub(super) RecordScalar);
+
+/// The names of a scalar's types in a file.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "RecordScalar")]
+enum Form {
+    #[serde(rename = "Int")]
+    I64(i64),
+    #[serde(rename = "UInt")]
+    U64(u64),
+    #[serde(rename = "Float")]
+    F64(f64),
     Bool(bool),
 }
 
@@ -39,64 +47,14 @@ pub(super) struct Described {
     pub(super) param_id: Option<u64>,
 }
 
-/// A map of a file, in which no key is there twice.
-pub(super) struct Pairs<T>(pub(super) BTreeMap<String, T>);
-
 /// A dtype, with its setting if it has one: `F32`, `Bool(Native)`.
 #[derive(Clone)]
 pub(super) struct Named(pub(super) String);
 
 /// The dimensions of a tensor.
-#[derive(Clone)]
+#[derive(Clone, Serialize)]
+#[serde(transparent)]
 pub(super) struct Dims(pub(super) Vec<u64>);
-
-impl<T> Pairs<T> {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl<T> Default for Pairs<T> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<T: Serialize> Serialize for Pairs<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(&self.0)
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Read<T> {
-            type Value = Pairs<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a map of at most {MOST_ENTRIES} entries")
-            }
-
-            // An entry of a few bytes takes many times as much memory, so the number is limited.
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
-                let mut pairs = Pairs::default();
-                while let Some(key) = map.next_key::<String>()? {
-                    if pairs.0.len() == MOST_ENTRIES {
-                        return Err(A::Error::invalid_length(MOST_ENTRIES + 1, &self));
-                    }
-                    if pairs.0.contains_key(&key) {
-                        return Err(A::Error::custom(format!("two entries are named {key:?}")));
-                    }
-                    pairs.0.insert(key, map.next_value()?);
-                }
-                Ok(pairs)
-            }
-        }
-        deserializer.deserialize_map(Read(PhantomData))
-    }
-}
 
 impl Serialize for Named {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -141,12 +99,6 @@ impl<'de> Deserialize<'de> for Named {
             }
         }
         deserializer.deserialize_any(Read)
-    }
-}
-
-impl Serialize for Dims {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
     }
 }
 

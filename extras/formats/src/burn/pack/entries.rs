@@ -5,81 +5,40 @@ use std::collections::BTreeMap;
 use std::io;
 
 use safetensors_core::Metadata;
-use safetensors_core::framework::{PARAM_IDS_KEY, RecordScalar, SCALARS_KEY};
+use safetensors_core::framework::{PARAM_IDS_KEY, SCALARS_KEY};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::content::{Pairs, Scalar};
 use crate::error::{ErrorKind, Result};
 
-pub(super) type Ids = BTreeMap<String, u64>;
+/// An entry of the metadata: its key, and a description of its content.
+pub(super) type Entry = (&'static str, &'static str);
 
-impl From<Scalar> for RecordScalar {
-    fn from(scalar: Scalar) -> Self {
-        match scalar {
-            Scalar::UInt(number) => Self::U64(number),
-            Scalar::Int(number) => Self::I64(number),
-            Scalar::Bool(value) => Self::Bool(value),
-            Scalar::Float(number) => Self::F64(number),
-        }
-    }
-}
+pub(super) const IDS: Entry = (PARAM_IDS_KEY, "ids of parameters");
+pub(super) const SCALARS: Entry = (SCALARS_KEY, "typed scalars");
 
-impl From<RecordScalar> for Scalar {
-    fn from(scalar: RecordScalar) -> Self {
-        match scalar {
-            RecordScalar::U64(number) => Self::UInt(number),
-            RecordScalar::I64(number) => Self::Int(number),
-            RecordScalar::Bool(value) => Self::Bool(value),
-            RecordScalar::F64(number) => Self::Float(number),
-        }
-    }
-}
-
-/// Takes the ids of parameters out of the metadata.
-pub(super) fn take_ids(metadata: &mut Metadata) -> Result<Ids> {
-    take(metadata, PARAM_IDS_KEY, "ids of parameters")
-}
-
-/// Adds ids to the metadata's.
-pub(super) fn put_ids(metadata: &mut Metadata, ids: Ids) -> Result<()> {
-    let mut all = take_ids(metadata)?;
-    all.extend(ids);
-    put(metadata, PARAM_IDS_KEY, &all)
-}
-
-/// Takes the scalars out of the metadata.
-pub(super) fn take_scalars(metadata: &mut Metadata) -> Result<Pairs<Scalar>> {
-    let typed: BTreeMap<_, RecordScalar> = take(metadata, SCALARS_KEY, "typed scalars")?;
-    Ok(Pairs(typed.into_iter().map(|(name, scalar)| (name, scalar.into())).collect()))
-}
-
-/// Adds scalars to the metadata's.
-pub(super) fn put_scalars(metadata: &mut Metadata, Pairs(scalars): Pairs<Scalar>) -> Result<()> {
-    let Pairs(mut all) = take_scalars(metadata)?;
-    all.extend(scalars);
-    let typed: BTreeMap<_, RecordScalar> =
-        all.into_iter().map(|(name, scalar)| (name, scalar.into())).collect();
-    put(metadata, SCALARS_KEY, &typed)
-}
-
-fn take<T: DeserializeOwned>(
+/// Takes an entry out of the metadata.
+pub(super) fn take<T: DeserializeOwned>(
     metadata: &mut Metadata,
-    key: &str,
-    what: &str,
+    (key, what): Entry,
 ) -> Result<BTreeMap<String, T>> {
     let Some(text) = metadata.remove(key) else { return Ok(BTreeMap::new()) };
-    serde_json::from_str(&text).map_err(|error| without(key, what, error))
+    serde_json::from_str(&text).map_err(|error| {
+        let problem = format!("the metadata entry {key} has no {what} ({error})");
+        ErrorKind::NotForBurn { problem }.into()
+    })
 }
 
-fn put<T: Serialize>(metadata: &mut Metadata, key: &str, all: &BTreeMap<String, T>) -> Result<()> {
+/// Adds values to an entry of the metadata.
+pub(super) fn put<T: Serialize + DeserializeOwned>(
+    metadata: &mut Metadata,
+    entry: Entry,
+    more: impl IntoIterator<Item = (String, T)>,
+) -> Result<()> {
+    let mut all = take(metadata, entry)?;
+    all.extend(more);
     if !all.is_empty() {
-        metadata.insert(key.into(), serde_json::to_string(all).map_err(io::Error::from)?);
+        metadata.insert(entry.0.into(), serde_json::to_string(&all).map_err(io::Error::from)?);
     }
     Ok(())
-}
-
-fn without(key: &str, what: &str, why: impl std::fmt::Display) -> crate::error::Error {
-    let problem = format!("the metadata entry {key} has no {what} ({why})");
-    ErrorKind::NotForBurn { problem }.into()
 }

@@ -1,19 +1,20 @@
 //! The tensors of a burnpack file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use safetensors_core::framework::{PARAM_IDS_KEY, SCALARS_KEY};
 use safetensors_core::{Dtype, Metadata, ReadAt, shape};
 
-use super::content::{Content, Described, Pairs};
-use super::entries::{Ids, put_ids, put_scalars};
+use super::content::{Content, Described, Scalar};
+use super::entries::{IDS, SCALARS, put};
 use super::{HEADER, START, bad, data_start};
 use crate::Limits;
 use crate::budget::{Budget, ENTRY};
 use crate::burn::dtype_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
+use crate::pairs::Pairs;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
 /// Memory per byte of a JSON text.
@@ -32,7 +33,7 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Re
     }
     let mut builder = Builder { metadata, ..Builder::default() };
     let mut places = Places::default();
-    let mut ids = Ids::new();
+    let mut ids = BTreeMap::new();
     for (name, described) in tensors {
         // Three tables keep the name.
         budget.keep(3 * (name.len() + size_of::<(String, Placed)>()))?;
@@ -48,11 +49,12 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Re
     }
     if !ids.is_empty() {
         keep_entry(PARAM_IDS_KEY, &builder.metadata, ids.keys(), budget)?;
-        put_ids(&mut builder.metadata, ids)?;
+        put(&mut builder.metadata, IDS, ids)?;
     }
     if !scalars.is_empty() {
         keep_entry(SCALARS_KEY, &builder.metadata, scalars.0.keys(), budget)?;
-        put_scalars(&mut builder.metadata, scalars)?;
+        let scalars = scalars.0.into_iter().map(|(name, Scalar(scalar))| (name, scalar));
+        put(&mut builder.metadata, SCALARS, scalars)?;
     }
     builder.tensors = places.into_tensors()?;
     Ok(builder)
@@ -77,7 +79,7 @@ fn read_content(file: &impl ReadAt, limits: &Limits) -> Result<(Content, u64)> {
         return Err(bad(file_len, "the file ends here"));
     }
     file.read_exact_at(&mut header, 0)?;
-    let (start, [a, b, c, d]) = (&header[..START.len()], [6, 7, 8, 9].map(|at| header[at]));
+    let [start @ .., a, b, c, d] = header;
     if start != START {
         let version = u16::from_le_bytes([header[4], header[5]]);
         let problem = format!("version {version} of burnpack, of which only 1 is known");

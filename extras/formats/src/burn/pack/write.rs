@@ -9,11 +9,12 @@ use safetensors_core::rewrite::PlannedTensor;
 use safetensors_core::save::AtomicFile;
 use safetensors_core::{self as core, ReadAt, Rewrite, SaveOptions, TensorSource, shape};
 
-use super::content::{Content, Described, Dims, Named, Pairs};
-use super::entries::{put_ids, take_ids, take_scalars};
+use super::content::{Content, Described, Dims, Named, Scalar};
+use super::entries::{IDS, SCALARS, put, take};
 use super::{ALIGNMENT, HEADER, MOST_ENTRIES, START, bad, data_start};
 use crate::burn::{MOST_DIMS, name_of};
 use crate::error::{Error, ErrorKind, Result};
+use crate::pairs::Pairs;
 use crate::places::write_placed;
 
 /// burn's limits: tensors, bytes of each, and bytes of a file.
@@ -90,8 +91,9 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
         tensors.sort_unstable_by_key(|(name, _)| *name);
         let mut metadata = plan.metadata().clone();
         plan.aliases().keys().for_each(|alias| _ = metadata.remove(alias));
-        let mut ids = take_ids(&mut metadata)?;
-        let scalars = take_scalars(&mut metadata)?;
+        let mut ids = take(&mut metadata, IDS)?;
+        let scalars = take(&mut metadata, SCALARS)?.into_iter();
+        let scalars = Pairs(scalars.map(|(name, scalar)| (name, Scalar(scalar))).collect());
         let mut end = 0_u64;
         let mut starts = Vec::new();
         let mut described = BTreeMap::new();
@@ -111,7 +113,7 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
             described.insert(alias.clone(), one);
         }
         // Others belong to paths in a module, which are no tensors.
-        put_ids(&mut metadata, ids)?;
+        put(&mut metadata, IDS, ids)?;
         let content = Content { tensors: Pairs(described), metadata: Pairs(metadata), scalars };
         let header = encode(&content)?;
         let start = header.len() as u64;

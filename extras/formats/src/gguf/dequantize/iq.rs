@@ -1,7 +1,7 @@
 //! The types with numbers from rows of fixed tables: a few bits select a row of four or eight
 //! numbers, which signs and scales then change. All have blocks of 256.
 
-use super::half;
+use super::{fill, half};
 
 /// The rows of all tables, as `dev/scripts/other_formats.py` writes them: two bytes for each row.
 /// The tables come from ggml, which defines the format.
@@ -77,9 +77,7 @@ pub(in super::super) fn iq2_xxs(block: &[u8], out: &mut [f32]) {
         for (part, out) in out.chunks_exact_mut(8).enumerate() {
             let row = IQ2_XXS.row((rows >> (8 * part) & 255) as usize);
             let signs = signs(rest >> (7 * part));
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = d * row[i] * sign(signs, i);
-            }
+            fill(out, |i| d * row[i] * sign(signs, i));
         }
     }
 }
@@ -94,9 +92,7 @@ pub(in super::super) fn iq2_xs(block: &[u8], out: &mut [f32]) {
         let d = d * (0.5 + scale(scales, part / 2)) * 0.25;
         let row = IQ2_XS.row(usize::from(quant & 511));
         let signs = signs(u32::from(quant >> 9));
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = d * row[i] * sign(signs, i);
-        }
+        fill(out, |i| d * row[i] * sign(signs, i));
     }
 }
 
@@ -111,9 +107,7 @@ pub(in super::super) fn iq2_s(block: &[u8], out: &mut [f32]) {
         let high = usize::from(high[part / 4] >> (2 * (part % 4)) & 3);
         let row = IQ2_S.row(usize::from(quants[part]) | high << 8);
         let d = d * (0.5 + scale(scales, part / 2)) * 0.25;
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = d * row[i] * sign(signs[part], i);
-        }
+        fill(out, |i| d * row[i] * sign(signs[part], i));
     }
 }
 
@@ -125,10 +119,10 @@ pub(in super::super) fn iq3_xxs(block: &[u8], out: &mut [f32]) {
     for (group, out) in out.chunks_exact_mut(32).enumerate() {
         let rest = double_word(scales, group);
         let d = d * (0.5 + (rest >> 28) as f32) * 0.5;
-        for (i, out) in out.iter_mut().enumerate() {
+        fill(out, |i| {
             let row = IQ3_XXS.row(usize::from(quants[group * 8 + i / 4]));
-            *out = d * row[i % 4] * sign(signs(rest >> (7 * (i / 8))), i % 8);
-        }
+            d * row[i % 4] * sign(signs(rest >> (7 * (i / 8))), i % 8)
+        });
     }
 }
 
@@ -143,9 +137,7 @@ pub(in super::super) fn iq3_s(block: &[u8], out: &mut [f32]) {
         let ninth = usize::from(high[part / 8] >> (part % 8) & 1);
         let row = IQ3_S.row(usize::from(quants[part]) | ninth << 8);
         let d = d * (1.0 + 2.0 * scale(scales, part / 8));
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = d * row[i] * sign(signs[part / 2], part % 2 * 4 + i);
-        }
+        fill(out, |i| d * row[i] * sign(signs[part / 2], part % 2 * 4 + i));
     }
 }
 
@@ -163,9 +155,7 @@ pub(in super::super) fn iq1_s(block: &[u8], out: &mut [f32]) {
         let delta = if rest & 0x8000 == 0 { DELTA } else { -DELTA };
         let high = usize::from(rest >> (3 * (part % 4)) & 7);
         let row = IQ1.row(usize::from(quants[part]) | high << 8);
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = d * (row[i] + delta);
-        }
+        fill(out, |i| d * (row[i] + delta));
     }
 }
 
@@ -183,8 +173,6 @@ pub(in super::super) fn iq1_m(block: &[u8], out: &mut [f32]) {
         let high = high[part / 2] >> (4 * (part % 2));
         let delta = if high & 8 == 0 { DELTA } else { -DELTA };
         let row = IQ1.row(usize::from(quants[part]) | usize::from(high & 7) << 8);
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = d * (row[i] + delta);
-        }
+        fill(out, |i| d * (row[i] + delta));
     }
 }

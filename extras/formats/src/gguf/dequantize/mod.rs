@@ -20,3 +20,14 @@ fn half(block: &[u8], at: usize) -> f32 {
 fn nibble(byte: u8, high: bool) -> u8 {
     if high { byte >> 4 } else { byte & 15 }
 }
+
+/// Returns two bits of number `i`: a byte has them of four numbers, which are 32 apart.
+fn two_bits(quants: &[u8], i: usize) -> u8 {
+    quants[i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3
+}
+
+/// Computes each number by its position.
+#[inline(always)]
+fn fill(out: &mut [f32], number: impl Fn(usize) -> f32) {
+    out.iter_mut().enumerate().for_each(|(i, out)| *out = number(i));
+}

@@ -1,22 +1,25 @@
 //! Tables of values, ternary numbers, and floats of 4 bits.
 
-use super::{half, nibble};
+use super::{fill, half, nibble, two_bits};
 
-/// The values of IQ4_NL and IQ4_XS.
-const NOT_LINEAR: [i8; 16] =
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// Returns a value of IQ4_NL and IQ4_XS.
+fn not_linear(q: u8) -> f32 {
+    const VALUES: [i8; 16] =
+        [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    f32::from(VALUES[usize::from(q)])
+}
 
-/// Twice the values of a float of 4 bits.
-const FLOATS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+/// Returns twice the value of a float of 4 bits.
+fn float(q: u8) -> f32 {
+    const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+    f32::from(VALUES[usize::from(q)])
+}
 
 /// 4 bits that select one of 16 values, in blocks of 32.
 pub(in super::super) fn iq4_nl(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..18];
-    for (i, out) in out.iter_mut().enumerate() {
-        let q = nibble(quants[i % 16], i >= 16);
-        *out = d * f32::from(NOT_LINEAR[usize::from(q)]);
-    }
+    fill(out, |i| d * not_linear(nibble(quants[i % 16], i >= 16)));
 }
 
 /// `IQ4_NL` in blocks of 256, with a scale of 6 bits for each 32.
@@ -29,10 +32,7 @@ pub(in super::super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
         let low = nibble(scales_low[group / 2], group % 2 == 1);
         let high = (scales_high >> (2 * group) & 3) as u8;
         let d = d * (i32::from(low | high << 4) - 32) as f32;
-        for (i, out) in out.iter_mut().enumerate() {
-            let q = nibble(quants[group * 16 + i % 16], i >= 16);
-            *out = d * f32::from(NOT_LINEAR[usize::from(q)]);
-        }
+        fill(out, |i| d * not_linear(nibble(quants[group * 16 + i % 16], i >= 16)));
     }
 }
 
@@ -43,21 +43,17 @@ pub(in super::super) fn tq1_0(block: &[u8], out: &mut [f32]) {
     let (first, rest) = out.split_at_mut(160);
     let (second, third) = rest.split_at_mut(80);
     for (bytes, out) in [(&block[..32], first), (&block[32..48], second), (&block[48..52], third)] {
-        for (i, out) in out.iter_mut().enumerate() {
+        fill(out, |i| {
             let byte = bytes[i % bytes.len()].wrapping_mul(POWERS[i / bytes.len()]);
-            let q = ((u16::from(byte) * 3) >> 8) as i32 - 1;
-            *out = d * q as f32;
-        }
+            d * (((u16::from(byte) * 3) >> 8) as i32 - 1) as f32
+        });
     }
 }
 
 /// Numbers of -1, 0 and 1, four in a byte.
 pub(in super::super) fn tq2_0(block: &[u8], out: &mut [f32]) {
     let d = half(block, 64);
-    for (i, out) in out.iter_mut().enumerate() {
-        let q = block[i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3;
-        *out = d * (i32::from(q) - 1) as f32;
-    }
+    fill(out, |i| d * (i32::from(two_bits(block, i)) - 1) as f32);
 }
 
 /// Floats of 4 bits with a power of two as the scale of each 32.
@@ -67,10 +63,7 @@ pub(in super::super) fn mxfp4(block: &[u8], out: &mut [f32]) {
         exponent @ 0..2 => 0x0020_0000 << exponent,
         exponent => (exponent - 1) << 23,
     });
-    for (i, out) in out.iter_mut().enumerate() {
-        let q = nibble(block[1 + i % 16], i >= 16);
-        *out = d * f32::from(FLOATS[usize::from(q)]);
-    }
+    fill(out, |i| d * float(nibble(block[1 + i % 16], i >= 16)));
 }
 
 /// Floats of 4 bits with a float of 8 bits as the scale of each 16.
@@ -86,9 +79,6 @@ pub(in super::super) fn nvfp4(block: &[u8], out: &mut [f32]) {
             (_, 0) => fraction / 512.0 * 0.5,
             _ => (1.0 + fraction / 8.0) * f32::powi(2.0, i32::from(exponent) - 7) * 0.5,
         };
-        for (i, out) in out.iter_mut().enumerate() {
-            let q = nibble(quants[group * 8 + i % 8], i >= 8);
-            *out = d * f32::from(FLOATS[usize::from(q)]);
-        }
+        fill(out, |i| d * float(nibble(quants[group * 8 + i % 8], i >= 8)));
     }
 }

@@ -18,8 +18,8 @@ pub(super) struct Architecture {
     pub(super) layers: &'static str,
     /// The tensors outside of layers.
     pub(super) outer: &'static [Row],
-    /// The tensors of each layer.
-    pub(super) layer: &'static [Row],
+    /// The tensors of each layer, part by part.
+    pub(super) layer: &'static [&'static [Row]],
     /// The ends of names of tensors that GGUF does not hold, because they can be computed or are
     /// not used.
     pub(super) unused: &'static [&'static str],
@@ -49,17 +49,21 @@ impl Architecture {
             "beta" if path.ends_with("LayerNorm") => true,
             _ => return None,
         };
-        let (layer, path, rows) = match path.strip_prefix(layers) {
+        let (layer, row) = match path.strip_prefix(layers) {
             Some(rest) => {
                 let (number, path) = rest.split_once('.')?;
                 let layer =
                     number.parse().ok().filter(|layer: &u32| layer.to_string() == number)?;
-                (Some(layer), path, self.layer)
+                (Some(layer), self.rows_of_layer().find(|row| module(row) == path)?)
             }
-            None => (None, path, self.outer),
+            None => (None, self.outer.iter().find(|row| module(row) == path)?),
         };
-        let row = rows.iter().find(|row| module(row) == path)?;
         (!is_bias || row.bias != Bias::Never).then_some(Part { row, layer, is_bias })
+    }
+
+    /// Returns the tensors of each layer.
+    pub(super) fn rows_of_layer(&self) -> impl Iterator<Item = &'static Row> + use<> {
+        self.layer.iter().copied().flatten()
     }
 }
 

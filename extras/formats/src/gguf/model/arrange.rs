@@ -1,33 +1,38 @@
-//! Weights that are changed on their way into a GGUF file. Both have numbers of F32.
+//! [`Changed`]: a weight that is changed on its way into a GGUF file.
 
 use safetensors_core::convert::{ConvertOptions, Converted};
 use safetensors_core::framework::write_in_pieces;
 use safetensors_core::save::Sink;
 use safetensors_core::{Dtype, Result, TensorSource, shape};
 
-/// The most bytes of numbers that are changed at a time.
+use crate::tensor_file::Undo;
+
+/// The least bytes of numbers that are changed at a time, if there are as many.
 const PIECE: usize = 64 << 10;
 
-/// Returns the numbers of a source as F32.
-fn numbers<S: TensorSource>(source: S) -> Result<Converted<S>> {
-    Converted::new(source, Dtype::F32, &ConvertOptions::new())
-}
-
-/// A weight or bias with rows that belong to heads. The rows of each half of a head are
-/// interleaved: 0, n/2, 1, n/2 + 1 and so on. One head is in memory at a time.
-pub(super) struct Interleaved<S> {
+/// A weight or bias with numbers of F32, of which the reader of the file undoes the change.
+pub(super) struct Changed<S> {
     source: Converted<S>,
-    /// The rows of a head: an even number of them.
-    rows: usize,
+    undo: Undo,
 }
 
-impl<S: TensorSource> Interleaved<S> {
-    pub(super) fn new(source: S, rows: usize) -> Result<Self> {
-        Ok(Self { source: numbers(source)?, rows })
+impl<S: TensorSource> Changed<S> {
+    /// Adds one to each number.
+    pub(super) fn plus_one(source: S) -> Result<Self> {
+        let source = Converted::new(source, Dtype::F32, &ConvertOptions::new())?;
+        Ok(Self { source, undo: Undo::PlusOne })
+    }
+
+    /// Interleaves the rows of each half of a head, which has an even number of rows: 0, n/2, 1,
+    /// n/2 + 1 and so on.
+    pub(super) fn interleaved(source: S, rows: usize) -> Result<Self> {
+        let columns: usize = source.shape().iter().skip(1).product();
+        let undo = Undo::Interleaved { row: columns * size_of::<f32>(), rows };
+        Ok(Self { undo, ..Self::plus_one(source)? })
     }
 }
 
-impl<S: TensorSource> TensorSource for Interleaved<S> {
+impl<S: TensorSource> TensorSource for Changed<S> {
     fn dtype(&self) -> Dtype {
         Dtype::F32
     }
@@ -37,43 +42,10 @@ impl<S: TensorSource> TensorSource for Interleaved<S> {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let columns: usize = self.shape().iter().skip(1).product();
-        let row = columns * size_of::<f32>();
         let expected = shape::byte_len(Dtype::F32, self.shape())?;
-        write_in_pieces(&self.source, expected, self.rows * row, |head| {
-            let rows = head.len() / row;
-            (0..rows).try_for_each(|i| {
-                let from = (i % 2 * (rows / 2) + i / 2) * row;
-                sink(&head[from..][..row])
-            })
-        })
-    }
-}
-
-/// A weight with one added to each number.
-pub(super) struct PlusOne<S>(Converted<S>);
-
-impl<S: TensorSource> PlusOne<S> {
-    pub(super) fn new(source: S) -> Result<Self> {
-        Ok(Self(numbers(source)?))
-    }
-}
-
-impl<S: TensorSource> TensorSource for PlusOne<S> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        self.0.shape()
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let expected = shape::byte_len(Dtype::F32, self.shape())?;
-        write_in_pieces(&self.0, expected, PIECE, |piece| {
-            for number in piece.as_chunks_mut().0 {
-                *number = (f32::from_le_bytes(*number) + 1.0).to_le_bytes();
-            }
+        let piece = PIECE.next_multiple_of(self.undo.unit().max(1));
+        write_in_pieces(&self.source, expected, piece, |piece| {
+            self.undo.revert(piece);
             sink(piece)
         })
     }
@@ -123,18 +95,22 @@ mod tests {
             .flat_map(|row| [(row * 2) as f32, (row * 2 + 1) as f32])
             .collect();
         for cut in [1, 3, 8, 20, 64] {
-            let interleaved = Interleaved::new(Cut(view, cut), 4).unwrap();
+            let interleaved = Changed::interleaved(Cut(view, cut), 4).unwrap();
             assert_eq!(read(&interleaved), expected, "{cut}");
         }
         let bias = TensorView::from_slice(&[4], &numbers[..4]).unwrap();
-        assert_eq!(read(&Interleaved::new(bias, 4).unwrap()), [0.0, 2.0, 1.0, 3.0]);
+        assert_eq!(read(&Changed::interleaved(bias, 4).unwrap()), [0.0, 2.0, 1.0, 3.0]);
     }
 
     #[test]
     fn one_is_added() {
         let view = TensorView::from_slice(&[3], &[0.0_f32, -1.0, 0.25]).unwrap();
         for cut in [1, 3, 12] {
-            assert_eq!(read(&PlusOne::new(Cut(view, cut)).unwrap()), [1.0, 0.0, 1.25], "{cut}");
+            assert_eq!(
+                read(&Changed::plus_one(Cut(view, cut)).unwrap()),
+                [1.0, 0.0, 1.25],
+                "{cut}"
+            );
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) static BERT: Architecture = Architecture {
         Row::new("embeddings.token_type_embeddings", "token_types", &[TokenTypes, Hidden]).exact(),
         Row::new("embeddings.LayerNorm", "token_embd_norm", &[Hidden]).bias(Always),
     ],
-    layer: &[
+    layer: &[&[
         Row::new("attention.self.query", "attn_q", &[Hidden, Hidden]).bias(Always),
         Row::new("attention.self.key", "attn_k", &[Hidden, Hidden]).bias(Always),
         Row::new("attention.self.value", "attn_v", &[Hidden, Hidden]).bias(Always),
@@ -26,7 +26,7 @@ pub(super) static BERT: Architecture = Architecture {
         Row::new("intermediate.dense", "ffn_up", &[FeedForward, Hidden]).bias(Always),
         Row::new("output.dense", "ffn_down", &[Hidden, FeedForward]).bias(Always),
         Row::new("output.LayerNorm", "layer_output_norm", &[Hidden]).bias(Always),
-    ],
+    ]],
     unused: &[
         "embeddings.position_ids",
         "pooler.dense.weight",

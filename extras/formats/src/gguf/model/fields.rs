@@ -167,8 +167,9 @@ impl Fields {
             let off = [Value::Bool(false), Value::Object(Map::new())];
             self.expect(name, &off)?;
         }
-        let is_known = |name: &str| name.starts_with('_') || WITHOUT_EFFECT.contains(&name);
-        match self.0.iter().find(|(name, value)| !value.is_null() && !is_known(name)) {
+        let mut left =
+            self.0.iter().filter(|(name, value)| !name.starts_with('_') && !value.is_null());
+        match left.find(|(name, _)| !WITHOUT_EFFECT.contains(&name.as_str())) {
             Some((name, value)) => Err(bad(format!(
                 "the field {} is not known, so what it changes would be lost; found {}",
                 Quoted(name),

@@ -7,7 +7,7 @@ use safetensors_core::io::beside;
 use safetensors_core::python_json;
 use serde_json::Value;
 
-use crate::error::{Error, Result, label};
+use crate::error::{Error, Result};
 
 /// The most bytes of such a file. The largest tokenizers have some 40 MB.
 const MOST: u64 = 256 << 20;
@@ -17,7 +17,7 @@ pub(super) fn read_text(directory: &Path, name: &str) -> Result<Option<String>> 
     let Some(bytes) = beside::read(directory, name, MOST)? else { return Ok(None) };
     let text =
         String::from_utf8(bytes).map_err(|error| IoError::new(ErrorKind::InvalidData, error));
-    text.map(Some).map_err(|error| Error::from(error).in_file(label(&directory.join(name))))
+    text.map(Some).map_err(|error| Error::from(error).in_path(directory.join(name)))
 }
 
 /// Reads JSON; `None` if there is none. `bad` makes the error of a file that is not JSON.
@@ -28,6 +28,5 @@ pub(super) fn read_json(
 ) -> Result<Option<Value>> {
     let Some(bytes) = beside::read(directory, &name, MOST)? else { return Ok(None) };
     let parsed = python_json::read(&bytes).map(Some);
-    let file = || label(&directory.join(name));
-    parsed.map_err(|error| bad(format!("not JSON: {error}")).in_file(file()))
+    parsed.map_err(|error| bad(format!("not JSON: {error}")).in_path(directory.join(name)))
 }

@@ -3,12 +3,12 @@
 use serde_json::Value as Json;
 
 use super::architecture::Change::AddOne;
-use super::architecture::Dim::{Head, Hidden};
+use super::architecture::Dim::Hidden;
 use super::architecture::{Architecture, Row, Settings, Sizes};
 use super::fields::{Fields, missing, wrong};
 use super::modules::{
-    DOWN, EMBEDDING, FIRST_NORM, GATE, HEAD, KEYS, LAST_NORM, MIDDLE_NORM, OUTPUT, QUERIES, UP,
-    VALUES,
+    DOWN, EMBEDDING, FIRST_NORM, GATE, HEAD, KEY_NORM, KEYS, LAST_NORM, MIDDLE_NORM, OUTPUT,
+    QUERIES, QUERY_NORM, UP, VALUES,
 };
 use super::{llama, rope};
 use crate::error::Result;
@@ -24,6 +24,15 @@ const TABLE: Architecture = Architecture {
     ..llama::TABLE
 };
 
+/// The parts of layers.
+const ATTENTION: &[Row] = &[FIRST_NORM.change(AddOne), QUERIES, KEYS, VALUES, OUTPUT];
+const FEED_FORWARD: &[Row] = &[GATE, UP, DOWN];
+const MIDDLE_NORMS: &[Row] = &[
+    norm("post_attention_layernorm", "post_attention_norm"),
+    norm("pre_feedforward_layernorm", "ffn_norm"),
+];
+const LAYER_NORM: &[Row] = &[norm("post_feedforward_layernorm", "post_ffw_norm")];
+
 const fn norm(source: &'static str, target: &'static str) -> Row {
     Row::new(source, target, &[Hidden]).change(AddOne)
 }
@@ -31,17 +40,7 @@ const fn norm(source: &'static str, target: &'static str) -> Row {
 pub(super) static GEMMA: Architecture = Architecture {
     name: "gemma",
     classes: &["GemmaForCausalLM"],
-    layer: &[
-        FIRST_NORM.change(AddOne),
-        QUERIES,
-        KEYS,
-        VALUES,
-        OUTPUT,
-        MIDDLE_NORM.change(AddOne),
-        GATE,
-        UP,
-        DOWN,
-    ],
+    layer: &[ATTENTION, &[MIDDLE_NORM.change(AddOne)], FEED_FORWARD],
     // Both mean the approximation by tanh, because the first models were published with "gelu".
     activation: ("hidden_act", &["gelu", TANH]),
     read: |fields, _| read_common(fields),
@@ -51,19 +50,7 @@ pub(super) static GEMMA: Architecture = Architecture {
 pub(super) static GEMMA2: Architecture = Architecture {
     name: "gemma2",
     classes: &["Gemma2ForCausalLM"],
-    layer: &[
-        FIRST_NORM.change(AddOne),
-        QUERIES,
-        KEYS,
-        VALUES,
-        OUTPUT,
-        norm("post_attention_layernorm", "post_attention_norm"),
-        norm("pre_feedforward_layernorm", "ffn_norm"),
-        GATE,
-        UP,
-        DOWN,
-        norm("post_feedforward_layernorm", "post_ffw_norm"),
-    ],
+    layer: &[ATTENTION, MIDDLE_NORMS, FEED_FORWARD, LAYER_NORM],
     read: |fields, sizes| {
         let mut settings = read_common(fields)?;
         read_windows(fields, sizes, 2, &mut settings)?;
@@ -82,19 +69,11 @@ pub(super) static GEMMA3: Architecture = Architecture {
     name: "gemma3",
     classes: &["Gemma3ForCausalLM"],
     layer: &[
-        FIRST_NORM.change(AddOne),
-        QUERIES,
-        KEYS,
-        VALUES,
-        OUTPUT,
-        Row::new("self_attn.q_norm", "attn_q_norm", &[Head]).change(AddOne),
-        Row::new("self_attn.k_norm", "attn_k_norm", &[Head]).change(AddOne),
-        norm("post_attention_layernorm", "post_attention_norm"),
-        norm("pre_feedforward_layernorm", "ffn_norm"),
-        GATE,
-        UP,
-        DOWN,
-        norm("post_feedforward_layernorm", "post_ffw_norm"),
+        ATTENTION,
+        &[QUERY_NORM.change(AddOne), KEY_NORM.change(AddOne)],
+        MIDDLE_NORMS,
+        FEED_FORWARD,
+        LAYER_NORM,
     ],
     read: |fields, sizes| {
         let mut settings = read_common(fields)?;

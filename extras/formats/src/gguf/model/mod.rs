@@ -42,7 +42,7 @@ pub use tensors::Notes;
 use tokenizer::Tokenizer;
 
 use super::Value;
-use crate::error::{Quoted, Result, label};
+use crate::error::{Quoted, Result};
 
 /// The architectures that are known, by their classes in transformers.
 // A table for each, because one list of names for all, as `tensor_mapping.py` of llama.cpp has it,
@@ -113,7 +113,7 @@ impl Model {
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         let path = directory.join("config.json");
-        let located = |error: crate::Error| error.in_file(label(&path));
+        let located = |error: crate::Error| error.in_path(&path);
         let config = read_json(directory, "config.json", bad)?;
         let config = config.ok_or_else(|| located(bad("there is no such file".into())))?;
         let mut model = Self::read(directory, config).map_err(located)?;
@@ -192,7 +192,7 @@ impl Model {
         };
         let kind = kinds.iter().find(is_it).ok_or_else(|| {
             bad("its pooling is none of mean, cls and lasttoken".into())
-                .in_file(label(&self.directory.join(&name)))
+                .in_path(self.directory.join(&name))
         })?;
         self.settings.metadata.push(("pooling_type", kind.2.into()));
         Ok(())
@@ -242,13 +242,12 @@ impl fmt::Debug for Model {
 
 /// Returns the architecture of the classes that `config.json` names.
 fn find(classes: &Json) -> Result<&'static Architecture> {
-    let names = || ARCHITECTURES.iter().flat_map(|it| it.classes);
     let is_it = |it: &&&Architecture| {
         let class = classes.as_array().filter(|all| all.len() == 1).and_then(|all| all[0].as_str());
         class.is_some_and(|class| it.classes.contains(&class))
     };
     ARCHITECTURES.iter().find(is_it).copied().ok_or_else(|| {
-        let known: Vec<_> = names().copied().collect();
+        let known: Vec<_> = ARCHITECTURES.iter().flat_map(|it| it.classes).copied().collect();
         let found = classes.to_string();
         bad(format!(
             "architectures should be one of {}, found {}",

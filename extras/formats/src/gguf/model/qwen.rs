@@ -1,11 +1,12 @@
 //! Qwen2 and Qwen3.
 
 use super::architecture::Bias::Always;
-use super::architecture::Dim::Head;
-use super::architecture::{Architecture, Row, Settings, Sizes};
+use super::architecture::{Architecture, Settings, Sizes};
 use super::fields::{Fields, wrong};
 use super::llama::TABLE;
-use super::modules::{DOWN, FIRST_NORM, GATE, KEYS, MIDDLE_NORM, OUTPUT, QUERIES, UP, VALUES};
+use super::modules::{
+    DOWN, FIRST_NORM, GATE, KEY_NORM, KEYS, MIDDLE_NORM, OUTPUT, QUERIES, QUERY_NORM, UP, VALUES,
+};
 use super::rope;
 use crate::error::Result;
 
@@ -13,15 +14,8 @@ pub(super) static QWEN2: Architecture = Architecture {
     name: "qwen2",
     classes: &["Qwen2ForCausalLM"],
     layer: &[
-        FIRST_NORM,
-        QUERIES.bias(Always),
-        KEYS.bias(Always),
-        VALUES.bias(Always),
-        OUTPUT,
-        MIDDLE_NORM,
-        GATE,
-        UP,
-        DOWN,
+        &[FIRST_NORM, QUERIES.bias(Always), KEYS.bias(Always), VALUES.bias(Always), OUTPUT],
+        &[MIDDLE_NORM, GATE, UP, DOWN],
     ],
     read,
     ..TABLE
@@ -31,17 +25,8 @@ pub(super) static QWEN3: Architecture = Architecture {
     name: "qwen3",
     classes: &["Qwen3ForCausalLM"],
     layer: &[
-        FIRST_NORM,
-        QUERIES,
-        KEYS,
-        VALUES,
-        OUTPUT,
-        Row::new("self_attn.q_norm", "attn_q_norm", &[Head]),
-        Row::new("self_attn.k_norm", "attn_k_norm", &[Head]),
-        MIDDLE_NORM,
-        GATE,
-        UP,
-        DOWN,
+        &[FIRST_NORM, QUERIES, KEYS, VALUES, OUTPUT, QUERY_NORM, KEY_NORM],
+        &[MIDDLE_NORM, GATE, UP, DOWN],
     ],
     read,
     ..TABLE

@@ -3,7 +3,7 @@
 use safetensors_core::{TensorBuf, TensorSource};
 
 use super::architecture::{Bias, Change, Part};
-use super::arrange::{Interleaved, PlusOne};
+use super::arrange::Changed;
 use super::fields::bad;
 use super::{Model, ROPE_FACTORS};
 use crate::error::{Error, ErrorKind, Result};
@@ -117,13 +117,13 @@ impl Model {
         };
         match row.change {
             Change::Nothing => writer.add_from(name, target, kind, source),
-            Change::AddOne => writer.add_from(name, target, kind, PlusOne::new(source)?),
+            Change::AddOne => writer.add_from(name, target, kind, Changed::plus_one(source)?),
             Change::InterleaveQueries | Change::InterleaveKeys => {
                 if !self.sizes.head.is_multiple_of(2) {
                     let head = self.sizes.head;
                     return Err(bad(format!("heads of {head} have no halves to interleave")));
                 }
-                let source = Interleaved::new(source, self.sizes.head as usize)?;
+                let source = Changed::interleaved(source, self.sizes.head as usize)?;
                 writer.add_from(name, target, kind, source)
             }
         }
@@ -152,7 +152,7 @@ impl Model {
         let outer = self.architecture.outer.iter().map(|row| (row, None));
         let outer = outer.filter(|(row, _)| !(row.is_head && self.is_tied));
         let layers = (0..self.sizes.layers)
-            .flat_map(|layer| self.architecture.layer.iter().map(move |row| (row, Some(layer))));
+            .flat_map(|layer| self.architecture.rows_of_layer().map(move |row| (row, Some(layer))));
         let parts = outer.chain(layers).flat_map(|(row, layer)| {
             let has_bias = row.bias == Bias::Always;
             let biases = if has_bias { &[false, true][..] } else { &[false] };

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::files::{read_json, read_text};
 use super::pre::{self, bad, is_off};
-use crate::error::{Quoted, Result, label};
+use crate::error::{Quoted, Result};
 use crate::gguf::Value;
 
 /// llama.cpp's numbers for kinds of tokens.
@@ -40,7 +40,7 @@ impl Tokenizer {
     /// Reads `tokenizer.json` and the files that belong to it. `config` is `config.json`.
     pub(super) fn open(directory: &Path, config: &Json) -> Result<Self> {
         let path = directory.join("tokenizer.json");
-        let located = |error: crate::Error| error.in_file(label(&path));
+        let located = |error: crate::Error| error.in_path(&path);
         let Some(tokenizer) = read_json(directory, "tokenizer.json", bad)? else {
             return Err(located(bad("there is no such file")));
         };

@@ -85,58 +85,52 @@ fn largest(block: &[f32; LEN]) -> usize {
     best
 }
 
-/// Writes the scale. Returns the factor of the numbers: the inverse of the scale, 0 for a scale of
-/// 0, and `None` if the scale is not finite.
-///
-/// The inverse of a very small scale is infinite. The scale is 0 in F16 then, so that the codes
-/// mean nothing, and the reference writes 0 for them.
-fn scale(d: f32, out: &mut [u8]) -> Option<f32> {
+/// Writes the scale of a block, and its codes by `codes`, which gets the inverse of the scale: 0 for
+/// a scale of 0. `false` if the scale or a number is not finite.
+fn quantize(
+    block: &[f32; LEN],
+    d: f32,
+    out: &mut [u8],
+    codes: impl FnOnce(f32, &mut [u8]),
+) -> bool {
     let half = f16::from_f32(d);
-    out[..2].copy_from_slice(&half.to_le_bytes());
-    if !half.is_finite() {
-        return None;
+    let (scale, out) = out.split_at_mut(2);
+    scale.copy_from_slice(&half.to_le_bytes());
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    if inverse.is_finite() {
+        codes(inverse, out);
+    } else {
+        // The scale is so small that it is 0 in F16. The codes mean nothing then, and the reference
+        // writes 0 for them.
+        out.fill(0);
     }
-    Some(if d == 0.0 { 0.0 } else { 1.0 / d })
-}
-
-/// Returns `true` if every number is finite. It looks at all of them, so that it can be vectorised.
-fn all_finite(block: &[f32; LEN]) -> bool {
-    block.iter().fold(true, |all, number| all & number.is_finite())
+    // All of the numbers are looked at, so that it can be vectorised.
+    half.is_finite() && block.iter().fold(true, |all, number| all & number.is_finite())
 }
 
 /// 8 bits with a sign; the largest magnitude becomes 127.
 fn q8_0(block: &[f32; LEN], out: &mut [u8]) -> bool {
     let magnitude = block.iter().fold(0.0_f32, |most, number| most.max(number.abs()));
-    let Some(inverse) = scale(magnitude / 127.0, out) else { return false };
-    let codes = &mut out[2..];
-    if !inverse.is_finite() {
-        codes.fill(0);
-        return all_finite(block);
-    }
-    for (&number, code) in block.iter().zip(codes) {
-        // Rounded to nearest, ties away from zero, without a call of a function.
-        let scaled = number * inverse;
-        let whole = scaled.abs() as i32;
-        let rounded = whole + (2.0 * (scaled.abs() - whole as f32)) as i32;
-        *code = (if scaled < 0.0 { -rounded } else { rounded }) as u8;
-    }
-    all_finite(block)
+    quantize(block, magnitude / 127.0, out, |inverse, codes| {
+        for (&number, code) in block.iter().zip(codes) {
+            // Rounded to nearest, ties away from zero, without a call of a function.
+            let scaled = number * inverse;
+            let whole = scaled.abs() as i32;
+            let rounded = whole + (2.0 * (scaled.abs() - whole as f32)) as i32;
+            *code = (if scaled < 0.0 { -rounded } else { rounded }) as u8;
+        }
+    })
 }
 
 /// 4 bits, from -8 to 7; the number of the largest magnitude becomes -8.
 fn q4_0(block: &[f32; LEN], out: &mut [u8]) -> bool {
-    let Some(inverse) = scale(block[largest(block)] / -8.0, out) else { return false };
-    let codes = &mut out[2..];
-    if !inverse.is_finite() {
-        codes.fill(0);
-        return all_finite(block);
-    }
-    let code = |number: f32| ((number * inverse + 8.5) as i32).min(15) as u8;
-    let (low, high) = block.split_at(LEN / 2);
-    for ((&low, &high), out) in low.iter().zip(high).zip(codes) {
-        *out = code(low) | code(high) << 4;
-    }
-    all_finite(block)
+    quantize(block, block[largest(block)] / -8.0, out, |inverse, codes| {
+        let code = |number: f32| ((number * inverse + 8.5) as i32).min(15) as u8;
+        let (low, high) = block.split_at(LEN / 2);
+        for ((&low, &high), out) in low.iter().zip(high).zip(codes) {
+            *out = code(low) | code(high) << 4;
+        }
+    })
 }
 
 #[cfg(test)]

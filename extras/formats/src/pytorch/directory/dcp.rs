@@ -241,16 +241,11 @@ fn whole(entry: &TensorEntry) -> WholeTensor {
     };
     let shape = shape_of(*kind, shape);
     if entry.is_reshaped {
-        let stored = Stored {
-            type_name: format!("{dtype}, flattened"),
-            shape: shape.clone(),
-            byte_len: safetensors_core::shape::byte_len(dtype, &shape).unwrap_or(u64::MAX),
-            is_readable: false,
-            is_quantised: false,
-        };
+        let byte_len = safetensors_core::shape::byte_len(dtype, &shape).unwrap_or(u64::MAX);
+        let kind = format!("{dtype}, flattened");
+        let stored = Some(Stored::unreadable(kind, shape.clone(), byte_len));
         let data = Data::Refused(Reason::Reshaped);
         let name = name.clone();
-        let stored = Some(stored);
         return in_one_piece(Tensor { name, dtype, shape, data, stored }, 0);
     }
     let pieces = chunks.iter().map(|chunk| {

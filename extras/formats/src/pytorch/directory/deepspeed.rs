@@ -14,10 +14,10 @@ use safetensors_core::{Dtype, ReadAt};
 use super::frozen::add_frozen;
 use super::row::{Piece, Row};
 use super::states::{self, Flat, ModelState, Partition, Shapes, StateFile, count};
-use super::{File, Folder, OPENED_AT_ONCE, add, bad, item, settings};
+use super::{File, Folder, add, bad, item, settings};
 use crate::budget::{Budget, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor_file::{Archived, Directory, Region, WholeTensor};
+use crate::tensor_file::{Directory, Region, WholeTensor};
 use crate::window::Window;
 
 /// The directory that a checkpoint in another format of DeepSpeed has.
@@ -29,19 +29,15 @@ const STATE: &str = "optimizer.state";
 /// Reads the files, and finds the place of each parameter.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let names = Names::of(folder)?;
-    let open = |name: &&String, _: &mut ()| folder.open(name);
-    let mut files = in_parallel(names.models.iter(), OPENED_AT_ONCE, open)?;
+    let mut files = folder.open_all(&names.models)?;
     let first = files.len();
-    files.extend(in_parallel(names.optimizers.iter(), OPENED_AT_ONCE, open)?);
+    files.extend(folder.open_all(&names.optimizers)?);
     let (models, optimizers) = files.split_at(first);
     let options = folder.options;
     let budget = &folder.budget;
     let mut models = read_all(models, budget, |archive| states::model(archive, options))?;
     let partitions = read_all(optimizers, budget, |archive| states::partition(archive, options))?;
-    let mut directory = Directory::new(files);
-    for (file, (_, input)) in directory.files.iter().enumerate() {
-        directory.archives.push(Archived { file, start: 0, len: input.source.byte_len() });
-    }
+    let mut directory = Directory::of_archives(files);
     let located = |error: Error| error.in_path(&folder.path);
     check_models(&models, &directory).map_err(located)?;
     let Some(groups) = models[0].groups.take() else {
@@ -106,20 +102,21 @@ impl<'a> Names<'a> {
             .zip(files.keys())
             .find(|(expected, rank)| expected != *rank)
         {
-            Some((rank, _)) => {
-                let file = format!("zero_pp_rank_{rank}_mp_rank_00_{end}_states.pt");
-                Err(folder.wrong(ErrorKind::MissingFile { file }))
-            }
+            Some((rank, _)) => Err(folder.missing(file_of(rank, end))),
             None => Ok(files.into_values().collect::<Vec<_>>()),
         };
         let models = in_order(models, "model")?;
         let optimizers = in_order(optimizers, "optim")?;
         if models.is_empty() {
-            let file = "mp_rank_00_model_states.pt".into();
-            return Err(folder.wrong(ErrorKind::MissingFile { file }));
+            return Err(folder.missing("mp_rank_00_model_states.pt"));
         }
         Ok(Self { models, optimizers })
     }
+}
+
+/// Returns the name of a rank's file of the model, or of the optimizer (`optim`).
+fn file_of(rank: usize, what: &str) -> String {
+    format!("zero_pp_rank_{rank}_mp_rank_00_{what}_states.pt")
 }
 
 /// Reads the archives of all files in parallel.
@@ -161,10 +158,8 @@ fn check_partitions<S>(
     directory: &Directory<S>,
     first: usize,
 ) -> Result<()> {
-    let missing = |rank: usize, of: &str| {
-        let file = format!("zero_pp_rank_{rank}_mp_rank_00_{of}_states.pt");
-        Err(ErrorKind::MissingFile { file }.into())
-    };
+    let missing =
+        |rank: usize, of: &str| Err(ErrorKind::MissingFile { file: file_of(rank, of) }.into());
     let Some(Partition { stage, count, step, .. }) = partitions.first() else {
         return missing(0, "optim");
     };
@@ -368,9 +363,9 @@ impl Plan<'_> {
         add(directory, module, 0);
         let aliased: HashSet<_> = directory.aliases.iter().map(|(alias, _)| &**alias).collect();
         let names: HashSet<_> = directory.tensors.iter().map(|tensor| &*tensor.name).collect();
-        let is_new = |alias: &str| !names.contains(alias) && !aliased.contains(alias);
-        let shared =
-            shared.iter().filter(|(alias, kept)| names.contains(&***kept) && is_new(alias));
+        let shared = shared.iter().filter(|(alias, kept)| {
+            names.contains(&***kept) && !names.contains(&***alias) && !aliased.contains(&***alias)
+        });
         let mut aliases: Vec<_> = shared.map(|(a, b)| (a.to_string(), Arc::clone(b))).collect();
         aliases.sort_unstable();
         directory.aliases.extend(aliases);

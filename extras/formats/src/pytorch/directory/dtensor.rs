@@ -7,13 +7,13 @@ use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
 
-use super::{Folder, MOST_FIELDS, OPENED_AT_ONCE, add, bad, item, left_out, number};
+use super::{Folder, MOST_FIELDS, add, bad, item, left_out, number};
 use crate::Options;
 use crate::budget::ENTRY;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::pytorch::values::{Node, Value, Values};
 use crate::pytorch::{build, names, shape_of};
-use crate::tensor_file::{Archived, Builder, Directory, Region, Tensor, WholeTensor};
+use crate::tensor_file::{Builder, Directory, Region, Tensor, WholeTensor};
 use crate::window::Window;
 
 /// The file that is read if each rank has several, such as one for the optimizer.
@@ -31,16 +31,13 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     let names = names_of(folder)?;
     let others = folder.files.iter().filter(|it| rank_of(it).is_some() && !names.contains(it));
     let others: Vec<_> = others.map(String::as_str).collect();
-    let files = in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| folder.open(name))?;
+    let files = folder.open_all(&names)?;
     let mut ranks = in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
         let archive = item::open(Window::whole(&input.source), path, &folder.budget)?;
         parts(archive, folder.options).map_err(|error| error.in_path(path))
     })?;
-    let mut directory = Directory::new(files);
+    let mut directory = Directory::of_archives(files);
     directory.notes.extend(left_out(&others, ["file", "files"]));
-    for (file, (_, input)) in directory.files.iter().enumerate() {
-        directory.archives.push(Archived { file, start: 0, len: input.source.byte_len() });
-    }
     let first = ranks.first_mut().map(|first| std::mem::take(&mut first.names)).unwrap_or_default();
     for name in first {
         let joined = join(&name, &mut ranks)
@@ -80,8 +77,7 @@ fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> 
     for (expected, (_, rank)) in (0..ranks).zip(of_ranks.keys().chain([&(ranks, ranks)])) {
         if expected != *rank {
             let what = what.unwrap_or(MODEL);
-            let file = format!("{what}_world_size_{ranks}_rank_{expected}.pt");
-            return Err(folder.wrong(ErrorKind::MissingFile { file }));
+            return Err(folder.missing(format!("{what}_world_size_{ranks}_rank_{expected}.pt")));
         }
     }
     Ok(of_ranks.into_values().collect())
@@ -172,13 +168,7 @@ fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, Stri
     let Some(&Node::Tensor(position)) = values.node(local) else { return None };
     let spec = get("_spec").and_then(|spec| fields(values, spec));
     let placements = spec.and_then(|spec| values.items(field(values, spec, "placements")?));
-    let shape = values.items(arguments).and_then(|arguments| values.items(*arguments.get(2)?));
-    let shape = shape.filter(|dims| dims.len() <= MOST_FIELDS);
-    let number = |&value: &Value| match value {
-        Value::Int(number) => usize::try_from(number).ok(),
-        _ => None,
-    };
-    let shape = shape.and_then(|dims| dims.iter().map(number).collect::<Option<Vec<_>>>());
+    let shape = values.items(arguments).and_then(|arguments| values.sizes(*arguments.get(2)?));
     let division = match (placements, shape) {
         (Some(&[placement]), Some(shape)) => along(values, placement, shape),
         (Some(several), _) => Err(format!("a mesh of {} dimensions divides it", several.len())),

@@ -23,7 +23,7 @@ pub(super) fn open<'a, S: ReadAt>(
     path: &Path,
     budget: &Budget,
 ) -> Result<Archive<Window<'a, S>>> {
-    let located = |error: Error| error.in_file(crate::error::label(path));
+    let located = |error: Error| error.in_path(path);
     let mut start = [0; 4];
     if window.byte_len() < 4
         || window.read_exact_at(&mut start, 0).is_err()

@@ -281,13 +281,8 @@ impl<'a> Reader<'a> {
     }
 
     fn numbers(&self, value: Value, what: &str) -> Result<Vec<usize>> {
-        let number = |&value: &Value| match value {
-            Value::Int(number) => usize::try_from(number).ok(),
-            _ => None,
-        };
-        let items = self.values.items(value).filter(|items| items.len() <= MOST_FIELDS);
-        self.values.copy(items.map_or(0, <[_]>::len))?;
-        let numbers = items.and_then(|items| items.iter().map(number).collect());
+        let numbers = self.values.sizes(value);
+        self.values.copy(numbers.as_ref().map_or(0, Vec::len))?;
         numbers.ok_or_else(|| bad(format!("{what} is not a list of numbers")))
     }
 }

@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::{FileKind, Store};
+use safetensors_core::framework::in_parallel;
 
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Quoted, Result};
@@ -95,7 +96,7 @@ impl<'a, T: Store> Folder<'a, T> {
             return Err(bad(problem).in_path(&file));
         }
         if !folder.directories.contains(&name) {
-            return Err(folder.wrong(ErrorKind::MissingFile { file: name }));
+            return Err(folder.missing(name));
         }
         Self::list(store, path.join(name), options)
     }
@@ -152,12 +153,11 @@ impl<'a, T: Store> Folder<'a, T> {
     /// Returns the only file of a format that is read, by its name, or the first part of the only
     /// split GGUF file.
     pub(crate) fn only_file(&self) -> Option<PathBuf> {
-        let is_first = |name: &str| match name.rsplit_once("-of-") {
+        let known = self.files.iter().filter(|name| Format::from_name(name).is_some());
+        let mut named = known.filter(|name| match name.rsplit_once("-of-") {
+            _ if name.starts_with('.') => false,
             Some((start, end)) if end.ends_with(".gguf") => start.ends_with("-00001"),
             _ => true,
-        };
-        let mut named = self.files.iter().filter(|name| {
-            !name.starts_with('.') && is_first(name) && Format::from_name(name).is_some()
         });
         let only = named.next()?;
         named.next().is_none().then(|| self.path.join(only))
@@ -179,7 +179,7 @@ impl<'a, T: Store> Folder<'a, T> {
     fn open_listed(&self, name: &str) -> Result<File<T::File>> {
         self.open(name).map_err(|error| match error.kind() {
             safetensors_core::ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
-                self.wrong(ErrorKind::MissingFile { file: name.into() })
+                self.missing(name)
             }
             _ => error,
         })
@@ -194,6 +194,16 @@ impl<'a, T: Store> Folder<'a, T> {
         let cursor = Cursor { input: Arc::clone(input), at: 0 };
         let result = read(BufReader::with_capacity(BUFFER, cursor));
         result.map_err(|error| error.in_file(&input.file))
+    }
+
+    /// Opens files with these names at once.
+    fn open_all<N: AsRef<str> + Sync>(&self, names: &[N]) -> Result<Vec<File<T::File>>> {
+        in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| self.open(name.as_ref()))
+    }
+
+    /// Returns the error of a file that should be there.
+    fn missing(&self, file: impl Into<String>) -> Error {
+        self.wrong(ErrorKind::MissingFile { file: file.into() })
     }
 
     /// Returns an error about the directory.

@@ -6,7 +6,7 @@ use safetensors_core::checkpoint::store::Store;
 
 use super::metadata::{self, Metadata};
 use super::{File, Folder, bad, number};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// The file that lists the tensors of all ranks.
 pub(super) const METADATA: &str = ".metadata";
@@ -33,12 +33,10 @@ pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<Fi
     ranks.sort_unstable();
     if ranks.is_empty() {
         // It is written last.
-        let file = METADATA.into();
-        return Err(folder.wrong(ErrorKind::MissingFile { file }));
+        return Err(folder.missing(METADATA));
     }
     if let Some(missing) = (0..ranks.len()).find(|&rank| ranks[rank].0 != rank) {
-        let file = format!("__{missing}{}", METADATA);
-        return Err(folder.wrong(ErrorKind::MissingFile { file }));
+        return Err(folder.missing(format!("__{missing}{METADATA}")));
     }
     let mut all = Metadata::default();
     let mut files = Vec::new();
