@@ -134,6 +134,12 @@ pub enum StoreError {
     OnlyLoads,
 }
 
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::framework::<Burn>(error)
+    }
+}
+
 /// Returns advice for a tensor that fits transposed.
 fn hint(is_adapted: bool) -> &'static str {
     if is_adapted {
@@ -149,8 +155,6 @@ pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Error::framework::<Burn>(StoreError::Panicked {
-            message: text.unwrap_or("without a message").into(),
-        })
+        StoreError::Panicked { message: text.unwrap_or("without a message").into() }.into()
     })
 }
