@@ -47,5 +47,5 @@ fn place(name: &str) -> (TempDir, PathBuf) {
 /// Returns the typed error inside an [`ErrorKind::Framework`].
 fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
     assert!(matches!(error.kind(), ErrorKind::Framework { framework: "burn", .. }), "{error:#?}");
-    std::error::Error::source(error).unwrap().downcast_ref().unwrap()
+    error.other().unwrap()
 }

@@ -275,7 +275,7 @@ impl<S: ReadAt> Array<S> {
     /// Copies the elements to a temporary file without a name: it is gone when it is closed, even
     /// if the process is killed.
     fn unpack(&self) -> Result<File> {
-        let temporary = |source| ErrorKind::Temporary { directory: std::env::temp_dir(), source };
+        let temporary = |problem| ErrorKind::Temporary { directory: std::env::temp_dir(), problem };
         let mut file = tempfile::tempfile().map_err(temporary)?;
         let mut buffer = vec![0; PIECE];
         self.with_data(&mut |reader| {
