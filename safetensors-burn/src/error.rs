@@ -27,9 +27,10 @@ pub struct Burn;
 
 /// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module.
 ///
-/// This error is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
-/// For a tensor of the wrong shape or kind, the source is an [`ApplyError`](crate::ApplyError),
-/// except for [`Transposed`](StoreError::Transposed).
+/// [`Error::other`] returns it from an
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework). For a tensor of the wrong shape
+/// or kind, `other::<ApplyError>()` returns an [`ApplyError`](crate::ApplyError), except for
+/// [`Transposed`](StoreError::Transposed).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -95,12 +96,12 @@ pub enum StoreError {
         is_adapted: bool,
     },
     /// The metadata entry of the ids of parameters is not JSON of the form that it should have.
-    #[error("the entry {key} in __metadata__ is malformed: {source}; param_ids(false) ignores it")]
+    #[error("the entry {key} in __metadata__ is malformed: {problem}; param_ids(false) ignores it")]
     ParamIds {
         /// The key of the entry.
         key: &'static str,
         /// The problem of its value.
-        source: serde_json::Error,
+        problem: serde_json::Error,
     },
     /// The ids of parameters were asked for, and the metadata has none.
     #[error(
@@ -113,14 +114,14 @@ pub enum StoreError {
     },
     /// Loading in steps failed after some parameters had got their new values. The others have
     /// their old ones. See [`max_extra_memory`](crate::CheckpointStore::max_extra_memory).
-    #[error("{loaded} of {total} parameters have their new values already: {}", .source.kind())]
+    #[error("{loaded} of {total} parameters have their new values already: {}", .cause.kind())]
     PartlyLoaded {
         /// The number of parameters that have their new values.
         loaded: usize,
         /// The number of parameters to be loaded.
         total: usize,
         /// Why loading failed.
-        source: Box<Error>,
+        cause: Box<Error>,
     },
     /// A store in memory was given no bytes, and nothing has been saved to it.
     #[error("the store has no bytes: save a module to it, or give it the bytes of a file")]
@@ -132,6 +133,12 @@ pub enum StoreError {
     /// not read that checkpoint.
     #[error("the store loads from an open checkpoint, once: from_file makes one that saves")]
     OnlyLoads,
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::framework::<Burn>(error)
+    }
 }
 
 /// Returns advice for a tensor that fits transposed.
@@ -149,8 +156,6 @@ pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Error::framework::<Burn>(StoreError::Panicked {
-            message: text.unwrap_or("without a message").into(),
-        })
+        StoreError::Panicked { message: text.unwrap_or("without a message").into() }.into()
     })
 }

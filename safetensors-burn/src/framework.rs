@@ -2,7 +2,7 @@
 
 use burn::tensor::TensorData;
 use safetensors_core::framework::{Framework, Support};
-use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
+use safetensors_core::{Dtype, Error, Result, TensorBuf, TensorSource};
 
 use crate::Burn;
 use crate::{dtype, load, save};
@@ -19,7 +19,10 @@ impl Framework for Burn {
     }
 
     fn from_exact(buf: TensorBuf, (): &()) -> Result<TensorData> {
-        load::from_exact(buf)
+        let dtype = buf.dtype();
+        let to = dtype::to_burn(dtype).ok_or_else(|| Error::unsupported_dtype::<Self>(dtype))?;
+        let shape = buf.shape().to_vec();
+        load::from_bytes(dtype::into_bytes(buf)?, shape, to)
     }
 
     fn source(tensor: &TensorData) -> Result<impl TensorSource + '_> {

@@ -6,9 +6,9 @@ use std::path::Path;
 use burn::tensor::{Bytes, DType, Shape, TensorData};
 #[cfg(doc)]
 use safetensors_core::Checkpoint;
-use safetensors_core::{Error, LoadOptions, Result, TensorBuf, framework};
+use safetensors_core::{Error, LoadOptions, Result, framework};
 
-use crate::{Burn, dtype};
+use crate::Burn;
 
 /// Loads every tensor of a checkpoint, by name. The path names a file, an index of shards, or the
 /// directory that holds either.
@@ -73,16 +73,6 @@ pub fn load_with(
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, TensorData>> {
     framework::load_path::<Burn>(path, &(), options)
-}
-
-/// Makes `TensorData` of a buffer. The elements are moved. An error if burn lacks the dtype.
-pub(crate) fn from_exact(buf: TensorBuf) -> Result<TensorData> {
-    let dtype = buf.dtype();
-    let Some(to) = dtype::to_burn(dtype) else {
-        return Err(Error::unsupported_dtype::<Burn>(dtype));
-    };
-    let shape = buf.shape().to_vec();
-    from_bytes(dtype::into_bytes(buf)?, shape, to)
 }
 
 /// Makes `TensorData` of bytes that burn owns. Their length must fit the shape and the dtype.

@@ -1,12 +1,15 @@
 //! [`Candle`]: implements core's [`Framework`] for candle, so that core can load and save tensors.
 
 use candle_core::{Device, Shape, Storage, Tensor};
-use safetensors_core::framework::{Framework, Support};
+use safetensors_core::framework::{Framework, Support, read_in_batches};
 use safetensors_core::{Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource};
 
+use crate::dtype;
 use crate::error::{Candle, cannot_place, from_candle_error};
 use crate::save::CandleSource;
-use crate::{device, dtype};
+
+/// Tensors for a device with separate memory are read in batches of at most this many bytes.
+const BATCH: u64 = 256 << 20;
 
 impl Framework for Candle {
     const NAME: &'static str = "candle";
@@ -47,7 +50,14 @@ impl Framework for Candle {
         device: &Device,
         options: &LoadOptions,
     ) -> Result<Vec<Tensor>> {
-        device::read(tensors, device, options)
+        match device {
+            Device::Cpu => read_in_batches::<Self, S>(tensors, device, options, u64::MAX),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(cuda) if crate::cuda::is_faster(tensors) => {
+                crate::cuda::read(tensors, cuda, options)
+            }
+            _ => read_in_batches::<Self, S>(tensors, device, options, BATCH),
+        }
     }
 
     /// Borrows the tensor as a source to be saved. Waits until the device has finished the work of

@@ -154,7 +154,6 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
-mod device;
 mod dtype;
 mod error;
 mod framework;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Shape};
+use candle_core::{DType, Error, Shape};
 use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
 
@@ -59,6 +59,18 @@ impl<'a> Weights<'a> {
         let loaded = options.dtype_plan(tensor.dtype()).map_err(|error| tensor.locate(error))?;
         Ok(loaded.shape(shape).into())
     }
+}
+
+/// Makes candle's own error for a tensor of another shape, which names the tensor and its file.
+pub(crate) fn unexpected_shape(
+    tensor: &LazyTensor<'_, Source<'_>>,
+    name: &str,
+    (expected, got): (Shape, Shape),
+    advice: &str,
+) -> Error {
+    let file = tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
+    let msg = format!("shape mismatch for {name}{file}{advice}");
+    Error::UnexpectedShape { msg, expected, got }.bt()
 }
 
 /// Returns the first quantised weight of these names that is stored as tensors of other names.

@@ -3,7 +3,9 @@
 
 use std::ptr;
 
-use ndarray::{Array, ArrayBase, ArrayD, ArrayRef, ArrayView, ArrayViewD, Data, Dimension};
+use ndarray::{
+    Array, ArrayBase, ArrayD, ArrayRef, ArrayView, ArrayViewD, Data, Dimension, IxDyn, RawData,
+};
 use safetensors_core::element::Element;
 use safetensors_core::save::{PieceSink, Sink};
 use safetensors_core::tied::Storage;
@@ -133,16 +135,14 @@ impl DynArray {
     ///   dimensions is not `D`'s.
     pub fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>> {
         let array = T::borrow(self).ok_or_else(|| wrong_dtype::<T>(self.dtype()))?;
-        dimension::<D>(array.shape())?;
-        array.view().into_dimensionality().map_err(shape_error)
+        of_dimension(array.view())
     }
 
     /// Converts the tensor into an array of elements `T` and dimension `D`. The elements are moved.
     pub fn into_array<T: ArrayElement, D: Dimension>(self) -> Result<Array<T, D>> {
         let found = self.dtype();
         let array = T::take(self).ok_or_else(|| wrong_dtype::<T>(found))?;
-        dimension::<D>(array.shape())?;
-        array.into_dimensionality().map_err(shape_error)
+        of_dimension(array)
     }
 }
 
@@ -160,6 +160,14 @@ pub(crate) fn array_from_buf<T: ArrayElement, D: Dimension>(buf: TensorBuf) -> R
 }
 
 /// Returns the error for a tensor without the dtype of `T`.
+/// Gives an array the dimension that the caller expects.
+pub(crate) fn of_dimension<S: RawData, D: Dimension>(
+    array: ArrayBase<S, IxDyn>,
+) -> Result<ArrayBase<S, D>> {
+    dimension::<D>(array.shape())?;
+    array.into_dimensionality().map_err(shape_error)
+}
+
 pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
     ErrorKind::WrongDtype { expected: T::DTYPE, found }.into()
 }

@@ -1,8 +1,5 @@
 //! Errors of this adapter: a wrong number of dimensions, and a shape that ndarray refuses.
 
-use std::error::Error as StdError;
-use std::fmt;
-
 use ndarray::{Dimension, IxDyn, ShapeError};
 use safetensors_core::Error;
 
@@ -24,30 +21,20 @@ pub struct Ndarray;
 
 /// The tensor has another number of dimensions than the caller expected.
 ///
-/// This error is the source of an
+/// [`Error::other`] returns it from an
 /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected {expected} dimension{}, found {}: shape {found:?}",
+    if *.expected == 1 { "" } else { "s" },
+    .found.len()
+)]
 pub struct WrongNdim {
     /// The number of dimensions that the caller expected.
     pub expected: usize,
     /// The tensor's shape.
     pub found: Vec<usize>,
 }
-
-impl fmt::Display for WrongNdim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "expected {} dimension{}, found {}: shape {:?}",
-            self.expected,
-            if self.expected == 1 { "" } else { "s" },
-            self.found.len(),
-            self.found
-        )
-    }
-}
-
-impl StdError for WrongNdim {}
 
 /// Converts a shape to a dimension type of ndarray. An error if the number of dimensions differs.
 pub(crate) fn dimension<D: Dimension>(shape: &[usize]) -> Result<D, Error> {

@@ -3,7 +3,6 @@
 //! A coordinate is an array with one axis and the name of a dimension, as in NetCDF and xarray.
 
 use std::cmp::Ordering;
-use std::error::Error as StdError;
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -11,7 +10,8 @@ use ndarray::{Array, Dimension, Ix1, IxDyn, Slice, SliceInfoElem};
 use safetensors_core::header::dimensions;
 use safetensors_core::{ConvertOptions, Dtype, Error, LazyTensor, ReadAt, Result, TensorBuf};
 
-use crate::error::{dimension, shape_error};
+use crate::array::of_dimension;
+use crate::error::dimension;
 use crate::slice::ArraySlice;
 use crate::{ArrayElement, Ndarray, Reader};
 
@@ -115,14 +115,14 @@ impl Part {
         let mut start = bound(labels.start_bound())?;
         let mut end = bound(labels.end_bound())?;
         if let (Some(first), Some(last)) = (end_of(start), end_of(end))
-            && first.compare(last) == Some(Ordering::Greater)
+            && first > last
         {
             if direction.is_gt() {
                 return Err(Error::framework::<Ndarray>(LabelError::Reversed { first, last }));
             }
             std::mem::swap(&mut start, &mut end);
         }
-        let positions = found.positions(start, end);
+        let positions = found.positions((start, end));
         Ok(Self { dimension: name.into(), positions, len: found.len() })
     }
 }
@@ -178,7 +178,10 @@ impl<S: ReadAt> Selection<'_, S> {
                     continue;
                 }
                 let dimension = dimension.clone();
-                return Err(refused(LabelError::NoSuchDimension { dimension, found: names }));
+                return Err(refused(match names.is_empty() {
+                    true => LabelError::NoNames { dimension },
+                    false => LabelError::NoSuchDimension { dimension, found: names },
+                }));
             };
             let found = array.shape()[axis];
             if found != *len {
@@ -209,58 +212,25 @@ impl<S: ReadAt> Selection<'_, S> {
     }
 }
 
-/// Gives an array the dimension that the caller expects.
-fn of_dimension<T, D: Dimension>(array: Array<T, IxDyn>) -> Result<Array<T, D>> {
-    dimension::<D>(array.shape())?;
-    array.into_dimensionality().map_err(shape_error)
-}
-
 /// Why a part cannot be taken by labels.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum LabelError {
-    /// The array does not have the dimension, or its dimensions have no names.
+    #[error("expected a dimension {dimension:?}, but its dimensions have no names")]
+    NoNames { dimension: String },
+    #[error("expected a dimension {dimension:?}, found {found:?}")]
     NoSuchDimension { dimension: String, found: Vec<String> },
-    /// The coordinate has more or fewer labels than the array has positions.
+    #[error("dimension {dimension:?} has length {found}, but its coordinate has {labels} labels")]
     Length { dimension: String, labels: usize, found: usize },
     /// The labels neither ascend nor descend, from this position on.
+    #[error("labels should ascend or descend: element {position} does neither")]
     Unsorted { position: usize },
-    /// The labels ascend, and the range begins at its larger end.
+    #[error("the labels ascend, but the range goes from {first} down to {last}: swap its ends")]
     Reversed { first: Label, last: Label },
-    /// A label is NaN, or an end of the range is.
-    NotANumber { position: Option<usize> },
+    #[error("labels should be numbers: element {position} is NaN")]
+    NotANumber { position: usize },
+    #[error("the ends of a range of labels should be numbers, found NaN")]
+    RangeOfNan,
 }
-
-impl fmt::Display for LabelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchDimension { dimension, found } if found.is_empty() => {
-                write!(f, "expected a dimension {dimension:?}, but its dimensions have no names")
-            }
-            Self::NoSuchDimension { dimension, found } => {
-                write!(f, "expected a dimension {dimension:?}, found {found:?}")
-            }
-            Self::Length { dimension, labels, found } => write!(
-                f,
-                "dimension {dimension:?} has length {found}, but its coordinate has {labels} labels"
-            ),
-            Self::Unsorted { position } => {
-                write!(f, "labels should ascend or descend: element {position} does neither")
-            }
-            Self::Reversed { first, last } => write!(
-                f,
-                "the labels ascend, but the range goes from {first} down to {last}: swap its ends"
-            ),
-            Self::NotANumber { position: Some(position) } => {
-                write!(f, "labels should be numbers: element {position} is NaN")
-            }
-            Self::NotANumber { position: None } => {
-                f.write_str("the ends of a range of labels should be numbers, found NaN")
-            }
-        }
-    }
-}
-
-impl StdError for LabelError {}
 
 /// Labels, with every value of their dtype.
 enum Labels {
@@ -325,10 +295,10 @@ impl Labels {
         for position in 0..self.len() {
             let label = self.get(position);
             if label.is_nan() {
-                return refused(LabelError::NotANumber { position: Some(position) });
+                return refused(LabelError::NotANumber { position });
             }
             let before = self.get(position.saturating_sub(1));
-            let step = label.compare(before).unwrap_or(Ordering::Equal);
+            let step = label.partial_cmp(&before).unwrap_or(Ordering::Equal);
             if step.is_ne() && direction.is_ne() && step != direction {
                 return refused(LabelError::Unsorted { position });
             }
@@ -339,21 +309,8 @@ impl Labels {
 
     /// Returns the positions of the labels between two bounds. They are neighbours, because labels
     /// are sorted.
-    fn positions(&self, start: Bound<Label>, end: Bound<Label>) -> Range<usize> {
-        let is_in = |&position: &usize| {
-            let label = self.get(position);
-            let after = match start {
-                Bound::Unbounded => true,
-                Bound::Included(start) => label.compare(start).is_some_and(Ordering::is_ge),
-                Bound::Excluded(start) => label.compare(start).is_some_and(Ordering::is_gt),
-            };
-            let before = match end {
-                Bound::Unbounded => true,
-                Bound::Included(end) => label.compare(end).is_some_and(Ordering::is_le),
-                Bound::Excluded(end) => label.compare(end).is_some_and(Ordering::is_lt),
-            };
-            after && before
-        };
+    fn positions(&self, bounds: impl RangeBounds<Label>) -> Range<usize> {
+        let is_in = |&position: &usize| bounds.contains(&self.get(position));
         let Some(first) = (0..self.len()).find(is_in) else { return 0..0 };
         let count = (first..self.len()).take_while(is_in).count();
         first..first + count
@@ -365,7 +322,7 @@ fn bound<L: ArrayElement>(bound: Bound<&L>) -> Result<Bound<Label>> {
     let label = |value: &L| {
         let label = Labels::new(TensorBuf::from_vec(vec![1], vec![*value])?)?.get(0);
         if label.is_nan() {
-            return Err(Error::framework::<Ndarray>(LabelError::NotANumber { position: None }));
+            return Err(Error::framework::<Ndarray>(LabelError::RangeOfNan));
         }
         Ok(label)
     };
@@ -388,10 +345,18 @@ impl Label {
     fn is_nan(self) -> bool {
         matches!(self, Self::Float(value) if value.is_nan())
     }
+}
 
-    /// Compares the numbers exactly. `None` for NaN.
-    fn compare(self, other: Self) -> Option<Ordering> {
-        match (self, other) {
+impl PartialEq for Label {
+    fn eq(&self, other: &Self) -> bool {
+        self.partial_cmp(other) == Some(Ordering::Equal)
+    }
+}
+
+/// Compares the numbers exactly. `None` for NaN.
+impl PartialOrd for Label {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        match (*self, *other) {
             (Self::Integer(a), Self::Integer(b)) => Some(a.cmp(&b)),
             (Self::Float(a), Self::Float(b)) => a.partial_cmp(&b),
             (Self::Integer(a), Self::Float(b)) => compare_with_float(a, b),
@@ -435,8 +400,8 @@ mod tests {
             (0, f64::NAN, None),
         ] {
             let (integer, float) = (Label::Integer(integer), Label::Float(float));
-            assert_eq!(integer.compare(float), expected);
-            assert_eq!(float.compare(integer), expected.map(Ordering::reverse));
+            assert_eq!(integer.partial_cmp(&float), expected);
+            assert_eq!(float.partial_cmp(&integer), expected.map(Ordering::reverse));
         }
     }
 }

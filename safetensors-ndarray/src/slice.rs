@@ -7,8 +7,8 @@ use safetensors_core::load::LazySlice;
 use safetensors_core::slice::Index;
 use safetensors_core::{ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
-use crate::array::array_from_buf;
-use crate::error::{shape_error, wrong_ndim};
+use crate::array::{array_from_buf, of_dimension};
+use crate::error::wrong_ndim;
 use crate::{ArrayElement, ReadArrayExt};
 
 /// A slice of a stored array. Its shape is known, and its bytes are read on demand, with small gaps
@@ -104,7 +104,7 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
             array = array.insert_axis(axis);
         }
         self.reversed.iter().for_each(|&axis| array.invert_axis(axis));
-        array.into_dimensionality().map_err(|error| self.slice.tensor().locate(shape_error(error)))
+        of_dimension(array).map_err(|error| self.slice.tensor().locate(error))
     }
 }
 

@@ -2,9 +2,17 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use safetensors_core::Dtype;
+use tempfile::TempDir;
+
+/// A new directory, and the path of a file in it.
+pub fn place(name: impl AsRef<Path>) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(name);
+    (directory, path)
+}
 
 /// Writes a file of tensors with these names, dtypes and shapes, and returns the length of the data
 /// in bytes. The file is a hole except for its header, so it takes no room on the disk.

@@ -46,14 +46,8 @@ impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
             (Some(_), None) => return Some(Mismatch::Missing { name }),
             (None, _) => return Some(Mismatch::Extra { name }),
         };
-        if new.shape() != old.shape() {
-            let expected = old.shape().to_vec();
-            let found = new.shape().to_vec();
-            return Some(Mismatch::Shape { name, expected, found });
-        }
-        let expected = old.dtype();
-        let found = new.dtype();
-        (expected != found).then_some(Mismatch::Dtype { name, expected, found })
+        Mismatch::of_shapes(&name, old.shape(), new.shape())
+            .or_else(|| Mismatch::of_dtypes(&name, old.dtype(), new.dtype()))
     }
 
     /// Returns the bytes of both.

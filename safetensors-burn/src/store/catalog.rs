@@ -9,7 +9,7 @@ use safetensors_core::{
     Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
 };
 
-use super::ids::Ids;
+use super::ids::{self, Ids};
 use super::names::Naming;
 use super::pack::{self, PackTensor};
 use super::place::{StorePlace, StoredTensor};
@@ -40,7 +40,7 @@ impl Catalog {
         with_ids: bool,
     ) -> Result<Self> {
         let checkpoint = Arc::new(place.open(&options)?);
-        let ids = if with_ids { Ids::of(checkpoint.metadata()) } else { Ok(Ids::default()) };
+        let ids = if with_ids { ids::read(checkpoint.metadata()) } else { Ok(Ids::default()) };
         let ids = ids.map_err(|error| place.locate(error))?;
         let mut catalog = Self {
             checkpoint: Arc::clone(&checkpoint),
@@ -57,7 +57,7 @@ impl Catalog {
         let mut names = naming.of_module(own.iter().map(LazyTensor::name).chain(others));
         let aliases = names.split_off(own.len());
         for (tensor, name) in own.iter().zip(names) {
-            catalog.add(tensor, name, ids.get(tensor.name()))?;
+            catalog.add(tensor, name, ids.get(tensor.name()).copied())?;
         }
         for (tensor, alias) in tied.iter().zip(aliases) {
             // The rules may turn several names of a tensor into one name. That is no duplicate.
@@ -68,7 +68,7 @@ impl Catalog {
                 if naming.has(tensor.name()) {
                     catalog.aliases.insert(alias.clone());
                 }
-                catalog.add(tensor, alias, ids.get(tensor.name()))?;
+                catalog.add(tensor, alias, ids.get(tensor.name()).copied())?;
             }
         }
         catalog.ids = ids;
@@ -78,7 +78,7 @@ impl Catalog {
     /// Returns the id that was saved for a parameter that is a part of a tensor, by its path in the
     /// module.
     pub(crate) fn id_of_part(&self, path: &str) -> Option<ParamId> {
-        self.ids.get(&format!("{}{path}", self.naming.prefix)).map(ParamId::from)
+        self.ids.get(&format!("{}{path}", self.naming.prefix)).copied().map(ParamId::from)
     }
 
     /// Adds a tensor under a name.

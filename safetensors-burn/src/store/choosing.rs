@@ -4,7 +4,6 @@ use burn_store::PathFilter;
 use regex::Regex;
 
 use super::CheckpointStore;
-use super::rename::Rules;
 
 /// # Which parameters
 ///
@@ -174,7 +173,7 @@ impl CheckpointStore {
     /// ```
     #[must_use]
     pub fn remap(mut self, rules: impl IntoIterator<Item = (Regex, String)>) -> Self {
-        self.naming.rules = Rules(rules.into_iter().collect());
+        self.naming.rules = rules.into_iter().collect();
         self.catalog = None;
         self
     }
@@ -191,7 +190,7 @@ impl CheckpointStore {
         replacement: impl Into<String>,
     ) -> Self {
         if let Some(pattern) = self.compile(pattern.as_ref()) {
-            self.naming.rules.0.push((pattern, replacement.into()));
+            self.naming.rules.push((pattern, replacement.into()));
         }
         self.catalog = None;
         self

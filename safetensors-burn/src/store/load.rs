@@ -13,7 +13,7 @@ use super::pack;
 use super::parameters::parameters;
 use super::plan::LoadPlan;
 use super::read::{read, steps};
-use crate::{Burn, StoreError};
+use crate::StoreError;
 
 impl CheckpointStore {
     /// Loads the parameters of a module that pass the filter.
@@ -75,7 +75,7 @@ impl CheckpointStore {
         }
         if !self.allow_partial && !plan.missing.is_empty() {
             let names = std::mem::take(&mut plan.missing).into_iter().collect();
-            return Err(self.place.locate(Error::framework::<Burn>(StoreError::Missing { names })));
+            return Err(self.place.locate(StoreError::Missing { names }.into()));
         }
         Ok(())
     }
@@ -88,8 +88,8 @@ fn partly_loaded(error: Error, loaded: usize, total: usize) -> Error {
     }
     let tensor = error.tensor().map(str::to_owned);
     let file = error.file().map(str::to_owned);
-    let source = Box::new(error);
-    let mut error = Error::framework::<Burn>(StoreError::PartlyLoaded { loaded, total, source });
+    let cause = Box::new(error);
+    let mut error = Error::from(StoreError::PartlyLoaded { loaded, total, cause });
     if let Some(tensor) = tensor {
         error = error.in_tensor(&tensor);
     }

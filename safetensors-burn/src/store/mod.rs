@@ -14,7 +14,6 @@ mod parameters;
 mod place;
 mod plan;
 mod read;
-mod rename;
 mod save;
 mod ties;
 
@@ -270,14 +269,14 @@ impl CheckpointStore {
             StorePlace::Memory(None) => StoreError::NoBytes,
             StorePlace::Path(_) | StorePlace::Open(..) => StoreError::NotInMemory,
         };
-        Err(self.place.locate(Error::framework::<Burn>(error)))
+        Err(self.place.locate(error.into()))
     }
 
     /// An error if an option was given a pattern that is not a regular expression.
     fn check_patterns(&self) -> Result<()> {
         match &self.bad_pattern {
             None => Ok(()),
-            Some(error) => Err(Error::framework::<Burn>(StoreError::Pattern(error.clone()))),
+            Some(error) => Err(StoreError::Pattern(error.clone()).into()),
         }
     }
 

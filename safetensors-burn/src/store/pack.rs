@@ -48,9 +48,7 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     let shape = loaded.shape(tensor.shape());
     let bytes = shape::byte_len(to, &shape)?;
     let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
-    let Some(to) = dtype::to_burn(to) else {
-        return Err(Error::unsupported_dtype::<Burn>(to));
-    };
+    let to = dtype::to_burn(to).ok_or_else(|| Error::unsupported_dtype::<Burn>(to))?;
     let checkpoint = Arc::clone(checkpoint);
     let in_file = tensor.name().to_owned();
     let options = options.clone();
@@ -141,17 +139,10 @@ pub(crate) fn check_adapter(adapter: &dyn ModuleAdapter, layout: Layout) -> Resu
         adapter.adapt(weight, ModuleContext::new(&["Struct:Linear".into()])).shape
     });
     match adapted {
-        Ok(shape) if shape[..] == [2, 1] => {
-            Err(Error::framework::<Burn>(StoreError::TransposedTwice))
-        }
+        Ok(shape) if shape[..] == [2, 1] => Err(StoreError::TransposedTwice.into()),
         // Whatever else an adapter does with this weight shows with the weights of the module.
         _ => Ok(()),
     }
-}
-
-/// Returns the id that was saved for a tensor of a checkpoint.
-pub(crate) fn saved_id(source: &PackTensor) -> Option<ParamId> {
-    source.param_id.map(ParamId::from)
 }
 
 /// Returns the path of a parameter under the name that the adapter has for it. `None` if the
@@ -161,11 +152,6 @@ pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter)
     adapter
         .get_alternative_param_name(location.name(), module_type)
         .map(|name| location.sibling(&name))
-}
-
-/// Returns the dtype and shape of a tensor.
-pub(crate) fn description(tensor: &PackTensor) -> (DType, &Shape) {
-    (tensor.dtype, &tensor.shape)
 }
 
 /// Produces the bytes of a tensor without consuming it.
@@ -290,7 +276,7 @@ fn join(
     ids: &mut Vec<(String, ParamId)>,
     mut parts: Vec<ParameterPart>,
 ) -> Result<(ParamId, PackTensor)> {
-    let failed = |error| Err(Error::framework::<Burn>(error).in_tensor(name));
+    let failed = |error: StoreError| Err(Error::from(error).in_tensor(name));
     parts.sort_by_key(|part| part.stored.part);
     let expected = parts.first().map_or(0, |part| part.stored.parts);
     let numbers = parts.iter().map(|part| part.stored.part);
@@ -349,9 +335,7 @@ impl PackSource {
             Err(error) => Err(error.in_tensor(&tensor.name)),
         }
     }
-}
 
-impl PackSource {
     /// Writes bytes that are read from a file when they are used.
     fn write_pieces(&self, bytes: &Bytes, sink: &mut Sink<'_>) -> Result<()> {
         for start in (0..bytes.len()).step_by(PIECE) {

@@ -8,7 +8,7 @@ use safetensors_core::checkpoint::Computed;
 use safetensors_core::framework::prepare;
 use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
-use crate::{Burn, StoreError};
+use crate::StoreError;
 
 /// Stands for the path of a file in memory, in errors.
 const IN_MEMORY: &str = "bytes in memory";
@@ -55,7 +55,7 @@ impl StorePlace {
                     Err(self.locate(ErrorKind::Io(error).into()))
                 }
             },
-            Self::Memory(None) => Err(self.locate(Error::framework::<Burn>(StoreError::NoBytes))),
+            Self::Memory(None) => Err(self.locate(StoreError::NoBytes.into())),
         }
     }
 

@@ -88,7 +88,7 @@ impl<'c> Parts<'c> {
         let mut parts = self.0.into_iter();
         let (name, (expected, found)) =
             parts.find(|(_, (expected, found))| found.len() != *expected)?;
-        let error = Error::framework::<Burn>(StoreError::OtherParts { expected, found });
+        let error = Error::from(StoreError::OtherParts { expected, found });
         Some(catalog.locate(name, error.in_tensor(name)))
     }
 }
@@ -178,10 +178,9 @@ impl LoadPlan {
         let tensor = pack::for_parameter(source, slot.clone(), location, stored, adapter);
         let error = match misfit(parameter, &path, source, stored, tensor) {
             Ok(tensor) => {
-                let new_id = if stored.is_part() {
-                    catalog.id_of_part(&path)
-                } else {
-                    pack::saved_id(source)
+                let new_id = match stored.is_part() {
+                    true => catalog.id_of_part(&path),
+                    false => source.param_id.map(ParamId::from),
                 };
                 self.result.applied.push(path.clone());
                 self.matches.push(Match {
@@ -200,7 +199,7 @@ impl LoadPlan {
         };
         self.mismatch.get_or_insert_with(|| {
             let error = match transposed(&error, source, stored) {
-                Some(hint) => Error::framework::<Burn>(hint),
+                Some(hint) => hint.into(),
                 None => Error::framework::<Burn>(error.clone()),
             };
             // Only the adapter knows its own name for a tensor.
@@ -247,20 +246,23 @@ fn misfit(
     stored: &StoredParameter,
     tensor: Option<PackTensor>,
 ) -> Result<PackTensor, ApplyError> {
-    let (dtype, shape) = pack::description(tensor.as_ref().unwrap_or(source));
+    let made = tensor.as_ref().unwrap_or(source);
     let path = path.to_owned();
-    if !parameter.kind.accepts(dtype) {
-        return Err(ApplyError::DTypeMismatch { path, expected: parameter.dtype, found: dtype });
+    if !parameter.kind.accepts(made.dtype) {
+        let found = made.dtype;
+        return Err(ApplyError::DTypeMismatch { path, expected: parameter.dtype, found });
     }
     let mut expected = parameter.shape.clone();
-    let mut found = shape.clone();
+    let mut found = made.shape.clone();
     if !stored.is_as_in_module() {
         expected = stored.shape_in_file(&expected);
-        found = pack::description(source).1.clone();
+        found = source.shape.clone();
     }
-    tensor
-        .filter(|tensor| *pack::description(tensor).1 == parameter.shape)
-        .ok_or(ApplyError::ShapeMismatch { path, expected, found })
+    tensor.filter(|tensor| tensor.shape == parameter.shape).ok_or(ApplyError::ShapeMismatch {
+        path,
+        expected,
+        found,
+    })
 }
 
 /// A better error for a matrix that would fit if it were transposed. `source` is the tensor in the
@@ -275,6 +277,6 @@ fn transposed(
     (rows == a && columns == b).then(|| StoreError::Transposed {
         expected: [rows, columns],
         found: [b, a],
-        is_adapted: stored.transposed || pack::description(source).1 != found,
+        is_adapted: stored.transposed || source.shape != *found,
     })
 }

@@ -2,7 +2,7 @@
 
 use burn_store::ModuleSnapshot;
 use safetensors_core::{
-    Error, ErrorKind, Result, SaveOptions, ShardOptions, save, save_sharded, serialize,
+    ErrorKind, Result, SaveOptions, ShardOptions, save, save_sharded, serialize,
 };
 
 use super::CheckpointStore;
@@ -10,7 +10,7 @@ use super::ids::{self, Ids};
 use super::pack::{Collected, PackSource, check_adapter, collect};
 use super::place::StorePlace;
 use super::ties::ties;
-use crate::{Burn, StoreError};
+use crate::StoreError;
 
 impl CheckpointStore {
     /// Saves the parameters of a module that pass the filter.
@@ -22,8 +22,7 @@ impl CheckpointStore {
         if let StorePlace::Path(path) = &self.place
             && path.extension().is_some_and(|extension| extension == "json")
         {
-            let error = Error::framework::<Burn>(StoreError::IndexDestination);
-            return Err(self.place.locate(error));
+            return Err(self.place.locate(StoreError::IndexDestination.into()));
         }
         let (sources, options) = self.sources(module).map_err(|error| self.place.locate(error))?;
         match (&self.place, self.max_shard_size) {
@@ -32,9 +31,7 @@ impl CheckpointStore {
                 let options = ShardOptions::new().max_shard_size(size).save_options(options);
                 save_sharded(path, sources, &options).map(drop)
             }
-            (StorePlace::Open(..), _) => {
-                Err(self.place.locate(Error::framework::<Burn>(StoreError::OnlyLoads)))
-            }
+            (StorePlace::Open(..), _) => Err(self.place.locate(StoreError::OnlyLoads.into())),
             (StorePlace::Memory(_), _) => {
                 let bytes =
                     serialize(sources, &options).map_err(|error| self.place.locate(error))?;
@@ -64,12 +61,12 @@ impl CheckpointStore {
         let mut options = self.save_options.clone().overwrite(self.overwrite);
         if self.records_ids && !tensors.is_empty() {
             // A tensor of several parameters has no id. Theirs are recorded by path.
-            let of_tensors = tensors[..count].iter().map(|(id, _)| *id);
+            let of_tensors = tensors[..count].iter().map(|(id, _)| id.val());
             let prefix = &self.naming.prefix;
-            let of_parts = parts.iter().map(|(path, id)| (format!("{prefix}{path}"), *id));
+            let of_parts = parts.iter().map(|(path, id)| (format!("{prefix}{path}"), id.val()));
             let names = names.iter().cloned();
             let ids: Ids = names.zip(of_tensors).chain(of_parts).collect();
-            options = options.metadata([(ids::KEY, ids.to_json()?)]);
+            options = options.metadata([(ids::KEY, ids::to_json(&ids)?)]);
         }
         let named = names.into_iter().zip(tensors).enumerate();
         let sources = named.map(|(number, (name, (_, tensor)))| {

@@ -23,8 +23,8 @@ pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
             let tensor = &tensors[position].1;
             let bytes = pack::read(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
             let same = different.iter().find(|(other, found)| {
-                pack::description(&tensors[*other].1) == pack::description(tensor)
-                    && **found == *bytes
+                let other = &tensors[*other].1;
+                (other.dtype, &other.shape) == (tensor.dtype, &tensor.shape) && **found == *bytes
             });
             match same {
                 Some((other, _)) => ties[position] = *other as u64,

@@ -22,7 +22,12 @@ pub(super) trait Codec<R>: Debug + Send + Sync {
     fn unpack(&self, record: R, staging: Option<&Path>) -> Result<Unpacked>;
 
     /// Reads a record.
-    fn read(&self, file: RecordFile) -> Result<R>;
+    fn read(&self, file: RecordFile) -> Result<R>
+    where
+        R: Record,
+    {
+        file.read()
+    }
 }
 
 /// Records of few bytes, such as the scheduler's.
@@ -32,10 +37,6 @@ pub(super) struct PlainCodec;
 impl<R: Record> Codec<R> for PlainCodec {
     fn unpack(&self, record: R, staging: Option<&Path>) -> Result<Unpacked> {
         Unpacked::of(record, staging)
-    }
-
-    fn read(&self, file: RecordFile) -> Result<R> {
-        file.read()
     }
 }
 
@@ -63,10 +64,6 @@ impl Codec<ModuleRecord> for ModuleCodec {
             }
             _ => Unpacked::of(record, staging),
         }
-    }
-
-    fn read(&self, file: RecordFile) -> Result<ModuleRecord> {
-        file.read()
     }
 }
 

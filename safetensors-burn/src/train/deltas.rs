@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use safetensors_core::save::AtomicDirectory;
-use safetensors_core::{Error, ErrorKind, Result};
+use safetensors_core::{Error, Result};
 
 use super::epochs::Epochs;
 use super::linked::{self, FILE, directory_of};
@@ -86,8 +86,8 @@ impl WholeFiles {
             let whole = directory.path().join(name);
             delta.check(&path)?;
             linked::apply(&directory_of(&path), &whole).map_err(|error| directory.locate(error))?;
-            let file = File::open(whole.join(FILE)).map_err(ErrorKind::Io);
-            files.insert(name.clone(), file.map_err(|error| Error::from(error).in_path(path))?);
+            let file = File::open(whole.join(FILE)).map_err(|error| Error::io(error, &path))?;
+            files.insert(name.clone(), file);
         }
         Ok(Self { files, _directory: directory })
     }
@@ -118,7 +118,7 @@ mod saving {
     use safetensors_delta::{Options, make_linked, open_linked};
 
     use super::*;
-    use crate::train::linked::{DeltaOf, Stored, directory_name, in_file, link_in};
+    use crate::train::linked::{DeltaOf, Stored, directory_name, link_in};
 
     /// The file that a new one is compared with.
     struct Base {
@@ -153,7 +153,8 @@ mod saving {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if a delta that is not used cannot be removed.
+    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) if a delta that is not used cannot be
+    /// removed.
     pub(in crate::train) fn reduce(
         epochs: &Epochs,
         epoch: usize,
@@ -171,7 +172,7 @@ mod saving {
         // The file is still there. The part of the delta that is there must be removed.
         match fs::remove_dir_all(&directory) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(in_file(error, &directory))
+                Err(Error::io(error, &directory))
             }
             _ => Ok(file),
         }

@@ -4,10 +4,12 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+#[cfg(doc)]
+use safetensors_core::ErrorKind;
 use safetensors_core::digest::{self, Digest, DigestOptions};
 use safetensors_core::io::FileSource;
 use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
-use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
+use safetensors_core::{Checkpoint, Error, Result};
 
 use super::EpochError;
 use super::epoch::Epoch;
@@ -149,19 +151,16 @@ impl Epochs {
         Ok(Some(place))
     }
 
-    fn io(&self, error: io::Error) -> Error {
-        Error::from(ErrorKind::Io(error)).in_path(&self.directory)
-    }
-
     /// The numbers of all epochs, sorted, whether they are complete or not.
     pub(super) fn numbers(&self) -> Result<Vec<usize>> {
+        let failed = |error| Error::io(error, &self.directory);
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(|error| self.io(error))?,
+            entries => entries.map_err(failed)?,
         };
         let mut numbers = Vec::new();
         for entry in entries {
-            let name = entry.map_err(|error| self.io(error))?.file_name();
+            let name = entry.map_err(failed)?.file_name();
             // The directory belongs to the user, who may keep other things in it.
             let hidden = hidden_number(&name);
             let Some(number) = hidden.or_else(|| number(&name)) else { continue };

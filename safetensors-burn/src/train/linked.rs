@@ -41,8 +41,8 @@ impl Stored {
     /// Describes a file.
     pub(super) fn of(path: &Path) -> Result<Self> {
         let file = open(path)?;
-        let bytes = file.metadata().map_err(|error| in_file(error, path))?.len();
-        let digest = Digest::of_header(file).map_err(|error| in_file(error, path))?;
+        let bytes = file.metadata().map_err(|error| Error::io(error, path))?.len();
+        let digest = Digest::of_header(file).map_err(|error| Error::io(error, path))?;
         Ok(Self { bytes, header_xxh3_128: digest.to_string() })
     }
 
@@ -146,10 +146,6 @@ pub(super) fn verify(path: &Path, delta: &DeltaOf) -> Result<()> {
 /// Opens a regular file. Opening something else, such as a FIFO, could wait for ever.
 pub(super) fn open(path: &Path) -> Result<File> {
     Ok(FileSource::open(path)?.file().try_clone().map_err(ErrorKind::Io)?)
-}
-
-pub(super) fn in_file(error: io::Error, path: &Path) -> Error {
-    Error::from(ErrorKind::Io(error)).in_path(path)
 }
 
 pub(super) use applying::apply;

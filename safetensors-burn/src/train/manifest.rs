@@ -12,7 +12,7 @@ use safetensors_core::io::beside;
 use safetensors_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::linked::{DeltaOf, Stored, in_file};
+use super::linked::{DeltaOf, Stored};
 use super::{EpochError, RecordKind};
 
 /// The name of the manifest in the directory of an epoch. It is the first one by name, so it goes
@@ -60,7 +60,7 @@ struct Outline {
 pub(super) fn refuse_foreign(path: &Path) -> Result<()> {
     let found = match found(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        found => found.map_err(|error| in_file(error, path))?,
+        found => found.map_err(|error| Error::io(error, path))?,
     };
     found.map_or(Ok(()), |found| Err(Error::from(EpochError::Foreign { found }).in_path(path)))
 }
@@ -137,7 +137,7 @@ impl Manifest {
         let path = directory.join(NAME);
         let text = serde_json::to_string_pretty(self).map_err(io::Error::from);
         let written = text.and_then(|text| fs::write(&path, text + "\n"));
-        written.map_err(|error| in_file(error, &path))
+        written.map_err(|error| Error::io(error, &path))
     }
 
     /// Reads the manifest of an epoch. Also returns its digest, which differs for epochs of other
@@ -156,7 +156,7 @@ impl Manifest {
         // A longer one is malformed, which is no failure of the system.
         let mut text = Vec::new();
         let read = file.file().take(MOST_BYTES).read_to_end(&mut text);
-        read.map_err(|error| in_file(error, &path))?;
+        read.map_err(|error| Error::io(error, &path))?;
         let manifest = Self::parse(&text, epoch).map_err(|error| error.in_path(&path))?;
         Ok((manifest, Digest::of(&text)))
     }
@@ -220,7 +220,7 @@ impl Manifest {
             let path = directory.join(name);
             let made = made.and_then(|made| made.get(name)).filter(|_| file.delta.is_some());
             let file = match made {
-                Some(made) => made.try_clone().map_err(|error| in_file(error, &path))?,
+                Some(made) => made.try_clone().map_err(|error| Error::io(error, &path))?,
                 None => file.stored.open(&path)?,
             };
             opened.insert(name.as_str(), file);

@@ -6,7 +6,7 @@ use burn::module::{Module, Param, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use safetensors_core::error::Mismatch;
-use safetensors_core::{Dtype, ErrorKind, Result};
+use safetensors_core::{Dtype, Result};
 
 use super::container::Content;
 use super::names::Ids;
@@ -115,28 +115,18 @@ impl Parameters {
             record.tensors().map(|t| (t.name(), (t.dtype(), t.shape()))).collect();
         let mut mismatches = Vec::new();
         for (path, parameter) in &self.all {
-            let name = path.clone();
             let Some(&(dtype, shape)) = found.get(path.as_str()) else {
-                mismatches.push(Mismatch::Missing { name });
+                mismatches.push(Mismatch::Missing { name: path.clone() });
                 continue;
             };
-            if shape != parameter.saved_shape {
-                let expected = parameter.saved_shape.clone();
-                let found = shape.to_vec();
-                mismatches.push(Mismatch::Shape { name: name.clone(), expected, found });
-            }
-            if let Some(expected) = parameter.saved_dtype.filter(|expected| *expected != dtype) {
-                mismatches.push(Mismatch::Dtype { name, expected, found: dtype });
-            }
+            mismatches.extend(Mismatch::of_shapes(path, &parameter.saved_shape, shape));
+            let saved_dtype = parameter.saved_dtype;
+            mismatches.extend(saved_dtype.and_then(|it| Mismatch::of_dtypes(path, it, dtype)));
         }
         // A record with more belongs to another model, even if this one would find all it needs.
         let extra = found.keys().filter(|name| !self.all.contains_key(**name));
         mismatches.extend(extra.map(|name| Mismatch::Extra { name: (*name).into() }));
-        if mismatches.is_empty() {
-            Ok(())
-        } else {
-            Err(ErrorKind::Mismatches { mismatches }.into())
-        }
+        Mismatch::refuse(mismatches)
     }
 
     /// Gives the record of a module, which has been [compared](Parameters::check), the ids of this

@@ -272,17 +272,15 @@ mod tests {
             &["7.time", "9.time", "lr"],
             &[("7", "enc.weight"), ("9", "enc.bias"), ("note", "kept")],
         ));
-        assert_eq!(
-            names,
-            [
-                "18446744073709551615.m",
-                "enc.weight.m",
-                "enc.weight.v.0",
-                "enc.bias.time",
-                "enc.weight.time",
-                "lr"
-            ]
-        );
+        let expected = [
+            "18446744073709551615.m",
+            "enc.weight.m",
+            "enc.weight.v.0",
+            "enc.bias.time",
+            "enc.weight.time",
+            "lr",
+        ];
+        assert_eq!(names, expected);
         let Ids::OfPaths(ids) = ids else { panic!("{ids:?}") };
         assert_eq!(ids["enc.weight"], 7);
         assert_eq!(ids["enc.bias"], 9);

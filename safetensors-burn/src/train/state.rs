@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use burn_store::burn_pack::Scalar;
 use safetensors_core::error::Mismatch;
-use safetensors_core::{Dtype, ErrorKind, Result};
+use safetensors_core::{Dtype, Result};
 
 use super::EpochError;
 use super::container::{Content, Described};
@@ -59,9 +59,7 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
         compare_tensor(name, tensor, &owners, &mut mismatches);
     }
     compare_ranks(optimizer, &owners, &mut mismatches);
-    if !mismatches.is_empty() {
-        return Err(ErrorKind::Mismatches { mismatches }.into());
-    }
+    Mismatch::refuse(mismatches)?;
     if in_use.is_empty() {
         return Err(EpochError::NoStateInUse { found: ids.len() }.into());
     }
@@ -111,10 +109,7 @@ fn compare_tensor(
     let Some((path, parameter)) = owners.get(&id) else { return };
     let Some(expected) = shape_of(state, &parameter.shape) else { return };
     let name = format!("{path}.{state}");
-    let found = tensor.shape();
-    if found != expected {
-        mismatches.push(Mismatch::Shape { name: name.clone(), expected, found });
-    }
+    mismatches.extend(Mismatch::of_shapes(&name, &expected, &tensor.shape()));
     let found = dtype::to_file(tensor.dtype).ok();
     if let (Some(expected), Some(found)) = (parameter.dtype, found)
         && !is_dtype_of_state(expected, found)

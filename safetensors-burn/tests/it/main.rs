@@ -15,12 +15,11 @@ mod train;
 #[cfg(all(target_os = "linux", feature = "train"))]
 mod train_memory;
 
-use std::path::PathBuf;
-
 use burn::module::Module;
 use burn::tensor::TensorData;
 use safetensors_burn::{ModuleSnapshot, bridge, burn_pack};
 use safetensors_core::{Error, ErrorKind};
+use safetensors_testing::files::place;
 use tempfile::TempDir;
 
 /// Returns all parameters of a module, by path.
@@ -37,15 +36,8 @@ fn dir() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// A directory, and a path in it.
-fn place(name: &str) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(name);
-    (dir, path)
-}
-
 /// Returns the typed error inside an [`ErrorKind::Framework`].
 fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
     assert!(matches!(error.kind(), ErrorKind::Framework { framework: "burn", .. }), "{error:#?}");
-    std::error::Error::source(error).unwrap().downcast_ref().unwrap()
+    error.other().unwrap()
 }

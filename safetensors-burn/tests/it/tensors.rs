@@ -85,16 +85,10 @@ fn what_could_not_be_read_back_is_not_saved() {
     let quantized =
         TensorData::quantized(vec![1_i8, 2, 3, 4], [4], QuantScheme::default(), &[0.5], None);
     let error = save(&path, [("weight", &quantized)], &SaveOptions::new()).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { framework: "burn", .. }),
-        "{error}"
-    );
-    assert!(
-        error
-            .to_string()
-            .contains("model.safetensors: tensor \"weight\": burn elements of type qfloat"),
-        "{error}"
-    );
+    let message = error.to_string();
+    assert!(matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { .. }), "{message}");
+    let says = "model.safetensors: tensor \"weight\": burn elements of type qfloat";
+    assert!(message.contains(says), "{message}");
 
     let bytes = Bytes::from_elems(vec![0_u8, 1, 2]);
     let invalid = TensorData::try_from_bytes(bytes, [3], DType::Bool(BoolStore::Native)).unwrap();
@@ -171,10 +165,8 @@ fn a_mapped_checkpoint_lends_each_tensor_from_its_file_and_stays_mapped() {
     // SAFETY: nothing changes these files while they are mapped.
     let checkpoint = Arc::new(unsafe { Checkpoint::mmap(dir.path()) }.unwrap());
     let error = share_tensor(&checkpoint, "three", Widening::Refuse).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::TensorNotFound) && error.source().is_none(),
-        "{error}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
+    assert!(error.source().is_none());
     let expected = [("one", &one, 0), ("two", &two, 1), ("empty", &empty, 1)];
     let shared = expected.map(|(name, expected, file)| {
         let data = share_tensor(&checkpoint, name, Widening::Refuse).unwrap();

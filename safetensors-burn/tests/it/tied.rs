@@ -60,10 +60,8 @@ fn a_tied_parameter_is_saved_once_and_loads_under_both_paths() {
     let (dir, path) = place("model.safetensors");
     let trained = Language::new();
     trained.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
-    assert_eq!(
-        written(&path),
-        (vec!["body.bias".into(), "body.weight".into(), "embed".into()], entry("head", "embed"))
-    );
+    let names = ["body.bias", "body.weight", "embed"].map(Into::into);
+    assert_eq!(written(&path), (names.into(), entry("head", "embed")));
 
     let mut store = CheckpointStore::from_file(&path).param_ids(true);
     assert_eq!(store.keys().unwrap(), ["body.bias", "body.weight", "embed", "head"]);
@@ -73,10 +71,8 @@ fn a_tied_parameter_is_saved_once_and_loads_under_both_paths() {
     let mut fresh = Language::new();
     let result = fresh.load_from(&mut store).unwrap();
     assert_eq!(result.applied.len(), 4);
-    assert!(
-        result.is_success() && result.missing.is_empty() && result.unused.is_empty(),
-        "{result:?}"
-    );
+    assert!(result.is_success() && result.missing.is_empty(), "{result:?}");
+    assert!(result.unused.is_empty(), "{result:?}");
     assert_eq!(fresh.state(), trained.state());
     // The loaded parameter is still tied, and saved once.
     let again = dir.path().join("again.safetensors");
@@ -133,17 +129,10 @@ fn what_an_adapter_makes_different_is_saved_apart() {
     model.head = model.body.weight.clone();
     model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     assert_eq!(written(&path).1, entry("head", "body.weight"));
-    model
-        .save_into(
-            &mut CheckpointStore::from_file(&path)
-                .overwrite(true)
-                .with_to_adapter(BurnToPyTorchAdapter),
-        )
-        .unwrap();
-    assert_eq!(
-        written(&path),
-        (["body.bias", "body.weight", "embed", "head"].map(Into::into).into(), Metadata::new())
-    );
+    let store = CheckpointStore::from_file(&path).overwrite(true);
+    model.save_into(&mut store.with_to_adapter(BurnToPyTorchAdapter)).unwrap();
+    let names = ["body.bias", "body.weight", "embed", "head"].map(Into::into);
+    assert_eq!(written(&path), (names.into(), Metadata::new()));
 
     // The file has one tensor for two parameters. The adapter transposes one of them.
     let file = load(&path).unwrap();
@@ -152,9 +141,8 @@ fn what_an_adapter_makes_different_is_saved_apart() {
     save(&path, tensors, &options).unwrap();
     let mut fresh = Language::new();
     fresh.head = Param::from_tensor(Tensor::zeros([3, 3], &Device::default()));
-    fresh
-        .load_from(&mut CheckpointStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter))
-        .unwrap();
+    let store = CheckpointStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter);
+    fresh.load_from(&mut { store }).unwrap();
     assert_eq!(fresh.body.weight.to_data(), model.body.weight.to_data());
     assert_eq!(fresh.head.to_data(), model.body.weight.val().transpose().to_data());
 }
@@ -166,12 +154,8 @@ fn other_names_of_a_tensor_are_neither_missing_nor_unused() {
     let [embed, weight, bias, _] = trained.state();
     let tensors =
         [("kept", &embed), ("body.weight", &weight), ("body.bias", &bias), ("extra", &bias)];
-    let options = SaveOptions::new().metadata([
-        ("embed", "kept"),
-        ("head", "kept"),
-        ("third", "kept"),
-        ("fourth", "extra"),
-    ]);
+    let aliases = [("embed", "kept"), ("head", "kept"), ("third", "kept"), ("fourth", "extra")];
+    let options = SaveOptions::new().metadata(aliases);
     save(&path, tensors, &options).unwrap();
     let mut fresh = Language::new();
     let result = fresh.load_from(&mut CheckpointStore::from_file(&path)).unwrap();

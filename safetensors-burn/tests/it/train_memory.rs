@@ -3,13 +3,14 @@
 
 use burn::lr_scheduler::LrSchedulerRecord;
 use burn::module::{Module, Param};
-use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, OptimizerRecord};
-use burn::store::ModuleRecord;
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use burn::train::checkpoint::Checkpointer;
-use safetensors_burn::train::{Epochs, SafetensorsCheckpointer};
+use safetensors_burn::train::Epochs;
 use safetensors_testing::memory::{growth, resident};
 use safetensors_testing::process::is_alone;
+
+use crate::train::Checkpointers;
 
 const MIB: u64 = 1 << 20;
 
@@ -40,13 +41,6 @@ impl Model {
 fn taken_by(work: impl FnOnce()) -> u64 {
     growth(resident(), work).1 / MIB
 }
-
-/// The checkpointers of model, optimizer and scheduler.
-type Checkpointers = (
-    SafetensorsCheckpointer<ModuleRecord>,
-    SafetensorsCheckpointer<OptimizerRecord>,
-    SafetensorsCheckpointer<LrSchedulerRecord>,
-);
 
 /// Saves an epoch. Returns how much memory the model and the optimizer take in addition to their
 /// records, in MiB.

@@ -48,9 +48,10 @@ pub(super) fn all<S: ReadAt + 'static>(
     let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.byte_len()));
     let most = (bytes / PART / threads as u64).max(BUFFER);
     // Bytes that are lent need no buffer.
-    let is_small = |job: &Job<'_, S>| job.tensor.byte_len() <= most || lent(&job.tensor).is_some();
-    let (small, large): (Vec<_>, Vec<_>) =
-        jobs.into_iter().enumerate().partition(|(_, job)| is_small(job));
+    let (small, large): (Vec<_>, Vec<_>) = jobs
+        .into_iter()
+        .enumerate()
+        .partition(|(_, job)| job.tensor.byte_len() <= most || lent(&job.tensor).is_some());
 
     // Each thread uses its buffer again, because fresh memory costs more than copying: the system
     // clears each page.

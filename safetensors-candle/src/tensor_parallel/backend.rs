@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Error, Shape, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::{Backend, Shard, VarBuilderArgs};
 use safetensors_core::framework::Framework;
 use safetensors_core::slice::TensorPart;
@@ -16,7 +16,7 @@ use super::{PartHint, TensorParallelVarBuilder};
 use crate::Candle;
 use crate::error::into_candle_error;
 use crate::var_builder::Names;
-use crate::weights::{Source, Weights};
+use crate::weights::{Source, Weights, unexpected_shape};
 
 /// An open checkpoint as a backend of candle's
 /// [`VarBuilderArgs`](candle_nn::var_builder::VarBuilderArgs), from which each rank reads its parts
@@ -82,6 +82,9 @@ impl<'a> TensorParallelBackend<'a> {
     /// [quantised weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
+    /// Progress is counted for each read, because only the model knows its parts. A
+    /// [`prefetch`](TensorParallelBackend::prefetch) of all parts is one read.
+    ///
     /// # Errors
     ///
     /// Like [`Checkpoint::dequantized`], if the options ask for numbers.
@@ -146,16 +149,14 @@ impl<'a, H> TensorParallelBackend<'a, H> {
             return Ok(());
         }
         let (got, asked) = match part {
-            TensorPart::Whole => (whole, "no part is asked for".into()),
-            TensorPart::Span { .. } => (of_part, "the part's shape is asked for".into()),
+            TensorPart::Whole => (whole, "; no part is asked for".into()),
+            TensorPart::Span { .. } => (of_part, "; the part's shape is asked for".into()),
             TensorPart::Rank(_) => (
                 whole,
-                format!("the whole shape or the part's, {:?}, is asked for", of_part.dims()),
+                format!("; the whole shape or the part's, {:?}, is asked for", of_part.dims()),
             ),
         };
-        let file = tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
-        let msg = format!("shape mismatch for {}{file}; {asked}", tensor.name());
-        Err(Error::UnexpectedShape { msg, expected, got }.bt())
+        Err(unexpected_shape(tensor, tensor.name(), (expected, got), &asked))
     }
 
     fn key(

@@ -285,7 +285,10 @@ impl StateOptions {
         }
         if let Some(optimizer) = &optimizer {
             settings = Some(match &source {
-                None => optimizer.settings_of(checkpoint, self, &mut mismatches),
+                None => {
+                    let metadata = checkpoint.metadata();
+                    optimizer.settings_of(metadata, self.allow_missing, &mut mismatches)
+                }
                 Some(source) => source
                     .settings_of(optimizer, &mut mismatches)
                     .map_err(|error| checkpoint.in_first_path(error))?,

@@ -87,7 +87,7 @@ pub fn save_delta<'a>(
     let whole = new.path().join(FILE);
     let saved = save(&whole, state, &synced_later(options.clone()));
     saved.map_err(|error| new.locate(error))?;
-    let in_directory = |error: std::io::Error| Error::from(error).in_path(directory);
+    let in_directory = |error| Error::io(error, directory);
     // The delta replaces the file, which waits in the hidden directory around it.
     let aside = new.path().with_file_name(FILE);
     fs::rename(&whole, &aside).map_err(in_directory)?;

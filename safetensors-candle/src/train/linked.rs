@@ -42,7 +42,7 @@ pub(super) fn with_whole<T>(
     read: impl FnOnce(&Checkpoint<FileSource>) -> Result<T>,
 ) -> Result<T> {
     let (base, chain) = open_linked(directory)?;
-    let in_directory = |error: std::io::Error| Error::from(error).in_path(directory);
+    let in_directory = |error| Error::io(error, directory);
     // The hidden directory is named after this one, which may be `.`.
     let hidden = AtomicDirectory::create(directory.canonicalize().map_err(in_directory)?)?;
     let whole = hidden.path().join("whole");

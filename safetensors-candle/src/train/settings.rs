@@ -4,6 +4,8 @@ use candle_nn::ParamsAdamW;
 use safetensors_core::Metadata;
 use safetensors_core::error::Mismatch;
 
+use super::AdamW;
+
 /// The start of the keys. Keys of this project are never names of tied tensors.
 const PREFIX: &str = "safetensors_bridge.adamw.";
 
@@ -22,44 +24,46 @@ pub(super) fn is_setting(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
 
-/// Returns the entries.
-pub(super) fn to_metadata(step: usize, params: &ParamsAdamW) -> Metadata {
-    let mut params = params.clone();
-    let floats = fields(&mut params).map(|(name, value)| (key(name), write(*value)));
-    floats.into_iter().chain([(key(STEP), step.to_string())]).collect()
-}
+impl AdamW {
+    /// Returns the entries.
+    pub(super) fn metadata(&self) -> Metadata {
+        let mut params = self.params.clone();
+        let floats = fields(&mut params).map(|(name, value)| (key(name), write(*value)));
+        floats.into_iter().chain([(key(STEP), self.step.to_string())]).collect()
+    }
 
-/// Reads the step and the hyperparameters from the entries. Missing values stay as they are in
-/// `step` and `params`, and are listed in `mismatches` unless `allow_missing` is set. Malformed
-/// ones are always listed.
-pub(super) fn from_metadata(
-    metadata: &Metadata,
-    mut step: usize,
-    params: &ParamsAdamW,
-    allow_missing: bool,
-    mismatches: &mut Vec<Mismatch>,
-) -> (usize, ParamsAdamW) {
-    let mut params = params.clone();
-    let mut report = |name, expected, found: Option<&String>| {
-        if found.is_some() || !allow_missing {
-            // An entry of a hostile file may be as long as its header.
-            let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
-            mismatches.push(Mismatch::Metadata { key: key(name), expected, found });
+    /// Reads the step and the hyperparameters from the entries. Missing values stay as they are
+    /// here, and are listed in `mismatches` unless `allow_missing` is set. Malformed ones are
+    /// always listed.
+    pub(super) fn settings_of(
+        &self,
+        metadata: &Metadata,
+        allow_missing: bool,
+        mismatches: &mut Vec<Mismatch>,
+    ) -> (usize, ParamsAdamW) {
+        let mut step = self.step;
+        let mut params = self.params.clone();
+        let mut report = |name, expected, found: Option<&String>| {
+            if found.is_some() || !allow_missing {
+                // An entry of a hostile file may be as long as its header.
+                let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
+                mismatches.push(Mismatch::Metadata { key: key(name), expected, found });
+            }
+        };
+        let found = metadata.get(&key(STEP));
+        match found.and_then(|text| read_step(text)) {
+            Some(value) => step = value,
+            None => report(STEP, STEP_FORM, found),
         }
-    };
-    let found = metadata.get(&key(STEP));
-    match found.and_then(|text| read_step(text)) {
-        Some(value) => step = value,
-        None => report(STEP, STEP_FORM, found),
-    }
-    for (name, field) in fields(&mut params) {
-        let found = metadata.get(&key(name));
-        match found.and_then(|text| read(text)) {
-            Some(value) => *field = value,
-            None => report(name, FLOAT_FORM, found),
+        for (name, field) in fields(&mut params) {
+            let found = metadata.get(&key(name));
+            match found.and_then(|text| read(text)) {
+                Some(value) => *field = value,
+                None => report(name, FLOAT_FORM, found),
+            }
         }
+        (step, params)
     }
-    (step, params)
 }
 
 fn key(name: &str) -> String {

@@ -39,11 +39,17 @@ pub(super) fn fill<S: ReadAt>(
     options: &StateOptions,
 ) -> Result<Filled> {
     let plan = Plan::new(checkpoint, slots, mismatches, needs_slot, options);
-    let filled = plan.and_then(|plan| plan.fill(checkpoint, slots, options));
+    let filled = plan.and_then(|plan| {
+        let values = plan.read(checkpoint, options)?;
+        values.check_ties(slots.len())?;
+        let tensors = values.into_tensors(slots)?;
+        Ok(Filled { tensors, missing: plan.missing, extra: plan.extra })
+    });
     filled.map_err(|error| checkpoint.in_first_path(error))
 }
 
 /// The slots of each tensor.
+#[derive(Default)]
 struct Plan<'a> {
     /// By the name of the tensor: the slots, each with the dtype that the tensor is cast to.
     slots: HashMap<&'a str, Vec<(usize, Option<Dtype>)>>,
@@ -59,33 +65,8 @@ impl<'a> Plan<'a> {
         needs_slot: impl Fn(&str) -> bool,
         options: &StateOptions,
     ) -> Result<Self> {
-        let mut plan = Self { slots: HashMap::new(), missing: Vec::new(), extra: Vec::new() };
-        let mut names = HashSet::new();
-        for (position, slot) in slots.iter().enumerate() {
-            let first = slot.names.first().map_or("", String::as_str);
-            let dtype = from_candle_dtype(slot.tensor.dtype());
-            let dtype = dtype.map_err(|error| error.in_tensor(first))?;
-            let mut found = BTreeSet::new();
-            for name in &slot.names {
-                // A second slot of this name would get the value of the first.
-                if !names.insert(name.as_str()) {
-                    return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
-                }
-                let Some(tensor) = checkpoint.get(name) else { continue };
-                // Several names may lead to one tensor of the file.
-                if found.insert(tensor.name()) {
-                    let cast = options.cast_to(dtype);
-                    let load = options.for_cast(cast);
-                    let loaded = loaded(&tensor, &load)?;
-                    let wanted = Wanted { name, slot, dtype };
-                    mismatches.extend(compare(&tensor, loaded, &wanted, &load));
-                    plan.slots.entry(tensor.name()).or_default().push((position, cast));
-                }
-            }
-            if found.is_empty() {
-                plan.missing.push(first.into());
-            }
-        }
+        let mut plan = Self::default();
+        plan.find(checkpoint, slots, &mut mismatches, options)?;
         let names = checkpoint.tensors().map(|tensor| tensor.name());
         let extra = names.filter(|name| !plan.slots.contains_key(name) && needs_slot(name));
         plan.extra = extra.map(String::from).collect();
@@ -110,17 +91,41 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Reads the values and gives them to their slots.
-    fn fill<S: ReadAt>(
-        self,
-        checkpoint: &Checkpoint<S>,
+    /// Finds the tensors of each slot, and compares them with it.
+    fn find<S: ReadAt>(
+        &mut self,
+        checkpoint: &'a Checkpoint<S>,
         slots: &[TensorSlot],
+        mismatches: &mut Vec<Mismatch>,
         options: &StateOptions,
-    ) -> Result<Filled> {
-        let values = self.read(checkpoint, options)?;
-        values.check_ties(slots.len())?;
-        let tensors = values.into_tensors(slots)?;
-        Ok(Filled { tensors, missing: self.missing, extra: self.extra })
+    ) -> Result<()> {
+        let mut names = HashSet::new();
+        for (position, slot) in slots.iter().enumerate() {
+            let first = slot.names.first().map_or("", String::as_str);
+            let dtype = from_candle_dtype(slot.tensor.dtype());
+            let dtype = dtype.map_err(|error| error.in_tensor(first))?;
+            let mut found = BTreeSet::new();
+            for name in &slot.names {
+                // A second slot of this name would get the value of the first.
+                if !names.insert(name.as_str()) {
+                    return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
+                }
+                let Some(tensor) = checkpoint.get(name) else { continue };
+                // Several names may lead to one tensor of the file.
+                if found.insert(tensor.name()) {
+                    let cast = options.cast_to(dtype);
+                    let load = options.for_cast(cast);
+                    let loaded = loaded(&tensor, &load)?;
+                    let wanted = Wanted { name, slot, dtype };
+                    mismatches.extend(compare(&tensor, loaded, &wanted, &load));
+                    self.slots.entry(tensor.name()).or_default().push((position, cast));
+                }
+            }
+            if found.is_empty() {
+                self.missing.push(first.into());
+            }
+        }
+        Ok(())
     }
 
     /// Reads each tensor once, in parallel; once for each dtype if it is cast to several.
@@ -202,25 +207,19 @@ fn compare<S>(
     loaded: Option<DtypePlan>,
     &Wanted { name, slot, dtype: expected }: &Wanted<'_>,
     options: &LoadOptions,
-) -> Vec<Mismatch> {
+) -> impl Iterator<Item = Mismatch> {
     let file = tensor.dtype();
-    let mut mismatches = Vec::new();
     let shape = match loaded {
         Some(loaded) => loaded.shape(tensor.shape()),
         None => tensor.shape().to_vec(),
     };
-    if shape != slot.tensor.dims() {
-        let expected = slot.tensor.dims().to_vec();
-        mismatches.push(Mismatch::Shape { name: name.into(), expected, found: shape });
-    }
+    let shapes = Mismatch::of_shapes(name, slot.tensor.dims(), &shape);
     let fits = loaded.is_some_and(|loaded| {
         let asked = options.dtype_of(file);
         // Complex numbers become pairs of F32 before they are converted.
         let from = if file == Dtype::C64 && asked != file { Dtype::F32 } else { file };
         loaded.dtype() == expected && can_convert(from, asked)
     });
-    if !fits {
-        mismatches.push(Mismatch::Dtype { name: name.into(), expected, found: file });
-    }
-    mismatches
+    let dtypes = (!fits).then(|| Mismatch::Dtype { name: name.into(), expected, found: file });
+    shapes.into_iter().chain(dtypes)
 }

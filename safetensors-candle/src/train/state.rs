@@ -2,12 +2,11 @@
 
 use candle_core::Tensor;
 use candle_nn::ParamsAdamW;
-use safetensors_core::error::Mismatch;
-use safetensors_core::{Checkpoint, Metadata, Result};
+use safetensors_core::Result;
 
+use super::AdamW;
 use super::adamw::Parameter;
 use super::values::TensorSlot;
-use super::{AdamW, StateOptions, settings};
 use crate::error::from_candle_error;
 
 /// The kinds of tensors that the state of a variable has.
@@ -23,11 +22,6 @@ impl AdamW {
         }))
     }
 
-    /// Returns the step and the hyperparameters as metadata.
-    pub(super) fn metadata(&self) -> Metadata {
-        settings::to_metadata(self.step, &self.params)
-    }
-
     /// Returns a slot for each tensor of the state, in the order of [`tensors`](AdamW::tensors).
     pub(super) fn slots(&self) -> Result<Vec<TensorSlot>> {
         self.check_names()?;
@@ -40,18 +34,6 @@ impl AdamW {
             })
         });
         Ok(slots.collect())
-    }
-
-    /// Reads the step and the hyperparameters of a checkpoint.
-    pub(super) fn settings_of<S>(
-        &self,
-        checkpoint: &Checkpoint<S>,
-        options: &StateOptions,
-        mismatches: &mut Vec<Mismatch>,
-    ) -> (usize, ParamsAdamW) {
-        let metadata = checkpoint.metadata();
-        let allow_missing = options.allow_missing;
-        settings::from_metadata(metadata, self.step, &self.params, allow_missing, mismatches)
     }
 
     /// Replaces the state by one that was checked. `values` are in the order of

@@ -15,7 +15,7 @@ use super::read_ahead::{ReadAhead, Reader};
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
 use crate::error::into_candle_error;
-use crate::weights::{Source, Weights};
+use crate::weights::{Source, Weights, unexpected_shape};
 
 /// How many bytes are read ahead at most, unless the options say otherwise.
 const READ_AHEAD: u64 = 256 << 20;
@@ -369,13 +369,11 @@ impl<'a> CheckpointBackend<'a> {
     /// when it is asked for.
     pub fn prefetch(&self, prefix: &str, dtype: DType) -> Result<usize> {
         let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
-        let is_below = |name: &str| match name.strip_prefix(prefix) {
-            Some(rest) => prefix.is_empty() || rest.is_empty() || rest.starts_with('.'),
-            None => false,
-        };
-        let visible = self.names.visible(&self.weights.checkpoint);
-        let positions = visible.filter(|(name, _)| is_below(name)).map(|(_, position)| position);
-        self.state.ahead.prefetch(&self.reader(dtype)?, positions)
+        let below = self.names.visible(&self.weights.checkpoint).filter(|(name, _)| {
+            let rest = name.strip_prefix(prefix);
+            rest.is_some_and(|rest| prefix.is_empty() || rest.is_empty() || rest.starts_with('.'))
+        });
+        self.state.ahead.prefetch(&self.reader(dtype)?, below.map(|(_, position)| position))
     }
 
     /// Loads the tensor, which the model calls `name`.
@@ -420,10 +418,7 @@ impl SimpleBackend for CheckpointBackend<'_> {
         let tensor = &found.tensor;
         let got = self.weights.loaded_shape(tensor, tensor.shape()).map_err(into_candle_error)?;
         if got != expected {
-            let file =
-                tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
-            let msg = format!("shape mismatch for {name}{file}");
-            return Err(candle_core::Error::UnexpectedShape { msg, expected, got }.bt());
+            return Err(unexpected_shape(tensor, name, (expected, got), ""));
         }
         self.load(&found, name, dtype, device)
     }

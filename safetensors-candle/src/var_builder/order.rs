@@ -133,8 +133,8 @@ mod tests {
     /// Returns the names of each group, in order.
     fn groups<'a>(names: &[&'a str]) -> Vec<Vec<&'a str>> {
         let order = order(names);
-        let names_of = |group| order.positions[order.ranks_of(group)].iter().map(|&i| names[i]);
-        (0..order.groups()).map(|group| names_of(group).collect()).collect()
+        let groups = (0..order.groups()).map(|group| &order.positions[order.ranks_of(group)]);
+        groups.map(|group| group.iter().map(|&position| names[position]).collect()).collect()
     }
 
     #[test]

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::files::RankFiles;
+use super::planned::check_part;
 use crate::checkpoint::store::LocalStore;
 use crate::checkpoint::{
     Index, LocalDirectory, SavedShards, ShardOptions, StagedShards, write_others,
@@ -266,14 +267,9 @@ impl<'f> Attempt<'f> {
         let found = open(&path)?;
         for part in self.files.parts(file)? {
             let tensor = found.tensor(&part.name).map_err(|error| error.in_path(&path))?;
-            let is_same =
-                tensor.dtype() == part.tensor.dtype() && tensor.shape() == part.shape.as_slice();
-            if !is_same {
-                let expected = part.shape.clone();
-                let found = tensor.shape().to_vec();
-                let wrong = Error::from(ErrorKind::WrongShape { expected, found });
-                return Err(wrong.in_tensor(&part.name).in_path(&path));
-            }
+            let expected = (part.tensor.dtype(), part.shape.as_slice());
+            check_part(expected, (tensor.dtype(), tensor.shape()))
+                .map_err(|kind| Error::from(kind).in_tensor(&part.name).in_path(&path))?;
         }
         Ok(())
     }

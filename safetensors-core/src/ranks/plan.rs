@@ -231,28 +231,18 @@ impl RankPlan {
             self.tensors.iter().map(|tensor| (tensor.name(), tensor)).collect();
         let mut mismatches = Vec::new();
         for (name, dtype, shape) in found {
-            let name = name.to_owned();
-            let Some(tensor) = expected.remove(name.as_str()) else {
-                mismatches.push(Mismatch::Extra { name });
+            let Some(tensor) = expected.remove(name) else {
+                mismatches.push(Mismatch::Extra { name: name.into() });
                 continue;
             };
-            if tensor.dtype != dtype {
-                let expected = tensor.dtype;
-                let found = dtype;
-                mismatches.push(Mismatch::Dtype { name, expected, found });
-            } else if tensor.shape != shape {
-                let expected = tensor.shape.clone();
-                let found = shape.to_vec();
-                mismatches.push(Mismatch::Shape { name, expected, found });
-            }
+            mismatches.extend(
+                Mismatch::of_dtypes(name, tensor.dtype, dtype)
+                    .or_else(|| Mismatch::of_shapes(name, &tensor.shape, shape)),
+            );
         }
         let missing = self.tensors.iter().filter(|tensor| expected.contains_key(tensor.name()));
         mismatches.extend(missing.map(|tensor| Mismatch::Missing { name: tensor.name.clone() }));
-        if mismatches.is_empty() {
-            Ok(())
-        } else {
-            Err(ErrorKind::Mismatches { mismatches }.into())
-        }
+        Mismatch::refuse(mismatches)
     }
 
     /// Returns, for each replicated tensor, the rank that saves it: the one with the fewest bytes

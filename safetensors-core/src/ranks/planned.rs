@@ -2,6 +2,7 @@
 
 use super::files::{RankFile, RankFiles, SavedPart, given};
 use crate::file::save::SaveOptions;
+use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::parallel::Meter;
 use crate::format::tensor::TensorSource;
@@ -66,17 +67,23 @@ fn check<T: TensorSource>(
     }
     for (tensor, given) in plan.tensors().zip(given) {
         let Some(given) = given else { continue };
-        let located = |kind: ErrorKind| Error::from(kind).in_tensor(tensor.name());
-        let expected = tensor.dtype();
-        let found = given.dtype();
-        if expected != found {
-            return Err(located(ErrorKind::WrongDtype { expected, found }));
-        }
-        let expected = tensor.part(rank)?.shape(tensor.shape())?;
-        if given.shape() != expected {
-            let found = given.shape().to_vec();
-            return Err(located(ErrorKind::WrongShape { expected, found }));
-        }
+        let shape = tensor.part(rank)?.shape(tensor.shape())?;
+        let checked = check_part((tensor.dtype(), &shape), (given.dtype(), given.shape()));
+        checked.map_err(|kind| Error::from(kind).in_tensor(tensor.name()))?;
+    }
+    Ok(())
+}
+
+/// Compares the dtype and the shape of a part with those of the plan.
+pub(super) fn check_part(
+    expected: (Dtype, &[usize]),
+    found: (Dtype, &[usize]),
+) -> Result<(), ErrorKind> {
+    if expected.0 != found.0 {
+        return Err(ErrorKind::WrongDtype { expected: expected.0, found: found.0 });
+    }
+    if expected.1 != found.1 {
+        return Err(ErrorKind::WrongShape { expected: expected.1.into(), found: found.1.into() });
     }
     Ok(())
 }

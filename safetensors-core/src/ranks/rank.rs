@@ -23,10 +23,10 @@ pub(super) const MOST_RANKS: usize = 1 << 20;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rank {
-    rank: usize,
-    world_size: usize,
-    local_rank: Option<usize>,
-    local_world_size: Option<usize>,
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+    pub(super) local_rank: Option<usize>,
+    pub(super) local_world_size: Option<usize>,
 }
 
 /// The only rank: 0 of 1.
@@ -67,15 +67,6 @@ impl Rank {
         self.local_rank = Some(local_rank);
         self.local_world_size = Some(local_world_size);
         Ok(self)
-    }
-
-    /// Makes a rank from checked numbers.
-    pub(super) fn checked(
-        (rank, world_size): (usize, usize),
-        local_rank: Option<usize>,
-        local_world_size: Option<usize>,
-    ) -> Self {
-        Self { rank, world_size, local_rank, local_world_size }
     }
 
     /// Returns the number of this process, counted from 0.

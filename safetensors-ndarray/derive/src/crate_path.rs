@@ -22,8 +22,8 @@ pub(crate) fn find(manifest: &str) -> Option<TokenStream> {
 fn names(manifest: &str, package: &str) -> bool {
     manifest.lines().any(|line| {
         let line = line.split('#').next().unwrap_or_default();
-        let is_word = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
-        let words = line.split(|c| !is_word(c)).filter(|word| !word.is_empty());
+        let words = line.split(|c: char| !(c.is_alphanumeric() || matches!(c, '-' | '_')));
+        let words = words.filter(|word| !word.is_empty());
         let mut words = words.map(|word| word.replace('_', "-"));
         match words.next() {
             // A separate table: `[dependencies.safetensors-ndarray]`.

@@ -92,6 +92,44 @@ fn load_generics(structure: &Structure<'_>, file: &Lifetime) -> Generics {
     generics
 }
 
+/// Generates the code that compares a field with a file.
+fn check(field: &Field<'_>, stored: &StoredField, file: &Lifetime) -> TokenStream {
+    let (field, ty, name) = (field.ident, field.ty, &stored.name);
+    let current = quote!(current.map(|current| &current.#field));
+    let name = quote!(&__fields::join(name, #name));
+    let check = if stored.default {
+        quote!(file.check_or_default::<#ty>(#current, #name);)
+    } else {
+        quote!(<#ty as __fields::LoadField<#file>>::check(#current, #name, file);)
+    };
+    let dimensions = stored.dimensions.iter().map(|names| {
+        let expected = names.iter().map(LitStr::value).collect::<Vec<_>>().join(", ");
+        let expected = format!("the names {expected}");
+        quote!(file.check_dimensions(#name, &[#(#names),*], #expected);)
+    });
+    let units = stored.units.iter();
+    quote! {
+        #check
+        #(#dimensions)*
+        #(file.check_units(#name, #units);)*
+    }
+}
+
+/// Generates the expression that loads a field.
+fn value(field: &Field<'_>, file: &Lifetime) -> TokenStream {
+    let ty = field.ty;
+    match &field.stored {
+        Some(StoredField { name, default: true, .. }) => {
+            quote!(file.load_or_default::<#ty>(&__fields::join(name, #name))?)
+        }
+        Some(StoredField { name, .. }) => {
+            let name = quote!(&__fields::join(name, #name));
+            quote!(<#ty as __fields::LoadField<#file>>::load(#name, file)?)
+        }
+        None => quote!(<#ty as ::core::default::Default>::default()),
+    }
+}
+
 /// Generates the code that loads a struct.
 fn load(structure: &Structure<'_>) -> TokenStream {
     let ident = structure.ident;
@@ -100,45 +138,15 @@ fn load(structure: &Structure<'_>) -> TokenStream {
     let generics = load_generics(structure, &file);
     let (parameters, _, bounds) = generics.split_for_impl();
 
-    let checks = stored(structure).map(|(field, stored)| {
-        let (field, ty, name) = (field.ident, field.ty, &stored.name);
-        let current = quote!(current.map(|current| &current.#field));
-        let name = quote!(&__fields::join(name, #name));
-        let check = if stored.default {
-            quote!(file.check_or_default::<#ty>(#current, #name);)
-        } else {
-            quote!(<#ty as __fields::LoadField<#file>>::check(#current, #name, file);)
-        };
-        let dimensions = stored.dimensions.iter().map(|names| {
-            let expected = names.iter().map(LitStr::value).collect::<Vec<_>>().join(", ");
-            let expected = format!("the names {expected}");
-            quote!(file.check_dimensions(#name, &[#(#names),*], #expected);)
-        });
-        let units = stored.units.iter();
-        quote! {
-            #check
-            #(#dimensions)*
-            #(file.check_units(#name, #units);)*
-        }
-    });
+    let checks = stored(structure).map(|(field, stored)| check(field, stored, &file));
     let names = stored(structure).map(|(_, stored)| &stored.name);
     let others = structure
         .attributes
         .ignore_others
         .then(|| quote!(file.ignore_others(name, &[#(#names),*]);));
     let loads = structure.fields.iter().map(|field| {
-        let (field_ident, ty) = (field.ident, field.ty);
-        match &field.stored {
-            Some(StoredField { name, default, .. }) => {
-                let name = quote!(&__fields::join(name, #name));
-                if *default {
-                    quote!(#field_ident: file.load_or_default::<#ty>(#name)?,)
-                } else {
-                    quote!(#field_ident: <#ty as __fields::LoadField<#file>>::load(#name, file)?,)
-                }
-            }
-            None => quote!(#field_ident: <#ty as ::core::default::Default>::default(),),
-        }
+        let (ident, value) = (field.ident, value(field, &file));
+        quote!(#ident: #value,)
     });
     let exchanges = stored(structure).map(|(field, _)| {
         let (field, ty) = (field.ident, field.ty);

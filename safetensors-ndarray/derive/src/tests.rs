@@ -65,17 +65,15 @@ fn a_type_that_cannot_be_stored_names_its_field() {
             skipped: (f32, f32),
         }
     });
-    assert_eq!(
-        found,
-        [
-            "field `pair`: a tuple cannot be stored; use a struct that derives NamedArrays",
-            "field `fixed`: a Rust array cannot be stored; use an Array of ndarray",
-            "field `reference`: a reference cannot be stored; use an ArrayView",
-            "field `slice`: a reference cannot be stored; use an ArrayView",
-            "field `callback`: a function cannot be stored; use #[safetensors(skip)]",
-            "field `type`: a pointer cannot be stored; use #[safetensors(skip)]",
-        ]
-    );
+    let expected = [
+        "field `pair`: a tuple cannot be stored; use a struct that derives NamedArrays",
+        "field `fixed`: a Rust array cannot be stored; use an Array of ndarray",
+        "field `reference`: a reference cannot be stored; use an ArrayView",
+        "field `slice`: a reference cannot be stored; use an ArrayView",
+        "field `callback`: a function cannot be stored; use #[safetensors(skip)]",
+        "field `type`: a pointer cannot be stored; use #[safetensors(skip)]",
+    ];
+    assert_eq!(found, expected);
 }
 
 #[test]
@@ -109,24 +107,22 @@ fn wrong_attributes_name_their_field() {
             fine: Array1<f32>,
         }
     });
-    assert_eq!(
-        found,
-        [
-            "unknown attribute `prefix`; a struct can have crate and ignore_others",
-            "field `a`: unknown attribute `renam`; a field can have rename, skip, default, \
-             dimensions and units",
-            "field `b`: the name is empty",
-            "field `c`: the name __metadata__ is reserved by the format",
-            "field `d`: a skipped field can have no other attribute",
-            "field `e`: a skipped field can have no other attribute",
-            "field `f`: duplicate attribute `default`",
-            "field `g`: duplicate attribute `rename`",
-            "field `h`: unknown attribute `serde::skip`; a field can have rename, skip, default, \
-             dimensions and units",
-            "field `i`: a skipped field can have no other attribute",
-            "field `j`: two dimensions have the same name",
-        ]
-    );
+    let expected = [
+        "unknown attribute `prefix`; a struct can have crate and ignore_others",
+        "field `a`: unknown attribute `renam`; a field can have rename, skip, default, \
+         dimensions and units",
+        "field `b`: the name is empty",
+        "field `c`: the name __metadata__ is reserved by the format",
+        "field `d`: a skipped field can have no other attribute",
+        "field `e`: a skipped field can have no other attribute",
+        "field `f`: duplicate attribute `default`",
+        "field `g`: duplicate attribute `rename`",
+        "field `h`: unknown attribute `serde::skip`; a field can have rename, skip, default, \
+         dimensions and units",
+        "field `i`: a skipped field can have no other attribute",
+        "field `j`: two dimensions have the same name",
+    ];
+    assert_eq!(found, expected);
     // The grammar of attributes refuses these. The position is still the field's.
     for (input, expected) in [
         (
@@ -173,13 +169,11 @@ fn fields_of_the_same_name_are_refused() {
             kind: u8,
         }
     });
-    assert_eq!(
-        found,
-        [
-            r#"fields `weight` and `bias` have the same name "weight""#,
-            r#"fields `type` and `kind` have the same name "type""#,
-        ]
-    );
+    let expected = [
+        r#"fields `weight` and `bias` have the same name "weight""#,
+        r#"fields `type` and `kind` have the same name "type""#,
+    ];
+    assert_eq!(found, expected);
     // A skipped field has no name, and names can change places.
     code(&parse_quote! {
         struct S {

@@ -64,20 +64,13 @@ impl<'r> Checking<'r> {
         };
         self.arrays.push(name.into());
         match (current, D::NDIM) {
-            (Some(expected), _) if expected != shape => self.note(Mismatch::Shape {
-                name: name.into(),
-                expected: expected.into(),
-                found: shape.into(),
-            }),
+            (Some(expected), _) => self.note(Mismatch::of_shapes(name, expected, shape)),
             (None, Some(expected)) if expected != shape.len() => {
                 self.note(Mismatch::Ndim { name: name.into(), expected, found: shape.into() });
             }
             _ => {}
         }
-        if dtype != T::DTYPE {
-            let name = name.into();
-            self.note(Mismatch::Dtype { name, expected: T::DTYPE, found: dtype });
-        }
+        self.note(Mismatch::of_dtypes(name, T::DTYPE, dtype));
     }
 
     /// Lists an item that the file has and a value has not. Its tensors are listed anyway.
@@ -95,11 +88,15 @@ impl<'r> Checking<'r> {
         is_valid: impl FnOnce(&str) -> bool,
     ) {
         self.field(key);
-        let found = self.names.entry(key);
-        if !found.is_some_and(is_valid) {
-            let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
-            self.note(Mismatch::Metadata { key: key.into(), expected, found });
+        if !self.names.entry(key).is_some_and(is_valid) {
+            self.note_entry(key.into(), expected);
         }
+    }
+
+    fn note_entry(&mut self, key: String, expected: &'static str) {
+        let found = self.names.entry(&key);
+        let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
+        self.note(Mismatch::Metadata { key, expected, found });
     }
 
     /// Compares the names of the axes of an array, if it is there.
@@ -128,13 +125,12 @@ impl<'r> Checking<'r> {
         expected: &'static str,
         is_valid: impl FnOnce(&Metadata) -> bool,
     ) {
-        if !self.names.has_array(name) || is_valid(self.names.metadata()) {
-            return;
+        if self.names.has_array(name)
+            && !is_valid(self.names.metadata())
+            && let Ok(key) = attribute_key(name, attribute)
+        {
+            self.note_entry(key, expected);
         }
-        let Ok(key) = attribute_key(name, attribute) else { return };
-        let found = self.names.entry(&key);
-        let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
-        self.note(Mismatch::Metadata { key, expected, found });
     }
 
     /// Ignores the arrays below a struct that belong to none of its fields.
@@ -162,10 +158,9 @@ impl<'r> Checking<'r> {
         }
     }
 
-    pub(super) fn note(&mut self, mismatch: Mismatch) {
-        if self.mismatches.len() < MAX_MISMATCHES {
-            self.mismatches.push(mismatch);
-        }
+    pub(super) fn note(&mut self, mismatch: impl Into<Option<Mismatch>>) {
+        let rest = MAX_MISMATCHES - self.mismatches.len();
+        self.mismatches.extend(mismatch.into().into_iter().take(rest));
     }
 
     /// The names of the arrays to read. An error if anything differs, including tensors that no

@@ -1,8 +1,6 @@
 //! [`Saving`]: a struct of arrays on its way to a file.
 
 use std::collections::BTreeSet;
-use std::error::Error as StdError;
-use std::fmt;
 
 use ndarray::{ArrayRef, Dimension};
 use safetensors_core::{Error, ErrorKind, Result};
@@ -79,13 +77,6 @@ impl<'w> Saving<'w> {
 }
 
 /// The fields of a struct of arrays are nested more than 128 deep.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the name of a field has more than {MAX_DEPTH} dots")]
 struct NestedTooDeep;
-
-impl fmt::Display for NestedTooDeep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the name of a field has more than {MAX_DEPTH} dots")
-    }
-}
-
-impl StdError for NestedTooDeep {}

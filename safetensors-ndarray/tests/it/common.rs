@@ -1,9 +1,7 @@
 //! Helpers of several tests.
 
-use std::path::PathBuf;
-
 use safetensors_core::{Error, ErrorKind};
-use tempfile::TempDir;
+pub(crate) use safetensors_testing::files::place;
 
 /// Returns the error of ndarray, or of this adapter, inside an [`ErrorKind::Framework`].
 pub(crate) fn said<T: std::error::Error + 'static>(error: &Error) -> &T {
@@ -25,11 +23,4 @@ pub(crate) fn shifted(bytes: &[u8]) -> (Vec<u64>, usize) {
     let mut words = vec![0_u64; bytes.len() / 8 + 2];
     bytemuck::cast_slice_mut(&mut words)[1..1 + bytes.len()].copy_from_slice(bytes);
     (words, bytes.len())
-}
-
-/// A directory, and a path in it.
-pub(crate) fn place(name: &str) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(name);
-    (dir, path)
 }

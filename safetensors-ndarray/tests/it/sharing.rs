@@ -86,19 +86,15 @@ fn tensors_are_read_as_another_dtype() {
     assert_eq!(read, array![[0.5, -1.5], [3.0, 448.0]]);
     // Reading as the tensor's own dtype converts nothing.
     assert_eq!(tensor("halves").read_array_as::<bf16, Ix2>(&options).unwrap(), halves);
-    assert_eq!(
-        tensor("blocks").read_array_as::<f32, Ix1>(&options).unwrap(),
-        array![0.5, 1.0, 6.0, -6.0]
-    );
+    let blocks = tensor("blocks").read_array_as::<f32, Ix1>(&options).unwrap();
+    assert_eq!(blocks, array![0.5, 1.0, 6.0, -6.0]);
     let saturated = ConvertOptions::new().overflow(Overflow::Saturate);
     let small = tensor("ids").read_array_as::<F8E4M3, Ix1>(&saturated).unwrap();
     assert_eq!(small.mapv(|value| value.to_f32()), array![1.0_f32, 448.0]);
 
     let error = tensor("ids").read_array_as::<u8, Ix1>(&options).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::U8, .. }),
-        "{error}"
-    );
+    let ErrorKind::DoesNotFit { index: 1, to, .. } = error.kind() else { panic!("{error}") };
+    assert_eq!(*to, Dtype::U8);
     assert_eq!((error.tensor(), error.file()), (Some("ids"), path.to_str()));
     let error = tensor("halves").read_array_as::<f32, Ix1>(&options).unwrap_err();
     assert_eq!(said::<WrongNdim>(&error).found, [2, 2]);

@@ -81,13 +81,11 @@ fn misaligned_bytes_are_refused() {
 
     let error = archive.tensor("floats").unwrap().as_array::<f32, Ix2>().unwrap_err();
     let ErrorKind::Misaligned { address, .. } = error.kind() else { panic!("{error}") };
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "tensor \"floats\": the data lies at address {address:#x}, but F32 elements need a \
-             multiple of 4: copy it instead"
-        )
+    let message = format!(
+        "tensor \"floats\": the data lies at address {address:#x}, but F32 elements need a \
+         multiple of 4: copy it instead"
     );
+    assert_eq!(error.to_string(), message);
     // One-byte elements and empty tensors need no alignment.
     assert!(archive.view("mask").unwrap().as_array::<bool, Ix1>().is_ok());
     assert!(archive.view("empty").unwrap().as_array::<u64, Ix3>().is_ok());

@@ -9,6 +9,7 @@ use safetensors_bridge::shape::byte_len;
 use safetensors_bridge::{
     Checkpoint, Dtype, LoadOptions, Result, SaveOptions, TensorBuf, TensorSource,
 };
+use safetensors_testing::tensors::file_bytes;
 use tempfile::TempDir;
 
 /// The tensors of a checkpoint by name, as a framework holds them.
@@ -74,14 +75,9 @@ pub(crate) fn all_dtypes(shape: &[usize]) -> impl Iterator<Item = (Dtype, Tensor
 }
 
 /// Returns the dtype, shape and bytes that a framework's tensor writes.
-pub(crate) fn written<F: Framework>(tensor: &F::Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
-    let source = F::source(tensor)?;
-    let mut bytes = Vec::new();
-    source.write_to(&mut |piece| {
-        bytes.extend_from_slice(piece);
-        Ok(())
-    })?;
-    Ok((source.dtype(), source.shape().to_vec(), bytes))
+pub(crate) fn written<F: Framework>(tensor: &F::Tensor) -> (Dtype, Vec<usize>, Vec<u8>) {
+    let source = F::source(tensor).unwrap();
+    (source.dtype(), source.shape().to_vec(), file_bytes(&source))
 }
 
 /// Dtype, shape and bytes of a buffer, to compare with [`written`].

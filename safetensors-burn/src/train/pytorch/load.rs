@@ -7,8 +7,9 @@ use burn::optim::OptimizerRecord;
 use burn::tensor::TensorData;
 use burn_store::burn_pack::Scalar;
 use safetensors_core::error::{Mismatch, OptimizerProblem};
+use safetensors_core::framework::Framework;
 use safetensors_core::optimizer::{OptimizerState, PyTorchTraining};
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
+use safetensors_core::{Checkpoint, Dtype, LazyTensor, LoadOptions, ReadAt, Result};
 
 use super::super::container::{Content, Described};
 use super::super::module::{Parameter, Parameters};
@@ -16,8 +17,8 @@ use super::super::names::RANK;
 use super::super::state::is_dtype_of_state;
 use super::super::states;
 use super::{Kind, Kinds, OPTIMIZERS};
+use crate::Burn;
 use crate::pytorch::{StoredParameter, take};
-use crate::{Burn, load};
 
 /// Makes a record of the state of a PyTorch optimizer, for the optimizer of a module. burn's
 /// `load_record` takes it, so training that began in PyTorch goes on. The formulas are the same.
@@ -124,9 +125,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             mismatches: Vec::new(),
         };
         plan.compare(module)?;
-        if !plan.mismatches.is_empty() {
-            return Err(ErrorKind::Mismatches { mismatches: plan.mismatches }.into());
-        }
+        Mismatch::refuse(std::mem::take(&mut plan.mismatches))?;
         Ok(plan)
     }
 
@@ -205,7 +204,8 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         let names: BTreeSet<&String> = self.tensors.iter().map(|(name, ..)| name).collect();
         let options = LoadOptions::new().for_framework::<Burn>();
         let bufs = self.checkpoint.read_named(&names, &options)?;
-        let data = bufs.into_iter().map(load::from_exact).collect::<Result<Vec<_>>>()?;
+        let data =
+            bufs.into_iter().map(|buf| Burn::from_exact(buf, &())).collect::<Result<Vec<_>>>()?;
         let data: BTreeMap<&String, TensorData> = names.into_iter().zip(data).collect();
         let mut content = self.content;
         let mut tensors = Vec::with_capacity(self.tensors.len());
@@ -226,21 +226,19 @@ fn differences<S>(
     kind: &Kind,
     parameter: &Parameter,
     stored: &StoredParameter,
-) -> Vec<Mismatch> {
-    let mut differences = Vec::new();
+) -> impl Iterator<Item = Mismatch> {
     let mut expected = stored.shape_in_file(&parameter.shape.clone().into()).to_vec();
     let mean = kind.mean.and_then(|dim| expected.iter_mut().rev().nth(dim - 1));
     if let Some(mean) = mean {
         *mean = 1;
     }
-    if expected != tensor.shape() {
-        let found = tensor.shape().to_vec();
-        differences.push(Mismatch::Shape { name: tensor.name().into(), expected, found });
-    }
+    let shapes = Mismatch::of_shapes(tensor.name(), &expected, tensor.shape());
     let expected = parameter.dtype.unwrap_or(Dtype::F32);
     let found = tensor.dtype();
-    if !is_dtype_of_state(expected, found) {
-        differences.push(Mismatch::Dtype { name: tensor.name().into(), expected, found });
-    }
-    differences
+    let dtypes = (!is_dtype_of_state(expected, found)).then(|| Mismatch::Dtype {
+        name: tensor.name().into(),
+        expected,
+        found,
+    });
+    shapes.into_iter().chain(dtypes)
 }

@@ -117,9 +117,7 @@ fn for_pytorch(
             None => mismatches.push(Mismatch::Missing { name }),
         }
     }
-    if !mismatches.is_empty() {
-        return Err(ErrorKind::Mismatches { mismatches }.into());
-    }
+    Mismatch::refuse(mismatches)?;
     if tensors.is_empty() {
         let name = names.values().flatten().next().map_or("", |stored| &stored.tensor);
         return Err(OptimizerProblem::NoState { expected: format!("state.{name}.exp_avg") }.into());

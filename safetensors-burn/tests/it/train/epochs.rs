@@ -48,10 +48,8 @@ fn an_epoch_that_is_saved_again_is_replaced_as_a_whole() {
     // Half of another save changes nothing.
     checkpointers.0.save(5, second.model.clone().into_record()).unwrap();
     checkpointers.1.save(5, second.optimizer.to_record()).unwrap();
-    assert_eq!(
-        Training::restored(&epochs.checkpointers_without_module(), 5).model.bits(),
-        first.model.bits()
-    );
+    let alone = Training::restored(&epochs.checkpointers_without_module(), 5);
+    assert_eq!(alone.model.bits(), first.model.bits());
     checkpointers.2.save(5, second.scheduler.to_record()).unwrap();
     assert_eq!(restored(&checkpointers, 5), second.contents());
 }
@@ -240,11 +238,8 @@ fn an_epoch_that_has_a_hidden_name_is_listed_and_deleted() {
             assert_eq!(epochs.delete_after(1).unwrap(), [2], "{old}");
         }
         assert_eq!(listed(&epochs), [(2, true)][usize::from(deletes)..], "{old}");
-        assert_eq!(
-            names_in(hidden.parent().unwrap()),
-            ["epoch-2"][usize::from(deletes)..],
-            "{old}"
-        );
+        let names = names_in(hidden.parent().unwrap());
+        assert_eq!(names, ["epoch-2"][usize::from(deletes)..], "{old}");
     }
 }
 

@@ -1,13 +1,13 @@
 //! Helpers of several tests.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{Storage, Tensor};
 use safetensors_candle::Candle;
 use safetensors_core::framework::Framework;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf, serialize};
-use tempfile::TempDir;
+pub(crate) use safetensors_testing::files::place;
 
 /// A tensor with a pattern in its bytes that is valid for its dtype.
 pub(crate) fn patterned(dtype: Dtype, shape: &[usize]) -> TensorBuf {
@@ -62,11 +62,4 @@ pub(crate) fn without_backtrace(error: candle_core::Error) -> candle_core::Error
         candle_core::Error::WithBacktrace { inner, .. } => without_backtrace(*inner),
         error => error,
     }
-}
-
-/// A directory, and a path in it.
-pub(crate) fn place(name: &str) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(name);
-    (dir, path)
 }

@@ -88,10 +88,8 @@ fn what_candle_would_misread_is_refused() {
     let file = open(&written(&[("general.alignment", &alignment)], &[]));
     let error = file.content().unwrap_err();
     assert_eq!(error.file(), Some("model.gguf"));
-    assert!(
-        error.to_string().contains("general.alignment should be U32, found U64(64)"),
-        "{error}"
-    );
+    let says = "general.alignment should be U32, found U64(64)";
+    assert!(error.to_string().contains(says), "{error}");
     let file = open(&written(&[("general.alignment", &Value::U32(32))], &[("a", &tensor)]));
     assert_eq!(file.content().unwrap().tensor_infos.len(), 1);
 

@@ -32,9 +32,8 @@ fn a_resumed_run_ends_with_the_bits_of_one_that_was_never_stopped() {
                 train::save(path, (&map, &running), &quick().metadata(epoch)).unwrap();
             } else {
                 let options = shards(64).metadata(epoch);
-                assert!(
-                    train::save_sharded(path, (&map, &running), &options).unwrap().files.len() > 2
-                );
+                let saved = train::save_sharded(path, (&map, &running), &options).unwrap();
+                assert!(saved.files.len() > 2);
             }
             // All is lost but the checkpoint.
             map = model(50);

@@ -6,17 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::locate::files_of;
-<<<<<<< HEAD:safetensors-core/src/checkpoint/open/opening.rs
 use crate::checkpoint::index::Index;
 use crate::checkpoint::pieces::{self, dcp, divided};
-use crate::checkpoint::store::{FileKind, Store, Version, is_not_fetched};
+use crate::checkpoint::store::{FileKind, Store, Version, is_not_fetched, is_not_found};
 use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX};
-=======
-use super::store::{FileKind, Store, Version, is_not_fetched, is_not_found};
-use super::{
-    Assembled, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX, dcp, divided, whole,
-};
->>>>>>> j-convert:safetensors-core/src/checkpoint/opening.rs
 use crate::file::io::reserve::reserve_open_files;
 use crate::file::io::stamp::says_changed;
 use crate::file::io::{ReadAt, SafeTensors};

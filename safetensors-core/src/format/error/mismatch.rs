@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::text::NameList;
-use super::{Quoted, Shape};
+use super::{ErrorKind, Quoted, Result, Shape};
 use crate::format::dtype::Dtype;
 
 /// How many differences a message shows in addition to missing and extra tensors, and after how
@@ -33,6 +33,33 @@ pub enum Mismatch {
     Tied { name: String, other: String },
     /// A metadata entry is missing, or its value does not have the form that is needed.
     Metadata { key: String, expected: &'static str, found: Option<String> },
+}
+
+impl Mismatch {
+    /// Compares two shapes of a tensor.
+    #[doc(hidden)]
+    pub fn of_shapes(name: &str, expected: &[usize], found: &[usize]) -> Option<Self> {
+        (expected != found).then(|| Self::Shape {
+            name: name.into(),
+            expected: expected.into(),
+            found: found.into(),
+        })
+    }
+
+    /// Compares two dtypes of a tensor.
+    #[doc(hidden)]
+    pub fn of_dtypes(name: &str, expected: Dtype, found: Dtype) -> Option<Self> {
+        (expected != found).then(|| Self::Dtype { name: name.into(), expected, found })
+    }
+
+    /// Returns the error with all differences, if there is one.
+    #[doc(hidden)]
+    pub fn refuse(mismatches: Vec<Self>) -> Result<()> {
+        if mismatches.is_empty() {
+            return Ok(());
+        }
+        Err(ErrorKind::Mismatches { mismatches }.into())
+    }
 }
 
 impl fmt::Display for Mismatch {
@@ -123,7 +150,7 @@ mod tests {
     use alloc::format;
 
     use super::*;
-    use crate::format::error::{Error, ErrorKind};
+    use crate::format::error::Error;
 
     fn message(mismatches: Vec<Mismatch>) -> String {
         Error::from(ErrorKind::Mismatches { mismatches }).to_string()

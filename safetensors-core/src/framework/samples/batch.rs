@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Sample, SampleBatch};
-use crate::format::error::{Error, ErrorKind, Mismatch, Result};
+use crate::format::error::{Error, Mismatch, Result};
 use crate::format::tensor::TensorBuf;
 
 /// Stacks samples. An error comes with the position of its sample.
@@ -14,9 +14,7 @@ pub(super) fn stack(
     if let Some(((position, first), others)) = samples.split_first() {
         for (position, sample) in others {
             let mismatches = differences(&first.tensors, &sample.tensors);
-            if !mismatches.is_empty() {
-                return Err((*position, ErrorKind::Mismatches { mismatches }.into()));
-            }
+            Mismatch::refuse(mismatches).map_err(|error| (*position, error))?;
         }
         for (name, tensor) in &first.tensors {
             let others = others.iter().filter_map(|(_, sample)| sample.tensors.get(name));
@@ -51,21 +49,12 @@ fn differences(
 ) -> Vec<Mismatch> {
     let mut mismatches = Vec::new();
     for (name, expected) in expected {
-        let name = name.clone();
-        let Some(found) = found.get(&name) else {
-            mismatches.push(Mismatch::Missing { name });
+        let Some(found) = found.get(name) else {
+            mismatches.push(Mismatch::Missing { name: name.clone() });
             continue;
         };
-        if found.shape() != expected.shape() {
-            let expected = expected.shape().to_vec();
-            let found = found.shape().to_vec();
-            mismatches.push(Mismatch::Shape { name: name.clone(), expected, found });
-        }
-        if found.dtype() != expected.dtype() {
-            let expected = expected.dtype();
-            let found = found.dtype();
-            mismatches.push(Mismatch::Dtype { name, expected, found });
-        }
+        mismatches.extend(Mismatch::of_shapes(name, expected.shape(), found.shape()));
+        mismatches.extend(Mismatch::of_dtypes(name, expected.dtype(), found.dtype()));
     }
     let extra = found.keys().filter(|name| !expected.contains_key(*name));
     mismatches.extend(extra.map(|name| Mismatch::Extra { name: name.clone() }));

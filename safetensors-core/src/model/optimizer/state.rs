@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LoadOptions;
 use crate::format::dtype::Dtype;
-use crate::format::error::{Error, ErrorKind, Mismatch, OptimizerProblem, Result};
+use crate::format::error::{Error, Mismatch, OptimizerProblem, Result};
 
 /// The kind of the tensor that has the number of steps.
 const STEP: &str = "step";
@@ -38,9 +38,7 @@ impl Owners {
                 None => mismatches.push(Mismatch::Extra { name: name.into() }),
             }
         }
-        if !mismatches.is_empty() {
-            return Err(ErrorKind::Mismatches { mismatches }.into());
-        }
+        Mismatch::refuse(mismatches)?;
         if owners.is_empty() {
             let expected = format!("{prefix}0.exp_avg");
             return Err(OptimizerProblem::NoState { expected }.into());
@@ -195,9 +193,7 @@ fn read_steps<'a, S: ReadAt>(
             mismatches.push(Mismatch::Shape { name, expected: Vec::new(), found });
         }
     }
-    if !mismatches.is_empty() {
-        return Err(ErrorKind::Mismatches { mismatches }.into());
-    }
+    Mismatch::refuse(mismatches)?;
     let steps = checkpoint.read_named(&names, &LoadOptions::new().all_as(Dtype::F64))?;
     for ((state, name), step) in counted.iter_mut().zip(&names).zip(steps) {
         let found = step.as_slice::<f64>()?.first().copied().unwrap_or(f64::NAN);

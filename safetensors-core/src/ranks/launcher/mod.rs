@@ -127,11 +127,12 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
         (Some(told), None) | (None, Some(told)) => told,
         (None, None) => return Ok(None),
     };
-    let value = |number: Option<Number>| number.map(|number| number.value);
-    let rank = told.rank.value;
-    let world_size = told.world_size.value;
-    let local = (value(told.local_rank), value(told.local_world_size));
-    Ok(Some(Rank::checked((rank, world_size), local.0, local.1)))
+    Ok(Some(Rank {
+        rank: told.rank.value,
+        world_size: told.world_size.value,
+        local_rank: told.local_rank.map(|number| number.value),
+        local_world_size: told.local_world_size.map(|number| number.value),
+    }))
 }
 
 /// Returns `true` if Slurm's numbers belong to the process that started the inner launcher.

@@ -21,16 +21,9 @@ pub(crate) use safetensors_core::{
     ReadAt, Result, Rewrite, SafeTensors, SaveOptions, ShardOptions, TensorBuf, TensorSource,
     TensorView, save, save_sharded, serialize,
 };
-pub(crate) use safetensors_testing::files::names_in;
+pub(crate) use safetensors_testing::files::{names_in, place};
 pub(crate) use safetensors_testing::tensors::file_bytes;
 pub(crate) use tempfile::{TempDir, tempdir};
-
-/// A new directory, and the path of a file in it.
-pub(crate) fn place(name: impl AsRef<Path>) -> (TempDir, PathBuf) {
-    let directory = tempdir().unwrap();
-    let path = directory.path().join(name);
-    (directory, path)
-}
 
 /// Returns the system's kind of an error that it caused.
 #[track_caller]

@@ -95,20 +95,18 @@ fn malformed_entries_are_listed_with_what_they_should_be() {
     let entry = |key, expected: &str, found: &str| {
         format!("{key:?} in the metadata should be {expected}, found {found:?}")
     };
-    assert_eq!(
-        differences(&Settings::load_from(&path).unwrap_err()),
-        [
-            entry("adam", "true or false", "True"),
-            entry("i8", "an integer that fits i8", "128"),
-            entry("u64", "an integer that fits u64", "+1"),
-            entry("i128", "an integer that fits i128", ""),
-            r#""index" is missing in the metadata; it should be an integer that fits usize"#.into(),
-            entry("f32", &float("f32", 8), "1e300"),
-            entry("f64", &float("f64", 16), "0x7ff8"),
-            entry("rate", &float("f64", 16), "fast"),
-            entry("nested.step", "an integer that fits u32", "1.0"),
-        ]
-    );
+    let expected = [
+        entry("adam", "true or false", "True"),
+        entry("i8", "an integer that fits i8", "128"),
+        entry("u64", "an integer that fits u64", "+1"),
+        entry("i128", "an integer that fits i128", ""),
+        r#""index" is missing in the metadata; it should be an integer that fits usize"#.into(),
+        entry("f32", &float("f32", 8), "1e300"),
+        entry("f64", &float("f64", 16), "0x7ff8"),
+        entry("rate", &float("f64", 16), "fast"),
+        entry("nested.step", "an integer that fits u32", "1.0"),
+    ];
+    assert_eq!(differences(&Settings::load_from(&path).unwrap_err()), expected);
 }
 
 #[derive(NamedArrays, Clone, Debug, PartialEq)]

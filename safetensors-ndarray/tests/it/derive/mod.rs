@@ -17,9 +17,7 @@ use safetensors_ndarray::Writer;
 
 /// A directory that is removed at the end, and a path in it.
 fn place() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file.safetensors");
-    (dir, path)
+    crate::common::place("file.safetensors")
 }
 
 /// Makes a file that `write` fills.

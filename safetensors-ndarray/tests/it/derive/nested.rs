@@ -194,12 +194,10 @@ fn a_default_stands_for_what_is_missing_but_not_for_what_is_wrong() {
         writer.metadata([("epoch", "x"), ("tree.value", "-1")]);
     });
     let found = differences(&Defaults::load_from(&path).unwrap_err());
-    assert_eq!(
-        found,
-        [
-            r#""array" should have dtype F32, found F64"#,
-            r#""epoch" in the metadata should be an integer that fits u32, found "x""#,
-            r#""tree.value" in the metadata should be an integer that fits u32, found "-1""#,
-        ]
-    );
+    let expected = [
+        r#""array" should have dtype F32, found F64"#,
+        r#""epoch" in the metadata should be an integer that fits u32, found "x""#,
+        r#""tree.value" in the metadata should be an integer that fits u32, found "-1""#,
+    ];
+    assert_eq!(found, expected);
 }

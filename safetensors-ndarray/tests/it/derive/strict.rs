@@ -51,29 +51,23 @@ fn everything_that_differs_is_listed_at_once() {
     });
     let error = Model::load_from(&path).unwrap_err();
     assert!(error.file().is_some_and(|file| file.ends_with("file.safetensors")));
-    assert_eq!(
-        mismatches(&error),
-        [
-            Mismatch::Dtype { name: "mask".into(), expected: Dtype::BOOL, found: Dtype::U8 },
-            Mismatch::Ndim { name: "layers.0.weight".into(), expected: 2, found: vec![1] },
-            Mismatch::Dtype {
-                name: "layers.0.weight".into(),
-                expected: Dtype::F32,
-                found: Dtype::F64,
-            },
-            Mismatch::Ndim { name: "layers.0.bias".into(), expected: 1, found: vec![1, 1] },
-            Mismatch::Missing { name: "layers.1.weight".into() },
-            Mismatch::Missing { name: "any".into() },
-            Mismatch::Metadata {
-                key: "epoch".into(),
-                expected: "an integer that fits u32",
-                found: Some("1.5".into()),
-            },
-            Mismatch::Metadata { key: "title".into(), expected: "a text", found: None },
-            Mismatch::Extra { name: "optimizer.step".into() },
-            Mismatch::Extra { name: "layers.3.weight".into() },
-        ]
-    );
+    let expected = [
+        Mismatch::Dtype { name: "mask".into(), expected: Dtype::BOOL, found: Dtype::U8 },
+        Mismatch::Ndim { name: "layers.0.weight".into(), expected: 2, found: vec![1] },
+        Mismatch::Dtype { name: "layers.0.weight".into(), expected: Dtype::F32, found: Dtype::F64 },
+        Mismatch::Ndim { name: "layers.0.bias".into(), expected: 1, found: vec![1, 1] },
+        Mismatch::Missing { name: "layers.1.weight".into() },
+        Mismatch::Missing { name: "any".into() },
+        Mismatch::Metadata {
+            key: "epoch".into(),
+            expected: "an integer that fits u32",
+            found: Some("1.5".into()),
+        },
+        Mismatch::Metadata { key: "title".into(), expected: "a text", found: None },
+        Mismatch::Extra { name: "optimizer.step".into() },
+        Mismatch::Extra { name: "layers.3.weight".into() },
+    ];
+    assert_eq!(mismatches(&error), expected);
     // Also for bytes in memory.
     let reader = Reader::open_in_memory(&path).unwrap();
     let (read, viewed) = (Model::read_from(&reader), Model::view_from(&reader));
@@ -144,15 +138,13 @@ fn loading_into_a_value_compares_shapes_and_lengths() {
     value.layers[0].weight = Array2::zeros((2, 1));
     let before = value.clone();
     let error = value.load_into(&path).unwrap_err();
-    assert_eq!(
-        differences(&error),
-        [
-            r#""mask" should have shape [2], found [1]"#,
-            r#""layers.0.weight" should have shape [2, 1], found [1, 2]"#,
-            r#""layers.2.weight" is missing"#,
-            r#""any" should have shape [], found [1, 1]"#,
-        ]
-    );
+    let expected = [
+        r#""mask" should have shape [2], found [1]"#,
+        r#""layers.0.weight" should have shape [2, 1], found [1, 2]"#,
+        r#""layers.2.weight" is missing"#,
+        r#""any" should have shape [], found [1, 1]"#,
+    ];
+    assert_eq!(differences(&error), expected);
     assert_eq!(value, before);
 
     // Items that only the file has are not needed.
