@@ -16,7 +16,6 @@ use crate::model::ranks::{Rules, advise, read_plan, warn_of_split_heads, world_s
 use crate::output::writing::Writing;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
-use crate::terminal::table::Align::{Left, Right};
 use crate::terminal::table::Column;
 use crate::terminal::{json, table, text};
 
@@ -175,13 +174,17 @@ fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
         let whole: u64 = tensors.iter().map(|tensor| whole_len(tensor)).sum();
         rows.push([kind.clone(), count, text::size(whole), held(each.into_iter())]);
     }
-    let columns =
-        [("division", Left), ("tensors", Right), ("size", Right), ("each rank holds", Right)];
+    let columns = [
+        Column::name("division"),
+        Column::number("tensors"),
+        Column::number("size"),
+        Column::number("each rank holds"),
+    ];
     table::write(&columns, out, |table| rows.iter().for_each(|row| table.row(row)))?;
     writeln!(out)?;
 
     let lens = plan.byte_lens()?;
-    let columns = [("rank", Left), ("bytes", Right), ("size", Right)];
+    let columns = [Column::name("rank"), Column::number("bytes"), Column::number("size")];
     table::write(&columns, out, |table| {
         let mut first = 0;
         for alike in lens.chunk_by(u64::eq) {

@@ -9,7 +9,7 @@ use crate::terminal::text;
 /// A slice as it was written, before its tensor is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
-    /// `None` for `...`: the remaining dimensions, whole.
+    /// `None` for `...`: all of the remaining dimensions.
     parts: Vec<(Option<Index>, TextPlace)>,
 }
 

@@ -48,7 +48,7 @@ impl Target {
         match address::of(&self.path) {
             _ if input::is_stdin(&self.path) => input::name(&self.path),
             Some(address) => address::shown(address),
-            None => self.path.to_string_lossy().into_owned(),
+            None => text::lossy(&self.path),
         }
     }
 

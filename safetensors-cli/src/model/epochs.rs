@@ -144,7 +144,7 @@ fn manifest(epoch: &Path, number: u64) -> anyhow::Result<Manifest> {
         anyhow::ensure!(found == number, "expected the manifest of epoch {number}, found {found}");
         Ok(manifest)
     };
-    read().with_context(|| shown(&epoch.join(NAME)))
+    read().with_context(|| text::lossy(&epoch.join(NAME)))
 }
 
 /// Returns the files that the manifest of an epoch names. Only their headers are read.
@@ -178,7 +178,7 @@ fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
     anyhow::ensure!(
         Path::new(name).components().count() == 1 && path.file_name().is_some(),
         "{}: it names a file elsewhere: {}",
-        shown(directory),
+        text::lossy(directory),
         text::short(name)
     );
     Ok(path)
@@ -203,7 +203,7 @@ impl Described {
             }
             Ok(found)
         };
-        check().with_context(|| shown(path))
+        check().with_context(|| text::lossy(path))
     }
 }
 
@@ -223,9 +223,5 @@ fn totals_of_delta(directory: &Path) -> anyhow::Result<Totals> {
 }
 
 fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&path.to_string_lossy())
-}
-
-fn shown(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
+    serializer.serialize_str(&text::lossy(path))
 }

@@ -35,7 +35,7 @@ impl Totals {
         Parameters::default().by_kind(tensors).into_values().sum()
     }
 
-    /// The totals of a tensor with so many parameters.
+    /// The totals of a tensor with this number of parameters.
     pub(crate) fn one(tensor: Shown<'_>, parameters: u64) -> Self {
         Self { tensors: 1, parameters: parameters.into(), bytes: tensor.byte_len().into() }
     }

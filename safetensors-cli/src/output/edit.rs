@@ -129,8 +129,8 @@ pub(crate) fn change_all<'a>(
     printed
 }
 
-/// Checks files before any is changed, and in a dry run prints how each would be written. Returns the
-/// keys in their metadata.
+/// Checks files before any is changed, and in a dry run prints how each would be written. Returns
+/// the keys in their metadata.
 fn check_all<'a>(
     files: &[PathBuf],
     way: Way,

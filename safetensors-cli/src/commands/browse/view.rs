@@ -242,7 +242,7 @@ impl View {
     }
 }
 
-/// Returns the keys that are useful now, and what they do.
+/// Returns the keys that are useful now, each with its action.
 fn useful_keys(app: &App<'_>) -> Vec<(&'static str, &'static str)> {
     let is_tensor = matches!(app.outline.node(app.selected()).kind, Kind::Tensor(..));
     let mut keys = match app.focus {

@@ -15,7 +15,7 @@ use super::{Place, Removal, Which};
 use crate::output::writing::Writing;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::report::{report, warn, wrong_usage};
-use crate::terminal::table::Align::{Left, Right};
+use crate::terminal::table::Column;
 use crate::terminal::{json, table, text};
 
 /// The document of `list --json`.
@@ -179,11 +179,11 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     let columns = [
-        ("repository", Left),
-        ("revision", Left),
-        ("commit", Left),
-        ("files", Right),
-        ("size", Right),
+        Column::name("repository"),
+        Column::name("revision"),
+        Column::name("commit"),
+        Column::number("files"),
+        Column::number("size"),
     ];
     if !listed.repos.is_empty() {
         table::write(&columns, out, |rows| {
@@ -233,7 +233,8 @@ pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     if !sized.repos.is_empty() {
-        table::write(&[("repository", Left), ("bytes", Right), ("size", Right)], out, |rows| {
+        let columns = [Column::name("repository"), Column::number("bytes"), Column::number("size")];
+        table::write(&columns, out, |rows| {
             for SizedRepo { repo, bytes } in &sized.repos {
                 rows.row([repo.clone(), text::count(*bytes), text::size(*bytes)]);
             }

@@ -46,7 +46,7 @@ impl<'a> Part<'a> {
         Self { shape, part, parts: self.parts * parts as u64, ..self }
     }
 
-    /// Returns `true` if the first dimension counts these experts, which have so many dimensions.
+    /// Returns `true` if the first dimension counts these experts, which have all other dimensions.
     fn stacks(&self, experts: &Experts) -> bool {
         let Some((ndim, count)) = experts.get(&0).map(|(_, ndim)| (ndim, experts.len())) else {
             return false;
@@ -57,7 +57,7 @@ impl<'a> Part<'a> {
             && self.has_parts(count)
     }
 
-    /// Returns `true` if this has so many equal parts of whole bytes.
+    /// Returns `true` if this can be divided into equal parts of whole bytes.
     fn has_parts(&self, parts: usize) -> bool {
         let is_divided = self.tensor.byte_len().is_multiple_of(self.parts * parts as u64);
         is_divided && Shown::of(&self.tensor).stored.is_none()
@@ -160,7 +160,7 @@ pub(super) fn pairs<'a>(
 fn divide<'a>(parts: &mut Parts<'a>, other: &Parts<'a>) {
     let mut stacks: BTreeMap<String, Experts> = BTreeMap::new();
     for (name, part) in other {
-        for name in [name.clone(), name.replace(".gate_proj", ".gate_up_proj")] {
+        for name in BTreeSet::from([name.clone(), name.replace(".gate_proj", ".gate_up_proj")]) {
             for (dot, _) in name.match_indices('.').filter(|_| !parts.contains_key(&name)) {
                 let Some((number, rest)) = name[dot + 1..].split_once('.') else { continue };
                 if let Ok(number) = number.parse() {

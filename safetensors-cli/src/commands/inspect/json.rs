@@ -1,7 +1,6 @@
 //! The output for programs: everything as one document.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use safetensors_core::Metadata;
 use safetensors_core::header::dimensions;
@@ -12,6 +11,7 @@ use super::{File, Tensors};
 use crate::input::other::{self, Shown};
 use crate::input::{Checkpoint, Tensor};
 use crate::model::totals::{Parameters, Totals};
+use crate::terminal::text;
 
 /// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
 #[derive(Serialize)]
@@ -58,7 +58,7 @@ impl FileEntry {
     fn new((file, layout): &File<'_>) -> Self {
         let source = file.safetensors().source();
         let entry = Self {
-            path: lossy(file.path()),
+            path: text::lossy(file.path()),
             tensors: file.safetensors().header().len(),
             bytes: other::file_len(source),
             ..Self::default()
@@ -82,10 +82,6 @@ impl FileEntry {
             },
         }
     }
-}
-
-fn lossy(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }
 
 /// The tensors. Each becomes an entry only when it is written, because there may be a million.
@@ -149,7 +145,7 @@ pub(super) fn document<'a>(
     };
     let dtypes = parameters.by_kind(tensors.iter().copied());
     Document {
-        index: checkpoint.index_path().map(lossy),
+        index: checkpoint.index_path().map(text::lossy),
         metadata: checkpoint.metadata(),
         total: dtypes.values().copied().sum(),
         dtypes: dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),

@@ -60,7 +60,7 @@ impl Training {
         for epoch in &mut epochs {
             logs.iter().flatten().for_each(|logs| epoch.add_metrics(logs));
         }
-        Some(Self { directory: shown(directory), epochs })
+        Some(Self { directory: text::lossy(directory), epochs })
     }
 
     /// Returns the sums over all epochs.
@@ -175,8 +175,4 @@ fn mean(directory: &Path, log: &str) -> Option<f64> {
         }
     }
     (count > 0.0).then_some(sum / count)
-}
-
-fn shown(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }

@@ -150,6 +150,6 @@ fn name(path: &Path) -> String {
         || path.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
     match path.file_name() {
         Some(name) => name.to_string_lossy().into_owned(),
-        None => real().unwrap_or_else(|| path.to_string_lossy().into_owned()),
+        None => real().unwrap_or_else(|| text::lossy(path)),
     }
 }

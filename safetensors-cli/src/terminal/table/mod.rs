@@ -20,20 +20,12 @@ use crate::terminal::screen;
 /// The spaces between two columns.
 const GAP: usize = 2;
 
-/// The alignment of a column.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Align {
-    /// For words.
-    Left,
-    /// For numbers.
-    Right,
-}
-
 /// A column: its title, and its form on a narrow terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column<'t> {
     title: &'t str,
-    align: Align,
+    /// Whether cells are at the right, as numbers are.
+    is_right: bool,
     cut: Cut,
     /// The column with the highest rank is hidden first, one of rank 0 never. `None` ranks by
     /// position: the last is hidden first.
@@ -56,7 +48,7 @@ enum Cut {
 impl<'t> Column<'t> {
     /// Names or paths, which are shortened in the middle.
     pub(crate) const fn name(title: &'t str) -> Self {
-        Self { title, align: Align::Left, cut: Cut::Middle, rank: None, is_distinct: false }
+        Self { title, is_right: false, cut: Cut::Middle, rank: None, is_distinct: false }
     }
 
     /// Texts, which are shortened at the end.
@@ -71,7 +63,7 @@ impl<'t> Column<'t> {
 
     /// Numbers, which are never shortened.
     pub(crate) const fn number(title: &'t str) -> Self {
-        Self { align: Align::Right, ..Self::word(title) }
+        Self { is_right: true, ..Self::word(title) }
     }
 
     /// Sets the rank: where the terminal is too narrow, the column with the highest rank is left
@@ -87,16 +79,6 @@ impl<'t> Column<'t> {
     }
 }
 
-/// A column of names or of numbers, with a rank by its position.
-impl<'t> From<(&'t str, Align)> for Column<'t> {
-    fn from((title, align): (&'t str, Align)) -> Self {
-        match align {
-            Align::Left => Self::name(title),
-            Align::Right => Self::number(title),
-        }
-    }
-}
-
 /// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable,
 /// see [`text`](crate::terminal::text).
 ///
@@ -107,8 +89,8 @@ impl<'t> From<(&'t str, Align)> for Column<'t> {
 /// `rows` is called several times and must give the same rows: the first call measures the columns,
 /// the last writes, and the calls between look for names that are shortened to the same text. No
 /// row is kept, because a checkpoint may have a million tensors.
-pub(crate) fn write<'t, C: Copy + Into<Column<'t>>>(
-    columns: &[C],
+pub(crate) fn write(
+    columns: &[Column<'_>],
     out: &mut impl Write,
     rows: impl Fn(&mut Rows<'_>),
 ) -> io::Result<()> {
@@ -133,15 +115,14 @@ pub(crate) fn list<T>(
 }
 
 /// [`write()`] for lines of this width; `None` is for programs.
-fn write_within<'t, C: Copy + Into<Column<'t>>>(
+fn write_within(
     width: Option<usize>,
-    columns: &[C],
+    columns: &[Column<'_>],
     out: &mut impl Write,
     rows: impl Fn(&mut Rows<'_>),
 ) -> io::Result<()> {
-    let columns: Vec<_> = columns.iter().map(|&column| column.into()).collect();
     let titles = columns.iter().map(|column| Some(column.title.width())).collect();
-    let mut all = Rows { columns: &columns, widths: titles, to: To::Measure, outcome: Ok(()) };
+    let mut all = Rows { columns, widths: titles, to: To::Measure, outcome: Ok(()) };
     let Some(width) = width else {
         all.to = To::Separate(out);
         all.row(columns.iter().map(|column| column.title));
@@ -150,7 +131,7 @@ fn write_within<'t, C: Copy + Into<Column<'t>>>(
     };
     rows(&mut all);
     let natural: Vec<_> = all.widths.iter().map(|width| width.unwrap_or(0)).collect();
-    all.widths = fit_distinct(&columns, &natural, width, &rows);
+    all.widths = fit_distinct(columns, &natural, width, &rows);
     let is_less = all.widths.contains(&None);
     all.to = To::Write(out);
     let titles = all.cells(columns.iter().map(|column| column.title));
@@ -264,10 +245,7 @@ impl Rows<'_> {
             let (Some(width), cell) = (*width, cell.as_ref()) else { continue };
             let shortened = shorten::to_width(cell, width, column.cut);
             let spaces = width.saturating_sub(shortened.width());
-            let (before, after) = match column.align {
-                Align::Left => (0, spaces),
-                Align::Right => (spaces, 0),
-            };
+            let (before, after) = if column.is_right { (spaces, 0) } else { (0, spaces) };
             let gap = if line.is_empty() { 0 } else { GAP };
             line.extend(std::iter::repeat_n(' ', gap + before));
             line.push_str(&shortened);
@@ -287,24 +265,20 @@ impl Rows<'_> {
 mod tests {
     use super::*;
 
-    fn within<'t, C: Copy + Into<Column<'t>>>(
-        width: Option<usize>,
-        columns: &[C],
-        rows: &[&[&str]],
-    ) -> String {
+    fn within(width: Option<usize>, columns: &[Column<'_>], rows: &[&[&str]]) -> String {
         let mut text = Vec::new();
         let all = |table: &mut Rows<'_>| rows.iter().for_each(|row| table.row(*row));
         write_within(width, columns, &mut text, all).unwrap();
         String::from_utf8(text).unwrap()
     }
 
-    fn shown(columns: &[(&'static str, Align)], rows: &[&[&str]]) -> String {
+    fn shown(columns: &[Column<'_>], rows: &[&[&str]]) -> String {
         within(Some(1000), columns, rows)
     }
 
     #[test]
     fn words_are_left_and_numbers_right() {
-        let columns = [("name", Align::Left), ("size", Align::Right), ("file", Align::Left)];
+        let columns = [Column::name("name"), Column::number("size"), Column::name("file")];
         let rows = [&["weight", "1 B", "a"][..], &["b", "1,000 B", "long name"]];
         let expected = "\
 name       size  file
@@ -327,7 +301,7 @@ b       1,000 B  long name
 
     #[test]
     fn wide_characters_take_two_columns_and_empty_cells_none() {
-        let columns = [("a", Align::Left), ("b", Align::Right)];
+        let columns = [Column::name("a"), Column::number("b")];
         assert_eq!(shown(&columns, &[]), "a  b\n────\n");
         assert_eq!(shown(&columns, &[&["层0", "1"], &["", ""]]), "a    b\n──────\n层0  1\n\n");
     }
@@ -335,7 +309,7 @@ b       1,000 B  long name
     #[test]
     fn a_full_disk_is_told() {
         let mut full = &mut [0_u8; 3][..];
-        assert!(write(&[("a", Align::Left)], &mut full, |table| table.row(["b"])).is_err());
+        assert!(write(&[Column::name("a")], &mut full, |table| table.row(["b"])).is_err());
     }
 
     #[test]

@@ -85,6 +85,11 @@ pub(crate) fn path(path: &Path) -> String {
     printable(&path.to_string_lossy()).to_string()
 }
 
+/// A whole path, not escaped, for JSON. Bytes that are not UTF-8 are replaced.
+pub(crate) fn lossy(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
 /// A message with unprintable characters escaped. Quotes and backslashes stay as they are.
 pub(crate) fn printable(message: &str) -> impl Display {
     shown(message, &['"', '\'', '\\'])

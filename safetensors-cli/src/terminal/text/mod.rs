@@ -8,7 +8,7 @@ mod natural;
 mod numbers;
 
 pub(crate) use escape::{
-    escaped, is_printable, name, path, printable, short, some, value, value_within,
+    escaped, is_printable, lossy, name, path, printable, short, some, value, value_within,
 };
 pub(crate) use natural::Natural;
 pub(crate) use numbers::{bits_each, count, counted, number, percent, shape, size};
