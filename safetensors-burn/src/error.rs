@@ -28,8 +28,8 @@ pub struct Burn;
 /// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module.
 ///
 /// [`Error::other`] returns it from an
-/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework). For a tensor of the wrong shape
-/// or kind, `other::<ApplyError>()` returns an [`ApplyError`](crate::ApplyError), except for
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework). For a tensor of the wrong
+/// shape or kind, it returns an [`ApplyError`](crate::ApplyError) instead, except for
 /// [`Transposed`](StoreError::Transposed).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

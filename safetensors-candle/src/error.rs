@@ -31,8 +31,8 @@ pub struct Candle;
 /// [`safetensors_core::Result`].
 ///
 /// The error is an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework), from which
-/// [`Error::other`] returns candle's error. If [`IntoCandle`] made the error, the original error is returned. So an
-/// error that passes through candle and back loses nothing but a backtrace.
+/// [`Error::other`] returns candle's error. If [`IntoCandle`] made the error, the original error is
+/// returned. So an error that passes through candle and back loses nothing but a backtrace.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

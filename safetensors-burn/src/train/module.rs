@@ -109,7 +109,7 @@ impl Parameters {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Mismatches`] with all differences.
+    /// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) with all differences.
     pub(super) fn check(&self, record: &RecordFile) -> Result<()> {
         let found: BTreeMap<&str, (Dtype, &[usize])> =
             record.tensors().map(|t| (t.name(), (t.dtype(), t.shape()))).collect();

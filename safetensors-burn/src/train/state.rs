@@ -30,7 +30,8 @@ use crate::dtype;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Mismatches`] with all differences; [`EpochError::NoStateInUse`].
+/// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) with all differences;
+/// [`EpochError::NoStateInUse`].
 pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content) -> Result<NewIds> {
     let ids = owners(optimizer);
     if ids.is_empty() {

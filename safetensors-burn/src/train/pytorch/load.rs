@@ -6,6 +6,8 @@ use burn::module::Module;
 use burn::optim::OptimizerRecord;
 use burn::tensor::TensorData;
 use burn_store::burn_pack::Scalar;
+#[cfg(doc)]
+use safetensors_core::ErrorKind;
 use safetensors_core::error::{Mismatch, OptimizerProblem};
 use safetensors_core::framework::Framework;
 use safetensors_core::optimizer::{OptimizerState, PyTorchTraining};

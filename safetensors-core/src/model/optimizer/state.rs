@@ -9,6 +9,8 @@ use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LoadOptions;
 use crate::format::dtype::Dtype;
+#[cfg(doc)]
+use crate::format::error::ErrorKind;
 use crate::format::error::{Error, Mismatch, OptimizerProblem, Result};
 
 /// The kind of the tensor that has the number of steps.
