@@ -27,10 +27,9 @@ pub struct Burn;
 
 /// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module.
 ///
-/// [`Error::other`] returns it from an
-/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework). For a tensor of the wrong
-/// shape or kind, it returns an [`ApplyError`](crate::ApplyError) instead, except for
-/// [`Transposed`](StoreError::Transposed).
+/// This error is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
+/// For a tensor of the wrong shape or kind, the source is an [`ApplyError`](crate::ApplyError),
+/// except for [`Transposed`](StoreError::Transposed).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -96,12 +95,12 @@ pub enum StoreError {
         is_adapted: bool,
     },
     /// The metadata entry of the ids of parameters is not JSON of the form that it should have.
-    #[error("the entry {key} in __metadata__ is malformed: {problem}; param_ids(false) ignores it")]
+    #[error("the entry {key} in __metadata__ is malformed: {source}; param_ids(false) ignores it")]
     ParamIds {
         /// The key of the entry.
         key: &'static str,
         /// The problem of its value.
-        problem: serde_json::Error,
+        source: serde_json::Error,
     },
     /// The ids of parameters were asked for, and the metadata has none.
     #[error(
@@ -114,14 +113,14 @@ pub enum StoreError {
     },
     /// Loading in steps failed after some parameters had got their new values. The others have
     /// their old ones. See [`max_extra_memory`](crate::CheckpointStore::max_extra_memory).
-    #[error("{loaded} of {total} parameters have their new values already: {}", .cause.kind())]
+    #[error("{loaded} of {total} parameters have their new values already: {}", .source.kind())]
     PartlyLoaded {
         /// The number of parameters that have their new values.
         loaded: usize,
         /// The number of parameters to be loaded.
         total: usize,
         /// Why loading failed.
-        cause: Box<Error>,
+        source: Box<Error>,
     },
     /// A store in memory was given no bytes, and nothing has been saved to it.
     #[error("the store has no bytes: save a module to it, or give it the bytes of a file")]

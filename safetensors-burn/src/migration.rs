@@ -43,7 +43,7 @@
 //! | `validate`, `allow_partial`, `skip_enum_variants` | [`validate`], [`allow_partial`], [`skip_enum_variants`] |
 //! | `overwrite` | [`overwrite`], off by default as there; it also protects a directory of shards |
 //! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own. For files of PyTorch, [`pytorch(true)`][`pytorch`] covers more layers |
-//! | `SafetensorsStoreError` | [`safetensors_core::Error`]; its `other` returns a [`StoreError`] or an [`ApplyError`] |
+//! | `SafetensorsStoreError` | [`safetensors_core::Error`]; its `source()` is a [`StoreError`] or an [`ApplyError`], by `downcast_ref` |
 //! | nothing | [`pytorch`], [`fused_attention`], [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`prefix`] |
 //!
 //! # What differs

@@ -21,7 +21,7 @@ pub struct Ndarray;
 
 /// The tensor has another number of dimensions than the caller expected.
 ///
-/// [`Error::other`] returns it from an
+/// This error is the source of an
 /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -317,10 +317,10 @@ pub enum ErrorKind {
     // Everything else.
     /// A large compressed array in Fortran order did not fit into a temporary file.
     #[error(
-        "cannot be unpacked to a temporary file in {}; TMPDIR can name another directory: {problem}",
+        "cannot be unpacked to a temporary file in {}; TMPDIR can name another directory: {source}",
         .directory.display()
     )]
-    Temporary { directory: PathBuf, problem: io::Error },
+    Temporary { directory: PathBuf, source: io::Error },
 }
 
 /// A text that may quote names of any length, shortened where it is too long for a message.

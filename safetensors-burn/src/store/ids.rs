@@ -31,5 +31,5 @@ pub(crate) fn to_json(ids: &Ids) -> Result<String> {
 }
 
 fn malformed(error: serde_json::Error) -> Error {
-    StoreError::ParamIds { key: KEY, problem: error }.into()
+    StoreError::ParamIds { key: KEY, source: error }.into()
 }

@@ -88,8 +88,8 @@ fn partly_loaded(error: Error, loaded: usize, total: usize) -> Error {
     }
     let tensor = error.tensor().map(str::to_owned);
     let file = error.file().map(str::to_owned);
-    let cause = Box::new(error);
-    let mut error = Error::from(StoreError::PartlyLoaded { loaded, total, cause });
+    let source = Box::new(error);
+    let mut error = Error::from(StoreError::PartlyLoaded { loaded, total, source });
     if let Some(tensor) = tensor {
         error = error.in_tensor(&tensor);
     }

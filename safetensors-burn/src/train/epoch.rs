@@ -1,5 +1,6 @@
 //! [`Epoch`]: an epoch on the disk, and why it is not complete.
 
+use std::error::Error as _;
 use std::io;
 
 use safetensors_core::{Error, ErrorKind, Result};
@@ -59,5 +60,6 @@ fn is_of_content(error: &Error) -> bool {
 }
 
 fn is_of_version(error: &Error) -> bool {
-    matches!(error.other(), Some(EpochError::Version { .. }))
+    let problem = error.source().and_then(|source| source.downcast_ref());
+    matches!(problem, Some(EpochError::Version { .. }))
 }

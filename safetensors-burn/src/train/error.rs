@@ -8,9 +8,8 @@ use crate::Burn;
 
 /// Why an epoch could not be saved or restored, in addition to the errors of core.
 ///
-/// [`Error::other`] returns it from an
-/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework), which also names the file or
-/// the directory.
+/// This error is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework),
+/// which also names the file or the directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EpochError {

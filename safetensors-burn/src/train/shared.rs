@@ -13,7 +13,7 @@ use std::thread;
 use safetensors_core::digest::Digest;
 use safetensors_core::lock;
 use safetensors_core::save::AtomicDirectory;
-use safetensors_core::{Error, Result};
+use safetensors_core::{Error, ErrorKind, Result};
 
 use super::attempts::{Attempts, Ended};
 use super::deltas::{WholeFiles, reduce};
@@ -310,7 +310,7 @@ type Directory = Result<Arc<AtomicDirectory>>;
 /// Synchronises a file.
 fn sync(path: &Path) -> Result<()> {
     let synced = File::options().read(true).write(true).open(path).and_then(|file| file.sync_all());
-    synced.map_err(|error| Error::io(error, path))
+    synced.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(path))
 }
 
 /// The save of a record that has begun. One that ends by an error has failed.
@@ -340,6 +340,8 @@ impl Drop for Saving<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+
     use super::*;
     use crate::StoreError;
 
@@ -361,7 +363,8 @@ mod tests {
         save(RecordKind::Model, 1).unwrap();
         let saved = shared.save(1, RecordKind::Optimizer, |_| panic!("the device is lost"));
         let error = saved.unwrap_err();
-        assert!(matches!(error.other(), Some(StoreError::Panicked { .. })), "{error}");
+        let problem = error.source().and_then(|source| source.downcast_ref());
+        assert!(matches!(problem, Some(StoreError::Panicked { .. })), "{error}");
         assert!(error.to_string().ends_with("the device is lost"), "{error}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         save(RecordKind::Scheduler, 1).unwrap_err();

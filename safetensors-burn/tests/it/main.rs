@@ -39,5 +39,5 @@ fn dir() -> TempDir {
 /// Returns the typed error inside an [`ErrorKind::Framework`].
 fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
     assert!(matches!(error.kind(), ErrorKind::Framework { framework: "burn", .. }), "{error:#?}");
-    error.other().unwrap()
+    std::error::Error::source(error).unwrap().downcast_ref().unwrap()
 }

@@ -54,8 +54,8 @@ impl Scratch {
 impl Unpacked {
     /// Writes a member to the end of the file, and compares its checksum.
     fn append<S: ReadAt>(&mut self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
-        let temporary = |problem| -> Error {
-            ErrorKind::Temporary { directory: std::env::temp_dir(), problem }.into()
+        let temporary = |source| -> Error {
+            ErrorKind::Temporary { directory: std::env::temp_dir(), source }.into()
         };
         let file = match &mut self.file {
             Some(file) => file,

@@ -143,7 +143,7 @@ fn a_load_in_steps_says_what_was_loaded_before_it_failed() {
     let mask = model.mask.to_data();
     let mut store = CheckpointStore::from_file(&path).max_extra_memory(1);
     let error = model.load_from(&mut store).unwrap_err();
-    let StoreError::PartlyLoaded { loaded: 11, total: 12, cause } = source(&error) else {
+    let StoreError::PartlyLoaded { loaded: 11, total: 12, source: cause } = source(&error) else {
         panic!("{error}")
     };
     assert!(matches!(cause.kind(), ErrorKind::InvalidBool { .. }), "{cause}");

@@ -236,8 +236,8 @@ const OPTIONS: &[(&str, Line)] = &[
         let ours: Error = refused(&mut CheckpointStore::from_file(&none));
         assert!(ours.to_string().contains("none"), "{ours}");
         let part = CheckpointStore::from_file(&files.file).prefix("encoder");
-        let ours: Error = refused(&mut { part });
-        assert!(ours.other::<StoreError>().is_some(), "{ours}");
+        let ours: &dyn std::error::Error = &refused(&mut { part });
+        assert!(ours.source().unwrap().is::<StoreError>(), "{ours}");
     }),
     ("nothing", |files| {
         let path = files.path("options");

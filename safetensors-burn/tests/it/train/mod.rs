@@ -135,7 +135,7 @@ impl Training {
 }
 
 /// The checkpointers of model, optimizer and scheduler.
-pub(crate) type Checkpointers = (
+type Checkpointers = (
     SafetensorsCheckpointer<ModuleRecord>,
     SafetensorsCheckpointer<OptimizerRecord>,
     SafetensorsCheckpointer<LrSchedulerRecord>,
@@ -231,7 +231,7 @@ fn of<T>(result: Result<T, CheckpointerError>) -> Error {
 
 /// Returns the reason of an error of this module.
 fn reason(error: &Error) -> &EpochError {
-    error.other().unwrap()
+    std::error::Error::source(error).unwrap().downcast_ref().unwrap()
 }
 
 /// The content of a record, in burn's own form: tensors, scalars, texts.

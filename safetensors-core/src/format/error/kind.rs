@@ -213,7 +213,7 @@ pub enum ErrorKind {
     /// The framework's tensor has elements that the format has no dtype for.
     #[error("{framework} elements of type {} have no dtype in the format", Escaped(.found))]
     UnsupportedFrameworkType { framework: &'static str, found: String },
-    /// The framework itself failed. [`Error::other`](super::Error::other) returns its error.
+    /// The framework itself failed.
     #[error("{framework}: {source}")]
     Framework { framework: &'static str, source: Box<dyn core::error::Error + Send + Sync> },
     /// An error of another crate. [`Error::other`](super::Error::other) returns it with its type.

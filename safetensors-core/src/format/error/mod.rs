@@ -166,9 +166,8 @@ impl Error {
         ErrorKind::Other(Box::new(kind)).into()
     }
 
-    /// Returns the error of a tensor library or of its adapter, or the kind of another crate of
-    /// this library, if this is an error of that type. An error that went through
-    /// [`std::io::Error`] on its way is found too.
+    /// Returns the kind of another crate of this library, if this is an error of that crate. An
+    /// error that went through [`std::io::Error`] on its way is found too.
     ///
     /// ```
     /// use std::fmt;
@@ -192,9 +191,7 @@ impl Error {
     /// ```
     pub fn other<K: core::error::Error + 'static>(&self) -> Option<&K> {
         match self.kind() {
-            ErrorKind::Other(error) | ErrorKind::Framework { source: error, .. } => {
-                error.downcast_ref()
-            }
+            ErrorKind::Other(kind) => kind.downcast_ref(),
             #[cfg(feature = "std")]
             ErrorKind::Io(error) | ErrorKind::NotDurable(error) => {
                 let inner = error.get_ref()?;
@@ -307,8 +304,7 @@ impl Error {
 
     /// An input or output error of `path`.
     #[cfg(feature = "std")]
-    #[doc(hidden)]
-    pub fn io(error: std::io::Error, path: &std::path::Path) -> Self {
+    pub(crate) fn io(error: std::io::Error, path: &std::path::Path) -> Self {
         Self::from(ErrorKind::Io(error)).in_path(path)
     }
 }
@@ -413,35 +409,14 @@ impl fmt::Debug for Error {
 }
 
 impl core::error::Error for Error {
-    /// Returns the source of the error of the system, of a framework or of another package. That
-    /// error itself is in the message, so a printed chain repeats nothing. [`kind`](Error::kind)
-    /// and [`other`](Error::other) return it.
+    /// Returns the error of the framework, with its own type or its adapter's. For other kinds,
+    /// returns the source of the system's error or of another package's: that error itself is in
+    /// the message, and [`kind`](Error::kind) and [`other`](Error::other) return it.
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        core::error::Error::source(&self.0.kind)?.source()
-    }
-}
-
-#[cfg(all(test, feature = "std"))]
-mod tests {
-    use core::error::Error as _;
-
-    use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("outer")]
-    struct Outer(#[source] fmt::Error);
-
-    #[test]
-    fn a_printed_chain_repeats_nothing() {
-        let outer = || Outer(fmt::Error);
-        for kind in [
-            ErrorKind::Framework { framework: "candle", source: Box::new(outer()) },
-            ErrorKind::Other(Box::new(outer())),
-            ErrorKind::Io(std::io::Error::other(outer())),
-        ] {
-            let error = Error::from(kind);
-            assert!(error.other::<Outer>().is_some() && error.source().unwrap().is::<fmt::Error>());
-            assert!(alloc::format!("{error}").ends_with("outer"));
+        let source = core::error::Error::source(&self.0.kind)?;
+        match self.0.kind {
+            ErrorKind::Framework { .. } => Some(source),
+            _ => source.source(),
         }
     }
 }
