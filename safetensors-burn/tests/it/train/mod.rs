@@ -135,7 +135,7 @@ impl Training {
 }
 
 /// The checkpointers of model, optimizer and scheduler.
-type Checkpointers = (
+pub(crate) type Checkpointers = (
     SafetensorsCheckpointer<ModuleRecord>,
     SafetensorsCheckpointer<OptimizerRecord>,
     SafetensorsCheckpointer<LrSchedulerRecord>,

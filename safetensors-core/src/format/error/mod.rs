@@ -304,7 +304,8 @@ impl Error {
 
     /// An input or output error of `path`.
     #[cfg(feature = "std")]
-    pub(crate) fn io(error: std::io::Error, path: &std::path::Path) -> Self {
+    #[doc(hidden)]
+    pub fn io(error: std::io::Error, path: &std::path::Path) -> Self {
         Self::from(ErrorKind::Io(error)).in_path(path)
     }
 }
