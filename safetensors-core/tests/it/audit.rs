@@ -213,9 +213,10 @@ fn an_open_file_under_another_name() {
     assert!(error.to_string().starts_with("standard input: expected at least 8 bytes"), "{error}");
     #[cfg(unix)]
     {
-        let error =
-            FileSource::from_file(fs::File::open("/dev/null").unwrap(), "pipe").unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+        refused!(
+            FileSource::from_file(fs::File::open("/dev/null").unwrap(), "pipe"),
+            ErrorKind::NotAFile { .. }
+        );
     }
 }
 
